@@ -1,0 +1,117 @@
+"""One machine word or run of bytes at an address, read, written or multiplied exactly once.
+
+Numba has no notion of a raw address, an unaligned word or a 128-bit product, so each is one
+LLVM instruction emitted here. None of them checks an address: the caller has.
+"""
+
+# mypy: allow-untyped-decorators, allow-untyped-calls
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+I8, I32, I64, I128 = (ir.IntType(bits) for bits in (8, 32, 64, 128))
+U64 = types.uint64
+CHUNK = ir.VectorType(I64, 4)
+"""What a short copy moves at a time. Half of the shortest usual run (a head of 32 fp16)."""
+
+
+def pointer(builder: Any, address: Any, kind: Any, offset: int = 0) -> Any:
+    if offset:
+        address = builder.add(address, ir.Constant(I64, offset))
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+@intrinsic
+def load_64(typing: Any, address: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(pointer(builder, args[0], I64), align=1)
+
+    return U64(U64), emit
+
+
+@intrinsic
+def load_32(typing: Any, address: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.zext(builder.load(pointer(builder, args[0], I32), align=1), I64)
+
+    return U64(U64), emit
+
+
+@intrinsic
+def load_8(typing: Any, address: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.zext(builder.load(pointer(builder, args[0], I8), align=1), I64)
+
+    return U64(U64), emit
+
+
+@intrinsic
+def load_published(typing: Any, address: Any) -> Any:
+    """The word, and with it everything its writer stored before it. Aligned to eight bytes."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(pointer(builder, args[0], I64), "acquire", 8)
+
+    return U64(U64), emit
+
+
+@intrinsic
+def publish(typing: Any, address: Any, word: Any) -> Any:
+    """Store the word after everything stored before it. Aligned to eight bytes."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], pointer(builder, args[0], I64), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(U64, U64), emit
+
+
+@intrinsic
+def byteswap(typing: Any, word: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bswap(args[0])
+
+    return U64(U64), emit
+
+
+@intrinsic
+def product(typing: Any, left: Any, right: Any) -> Any:
+    """The low and high words of a 64 by 64 bit product."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        wide = builder.mul(builder.zext(args[0], I128), builder.zext(args[1], I128))
+        low = builder.trunc(wide, I64)
+        high = builder.trunc(builder.lshr(wide, ir.Constant(I128, 64)), I64)
+        return context.make_tuple(builder, signature.return_type, (low, high))
+
+    return types.UniTuple(U64, 2)(U64, U64), emit
+
+
+@intrinsic
+def copy_chunk(typing: Any, target: Any, source: Any) -> Any:
+    """Copy 32 bytes, inline: a call costs as much as a short run's copy."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        chunk = builder.load(pointer(builder, args[1], CHUNK), align=1)
+        builder.store(chunk, pointer(builder, args[0], CHUNK), align=1)
+        return context.get_dummy_value()
+
+    return types.void(U64, U64), emit
+
+
+@intrinsic
+def copy_bytes(typing: Any, target: Any, source: Any, count: Any) -> Any:
+    """Copy `count` bytes between ranges that do not overlap, as the C library does."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = I8.as_pointer()
+        memcpy = builder.module.declare_intrinsic("llvm.memcpy", [byte, byte, I64])
+        target, source = (pointer(builder, address, I8) for address in args[:2])
+        builder.call(memcpy, [target, source, args[2], ir.Constant(ir.IntType(1), 0)])
+        return context.get_dummy_value()
+
+    return types.void(U64, U64, U64), emit

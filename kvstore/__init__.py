@@ -1,0 +1,1 @@
+"""Moonpool: a KV-cache-centric tiered storage service for LLM inference."""

@@ -1,0 +1,105 @@
+"""Block identity: which hash names which tokens, and which key a tenant's block is stored under.
+
+`chain` is the only maker of block hashes and `stored_key` the only maker of stored keys, so a salt
+or a tenant cannot be forgotten in one path out of many. A hash names a *prompt prefix*, not bytes:
+two prefills of one prompt may differ in bits, and every reader verifies bytes apart.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from kvstore.errors import Invalid
+from kvstore.limits import HASH_BYTES
+
+_COUNT = struct.Struct("<I")
+
+
+class Miss(enum.StrEnum):
+    """Why a block cannot be had. A miss is a value: the caller recomputes."""
+
+    ABSENT = "absent"  # never stored here, or longer ago than the node remembers
+    UNSEALED = "unsealed"  # a writer is still filling it
+    UNLISTED = "unlisted"  # held, but a block before it is missing
+    EVICTED = "evicted"  # held once, made room for another
+    REMOVED = "removed"  # a caller took it away
+    DAMAGED = "damaged"  # its bytes no longer had their hash
+    UNREACHABLE = "unreachable"  # the node did not answer in time
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The blocks of one token sequence in one group: hash i covers every token up to its end.
+
+    All blocks are full but perhaps the last, which is sealed with its length and a hash of its own.
+    """
+
+    hashes: tuple[bytes, ...]
+    tokens: tuple[int, ...]  # tokens in each block
+    block_tokens: int
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def token_count(self) -> int:
+        return sum(self.tokens)
+
+    def full(self) -> Chain:
+        """This chain without its short tail block."""
+        if not self.tokens or self.tokens[-1] == self.block_tokens:
+            return self
+        return Chain(self.hashes[:-1], self.tokens[:-1], self.block_tokens)
+
+    def between(self, first: int, last: int) -> Chain:
+        """Blocks first to last - 1."""
+        return Chain(self.hashes[first:last], self.tokens[first:last], self.block_tokens)
+
+    def parent(self, index: int) -> bytes:
+        """Hash of the block before `index`; empty for the first."""
+        return self.hashes[index - 1] if index > 0 else b""
+
+
+def chain(
+    namespace: bytes,
+    group: int,
+    tokens: Sequence[int] | npt.NDArray[np.integer],
+    block_tokens: int,
+    extra: Mapping[int, bytes] | None = None,
+) -> Chain:
+    """Hash a token sequence block by block.
+
+    `hash[i] = BLAKE3(key=namespace; hash[i-1], count, tokens[i], extra[i])`, tokens as u32 little
+    endian. `extra` maps a block index to the digest of *content* that changes its KV beside the
+    tokens (LoRA weights, images): 32 bytes, never a name or a slot.
+    """
+    if len(namespace) != HASH_BYTES:
+        raise Invalid(f"namespace is {len(namespace)} bytes; a digest has {HASH_BYTES}")
+    ids = np.ascontiguousarray(tokens, dtype="<u4")
+    if ids.ndim != 1:
+        raise Invalid(f"tokens has shape {ids.shape}; one row of token ids is wanted")
+    raw = ids.tobytes()
+    parent = _COUNT.pack(group).ljust(HASH_BYTES, b"\0")
+    hashes, counts = [], []
+    for index, start in enumerate(range(0, len(ids), block_tokens)):
+        count = min(block_tokens, len(ids) - start)
+        more = extra.get(index, b"") if extra else b""
+        if more and len(more) != HASH_BYTES:
+            raise Invalid(f"extra[{index}] is {len(more)} bytes; a digest has {HASH_BYTES}")
+        text = parent + _COUNT.pack(count) + raw[4 * start : 4 * (start + count)] + more
+        parent = blake3(text, key=namespace).digest()
+        hashes.append(parent)
+        counts.append(count)
+    return Chain(tuple(hashes), tuple(counts), block_tokens)
+
+
+def stored_key(secret: bytes, block_hash: bytes) -> bytes:
+    """PRF(tenant secret, hash): a caller can neither choose nor learn a tenant's stored keys."""
+    return blake3(block_hash, key=secret).digest()

@@ -1,0 +1,1 @@
+"""Decisions: pure, no I/O, no await, no clock, no dice. `kvstore.node` carries them out."""

@@ -1,0 +1,168 @@
+"""What a node holds: stored key -> sealed slot, listed only where every block before it is listed.
+
+Because what is listed is closed towards the start of a prompt, presence along a prefix is monotone
+and `longest` finds its end by bisection. A block behind a hole (its parent rotted or was evicted)
+stays held but unlisted, is no hit, is evicted first, and is listed again when the hole heals.
+
+Recency is one ordered dict, least recent first. A touched prefix is moved deepest block first, so a
+parent is always younger than its children and eviction from the old end takes leaves.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+
+from kvstore.block import Miss
+from kvstore.core.lifecycle import Owner, Slot, State
+
+FORGOTTEN_MAX = 65_536  # keys whose reason for being gone is remembered
+
+
+class Index:
+    """Sealed blocks by stored key, their chains, their recency, and why others are gone."""
+
+    def __init__(self) -> None:
+        self._slots: dict[bytes, Slot] = {}
+        self._recency: OrderedDict[bytes, None] = OrderedDict()  # listed, least recent first
+        self._unlisted: OrderedDict[bytes, None] = OrderedDict()
+        self._orphans: dict[bytes, set[bytes]] = {}  # absent parent -> held children
+        self._gone: OrderedDict[bytes, Miss] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._slots
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._slots.values())
+
+    def get(self, key: bytes) -> Slot | None:
+        """The listed slot of a key."""
+        slot = self._slots.get(key)
+        return slot if slot is not None and slot.listed else None
+
+    def held(self, key: bytes) -> Slot | None:
+        """The slot of a key, listed or not."""
+        return self._slots.get(key)
+
+    def why_not(self, key: bytes) -> Miss:
+        """Why `get` has nothing."""
+        return Miss.UNLISTED if key in self._slots else self._gone.get(key, Miss.ABSENT)
+
+    def longest(self, keys: Sequence[bytes]) -> int:
+        """How many leading keys of a chain are listed, in O(log n) look-ups."""
+        low, high = 0, len(keys)
+        while low < high:
+            middle = (low + high) // 2
+            if self.get(keys[middle]) is not None:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def add(self, slot: Slot) -> None:
+        """Hold a sealed slot, listed if the block before it is listed or it is a first block."""
+        assert slot.state is State.SEALED and slot.key not in self._slots
+        self._slots[slot.key] = slot
+        self._gone.pop(slot.key, None)
+        slot.children = self._orphans.pop(slot.key, set())
+        if slot.parent:
+            parent = self._slots.get(slot.parent)
+            family = parent.children if parent else self._orphans.setdefault(slot.parent, set())
+            family.add(slot.key)
+            if parent is None or not parent.listed:
+                self._unlisted[slot.key] = None
+                return
+        self._list(slot)
+
+    def drop(self, key: bytes, why: Miss) -> Slot:
+        """Forget a block; what was listed behind it is unlisted."""
+        slot = self._slots.pop(key)
+        self._gone[key] = why
+        while len(self._gone) > FORGOTTEN_MAX:
+            self._gone.popitem(last=False)
+        self._recency.pop(key, None)
+        self._unlisted.pop(key, None)
+        if slot.children:
+            self._orphans[key] = slot.children
+        for behind in self._behind(slot) if slot.listed else ():
+            behind.listed = False
+            self._recency.pop(behind.key)
+            self._unlisted[behind.key] = None
+        slot.listed, slot.children = False, set()
+        parent = self._slots.get(slot.parent)
+        family = parent.children if parent is not None else self._orphans.get(slot.parent, set())
+        family.discard(key)
+        if parent is None and not family:
+            self._orphans.pop(slot.parent, None)
+        return slot
+
+    def touch(self, keys: Sequence[bytes]) -> None:
+        """Mark a prefix as used now, deepest block first."""
+        for key in reversed(keys):
+            if key in self._recency:
+                self._recency.move_to_end(key)
+
+    def coldest(self) -> Iterable[Slot]:
+        """Blocks nobody holds, in the order to evict them: unlisted first, then old leaves."""
+        for key in self._unlisted:
+            if not self._slots[key].held:
+                yield self._slots[key]
+        for key in self._recency:
+            slot = self._slots[key]
+            # A held descendant keeps its ancestors: evicting them would make it unreachable.
+            if not slot.held and not slot.children:
+                yield slot
+
+    def recent(self) -> Iterator[Slot]:
+        """Held blocks, most recently used first, unlisted ones last."""
+        for key in reversed(self._recency):
+            yield self._slots[key]
+        for key in reversed(self._unlisted):
+            yield self._slots[key]
+
+    @property
+    def unlisted(self) -> int:
+        return len(self._unlisted)
+
+    def check(self) -> None:
+        assert self._recency.keys() | self._unlisted.keys() == self._slots.keys()
+        assert self._recency.keys().isdisjoint(self._unlisted), "listed and unlisted at once"
+        for key, slot in self._slots.items():
+            assert slot.key == key and slot.state is State.SEALED
+            assert slot.listed == (key in self._recency)
+            parent = self._slots.get(slot.parent) if slot.parent else None
+            if slot.parent:
+                assert slot.listed == (parent is not None and parent.listed), "closure is broken"
+                family = self._orphans[slot.parent] if parent is None else parent.children
+                assert key in family, "a parent does not know its child"
+            else:
+                assert slot.listed, "a first block is always listed"
+            assert all(child in self._slots for child in slot.children), "a child that is not held"
+        for parent_key, children in self._orphans.items():
+            assert children and parent_key not in self._slots, "orphans of a held parent"
+
+    def owners(self) -> dict[Owner, int]:
+        counts: dict[Owner, int] = {}
+        for slot in self._slots.values():
+            counts[slot.owner] = counts.get(slot.owner, 0) + 1
+        return counts
+
+    def _list(self, slot: Slot) -> None:
+        for one in reversed(
+            [slot, *self._behind(slot)]
+        ):  # deepest first: a parent must be younger than its children
+            one.listed = True
+            self._unlisted.pop(one.key, None)
+            self._recency[one.key] = None
+
+    def _behind(self, slot: Slot) -> list[Slot]:
+        """Held blocks behind a slot, each after its parent: they are listed exactly with it."""
+        found, todo = [], list(slot.children)
+        while todo:
+            child = self._slots[todo.pop()]
+            found.append(child)
+            todo.extend(child.children)
+        return found

@@ -1,0 +1,75 @@
+"""A block's life is one table. Whatever touches a slot moves it along `NEXT`, or not at all.
+
+A FILLING slot is private to one writer group and readable only through its hand-off; a SEALED one
+is readable by all and writable by none; a DOOMED one is out of the index and becomes EMPTY when the
+last hold on its memory is gone: a reader's pin, or the window of a process that may still write.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from kvstore.errors import InvariantError
+
+
+class State(enum.IntEnum):
+    """The value is what stands in the slot's head in shared memory."""
+
+    EMPTY = 0  # nobody's; may be given to a writer
+    FILLING = 1  # one writer group's; readable only by the holder of its hand-off
+    SEALED = 2  # root recorded; readable by all, writable by none
+    DOOMED = 3  # unindexed; freed when its last hold leaves
+
+
+NEXT = {
+    State.EMPTY: {State.FILLING},
+    State.FILLING: {State.SEALED, State.DOOMED},
+    State.SEALED: {State.DOOMED},
+    State.DOOMED: {State.EMPTY},
+}
+
+Owner = tuple[bytes, int]  # (namespace digest, group): whose slots a slab holds
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """One place for one block. `generation` rises whenever the memory changes hands."""
+
+    number: int
+    offset: int  # of the slot's head in the arena, bytes
+    owner: Owner
+    state: State = State.EMPTY
+    generation: int = 0
+    key: bytes = b""  # stored key
+    parent: bytes = b""  # stored key of the block before; empty for the first
+    tenant: str = ""
+    tokens: int = 0
+    root: bytes = b""
+    pins: int = 0
+    windows: int = 0  # windows whose process may still write
+    listed: bool = False  # in the index, with every block before it
+    children: set[bytes] = field(default_factory=set)  # stored keys of held blocks right behind
+
+    def move(self, state: State) -> None:
+        if state not in NEXT[self.state]:
+            raise InvariantError(f"slot {self.number}: {self.state.name} -> {state.name}")
+        self.state = state
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody may still read or write the memory."""
+        return self.pins > 0 or self.windows > 0
+
+    def check(self) -> None:
+        assert self.pins >= 0 and self.windows >= 0, "released more often than held"
+        if self.state is State.EMPTY:
+            assert not self.held, "an empty slot is held"
+            assert not self.listed, "an empty slot is listed"
+        if self.state is State.FILLING:
+            assert not self.root, "a root before the seal"
+        if self.state is State.SEALED:
+            assert len(self.root) == 16, "sealed without a root"
+            assert self.windows == 0, "sealed while a writer may still write"
+        if self.listed:
+            assert self.state is State.SEALED, "listed but not sealed"

@@ -1,0 +1,87 @@
+"""Readers' holds on slots. A pin ends by Close, with its session, or by the owner's clock.
+
+Time is an argument: the owner's monotonic seconds. Nothing here reads a clock, and a reader's own
+clock never counts.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kvstore.core.lifecycle import Slot, State
+
+
+@dataclass(eq=False, slots=True)
+class Pin:
+    """One reader's hold on one generation of a slot."""
+
+    serial: int
+    slot: Slot
+    generation: int
+    session: int
+    expires: float  # the owner's monotonic seconds
+
+
+class Pins:
+    """Every pin of a node, by serial number, session and expiry."""
+
+    def __init__(self) -> None:
+        self._pins: dict[int, Pin] = {}
+        self._of_session: dict[int, set[int]] = {}
+        self._by_expiry: list[tuple[float, int]] = []
+        self._next = 1
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def get(self, serial: int) -> Pin | None:
+        return self._pins.get(serial)
+
+    def pin(self, slot: Slot, session: int, expires: float) -> Pin:
+        assert slot.state is not State.EMPTY, "an empty slot cannot be pinned"
+        pin = Pin(self._next, slot, slot.generation, session, expires)
+        self._next += 1
+        self._pins[pin.serial] = pin
+        self._of_session.setdefault(session, set()).add(pin.serial)
+        heapq.heappush(self._by_expiry, (expires, pin.serial))
+        slot.pins += 1
+        return pin
+
+    def renew(self, pin: Pin, expires: float) -> None:
+        """Move a pin's end. The old heap entry stays and is passed over when it comes up."""
+        pin.expires = expires
+        heapq.heappush(self._by_expiry, (expires, pin.serial))
+
+    def unpin(self, pin: Pin) -> Slot:
+        """End a pin; the slot may now be free of holds."""
+        del self._pins[pin.serial]
+        serials = self._of_session[pin.session]
+        serials.discard(pin.serial)
+        if not serials:
+            del self._of_session[pin.session]
+        pin.slot.pins -= 1
+        return pin.slot
+
+    def of_session(self, session: int) -> list[Pin]:
+        return [self._pins[serial] for serial in self._of_session.get(session, ())]
+
+    def expired(self, now: float) -> Iterator[Pin]:
+        """Pins whose time is over; the caller unpins each before asking for the next."""
+        while self._by_expiry and self._by_expiry[0][0] <= now:
+            _, serial = heapq.heappop(self._by_expiry)
+            pin = self._pins.get(serial)
+            if pin is not None and pin.expires <= now:
+                yield pin
+
+    def check(self) -> None:
+        held: dict[int, int] = {}
+        for serial, pin in self._pins.items():
+            assert pin.serial == serial and serial in self._of_session[pin.session]
+            assert pin.generation == pin.slot.generation, "a pinned slot changed hands"
+            held[id(pin.slot)] = held.get(id(pin.slot), 0) + 1
+            assert pin.slot.pins >= held[id(pin.slot)], "a slot counts fewer pins than it has"
+        assert sum(map(len, self._of_session.values())) == len(self._pins)
+        waiting = {serial for _, serial in self._by_expiry}
+        assert self._pins.keys() <= waiting, "a pin that never expires"

@@ -1,0 +1,135 @@
+"""Write windows: who may still write which fragment of a filling slot.
+
+A writer group shares slots; each of its members owns one fragment and seals it by itself. A window
+on mapped memory never expires by time, because a stopped process may resume and write: it ends when
+its own member seals or aborts it, or when the member's process is gone. So aborting a block dooms
+the slot at once, but its memory is held until every member has let go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvstore.core.lifecycle import Slot, State
+from kvstore.errors import AlreadyWritten
+from kvstore.layout import Fragment, SlotLayout
+
+GroupKey = tuple[str, str, bytes]  # tenant, writer group, stored key
+
+
+@dataclass(eq=False, slots=True)
+class Window:
+    """One member's right to write one fragment of one slot."""
+
+    serial: int
+    slot: Slot
+    generation: int
+    session: int
+    fragment: Fragment
+    layout: SlotLayout
+    group: GroupKey
+    sealed: bool = False
+    writing: list[Fragment] = field(default_factory=list)  # what the owner is moving in right now
+
+
+class Windows:
+    """The windows of every block that is being written, by serial, session and writer group."""
+
+    def __init__(self) -> None:
+        self._windows: dict[int, Window] = {}
+        self._of_group: dict[GroupKey, list[Window]] = {}  # only blocks that can become whole
+        self._of_session: dict[int, set[int]] = {}
+        self._next = 1
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def get(self, serial: int) -> Window | None:
+        return self._windows.get(serial)
+
+    def slot_of(self, group: GroupKey) -> Slot | None:
+        """The slot the group is filling for this key, if a member has reserved it."""
+        members = self._of_group.get(group)
+        return members[0].slot if members else None
+
+    def check_free(self, group: GroupKey, fragment: Fragment) -> None:
+        """Raise `AlreadyWritten` if another member has reserved part of the fragment."""
+        for window in self._of_group.get(group, ()):
+            if window.fragment.overlaps(fragment):
+                raise AlreadyWritten(
+                    f"{fragment} overlaps {window.fragment}, which a member of writer group "
+                    f"{group[1]!r} has reserved; members of a group must own separate fragments"
+                )
+
+    def open(
+        self, slot: Slot, session: int, fragment: Fragment, layout: SlotLayout, group: GroupKey
+    ) -> Window:
+        assert slot.state is State.FILLING, "only a filling slot can be written"
+        window = Window(self._next, slot, slot.generation, session, fragment, layout, group)
+        self._next += 1
+        self._windows[window.serial] = window
+        self._of_group.setdefault(group, []).append(window)
+        self._of_session.setdefault(session, set()).add(window.serial)
+        slot.windows += 1
+        return window
+
+    def seal(self, window: Window) -> bool:
+        """The member has written its fragment and writes no more. True when the block is whole.
+
+        Until then the window stays, so that the block is given up if the member's session ends.
+        """
+        assert not window.sealed, "sealed twice"
+        window.sealed = True
+        window.slot.windows -= 1
+        members = self._of_group[window.group]
+        done = sum(w.fragment.layers * w.fragment.heads for w in members if w.sealed)
+        if done < window.layout.strips:
+            return False
+        del self._of_group[window.group]
+        for member in members:
+            self._forget(member)
+        return True
+
+    def give_up(self, window: Window) -> None:
+        """The block will not become whole. Windows that may still write stay until `close`."""
+        members = self._of_group.get(window.group)
+        if members and members[0].slot is window.slot:
+            del self._of_group[window.group]
+            for member in members:
+                if member.sealed:
+                    self._forget(member)
+
+    def close(self, window: Window) -> None:
+        """The member of a block that was given up can write no more."""
+        assert not window.sealed and self.slot_of(window.group) is not window.slot
+        window.slot.windows -= 1
+        self._forget(window)
+
+    def of_session(self, session: int) -> list[Window]:
+        return [self._windows[serial] for serial in self._of_session.get(session, ())]
+
+    def check(self) -> None:
+        writing: dict[int, int] = {}
+        for serial, window in self._windows.items():
+            assert window.serial == serial and serial in self._of_session[window.session]
+            assert window.slot.generation == window.generation, "a window outlived its slot"
+            if not window.sealed:
+                writing[id(window.slot)] = writing.get(id(window.slot), 0) + 1
+            if window.slot.state is State.FILLING or window.sealed:
+                assert window in self._of_group[window.group], "a filling slot without its group"
+            else:
+                assert window.slot.state is State.DOOMED, "a window on sealed memory"
+        assert sum(map(len, self._of_session.values())) == len(self._windows)
+        for window in self._windows.values():
+            counted = writing.get(id(window.slot), 0)
+            assert window.slot.windows == counted, "a slot miscounts who may write it"
+        for members in self._of_group.values():
+            assert len({id(w.slot) for w in members}) == 1, "a group spread over slots"
+            assert members[0].slot.state is State.FILLING, "a group on a slot that is not filling"
+
+    def _forget(self, window: Window) -> None:
+        del self._windows[window.serial]
+        serials = self._of_session[window.session]
+        serials.discard(window.serial)
+        if not serials:
+            del self._of_session[window.session]

@@ -1,0 +1,40 @@
+"""Every limit has its one home here, with its reason; related limits are asserted together."""
+
+from __future__ import annotations
+
+KiB = 1 << 10
+MiB = 1 << 20
+GiB = 1 << 30
+
+HASH_BYTES = 32  # BLAKE3, the width of a block hash and of a stored key
+ROOT_BYTES = 16  # xxh3-128 over (key, strip table)
+STRIP_HASH_BYTES = 8  # xxh3-64 of one strip
+HANDLE_BYTES_MAX = 80  # an HMAC-sealed claim on one slot
+
+RPC_KEYS_MAX = 16_384  # a million tokens at 64 a block, in one call
+RPC_MESSAGE_BYTES_MAX = 2 * MiB  # every message: bounds what callers can make a node hold
+RPC_REPLY_BYTES_MAX = 4 * MiB  # a Reserve of RPC_KEYS_MAX blocks answers with two handles for each
+RPC_CALLS_MAX = 48  # calls at once beside the sessions' streams; more are refused at once
+PUT_CHUNK_BYTES_MAX = 1 * MiB  # put and get stream in pieces of this size; bulk rides shm
+STREAMED_BLOCKS_MAX = 4_096  # blocks in one Put stream: bounds what one caller can queue
+STRIP_BYTES_MAX = 64 * MiB  # a streamed strip is copied, then verified, before it is sent
+
+BLOCK_TOKENS_MAX = 65_536
+STRIPS_MAX = 65_536  # layers x KV heads of one block
+BLOCK_BYTES_MAX = 1 * GiB
+LAYERS_MAX = 4_096
+GROUPS_MAX = 64
+NAME_BYTES_MAX = 1_024  # model id, revision, tenant, session label
+
+SESSIONS_MAX = 256  # open sessions a node serves at once
+NAMESPACES_MAX = 4_096
+PIN_MS_DEFAULT = 30_000
+PIN_MS_MAX = 600_000
+HAND_OFF_MS_MAX = 600_000  # a hand-off handle older than this opens nothing
+LEASE_MS_DEFAULT = 2_000  # a node whose lease is gone is suspect after this
+
+assert RPC_KEYS_MAX * HASH_BYTES < RPC_MESSAGE_BYTES_MAX
+assert RPC_KEYS_MAX * HANDLE_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
+assert RPC_KEYS_MAX * (2 * HANDLE_BYTES_MAX + 32) < RPC_REPLY_BYTES_MAX
+assert PUT_CHUNK_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
+assert PIN_MS_DEFAULT <= PIN_MS_MAX

@@ -1,0 +1,64 @@
+"""The DRAM arena: one anonymous shared mapping that the node makes and processes of its host map.
+
+It is a sealed memfd. It has no name, so nothing is left behind by a kill, and a restarted node has
+another arena: a stopped writer that resumes writes into memory nobody reads any more. The seals
+keep a peer from shrinking the file under our mapping.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from kvstore.errors import ConfigError
+
+_F_ADD_SEALS, _SEALS = 1033, 0x0001 | 0x0002 | 0x0004  # seal, shrink, grow
+
+
+class Arena:
+    """A mapping of `size` bytes. The node makes it; clients map the descriptor they are handed."""
+
+    def __init__(self, descriptor: int, size: int, protection: int) -> None:
+        self.descriptor = descriptor
+        self.size = size
+        self._map = mmap.mmap(descriptor, size, mmap.MAP_SHARED, protection)
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
+
+    @classmethod
+    def create(cls, size: int) -> Self:
+        """New zeroed memory. Pages are taken from the system when they are first touched."""
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if not 0 < size <= free:
+            raise ConfigError(f"node.dram_bytes = {size}: this machine has {free} bytes of memory")
+        descriptor = os.memfd_create("moonpool-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(descriptor, size)
+        fcntl.fcntl(descriptor, _F_ADD_SEALS, _SEALS)
+        return cls(descriptor, size, mmap.PROT_READ | mmap.PROT_WRITE)
+
+    @classmethod
+    def map(cls, descriptor: int, size: int, protection: int) -> Self:
+        """Map an arena that a node handed out; refuses one whose size is not what it said."""
+        actual = os.fstat(descriptor).st_size
+        if actual != size:
+            raise ConfigError(f"the node's arena has {actual} bytes; it announced {size}")
+        return cls(descriptor, size, protection)
+
+    @property
+    def view(self) -> memoryview:
+        return memoryview(self._map)
+
+    def close(self) -> bool:
+        """Unmap and close. False while views of the memory are still in use: then both stay."""
+        self.bytes = np.empty(0, dtype=np.uint8)
+        try:
+            self._map.close()
+        except BufferError:
+            self.bytes = np.frombuffer(self._map, dtype=np.uint8)
+            return False
+        os.close(self.descriptor)
+        return True

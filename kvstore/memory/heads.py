@@ -1,0 +1,93 @@
+"""Slot heads in the arena: what the node writes there and anybody who maps it may read.
+
+The generation is renewed before the memory changes hands, so a reader that finds it unchanged after
+its copy has read one block's bytes only. See `kvstore.layout` for the offsets.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import xxhash
+
+from kvstore.core.lifecycle import Slot
+from kvstore.layout import (
+    HEAD,
+    IDENTITY_OFFSET,
+    ROOT_OFFSET,
+    SLOT_MAGIC,
+    STATE_OFFSET,
+    TABLE_OFFSET,
+    Fragment,
+    SlotLayout,
+)
+
+_U32 = struct.Struct("<I")
+
+
+class Heads:
+    """Writes and reads the heads of slots in one arena."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+
+    def fill(self, slot: Slot, layout: SlotLayout) -> None:
+        """A new FILLING block: its identity, no root, and a table of unwritten strips."""
+        at, owner = slot.offset, slot.owner
+        # The generation and state first: a reader of the old block must notice before bytes change.
+        HEAD.pack_into(
+            self._view,
+            at,
+            SLOT_MAGIC,
+            slot.generation,
+            slot.state,
+            bytes(16),
+            slot.key,
+            owner[0],
+            owner[1],
+            slot.tokens,
+        )
+        table = at + TABLE_OFFSET
+        self._view[table : table + 8 * layout.strips] = bytes(8 * layout.strips)
+
+    def mark(self, slot: Slot) -> None:
+        """Publish the slot's state and generation as they now are."""
+        struct.pack_into("<QI", self._view, slot.offset + 8, slot.generation, slot.state)
+
+    def seal(self, slot: Slot) -> None:
+        """Publish root, then state."""
+        at = slot.offset + ROOT_OFFSET
+        self._view[at : at + 16] = slot.root
+        _U32.pack_into(self._view, slot.offset + STATE_OFFSET, slot.state)
+
+    def root(self, slot: Slot, layout: SlotLayout) -> bytes:
+        """xxh3-128 over identity and strip table, as they stand in memory now."""
+        at = slot.offset + IDENTITY_OFFSET
+        return xxhash.xxh3_128_digest(self._view[at : at + layout.root_bytes])
+
+    def unwritten(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> Fragment | None:
+        """The first layer of the fragment, as a fragment, in which a strip is not written."""
+        for layer in range(fragment.layer_first, fragment.layer_first + fragment.layers):
+            at = layer * layout.kv_heads + fragment.head_first
+            row = self._row(slot, at, fragment.heads)
+            if 0 in row:
+                return Fragment(layer, 1, fragment.head_first + row.index(0), 1)
+        return None
+
+    def written(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> Fragment | None:
+        """The first layer of the fragment, as a fragment, in which a strip is written already."""
+        for layer in range(fragment.layer_first, fragment.layer_first + fragment.layers):
+            row = self._row(slot, layer * layout.kv_heads + fragment.head_first, fragment.heads)
+            if any(row):
+                return Fragment(layer, 1, fragment.head_first, fragment.heads)
+        return None
+
+    def strip_hash(self, slot: Slot, strip: int) -> int:
+        return self._row(slot, strip, 1)[0]
+
+    def set_strip_hash(self, slot: Slot, strip: int, value: int) -> None:
+        struct.pack_into("<Q", self._view, slot.offset + TABLE_OFFSET + 8 * strip, value)
+
+    def _row(self, slot: Slot, first: int, count: int) -> tuple[int, ...]:
+        at = slot.offset + TABLE_OFFSET + 8 * first
+        return struct.unpack_from(f"<{count}Q", self._view, at)

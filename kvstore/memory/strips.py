@@ -1,0 +1,96 @@
+"""A slot's payload as a dense run of bytes, for callers that stream it instead of mapping it.
+
+Dense means slot order without the gaps a short block leaves at the end of each strip. Every strip
+is hashed as it is written and compared as it is read; a caller is never given one that differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import xxhash
+
+from kvstore.core.lifecycle import Slot
+from kvstore.layout import Fragment, SlotLayout
+from kvstore.limits import PUT_CHUNK_BYTES_MAX
+from kvstore.memory.heads import Heads
+
+
+def strip_hash(strip: memoryview) -> int:
+    """xxh3-64, with 0 kept as 1: in a strip table 0 means not written."""
+    return xxhash.xxh3_64_intdigest(strip) or 1
+
+
+def spans(slot: Slot, layout: SlotLayout, fragment: Fragment) -> Iterator[tuple[int, int, int]]:
+    """(strip, offset in the arena, bytes) of each strip of a fragment, in slot order."""
+    size = slot.tokens * layout.token_bytes
+    payload = slot.offset + layout.head_bytes
+    for layer in range(fragment.layer_first, fragment.layer_first + fragment.layers):
+        first = layer * layout.kv_heads + fragment.head_first
+        for strip in range(first, first + fragment.heads):
+            yield strip, payload + strip * layout.strip_stride, size
+
+
+class StripWriter:
+    """Takes a fragment's dense bytes in pieces of any size and lays them into a slot."""
+
+    def __init__(
+        self, view: memoryview, heads: Heads, slot: Slot, layout: SlotLayout, fragment: Fragment
+    ) -> None:
+        self._view, self._heads, self._slot = view, heads, slot
+        self._spans = spans(slot, layout, fragment)
+        self._strip, self._at, self._size = next(self._spans)
+        self._filled = 0
+        self.missing = fragment.layers * fragment.heads * self._size
+
+    def write(self, data: bytes) -> None:
+        """Lay in the next bytes. The caller has checked that no more come than are missing."""
+        assert len(data) <= self.missing, "more bytes than the fragment holds"
+        self.missing -= len(data)
+        rest = memoryview(data)
+        while rest:
+            count = min(len(rest), self._size - self._filled)
+            start = self._at + self._filled
+            self._view[start : start + count] = rest[:count]
+            rest = rest[count:]
+            self._filled += count
+            if self._filled == self._size:
+                strip = self._view[self._at : self._at + self._size]
+                self._heads.set_strip_hash(self._slot, self._strip, strip_hash(strip))
+                self._strip, self._at, self._size = next(self._spans, (0, 0, 0))
+                self._filled = 0
+
+
+def intact(view: memoryview, heads: Heads, slot: Slot, layout: SlotLayout) -> bool:
+    """Whether every byte of a sealed slot is still what its writer sealed."""
+    return heads.root(slot, layout) == slot.root and all(
+        strip_hash(view[at : at + size]) == heads.strip_hash(slot, strip)
+        for strip, at, size in spans(slot, layout, layout.whole)
+    )
+
+
+class Damaged(Exception):
+    """A strip no longer had its hash when it was about to be sent."""
+
+
+def chunks(
+    view: memoryview, heads: Heads, slot: Slot, layout: SlotLayout, fragment: Fragment
+) -> Iterator[bytes]:
+    """A fragment's dense bytes in pieces that a message can carry.
+
+    A strip is copied, then verified, then given out; `Damaged` ends the run before a wrong byte.
+    """
+    pending: list[bytes] = []
+    size = 0
+    for strip, at, count in spans(slot, layout, fragment):
+        data = bytes(view[at : at + count])
+        if strip_hash(memoryview(data)) != heads.strip_hash(slot, strip):
+            raise Damaged
+        for start in range(0, count, PUT_CHUNK_BYTES_MAX):
+            piece = data[start : start + PUT_CHUNK_BYTES_MAX]
+            if size + len(piece) > PUT_CHUNK_BYTES_MAX:
+                yield b"".join(pending)
+                pending, size = [], 0
+            pending.append(piece)
+            size += len(piece)
+    yield b"".join(pending)

@@ -1,0 +1,166 @@
+"""The blocks in a node's arena: every slot's way from empty to sealed and back.
+
+This is the only module that moves slots along the lifecycle, so what stands in memory (heads), in
+the slab map and in the index changes together. It knows nothing of callers.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from kvstore.block import Miss
+from kvstore.core.index import Index
+from kvstore.core.lifecycle import Owner, Slot, State
+from kvstore.core.slabs import Slab, Slabs
+from kvstore.errors import Overloaded
+from kvstore.layout import SlotLayout
+from kvstore.memory.arena import Arena
+from kvstore.memory.heads import Heads
+from kvstore.memory.strips import intact
+from kvstore.telemetry import Counters
+
+RETRY_MS = 50  # when it may be worth asking a full pool again
+
+
+class Blocks:
+    """Slots, their heads in memory, and the index of the sealed ones."""
+
+    def __init__(self, arena: Arena, slab_bytes: int, counters: Counters) -> None:
+        self.view = arena.view
+        self.heads = Heads(self.view)
+        self.slabs = Slabs(arena.size, slab_bytes)
+        self.index = Index()
+        self.filling: dict[bytes, set[Slot]] = {}  # by stored key: prefills of one prompt share it
+        self.doomed: set[Slot] = set()
+        self._counters = counters
+
+    def fill(
+        self, owner: Owner, layout: SlotLayout, wanted: list[tuple[bytes, bytes, int]], tenant: str
+    ) -> list[Slot]:
+        """FILLING slots for (key, parent, tokens) triples: all of them, or `Overloaded`."""
+        taken: list[Slot] = []
+        for key, parent, tokens in wanted:
+            slot = self._take(owner, layout)
+            if slot is None:
+                for one in taken:
+                    self.doom(one)
+                    self.settle(one)
+                self._counters.add("overloaded")
+                raise Overloaded(
+                    f"no room for {len(wanted)} blocks of {layout.slot_bytes} bytes: blocks that "
+                    "are being written or are pinned fill the pool",
+                    RETRY_MS,
+                )
+            slot.move(State.FILLING)
+            slot.key, slot.parent, slot.tokens, slot.tenant = key, parent, tokens, tenant
+            slot.root = b""
+            self.heads.fill(slot, layout)
+            self.filling.setdefault(key, set()).add(slot)
+            taken.append(slot)
+        return taken
+
+    def seal(self, slot: Slot, layout: SlotLayout) -> bool:
+        """Make a wholly written block readable; False if another with its key was first."""
+        if slot.key in self.index:
+            self.doom(slot)
+            self._counters.add("duplicate_blocks")
+            return False
+        slot.root = self.heads.root(slot, layout)
+        slot.move(State.SEALED)
+        self._filled(slot)
+        self.heads.seal(slot)
+        self.index.add(slot)
+        self._counters.add("sealed_blocks")
+        self._counters.add("sealed_bytes", layout.block_bytes(slot.tokens))
+        return True
+
+    def doom(self, slot: Slot) -> None:
+        """Take an unsealed block out of the world; its memory stays until nobody holds it."""
+        if slot.state is State.FILLING:
+            self._filled(slot)
+        slot.move(State.DOOMED)
+        self.heads.mark(slot)
+        self.doomed.add(slot)
+
+    def drop(self, slot: Slot, why: Miss) -> None:
+        """Forget a sealed block; its memory stays until nobody holds it."""
+        self.index.drop(slot.key, why)
+        self.doom(slot)
+        self.settle(slot)
+
+    def settle(self, slot: Slot) -> None:
+        """Free a doomed slot that nobody holds any more."""
+        if slot.state is State.DOOMED and not slot.held:
+            self.doomed.discard(slot)
+            slot.move(State.EMPTY)
+            slot.key = slot.parent = slot.root = b""
+            self.slabs.give(slot)
+            self.heads.mark(slot)
+
+    def find(self, key: bytes) -> Slot | Miss:
+        """The listed slot of a key, or why there is none."""
+        slot = self.index.get(key)
+        if slot is not None:
+            return slot
+        return Miss.UNSEALED if key in self.filling else self.index.why_not(key)
+
+    def examine(self, slot: Slot, layout: SlotLayout) -> bool:
+        """Look at a sealed block's bytes; drop it, as a counted miss, if they are damaged."""
+        if slot.state is not State.SEALED or intact(self.view, self.heads, slot, layout):
+            return True
+        self._counters.add("damaged_blocks")
+        self.drop(slot, Miss.DAMAGED)
+        return False
+
+    def check(self) -> None:
+        self.slabs.check()
+        self.index.check()
+        for slab in self.slabs.occupied():
+            for slot in slab.slots:
+                slot.check()
+                assert (slot in self.filling.get(slot.key, ())) == (slot.state is State.FILLING)
+                assert (slot in self.doomed) == (slot.state is State.DOOMED)
+                if slot.state is State.SEALED:
+                    assert self.index.held(slot.key) is slot, "sealed but not in the index"
+
+    def _filled(self, slot: Slot) -> None:
+        self.filling[slot.key].discard(slot)
+        if not self.filling[slot.key]:
+            del self.filling[slot.key]
+
+    def _take(self, owner: Owner, layout: SlotLayout) -> Slot | None:
+        slot = self.slabs.take(owner, layout.slot_bytes)
+        while slot is None and self._make_room(owner):
+            slot = self.slabs.take(owner, layout.slot_bytes)
+        return slot
+
+    def _make_room(self, owner: Owner) -> bool:
+        """Evict the owner's coldest block, or else empty the coldest slab of another owner."""
+        own = next((s for s in self.index.coldest() if s.owner == owner), None)
+        if own is not None:
+            self._evict(own)
+            return True
+        slab = self._coldest_slab(owner)
+        if slab is None:
+            return False
+        for slot in [s for s in slab.slots if s.state is State.SEALED]:
+            self._evict(slot)
+        return True
+
+    def _coldest_slab(self, owner: Owner) -> Slab | None:
+        """The slab holding the coldest block, among those that can be emptied now."""
+        movable = {
+            slot.number: slab
+            for slab in self.slabs.occupied()
+            if slab.slots[0].owner != owner
+            and all(s.state in (State.SEALED, State.EMPTY) and not s.held for s in slab.slots)
+            for slot in slab.slots
+        }
+        return next((movable[s.number] for s in self.index.coldest() if s.number in movable), None)
+
+    def _evict(self, slot: Slot) -> None:
+        self._counters.add("evicted_blocks")
+        self.drop(slot, Miss.EVICTED)
+
+    def most_recent(self, limit: int) -> list[Slot]:
+        return list(islice(self.index.recent(), limit))

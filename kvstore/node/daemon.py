@@ -1,0 +1,223 @@
+"""The node process: builds its parts, announces itself, serves, drains, stops.
+
+One node runs in a directory at a time (a lock says so). A killed node leaves a lock the kernel has
+released, a socket file that the next start replaces, and a lease that runs out; its memory had no
+name, so it went with its last user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import secrets
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from kvstore.clock import SystemClock
+from kvstore.config import NodeConfig, stable_node_id
+from kvstore.errors import ConfigError, KVStoreError, Unavailable
+from kvstore.memory.arena import Arena
+from kvstore.metadata import Metadata, open_metadata
+from kvstore.metadata.protocol import Lease, LeaseLost
+from kvstore.metadata.records import NodeRecord, TenantRecord
+from kvstore.node.admin import AdminService
+from kvstore.node.blocks import Blocks
+from kvstore.node.data_socket import DataSocket
+from kvstore.node.handles import Handles
+from kvstore.node.namespaces import Namespaces
+from kvstore.node.sessions import Sessions
+from kvstore.node.store import Store
+from kvstore.node.streams import StreamingKVService
+from kvstore.rpc.identity import DEFAULT_TENANT, listen_address
+from kvstore.rpc.server import NOT_SERVING, Server
+from kvstore.telemetry import Counters
+from kvstore.wire.v1 import admin_pb2_grpc, kv_pb2, kv_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+EXPIRE_SECONDS = 0.25  # how often pins are looked over; a late end harms nobody
+DRAIN_SECONDS = 5.0  # how long open windows may take to be sealed once draining
+
+
+class Node:
+    """One storage node. `run` serves until a signal, or until `stop` is called."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        config.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = _locked(config)
+        self.node_id = stable_node_id(config.id_file)
+        self.epoch = _next_epoch(config)
+        self._counters = Counters()
+        self._arena = Arena.create(config.dram_bytes)
+        self._blocks = Blocks(self._arena, config.slab_bytes, self._counters)
+        self._sessions = Sessions()
+
+    async def run(self, ready: Callable[[str], None]) -> None:
+        """Serve; `ready` is told the address once calls are answered."""
+        config, loop = self._config, asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        metadata = open_metadata(os.fspath(config.directory / "metadata.db"))
+        tenants = {DEFAULT_TENANT: await _secret(metadata, DEFAULT_TENANT)}
+        store = Store(self._blocks, Handles(self.epoch), SystemClock(), tenants, self._counters)
+        self._store = store
+        namespaces = Namespaces(metadata)
+        socket = DataSocket(
+            config.shm_socket, self._arena.descriptor, self._arena.size, self._sessions, store
+        )
+        opened = kv_pb2.SessionEvent.Opened(
+            node_id=self.node_id,
+            epoch=self.epoch,
+            shm_socket=os.fspath(config.shm_socket.absolute()),
+            arena_bytes=self._arena.size,
+        )
+        kv = StreamingKVService(store, namespaces, self._sessions, self._counters, opened)
+        admin = AdminService(
+            self.node_id, self.epoch, store, namespaces, self._sessions, self._counters, self.stop
+        )
+        server = Server(
+            listen_address(config.listen),
+            {
+                "moonpool.v1.KV": lambda s: kv_pb2_grpc.add_KVServicer_to_server(kv, s),
+                "moonpool.v1.Admin": lambda s: admin_pb2_grpc.add_AdminServicer_to_server(admin, s),
+            },
+        )
+        await server.start()
+        announcer = _Announcer(metadata, self._record(server.address), config.lease_ms)
+        await announcer.announce()
+        tasks = [
+            asyncio.create_task(socket.serve()),
+            asyncio.create_task(self._expire(store)),
+            asyncio.create_task(announcer.keep()),
+        ]
+        ready(server.address)
+        try:
+            await self._stopping.wait()
+            store.draining = True
+            kv.drained.set()
+            await server.set_health(NOT_SERVING)
+            await announcer.change_state("draining")
+            await self._drained(store)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await server.stop(0.2)
+            socket.close()
+            await announcer.leave()
+            await metadata.close()
+            self._lock.close()
+
+    def stop(self) -> None:
+        """Drain and end; asked a second time, end at once."""
+        if self._stopping.is_set():
+            self._hurry.set()
+        self._stopping.set()
+
+    def _record(self, address: str) -> NodeRecord:
+        return NodeRecord(
+            node_id=self.node_id,
+            epoch=self.epoch,
+            address=address,
+            tiers={"dram": self._blocks.slabs.capacity_bytes},
+            transports=("shm", "grpc"),
+            labels={},
+            state="serving",
+        )
+
+    async def _expire(self, store: Store) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_SECONDS)
+            store.expire()
+
+    async def _drained(self, store: Store) -> None:
+        """Wait for writers to finish what they have begun, for a bounded time."""
+        deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
+        while len(store.windows) or len(store.pins):
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0 or self._hurry.is_set():
+                log.warning("stopped with %d windows, %d pins", len(store.windows), len(store.pins))
+                return
+            await asyncio.sleep(0.05)
+
+
+class _Announcer:
+    """Keeps the node's record in the metadata under a lease, and takes it back at the end."""
+
+    def __init__(self, metadata: Metadata, record: NodeRecord, lease_ms: int) -> None:
+        self._metadata, self._record, self._lease_ms = metadata, record, lease_ms
+        self._lease: Lease | None = None
+
+    async def announce(self) -> None:
+        self._lease = await self._metadata.grant(self._lease_ms)
+        await self._put()
+
+    async def keep(self) -> None:
+        """Renew until cancelled. While the metadata is away the node serves on from what it knows."""
+        while True:
+            await asyncio.sleep(self._lease_ms / 3e3)
+            try:
+                if self._lease is None:
+                    await self.announce()
+                else:
+                    await self._metadata.keep_alive(self._lease)
+            except LeaseLost:
+                self._lease = None  # we were stopped for longer than the lease: say we are back
+            except Unavailable as error:
+                log.warning("the metadata does not answer: %s", error)
+
+    async def change_state(self, state: Any) -> None:
+        values = {name: getattr(self._record, name) for name in self._record.__dataclass_fields__}
+        self._record = NodeRecord(**{**values, "state": state})
+        with suppress(KVStoreError):  # the lease says it soon enough
+            await self._put()
+
+    async def leave(self) -> None:
+        with suppress(KVStoreError):
+            if self._lease is not None:
+                await self._metadata.revoke(self._lease)
+
+    async def _put(self) -> None:
+        if self._lease is not None:
+            key, value = self._record.key(), self._record.encode()
+            await self._metadata.put(key, value, lease=self._lease.id)
+
+
+def _locked(config: NodeConfig) -> Any:
+    lock = config.lock_file.open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise ConfigError(
+            f"node.dir = {config.directory}: another node runs there; stop it, or use another --dir"
+        ) from None
+    return lock
+
+
+def _next_epoch(config: NodeConfig) -> int:
+    """One more than the last start's. The lock is held, so nobody else counts."""
+    path = config.directory / "node.epoch"
+    text = path.read_text().strip() if path.exists() else "0"
+    if not text.isdecimal():
+        raise ConfigError(f"{path} holds no number: delete it and node.id to start a new node")
+    epoch = int(text) + 1
+    path.with_suffix(".new").write_text(f"{epoch}\n")
+    path.with_suffix(".new").replace(path)
+    return epoch
+
+
+async def _secret(metadata: Metadata, name: str) -> bytes:
+    """A tenant's secret, drawn by whichever node asks first."""
+    made = TenantRecord(name, secrets.token_hex(32))
+    await metadata.put_if(made.key(), made.encode(), expected_revision=0)
+    entry = await metadata.get(made.key())
+    assert entry is not None, "the record was just put"
+    return bytes.fromhex(TenantRecord.parse(entry).secret)

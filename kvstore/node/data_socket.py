@@ -1,0 +1,88 @@
+"""The Unix socket that hands the arena to processes of this host, and tells when they are gone.
+
+A caller presents its session's token and gets the arena's descriptor. The connection then stays:
+the kernel closes it when the last process that holds it is gone, however that ended, so its end is
+proof that nobody of that session can still write to the mapping.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from pathlib import Path
+
+from kvstore.errors import ConfigError
+from kvstore.limits import SESSIONS_MAX
+from kvstore.node.sessions import Session, Sessions
+from kvstore.node.store import Store
+
+log = logging.getLogger(__name__)
+
+TOKEN_BYTES = 16
+HELLO = struct.Struct("<8sQ")  # magic, arena bytes; comes with the descriptor
+HELLO_MAGIC = b"MPARENA1"
+_PRESENT_SECONDS = 2.0  # a caller that connects and says nothing is hung up on
+
+
+class DataSocket:
+    """Accepts mappers until it is closed."""
+
+    def __init__(
+        self, path: Path, descriptor: int, size: int, sessions: Sessions, store: Store
+    ) -> None:
+        self._descriptor, self._size = descriptor, size
+        self._sessions, self._store = sessions, store
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Whoever runs a node in this directory holds its lock, so a socket found here is stale.
+        path.unlink(missing_ok=True)
+        try:
+            self._socket.bind(os.fspath(path))
+        except OSError as error:
+            raise ConfigError(f"node.dir: no socket can be made at {path}: {error}") from error
+        path.chmod(0o600)
+        self._socket.listen(64)
+
+    async def serve(self) -> None:
+        """Accept until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            peer, _ = await loop.sock_accept(self._socket)
+            if len(self._tasks) >= 2 * SESSIONS_MAX:
+                peer.close()
+                continue
+            task = asyncio.create_task(self._attend(peer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _attend(self, peer: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        session: Session | None = None
+        try:
+            peer.setblocking(False)
+            token = await asyncio.wait_for(loop.sock_recv(peer, TOKEN_BYTES), _PRESENT_SECONDS)
+            session = self._sessions.by_shm_token(token)
+            if session is None:
+                return
+            session.mappings += 1
+            socket.send_fds(peer, [HELLO.pack(HELLO_MAGIC, self._size)], [self._descriptor])
+            while await loop.sock_recv(peer, 64):
+                pass  # nothing more is said here; only the end matters
+        except (OSError, TimeoutError) as error:
+            log.info("a mapper went away: %s", error)
+        finally:
+            peer.close()
+            if session is not None:
+                session.mappings -= 1
+                if not session.streaming and not session.may_write:
+                    self._store.gone(session)
+
+    def close(self) -> None:
+        self._socket.close()
+        for task in self._tasks:
+            task.cancel()
+        self._path.unlink(missing_ok=True)

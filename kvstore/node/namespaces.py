@@ -1,0 +1,82 @@
+"""The namespaces a node knows: digest -> spec, and the slot layout of each of its groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvstore.core.lifecycle import Owner
+from kvstore.errors import Invalid, OutOfRange, Overloaded, SpecMismatch, UnknownNamespace
+from kvstore.layout import SlotLayout
+from kvstore.limits import HASH_BYTES, NAMESPACES_MAX
+from kvstore.metadata.protocol import Metadata
+from kvstore.metadata.records import NamespaceRecord
+from kvstore.spec import KVSpec, difference
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One group of one namespace: whose slots these are, and how they are laid out."""
+
+    owner: Owner
+    layout: SlotLayout
+    dtype: str
+
+
+class Namespaces:
+    """Registered specs, read from the metadata when first named and kept from then on."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self._specs: dict[bytes, KVSpec] = {}
+        self._places: dict[Owner, Place] = {}
+
+    def known(self) -> dict[bytes, KVSpec]:
+        return dict(self._specs)
+
+    async def register(self, text: str, expected: bytes) -> bytes:
+        """Make a spec's namespace known to every node; returns its digest. Idempotent."""
+        spec = KVSpec.parse(text)
+        digest = spec.digest
+        if expected and expected != digest:
+            stored = await self._find(expected)
+            why = difference(stored, spec) if stored else "no spec is registered under it"
+            raise SpecMismatch(
+                f"this spec is namespace {digest.hex()[:12]}, not {expected.hex()[:12]}: {why}"
+            )
+        if await self._find(digest) is None:
+            if len(self._specs) >= NAMESPACES_MAX:
+                raise Overloaded(f"{NAMESPACES_MAX} namespaces are registered, the most there are")
+            record = NamespaceRecord(digest.hex(), spec.as_dict())
+            await self._metadata.put_if(record.key(), record.encode(), expected_revision=0)
+            self._specs[digest] = spec
+        return digest
+
+    async def place(self, digest: bytes, group: int) -> Place:
+        """Where blocks of a group live; `UnknownNamespace` or `OutOfRange` if there is none."""
+        found = self._places.get((digest, group))
+        if found is not None:
+            return found
+        if len(digest) != HASH_BYTES:
+            raise Invalid(f"namespace is {len(digest)} bytes; a digest has {HASH_BYTES}")
+        spec = await self._find(digest)
+        if spec is None:
+            raise UnknownNamespace(
+                f"namespace {digest.hex()[:12]} is not registered: call Register with its KVSpec"
+            )
+        if group >= len(spec.groups):
+            raise OutOfRange(f"group {group}: the namespace has groups 0..{len(spec.groups) - 1}")
+        place = Place((digest, group), SlotLayout.of(spec, group), spec.dtype)
+        self._places[digest, group] = place
+        return place
+
+    def place_of(self, owner: Owner) -> Place:
+        """Where an owner's blocks live; somebody has reserved one, so it is known."""
+        return self._places[owner]
+
+    async def _find(self, digest: bytes) -> KVSpec | None:
+        if digest not in self._specs:
+            entry = await self._metadata.get(NamespaceRecord.prefix + digest.hex())
+            if entry is None:
+                return None
+            self._specs[digest] = KVSpec.of_dict(NamespaceRecord.parse(entry).spec)
+        return self._specs[digest]

@@ -1,0 +1,360 @@
+"""What a node does with blocks, as plain calls: every rule a caller can meet, no wire and no await.
+
+Each call checks all it was given before it changes anything, so a refused call changes nothing.
+Time comes in through the clock the store was built with; only the owner's clock ever counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvstore.block import Miss, stored_key
+from kvstore.clock import Clock
+from kvstore.core.lifecycle import Slot, State
+from kvstore.core.pins import Pin, Pins
+from kvstore.core.windows import Window, Windows
+from kvstore.errors import (
+    Draining,
+    Incomplete,
+    Invalid,
+    Lapsed,
+    NotYours,
+    PinExpired,
+    WindowClosed,
+    WrongTenant,
+)
+from kvstore.layout import Fragment
+from kvstore.limits import HAND_OFF_MS_MAX, PIN_MS_DEFAULT, PIN_MS_MAX
+from kvstore.node.blocks import Blocks
+from kvstore.node.handles import Claim, Direction, Handles
+from kvstore.node.namespaces import Place
+from kvstore.node.sessions import Session
+from kvstore.telemetry import Counters
+
+_DRAIN_RETRY_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A pinned slot and the handle that closes the pin."""
+
+    slot: Slot
+    handle: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A write window on a slot, and the hand-off that lets a reader follow it."""
+
+    slot: Slot
+    handle: bytes
+    hand_off: bytes
+
+
+class Store:
+    """The blocks of one node, for every tenant."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        handles: Handles,
+        clock: Clock,
+        secrets: dict[str, bytes],
+        counters: Counters,
+    ) -> None:
+        self.blocks = blocks
+        self.pins = Pins()
+        self.windows = Windows()
+        self.draining = False
+        self._handles = handles
+        self._clock = clock
+        self._secrets = secrets
+        self._counters = counters
+        self._group_names = 0
+
+    def keys(self, tenant: str, hashes: Sequence[bytes]) -> list[bytes]:
+        secret = self._secrets[tenant]
+        return [stored_key(secret, h) for h in hashes]
+
+    # Looking
+
+    def match(
+        self, tenant: str, place: Place, hashes: Sequence[bytes], last_tokens: int = 0
+    ) -> tuple[int, Miss | None]:
+        """Leading blocks of a chain that can be had, and why the next one cannot."""
+        keys = self.keys(tenant, hashes)
+        found = self.blocks.index.longest(keys)
+        self.blocks.index.touch(keys[:found])
+        full = place.layout.block_tokens
+        asked = full * len(keys) - (full - last_tokens if last_tokens else 0)
+        self._counters.add("query_tokens", asked)
+        self._counters.add("hit_tokens", min(asked, full * found))
+        if found == len(keys):
+            return found, None
+        why = self.blocks.find(keys[found])
+        assert isinstance(why, Miss), "the block after the longest prefix is listed"
+        self._counters.add("match_miss", reason=why)
+        return found, why
+
+    def exists(self, tenant: str, hashes: Sequence[bytes]) -> list[Miss | None]:
+        found = [self.blocks.find(key) for key in self.keys(tenant, hashes)]
+        return [one if isinstance(one, Miss) else None for one in found]
+
+    def remove(self, tenant: str, hashes: Sequence[bytes]) -> int:
+        """Drop sealed blocks, deepest first. Readers that hold one keep their memory."""
+        removed = 0
+        for key in reversed(self.keys(tenant, hashes)):
+            slot = self.blocks.index.held(key)
+            if slot is not None:
+                self.blocks.drop(slot, Miss.REMOVED)
+                removed += 1
+        self._counters.add("removed_blocks", removed)
+        return removed
+
+    # Writing
+
+    def reserve(
+        self,
+        session: Session,
+        place: Place,
+        chain: Sequence[tuple[bytes, bytes, int]],
+        fragment: Fragment,
+        writer_group: str = "",
+    ) -> list[Reserved | None]:
+        """Write windows on (hash, parent hash, tokens) blocks; None where one is sealed already."""
+        if self.draining:
+            raise Draining("this node is draining: write to another", _DRAIN_RETRY_MS)
+        place.layout.check(fragment)
+        tenant, secret = session.tenant, self._secrets[session.tenant]
+        if not writer_group:
+            self._group_names += 1
+            writer_group = f"\0{self._group_names}"  # private: no caller can name it
+        wanted, joined = [], {}
+        keyed = [(stored_key(secret, h), p, n) for h, p, n in chain]
+        for key, parent, tokens in keyed:
+            group = (tenant, writer_group, key)
+            slot = self.windows.slot_of(group)
+            if slot is not None:
+                if slot.tokens != tokens:
+                    raise Invalid(
+                        f"tokens {tokens}: this writer group fills a block of {slot.tokens}"
+                    )
+                self.windows.check_free(group, fragment)
+                joined[key] = slot
+            elif self.blocks.index.get(key) is None and key not in joined:
+                parent_key = stored_key(secret, parent) if parent else b""
+                wanted.append((key, parent_key, tokens))
+        if len({key for key, _, _ in keyed}) < len(keyed):
+            raise Invalid("a hash stands twice in one call")
+        taken = self.blocks.fill(place.owner, place.layout, wanted, tenant)
+        slots = joined | {slot.key: slot for slot in taken}
+        reserved: list[Reserved | None] = []
+        for key, _, _ in keyed:
+            slot = slots.get(key)
+            if slot is None:
+                reserved.append(None)
+                continue
+            group = (tenant, writer_group, key)
+            window = self.windows.open(slot, session.serial, fragment, place.layout, group)
+            reserved.append(
+                Reserved(slot, self._window_handle(window), self._hand_off_handle(slot))
+            )
+        return reserved
+
+    def window(self, session: Session, handle: bytes, where: str) -> Window:
+        """The open window of a handle; says whose it is, or that it is over."""
+        claim = self._handles.open(handle, Direction.WRITE, where)
+        if claim.session != session.serial:
+            raise NotYours(f"{where} belongs to another session; only its own writer may use it")
+        window = self.windows.get(claim.serial)
+        if window is None or window.sealed:
+            raise WindowClosed(f"{where} was sealed or aborted before")
+        if window.slot.state is not State.FILLING:
+            raise WindowClosed(f"{where}: the block was given up by another writer of its group")
+        return window
+
+    def seal(self, session: Session, handles: Sequence[bytes]) -> list[str]:
+        """Seal each window's fragment: 'sealed', 'waiting' for other members, or 'existed'."""
+        windows = [self.window(session, h, f"handles[{i}]") for i, h in enumerate(handles)]
+        if len({w.serial for w in windows}) < len(windows):
+            raise Invalid("a handle stands twice in one call")
+        for i, w in enumerate(windows):
+            missing = self.blocks.heads.unwritten(w.slot, w.layout, w.fragment)
+            if missing is not None:
+                raise Incomplete(f"handles[{i}]: {missing} not written; the window is {w.fragment}")
+        return [self._seal(window) for window in windows]
+
+    def abort(self, session: Session, handles: Sequence[bytes]) -> None:
+        """Give blocks up. The memory is free once no member of the group may write it."""
+        claims = [
+            self._handles.open(h, Direction.WRITE, f"handles[{i}]") for i, h in enumerate(handles)
+        ]
+        for i, claim in enumerate(claims):
+            if claim.session != session.serial:
+                raise NotYours(f"handles[{i}] belongs to another session")
+        for claim in claims:
+            window = self.windows.get(claim.serial)
+            if window is not None:  # else it is over already: to abort twice is no mistake
+                self._give_up(window)
+                self._let_go(window)
+
+    # Reading
+
+    def open(
+        self,
+        session: Session,
+        hashes: Sequence[bytes],
+        hand_offs: Sequence[bytes] = (),
+        pin_ms: int = 0,
+    ) -> list[Opened | Miss]:
+        """Pin blocks, by key or by the hand-off of a writer that may still be filling them."""
+        expires = self._clock.now() + _pin_seconds(pin_ms)
+        keys = self.keys(session.tenant, hashes)
+        followed = [
+            self._handed_off(session, h, f"hand_offs[{i}]") if h else None
+            for i, h in enumerate(hand_offs)
+        ] or [None] * len(keys)
+        found: list[Slot | Miss] = [
+            slot if slot is not None and slot.key == key else self.blocks.find(key)
+            for slot, key in zip(followed, keys, strict=True)
+        ]
+        self.blocks.index.touch([one.key for one in found if isinstance(one, Slot)])
+        opened: list[Opened | Miss] = []
+        for one in found:
+            if isinstance(one, Miss):
+                self._counters.add("open_miss_blocks", reason=one)
+                opened.append(one)
+                continue
+            pin = self.pins.pin(one, session.serial, expires)
+            opened.append(Opened(one, self._pin_handle(pin)))
+        self._counters.add("open_hit_blocks", len(keys) - sum(isinstance(o, Miss) for o in found))
+        return opened
+
+    def pin(self, session: Session, handle: bytes, where: str) -> Pin:
+        """The live pin of a handle; `PinExpired` says since when it is over."""
+        claim = self._handles.open(handle, Direction.READ, where)
+        if claim.session != session.serial:
+            raise NotYours(f"{where} belongs to another session")
+        pin = self.pins.get(claim.serial)
+        now = self._clock.now()
+        if pin is not None and pin.expires > now:
+            return pin
+        if pin is None and claim.expires > now:
+            raise Lapsed(f"{where} was closed before")
+        late = round(1e3 * (now - (pin.expires if pin else claim.expires)))
+        raise PinExpired(
+            f"{where} expired {late} ms ago by this node's clock: open the block again"
+        )
+
+    def close(
+        self, session: Session, handles: Sequence[bytes]
+    ) -> tuple[list[bool], list[Slot | None]]:
+        """End pins; whether each still held, and the slots they held."""
+        claims = [
+            self._handles.open(h, Direction.READ, f"handles[{i}]") for i, h in enumerate(handles)
+        ]
+        for i, claim in enumerate(claims):
+            if claim.session != session.serial:
+                raise NotYours(f"handles[{i}] belongs to another session")
+        now = self._clock.now()
+        held, slots = [], []
+        for claim in claims:
+            pin = self.pins.get(claim.serial)
+            held.append(pin is not None and pin.expires > now)
+            slots.append(pin.slot if pin is not None else None)
+            if pin is not None:
+                self._unpin(pin)
+        return held, slots
+
+    def renew(self, session: Session, handles: Sequence[bytes], pin_ms: int) -> None:
+        expires = self._clock.now() + _pin_seconds(pin_ms)
+        for pin in [self.pin(session, h, f"handles[{i}]") for i, h in enumerate(handles)]:
+            self.pins.renew(pin, expires)
+
+    def unpin(self, session: Session, handles: Sequence[bytes]) -> None:
+        pins = [self.pin(session, h, f"handles[{i}]") for i, h in enumerate(handles)]
+        if len({p.serial for p in pins}) < len(pins):
+            raise Invalid("a handle stands twice in one call")
+        for pin in pins:
+            self._unpin(pin)
+
+    # Time and ends
+
+    def expire(self) -> None:
+        """End the pins whose time is over."""
+        for pin in self.pins.expired(self._clock.now()):
+            self._unpin(pin)
+            self._counters.add("expired_pins")
+
+    def end(self, session: Session) -> None:
+        """The session's stream is over: its pins end; its windows too, if it cannot write."""
+        for pin in self.pins.of_session(session.serial):
+            self._unpin(pin)
+        for window in self.windows.of_session(session.serial):
+            self._give_up(window)
+        if not session.may_write:
+            self.gone(session)
+
+    def gone(self, session: Session) -> None:
+        """No process of the session can write any more: free what it held on to."""
+        for window in self.windows.of_session(session.serial):
+            self._give_up(window)
+            self._let_go(window)
+
+    def check(self) -> None:
+        self.blocks.check()
+        self.pins.check()
+        self.windows.check()
+
+    def _seal(self, window: Window) -> str:
+        if not self.windows.seal(window):
+            return "waiting"
+        sealed = self.blocks.seal(window.slot, window.layout)
+        self.blocks.settle(window.slot)
+        return "sealed" if sealed else "existed"
+
+    def _give_up(self, window: Window) -> None:
+        """Doom the block, if this is the first of its group to let go."""
+        self.windows.give_up(window)
+        if window.slot.generation == window.generation and window.slot.state is State.FILLING:
+            self.blocks.doom(window.slot)
+            self._counters.add("aborted_blocks")
+            self.blocks.settle(window.slot)
+
+    def _let_go(self, window: Window) -> None:
+        if self.windows.get(window.serial) is not None:
+            self.windows.close(window)
+        self.blocks.settle(window.slot)
+
+    def _unpin(self, pin: Pin) -> None:
+        self.blocks.settle(self.pins.unpin(pin))
+
+    def _handed_off(self, session: Session, handle: bytes, where: str) -> Slot | None:
+        """The slot of a hand-off; None when it was given up or is over and the key must do."""
+        claim = self._handles.open(handle, Direction.HAND_OFF, where)
+        slot = self.blocks.slabs.at(claim.offset)
+        if slot is None or slot.generation != claim.generation or claim.expires < self._clock.now():
+            return None
+        if slot.tenant != session.tenant:
+            raise WrongTenant(f"{where} belongs to another tenant")
+        return slot if slot.state in (State.FILLING, State.SEALED) else None
+
+    def _window_handle(self, w: Window) -> bytes:
+        at = (w.serial, w.slot.offset, w.generation)
+        return self._handles.seal(Claim(*at, Direction.WRITE, w.session, 0.0))
+
+    def _hand_off_handle(self, slot: Slot) -> bytes:
+        expires = self._clock.now() + HAND_OFF_MS_MAX / 1e3
+        claim = Claim(0, slot.offset, slot.generation, Direction.HAND_OFF, 0, expires)
+        return self._handles.seal(claim)
+
+    def _pin_handle(self, p: Pin) -> bytes:
+        at = (p.serial, p.slot.offset, p.generation)
+        return self._handles.seal(Claim(*at, Direction.READ, p.session, p.expires))
+
+
+def _pin_seconds(pin_ms: int) -> float:
+    if pin_ms > PIN_MS_MAX:
+        raise Invalid(f"pin_ms {pin_ms}: at most {PIN_MS_MAX}")
+    return (pin_ms or PIN_MS_DEFAULT) / 1e3

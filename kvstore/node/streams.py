@@ -1,0 +1,219 @@
+"""Put, Get, Write and Read: blocks as streams of bytes, for callers that do not map the arena.
+
+A stream holds at most one message of a caller's at a time, and the state it started from is looked
+up again after every wait, because the world may have changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from kvstore.block import Miss
+from kvstore.core.lifecycle import Slot, State
+from kvstore.errors import AlreadyWritten, Invalid, Lapsed, OutOfRange, Unavailable
+from kvstore.layout import Fragment, SlotLayout
+from kvstore.limits import HASH_BYTES, PUT_CHUNK_BYTES_MAX, STREAMED_BLOCKS_MAX
+from kvstore.memory.strips import Damaged, StripWriter, chunks
+from kvstore.node.namespaces import Place
+from kvstore.node.service import OUTCOME, KVService, fragment_of, hashes_of, last_tokens
+from kvstore.node.sessions import Session
+from kvstore.rpc.handler import typed
+from kvstore.rpc.identity import tenant_of
+from kvstore.wire.v1 import kv_pb2 as pb
+
+Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
+
+READ_WAIT_SECONDS = 30.0  # how long Read follows a writer that stands still
+_POLL_SECONDS = 0.002
+
+
+class Incoming:
+    """The next part of a Put or Write stream, checked for size."""
+
+    def __init__(self, stream: AsyncIterator[pb.PutRequest] | AsyncIterator[pb.WriteRequest]):
+        self._stream = stream
+
+    async def part(self) -> pb.PutRequest | pb.WriteRequest | None:
+        part = await anext(self._stream, None)
+        if part is not None and len(part.data) > PUT_CHUNK_BYTES_MAX:
+            raise Invalid(
+                f"data of {len(part.data)} bytes; at most {PUT_CHUNK_BYTES_MAX} in one message"
+            )
+        return part
+
+    async def data(self, missing: int) -> bytes:
+        """The next piece of a payload of which `missing` bytes have not come."""
+        part = await self.part()
+        if part is None or part.WhichOneof("part") != "data":
+            raise Invalid(f"the payload ended {missing} bytes early")
+        if len(part.data) > missing:
+            raise Invalid(f"the payload has {len(part.data) - missing} bytes more than announced")
+        return part.data
+
+
+class StreamingKVService(KVService):
+    """The KV service with its byte streams."""
+
+    @typed
+    async def Put(self, stream: AsyncIterator[pb.PutRequest], context: Context) -> pb.PutReply:
+        incoming, reply = Incoming(stream), pb.PutReply()
+        with self._own_session(context) as session:
+            while (part := await incoming.part()) is not None:
+                if part.WhichOneof("part") != "block":
+                    raise Invalid("data before its PutBlock, or more data than it announced")
+                if len(reply.stored) >= STREAMED_BLOCKS_MAX:
+                    raise Invalid(f"more than {STREAMED_BLOCKS_MAX} blocks in one Put")
+                reply.stored.append(await self._put(session, part.block, incoming))
+        return reply
+
+    @typed
+    async def Get(self, request: pb.GetRequest, context: Context) -> AsyncIterator[pb.GetReply]:
+        place = await self.namespaces.place(request.namespace, request.group)
+        layout, tenant = place.layout, tenant_of(context)
+        with self._own_session(context) as session:
+            for index, block_hash in enumerate(hashes_of(request.hashes)):
+                found = self.store.exists(tenant, [block_hash])[0]
+                opened = self.store.open(session, [block_hash])[0] if found is None else found
+                if isinstance(opened, Miss):
+                    block = pb.GetBlock(index=index, outcome=OUTCOME[opened])
+                    yield pb.GetReply(block=block)
+                    continue
+                slot, blocks = opened.slot, self.store.blocks
+                if not blocks.examine(slot, layout):
+                    self.store.close(session, [opened.handle])
+                    yield pb.GetReply(block=pb.GetBlock(index=index, outcome=pb.DAMAGED))
+                    continue
+                size = layout.block_bytes(slot.tokens)
+                block = pb.GetBlock(
+                    index=index, tokens=slot.tokens, payload_bytes=size, root=slot.root
+                )
+                yield pb.GetReply(block=block)
+                async for piece in self._pieces(slot, layout, layout.whole):
+                    yield pb.GetReply(data=piece)
+                    # Later pieces are read only while the pin holds: a slow caller loses it.
+                    self.store.pin(session, opened.handle, "the block that is being sent")
+                self.store.close(session, [opened.handle])
+
+    @typed
+    async def Write(
+        self, stream: AsyncIterator[pb.WriteRequest], context: Context
+    ) -> pb.WriteReply:
+        incoming = Incoming(stream)
+        first = await incoming.part()
+        if first is None or first.WhichOneof("part") != "target":
+            raise Invalid("a Write begins with its target")
+        target = first.target
+        session = self.session(target.session, context)
+        window = self.store.window(session, target.handle, "handle")
+        place = self.namespaces.place_of(window.slot.owner)
+        fragment = fragment_of(target.fragment, window.layout)
+        if not window.fragment.covers(fragment):
+            raise OutOfRange(f"{fragment} lies outside the window's {window.fragment}")
+        per_strip = window.slot.tokens * window.layout.token_bytes
+        _check_payload(target, fragment.layers * fragment.heads * per_strip, place)
+        written = self.store.blocks.heads.written(window.slot, window.layout, fragment)
+        if written is not None or any(fragment.overlaps(f) for f in window.writing):
+            raise AlreadyWritten(f"{written or fragment} has been written; a strip is written once")
+        window.writing.append(fragment)
+        try:
+            writer = self._writer(window.slot, window.layout, fragment)
+            while writer.missing:
+                data = await incoming.data(writer.missing)
+                self.store.window(session, target.handle, "handle")
+                writer.write(data)
+                self.counters.add("put_bytes", len(data))
+        finally:
+            window.writing.remove(fragment)
+        return pb.WriteReply()
+
+    @typed
+    async def Read(self, request: pb.ReadRequest, context: Context) -> AsyncIterator[pb.ReadReply]:
+        session = self.session(request.session, context)
+        slot = self.store.pin(session, request.handle, "handle").slot
+        layout = self.namespaces.place_of(slot.owner).layout
+        fragment = fragment_of(request.fragment, layout)
+        for layer in range(fragment.layer_first, fragment.layer_first + fragment.layers):
+            part = Fragment(layer, 1, fragment.head_first, fragment.heads)
+            await self._landed(session, request.handle, slot, part)
+            async for piece in self._pieces(slot, layout, part):
+                yield pb.ReadReply(data=piece)
+                self.store.pin(session, request.handle, "handle")
+
+    async def _put(
+        self, session: Session, block: pb.PutBlock, incoming: Incoming
+    ) -> pb.PutReply.Stored:
+        place = await self.namespaces.place(block.namespace, block.group)
+        for name, value in (("hash", block.hash), ("parent", block.parent)):
+            if len(value) != HASH_BYTES and (value or name == "hash"):
+                raise Invalid(f"{name} is {len(value)} bytes; a block hash has {HASH_BYTES}")
+        tokens = last_tokens(block.tokens, place.layout)
+        size = place.layout.block_bytes(tokens)
+        _check_payload(block, size, place)
+        chain, whole = [(block.hash, block.parent, tokens)], place.layout.whole
+        reserved = self.store.reserve(session, place, chain, whole)[0]
+        if reserved is None:
+            missing = size
+            while missing:
+                missing -= len(await incoming.data(missing))
+            return pb.PutReply.EXISTED
+        writer = self._writer(reserved.slot, place.layout, whole)
+        while writer.missing:
+            data = await incoming.data(writer.missing)
+            writer.write(data)
+            self.counters.add("put_bytes", len(data))
+        sealed = self.store.seal(session, [reserved.handle])[0]
+        return pb.PutReply.STORED if sealed == "sealed" else pb.PutReply.EXISTED
+
+    async def _pieces(
+        self, slot: Slot, layout: SlotLayout, fragment: Fragment
+    ) -> AsyncIterator[bytes]:
+        try:
+            for piece in chunks(
+                self.store.blocks.view, self.store.blocks.heads, slot, layout, fragment
+            ):
+                self.counters.add("get_bytes", len(piece))
+                yield piece
+        except Damaged:
+            self.store.blocks.examine(slot, layout)
+            raise Lapsed(
+                "the block was damaged while it was read: ask again, or recompute"
+            ) from None
+
+    async def _landed(self, session: Session, handle: bytes, slot: Slot, part: Fragment) -> None:
+        """Wait until a layer of a filling block has been written, while the pin holds."""
+        layout = self.namespaces.place_of(slot.owner).layout
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + READ_WAIT_SECONDS
+        while slot.state is State.FILLING:
+            if self.store.blocks.heads.unwritten(slot, layout, part) is None:
+                return
+            if loop.time() > deadline:
+                raise Unavailable(f"{part} was not written within {READ_WAIT_SECONDS:.0f} s")
+            await asyncio.sleep(_POLL_SECONDS)
+            self.store.pin(session, handle, "handle")
+        if slot.state is not State.SEALED:
+            raise Lapsed("the block's writer gave it up: recompute it")
+
+    def _writer(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> StripWriter:
+        blocks = self.store.blocks
+        return StripWriter(blocks.view, blocks.heads, slot, layout, fragment)
+
+    @contextmanager
+    def _own_session(self, context: Context) -> Iterator[Session]:
+        """A session that lasts as long as one call, so that a broken stream leaves nothing."""
+        session = self.sessions.begin(tenant_of(context), "one call")
+        try:
+            yield session
+        finally:
+            self.sessions.end(session)
+            self.store.end(session)
+
+
+def _check_payload(given: pb.PutBlock | pb.WriteRequest.Target, size: int, place: Place) -> None:
+    if given.payload_bytes != size:
+        raise Invalid(f"payload_bytes is {given.payload_bytes}; these tokens take {size}")
+    if given.dtype and given.dtype != place.dtype:
+        raise Invalid(f"dtype is {given.dtype}; the namespace stores {place.dtype}")

@@ -1,0 +1,71 @@
+"""Typed errors across gRPC: each class has one status code, and travels with its name.
+
+Trailing metadata carries the class and, for what may be retried, when; the message travels as it
+is. What is not one of our errors leaves as INTERNAL with no text of its own: an exception's words
+may hold what a caller must not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from kvstore import errors
+from kvstore.errors import KVStoreError, Rejected, Unavailable
+
+ERROR_KEY, RETRY_KEY = "moonpool-error", "moonpool-retry-after-ms"
+
+_CODES: dict[type[KVStoreError], grpc.StatusCode] = {
+    errors.UnknownNamespace: grpc.StatusCode.NOT_FOUND,
+    errors.OutOfRange: grpc.StatusCode.OUT_OF_RANGE,
+    errors.SpecMismatch: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.AlreadyWritten: grpc.StatusCode.ALREADY_EXISTS,
+    errors.Lapsed: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.Rejected: grpc.StatusCode.UNAVAILABLE,
+    errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    errors.Denied: grpc.StatusCode.PERMISSION_DENIED,
+    errors.Broken: grpc.StatusCode.INTERNAL,
+}
+
+
+def code_of(error: KVStoreError) -> grpc.StatusCode:
+    """The status code of the error's class, or of the nearest class above it."""
+    return next(_CODES[kind] for kind in type(error).__mro__ if kind in _CODES)
+
+
+def trailers_of(error: KVStoreError) -> tuple[tuple[str, str], ...]:
+    found = [(ERROR_KEY, type(error).__name__)]
+    if isinstance(error, Rejected):
+        found.append((RETRY_KEY, str(error.retry_after_ms)))
+    return tuple(found)
+
+
+def raised_by(error: grpc.RpcError, node: str) -> KVStoreError:
+    """The typed error that a failed call stands for."""
+    trailers: dict[str, str] = dict(error.trailing_metadata() or ())
+    kind = getattr(errors, trailers.get(ERROR_KEY, ""), None)
+    code, text = error.code(), error.details() or ""
+    if isinstance(kind, type) and issubclass(kind, KVStoreError):
+        if issubclass(kind, Rejected):
+            retry = trailers.get(RETRY_KEY, "0")
+            return kind(text, int(retry) if retry.isdecimal() else 0)
+        return kind(text)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Unavailable(f"node {node} did not answer within the deadline")
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return Unavailable(f"node {node} cannot be reached: {text}")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return errors.Overloaded(text) if "concurrent" in text.lower() else errors.Invalid(text)
+    return errors.Broken(f"node {node} failed: {code.name} {text}")
+
+
+def translated(node: str, call: Callable[[], Any]) -> Any:
+    """Make a blocking call, raising typed errors in place of gRPC's."""
+    try:
+        return call()
+    except grpc.RpcError as error:
+        raise raised_by(error, node) from error

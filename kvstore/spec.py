@@ -1,0 +1,188 @@
+"""A namespace: every fact that decides what the bytes of a KV block mean.
+
+Two engines share blocks exactly when their `KVSpec`s have one digest, so a fact left out of the
+spec is a fact that may silently differ. The digest is BLAKE3 over the spec's canonical JSON.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from blake3 import blake3
+
+from kvstore.errors import Invalid
+from kvstore.limits import (
+    BLOCK_BYTES_MAX,
+    BLOCK_TOKENS_MAX,
+    GROUPS_MAX,
+    LAYERS_MAX,
+    NAME_BYTES_MAX,
+    STRIP_BYTES_MAX,
+    STRIPS_MAX,
+)
+
+HASH_VERSION = 1
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1}
+
+
+class Reuse(enum.StrEnum):
+    """What part of a prefix a group needs before the tokens after it can be computed."""
+
+    CHAIN = "chain"  # full attention: every block of the prefix
+    WINDOW = "window"  # sliding window: only the last W tokens
+    CHECKPOINT = "checkpoint"  # state layers: one exact position
+
+
+SUPPORTED_REUSE = frozenset({Reuse.CHAIN})
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """Layers that cache alike. `parts` is 2 where K and V are kept, 1 for a single latent (MLA)."""
+
+    layers: tuple[int, ...]  # the model's layer numbers, in slot order
+    kv_heads: int
+    head_dim: int  # elements of one part of one token and KV head
+    block_tokens: int = 64
+    parts: int = 2
+    reuse: str = Reuse.CHAIN
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(self.layers))
+        _within("layers", len(self.layers), 1, LAYERS_MAX)
+        _within("kv_heads", self.kv_heads, 1, STRIPS_MAX)
+        _within("head_dim", self.head_dim, 1, 65_536)
+        _within("block_tokens", self.block_tokens, 1, BLOCK_TOKENS_MAX)
+        _within("parts", self.parts, 1, 2)
+        _within("layers x kv_heads", len(self.layers) * self.kv_heads, 1, STRIPS_MAX)
+        if len(set(self.layers)) != len(self.layers) or min(self.layers) < 0:
+            raise Invalid(f"layers {list(self.layers)} must be distinct numbers from 0")
+        if self.reuse not in SUPPORTED_REUSE:
+            known = ", ".join(sorted(SUPPORTED_REUSE))
+            raise Invalid(f"reuse {self.reuse!r} is not supported by this release; use {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class KVSpec:
+    """Every fact that changes the bytes of a block. `digest` names the namespace."""
+
+    model: str
+    revision: str  # an immutable revision, else a digest of the weights
+    dtype: str  # as the engine resolved it, never "auto"
+    groups: tuple[KVGroup, ...]
+    rope: Mapping[str, str | int | float] = field(default_factory=dict)
+    codec: str = "none"
+    draft_model: str = ""
+    hash_version: int = HASH_VERSION
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", tuple(self.groups))
+        object.__setattr__(self, "rope", dict(sorted(self.rope.items())))
+        for name in ("model", "revision"):
+            text = getattr(self, name)
+            if not text or len(text.encode()) > NAME_BYTES_MAX:
+                raise Invalid(f"{name} must be 1 to {NAME_BYTES_MAX} bytes, not {len(text)}")
+        if self.dtype not in ITEM_BYTES:
+            raise Invalid(f"dtype {self.dtype!r} is not one of {', '.join(ITEM_BYTES)}")
+        _within("groups", len(self.groups), 1, GROUPS_MAX)
+        if self.codec != "none":
+            raise Invalid(f"codec {self.codec!r} is not supported by this release; use none")
+        if self.hash_version != HASH_VERSION:
+            raise Invalid(f"hash_version {self.hash_version} is unknown; this is {HASH_VERSION}")
+        for index, group in enumerate(self.groups):
+            size = len(group.layers) * group.kv_heads * group.block_tokens * self.token_bytes(index)
+            strip = group.block_tokens * self.token_bytes(index)
+            _within(f"bytes of a strip of groups[{index}]", strip, 1, STRIP_BYTES_MAX)
+            _within(f"bytes of a block of groups[{index}]", size, 1, BLOCK_BYTES_MAX)
+
+    def token_bytes(self, group: int) -> int:
+        """Bytes of one token in one strip: K and V of one KV head of one layer."""
+        return self.groups[group].parts * self.run_bytes(group)
+
+    def run_bytes(self, group: int) -> int:
+        """Bytes of one part (K, or V) of one token and KV head."""
+        return self.groups[group].head_dim * ITEM_BYTES[self.dtype]
+
+    def canonical(self) -> str:
+        """The one JSON text of this spec: keys sorted, no blanks."""
+        return json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes that name the namespace."""
+        return blake3(b"moonpool namespace\0" + self.canonical().encode()).digest()
+
+    @classmethod
+    def parse(cls, text: str) -> KVSpec:
+        """Read a canonical JSON spec; raises `Invalid` naming the field that is wrong."""
+        try:
+            raw = json.loads(text)
+        except ValueError as error:
+            raise Invalid(f"the spec is not JSON: {error}") from error
+        return cls.of_dict(raw)
+
+    @classmethod
+    def of_dict(cls, raw: Any) -> KVSpec:
+        values = _checked("spec", raw, cls)
+        groups = values["groups"]
+        if not isinstance(groups, list):
+            raise Invalid("spec.groups must be a list of groups")
+        parsed = [
+            KVGroup(**_checked(f"spec.groups[{i}]", g, KVGroup)) for i, g in enumerate(groups)
+        ]
+        return cls(**{**values, "groups": tuple(parsed)})
+
+
+def difference(stored: KVSpec, given: KVSpec) -> str | None:
+    """The first field in which two specs differ, with both values, or None when they agree."""
+    for name in ("model", "revision", "dtype", "rope", "codec", "draft_model", "hash_version"):
+        if getattr(stored, name) != getattr(given, name):
+            return f"{name} is {getattr(stored, name)!r} there and {getattr(given, name)!r} here"
+    if len(stored.groups) != len(given.groups):
+        return f"there are {len(stored.groups)} groups there and {len(given.groups)} here"
+    for index, (theirs, ours) in enumerate(zip(stored.groups, given.groups, strict=True)):
+        for item in fields(KVGroup):
+            a, b = getattr(theirs, item.name), getattr(ours, item.name)
+            if a != b:
+                return f"groups[{index}].{item.name} is {a!r} there and {b!r} here"
+    return None
+
+
+def _within(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise Invalid(f"{name} must be {low} to {high}, not {value}")
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "tuple[int, ...]": (list,),
+    "tuple[KVGroup, ...]": (list,),
+    "Mapping[str, str | int | float]": (dict,),
+}
+
+
+def _checked(where: str, raw: Any, kind: type) -> dict[str, Any]:
+    """`raw` as keyword arguments of `kind`: every key known and of its type."""
+    if not isinstance(raw, dict):
+        raise Invalid(f"{where} must be an object, not {type(raw).__name__}")
+    known = {item.name: item for item in fields(kind)}
+    for name, value in raw.items():
+        if name not in known:
+            raise Invalid(f"{where}.{name} is unknown; known are {', '.join(known)}")
+        kinds = _KINDS[str(known[name].type)]
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise Invalid(f"{where}.{name} must be {kinds[0].__name__}, not {value!r}")
+        if name == "layers" and not all(type(layer) is int for layer in value):
+            raise Invalid(f"{where}.layers must hold whole numbers, not {value!r}")
+    required = {"model", "revision", "dtype", "groups", "layers", "kv_heads", "head_dim"}
+    for name in known.keys() & required - raw.keys():
+        raise Invalid(f"{where}.{name} is missing")
+    return raw

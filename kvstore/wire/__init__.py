@@ -1,0 +1,1 @@
+"""The wire: message stubs generated from `proto/`."""

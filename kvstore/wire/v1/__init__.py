@@ -1,0 +1,1 @@
+"""Stubs generated from `proto/` by `proto/generate.py`; never edited."""

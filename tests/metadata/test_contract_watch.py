@@ -1,0 +1,236 @@
+"""What every form promises to those who watch: all changes, in order, once, or `Compacted`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kvstore.metadata import BadKey, Change, Compacted, Kind, StoreClosed
+
+PUT, DELETE = Kind.PUT, Kind.DELETE
+examples = itertools.count()
+
+
+async def take(watch: Any, count: int) -> list[Change]:
+    return [await asyncio.wait_for(anext(watch), 5) for _ in range(count)]
+
+
+def told(changes: list[Change]) -> list[tuple[Kind, str, bytes]]:
+    return [(change.kind, change.entry.key, change.entry.value) for change in changes]
+
+
+async def test_a_watch_from_a_revision_sees_every_later_change(form: Any) -> None:
+    store = form.open()
+    await store.put("k/a", b"before")
+    start = await store.put("k/b", b"start")
+    await store.put("k/a", b"1")
+    await store.delete("k/b")
+    async with contextlib.aclosing(store.watch("k/", start)) as watch:
+        seen = await take(watch, 2)
+        await form.open().put("k/c", b"live")
+        seen += await take(watch, 1)
+    assert told(seen) == [(PUT, "k/a", b"1"), (DELETE, "k/b", b""), (PUT, "k/c", b"live")]
+    assert [change.revision for change in seen] == sorted({change.revision for change in seen})
+    assert all(change.entry.revision == change.revision > start for change in seen)
+
+
+async def test_a_watch_sees_only_its_prefix(form: Any) -> None:
+    store = form.open()
+    async with contextlib.aclosing(store.watch("k/", 0)) as watch:
+        for key in ("k", "k0", "k/1", "j/2", "k/3"):
+            await store.put(key, b"")
+        assert [change.entry.key for change in await take(watch, 2)] == ["k/1", "k/3"]
+
+
+async def test_a_watch_of_the_empty_prefix_sees_all(form: Any) -> None:
+    store = form.open()
+    async with contextlib.aclosing(store.watch("", 0)) as watch:
+        for key in ("\x00", "a", "\U0010ffff"):
+            await store.put(key, b"")
+        assert [change.entry.key for change in await take(watch, 3)] == ["\x00", "a", "\U0010ffff"]
+
+
+async def test_the_end_of_a_lease_is_seen_as_deletes(form: Any) -> None:
+    holder, other = form.open(), form.open()
+    lease = await holder.grant(5_000)
+    await holder.put("nodes/a", b"", lease=lease.id)
+    start = await holder.put("nodes/b", b"", lease=lease.id)
+    async with contextlib.aclosing(other.watch("nodes/", start)) as watch:
+        first = asyncio.create_task(take(watch, 2))
+        await form.pass_time(lease.ttl_ms / 1_000 + 1)
+        seen = await first
+    assert sorted(told(seen), key=str) == [(DELETE, "nodes/a", b""), (DELETE, "nodes/b", b"")]
+    assert all(change.revision > start for change in seen)
+
+
+async def test_a_watch_from_the_future_waits_for_it(form: Any) -> None:
+    store = form.open()
+    now = await store.put("k", b"now")
+    async with contextlib.aclosing(store.watch("k", now + 1)) as watch:
+        await store.put("k", b"next")
+        await store.put("k", b"after")
+        assert told(await take(watch, 1)) == [(PUT, "k", b"after")]
+
+
+async def test_a_revision_compacted_away_is_named_and_a_list_goes_on_from_there(form: Any) -> None:
+    store = form.open()
+    early = await store.put("k/a", b"1")
+    await store.put("k/a", b"2")
+    await form.compact()
+    with pytest.raises(Compacted) as caught:
+        await anext(store.watch("k/", early))
+    assert caught.value.compact_revision > early
+    entries, revision = await store.list("k/")
+    assert [entry.value for entry in entries] == [b"2"]
+    async with contextlib.aclosing(store.watch("k/", revision)) as watch:
+        await store.put("k/a", b"3")
+        assert told(await take(watch, 1)) == [(PUT, "k/a", b"3")]
+
+
+async def test_a_live_watch_is_not_compacted_by_changes_it_does_not_match(form: Any) -> None:
+    store = form.open()
+    start = await store.put("k/a", b"1")
+    async with contextlib.aclosing(store.watch("k/", start)) as watch:
+        waiting = asyncio.create_task(take(watch, 1))
+        for _ in range(3):
+            await store.put("other", b"")
+        await asyncio.sleep(0.1)  # the watch moves along
+        await form.compact()
+        await store.put("k/a", b"2")
+        assert told(await waiting) == [(PUT, "k/a", b"2")]
+
+
+async def test_list_then_watch_loses_and_repeats_nothing_while_others_write(form: Any) -> None:
+    reader, writers = form.open(), [form.open(), form.open()]
+
+    async def write(store: Any, name: int) -> None:
+        for number in range(40):
+            await store.put(f"k/{name}/{number % 7}", str(number).encode())
+            if number % 5 == 0:
+                await store.delete(f"k/{name}/{number % 7}")
+
+    writing = asyncio.gather(*(write(store, name) for name, store in enumerate(writers)))
+    await asyncio.sleep(0.01)
+    entries, revision = await reader.list("k/")
+    model = {entry.key: entry.value for entry in entries}
+    await writing
+    final, end = await reader.list("k/")
+    last = revision
+    async with contextlib.aclosing(reader.watch("k/", revision)) as watch:
+        while last < end:
+            change = (await take(watch, 1))[0]
+            assert change.revision > last
+            last = change.revision
+            apply(model, change)
+    assert model == {entry.key: entry.value for entry in final}
+
+
+async def test_many_watches_see_the_same_changes(form: Any) -> None:
+    stores = [form.open(), form.open()]
+    watches = [store.watch("k/", 0) for store in stores * 5]
+    taking = [asyncio.create_task(take(watch, 20)) for watch in watches]
+    for number in range(20):
+        await stores[number % 2].put(f"k/{number % 3}", str(number).encode())
+    seen = await asyncio.gather(*taking)
+    assert all(changes == seen[0] for changes in seen)
+    for watch in watches:
+        await watch.aclose()
+
+
+async def test_a_watch_ends_with_its_client(form: Any) -> None:
+    store = form.open()
+    waiting = asyncio.create_task(take(store.watch("k/", 0), 1))
+    await asyncio.sleep(0.02)
+    await store.close()
+    with pytest.raises(StoreClosed):
+        await waiting
+
+
+async def test_a_cancelled_watch_leaves_the_store_usable(form: Any) -> None:
+    store = form.open()
+    waiting = asyncio.create_task(anext(store.watch("k/", 0)))
+    await asyncio.sleep(0.02)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await store.put("k/a", b"") >= 1
+
+
+async def test_a_prefix_that_no_key_could_have_is_refused(form: Any) -> None:
+    store = form.open()
+    with pytest.raises(BadKey):
+        store.watch("\ud800", 0)
+    with pytest.raises(BadKey):
+        await store.list("\ud800")
+
+
+def apply(model: dict[str, bytes], change: Change) -> None:
+    if change.kind is PUT:
+        model[change.entry.key] = change.entry.value
+    else:
+        del model[change.entry.key]  # a delete always follows a put
+
+
+calls = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "put_if", "put_if_stale", "delete", "delete_if"]),
+        st.sampled_from(["a", "b", "b/c"]),
+        st.binary(max_size=3),
+    ),
+    max_size=25,
+)
+
+
+@settings(
+    max_examples=30,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(script=calls)
+def test_any_calls_do_what_a_dict_would_and_the_watch_replays_them(form: Any, script: Any) -> None:
+    asyncio.run(compare_with_a_dict(form, script))
+
+
+async def compare_with_a_dict(form: Any, script: list[tuple[str, str, bytes]]) -> None:
+    store = form.open()
+    prefix = f"example/{next(examples)}/"
+    _, start = await store.list(prefix)
+    model: dict[str, tuple[bytes, int]] = {}
+    history: list[tuple[Kind, str, bytes]] = []
+    for call, name, value in script:
+        key = prefix + name
+        _, known = model.get(key, (b"", 0))
+        match call:
+            case "put":
+                model[key] = (value, await store.put(key, value))
+            case "put_if":
+                revision = await store.put_if(key, value, expected_revision=known)
+                assert revision is not None
+                model[key] = (value, revision)
+            case "put_if_stale":
+                assert await store.put_if(key, value, expected_revision=known + 1) is None
+                continue
+            case "delete" | "delete_if":
+                if call == "delete":
+                    done = await store.delete(key)
+                else:
+                    done = await store.delete_if(key, expected_revision=known)
+                assert done == (key in model)
+                if not done:
+                    continue
+                del model[key]
+                value = b""
+        history.append((DELETE if call.startswith("delete") else PUT, key, value))
+    entries, _ = await store.list(prefix)
+    assert {entry.key: (entry.value, entry.revision) for entry in entries} == model
+    async with contextlib.aclosing(store.watch(prefix, start)) as watch:
+        assert told(await take(watch, len(history))) == history
+    await store.close()

@@ -1,0 +1,304 @@
+"""The SQLite form alone: its file, its bounds, its leases over real and simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstore.clock import SimClock
+from kvstore.errors import ConfigError, Overloaded, Unavailable
+from kvstore.metadata import Compacted, StoreClosed, change_log, ledger, open_metadata, worker
+from kvstore.metadata.embedded import EmbeddedMetadata
+
+
+def raw(path: Path, statement: str) -> list[Any]:
+    """Behind the store's back."""
+    database = sqlite3.connect(path, isolation_level=None)
+    try:
+        return database.execute(statement).fetchall()
+    finally:
+        database.close()
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float) -> float:
+    """Wait until it holds, and say for how long."""
+    start = time.monotonic()
+    while not await holds():
+        assert time.monotonic() < start + seconds, "it never held"
+        await asyncio.sleep(0.005)
+    return time.monotonic() - start
+
+
+async def test_the_file_and_its_folder_are_private(tmp_path: Path) -> None:
+    store = open_metadata(str(tmp_path / "state" / "metadata.db"))
+    await store.put("tenants/a", b"secret")
+    for path in (tmp_path / "state").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+    await store.close()
+
+
+async def test_what_was_put_is_there_after_all_closed(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    store = open_metadata(str(path))
+    revision = await store.put("k", b"v")
+    await store.close()
+    again = open_metadata(f"sqlite://{path}")
+    entry = await again.get("k")
+    assert entry is not None and (entry.value, entry.revision) == (b"v", revision)
+    assert await again.put("k", b"w") > revision
+    await again.close()
+
+
+@pytest.mark.parametrize("name", ["with space.db", "100%.db", "what?#.db", "é.db"])
+async def test_any_file_name_will_do(tmp_path: Path, name: str) -> None:
+    store = open_metadata(str(tmp_path / name))
+    await store.close()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "etcd://host:2379", "sqlite://host/path", "sqlite:x", ":memory:", "sqlite:///", "a/"],
+)
+def test_a_url_of_no_form_is_told_the_forms(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"sqlite:///"):
+        open_metadata(url)
+
+
+@pytest.mark.parametrize("content", [b"x", b"not a database " * 1_000, b"SQLite format 3\0" + b"x"])
+def test_a_file_that_is_no_database_is_named_with_the_fix(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "metadata.db"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"metadata\.db is damaged.*move it away"):
+        open_metadata(str(path))
+    assert path.read_bytes() == content
+
+
+async def test_a_damaged_database_is_named_with_the_fix(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    store = open_metadata(str(path))
+    for number in range(50):
+        await store.put(f"k/{number}", bytes(2_000))
+    await store.close()
+    with path.open("r+b") as file:
+        file.seek(8_192)
+        file.write(os.urandom(60_000))
+    with pytest.raises(ConfigError, match=r"metadata\.db is damaged.*move it away"):
+        open_metadata(str(path))
+
+
+def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    raw(path, "CREATE TABLE theirs (x)")
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match=r"other\.db is an SQLite file of another program"):
+        open_metadata(str(path))
+    assert path.read_bytes() == before
+
+
+async def test_a_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    await open_metadata(str(path)).close()
+    raw(path, "PRAGMA user_version = 99")
+    with pytest.raises(ConfigError, match="version 99"):
+        open_metadata(str(path))
+
+
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a file"):
+        open_metadata(str(tmp_path))
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be made"):
+        open_metadata(str(tmp_path / "file" / "metadata.db"))
+
+
+async def test_a_file_removed_while_in_use_fails_calls_and_watches(tmp_path: Path) -> None:
+    store = open_metadata(str(tmp_path / "metadata.db"))
+    waiting = asyncio.create_task(anext(store.watch("k/", 0)))
+    await asyncio.sleep(0.02)
+    (tmp_path / "metadata.db").unlink()
+    with pytest.raises(ConfigError, match="removed or replaced"):
+        await asyncio.wait_for(waiting, 1)
+    with pytest.raises(ConfigError, match="removed or replaced"):
+        await store.put("k/a", b"")
+    await store.close()
+
+
+async def test_leases_of_another_boot_are_dead(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    store = open_metadata(str(path))
+    lease = await store.grant(3_600_000)
+    start = await store.put("nodes/a", b"", lease=lease.id)
+    await store.close()
+    raw(path, "UPDATE head SET boot = 'another'")
+    again = open_metadata(str(path))
+    assert await again.get("nodes/a") is None
+    assert (await anext(again.watch("nodes/", start))).entry.key == "nodes/a"
+    await again.close()
+
+
+async def test_a_file_that_another_host_uses_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    store = open_metadata(str(path))
+    raw(path, "UPDATE head SET boot = 'another'")
+    with pytest.raises(ConfigError, match="another host"):
+        await store.put("k", b"")
+    await store.close()
+
+
+async def test_the_wall_clock_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_metadata(str(tmp_path / "metadata.db"))
+    lease = await store.grant(60_000)
+    await store.put("nodes/a", b"", lease=lease.id)
+    for jump in (1e9, -1e9):
+        wall = time.time() + jump
+        monkeypatch.setattr(time, "time", lambda wall=wall: wall)
+        assert await store.get("nodes/a") is not None
+        await store.keep_alive(lease)
+    await store.close()
+
+
+async def test_a_lease_ends_on_time_with_only_a_watcher_looking(tmp_path: Path) -> None:
+    store = open_metadata(str(tmp_path / "metadata.db"))
+    lease = await store.grant(200)
+    granted = time.monotonic()
+    start = await store.put("nodes/a", b"", lease=lease.id)
+    await asyncio.wait_for(anext(store.watch("nodes/", start)), 2)
+    assert 0.19 < time.monotonic() - granted < 1.0
+    await store.close()
+
+
+async def test_the_change_log_keeps_no_more_than_its_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metadata.db"
+    store = EmbeddedMetadata(path, changes_kept=10)
+    for _ in range(25):
+        await store.put("k", bytes(100))
+    assert raw(path, "SELECT min(revision), max(revision) FROM changes") == [(16, 25)]
+    monkeypatch.setattr(change_log, "CHANGE_BYTES_KEPT", 500)
+    last = await store.put("k", bytes(100))
+    assert raw(path, "SELECT count(*), sum(length(key) + length(value)) FROM changes") == [(4, 404)]
+    assert raw(path, "SELECT compacted, change_bytes FROM head") == [(last - 4, 404)]
+    await store.close()
+
+
+async def test_a_watcher_that_falls_behind_is_told_and_not_buffered(tmp_path: Path) -> None:
+    store = EmbeddedMetadata(tmp_path / "metadata.db", changes_kept=10)
+    await store.put("k", b"0")
+    watch = store.watch("k", 0)
+    assert (await anext(watch)).revision == 1
+    for _ in range(20):
+        await store.put("k", b"")
+    with pytest.raises(Compacted) as caught:
+        await anext(watch)
+    assert caught.value.compact_revision == 11
+    await store.close()
+
+
+async def test_a_long_history_is_read_page_by_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_metadata(str(tmp_path / "metadata.db"))
+    for number in range(30):
+        await store.put("k" if number % 2 else "other", bytes(number))
+    for bound, value in (("PAGE_CHANGES_MAX", 4), ("PAGE_BYTES_MAX", 40)):
+        monkeypatch.setattr(change_log, bound, value)
+        watch = store.watch("k", 0)
+        assert [len((await anext(watch)).entry.value) for _ in range(15)] == list(range(1, 30, 2))
+        await watch.aclose()
+    await store.close()
+
+
+async def test_leases_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimClock()
+    store = EmbeddedMetadata(tmp_path / "metadata.db", clock=clock)
+    monkeypatch.setattr(ledger, "LEASES_MAX", 2)
+    await store.grant(1_000)
+    await store.grant(1_000)
+    with pytest.raises(Overloaded, match="2 leases"):
+        await store.grant(1_000)
+    await clock.advance(2)
+    await store.grant(1_000)
+    await store.close()
+
+
+async def test_a_full_file_refuses_writes_and_still_reads(tmp_path: Path) -> None:
+    store = open_metadata(str(tmp_path / "metadata.db"))
+    await store.put("k", b"kept")
+
+    def shrink(book: Any) -> None:
+        book._file.rows("PRAGMA max_page_count = 1")  # SQLite raises it to the present size
+
+    await store._worker.call(shrink)  # type: ignore[attr-defined]
+    with pytest.raises(Unavailable, match=r"metadata\.db has reached"):
+        await store.put("big", bytes(1_000_000))
+    entry = await store.get("k")
+    assert entry is not None and entry.value == b"kept"
+    assert await store.get("big") is None
+    await store.close()
+
+
+async def test_nobody_polls_while_nobody_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    look = worker.Worker._look
+
+    def counted(self: worker.Worker, book: ledger.Ledger) -> None:
+        nonlocal looks
+        looks += 1
+        look(self, book)
+
+    monkeypatch.setattr(worker.Worker, "_look", counted)
+    store = open_metadata(str(tmp_path / "metadata.db"))
+    await store.put("k", b"")
+    await asyncio.sleep(0.1)
+    assert looks == 0
+    watches = [store.watch("k", 0) for _ in range(5)]
+    for watch in watches:
+        await anext(watch)
+    looks = 0
+    await asyncio.sleep(0.2)
+    assert 0 < looks <= 60  # one poller for all five: 200 / 5 ms, with room for loaded machines
+    for watch in watches:
+        await watch.aclose()
+    await asyncio.sleep(0.02)
+    looks = 0
+    await asyncio.sleep(0.1)
+    assert looks <= 1
+    await store.close()
+
+
+async def test_too_many_waiting_calls_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "CALLS_MAX", 3)
+    store = open_metadata(str(tmp_path / "metadata.db"))
+    answers = await asyncio.gather(
+        *(store.put("k", b"") for _ in range(50)), return_exceptions=True
+    )
+    refused = [answer for answer in answers if isinstance(answer, Unavailable)]
+    assert len(refused) >= 40 and all(answer.retry_after_ms for answer in refused)
+    assert await store.get("k") is not None
+    await store.close()
+
+
+async def test_calls_under_way_when_it_closes_are_all_answered(tmp_path: Path) -> None:
+    store = open_metadata(str(tmp_path / "metadata.db"))
+    calls = [asyncio.create_task(store.put("k", b"")) for _ in range(20)]
+    await asyncio.sleep(0)
+    await store.close()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(answer, int | StoreClosed) for answer in answers)
+    assert not [t for t in threading.enumerate() if t.name == f"metadata {tmp_path}/metadata.db"]
