@@ -5,7 +5,7 @@ hand (NEON, AVX2, AVX-512), and picks the widening 32-bit multiply because both 
 have empty high halves. No target intrinsic is named, so every LLVM target compiles it.
 """
 
-# mypy: allow-untyped-decorators, allow-untyped-calls
+# mypy: allow-untyped-decorators
 from __future__ import annotations
 
 from typing import Any
@@ -13,9 +13,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from .memory import I32, I64, U64, pointer
+from .memory import I8, I32, I64, U64, instruction, pointer
 
 SECRET = bytes.fromhex(
     "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f"
@@ -27,6 +26,8 @@ SECRET = bytes.fromhex(
 )
 STRIPE = 64
 BLOCK = 1024
+AHEAD = 1024
+"""How far before its use a line is asked for: about what memory answers within."""
 LANES = ir.VectorType(I64, 8)
 PRIME32_1 = 0x9E3779B1
 
@@ -55,23 +56,72 @@ def scramble(builder: Any, lanes: Any) -> Any:
     return builder.mul(builder.xor(mixed, key(len(SECRET) - STRIPE)), splat(PRIME32_1))
 
 
-@intrinsic
+def prefetch(builder: Any, address: Any, offset: int) -> Any:
+    """Ask for a line ahead of its use. A line that is not mapped is not an error."""
+    byte, flags = I8.as_pointer(), [ir.Constant(I32, flag) for flag in (0, 3, 1)]
+    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+    hint = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    builder.call(hint, [pointer(builder, address, I8, offset), *flags])
+
+
+def emit_block(
+    builder: Any, home: Any, source: Any, target: Any = None, stream: bool = False
+) -> None:
+    """One block from `source` into the lanes at `home`, each stripe also stored at `target`.
+
+    `stream` stores past the cache. The target is a cold slot or page: reading its lines in only to
+    overwrite them would cost a third of the memory traffic, and evict what is of use. It needs a
+    target aligned to 64 bytes, and a `fence` before another thread is told of the bytes.
+    """
+    home = pointer(builder, home, LANES)
+    state = builder.load(home, align=8)
+    for offset in range(0, BLOCK, STRIPE):
+        prefetch(builder, source, offset + AHEAD)
+        data = builder.load(pointer(builder, source, LANES, offset), align=1)
+        if target is not None:
+            place = pointer(builder, target, LANES, offset)
+            store = builder.store(data, place, align=STRIPE if stream else 1)
+            if stream:
+                hint = builder.module.add_metadata([ir.Constant(I32, 1)])
+                store.set_metadata("nontemporal", hint)
+        state = accumulate(builder, state, data, key(offset // 8))
+    builder.store(scramble(builder, state), home, align=8)
+
+
+@instruction
 def absorb_block(typing: Any, lanes: Any, source: Any) -> Any:
     """Fold the 1 KiB at `source` into the lanes at an address."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        home = pointer(builder, args[0], LANES)
-        state = builder.load(home, align=8)
-        for stripe in range(BLOCK // STRIPE):
-            data = builder.load(pointer(builder, args[1], LANES, stripe * STRIPE), align=1)
-            state = accumulate(builder, state, data, key(8 * stripe))
-        builder.store(scramble(builder, state), home, align=8)
+        emit_block(builder, *args)
         return context.get_dummy_value()
 
     return types.void(U64, U64), emit
 
 
-@intrinsic
+@instruction
+def copy_block(typing: Any, lanes: Any, source: Any, target: Any) -> Any:
+    """Fold the 1 KiB at `source` and copy it to `target`, reading it once."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        emit_block(builder, *args)
+        return context.get_dummy_value()
+
+    return types.void(U64, U64, U64), emit
+
+
+@instruction
+def stream_block(typing: Any, lanes: Any, source: Any, target: Any) -> Any:
+    """`copy_block` past the cache, to a target aligned to 64 bytes."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        emit_block(builder, args[0], args[1], args[2], stream=True)
+        return context.get_dummy_value()
+
+    return types.void(U64, U64, U64), emit
+
+
+@instruction
 def absorb_stripes(typing: Any, lanes: Any, source: Any, count: Any, final: Any) -> Any:
     """Fold `count` stripes at `source`, fewer than a block's, then the message's last 64 bytes.
 

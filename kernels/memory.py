@@ -4,7 +4,7 @@ Numba has no notion of a raw address, an unaligned word or a 128-bit product, so
 LLVM instruction emitted here. None of them checks an address: the caller has.
 """
 
-# mypy: allow-untyped-decorators, allow-untyped-calls
+# mypy: allow-untyped-decorators
 from __future__ import annotations
 
 from typing import Any
@@ -15,6 +15,8 @@ from numba.extending import intrinsic
 
 I8, I32, I64, I128 = (ir.IntType(bits) for bits in (8, 32, 64, 128))
 U64 = types.uint64
+instruction: Any = intrinsic
+"""Called from a kernel without the typing context its declaration shows."""
 CHUNK = ir.VectorType(I64, 4)
 """What a short copy moves at a time. Half of the shortest usual run (a head of 32 fp16)."""
 
@@ -25,7 +27,7 @@ def pointer(builder: Any, address: Any, kind: Any, offset: int = 0) -> Any:
     return builder.inttoptr(address, kind.as_pointer())
 
 
-@intrinsic
+@instruction
 def load_64(typing: Any, address: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load(pointer(builder, args[0], I64), align=1)
@@ -33,7 +35,7 @@ def load_64(typing: Any, address: Any) -> Any:
     return U64(U64), emit
 
 
-@intrinsic
+@instruction
 def load_32(typing: Any, address: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.zext(builder.load(pointer(builder, args[0], I32), align=1), I64)
@@ -41,7 +43,7 @@ def load_32(typing: Any, address: Any) -> Any:
     return U64(U64), emit
 
 
-@intrinsic
+@instruction
 def load_8(typing: Any, address: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.zext(builder.load(pointer(builder, args[0], I8), align=1), I64)
@@ -49,7 +51,7 @@ def load_8(typing: Any, address: Any) -> Any:
     return U64(U64), emit
 
 
-@intrinsic
+@instruction
 def load_published(typing: Any, address: Any) -> Any:
     """The word, and with it everything its writer stored before it. Aligned to eight bytes."""
 
@@ -59,7 +61,7 @@ def load_published(typing: Any, address: Any) -> Any:
     return U64(U64), emit
 
 
-@intrinsic
+@instruction
 def publish(typing: Any, address: Any, word: Any) -> Any:
     """Store the word after everything stored before it. Aligned to eight bytes."""
 
@@ -70,7 +72,7 @@ def publish(typing: Any, address: Any, word: Any) -> Any:
     return types.void(U64, U64), emit
 
 
-@intrinsic
+@instruction
 def byteswap(typing: Any, word: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bswap(args[0])
@@ -78,7 +80,7 @@ def byteswap(typing: Any, word: Any) -> Any:
     return U64(U64), emit
 
 
-@intrinsic
+@instruction
 def product(typing: Any, left: Any, right: Any) -> Any:
     """The low and high words of a 64 by 64 bit product."""
 
@@ -91,7 +93,16 @@ def product(typing: Any, left: Any, right: Any) -> Any:
     return types.UniTuple(U64, 2)(U64, U64), emit
 
 
-@intrinsic
+@instruction
+def store_8(typing: Any, address: Any, byte: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(builder.trunc(args[1], I8), pointer(builder, args[0], I8))
+        return context.get_dummy_value()
+
+    return types.void(U64, U64), emit
+
+
+@instruction
 def copy_chunk(typing: Any, target: Any, source: Any) -> Any:
     """Copy 32 bytes, inline: a call costs as much as a short run's copy."""
 
@@ -103,15 +114,12 @@ def copy_chunk(typing: Any, target: Any, source: Any) -> Any:
     return types.void(U64, U64), emit
 
 
-@intrinsic
-def copy_bytes(typing: Any, target: Any, source: Any, count: Any) -> Any:
-    """Copy `count` bytes between ranges that do not overlap, as the C library does."""
+@instruction
+def fence(typing: Any) -> Any:
+    """Finish every store made so far, those past the cache too, before any that follows."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        byte = I8.as_pointer()
-        memcpy = builder.module.declare_intrinsic("llvm.memcpy", [byte, byte, I64])
-        target, source = (pointer(builder, address, I8) for address in args[:2])
-        builder.call(memcpy, [target, source, args[2], ir.Constant(ir.IntType(1), 0)])
+        builder.fence("seq_cst")
         return context.get_dummy_value()
 
-    return types.void(U64, U64, U64), emit
+    return types.void(), emit

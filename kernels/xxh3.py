@@ -1,20 +1,21 @@
 """XXH3-64 and XXH3-128 (seed 0) of any bytes at an address, equal to the xxhash library's.
 
 Every length class of the published algorithm is here, so a hash made by a kernel and one made by
-the library in Python are one value. Messages over 240 bytes go through `begin`, `absorb_block` and
-`finish`, which a copy loop may call itself, to hash each block while it is still in cache.
+the library in Python are one value. Messages over 240 bytes go through `begin`, whole blocks and
+`absorb_tail`, which a copy loop may call itself, to hash each block as it passes. The lanes are the
+caller's (`uint64[8]`), one array for a batch.
 """
 
-# mypy: allow-untyped-decorators, allow-untyped-calls
+# mypy: allow-untyped-decorators
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import njit
 
-from .accumulator import SECRET, absorb_block, absorb_stripes
-from .memory import U64, byteswap, load_8, load_32, load_64, product
+from .accumulator import BLOCK, SECRET, absorb_block, absorb_stripes
+from .memory import byteswap, load_8, load_32, load_64, product
 
 U = np.uint64
 KEYS = np.array([int.from_bytes(SECRET[i : i + 8], "little") for i in range(185)], dtype=U)
@@ -25,82 +26,123 @@ P64_4, P64_5 = U(0x85EBCA77C2B2AE63), U(0x27D4EB2F165667C5)
 MIX_1, MIX_2 = U(0x165667919E3779F9), U(0x9FB21C651E98DF25)
 LOW_32 = U(0xFFFFFFFF)
 START = np.array([P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1], dtype=U)
-SHORT = 240
-"""The longest message that is hashed without lanes."""
-PAIR = types.UniTuple(U64, 2)
-WORDS = types.Array(U64, 1, "C")
+LONG = 241
+"""The shortest message that goes through lanes."""
 
 
-@njit(U64(U64, U64), inline="never")
+@njit
 def fold(left: Any, right: Any) -> Any:
     low, high = product(left, right)
     return low ^ high
 
 
-@njit(U64(U64, types.int64))
-def rotate(word: Any, by: Any) -> Any:
-    return (word << U(by)) | (word >> U(64 - by))
+@njit
+def shifted(h: Any, by: Any) -> Any:
+    return h ^ (h >> U(by))
 
 
-@njit(U64(U64))
+@njit
 def avalanche(h: Any) -> Any:
-    h = (h ^ (h >> U(37))) * MIX_1
-    return h ^ (h >> U(32))
+    return shifted(shifted(h, 37) * MIX_1, 32)
 
 
-@njit(U64(U64))
+@njit
 def avalanche_xxh64(h: Any) -> Any:
-    h = (h ^ (h >> U(33))) * P64_2
-    h = (h ^ (h >> U(29))) * P64_3
-    return h ^ (h >> U(32))
+    return shifted(shifted(shifted(h, 33) * P64_2, 29) * P64_3, 32)
 
 
-@njit(U64(U64, types.int64))
+@njit
 def mix(at: Any, secret: Any) -> Any:
     return fold(load_64(at) ^ KEYS[secret], load_64(at + U(8)) ^ KEYS[secret + 8])
 
 
-@njit(types.void(WORDS))
+@njit
+def ends_of_three(at: Any, n: Any) -> Any:
+    """A message of 1 to 3 bytes, with its length, as one word."""
+    first, middle, last = load_8(at), load_8(at + U(n >> 1)), load_8(at + U(n - 1))
+    return (first << U(16)) | (middle << U(24)) | last | (U(n) << U(8))
+
+
+@njit
+def short_64(at: Any, n: Any) -> Any:
+    """Up to 16 bytes."""
+    size = U(n)
+    if n > 8:
+        low = load_64(at) ^ KEYS[24] ^ KEYS[32]
+        high = load_64(at + size - U(8)) ^ KEYS[40] ^ KEYS[48]
+        return avalanche(size + byteswap(low) + high + fold(low, high))
+    if n > 3:
+        h = (load_32(at + size - U(4)) + (load_32(at) << U(32))) ^ KEYS[8] ^ KEYS[16]
+        h ^= ((h << U(49)) | (h >> U(15))) ^ ((h << U(24)) | (h >> U(40)))
+        h *= MIX_2
+        h = (h ^ ((h >> U(35)) + size)) * MIX_2
+        return shifted(h, 28)
+    if n > 0:
+        return avalanche_xxh64(ends_of_three(at, n) ^ ((KEYS[0] ^ KEYS[4]) & LOW_32))
+    return avalanche_xxh64(KEYS[56] ^ KEYS[64])
+
+
+@njit
+def middle_64(at: Any, n: Any) -> Any:
+    """17 to 240 bytes."""
+    h = U(n) * P64_1
+    end = at + U(n)
+    if n <= 128:
+        for i in range((n - 1) // 32, -1, -1):
+            h += mix(at + U(16 * i), 32 * i) + mix(end - U(16 * i + 16), 32 * i + 16)
+        return avalanche(h)
+    for i in range(8):
+        h += mix(at + U(16 * i), 16 * i)
+    h = avalanche(h)
+    for i in range(8, n // 16):
+        h += mix(at + U(16 * i), 16 * (i - 8) + 3)
+    return avalanche(h + mix(end - U(16), 119))
+
+
+@njit
 def begin(lanes: Any) -> None:
     for i in range(8):
         lanes[i] = START[i]
 
 
-@njit(U64(WORDS, types.int64, U64))
+@njit
+def absorb_tail(lanes: Any, at: Any, absorbed: Any, n: Any) -> None:
+    """Fold what is left of n bytes after `absorbed` bytes of whole blocks.
+
+    The last block counts as left even where it is whole: the algorithm does not scramble after it.
+    """
+    stripes = U((n - 1 - absorbed) // 64)
+    absorb_stripes(U(lanes.ctypes.data), at + U(absorbed), stripes, at + U(n - 64))
+
+
+@njit
 def merge(lanes: Any, secret: Any, h: Any) -> Any:
     for i in range(0, 8, 2):
         h += fold(lanes[i] ^ KEYS[secret + 8 * i], lanes[i + 1] ^ KEYS[secret + 8 * i + 8])
     return avalanche(h)
 
 
-@njit(types.void(WORDS, U64, types.int64, types.int64))
-def absorb_tail(lanes: Any, address: Any, absorbed: Any, n: Any) -> None:
-    """Fold what is left of n bytes at `address` after `absorbed` bytes of whole blocks."""
-    stripes = (n - 1 - absorbed) // 64
-    final = address + U(n - 64)
-    absorb_stripes(U(lanes.ctypes.data), address + U(absorbed), U(stripes), final)
+@njit
+def absorb(lanes: Any, at: Any, n: Any) -> None:
+    """Fold the whole of a long message."""
+    begin(lanes)
+    whole = (n - 1) // BLOCK * BLOCK
+    for offset in range(0, whole, BLOCK):
+        absorb_block(U(lanes.ctypes.data), at + U(offset))
+    absorb_tail(lanes, at, whole, n)
 
 
-@njit(U64(WORDS, types.int64))
+@njit
 def finish_64(lanes: Any, n: Any) -> Any:
     return merge(lanes, 11, U(n) * P64_1)
 
 
-@njit(types.void(WORDS, U64, types.int64))
-def absorb(lanes: Any, address: Any, n: Any) -> None:
-    """Fold the whole message."""
-    begin(lanes)
-    home = U(lanes.ctypes.data)
-    blocks = (n - 1) // 1024
-    for i in range(blocks):
-        absorb_block(home, address + U(i * 1024))
-    absorb_tail(lanes, address, blocks * 1024, n)
-
-
-@njit(U64(U64, types.int64, WORDS), nogil=True, cache=True)
-def xxh3_64(address: Any, n: Any, lanes: Any) -> Any:
-    size = U(n)
-    if n > SHORT:
-        absorb(lanes, address, n)
+@njit
+def xxh3_64(at: Any, n: Any, lanes: Any) -> Any:
+    """The hash of the `n` bytes (int64) at an address (uint64)."""
+    if n >= LONG:
+        absorb(lanes, at, n)
         return finish_64(lanes, n)
-    return size
+    if n > 16:
+        return middle_64(at, n)
+    return short_64(at, n)

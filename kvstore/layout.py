@@ -6,7 +6,7 @@ of the slot (generation, state, root), the block's identity, and the strip table
 
     0    magic u64 | 8 generation u64 | 16 state u32 | 20 pad | 32 root 16 B | 48 pad
     64   identity: stored key 32 B, namespace 32 B, group u32, tokens u32, zeros up to 256
-    256  strip table: u64 a strip, xxh3-64 of its bytes; 0 = not written yet (a hash of 0 is kept as 1)
+    256  strip table: u64 a strip, xxh3-64 of its bytes (0 kept as 1); 0 = not written yet
 
 The root is xxh3-128 over identity and table, so it vouches for every byte and for whose they are.
 """

@@ -112,7 +112,10 @@ class KVSpec:
         return json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain JSON values; `of_dict` reads them back."""
+        raw = asdict(self)
+        raw["groups"] = [{**g, "layers": list(g["layers"])} for g in raw["groups"]]
+        return raw
 
     @property
     def digest(self) -> bytes:

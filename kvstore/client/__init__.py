@@ -1,0 +1,40 @@
+"""The pool as its callers see it: `Client` blocks, `AsyncClient` awaits; both do the same.
+
+client = Client.at("127.0.0.1:7410", spec)
+chain = client.chain(token_ids)
+match = client.match(chain)                      # how much of the prefix is there, and why no more
+reader = client.reader(chain, memory)            # load it into paged KV, verified
+writer = client.writer(chain, first=match.blocks)  # and publish what was computed, layer by layer
+"""
+
+from kvstore.block import Chain, Miss, chain
+from kvstore.client.aio import AsyncClient
+from kvstore.client.client import Client, Match
+from kvstore.client.discovery import FixedAddress, FromMetadata, Locator
+from kvstore.client.memory import DENSE, PAGED
+from kvstore.client.pinned import Pinned
+from kvstore.client.reader import HandOff, Reader
+from kvstore.client.writer import Writer
+from kvstore.spec import KVGroup, KVSpec
+from kvstore.transfer.protocol import Memory
+
+__all__ = [
+    "DENSE",
+    "PAGED",
+    "AsyncClient",
+    "Chain",
+    "Client",
+    "FixedAddress",
+    "FromMetadata",
+    "HandOff",
+    "KVGroup",
+    "KVSpec",
+    "Locator",
+    "Match",
+    "Memory",
+    "Miss",
+    "Pinned",
+    "Reader",
+    "Writer",
+    "chain",
+]

@@ -10,12 +10,18 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import struct
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from kvstore.errors import ConfigError
+
+# What goes over the data socket: the caller's token, then this with the arena's descriptor.
+TOKEN_BYTES = 16
+HELLO = struct.Struct("<8sQ")  # magic, arena bytes
+HELLO_MAGIC = b"MPARENA1"
 
 _F_ADD_SEALS, _SEALS = 1033, 0x0001 | 0x0002 | 0x0004  # seal, shrink, grow
 

@@ -160,7 +160,7 @@ class _Announcer:
         await self._put()
 
     async def keep(self) -> None:
-        """Renew until cancelled. While the metadata is away the node serves on from what it knows."""
+        """Renew until cancelled. While the metadata is away the node serves on."""
         while True:
             await asyncio.sleep(self._lease_ms / 3e3)
             try:

@@ -11,19 +11,16 @@ import asyncio
 import logging
 import os
 import socket
-import struct
 from pathlib import Path
 
 from kvstore.errors import ConfigError
 from kvstore.limits import SESSIONS_MAX
+from kvstore.memory.arena import HELLO, HELLO_MAGIC, TOKEN_BYTES
 from kvstore.node.sessions import Session, Sessions
 from kvstore.node.store import Store
 
 log = logging.getLogger(__name__)
 
-TOKEN_BYTES = 16
-HELLO = struct.Struct("<8sQ")  # magic, arena bytes; comes with the descriptor
-HELLO_MAGIC = b"MPARENA1"
 _PRESENT_SECONDS = 2.0  # a caller that connects and says nothing is hung up on
 
 

@@ -38,7 +38,9 @@ def code_of(error: KVStoreError) -> grpc.StatusCode:
 
 
 def trailers_of(error: KVStoreError) -> tuple[tuple[str, str], ...]:
-    found = [(ERROR_KEY, type(error).__name__)]
+    # A class that callers do not have travels as the nearest one they do.
+    kind = next(k for k in type(error).__mro__ if getattr(errors, k.__name__, None) is k)
+    found = [(ERROR_KEY, kind.__name__)]
     if isinstance(error, Rejected):
         found.append((RETRY_KEY, str(error.retry_after_ms)))
     return tuple(found)

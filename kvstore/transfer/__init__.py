@@ -1,0 +1,1 @@
+"""Moving strips between slots and callers' memory."""

@@ -1,0 +1,56 @@
+"""One step's work, flattened: the tokens of all its spans, side by side.
+
+Prefill chunks and decode tokens are the same thing here: a span is the next tokens of a sequence,
+and everything before them is in its pages. That is why a cached prefix needs no special case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`tokens` at positions start.. of one sequence, whose block table is `pages`."""
+
+    tokens: Sequence[int]
+    start: int
+    pages: npt.NDArray[Any]  # integers, (>= pages that hold `end` tokens,)
+    wants_logits: bool
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+
+class Batch:
+    """Spans, and the flat int64 tensors the model indexes with; each (tokens,) unless said."""
+
+    def __init__(self, spans: Sequence[Span], page_tokens: int) -> None:
+        assert all(len(span.tokens) for span in spans)
+        self.spans = tuple(spans)
+        flat = [token for span in spans for token in span.tokens]
+        position = np.concatenate([np.arange(span.start, span.end) for span in spans])
+        owned = [span.pages[np.arange(span.start, span.end) // page_tokens] for span in spans]
+        self.tokens = torch.tensor(flat, dtype=torch.int64)
+        self.positions = torch.from_numpy(position)
+        self.pages = torch.from_numpy(np.concatenate(owned).astype(np.int64))
+        self.offsets = torch.from_numpy(position % page_tokens)
+        # The pages of each span's whole context, one tensor a span.
+        self.contexts = tuple(
+            torch.from_numpy(span.pages[: -(-span.end // page_tokens)].astype(np.int64))
+            for span in spans
+        )
+        ends = np.cumsum([len(span.tokens) for span in spans])
+        self.rows = tuple(
+            slice(int(end) - len(span.tokens), int(end))
+            for end, span in zip(ends, spans, strict=True)
+        )
+        wanting = [int(e) - 1 for e, s in zip(ends, spans, strict=True) if s.wants_logits]
+        self.logit_rows = torch.tensor(wanting, dtype=torch.int64)

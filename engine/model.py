@@ -1,0 +1,92 @@
+"""The decoder: the logits `transformers` would compute, over pages instead of a private cache.
+
+Each layer writes its K and V to the pages, says so, and only then attends. So once `on_layer` has
+been called those bytes are final, and whatever `before_layer` put in the pages is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as functional
+
+from . import rope, weights
+from .attention import Attention
+from .batch import Batch
+from .cache import PagedKV
+from .config import ModelConfig
+from .weights import LayerWeights, Weights
+
+LayerHook = Callable[[int], None]
+
+
+class Model:
+    """A Llama, Qwen2 or Qwen3 style decoder on the CPU, in its checkpoint's dtype."""
+
+    def __init__(self, config: ModelConfig, loaded: Weights) -> None:
+        self.config = config
+        self.dtype: torch.dtype = getattr(torch, config.dtype)
+        self._weights = loaded
+        self._freqs = rope.frequencies(config.rope, config.head_dim)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Model:
+        """The model of a local Hugging Face folder."""
+        config = ModelConfig.load(folder)
+        return cls(config, weights.load(folder, config))
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        batch: Batch,
+        cache: PagedKV,
+        on_layer: LayerHook | None = None,
+        before_layer: LayerHook | None = None,
+    ) -> torch.Tensor:
+        """Logits of the last token of each span that wants them: (spans that want, vocab).
+
+        before_layer(i) runs before layer i touches the pages, on_layer(i) once the K and V of all
+        this batch's tokens are in them.
+        """
+        x = functional.embedding(batch.tokens, self._weights.embedding)
+        turn = rope.angles(batch.positions, self._freqs, self.dtype)
+        attention = Attention.of(batch, self.dtype)
+        for index, layer in enumerate(self._weights.layers):
+            if before_layer is not None:
+                before_layer(index)
+            normed = self._norm(x, layer.input_norm)
+            q = self._write_kv(index, layer, normed, turn, batch, cache)
+            if on_layer is not None:
+                on_layer(index)
+            x = x + layer.o(attention(index, q, cache).flatten(1))
+            gate, up = layer.gate_up(self._norm(x, layer.post_norm)).chunk(2, dim=-1)
+            x = x + layer.down(functional.silu(gate) * up)
+        wanted = x.index_select(0, batch.logit_rows)
+        return functional.linear(self._norm(wanted, self._weights.norm), self._weights.lm_head)
+
+    def _write_kv(
+        self,
+        index: int,
+        layer: LayerWeights,
+        x: torch.Tensor,
+        turn: tuple[torch.Tensor, torch.Tensor],
+        batch: Batch,
+        cache: PagedKV,
+    ) -> torch.Tensor:
+        """Put the layer's K and V of x (tokens, hidden) in the pages; Q, (tokens, heads, dim)."""
+        c = self.config
+        heads = layer.qkv(x).unflatten(-1, (-1, c.head_dim))
+        q, k, v = heads.split((c.heads, c.kv_heads, c.kv_heads), dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
+        kv = torch.stack((rope.rotate(k, *turn), v), dim=1)
+        cache.write(index, batch.pages, batch.offsets, kv)
+        return rope.rotate(q, *turn)
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """RMSNorm over the last axis, in float32 until the weight, as the checkpoints expect."""
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.config.rms_eps)
+        return weight * (wide * scale).to(x.dtype)

@@ -1,0 +1,190 @@
+"""Strips between an engine's pages and the arena's slots, hashed on the way, a batch a call.
+
+A strip is one (layer, KV head) of a block: contiguous in its slot, and vouched for by its own entry
+of the slot's strip table, XXH3-64 of its bytes with 0 told as 1. An entry is stored after its
+bytes, so another process that sees it nonzero may read them. Every size is checked before a kernel
+runs; the engine's addresses cannot be, and are the caller's word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import strip_loops
+from .bounds import (
+    check_arena,
+    check_pages,
+    check_payloads,
+    check_ranges,
+    check_tables,
+    integers,
+    within,
+)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A full block: `[layer][kv head][token][part][run]`."""
+
+    layers: int
+    kv_heads: int
+    block_tokens: int
+    parts: int
+    run_bytes: int
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+
+    @property
+    def strip_stride(self) -> int:
+        return self.block_tokens * self.parts * self.run_bytes
+
+    @property
+    def strips(self) -> int:
+        return self.layers * self.kv_heads
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.strips * self.strip_stride
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Where the engine keeps KV, in bytes. Heads count from the engine's own first one."""
+
+    layer_addresses: NDArray[np.uint64]
+    page_stride: int
+    head_stride: int
+    token_stride: int
+    part_stride: int
+    page_tokens: int
+    page_count: int
+
+    def __post_init__(self) -> None:
+        for name in ("page_tokens", "page_count"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+    @property
+    def steps(self) -> strip_loops.Steps:
+        return strip_loops.Steps(
+            self.page_stride,
+            self.head_stride,
+            self.token_stride,
+            self.part_stride,
+            self.page_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A batch: block i holds positions `starts[i] .. starts[i] + tokens[i]` of the sequence."""
+
+    payload_offsets: NDArray[np.int64]
+    table_offsets: NDArray[np.int64]
+    tokens: NDArray[np.int32]
+    starts: NDArray[np.int64]
+
+    @property
+    def columns(self) -> tuple[NDArray[np.int64], ...]:
+        """Payload offsets, table offsets, tokens and starts, of one length."""
+        count = len(self.payload_offsets)
+        return tuple(integers(name, values, count) for name, values in vars(self).items())
+
+
+def gather(
+    arena: NDArray[np.uint8], geometry: Geometry, blocks: Blocks, pages: Pages,
+    block_table: NDArray[np.integer],
+    layer_first: int, layer_count: int, head_first: int, head_count: int,
+) -> None:  # fmt: skip
+    """Fill the slots' strips from the engine's pages, each strip's entry after its bytes.
+
+    A slot that held a block before must have had these entries zeroed: they are watermarks.
+    """
+    span = (layer_first, layer_count, head_first, head_count)
+    _transfer(arena, geometry, blocks, pages, block_table, span, outward=False)
+
+
+def scatter(
+    arena: NDArray[np.uint8], geometry: Geometry, blocks: Blocks, pages: Pages,
+    block_table: NDArray[np.integer],
+    layer_first: int, layer_count: int, head_first: int, head_count: int,
+) -> NDArray[np.bool_]:  # fmt: skip
+    """Fill the engine's pages from the slots, and say of each block whether every entry held.
+
+    Bytes are hashed as they are copied, so of a block that is False the engine's pages hold
+    anything. Its copy stops at the first strip that differs or is not written.
+    """
+    span = (layer_first, layer_count, head_first, head_count)
+    return _transfer(arena, geometry, blocks, pages, block_table, span, outward=True)
+
+
+def verify(
+    arena: NDArray[np.uint8], geometry: Geometry, blocks: Blocks,
+    layer_first: int, layer_count: int, head_first: int, head_count: int,
+) -> NDArray[np.bool_]:  # fmt: skip
+    """Of each block, whether every strip's bytes are those its entry was made of."""
+    address = check_arena(arena, writable=False)
+    slot = _slot(geometry, (layer_first, layer_count, head_first, head_count))
+    payloads, tables, tokens, _ = blocks.columns
+    check_tables(arena, geometry, tables)
+    check_payloads(arena, geometry, payloads, tokens)
+    good = np.zeros(len(payloads), np.bool_)
+    strip_loops.verify(address, slot, payloads, tables, tokens, good)
+    return good
+
+
+def written(
+    arena: NDArray[np.uint8], geometry: Geometry, blocks: Blocks,
+    layer_first: int, layer_count: int, head_first: int, head_count: int,
+) -> NDArray[np.int64]:  # fmt: skip
+    """Of each block, how many layers from `layer_first` on have all of the heads' entries."""
+    address = check_arena(arena, writable=False)
+    slot = _slot(geometry, (layer_first, layer_count, head_first, head_count))
+    tables = integers("table_offsets", blocks.table_offsets)
+    check_tables(arena, geometry, tables)
+    layers = np.zeros(len(tables), np.int64)
+    strip_loops.written(address, slot, tables, layers)
+    return layers
+
+
+def roots(arena: NDArray[np.uint8], offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+    """XXH3-128 of `size` bytes at each offset, as canonical digests."""
+    address = check_arena(arena, writable=False)
+    if not 0 <= size <= arena.size:
+        raise ValueError(f"size is {size}; it must be 0..{arena.size}, the arena's")
+    places = integers("offsets", offsets)
+    within("offsets", places, 0, arena.size - size, "a range in the arena")
+    words = np.zeros((len(places), 2), np.uint64)
+    strip_loops.roots(address, places, size, words)
+    return words.astype(">u8").view(np.uint8)
+
+
+def _slot(geometry: Geometry, span: tuple[int, int, int, int]) -> strip_loops.Slot:
+    check_ranges(geometry, *span)
+    g = geometry
+    return strip_loops.Slot(g.kv_heads, g.strip_stride, g.parts, g.run_bytes, *span)
+
+
+def _transfer(
+    arena: NDArray[np.uint8], geometry: Geometry, blocks: Blocks, pages: Pages,
+    block_table: NDArray[np.integer], span: tuple[int, int, int, int], outward: bool,
+) -> NDArray[np.bool_]:  # fmt: skip
+    address = check_arena(arena, writable=not outward)
+    slot = _slot(geometry, span)
+    payloads, tables, tokens, starts = blocks.columns
+    table = integers("block_table", block_table)
+    check_tables(arena, geometry, tables)
+    check_payloads(arena, geometry, payloads, tokens)
+    check_pages(pages, slot.layer_count, starts, tokens, table)
+    layers = np.require(pages.layer_addresses, np.uint64, ["C", "W"])
+    good = np.zeros(len(payloads), np.bool_)
+    strip_loops.transfer(
+        address, slot, pages.steps, layers, payloads, tables, tokens, starts, table, outward, good
+    )
+    return good

@@ -1,0 +1,74 @@
+"""The client for asyncio programs: the blocking one, each call in a thread of its own pool.
+
+Moves run outside the GIL, so threads overlap; the event loop is never held up by a copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from kvstore.block import Chain
+from kvstore.client.client import Client, Match
+from kvstore.client.pinned import Pinned
+from kvstore.client.reader import Reader
+from kvstore.client.writer import Writer
+from kvstore.spec import KVSpec
+from kvstore.transfer.protocol import Memory
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+THREADS = 8
+
+
+class AsyncClient:
+    """Awaitable forms of `Client`'s calls. Writers' and readers' own calls go through `run`."""
+
+    def __init__(self, client: Client) -> None:
+        self.blocking = client
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="moonpool")
+
+    @classmethod
+    async def at(cls, where: str | Path, spec: KVSpec, **options: Any) -> AsyncClient:
+        return cls(await asyncio.to_thread(Client.at, where, spec, **options))
+
+    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run any blocking call of this client's objects: `await client.run(writer.seal)`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, functools.partial(call, *args, **kwargs))
+
+    async def match(self, blocks: Chain) -> Match:
+        return await self.run(self.blocking.match, blocks)
+
+    async def put(self, blocks: Chain, memory: Memory, *, first: int = 0) -> int:
+        return await self.run(self.blocking.put, blocks, memory, first=first)
+
+    async def get(self, blocks: Chain, memory: Memory, *, first: int = 0) -> Match:
+        return await self.run(self.blocking.get, blocks, memory, first=first)
+
+    async def pin(self, blocks: Chain, *, pin_ms: int = 0) -> Pinned:
+        return await self.run(self.blocking.pin, blocks, pin_ms=pin_ms)
+
+    async def writer(self, blocks: Chain, **options: Any) -> Writer:
+        return await self.run(self.blocking.writer, blocks, **options)
+
+    async def reader(self, blocks: Chain, memory: Memory, **options: Any) -> Reader:
+        return await self.run(self.blocking.reader, blocks, memory, **options)
+
+    async def remove(self, blocks: Chain) -> int:
+        return await self.run(self.blocking.remove, blocks)
+
+    async def close(self) -> None:
+        await self.run(self.blocking.close)
+        self._threads.shutdown(wait=False)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

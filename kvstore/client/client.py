@@ -1,0 +1,184 @@
+"""The blocking client: everything an engine asks of the pool, for one namespace.
+
+A node that cannot be reached is a miss to whoever reads (`Miss.UNREACHABLE`) and an error to
+whoever writes, who may as well drop what it wanted to publish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from kvstore.block import Chain, Miss, chain
+from kvstore.client.connection import Connection
+from kvstore.client.discovery import FixedAddress, FromMetadata, Locator
+from kvstore.client.memory import memory_of
+from kvstore.client.opened import MISSES
+from kvstore.client.pinned import Pinned
+from kvstore.client.reader import Reader
+from kvstore.client.space import Space
+from kvstore.client.writer import Writer
+from kvstore.errors import Rejected, SessionEnded, UnknownNamespace
+from kvstore.layout import Fragment
+from kvstore.limits import RPC_KEYS_MAX
+from kvstore.spec import KVSpec
+from kvstore.transfer.protocol import Memory
+from kvstore.wire.v1 import kv_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The leading part of a chain that can be had now, and why no more."""
+
+    blocks: int
+    tokens: int
+    miss: Miss | None
+
+
+class Client:
+    """One group of one namespace at one node. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        locator: Locator,
+        spec: KVSpec,
+        *,
+        group: int = 0,
+        label: str = "client",
+        deadline_seconds: float = 2.0,
+    ) -> None:
+        self.space = Space.of(spec, group)
+        self.connection = Connection(locator, label, deadline_seconds)
+
+    @classmethod
+    def at(cls, where: str | Path, spec: KVSpec, **options: Any) -> Client:
+        """A client of the node at HOST:PORT, or of the node that runs in a directory."""
+        fixed = isinstance(where, str) and ":" in where
+        locator = FixedAddress(str(where)) if fixed else FromMetadata(Path(where))
+        client = cls(locator, spec, **options)
+        client.register()
+        return client
+
+    def register(self) -> None:
+        """Make the namespace known. Idempotent; a node that has forgotten it is told again."""
+        request = pb.RegisterRequest(spec=self.space.spec.canonical(), namespace=self.space.digest)
+        self.connection.call(lambda link: link.kv.Register, request)
+
+    def chain(
+        self, tokens: Sequence[int] | npt.NDArray[Any], extra: Mapping[int, bytes] | None = None
+    ) -> Chain:
+        """The blocks of a token sequence in this namespace and group."""
+        space = self.space
+        return chain(space.digest, space.group, tokens, space.layout.block_tokens, extra)
+
+    def memory(
+        self, tensors: Sequence[Any], axes: str, block_table: Any = None, head_first: int = 0
+    ) -> Memory:
+        """Describe the engine's KV: one tensor a layer, axes by letter (see `memory_of`)."""
+        space = self.space
+        return memory_of(tensors, space.layout, space.spec.dtype, axes, block_table, 0, head_first)
+
+    def match(self, blocks: Chain) -> Match:
+        """How much of a chain's start is in the pool now."""
+        found = 0
+        for first in range(0, len(blocks), RPC_KEYS_MAX):
+            part = blocks.between(first, first + RPC_KEYS_MAX)
+            request = pb.MatchRequest(
+                namespace=self.space.digest,
+                group=self.space.group,
+                hashes=part.hashes,
+                last_tokens=part.tokens[-1],
+            )
+            try:
+                reply = self._registered(lambda link: link.kv.Match, request)
+            except Rejected:
+                return Match(found, sum(blocks.tokens[:found]), Miss.UNREACHABLE)
+            found += reply.blocks
+            if reply.blocks < len(part):
+                return Match(found, sum(blocks.tokens[:found]), MISSES[reply.reason])
+        return Match(found, blocks.token_count, None)
+
+    def writer(
+        self,
+        blocks: Chain,
+        *,
+        first: int = 0,
+        fragment: Fragment | None = None,
+        writer_group: str = "",
+        hand_off: bool = False,
+    ) -> Writer:
+        """Reserve blocks `first` on for writing. Raises `Overloaded` when nothing can make room."""
+
+        def reserve() -> Writer:
+            return Writer(
+                self.connection, self.space, blocks, first, fragment, writer_group, hand_off
+            )
+
+        try:
+            return reserve()
+        except (UnknownNamespace, SessionEnded):
+            self.register()  # the node was restarted, or the session broke: once more
+            return reserve()
+
+    def reader(
+        self,
+        blocks: Chain,
+        memory: Memory,
+        *,
+        first: int = 0,
+        hand_offs: Sequence[bytes] = (),
+        fragment: Fragment | None = None,
+        pin_ms: int = 0,
+    ) -> Reader:
+        """Open blocks `first` on for loading into `memory`, following writers by `hand_offs`."""
+        return Reader(
+            self.connection, self.space, blocks, memory, first, tuple(hand_offs), fragment, pin_ms
+        )
+
+    def put(self, blocks: Chain, memory: Memory, *, first: int = 0) -> int:
+        """Store and seal blocks `first` on from `memory`; how many were not there before."""
+        with self.writer(blocks, first=first) as writer:
+            writer.put(memory)
+            return writer.seal().count("SEALED")
+
+    def get(self, blocks: Chain, memory: Memory, *, first: int = 0) -> Match:
+        """Load what can be had of the chain from block `first` on; what is loaded is verified."""
+        try:
+            with self.reader(blocks, memory, first=first) as reader:
+                reader.poll()
+                return Match(reader.blocks, reader.tokens, reader.miss)
+        except (Rejected, SessionEnded):
+            return Match(0, 0, Miss.UNREACHABLE)
+        except UnknownNamespace:
+            return Match(0, 0, Miss.ABSENT)
+
+    def pin(self, blocks: Chain, *, pin_ms: int = 0) -> Pinned:
+        """Pin blocks and read them where they lie, without a copy."""
+        return Pinned(self.connection, self.space, blocks, pin_ms)
+
+    def remove(self, blocks: Chain) -> int:
+        """Take blocks out of the pool; how many were there."""
+        request = pb.RemoveRequest(
+            namespace=self.space.digest, group=self.space.group, hashes=blocks.hashes
+        )
+        return int(self.connection.call(lambda link: link.kv.Remove, request).removed)
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _registered(self, method: Any, request: Any) -> Any:
+        try:
+            return self.connection.call(method, request)
+        except UnknownNamespace:
+            self.register()
+            return self.connection.call(method, request)

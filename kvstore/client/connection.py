@@ -1,0 +1,141 @@
+"""One caller's link to one node: calls with deadlines, the session, and the mapped arena.
+
+It outlives the node: after a failure calls fail fast for a while (so that a dead node costs a
+request nothing), and the first call after that looks the node up again and begins a new session.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import grpc
+
+from kvstore.client.discovery import Locator
+from kvstore.errors import KVStoreError, SessionEnded, Unavailable
+from kvstore.rpc.channel import open_channel
+from kvstore.rpc.status import raised_by
+from kvstore.transfer.protocol import Transport
+from kvstore.transfer.shm import ShmTransport
+from kvstore.wire.v1 import admin_pb2_grpc, kv_pb2, kv_pb2_grpc
+
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.5, 5.0  # how long a failed node is left alone
+
+
+class Link:
+    """A live session with a node: its stubs, its token and its transport."""
+
+    def __init__(self, address: str, label: str, deadline_seconds: float) -> None:
+        self.address = address
+        self._channel = open_channel(address)
+        self.kv = kv_pb2_grpc.KVStub(self._channel)
+        self.admin = admin_pb2_grpc.AdminStub(self._channel)
+        first: Future[kv_pb2.SessionEvent.Opened] = Future()
+        self._stream = self.kv.Session(kv_pb2.SessionRequest(label=label))
+        threading.Thread(target=self._listen, args=(first,), daemon=True).start()
+        try:
+            self.opened = first.result(deadline_seconds)
+            self.transport: Transport = ShmTransport(
+                self.opened.shm_socket,
+                self.opened.shm_token,
+                self.opened.arena_bytes,
+                deadline_seconds,
+            )
+        except (grpc.RpcError, TimeoutError, KVStoreError) as error:
+            self._hang_up()
+            if isinstance(error, grpc.RpcError):
+                raise raised_by(error, address) from error
+            if isinstance(error, TimeoutError):
+                raise Unavailable(f"node {address} did not begin a session in time") from error
+            raise
+        self.session: bytes = self.opened.session
+
+    @property
+    def alive(self) -> bool:
+        return bool(self._stream.is_active())
+
+    def close(self) -> None:
+        """End the transport before the session: nobody may write once the node frees our slots."""
+        self.transport.close()
+        self._hang_up()
+
+    def _listen(self, first: Future[Any]) -> None:
+        try:
+            for event in self._stream:
+                if event.HasField("opened") and not first.done():
+                    first.set_result(event.opened)
+        except grpc.RpcError as error:
+            if not first.done():
+                first.set_exception(error)
+
+    def _hang_up(self) -> None:
+        self._stream.cancel()
+        self._channel.close()
+
+
+class Connection:
+    """Calls to whichever node a `Locator` finds. Safe to use from several threads."""
+
+    def __init__(self, locator: Locator, label: str, deadline_seconds: float = 2.0) -> None:
+        self._locator, self._label = locator, label
+        self.deadline_seconds = deadline_seconds
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._paused_until = 0.0
+        self._pause = PAUSE_SECONDS_MIN
+        self._closed = False
+
+    def link(self) -> Link:
+        """The live session, begun anew if the last one ended. Raises `Unavailable` fast."""
+        with self._lock:
+            if self._closed:
+                raise SessionEnded("the client is closed")
+            if self._link is not None and self._link.alive:
+                return self._link
+            if time.monotonic() < self._paused_until:
+                raise Unavailable("the node failed a moment ago and is left alone for a while")
+            self._drop()
+            try:
+                address = self._locator.find()
+                self._link = Link(address, self._label, self.deadline_seconds)
+            except KVStoreError:
+                self._rest()
+                raise
+            self._pause = PAUSE_SECONDS_MIN
+            return self._link
+
+    def call(self, method: Callable[[Link], Callable[..., Any]], request: Any) -> Any:
+        """Make one unary call on the live link; errors come out typed."""
+        link = self.link()
+        try:
+            return method(link)(request, timeout=self.deadline_seconds)
+        except grpc.RpcError as error:
+            raised = raised_by(error, link.address)
+            self._heed(raised, link, getattr(request, "session", link.session))
+            raise raised from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._drop()
+
+    def _heed(self, raised: KVStoreError, link: Link, session: bytes) -> None:
+        """Give up a link that a failure shows to be dead."""
+        over = isinstance(raised, SessionEnded) and session == link.session
+        with self._lock:
+            if self._link is link and (over or isinstance(raised, Unavailable)):
+                self._drop()
+                if not over:
+                    self._rest()
+
+    def _drop(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _rest(self) -> None:
+        self._paused_until = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)

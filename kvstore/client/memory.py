@@ -1,0 +1,126 @@
+"""The caller's tensors as `Memory`: numpy arrays and torch tensors alike, without importing torch.
+
+Anything with `data_ptr()` and `stride()` is a torch tensor on the CPU; anything else must be a
+numpy array. The layout is taken from the tensor's own strides and the axes the caller names, never
+guessed from a shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvstore.errors import Invalid
+from kvstore.layout import SlotLayout
+from kvstore.transfer.protocol import Memory
+
+# Axes of one layer's tensor, by letter: page, head, token, part (K, V), dim. A dense tensor of one
+# sequence has no page axis; a latent (MLA) cache has no part axis.
+PAGED = "phtkd"
+DENSE = "thkd"
+
+
+def memory_of(
+    tensors: Sequence[Any],
+    layout: SlotLayout,
+    dtype: str,
+    axes: str,
+    block_table: npt.ArrayLike | None = None,
+    layer_first: int = 0,
+    head_first: int = 0,
+) -> Memory:
+    """Describe one tensor per layer, all of one shape and stride.
+
+    `axes` names the tensor's axes in order, e.g. `"phtkd"` for (pages, heads, page tokens, K/V,
+    head dim). `block_table` lists the sequence's pages; a dense tensor needs none.
+    Raises `Invalid` naming the axis or tensor that is wrong.
+    """
+    if not tensors:
+        raise Invalid("no tensors: one for each layer is wanted")
+    _check_axes(axes, layout)
+    first = _Facts(tensors[0], "tensors[0]")
+    for i, tensor in enumerate(tensors):
+        facts = _Facts(tensor, f"tensors[{i}]")
+        if (facts.shape, facts.strides, facts.dtype) != (first.shape, first.strides, first.dtype):
+            raise Invalid(f"tensors[{i}] differs from tensors[0] in shape, strides or dtype")
+    if first.dtype != dtype:
+        raise Invalid(f"dtype is {first.dtype}; the namespace stores {dtype}")
+    if len(first.shape) != len(axes):
+        raise Invalid(f"the tensor has shape {first.shape}; axes {axes!r} name {len(axes)}")
+    size = dict(zip(axes, first.shape, strict=True))
+    stride = dict(zip(axes, first.strides, strict=True))
+    _check_sizes(size, stride, layout, first.item_bytes)
+    if head_first + size["h"] > layout.kv_heads:
+        raise Invalid(
+            f"heads {head_first}..{head_first + size['h'] - 1}: the block has {layout.kv_heads}"
+        )
+    paged = "p" in axes
+    if paged and block_table is None:
+        raise Invalid("a paged tensor needs the sequence's block_table")
+    table = np.ascontiguousarray(block_table if paged else [0], dtype=np.int64)
+    return Memory(
+        layer_addresses=np.array([_Facts(t, "").address for t in tensors], dtype=np.uint64),
+        page_stride=stride.get("p", 0),
+        head_stride=stride["h"],
+        token_stride=stride["t"],
+        part_stride=stride.get("k", 0),
+        page_tokens=size["t"],
+        page_count=size.get("p", 1),
+        block_table=table,
+        layer_first=layer_first,
+        head_first=head_first,
+        owners=tuple(tensors),
+    )
+
+
+def heads_of(tensor: Any, axes: str) -> int:
+    """How many heads a tensor holds."""
+    return int(tensor.shape[axes.index("h")])
+
+
+class _Facts:
+    """Address, shape, strides (bytes) and dtype name of a tensor of either kind."""
+
+    def __init__(self, tensor: Any, name: str) -> None:
+        if hasattr(tensor, "data_ptr"):
+            if str(tensor.device) != "cpu":
+                raise Invalid(f"{name} is on {tensor.device}; this release moves CPU tensors")
+            self.item_bytes = int(tensor.element_size())
+            self.address = int(tensor.data_ptr())
+            self.strides = tuple(int(s) * self.item_bytes for s in tensor.stride())
+            self.dtype = str(tensor.dtype).removeprefix("torch.")
+        elif isinstance(tensor, np.ndarray):
+            self.item_bytes = tensor.itemsize
+            self.address = tensor.ctypes.data
+            self.strides = tensor.strides
+            self.dtype = tensor.dtype.name
+        else:
+            kind = type(tensor).__name__
+            raise Invalid(f"{name} is a {kind}; a numpy array or a torch tensor is wanted")
+        self.shape = tuple(int(n) for n in tensor.shape)
+
+
+def _check_axes(axes: str, layout: SlotLayout) -> None:
+    wanted = {"h", "t", "d"} | ({"k"} if layout.parts == 2 else set())
+    if len(set(axes)) != len(axes) or not wanted <= set(axes) <= wanted | {"p"}:
+        names = "p(age) h(ead) t(oken) k(K/V) d(im)"
+        raise Invalid(f"axes {axes!r}: name each of {''.join(sorted(wanted))} once, of {names}")
+
+
+def _check_sizes(
+    size: dict[str, int], stride: dict[str, int], layout: SlotLayout, item_bytes: int
+) -> None:
+    if stride["d"] != item_bytes:
+        raise Invalid(
+            "the head dim is not contiguous  # incorrect: cache.transpose(-1, -2); "
+            "correct: cache.transpose(-1, -2).contiguous()"
+        )
+    if size["d"] * item_bytes != layout.run_bytes:
+        raise Invalid(f"head dim {size['d']}: the namespace has {layout.run_bytes // item_bytes}")
+    if size.get("k", layout.parts) != layout.parts:
+        raise Invalid(f"axis k has {size['k']} entries; K and V make {layout.parts}")
+    if any(n < 1 for n in size.values()):
+        raise Invalid(f"the tensor is empty: {size}")

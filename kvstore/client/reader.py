@@ -1,0 +1,144 @@
+"""Loading blocks into the caller's memory: verified, and layer by layer behind a writer.
+
+`poll` moves whatever has landed since the last time and never waits; `wait` is a loop around it.
+What it reports as loaded has been verified strip by strip, and its slots still held those blocks
+after the last copy. Anything else is a miss: the caller recomputes from there.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvstore.block import Chain, Miss
+from kvstore.client.connection import Connection
+from kvstore.client.opened import Opened
+from kvstore.client.space import Space, starts_of
+from kvstore.errors import Invalid
+from kvstore.layout import Fragment
+from kvstore.transfer.protocol import Memory
+
+POLL_SECONDS = 2e-4  # how often a waiting reader looks for the next layer
+
+
+@dataclass(frozen=True, slots=True)
+class HandOff:
+    """What a decode engine needs to follow a prefill: plain values, to travel with the request."""
+
+    chain: Chain
+    handles: tuple[bytes, ...]  # one a block; empty where the block was sealed already
+
+
+class Reader:
+    """Loads a chain's blocks from `first` on. Close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        space: Space,
+        chain: Chain,
+        memory: Memory,
+        first: int = 0,
+        hand_offs: tuple[bytes, ...] = (),
+        fragment: Fragment | None = None,
+        pin_ms: int = 0,
+    ) -> None:
+        blocks = chain.between(first, len(chain))
+        if not len(blocks):
+            raise Invalid(
+                f"first {first}: the chain has {len(chain)} blocks, none are left to read"
+            )
+        self._space, self._memory = space, memory
+        self._fragment = space.layout.check(fragment or space.layout.whole)
+        self._opened = Opened(connection, space, blocks, hand_offs, pin_ms)
+        self._starts = starts_of(blocks, first)[: self._opened.count]
+        self._tokens = blocks.tokens
+        good = self._opened.vouched()
+        self._damaged = ~good
+        self._end = _leading(good)  # blocks from here on are misses
+        self._layers = np.zeros(self._opened.count, dtype=np.int64)  # loaded of each block
+        self.miss: Miss | None = self._opened.miss if self._end == len(good) else Miss.DAMAGED
+        self.bytes_loaded = 0
+
+    @property
+    def blocks(self) -> int:
+        """Leading blocks wholly loaded."""
+        return _leading(self._layers[: self._end] == self._fragment.layers)
+
+    @property
+    def tokens(self) -> int:
+        """Leading tokens wholly loaded, counted from the reader's first block."""
+        return sum(self._tokens[: self.blocks])
+
+    @property
+    def done(self) -> bool:
+        """Whether no more will come: all loaded, or the rest are misses."""
+        return self.blocks == self._end
+
+    @property
+    def layers(self) -> int:
+        """Leading layers loaded in every block that can still be had."""
+        return int(self._layers[: self._end].min()) if self._end else self._fragment.layers
+
+    def poll(self) -> bool:
+        """Load what has landed since the last poll; True once no more will come."""
+        if self.done:
+            return True
+        transport, layout, slots = (
+            self._opened.link.transport,
+            self._space.layout,
+            self._opened.slots,
+        )
+        rows = np.flatnonzero(self._layers[: self._end] < self._fragment.layers)
+        ready = transport.written(layout, slots.pick(rows), self._fragment)
+        done = self._layers[rows]
+        for first, last in np.unique(np.stack([done, ready], axis=1)[ready > done], axis=0):
+            part = Fragment(
+                self._fragment.layer_first + int(first),
+                int(last - first),
+                self._fragment.head_first,
+                self._fragment.heads,
+            )
+            group = rows[(done == first) & (ready == last)]
+            good = transport.load(
+                layout, slots.pick(group), self._memory, self._starts[group], part
+            )
+            self._layers[group[good]] = last
+            self._give_up(group[~good], Miss.DAMAGED)
+            self._damaged[group[~good]] = True
+            strip_bytes = slots.tokens[group[good]].sum() * layout.token_bytes
+            self.bytes_loaded += int(strip_bytes) * part.layers * part.heads
+        # After the copies: what changed hands meanwhile was not this block, or is not any more.
+        current = transport.current(slots.pick(rows))
+        self._give_up(rows[~current], Miss.EVICTED)
+        return self.done
+
+    def wait(self, timeout_seconds: float, layers: int | None = None) -> bool:
+        """Poll until no more will come, or `layers` layers of all blocks have; False if late."""
+        deadline = time.monotonic() + timeout_seconds
+        while not self.poll() and (layers is None or self.layers < layers):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def close(self) -> None:
+        """Let go of the blocks; those that failed their hash are reported to their owner."""
+        self._opened.close(self._damaged if self._damaged.any() else None)
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _give_up(self, rows: np.ndarray, why: Miss) -> None:
+        if len(rows) and rows.min() < self._end:
+            self._end, self.miss = int(rows.min()), why
+
+
+def _leading(flags: np.ndarray) -> int:
+    """How many leading entries are true."""
+    return int(flags.argmin()) if not flags.all() else len(flags)

@@ -1,0 +1,173 @@
+"""Same host: the node's arena mapped into this process, so a move is one pass over memory.
+
+Reads go through a read-only mapping. The data socket is closed only when no move is under way,
+because its end tells the node that this process can write to the arena no more.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+
+from kvstore.core.lifecycle import State
+from kvstore.errors import SessionEnded, Unavailable
+from kvstore.kernels import strips
+from kvstore.layout import (
+    GENERATION_OFFSET,
+    IDENTITY_OFFSET,
+    STATE_OFFSET,
+    TABLE_OFFSET,
+    Fragment,
+    SlotLayout,
+)
+from kvstore.memory.arena import HELLO, HELLO_MAGIC, Arena
+from kvstore.transfer.protocol import Ints, Mask, Memory, Slots
+
+
+class ShmTransport:
+    """One mapping of one node's arena, tied to one session."""
+
+    name = "shm"
+
+    def __init__(self, path: str, token: bytes, arena_bytes: int, deadline_seconds: float) -> None:
+        self._socket, descriptor = _attach(path, token, arena_bytes, deadline_seconds)
+        self._reading = Arena.map(os.dup(descriptor), arena_bytes, mmap.PROT_READ)
+        both = mmap.PROT_READ | mmap.PROT_WRITE
+        self._writing = Arena.map(descriptor, arena_bytes, both)
+        self._idle = threading.Condition()
+        self._moves = 0
+        self._closed = False
+
+    def store(
+        self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
+    ) -> None:
+        with self._moving():
+            strips.gather(
+                self._writing.bytes,
+                _geometry(layout),
+                _blocks(layout, slots, starts),
+                _pages(memory, fragment),
+                memory.block_table,
+                *_range(fragment),
+            )
+
+    def load(
+        self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
+    ) -> Mask:
+        with self._moving():
+            return strips.scatter(
+                self._reading.bytes,
+                _geometry(layout),
+                _blocks(layout, slots, starts),
+                _pages(memory, fragment),
+                memory.block_table,
+                *_range(fragment),
+            )
+
+    def verify(self, layout: SlotLayout, slots: Slots, fragment: Fragment) -> Mask:
+        with self._moving():
+            blocks = _blocks(layout, slots, np.zeros(len(slots), np.int64))
+            return strips.verify(self._reading.bytes, _geometry(layout), blocks, *_range(fragment))
+
+    def written(self, layout: SlotLayout, slots: Slots, fragment: Fragment) -> Ints:
+        with self._moving():
+            blocks = _blocks(layout, slots, np.zeros(len(slots), np.int64))
+            return strips.written(self._reading.bytes, _geometry(layout), blocks, *_range(fragment))
+
+    def roots(self, layout: SlotLayout, slots: Slots) -> npt.NDArray[np.uint8]:
+        with self._moving():
+            offsets = slots.offsets + IDENTITY_OFFSET
+            return strips.roots(self._reading.bytes, offsets, layout.root_bytes)
+
+    def current(self, slots: Slots) -> Mask:
+        with self._moving():
+            words = self._reading.bytes[: self._reading.size // 8 * 8]
+            generations = words.view(np.uint64)[(slots.offsets + GENERATION_OFFSET) // 8]
+            states = words.view(np.uint32)[(slots.offsets + STATE_OFFSET) // 4]
+        live = (states == State.FILLING) | (states == State.SEALED)
+        return np.asarray((generations == slots.generations) & live)
+
+    def views(self, layout: SlotLayout, slots: Slots) -> list[npt.NDArray[np.uint8]]:
+        with self._moving():
+            shape = (layout.strips, layout.block_tokens, layout.token_bytes)
+            starts = [int(o) + layout.head_bytes for o in slots.offsets]
+            memory, size = self._reading.bytes, layout.payload_bytes
+            return [memory[at : at + size].reshape(shape) for at in starts]
+
+    def close(self) -> None:
+        """Let moves under way finish, then tell the node that we write no more."""
+        with self._idle:
+            self._closed = True
+            self._idle.wait_for(lambda: self._moves == 0)
+        self._writing.close()
+        self._reading.close()  # stays mapped, read-only, while views of it are in use
+        self._socket.close()
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        with self._idle:
+            if self._closed:
+                raise SessionEnded("the session's mapping is closed: open the blocks again")
+            self._moves += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._moves -= 1
+                self._idle.notify_all()
+
+
+def _attach(
+    path: str, token: bytes, arena_bytes: int, deadline_seconds: float
+) -> tuple[socket.socket, int]:
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        peer.settimeout(deadline_seconds)
+        peer.connect(path)
+        peer.sendall(token)
+        said, descriptors, _, _ = socket.recv_fds(peer, HELLO.size, 1)
+    except OSError as error:
+        peer.close()
+        raise Unavailable(f"the node's memory cannot be mapped through {path}: {error}") from error
+    if len(said) != HELLO.size or HELLO.unpack(said) != (HELLO_MAGIC, arena_bytes):
+        for descriptor in descriptors:
+            os.close(descriptor)
+        peer.close()
+        raise Unavailable(f"{path} did not hand out an arena of {arena_bytes} bytes")
+    peer.settimeout(None)
+    return peer, descriptors[0]
+
+
+def _geometry(layout: SlotLayout) -> strips.Geometry:
+    return strips.Geometry(
+        layout.layers, layout.kv_heads, layout.block_tokens, layout.parts, layout.run_bytes
+    )
+
+
+def _blocks(layout: SlotLayout, slots: Slots, starts: Ints) -> strips.Blocks:
+    return strips.Blocks(
+        slots.offsets + layout.head_bytes, slots.offsets + TABLE_OFFSET, slots.tokens, starts
+    )
+
+
+def _pages(memory: Memory, fragment: Fragment) -> strips.Pages:
+    return strips.Pages(
+        memory.addresses(fragment),
+        memory.page_stride,
+        memory.head_stride,
+        memory.token_stride,
+        memory.part_stride,
+        memory.page_tokens,
+        memory.page_count,
+    )
+
+
+def _range(fragment: Fragment) -> tuple[int, int, int, int]:
+    return fragment.layer_first, fragment.layers, fragment.head_first, fragment.heads

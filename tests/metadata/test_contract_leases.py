@@ -1,0 +1,95 @@
+"""What every form promises of leases: their keys end with them, on time, for good."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvstore.metadata import LeaseLost
+
+
+async def test_the_keys_of_a_lease_vanish_when_its_time_is_over(form: Any) -> None:
+    holder, other = form.open(), form.open()
+    lease = await holder.grant(5_000)
+    await holder.put("nodes/a", b"", lease=lease.id)
+    await holder.put("kept", b"")
+    assert (await other.get("nodes/a")).lease == lease.id
+    await form.pass_time(lease.ttl_ms / 1_000 - 1)
+    assert await other.get("nodes/a") is not None
+    await form.pass_time(2)
+    assert await other.get("nodes/a") is None
+    assert [entry.key for entry in (await other.list(""))[0]] == ["kept"]
+
+
+async def test_a_lease_kept_alive_outlives_its_ttl(form: Any) -> None:
+    store = form.open()
+    lease = await store.grant(5_000)
+    await store.put("nodes/a", b"", lease=lease.id)
+    for _ in range(4):
+        await form.pass_time(lease.ttl_ms / 1_000 - 2)
+        await store.keep_alive(lease)
+    assert await store.get("nodes/a") is not None
+
+
+async def test_any_client_may_keep_a_lease_alive(form: Any) -> None:
+    lease = await form.open().grant(5_000)
+    await form.open().keep_alive(lease)
+
+
+async def test_a_lease_that_ended_never_comes_back(form: Any) -> None:
+    store = form.open()
+    lease = await store.grant(5_000)
+    await store.put("nodes/a", b"", lease=lease.id)
+    await form.pass_time(lease.ttl_ms / 1_000 + 1)
+    with pytest.raises(LeaseLost, match=str(lease.id)):
+        await store.keep_alive(lease)
+    with pytest.raises(LeaseLost):
+        await store.put("nodes/a", b"", lease=lease.id)
+    with pytest.raises(LeaseLost):
+        await store.put_if("nodes/a", b"", expected_revision=0, lease=lease.id)
+    assert await store.get("nodes/a") is None
+
+
+async def test_a_key_whose_lease_ended_can_be_made_by_another(form: Any) -> None:
+    store = form.open()
+    lease = await store.grant(5_000)
+    await store.put("leader", b"old", lease=lease.id)
+    assert await store.put_if("leader", b"new", expected_revision=0) is None
+    await form.pass_time(lease.ttl_ms / 1_000 + 1)
+    assert await store.put_if("leader", b"new", expected_revision=0) is not None
+
+
+async def test_a_key_put_again_belongs_to_its_latest_lease_only(form: Any) -> None:
+    store = form.open()
+    first, second = await store.grant(5_000), await store.grant(5_000)
+    await store.put("freed", b"", lease=first.id)
+    await store.put("freed", b"")
+    await store.put("moved", b"", lease=first.id)
+    await store.put("moved", b"", lease=second.id)
+    await store.revoke(first)
+    assert await store.get("freed") is not None
+    assert await store.get("moved") is not None
+    await store.revoke(second)
+    assert await store.get("moved") is None
+
+
+async def test_a_revoked_lease_takes_its_keys_at_once(form: Any) -> None:
+    store = form.open()
+    lease = await store.grant(5_000)
+    await store.put("nodes/a", b"", lease=lease.id)
+    await store.revoke(lease)
+    assert await store.get("nodes/a") is None
+    await store.revoke(lease)  # gone is gone
+    with pytest.raises(LeaseLost):
+        await store.keep_alive(lease)
+
+
+async def test_leases_outlive_the_client_that_asked_for_them(form: Any) -> None:
+    holder, other = form.open(), form.open()
+    lease = await holder.grant(5_000)
+    await holder.put("nodes/a", b"", lease=lease.id)
+    await holder.close()
+    assert await other.get("nodes/a") is not None
+    await form.pass_time(lease.ttl_ms / 1_000 + 1)
+    assert await other.get("nodes/a") is None
