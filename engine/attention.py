@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as functional
 
 from .batch import Batch, Span
-from .cache import PagedKV, K, V
+from .cache import K, PagedKV, V
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def _attend(
     tokens, heads, head_dim = q.shape
     if tokens == 1:
         # Decode: the query heads of one KV head go in as its rows. No mask, and no copy of K or V.
-        packed = q.view(1, k.shape[1], heads // k.shape[1], head_dim)
+        packed = q.reshape(1, k.shape[1], heads // k.shape[1], head_dim)
         one = functional.scaled_dot_product_attention(packed, k, v)
         return one.reshape(1, heads, head_dim)
     many = functional.scaled_dot_product_attention(

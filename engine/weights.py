@@ -80,7 +80,9 @@ def _tensors(folder: Path, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tens
 def _files(folder: Path) -> list[Path]:
     index, single = folder / INDEX, folder / "model.safetensors"
     if index.is_file():
-        return [folder / n for n in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+        return [
+            folder / n for n in sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        ]
     if single.is_file():
         return [single]
     raise BrokenCheckpoint(f"{folder} has neither {single.name} nor {index.name}")
@@ -102,9 +104,7 @@ class _Checkpoint:
 
     def plain(self, names: tuple[str, ...], rows: tuple[int, ...], columns: int) -> Linear:
         """The named projections joined row-wise, without bias."""
-        parts = [
-            self.take(f"{n}.weight", r, columns) for n, r in zip(names, rows, strict=True)
-        ]
+        parts = [self.take(f"{n}.weight", r, columns) for n, r in zip(names, rows, strict=True)]
         return Linear(_joined(parts))
 
     def biased(self, names: tuple[str, ...], rows: tuple[int, ...], columns: int) -> Linear:

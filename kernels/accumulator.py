@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from .memory import I8, I32, I64, U64, instruction, pointer
+from .memory import I32, I64, LANES, U64, emit_prefetch, emit_store, instruction, pointer
 
 SECRET = bytes.fromhex(
     "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f"
@@ -28,7 +28,6 @@ STRIPE = 64
 BLOCK = 1024
 AHEAD = 1024
 """How far before its use a line is asked for: about what memory answers within."""
-LANES = ir.VectorType(I64, 8)
 PRIME32_1 = 0x9E3779B1
 
 
@@ -56,34 +55,17 @@ def scramble(builder: Any, lanes: Any) -> Any:
     return builder.mul(builder.xor(mixed, key(len(SECRET) - STRIPE)), splat(PRIME32_1))
 
 
-def prefetch(builder: Any, address: Any, offset: int) -> Any:
-    """Ask for a line ahead of its use. A line that is not mapped is not an error."""
-    byte, flags = I8.as_pointer(), [ir.Constant(I32, flag) for flag in (0, 3, 1)]
-    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
-    hint = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-    builder.call(hint, [pointer(builder, address, I8, offset), *flags])
-
-
 def emit_block(
     builder: Any, home: Any, source: Any, target: Any = None, stream: bool = False
 ) -> None:
-    """One block from `source` into the lanes at `home`, each stripe also stored at `target`.
-
-    `stream` stores past the cache. The target is a cold slot or page: reading its lines in only to
-    overwrite them would cost a third of the memory traffic, and evict what is of use. It needs a
-    target aligned to 64 bytes, and a `fence` before another thread is told of the bytes.
-    """
+    """One block from `source` into the lanes at `home`, each stripe also stored at `target`."""
     home = pointer(builder, home, LANES)
     state = builder.load(home, align=8)
     for offset in range(0, BLOCK, STRIPE):
-        prefetch(builder, source, offset + AHEAD)
+        emit_prefetch(builder, source, offset + AHEAD)
         data = builder.load(pointer(builder, source, LANES, offset), align=1)
         if target is not None:
-            place = pointer(builder, target, LANES, offset)
-            store = builder.store(data, place, align=STRIPE if stream else 1)
-            if stream:
-                hint = builder.module.add_metadata([ir.Constant(I32, 1)])
-                store.set_metadata("nontemporal", hint)
+            emit_store(builder, data, pointer(builder, target, LANES, offset), stream)
         state = accumulate(builder, state, data, key(offset // 8))
     builder.store(scramble(builder, state), home, align=8)
 

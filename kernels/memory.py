@@ -17,6 +17,7 @@ I8, I32, I64, I128 = (ir.IntType(bits) for bits in (8, 32, 64, 128))
 U64 = types.uint64
 instruction: Any = intrinsic
 """Called from a kernel without the typing context its declaration shows."""
+LANES = ir.VectorType(I64, 8)
 CHUNK = ir.VectorType(I64, 4)
 """What a short copy moves at a time. Half of the shortest usual run (a head of 32 fp16)."""
 
@@ -112,6 +113,48 @@ def copy_chunk(typing: Any, target: Any, source: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(U64, U64), emit
+
+
+def emit_store(builder: Any, value: Any, place: Any, stream: bool) -> None:
+    """Store at a place of any alignment, or past the cache at one aligned to 64 bytes.
+
+    What is written is a cold slot or page. To read its lines in only to overwrite them would cost
+    a third of the memory traffic and evict what is of use. A `fence` must follow before another
+    thread is told of the bytes.
+    """
+    store = builder.store(value, place, align=64 if stream else 1)
+    if stream:
+        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+
+
+@instruction
+def stream_line(typing: Any, target: Any, source: Any) -> Any:
+    """Copy 64 bytes past the cache."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        line = builder.load(pointer(builder, args[1], LANES), align=1)
+        emit_store(builder, line, pointer(builder, args[0], LANES), stream=True)
+        return context.get_dummy_value()
+
+    return types.void(U64, U64), emit
+
+
+def emit_prefetch(builder: Any, address: Any, offset: int, writing: int = 0) -> None:
+    byte, flags = I8.as_pointer(), [ir.Constant(I32, flag) for flag in (writing, 3, 1)]
+    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+    hint = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    builder.call(hint, [pointer(builder, address, I8, offset), *flags])
+
+
+@instruction
+def prefetch(typing: Any, address: Any) -> Any:
+    """Ask for the line ahead of its use. An address that is not mapped is not an error."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        emit_prefetch(builder, args[0], 0)
+        return context.get_dummy_value()
+
+    return types.void(U64), emit
 
 
 @instruction

@@ -17,11 +17,13 @@ import numpy as np
 from numba import njit, types
 
 from .accumulator import BLOCK, absorb_block, copy_block, stream_block
-from .memory import copy_chunk, fence, load_8, load_published, publish, store_8
+from .memory import copy_chunk, fence, load_8, load_published, prefetch, publish, store_8, stream_line
 from .xxh3 import LONG, U, absorb_tail, begin, finish_64, xxh3_64
 from .xxh3_128 import xxh3_128
 
 CHUNK = 32
+import os
+AHEAD_TOKENS = int(os.environ.get("AHEAD","8"))
 
 
 class Slot(NamedTuple):
@@ -59,29 +61,53 @@ def copy_run(target: Any, source: Any, count: Any) -> None:
 
 
 @njit
-def move(lanes: Any, strip: Any, done: Any, n: Any, target: Any, source: Any, count: Any) -> None:
-    """Copy the `count` bytes that follow the strip's first `done`, and fold what that completes.
+def copy_whole(home: Any, target: Any, source: Any) -> None:
+    if target % U(64) == U(0):
+        stream_block(home, source, target)
+    else:
+        copy_block(home, source, target)
 
-    Source or target is the slot, `strip + done`. The last block of n bytes is left unfolded.
+
+@njit
+def move(
+    lanes: Any, strip: Any, done: Any, n: Any, far: Any, count: Any, outward: Any
+) -> None:  # fmt: skip
+    """Move the `count` bytes that follow the strip's first `done`, and fold what that completes.
+
+    Pieces of a block coming in are joined in the room behind the lanes, and leave it as a whole
+    block does. The last block of n bytes is left unfolded.
     """
     home = U(lanes.ctypes.data)
     while count > 0:
-        room = BLOCK - done % BLOCK
-        step = min(room, count)
-        inner = done + step < n
-        if step == BLOCK and inner:
-            if target % U(64) == U(0):
-                stream_block(home, source, target)
+        within = done % BLOCK
+        step = min(BLOCK - within, count)
+        ends = within + step == BLOCK
+        whole = done - within + BLOCK < n
+        near = strip + U(done)
+        block = near - U(within)
+        joint = home + U(64)
+        if outward:
+            if whole and step == BLOCK:
+                copy_whole(home, far, near)
             else:
-                copy_block(home, source, target)
+                if (far | U(step)) % U(64) == U(0):
+                    for line in range(0, step, 64):
+                        stream_line(far + U(line), near + U(line))
+                else:
+                    copy_run(far, near, step)
+                if whole and ends:
+                    absorb_block(home, block)
+        elif not whole:
+            copy_run(near, far, step)
+        elif step == BLOCK:
+            copy_whole(home, near, far)
         else:
-            copy_run(target, source, step)
-            if step == room and inner:
-                absorb_block(home, strip + U(done + step - BLOCK))
+            copy_run(joint + U(within), far, step)
+            if ends:
+                copy_whole(home, block, joint)
         done += step
         count -= step
-        source += U(step)
-        target += U(step)
+        far += U(step)
 
 
 @njit
@@ -103,10 +129,18 @@ def move_strip(
         page = base + U(table[token // steps.page_tokens] * steps.page + place * steps.token)
         count = piece * share if dense else piece
         for i in range(1 if dense else share):
+            ahead = token + i + AHEAD_TOKENS
+            if not (dense or outward) and ahead < start + tokens:
+                soon = base + U(
+                    table[ahead // steps.page_tokens] * steps.page
+                    + ahead % steps.page_tokens * steps.token
+                )
+                for part in range(parts):
+                    for line in range(0, piece, 64):
+                        prefetch(soon + U(part * steps.part + line))
             for part in range(parts):
-                far, near = page + U(i * steps.token + part * steps.part), strip + U(done)
-                source, target = (near, far) if outward else (far, near)
-                move(lanes, strip, done, n, target, source, count)
+                far = page + U(i * steps.token + part * steps.part)
+                move(lanes, strip, done, n, far, count, outward)
                 done += count
         token += share
     if n < LONG:
@@ -135,7 +169,7 @@ def transfer(
     tokens: Any, starts: Any, block_table: Any, outward: Any, good: Any,
 ) -> None:  # fmt: skip
     """Inward: engine to slots, publishing entries. Outward: slots to engine, until one differs."""
-    lanes = np.empty(8, np.uint64)
+    lanes = np.empty(8 + BLOCK // 8, np.uint64)
     for i in range(len(payloads)):
         good[i] = True
         for layer in range(slot.layer_count):

@@ -8,6 +8,7 @@ two prefills of one prompt may differ in bits, and every reader verifies bytes a
 from __future__ import annotations
 
 import enum
+import itertools
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,11 @@ class Chain:
     @property
     def token_count(self) -> int:
         return sum(self.tokens)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Tokens of the sequence up to the end of each block."""
+        return tuple(itertools.accumulate(self.tokens))
 
     def full(self) -> Chain:
         """This chain without its short tail block."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import grpc
@@ -10,6 +11,7 @@ import numpy as np
 from kvstore.block import Chain, Miss
 from kvstore.client.connection import Connection
 from kvstore.client.space import Space, slots_of
+from kvstore.errors import KVStoreError
 from kvstore.transfer.protocol import Mask
 from kvstore.wire.v1 import kv_pb2 as pb
 
@@ -35,6 +37,7 @@ class Opened:
         pin_ms: int,
     ) -> None:
         self._space = space
+        self._connection = connection
         request = pb.OpenRequest(
             namespace=space.digest,
             group=space.group,
@@ -72,15 +75,18 @@ class Opened:
         return good
 
     def close(self, suspects: Mask | None = None) -> None:
-        """Let go of the pins and tell the owner which blocks failed. Does not wait for it."""
+        """Let go of the pins. Waits for the owner only to tell it which blocks failed their hash."""
         if self._closed:
             return
         self._closed = True
-        bad = [] if suspects is None else [self._handles[i] for i in np.flatnonzero(suspects)]
-        request = pb.CloseRequest(
-            session=self.link.session, handles=[h for h in self._handles if h], suspects=bad
-        )
-        if request.handles and self.link.alive:
+        handles = [handle for handle in self._handles if handle]
+        request = pb.CloseRequest(session=self.link.session, handles=handles)
+        if suspects is not None and suspects.any():
+            # The caller may reserve these blocks next: by then the owner must have looked.
+            request.suspects.extend(self._handles[i] for i in np.flatnonzero(suspects))
+            with contextlib.suppress(KVStoreError):
+                self._connection.call(lambda link: link.kv.Close, request)
+        elif handles and self.link.alive:
             # A close that fails costs nothing: the pin ends with its time or the session.
             self.link.kv.Close.future(request, timeout=5.0).add_done_callback(_done)
 

@@ -43,7 +43,7 @@ class Pinned:
         return int(current.argmin()) if not current.all() else len(current)
 
     def close(self) -> None:
-        self._opened.close(self._bad if self._bad.any() else None)
+        self._opened.close(self._bad)
 
     def __enter__(self) -> Pinned:
         return self

@@ -73,6 +73,12 @@ class Reader:
         return sum(self._tokens[: self.blocks])
 
     @property
+    def sealed_tokens(self) -> int:
+        """Of `tokens`, those in blocks that were sealed already when they were opened."""
+        rooted = self._opened.rooted[: self.blocks]
+        return int(self._opened.slots.tokens[: self.blocks][rooted].sum())
+
+    @property
     def done(self) -> bool:
         """Whether no more will come: all loaded, or the rest are misses."""
         return self.blocks == self._end
@@ -126,7 +132,7 @@ class Reader:
 
     def close(self) -> None:
         """Let go of the blocks; those that failed their hash are reported to their owner."""
-        self._opened.close(self._damaged if self._damaged.any() else None)
+        self._opened.close(self._damaged)
 
     def __enter__(self) -> Reader:
         return self

@@ -48,7 +48,8 @@ class Bell:
     async def heard(self, seconds: float) -> None:
         """Return when it rings, or after `seconds`."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._rung.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._rung.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,9 @@ class Worker:
         answer: Future[T] = Future()
         self._inbox.put(Call(act, answer, time.monotonic() + self._busy_s))
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(answer), self._busy_s + GRACE_S)
+            # Not wait_for: in Python 3.11 it loses a cancel that meets the answer.
+            async with asyncio.timeout(self._busy_s + GRACE_S):
+                return await asyncio.wrap_future(answer)
         except TimeoutError:
             raise Unavailable(
                 f"{self._name} did not answer within {self._busy_s + GRACE_S} s; a change may or "

@@ -15,7 +15,8 @@ from kvstore.errors import Invalid
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import BLOCK_TOKENS_MAX, HASH_BYTES, NAME_BYTES_MAX, RPC_KEYS_MAX
 from kvstore.node.namespaces import Namespaces
-from kvstore.node.sessions import Session, Sessions
+from kvstore.node.sessions import Session as NodeSession  # KVService.Session is a call
+from kvstore.node.sessions import Sessions
 from kvstore.node.store import Opened, Store
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import tenant_of
@@ -189,8 +190,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         opened = self.store.open(session, hashes_of(request.hashes), (), request.pin_ms)
         reply = pb.PinReply()
         for one in opened:
-            hit = isinstance(one, Opened)
-            reply.outcomes.append(pb.HIT if hit else OUTCOME[one])
+            reply.outcomes.append(pb.HIT if isinstance(one, Opened) else OUTCOME[one])
             reply.handles.append(one.handle if isinstance(one, Opened) else b"")
         return reply
 
@@ -206,7 +206,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         self.store.unpin(session, _counted(request.handles, "handles"))
         return pb.UnpinReply()
 
-    def session(self, token: bytes, context: Context) -> Session:
+    def session(self, token: bytes, context: Context) -> NodeSession:
         """The caller's session. A token of another tenant's is as unknown as any."""
         return self.sessions.find(token, tenant_of(context))
 

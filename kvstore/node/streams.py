@@ -33,7 +33,7 @@ _POLL_SECONDS = 0.002
 class Incoming:
     """The next part of a Put or Write stream, checked for size."""
 
-    def __init__(self, stream: AsyncIterator[pb.PutRequest] | AsyncIterator[pb.WriteRequest]):
+    def __init__(self, stream: AsyncIterator[pb.PutRequest | pb.WriteRequest]):
         self._stream = stream
 
     async def part(self) -> pb.PutRequest | pb.WriteRequest | None:

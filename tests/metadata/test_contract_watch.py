@@ -158,6 +158,23 @@ async def test_a_cancelled_watch_leaves_the_store_usable(form: Any) -> None:
     assert await store.put("k/a", b"") >= 1
 
 
+async def test_a_watch_stops_when_cancelled_at_any_moment(form: Any) -> None:
+    store, writer = form.open(), form.open()
+
+    async def follow() -> None:
+        async with contextlib.aclosing(store.watch("k/", 0)) as watch:
+            async for _ in watch:
+                pass
+
+    for number in range(30):
+        following = asyncio.create_task(follow())
+        await asyncio.wait({asyncio.create_task(writer.put("k/a", b""))})
+        await asyncio.sleep(number / 10_000)
+        following.cancel()
+        done, _ = await asyncio.wait({following}, timeout=5)
+        assert done and following.cancelled()
+
+
 async def test_a_prefix_that_no_key_could_have_is_refused(form: Any) -> None:
     store = form.open()
     with pytest.raises(BadKey):

@@ -1,0 +1,171 @@
+"""The engine's loop: add requests, step, and get tokens; greedy, one thread, no surprises.
+
+A sequence's state moves only after its forward pass, so a step that an exception cuts short can be
+run again: it rewrites the same KV into the same pages. Pages go back on every way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Chunks
+from dataclasses import dataclass
+from pathlib import Path
+
+from .batch import Batch, Span
+from .cache import PagedKV
+from .hooks import KVHooks, NoHooks
+from .model import Model
+from .scheduler import Limits, Scheduler
+from .sequence import Chunk, Finish, Request, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """A token was produced: the index-th (from 0) of the request's output."""
+
+    request_id: str
+    index: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishEvent:
+    """A request is done. cached_tokens of its prompt came from the pool."""
+
+    request_id: str
+    reason: Finish
+    output: tuple[int, ...]
+    cached_tokens: int
+
+
+Event = TokenEvent | FinishEvent
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How much an engine holds and computes at a time."""
+
+    pages: int = 512
+    page_tokens: int = 64
+    max_batch_tokens: int = 512
+    max_running: int = 64
+
+
+class EngineCore:
+    """Model, cache and scheduler. Not thread-safe: one thread calls everything here."""
+
+    def __init__(
+        self,
+        model: Model,
+        settings: EngineSettings | None = None,
+        hooks: KVHooks | None = None,
+    ) -> None:
+        chosen = settings or EngineSettings()
+        self.model = model
+        self.hooks: KVHooks = hooks or NoHooks()
+        self.cache = PagedKV(model.config, chosen.pages, chosen.page_tokens)
+        self.scheduler = Scheduler(
+            Limits(
+                max_batch_tokens=chosen.max_batch_tokens,
+                max_running=chosen.max_running,
+                max_request_tokens=min(
+                    model.config.max_positions, chosen.pages * chosen.page_tokens
+                ),
+                vocab_size=model.config.vocab_size,
+            )
+        )
+        self._events: list[Event] = []
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        settings: EngineSettings | None = None,
+        hooks: KVHooks | None = None,
+    ) -> EngineCore:
+        """An engine for a local Hugging Face folder."""
+        return cls(Model.load(folder), settings, hooks)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing runs."""
+        return not self.scheduler.waiting and not self.scheduler.running
+
+    def add(self, request: Request) -> Sequence:
+        """Queue a request; it is admitted in a later step. Raises `BadRequest` if it cannot run."""
+        return self.scheduler.add(request)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request now, its pages freed; False where there is none of this id. No event."""
+        sequence = self.scheduler.find(request_id)
+        if sequence is None:
+            return False
+        sequence.finish = Finish.ABORT
+        self._retire(sequence)
+        return True
+
+    def step(self) -> list[Event]:
+        """Admit whom there are pages for, compute one batch, and say what came of it."""
+        self._retire_finished()  # left over only where a hook raised in the step before
+        self._admit()
+        chunks = self.scheduler.plan()
+        if chunks:
+            self._compute(chunks)
+            self.hooks.chunk_done(chunks)
+            self._retire_finished()
+        events, self._events = self._events, []
+        return events
+
+    def _admit(self) -> None:
+        while (sequence := self.scheduler.next_in_line()) is not None:
+            table = self.cache.allocate(sequence.id, sequence.request.length)
+            if table is None:
+                return
+            sequence.block_table = table
+            self.scheduler.enter(sequence)
+            # Entered before the hook runs: should it raise, the prompt is simply computed here.
+            found = self.hooks.admitted(sequence)
+            sequence.cached_tokens = max(0, min(found, sequence.prompt_len - 1))
+            sequence.computed_tokens = sequence.cached_tokens
+
+    def _compute(self, chunks: Chunks[Chunk]) -> None:
+        spans = [Span(c.tokens, c.start, c.sequence.block_table, c.last) for c in chunks]
+        self.hooks.chunk_started(chunks)
+        logits = self.model.forward(
+            Batch(spans, self.cache.page_tokens),
+            self.cache,
+            on_layer=lambda layer: self.hooks.layer_done(layer, chunks),
+            before_layer=lambda layer: self.hooks.layer_starting(layer, chunks),
+        )
+        sampled = iter(logits.argmax(-1).tolist())
+        for chunk in chunks:
+            chunk.sequence.computed_tokens = chunk.end
+            if chunk.last:
+                self._take(chunk.sequence, int(next(sampled)))
+
+    def _take(self, sequence: Sequence, token: int) -> None:
+        sequence.append(token)
+        index = len(sequence.tokens) - sequence.prompt_len - 1
+        self._events.append(TokenEvent(sequence.id, index, token))
+
+    def _retire_finished(self) -> None:
+        for sequence in [one for one in self.scheduler.running.values() if one.finish]:
+            assert sequence.finish is not None
+            self._events.append(
+                FinishEvent(
+                    sequence.id,
+                    sequence.finish,
+                    tuple(sequence.output),
+                    sequence.cached_tokens,
+                )
+            )
+            self._retire(sequence)
+
+    def _retire(self, sequence: Sequence) -> None:
+        admitted = sequence.id in self.scheduler.running
+        self.scheduler.remove(sequence)
+        if not admitted:
+            return
+        try:
+            self.hooks.finished(sequence)
+        finally:
+            self.cache.release(sequence.id)

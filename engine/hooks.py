@@ -1,0 +1,69 @@
+"""Where a KV pool meets the engine: what it is told, when, and what it may do then.
+
+All hooks run on the engine's thread, inside `EngineCore.step` or `abort`; the step waits for them.
+In order, for one sequence:
+
+    admitted       it has its pages; the pool may fill the first ones
+    chunk_started  a step is about to compute tokens [start, end) of some sequences
+    layer_starting that step is about to write and read a layer's pages (layer-wise loads end here)
+    layer_done     K and V of a layer are written for all of the step's tokens, and final
+    chunk_done     the step is over; computed_tokens and tokens have moved on
+    finished       it ends, by its last token or by abort; its pages are released right after
+
+A sequence aborted while it waits never had pages, so no hook hears of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Chunks
+from typing import Protocol
+
+from .sequence import Chunk, Sequence
+
+
+class KVHooks(Protocol):
+    """What the engine calls. An exception passes through `step`, which may then be called again."""
+
+    def admitted(self, sequence: Sequence) -> int:
+        """How many leading prompt tokens have their KV in the sequence's pages now, 0 if none.
+
+        Any number will do, not only whole pages. The engine takes at most prompt_len - 1, since
+        the last prompt token is computed for its logits.
+        """
+
+    def chunk_started(self, chunks: Chunks[Chunk]) -> None:
+        """The step computes these; no page has been touched."""
+
+    def layer_starting(self, layer: int, chunks: Chunks[Chunk]) -> None:
+        """The step touches the pages of `layer` after this returns, and not before."""
+
+    def layer_done(self, layer: int, chunks: Chunks[Chunk]) -> None:
+        """KV of `layer` for these chunks is in the pages. Attention of the layer comes next."""
+
+    def chunk_done(self, chunks: Chunks[Chunk]) -> None:
+        """KV of all layers for these chunks is in the pages, and computed_tokens counts it."""
+
+    def finished(self, sequence: Sequence) -> None:
+        """The sequence ends; its pages hold computed_tokens tokens until this returns."""
+
+
+class NoHooks:
+    """An engine with no pool. Subclass it to hear of some events only."""
+
+    def admitted(self, sequence: Sequence) -> int:
+        return 0
+
+    def chunk_started(self, chunks: Chunks[Chunk]) -> None:
+        pass
+
+    def layer_starting(self, layer: int, chunks: Chunks[Chunk]) -> None:
+        pass
+
+    def layer_done(self, layer: int, chunks: Chunks[Chunk]) -> None:
+        pass
+
+    def chunk_done(self, chunks: Chunks[Chunk]) -> None:
+        pass
+
+    def finished(self, sequence: Sequence) -> None:
+        pass

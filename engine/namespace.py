@@ -1,0 +1,44 @@
+"""The namespace of a local model: which facts of its folder decide the bytes of its KV.
+
+The weights are named by their own digest, not by the folder's name, so that two hosts with copies
+of one checkpoint share blocks and two checkpoints under one name never do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from blake3 import blake3
+
+from kvstore.spec import KVGroup, KVSpec
+
+from .config import ModelConfig
+
+
+def spec_of(folder: str | Path, block_tokens: int = 64) -> KVSpec:
+    """The KVSpec of a Hugging Face folder, its weights hashed. Reads every byte of them once."""
+    config = ModelConfig.load(folder)
+    group = KVGroup(
+        layers=tuple(range(config.layers)),
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        block_tokens=block_tokens,
+    )
+    return KVSpec(
+        model=config.architecture,
+        revision=f"blake3:{weights_digest(folder)}",
+        dtype=config.dtype,
+        groups=(group,),
+        rope=asdict(config.rope),
+    )
+
+
+def weights_digest(folder: str | Path) -> str:
+    """Hex digest over config.json and every safetensors file, by name."""
+    whole = blake3()
+    for path in sorted(Path(folder).glob("*.safetensors")) + [Path(folder) / "config.json"]:
+        part = blake3(max_threads=blake3.AUTO)
+        part.update_mmap(path)
+        whole.update(path.name.encode() + b"\0" + part.digest())
+    return whole.hexdigest()

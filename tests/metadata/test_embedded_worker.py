@@ -1,0 +1,91 @@
+"""The store's one thread: polls for watchers only, refuses what it cannot hold, answers all."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from kvstore.errors import Unavailable
+from kvstore.metadata import StoreClosed, change_log, ledger, open_metadata, worker
+
+
+async def test_nobody_polls_while_nobody_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    look = worker.Worker._look
+
+    def counted(self: worker.Worker, book: ledger.Ledger) -> None:
+        nonlocal looks
+        looks += 1
+        look(self, book)
+
+    monkeypatch.setattr(worker.Worker, "_look", counted)
+    store = open_metadata(str(tmp_path / "metadata.db"))
+    await store.put("k", b"")
+    await asyncio.sleep(0.1)
+    assert looks == 0
+    watches = [store.watch("k", 0) for _ in range(5)]
+    for watch in watches:
+        await anext(watch)
+    looks = 0
+    await asyncio.sleep(0.2)
+    assert 0 < looks <= 60  # one poller for all five: 200 / 5 ms, with room for loaded machines
+    for watch in watches:
+        await watch.aclose()
+    await asyncio.sleep(0.02)
+    looks = 0
+    await asyncio.sleep(0.1)
+    assert looks <= 1
+    await store.close()
+
+
+async def test_a_watch_with_nothing_to_see_does_not_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    changes = ledger.Ledger.changes
+
+    def counted(self: ledger.Ledger, prefix: bytes, cursor: int) -> change_log.Page:
+        nonlocal looks
+        looks += 1
+        return changes(self, prefix, cursor)
+
+    monkeypatch.setattr(ledger.Ledger, "changes", counted)
+    store = open_metadata(str(tmp_path / "metadata.db"))
+    watch = store.watch("k", 0)
+    await store.put("k", b"")
+    await anext(watch)
+    waiting = asyncio.create_task(anext(watch))
+    await asyncio.sleep(0.3)
+    assert looks <= 5  # one for the put, one to find no more, some for late rings
+    await store.put("k", b"")
+    assert (await waiting).revision == 2
+    await store.close()
+
+
+async def test_too_many_waiting_calls_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "CALLS_MAX", 3)
+    store = open_metadata(str(tmp_path / "metadata.db"))
+    answers = await asyncio.gather(
+        *(store.put("k", b"") for _ in range(50)), return_exceptions=True
+    )
+    refused = [answer for answer in answers if isinstance(answer, Unavailable)]
+    assert len(refused) >= 40 and all(answer.retry_after_ms for answer in refused)
+    assert await store.get("k") is not None
+    await store.close()
+
+
+async def test_calls_under_way_when_it_closes_are_all_answered(tmp_path: Path) -> None:
+    store = open_metadata(str(tmp_path / "metadata.db"))
+    calls = [asyncio.create_task(store.put("k", b"")) for _ in range(20)]
+    await asyncio.sleep(0)
+    await store.close()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(answer, int | StoreClosed) for answer in answers)
+    assert not [t for t in threading.enumerate() if t.name == f"metadata {tmp_path}/metadata.db"]
