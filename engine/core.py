@@ -116,6 +116,8 @@ class EngineCore:
         return events
 
     def _admit(self) -> None:
+        for loading in [one for one in self.scheduler.running.values() if one.loading]:
+            self._ask(loading)
         while (sequence := self.scheduler.next_in_line()) is not None:
             table = self.cache.allocate(sequence.id, sequence.request.length)
             if table is None:
@@ -123,9 +125,16 @@ class EngineCore:
             sequence.block_table = table
             self.scheduler.enter(sequence)
             # Entered before the hook runs: should it raise, the prompt is simply computed here.
-            found = self.hooks.admitted(sequence)
-            sequence.cached_tokens = max(0, min(found, sequence.prompt_len - 1))
-            sequence.computed_tokens = sequence.cached_tokens
+            self._ask(sequence)
+
+    def _ask(self, sequence: Sequence) -> None:
+        sequence.loading = False
+        found = self.hooks.admitted(sequence)
+        if found is None:
+            sequence.loading = True
+            return
+        sequence.cached_tokens = max(0, min(found, sequence.prompt_len - 1))
+        sequence.computed_tokens = sequence.cached_tokens
 
     def _compute(self, chunks: Chunks[Chunk]) -> None:
         spans = [Span(c.tokens, c.start, c.sequence.block_table, c.last) for c in chunks]

@@ -3,7 +3,7 @@
 All hooks run on the engine's thread, inside `EngineCore.step` or `abort`; the step waits for them.
 In order, for one sequence:
 
-    admitted       it has its pages; the pool may fill the first ones
+    admitted       it has its pages; the pool may fill the first ones, over several steps
     chunk_started  a step is about to compute tokens [start, end) of some sequences
     layer_starting that step is about to write and read a layer's pages (layer-wise loads end here)
     layer_done     K and V of a layer are written for all of the step's tokens, and final
@@ -24,8 +24,10 @@ from .sequence import Chunk, Sequence
 class KVHooks(Protocol):
     """What the engine calls. An exception passes through `step`, which may then be called again."""
 
-    def admitted(self, sequence: Sequence) -> int:
+    def admitted(self, sequence: Sequence) -> int | None:
         """How many leading prompt tokens have their KV in the sequence's pages now, 0 if none.
+
+        None while they are still landing: the others go on, and it is asked again next step.
 
         Any number will do, not only whole pages. The engine takes at most prompt_len - 1, since
         the last prompt token is computed for its logits.
@@ -50,7 +52,7 @@ class KVHooks(Protocol):
 class NoHooks:
     """An engine with no pool. Subclass it to hear of some events only."""
 
-    def admitted(self, sequence: Sequence) -> int:
+    def admitted(self, sequence: Sequence) -> int | None:
         return 0
 
     def chunk_started(self, chunks: Chunks[Chunk]) -> None:

@@ -169,7 +169,11 @@ class Pool(NoHooks):
             use.reader.close()
         if use.writer is not None:
             use.writer.abort()  # whatever a cut-short prompt left unsealed
-        if use.enabled and sequence.finish is not Finish.ABORT and sequence.request.max_new_tokens > 1:
+        if (
+            use.enabled
+            and sequence.finish is not Finish.ABORT
+            and sequence.request.max_new_tokens > 1
+        ):
             use.published_blocks += self._try(lambda: self._publish_reply(sequence)) or 0
 
     def _publish_reply(self, sequence: Sequence) -> int:

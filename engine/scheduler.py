@@ -36,8 +36,11 @@ class Limits:
 
 
 def plan(running: Iterable[Sequence], max_batch_tokens: int) -> list[Chunk]:
-    """The next step's chunks: each decoding sequence's token, then prefill by age. Pure."""
-    sequences = list(running)
+    """The next step's chunks: each decoding sequence's token, then prefill by age. Pure.
+
+    A sequence whose prefix is still landing sits the step out.
+    """
+    sequences = [one for one in running if not one.loading]
     # A prompt's very last token alone is a decode in all but name: it is cheap and yields a token.
     decoding = [one for one in sequences if one.remaining == 1]
     prefilling = [one for one in sequences if one.remaining > 1]

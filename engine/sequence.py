@@ -58,6 +58,7 @@ class Sequence:
     cached_tokens: int = 0  # of computed_tokens, those that `admitted` found in the pool
     block_table: BlockTable = field(default_factory=lambda: NO_PAGES)
     finish: Finish | None = None
+    loading: bool = False  # its prefix is still landing in its pages: no step may run it
 
     def __post_init__(self) -> None:
         if not self.tokens:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
+from numba.core import cgutils as untyped_cgutils
 
-from .memory import I32, I64, LANES, U64, emit_prefetch, emit_store, instruction, pointer
+from .memory import I32, I64, LANES, U64, emit_prefetch, emit_store, instruction, pointer, types
 
 SECRET = bytes.fromhex(
     "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f"
@@ -24,6 +23,7 @@ SECRET = bytes.fromhex(
     "eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e"
     "2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
 )
+cgutils: Any = untyped_cgutils
 STRIPE = 64
 BLOCK = 1024
 AHEAD = 1024

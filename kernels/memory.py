@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 from llvmlite import ir
-from numba import types
 from numba.extending import intrinsic
 
 I8, I32, I64, I128 = (ir.IntType(bits) for bits in (8, 32, 64, 128))
+types: Any = numba.types
 U64 = types.uint64
 instruction: Any = intrinsic
 """Called from a kernel without the typing context its declaration shows."""

@@ -23,6 +23,7 @@ from .bounds import (
     integers,
     within,
 )
+from .strip_move import Slot, Steps
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class Pages:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
     @property
-    def steps(self) -> strip_loops.Steps:
-        return strip_loops.Steps(
+    def steps(self) -> Steps:
+        return Steps(
             self.page_stride,
             self.head_stride,
             self.token_stride,
@@ -165,10 +166,10 @@ def roots(arena: NDArray[np.uint8], offsets: NDArray[np.int64], size: int) -> ND
     return words.astype(">u8").view(np.uint8)
 
 
-def _slot(geometry: Geometry, span: tuple[int, int, int, int]) -> strip_loops.Slot:
+def _slot(geometry: Geometry, span: tuple[int, int, int, int]) -> Slot:
     check_ranges(geometry, *span)
     g = geometry
-    return strip_loops.Slot(g.kv_heads, g.strip_stride, g.parts, g.run_bytes, *span)
+    return Slot(g.kv_heads, g.strip_stride, g.parts, g.run_bytes, *span)
 
 
 def _transfer(

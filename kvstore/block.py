@@ -21,6 +21,7 @@ from kvstore.errors import Invalid
 from kvstore.limits import HASH_BYTES
 
 _COUNT = struct.Struct("<I")
+_TOKEN_MAX = 2**32 - 1
 
 
 class Miss(enum.StrEnum):
@@ -88,10 +89,15 @@ def chain(
     """
     if len(namespace) != HASH_BYTES:
         raise Invalid(f"namespace is {len(namespace)} bytes; a digest has {HASH_BYTES}")
-    ids = np.ascontiguousarray(tokens, dtype="<u4")
+    if block_tokens < 1:
+        raise Invalid(f"block_tokens is {block_tokens}; a block has at least one token")
+    ids = np.asarray(tokens)
     if ids.ndim != 1:
         raise Invalid(f"tokens has shape {ids.shape}; one row of token ids is wanted")
-    raw = ids.tobytes()
+    # A cast would wrap: two prompts must not come to share a hash.
+    if len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() > _TOKEN_MAX):
+        raise Invalid(f"tokens must be whole numbers from 0 to {_TOKEN_MAX}")
+    raw = ids.astype("<u4").tobytes()
     parent = _COUNT.pack(group).ljust(HASH_BYTES, b"\0")
     hashes, counts = [], []
     for index, start in enumerate(range(0, len(ids), block_tokens)):

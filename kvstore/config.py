@@ -9,6 +9,7 @@ import os
 import re
 import uuid
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 from kvstore.errors import ConfigError
@@ -23,7 +24,7 @@ def parse_bytes(key: str, text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", text.strip())
     if not match or match[2].lower() not in _UNITS:
         raise ConfigError(f"{key} = {text!r}: write a size like 512MiB or 8GiB")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    return int(Decimal(match[1]) * _UNITS[match[2].lower()])  # a float would lose bytes
 
 
 def state_dir() -> Path:

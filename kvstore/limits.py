@@ -24,6 +24,7 @@ STRIPS_MAX = 65_536  # layers x KV heads of one block
 BLOCK_BYTES_MAX = 1 * GiB
 LAYERS_MAX = 4_096
 GROUPS_MAX = 64
+ROPE_FACTS_MAX = 64  # settings of the position encoding named in one spec
 NAME_BYTES_MAX = 1_024  # model id, revision, tenant, session label
 
 SESSIONS_MAX = 256  # open sessions a node serves at once

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -21,6 +22,7 @@ from kvstore.limits import (
     GROUPS_MAX,
     LAYERS_MAX,
     NAME_BYTES_MAX,
+    ROPE_FACTS_MAX,
     STRIP_BYTES_MAX,
     STRIPS_MAX,
 )
@@ -82,10 +84,16 @@ class KVSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(self.groups))
         object.__setattr__(self, "rope", dict(sorted(self.rope.items())))
-        for name in ("model", "revision"):
-            text = getattr(self, name)
-            if not text or len(text.encode()) > NAME_BYTES_MAX:
-                raise Invalid(f"{name} must be 1 to {NAME_BYTES_MAX} bytes, not {len(text)}")
+        _text("model", self.model, 1)
+        _text("revision", self.revision, 1)
+        _text("draft_model", self.draft_model, 0)
+        _within("facts in rope", len(self.rope), 0, ROPE_FACTS_MAX)
+        for fact, value in self.rope.items():
+            _text("a name in rope", fact, 1)
+            if isinstance(value, str):
+                _text(f"rope.{fact}", value, 0)
+            elif type(value) not in (int, float) or not math.isfinite(value):
+                raise Invalid(f"rope.{fact} must be text or a finite number, not {value!r}")
         if self.dtype not in ITEM_BYTES:
             raise Invalid(f"dtype {self.dtype!r} is not one of {', '.join(ITEM_BYTES)}")
         _within("groups", len(self.groups), 1, GROUPS_MAX)
@@ -109,7 +117,7 @@ class KVSpec:
 
     def canonical(self) -> str:
         """The one JSON text of this spec: keys sorted, no blanks."""
-        return json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return _json(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values; `of_dict` reads them back."""
@@ -127,7 +135,7 @@ class KVSpec:
         """Read a canonical JSON spec; raises `Invalid` naming the field that is wrong."""
         try:
             raw = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Invalid(f"the spec is not JSON: {error}") from error
         return cls.of_dict(raw)
 
@@ -146,16 +154,29 @@ class KVSpec:
 def difference(stored: KVSpec, given: KVSpec) -> str | None:
     """The first field in which two specs differ, with both values, or None when they agree."""
     for name in ("model", "revision", "dtype", "rope", "codec", "draft_model", "hash_version"):
-        if getattr(stored, name) != getattr(given, name):
-            return f"{name} is {getattr(stored, name)!r} there and {getattr(given, name)!r} here"
+        a, b = getattr(stored, name), getattr(given, name)
+        if _json(a) != _json(b):  # as the digest sees them: 1 and 1.0 are two
+            return f"{name} is {a!r} there and {b!r} here"
     if len(stored.groups) != len(given.groups):
         return f"there are {len(stored.groups)} groups there and {len(given.groups)} here"
     for index, (theirs, ours) in enumerate(zip(stored.groups, given.groups, strict=True)):
         for item in fields(KVGroup):
             a, b = getattr(theirs, item.name), getattr(ours, item.name)
-            if a != b:
+            if _json(a) != _json(b):
                 return f"groups[{index}].{item.name} is {a!r} there and {b!r} here"
     return None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def _text(name: str, text: str, low: int) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise Invalid(f"{name} is not Unicode text: {error}") from error
+    _within(f"bytes of {name}", size, low, NAME_BYTES_MAX)
 
 
 def _within(name: str, value: int, low: int, high: int) -> None:
@@ -183,7 +204,7 @@ def _checked(where: str, raw: Any, kind: type) -> dict[str, Any]:
         kinds = _KINDS[str(known[name].type)]
         if not isinstance(value, kinds) or isinstance(value, bool):
             raise Invalid(f"{where}.{name} must be {kinds[0].__name__}, not {value!r}")
-        if name == "layers" and not all(type(layer) is int for layer in value):
+        if name == "layers" and not all(type(layer) is int for layer in raw[name]):
             raise Invalid(f"{where}.layers must hold whole numbers, not {value!r}")
     required = {"model", "revision", "dtype", "groups", "layers", "kv_heads", "head_dim"}
     for name in known.keys() & required - raw.keys():

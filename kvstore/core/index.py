@@ -10,8 +10,8 @@ parent is always younger than its children and eviction from the old end takes l
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterator, Sequence
 
 from kvstore.block import Miss
 from kvstore.core.lifecycle import Owner, Slot, State
@@ -105,16 +105,28 @@ class Index:
             if key in self._recency:
                 self._recency.move_to_end(key)
 
-    def coldest(self) -> Iterable[Slot]:
-        """Blocks nobody holds, in the order to evict them: unlisted first, then old leaves."""
-        for key in self._unlisted:
-            if not self._slots[key].held:
-                yield self._slots[key]
+    def coldest(self, owner: Owner | None = None, spared: Collection[bytes] = ()) -> Iterator[Slot]:
+        """Blocks to evict, in order: unlisted first, then leaves, least recent first.
+
+        Each is what comes first once those before it are gone, so a caller can choose all it needs
+        before it drops any. With an owner, only that owner's. A held or spared block stays, and
+        so do the blocks before it: evicting those would make it unreachable.
+        """
+
+        def stays(slot: Slot) -> bool:
+            other = owner is not None and slot.owner != owner
+            return slot.held or other or slot.key in spared
+
+        yield from (one for key in self._unlisted if not stays(one := self._slots[key]))
+        passed: set[bytes] = set()  # older than the one looked at, and not chosen when it was met
+        gone: Counter[bytes] = Counter()  # chosen children by parent
         for key in self._recency:
-            slot = self._slots[key]
-            # A held descendant keeps its ancestors: evicting them would make it unreachable.
-            if not slot.held and not slot.children:
+            slot: Slot | None = self._slots[key]
+            while slot is not None and not stays(slot) and gone[slot.key] == len(slot.children):
                 yield slot
+                gone[slot.parent] += 1
+                slot = self._slots[slot.parent] if slot.parent in passed else None
+            passed.add(key)
 
     def recent(self) -> Iterator[Slot]:
         """Held blocks, most recently used first, unlisted ones last."""
@@ -151,9 +163,8 @@ class Index:
         return counts
 
     def _list(self, slot: Slot) -> None:
-        for one in reversed(
-            [slot, *self._behind(slot)]
-        ):  # deepest first: a parent must be younger than its children
+        # Deepest first: a parent must be younger than its children.
+        for one in reversed([slot, *self._behind(slot)]):
             one.listed = True
             self._unlisted.pop(one.key, None)
             self._recency[one.key] = None

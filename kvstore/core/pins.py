@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from kvstore.core.lifecycle import Slot, State
 
+STALE_MAX = 1_024  # ends that no longer count may wait on the heap, and as many as there are pins
+
 
 @dataclass(eq=False, slots=True)
 class Pin:
@@ -53,6 +55,7 @@ class Pins:
         """Move a pin's end. The old heap entry stays and is passed over when it comes up."""
         pin.expires = expires
         heapq.heappush(self._by_expiry, (expires, pin.serial))
+        self._sweep()
 
     def unpin(self, pin: Pin) -> Slot:
         """End a pin; the slot may now be free of holds."""
@@ -62,6 +65,7 @@ class Pins:
         if not serials:
             del self._of_session[pin.session]
         pin.slot.pins -= 1
+        self._sweep()
         return pin.slot
 
     def of_session(self, session: int) -> list[Pin]:
@@ -81,7 +85,16 @@ class Pins:
             assert pin.serial == serial and serial in self._of_session[pin.session]
             assert pin.generation == pin.slot.generation, "a pinned slot changed hands"
             held[id(pin.slot)] = held.get(id(pin.slot), 0) + 1
-            assert pin.slot.pins >= held[id(pin.slot)], "a slot counts fewer pins than it has"
+        for pin in self._pins.values():
+            assert pin.slot.pins == held[id(pin.slot)], "a slot miscounts its pins"
         assert sum(map(len, self._of_session.values())) == len(self._pins)
-        waiting = {serial for _, serial in self._by_expiry}
-        assert self._pins.keys() <= waiting, "a pin that never expires"
+        waiting = set(self._by_expiry)
+        ends = {(pin.expires, serial) for serial, pin in self._pins.items()}
+        assert ends <= waiting, "a pin that does not expire when it should"
+        assert len(self._by_expiry) <= 2 * len(self._pins) + STALE_MAX, "stale ends pile up"
+
+    def _sweep(self) -> None:
+        """Forget the ends of closed and renewed pins once they outnumber those that count."""
+        if len(self._by_expiry) > 2 * len(self._pins) + STALE_MAX:
+            self._by_expiry = [(pin.expires, pin.serial) for pin in self._pins.values()]
+            heapq.heapify(self._by_expiry)

@@ -39,11 +39,7 @@ class Slabs:
 
     def take(self, owner: Owner, slot_bytes: int) -> Slot | None:
         """A free slot of the owner's, of a newly cut slab if need be; None when there is none."""
-        if slot_bytes > self.slab_bytes:
-            raise Invalid(
-                f"a slot of {slot_bytes} bytes is larger than a slab of {self.slab_bytes}: "
-                "start the node with a larger --slab"
-            )
+        self._check_fits(slot_bytes)
         free = self._free.setdefault(owner, [])
         if not free:
             if not self._empty:
@@ -71,10 +67,22 @@ class Slabs:
 
     def at(self, offset: int) -> Slot | None:
         """The slot whose head stands at an offset of the arena."""
-        slab = self._slabs[offset // self.slab_bytes] if offset < self.capacity_bytes else None
-        if slab is None or not slab.slots or (offset - slab.offset) % slab.slot_bytes:
+        if not 0 <= offset < self.capacity_bytes:
             return None
-        return slab.slots[(offset - slab.offset) // slab.slot_bytes]
+        slab = self._slabs[offset // self.slab_bytes]
+        if not slab.slots:
+            return None
+        index, within = divmod(offset - slab.offset, slab.slot_bytes)
+        # The end of a slab that no slot fills may have held a head when it was cut otherwise.
+        return slab.slots[index] if not within and index < len(slab.slots) else None
+
+    def room(self, owner: Owner, slot_bytes: int) -> int:
+        """How many slots the owner can take as things stand."""
+        self._check_fits(slot_bytes)
+        return len(self._free.get(owner, ())) + len(self._empty) * self.slots_in_slab(slot_bytes)
+
+    def slots_in_slab(self, slot_bytes: int) -> int:
+        return self.slab_bytes // slot_bytes
 
     def occupied(self) -> list[Slab]:
         return [slab for slab in self._slabs if slab.slots]
@@ -88,15 +96,34 @@ class Slabs:
         return len(self._slabs) * self.slab_bytes
 
     def check(self) -> None:
-        free = {slot.number for slots in self._free.values() for slot in slots}
+        free = [slot.number for slots in self._free.values() for slot in slots]
+        assert len(set(free)) == len(free), "a slot is free twice"
+        for owner, slots in self._free.items():
+            assert all(slot.owner == owner for slot in slots), "a free slot under another owner"
+        empty = [slab.number for slab in self._empty]
+        assert sorted(empty) == [s.number for s in self._slabs if not s.slots], "a slab is lost"
+        seen = []
         for slab in self._slabs:
-            numbers = {slot.number for slot in slab.slots}
-            assert slab.used == len(numbers - free), f"slab {slab.number} miscounts its used slots"
-            assert (slab in self._empty) == (not slab.slots), "an empty slab is not on the list"
+            numbers = [slot.number for slot in slab.slots]
+            seen += numbers
+            used = len(set(numbers) - set(free))
+            assert slab.used == used, f"slab {slab.number} miscounts its used slots"
+            assert used > 0 or not slab.slots, "a slab without used slots keeps its owner"
             assert len({slot.owner for slot in slab.slots}) <= 1, "a slab of two owners"
-            ends = [slab.offset, *(slot.offset for slot in slab.slots)]
-            assert all(slab.offset <= o < slab.offset + self.slab_bytes for o in ends)
-        assert free <= self._slab_of.keys(), "a free slot of no slab"
+            for i, slot in enumerate(slab.slots):
+                assert self._slab_of[slot.number] is slab, "a slot of another slab"
+                assert slot.offset == slab.offset + i * slab.slot_bytes, "slots overlap"
+                assert (i + 1) * slab.slot_bytes <= self.slab_bytes, "a slot beyond its slab"
+                assert slot.generation <= self._generation, "a generation to be given out again"
+        assert self._slab_of.keys() == set(seen), "slots of no slab"
+        assert set(free) <= set(seen), "a free slot of no slab"
+
+    def _check_fits(self, slot_bytes: int) -> None:
+        if slot_bytes > self.slab_bytes:
+            raise Invalid(
+                f"a slot of {slot_bytes} bytes is larger than a slab of {self.slab_bytes}: "
+                "start the node with a larger --slab"
+            )
 
     def _renewed(self) -> int:
         # One counter for the arena: a slot number or offset cut anew never repeats a generation.
@@ -105,7 +132,7 @@ class Slabs:
 
     def _cut(self, slab: Slab, owner: Owner, slot_bytes: int) -> None:
         slab.slot_bytes = slot_bytes
-        for i in range(self.slab_bytes // slot_bytes):
+        for i in range(self.slots_in_slab(slot_bytes)):
             slot = Slot(self._next_number, slab.offset + i * slot_bytes, owner)
             self._next_number += 1
             slab.slots.append(slot)

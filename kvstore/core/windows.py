@@ -47,6 +47,15 @@ class Windows:
     def get(self, serial: int) -> Window | None:
         return self._windows.get(serial)
 
+    @property
+    def writing(self) -> int:
+        """Windows whose member may still write."""
+        return sum(not window.sealed for window in self._windows.values())
+
+    def reserved(self, slot: Slot) -> bool:
+        """Whether a writer group can still make the slot's block whole."""
+        return any(members[0].slot is slot for members in self._of_group.values())
+
     def slot_of(self, group: GroupKey) -> Slot | None:
         """The slot the group is filling for this key, if a member has reserved it."""
         members = self._of_group.get(group)

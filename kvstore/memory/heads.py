@@ -21,6 +21,7 @@ from kvstore.layout import (
     Fragment,
     SlotLayout,
 )
+from kvstore.limits import ROOT_BYTES
 
 _U32 = struct.Struct("<I")
 
@@ -41,7 +42,7 @@ class Heads:
             SLOT_MAGIC,
             slot.generation,
             slot.state,
-            bytes(16),
+            bytes(ROOT_BYTES),
             slot.key,
             owner[0],
             owner[1],
@@ -57,7 +58,7 @@ class Heads:
     def seal(self, slot: Slot) -> None:
         """Publish root, then state."""
         at = slot.offset + ROOT_OFFSET
-        self._view[at : at + 16] = slot.root
+        self._view[at : at + ROOT_BYTES] = slot.root
         _U32.pack_into(self._view, slot.offset + STATE_OFFSET, slot.state)
 
     def root(self, slot: Slot, layout: SlotLayout) -> bytes:
@@ -87,6 +88,13 @@ class Heads:
 
     def set_strip_hash(self, slot: Slot, strip: int, value: int) -> None:
         struct.pack_into("<Q", self._view, slot.offset + TABLE_OFFSET + 8 * strip, value)
+
+    def check(self, slot: Slot) -> None:
+        """What stands in memory is what the node believes of a slot in use."""
+        head = HEAD.unpack_from(self._view, slot.offset)
+        root = slot.root or bytes(ROOT_BYTES)
+        believed = (slot.generation, slot.state, root, slot.key, *slot.owner, slot.tokens)
+        assert head == (SLOT_MAGIC, *believed), f"the head of slot {slot.number} differs"
 
     def _row(self, slot: Slot, first: int, count: int) -> tuple[int, ...]:
         at = slot.offset + TABLE_OFFSET + 8 * first

@@ -38,19 +38,11 @@ class Blocks:
         self, owner: Owner, layout: SlotLayout, wanted: list[tuple[bytes, bytes, int]], tenant: str
     ) -> list[Slot]:
         """FILLING slots for (key, parent, tokens) triples: all of them, or `Overloaded`."""
+        self._make_room(owner, layout, wanted)
         taken: list[Slot] = []
         for key, parent, tokens in wanted:
-            slot = self._take(owner, layout)
-            if slot is None:
-                for one in taken:
-                    self.doom(one)
-                    self.settle(one)
-                self._counters.add("overloaded")
-                raise Overloaded(
-                    f"no room for {len(wanted)} blocks of {layout.slot_bytes} bytes: blocks that "
-                    "are being written or are pinned fill the pool",
-                    RETRY_MS,
-                )
+            slot = self.slabs.take(owner, layout.slot_bytes)
+            assert slot is not None, "room was made for every block"
             slot.move(State.FILLING)
             slot.key, slot.parent, slot.tokens, slot.tenant = key, parent, tokens, tenant
             slot.root = b""
@@ -115,40 +107,60 @@ class Blocks:
     def check(self) -> None:
         self.slabs.check()
         self.index.check()
-        for slab in self.slabs.occupied():
-            for slot in slab.slots:
-                slot.check()
-                assert (slot in self.filling.get(slot.key, ())) == (slot.state is State.FILLING)
-                assert (slot in self.doomed) == (slot.state is State.DOOMED)
-                if slot.state is State.SEALED:
-                    assert self.index.held(slot.key) is slot, "sealed but not in the index"
+        slots = [slot for slab in self.slabs.occupied() for slot in slab.slots]
+        for slot in slots:
+            slot.check()
+            assert self.slabs.at(slot.offset) is slot, "a slot is not found at its offset"
+            assert (slot in self.filling.get(slot.key, ())) == (slot.state is State.FILLING)
+            assert (slot in self.doomed) == (slot.state is State.DOOMED)
+            if slot.state is State.DOOMED:
+                assert slot.held, "a doomed slot that nobody holds was not freed"
+            if slot.state is State.SEALED:
+                assert self.index.held(slot.key) is slot, "sealed but not in the index"
+            if slot.state is not State.EMPTY:
+                self.heads.check(slot)
+        known = {id(slot) for slot in slots}
+        named = [*self.index, *self.doomed, *(s for some in self.filling.values() for s in some)]
+        assert all(id(slot) in known for slot in named), "a slot of a slab that changed owner"
+        assert all(self.filling.values()), "a key that nobody is filling"
+        used = sum(slab.used for slab in self.slabs.occupied())
+        assert used == len(named), "a free slot is not empty, or an empty one is not free"
 
     def _filled(self, slot: Slot) -> None:
         self.filling[slot.key].discard(slot)
         if not self.filling[slot.key]:
             del self.filling[slot.key]
 
-    def _take(self, owner: Owner, layout: SlotLayout) -> Slot | None:
-        slot = self.slabs.take(owner, layout.slot_bytes)
-        while slot is None and self._make_room(owner):
-            slot = self.slabs.take(owner, layout.slot_bytes)
-        return slot
+    def _make_room(
+        self, owner: Owner, layout: SlotLayout, wanted: list[tuple[bytes, bytes, int]]
+    ) -> None:
+        """Evict the owner's coldest blocks, or else empty the coldest slabs of other owners.
 
-    def _make_room(self, owner: Owner) -> bool:
-        """Evict the owner's coldest block, or else empty the coldest slab of another owner."""
-        own = next((s for s in self.index.coldest() if s.owner == owner), None)
-        if own is not None:
-            self._evict(own)
-            return True
-        slab = self._coldest_slab(owner)
-        if slab is None:
-            return False
-        for slot in [s for s in slab.slots if s.state is State.SEALED]:
+        All are chosen before one goes: a call that cannot be served costs nobody a block. A block
+        is never evicted for one right behind it, which would be unreachable then.
+        """
+        short = len(wanted) - self.slabs.room(owner, layout.slot_bytes)
+        if short <= 0:
+            return
+        per_slab = self.slabs.slots_in_slab(layout.slot_bytes)
+        parents = {parent for _, parent, _ in wanted}
+        victims = list(islice(self.index.coldest(owner, parents), short))
+        slabs = self._coldest_slabs(owner, -(-(short - len(victims)) // per_slab))
+        if len(victims) + per_slab * len(slabs) < short:
+            self._counters.add("overloaded")
+            raise Overloaded(
+                f"no room for {len(wanted)} blocks of {layout.slot_bytes} bytes: blocks that "
+                "are being written or are pinned fill the pool",
+                RETRY_MS,
+            )
+        victims += [s for slab in slabs for s in slab.slots if s.state is State.SEALED]
+        for slot in victims:
             self._evict(slot)
-        return True
 
-    def _coldest_slab(self, owner: Owner) -> Slab | None:
-        """The slab holding the coldest block, among those that can be emptied now."""
+    def _coldest_slabs(self, owner: Owner, count: int) -> list[Slab]:
+        """Up to `count` slabs of other owners that can be emptied now, by their coldest blocks."""
+        if not count:
+            return []
         movable = {
             slot.number: slab
             for slab in self.slabs.occupied()
@@ -156,7 +168,12 @@ class Blocks:
             and all(s.state in (State.SEALED, State.EMPTY) and not s.held for s in slab.slots)
             for slot in slab.slots
         }
-        return next((movable[s.number] for s in self.index.coldest() if s.number in movable), None)
+        found = {
+            movable[s.number].number: movable[s.number]
+            for s in self.index.coldest()
+            if s.number in movable
+        }
+        return list(found.values())[:count]
 
     def _evict(self, slot: Slot) -> None:
         self._counters.add("evicted_blocks")

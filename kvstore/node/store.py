@@ -134,16 +134,21 @@ class Store:
         keyed = [(stored_key(secret, h), p, n) for h, p, n in chain]
         for key, parent, tokens in keyed:
             group = (tenant, writer_group, key)
+            parent_key = stored_key(secret, parent) if parent else b""
             slot = self.windows.slot_of(group)
             if slot is not None:
                 if slot.tokens != tokens:
                     raise Invalid(
                         f"tokens {tokens}: this writer group fills a block of {slot.tokens}"
                     )
+                if slot.owner != place.owner or slot.parent != parent_key:
+                    raise Invalid(
+                        "this writer group fills the block in another namespace or group of "
+                        "layers, or behind another parent"
+                    )
                 self.windows.check_free(group, fragment)
                 joined[key] = slot
             elif self.blocks.index.get(key) is None and key not in joined:
-                parent_key = stored_key(secret, parent) if parent else b""
                 wanted.append((key, parent_key, tokens))
         if len({key for key, _, _ in keyed}) < len(keyed):
             raise Invalid("a hash stands twice in one call")
@@ -306,6 +311,13 @@ class Store:
         self.blocks.check()
         self.pins.check()
         self.windows.check()
+        slots = [slot for slab in self.blocks.slabs.occupied() for slot in slab.slots]
+        assert sum(slot.pins for slot in slots) == len(self.pins), "a slot held by no pin"
+        writing = sum(slot.windows for slot in slots)
+        assert writing == self.windows.writing, "a slot held by no window"
+        for slot in slots:
+            if slot.state is State.FILLING:
+                assert self.windows.reserved(slot), "a filling slot that nobody will seal"
 
     def _seal(self, window: Window) -> str:
         if not self.windows.seal(window):

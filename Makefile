@@ -1,0 +1,57 @@
+# `make` lists what there is to run. Everything runs in .venv, which the first target makes.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+# The first of these that is new enough; name another with `make PYTHON=...`.
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
+	$$python -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$python && break; done)
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+.PHONY: help setup demo test check bench proto clean
+
+help:  ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED)  ## make .venv with the pinned versions; done once, and again when they change
+
+demo: setup  ## start a node and two engines here, and see one reuse what the other computed
+	@$(BIN)/moonpool demo
+
+test: setup  ## run the whole test suite
+	@$(BIN)/python -m pytest
+
+check: setup  ## lint, formatting, types, and the rules of the tree
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest tests/test_tidy.py
+
+bench: setup  ## run every benchmark; prints JSON
+	@$(BIN)/python -m bench all --json
+
+proto: setup  ## write the committed gRPC stubs anew from proto/
+	@$(BIN)/python proto/generate.py
+
+clean:  ## delete caches and built packages; .venv stays
+	@rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c '$(NEW_ENOUGH)'; then \
+		echo "Moonpool needs Python 3.11 or newer; make PYTHON=/path/to/python3 names one." >&2; \
+		exit 1; \
+	fi
+	@if ! "$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null; then \
+		echo "$(PYTHON) cannot make virtual environments:" \
+			"on Debian and Ubuntu, apt-get install python3-venv" >&2; \
+		exit 1; \
+	fi
+	@echo "Installing Moonpool and its tools into .venv. Torch is large: 2 to 10 minutes, once."
+	@"$(PYTHON)" -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -e '.[engine,dev]'
+	@touch $@

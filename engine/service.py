@@ -1,0 +1,128 @@
+"""The engine as a gRPC service: prefill with a hand-off, generate, and say what it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+from kvstore.errors import Invalid, Unavailable
+from kvstore.rpc.handler import typed
+from kvstore.wire.v1 import engine_pb2 as pb
+from kvstore.wire.v1 import engine_pb2_grpc
+
+from .core import FinishEvent, TokenEvent
+from .pool import PoolUse
+from .sequence import Request
+from .worker import Failed, Job, JobEvent, Started, Worker
+
+Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
+Reserved: TypeAlias = tuple[bytes, ...]
+
+REQUEST_ID_MAX = 256
+
+
+class EngineService(engine_pb2_grpc.EngineServicer):
+    """The Engine service. Each method is documented in proto/moonpool/v1/engine.proto."""
+
+    def __init__(self, worker: Worker, role: str, model: str, namespace: bytes) -> None:
+        self._worker = worker
+        self._role, self._model, self._namespace = role, model, namespace
+        self._eos = frozenset(worker.core.model.config.eos_ids)
+
+    @typed
+    async def Prefill(
+        self, request: pb.PrefillRequest, context: Context
+    ) -> AsyncIterator[pb.PrefillReply]:
+        # One new token is the least an engine makes; the decode engine makes it anew.
+        asked = Request(_checked(request.request_id), tuple(request.prompt), 1)
+        use = PoolUse()
+        started: Started | None = None
+        async for event in self._events(asked, use):
+            if isinstance(event, tuple):
+                yield pb.PrefillReply(hand_off=pb.HandOff(handles=event))
+            elif isinstance(event, Started):
+                started = event
+        assert started is not None, "a request that finished has started"
+        done = pb.PrefillReply.Done(
+            reused_tokens=use.pool_tokens,
+            computed_tokens=started.computed_tokens,
+            published=use.complete,
+        )
+        yield pb.PrefillReply(done=done)
+
+    @typed
+    async def Generate(
+        self, request: pb.GenerateRequest, context: Context
+    ) -> AsyncIterator[pb.GenerateReply]:
+        asked = Request(
+            _checked(request.request_id),
+            tuple(request.prompt),
+            request.max_new_tokens,
+            self._eos,
+            request.ignore_eos,
+        )
+        use = PoolUse(enabled=not request.without_pool)
+        if request.HasField("hand_off"):
+            use.hand_offs = tuple(request.hand_off.handles)
+        async for event in self._events(asked, use):
+            if isinstance(event, Started):
+                yield pb.GenerateReply(started=_started(event))
+            elif isinstance(event, TokenEvent):
+                yield pb.GenerateReply(token=event.token)
+        finished = pb.GenerateReply.Finished(published_blocks=use.published_blocks)
+        yield pb.GenerateReply(finished=finished)
+
+    @typed
+    async def EngineInfo(
+        self, request: pb.EngineInfoRequest, context: Context
+    ) -> pb.EngineInfoReply:
+        allocator = self._worker.core.cache.allocator
+        return pb.EngineInfoReply(
+            role=self._role,
+            model=self._model,
+            namespace=self._namespace,
+            pages=allocator.pages,
+            pages_free=allocator.free,
+            requests=self._worker.requests,
+        )
+
+    async def _events(self, asked: Request, use: PoolUse) -> AsyncIterator[JobEvent | Reserved]:
+        """What happens to a request, until it has finished. Cancels it if the caller goes."""
+        loop = asyncio.get_running_loop()
+        events: asyncio.Queue[JobEvent | Reserved] = asyncio.Queue()
+
+        def tell(event: JobEvent | Reserved) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+        use.reserved = tell
+        self._worker.submit(Job(asked, use, tell))
+        try:
+            while True:
+                event = await events.get()
+                if isinstance(event, Failed):
+                    if isinstance(event.error, Invalid):
+                        raise event.error
+                    raise Unavailable("the engine failed this request: ask again") from event.error
+                yield event
+                if isinstance(event, FinishEvent):
+                    return
+        finally:
+            self._worker.cancel(asked.id)
+
+
+def _started(event: Started) -> pb.GenerateReply.Started:
+    use = event.use
+    return pb.GenerateReply.Started(
+        pool_tokens=use.pool_tokens,
+        hand_off_tokens=use.hand_off_tokens,
+        computed_tokens=event.computed_tokens,
+        loaded_bytes=use.loaded_bytes,
+        miss=use.miss,
+    )
+
+
+def _checked(request_id: str) -> str:
+    if not 0 < len(request_id) <= REQUEST_ID_MAX:
+        raise Invalid(f"request_id must be 1 to {REQUEST_ID_MAX} characters")
+    return request_id

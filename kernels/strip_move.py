@@ -1,0 +1,153 @@
+"""One strip, moved between its slot and an engine's pages and hashed on the way, in one pass.
+
+Whole 1 KiB blocks go through registers once. What the engine keeps in shorter pieces is joined in a
+block's worth of room first, so that a slot is always written past the cache and never read back;
+going out, each piece is written past the cache and its block hashed from the slot's cached lines.
+"""
+
+# mypy: allow-untyped-decorators
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from numba import njit
+
+from .accumulator import BLOCK, absorb_block, copy_block, stream_block
+from .memory import copy_chunk, load_8, prefetch, store_8, stream_line
+from .xxh3 import LONG, U, absorb_tail, begin, finish_64, xxh3_64
+
+CHUNK, LINE = 32, 64
+LANE_WORDS = 8 + BLOCK // 8
+"""The eight lanes, and behind them the room where an incoming block is joined."""
+AHEAD_TOKENS = 8
+"""How far before its use a token's runs are asked for: no prefetcher guesses a page's order."""
+
+
+class Slot(NamedTuple):
+    """A block's geometry, and the strips of it that a call is about."""
+
+    kv_heads: int
+    strip_stride: int
+    parts: int
+    run_bytes: int
+    layer_first: int
+    layer_count: int
+    head_first: int
+    head_count: int
+
+
+class Steps(NamedTuple):
+    """An engine's strides in bytes, and its page size in tokens."""
+
+    page: int
+    head: int
+    token: int
+    part: int
+    page_tokens: int
+
+
+@njit
+def copy_run(target: Any, source: Any, count: Any) -> None:
+    done = 0
+    while done + CHUNK <= count:
+        copy_chunk(target + U(done), source + U(done))
+        done += CHUNK
+    while done < count:
+        store_8(target + U(done), load_8(source + U(done)))
+        done += 1
+
+
+@njit
+def stream_run(target: Any, source: Any, count: Any) -> None:
+    """`copy_run`, past the cache where the run is whole lines."""
+    if (target | U(count)) % U(LINE) == U(0):
+        for done in range(0, count, LINE):
+            stream_line(target + U(done), source + U(done))
+    else:
+        copy_run(target, source, count)
+
+
+@njit
+def move_block(lanes: Any, target: Any, source: Any) -> None:
+    if target % U(LINE) == U(0):
+        stream_block(lanes, source, target)
+    else:
+        copy_block(lanes, source, target)
+
+
+@njit
+def move(
+    lanes: Any, strip: Any, done: Any, n: Any, far: Any, count: Any, outward: Any
+) -> None:  # fmt: skip
+    """Move the `count` bytes that follow the strip's first `done`, and fold what that completes.
+
+    The last block of n bytes is left unfolded, in the slot.
+    """
+    home = U(lanes.ctypes.data)
+    room = home + U(LINE)
+    while count > 0:
+        place = done % BLOCK
+        step = min(BLOCK - place, count)
+        ends = place + step == BLOCK
+        folded = done - place + BLOCK < n
+        near = strip + U(done)
+        if folded and step == BLOCK:
+            move_block(home, far if outward else near, near if outward else far)
+        elif outward:
+            stream_run(far, near, step)
+            if folded and ends:
+                absorb_block(home, near - U(place))
+        elif folded:
+            copy_run(room + U(place), far, step)
+            if ends:
+                move_block(home, near - U(place), room)
+        else:
+            copy_run(near, far, step)
+        done += step
+        count -= step
+        far += U(step)
+
+
+@njit
+def address_of(base: Any, table: Any, steps: Any, position: Any) -> Any:
+    """Where the engine keeps the sequence's token at a position."""
+    page = table[position // steps.page_tokens]
+    return base + U(page * steps.page + position % steps.page_tokens * steps.token)
+
+
+@njit
+def move_strip(
+    lanes: Any, strip: Any, base: Any, table: Any, steps: Any, slot: Any,
+    start: Any, tokens: Any, outward: Any,
+) -> Any:  # fmt: skip
+    """Move a strip between its slot and the engine's head at `base`. Returns its hash."""
+    joined = slot.parts == 1 or steps.part == slot.run_bytes
+    piece = slot.run_bytes * slot.parts if joined else slot.run_bytes
+    parts = 1 if joined else slot.parts
+    dense = joined and steps.token == piece
+    n = tokens * slot.parts * slot.run_bytes
+    end = start + tokens
+    done, token = 0, start
+    begin(lanes)
+    while token < end:
+        share = min(steps.page_tokens - token % steps.page_tokens, end - token)
+        far = address_of(base, table, steps, token)
+        if dense:
+            move(lanes, strip, done, n, far, piece * share, outward)
+            done += piece * share
+        else:
+            for ahead in range(token + AHEAD_TOKENS, token + AHEAD_TOKENS + share):
+                if not outward and ahead < end:
+                    soon = address_of(base, table, steps, ahead)
+                    for part in range(parts):
+                        for line in range(0, piece, LINE):
+                            prefetch(soon + U(part * steps.part + line))
+                for part in range(parts):
+                    move(lanes, strip, done, n, far + U(part * steps.part), piece, outward)
+                    done += piece
+                far += U(steps.token)
+        token += share
+    if n < LONG:
+        return xxh3_64(strip, n, lanes)
+    absorb_tail(lanes, strip, (n - 1) // BLOCK * BLOCK, n)
+    return finish_64(lanes, n)

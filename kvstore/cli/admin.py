@@ -1,0 +1,138 @@
+"""`moonpool stat`, `ls`, `drain`: what a node holds and has done, for people and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import grpc
+
+from kvstore.cli.options import Commands, add_node, command, locator
+from kvstore.limits import GiB, KiB, MiB
+from kvstore.rpc.channel import open_channel
+from kvstore.rpc.status import raised_by
+from kvstore.wire.v1 import admin_pb2 as pb
+from kvstore.wire.v1 import admin_pb2_grpc
+
+DEADLINE_SECONDS = 10.0
+
+
+def add(commands: Commands) -> None:
+    stat = command(commands, "stat", "show what a node holds and has done", "moonpool stat --json")
+    add_node(stat)
+    stat.add_argument("--json", action="store_true", help="one JSON object")
+    stat.set_defaults(run=run_stat)
+
+    ls = command(
+        commands, "ls", "list a node's blocks, most recent first", "moonpool ls --limit 20"
+    )
+    add_node(ls)
+    ls.add_argument(
+        "--limit", type=int, default=50, help="at most this many (default: %(default)s)"
+    )
+    ls.add_argument("--json", action="store_true", help="one JSON object a line")
+    ls.set_defaults(run=run_ls)
+
+    drain = command(
+        commands, "drain", "let a node finish what it has begun, then stop it", "moonpool drain"
+    )
+    add_node(drain)
+    drain.set_defaults(run=run_drain)
+
+
+def _stub(args: argparse.Namespace) -> tuple[Any, str]:
+    address = locator(args).find()
+    return admin_pb2_grpc.AdminStub(open_channel(address)), address
+
+
+def _ask(args: argparse.Namespace, method: str, request: Any) -> Any:
+    stub, address = _stub(args)
+    try:
+        return getattr(stub, method)(request, timeout=DEADLINE_SECONDS)
+    except grpc.RpcError as error:
+        raise raised_by(error, address) from error
+
+
+def run_stat(args: argparse.Namespace) -> int:
+    reply = _ask(args, "Stats", pb.StatsRequest())
+    facts = {
+        "node": reply.node_id,
+        "epoch": reply.epoch,
+        "state": reply.state,
+        "arena_bytes": reply.arena_bytes,
+        "slabs": reply.slabs,
+        "slabs_empty": reply.slabs_empty,
+        "blocks": reply.blocks,
+        "blocks_unlisted": reply.blocks_unlisted,
+        "windows": reply.windows,
+        "pins": reply.pins,
+        "sessions": reply.sessions,
+        "resident_bytes": reply.resident_bytes,
+        "counters": dict(sorted(reply.counters.items())),
+        "namespaces": [
+            {
+                "namespace": one.namespace.hex(),
+                "model": one.model,
+                "blocks": one.blocks,
+                "block_bytes": one.block_bytes,
+                "spec": json.loads(one.spec),
+            }
+            for one in reply.namespaces
+        ],
+    }
+    if args.json:
+        print(json.dumps(facts))
+        return 0
+    print(f"node {reply.node_id}, epoch {reply.epoch}, {reply.state}")
+    print(f"memory    {_size(reply.arena_bytes)} in {reply.slabs} slabs, {reply.slabs_empty} empty")
+    print(f"blocks    {reply.blocks} sealed, {reply.blocks_unlisted} of them behind a hole")
+    print(f"in use    {reply.windows} windows, {reply.pins} pins, {reply.sessions} sessions")
+    asked, hit = reply.counters["query_tokens"], reply.counters["hit_tokens"]
+    print(f"hit rate  {hit / asked:.1%} of {asked} tokens asked for" if asked else "hit rate  -")
+    for one in reply.namespaces:
+        name = one.namespace.hex()[:12]
+        print(f"  {name}  {one.model}: {one.blocks} blocks of {_size(one.block_bytes)}")
+    print("since its start:")
+    for name, value in sorted(reply.counters.items()):
+        if value:
+            print(f"  {name:<24} {_size(value) if name.endswith('_bytes') else value}")
+    return 0
+
+
+def run_ls(args: argparse.Namespace) -> int:
+    request = pb.ListRequest(limit=args.limit)
+    stub, address = _stub(args)
+    try:
+        for one in stub.List(request, timeout=DEADLINE_SECONDS):
+            facts = {
+                "block": one.block,
+                "parent": one.parent,
+                "namespace": one.namespace.hex()[:12],
+                "group": one.group,
+                "tokens": one.tokens,
+                "pins": one.pins,
+                "listed": one.listed,
+                "root": one.root.hex(),
+            }
+            if args.json:
+                print(json.dumps(facts))
+            else:
+                state = "" if one.listed else "  unlisted"
+                print(f"{one.block}  after {one.parent or '-':<12}  {one.tokens:>5} tokens{state}")
+    except grpc.RpcError as error:
+        raise raised_by(error, address) from error
+    return 0
+
+
+def run_drain(args: argparse.Namespace) -> int:
+    _ask(args, "Drain", pb.DrainRequest())
+    print("draining")
+    return 0
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GiB", GiB), ("MiB", MiB), ("KiB", KiB)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"

@@ -1,0 +1,31 @@
+"""`moonpool demo`: a real pool with real engines, a workload, and what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from kvstore.cli.options import Commands, command
+
+
+def add(commands: Commands) -> None:
+    demo = command(
+        commands,
+        "demo",
+        "start a node and two engines, run a workload with and without the pool, report",
+        "moonpool demo --json demo.json",
+    )
+    demo.add_argument("--model", type=Path, metavar="DIR", help="default: a small random model")
+    demo.add_argument("--seed", type=int, default=0, help="of the workload (default: %(default)s)")
+    demo.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    demo.add_argument("--quick", action="store_true", help="a tenth of the workload")
+    demo.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    # torch and transformers come with the extra `engine`; no other command pays for them.
+    from kvstore.cli.demo.run import run_demo
+
+    with tempfile.TemporaryDirectory(prefix="moonpool-demo-") as directory:
+        return run_demo(args, Path(directory))

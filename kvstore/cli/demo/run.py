@@ -1,0 +1,91 @@
+"""The demo's run: start the stack, drive the workload both ways, spoil some hits, report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import grpc
+from tqdm import tqdm
+
+from kvstore.cli.demo.control import Control
+from kvstore.cli.demo.report import HEADER, Report, Row
+from kvstore.cli.demo.route import Router
+from kvstore.cli.demo.workload import Ask, Shape, Workload
+from kvstore.cli.stack import Plan, Stack
+from kvstore.client import Client, FromMetadata
+from kvstore.engine.config import ModelConfig
+from kvstore.engine.make_model import FIRST_WORD_ID, make_model
+from kvstore.engine.namespace import spec_of
+from kvstore.engine.reference import Reference
+from kvstore.rpc.channel import open_channel
+from kvstore.rpc.status import raised_by
+from kvstore.wire.v1 import admin_pb2, admin_pb2_grpc
+
+QUICK = Shape(chats=2, turns=2, documents=1, questions=2, lone=1, repeats=1)
+CONTROLS = 24  # hits that are spoiled
+
+
+def run_demo(args: argparse.Namespace, directory: Path) -> int:
+    """Exit code 0 if every token was identical and the control showed the check can fail."""
+    folder = args.model or make_model(directory / "model")
+    if args.model is None:
+        print("The model's weights are random: its text is noise, its KV and arithmetic are real.")
+    shape = QUICK if args.quick else Shape()
+    print("starting a storage node, a prefill engine and a decode engine ...", flush=True)
+    with Stack(Plan(directory / "pool", "1GiB", "32MiB", folder), restart=False) as stack:
+        stack.start()
+        for name, address in stack.addresses.items():
+            print(f"  {name:<8} {address}  pid {stack.children[name].pid}")
+        with Client(FromMetadata(directory / "pool"), spec_of(folder), label="demo") as client:
+            report = _drive(stack, client, folder, shape, args.seed)
+            report.counters = _counters(stack.addresses["node"])
+    print(report.summary())
+    if args.json:
+        args.json.write_text(json.dumps(report.as_dict(), indent=1) + "\n")
+    if not report.good:
+        print("the demo did not show what it promises: see above", file=sys.stderr)
+    return 0 if report.good else 1
+
+
+def _drive(stack: Stack, client: Client, folder: Path, shape: Shape, seed: int) -> Report:
+    report, answers = Report(), dict[str, list[int]]()
+    router = Router(stack.addresses["prefill"], stack.addresses["decode"], client)
+    reference = Reference(folder)
+    words = range(FIRST_WORD_ID, ModelConfig.load(folder).vocab_size)
+    asks: list[Ask] = []
+    tqdm.write(HEADER)
+    with tqdm(total=shape.requests, unit="request", file=sys.stderr, leave=False) as bar:
+        for ask in Workload(words, shape, seed).requests(lambda a: answers[a.id]):
+            pool, none = router.with_pool(ask), router.without_pool(ask)
+            answers[ask.id] = pool.tokens
+            expected = reference.tokens(ask.prompt, ask.new_tokens)
+            row = Row(ask, pool, none, expected)
+            report.rows.append(row)
+            asks.append(ask)
+            tqdm.write(row.line())
+            bar.update()
+    router.close()
+    longest = max(len(ask.prompt) for ask in asks)
+    control = Control(folder, client, longest, seed)
+    wanted = min(CONTROLS, len(asks))
+    with tqdm(total=wanted, unit="hit", desc="control", file=sys.stderr, leave=False) as bar:
+        for ask in reversed(asks):
+            if len(report.samples) == wanted:
+                break
+            sample = control.sample(ask.prompt)
+            if sample is not None:
+                report.samples.append(sample)
+                bar.update()
+    return report
+
+
+def _counters(address: str) -> dict[str, int]:
+    with open_channel(address) as channel:
+        try:
+            stats = admin_pb2_grpc.AdminStub(channel).Stats(admin_pb2.StatsRequest(), timeout=5.0)
+        except grpc.RpcError as error:
+            raise raised_by(error, address) from error
+    return dict(stats.counters)

@@ -1,0 +1,64 @@
+"""The command line: finds the subcommand, runs it, and turns what went wrong into one line.
+
+Exit codes: 0 done, 1 failed, 2 the command line is wrong, 3 a miss (get, match), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from kvstore.cli import admin, blocks, demo, models, processes
+from kvstore.errors import ConfigError, Invalid, KVStoreError
+
+_EPILOG = """\
+a first look:
+  moonpool demo                     start a pool and two engines, run a workload, report
+  moonpool up                       the same stack, kept running
+  moonpool stat                     what the node of this host holds and has done
+  moonpool COMMAND --help           what a command takes, with an example
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    level = {0: logging.WARNING, 1: logging.INFO}.get(args.verbose, logging.DEBUG)
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("numba").setLevel(logging.WARNING)
+    try:
+        return int(args.run(args))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `moonpool ls | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ConfigError, Invalid) as error:
+        print(f"moonpool: {error}", file=sys.stderr)
+        return 2
+    except (KVStoreError, OSError) as error:
+        print(f"moonpool: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="moonpool",
+        description="A KV-cache-centric tiered storage service for LLM inference.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"moonpool {version('moonpool')}")
+    parser.add_argument(
+        "-v", "--verbose", action="count", default=0, help="log more (-v info, -vv everything)"
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in (demo, processes, blocks, admin, models):
+        module.add(commands)
+    return parser

@@ -1,0 +1,52 @@
+"""`moonpool make-model` and `moonpool spec`: model folders, and the namespace they stand for."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kvstore.cli.options import Commands, command
+
+
+def add(commands: Commands) -> None:
+    make = command(
+        commands,
+        "make-model",
+        "write a small Llama with random weights and a tokenizer, downloading nothing",
+        "moonpool make-model ./tiny --seed 7",
+    )
+    make.add_argument("path", type=Path, help="folder to write")
+    make.add_argument("--seed", type=int, default=0, help="same seed, same bytes")
+    make.set_defaults(run=run_make)
+
+    spec = command(
+        commands,
+        "spec",
+        "print the KVSpec of a model folder as JSON, for put, get and match",
+        "moonpool spec --model ./tiny > spec.json",
+    )
+    spec.add_argument("--model", type=Path, required=True, metavar="DIR")
+    spec.add_argument("--block-tokens", type=int, default=64)
+    spec.set_defaults(run=run_spec)
+
+
+def run_make(args: argparse.Namespace) -> int:
+    from kvstore.engine.make_model import make_model
+
+    print(make_model(args.path, seed=args.seed))
+    return 0
+
+
+def run_spec(args: argparse.Namespace) -> int:
+    from kvstore.engine.namespace import spec_of
+
+    print(spec_of(args.model, args.block_tokens).canonical())
+    return 0
+
+
+def default_model(directory: Path) -> Path:
+    """The random model of a state directory, made when it is first asked for."""
+    from kvstore.engine.make_model import make_model
+
+    path = directory / "random-model"
+    return path if (path / "model.safetensors").exists() else make_model(path)

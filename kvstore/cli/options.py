@@ -1,0 +1,47 @@
+"""Options that several commands share, spelled once."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from kvstore.client.discovery import FixedAddress, FromMetadata, Locator
+from kvstore.config import state_dir
+
+Commands = Any  # argparse's own type of a group of subcommands is private
+
+
+def command(commands: Commands, name: str, text: str, example: str) -> argparse.ArgumentParser:
+    """A subcommand whose help ends with an example."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
+def add_directory(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=state_dir(),
+        metavar="PATH",
+        help="where this host's node keeps metadata and socket (default: $MOONPOOL_DIR, "
+        "else ~/.local/state/moonpool)",
+    )
+
+
+def add_node(parser: argparse.ArgumentParser) -> None:
+    """Which node to talk to: the one of a directory, or an address."""
+    add_directory(parser)
+    parser.add_argument(
+        "--node", metavar="HOST:PORT", help="a node's address, instead of finding it in --dir"
+    )
+
+
+def locator(args: argparse.Namespace) -> Locator:
+    return FixedAddress(args.node) if args.node else FromMetadata(args.dir)

@@ -1,0 +1,204 @@
+"""A node and its engines as child processes: started in order, watched, stopped together.
+
+Children die with their parent whatever ends it (the kernel sees to that), so nothing is left behind
+to be cleaned up, and what a killed stack left in its directory does not hinder the next one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kvstore.errors import ConfigError, Unavailable
+
+READY_SECONDS = 120.0  # a large model takes its time to load
+STOP_SECONDS = 12.0  # node and engines drain in less
+RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = 0.5, 10.0
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a stack runs."""
+
+    directory: Path
+    dram: str
+    slab: str
+    model: Path | None  # None: no engines
+    node_listen: str = "127.0.0.1:0"
+
+    def commands(self) -> dict[str, list[str]]:
+        """Arguments of each process, in the order they start."""
+        where = ["--dir", os.fspath(self.directory)]
+        memory = ["--dram", self.dram, "--slab", self.slab, "--listen", self.node_listen]
+        planned = {"node": ["node", *where, *memory]}
+        if self.model is not None:
+            model = ["--model", os.fspath(self.model)]
+            for role in ("prefill", "decode"):
+                planned[role] = ["engine", *where, *model, "--role", role]
+        return planned
+
+
+class Child:
+    """One process, its log file, and the address it said it serves at."""
+
+    def __init__(self, name: str, arguments: list[str], directory: Path) -> None:
+        self.name, self._arguments = name, arguments
+        self.log = directory / f"{name}.log"
+        self.address = ""
+        self._process: subprocess.Popen[bytes] | None = None
+        self.pause = RESTART_SECONDS_MIN
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "kvstore", *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                preexec_fn=_die_with(os.getpid()),
+                start_new_session=True,  # Ctrl-C reaches the parent alone, which stops us in order
+            )
+
+    def wait_ready(self) -> None:
+        """Return once it serves; raises what its log says if it ends instead."""
+        assert self._process is not None and self._process.stdout is not None
+        deadline = time.monotonic() + READY_SECONDS
+        text = b""
+        while b"\n" not in text:
+            left = deadline - time.monotonic()
+            readable, _, _ = select.select([self._process.stdout], [], [], max(0.0, left))
+            if not readable:
+                raise Unavailable(f"{self.name} was not ready in {READY_SECONDS:.0f} s: {self.log}")
+            piece = os.read(self._process.stdout.fileno(), 4096)
+            if not piece:
+                self._process.wait()
+                raise ConfigError(f"{self.name} did not start: {self._last_words()}")
+            text += piece
+        self.address = json.loads(text.splitlines()[0])["ready"]
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def exited(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def reap(self, deadline: float) -> None:
+        if self._process is None:
+            return
+        try:
+            self._process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _last_words(self) -> str:
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return lines[-1] if lines else f"it left no word in {self.log}"
+
+
+class Stack:
+    """The processes of a plan. Use it as a context manager: leaving stops them."""
+
+    def __init__(self, plan: Plan, *, restart: bool) -> None:
+        plan.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.children = {
+            name: Child(name, arguments, plan.directory)
+            for name, arguments in plan.commands().items()
+        }
+        self._restart = restart
+        self._stopping = threading.Event()
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return {name: child.address for name, child in self.children.items()}
+
+    def start(self) -> None:
+        """Start the node, then the engines side by side; returns when all serve."""
+        node, *engines = self.children.values()
+        node.start()
+        node.wait_ready()
+        for engine in engines:
+            engine.start()
+        for engine in engines:
+            engine.wait_ready()
+
+    def watch(self) -> None:
+        """Keep every child running until a signal: one that ends is started again, ever slower."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stopping.set())
+        while not self._stopping.wait(0.2):
+            for child in self.children.values():
+                if child.exited is not None and self._restart:
+                    self._start_again(child)
+
+    def stop(self) -> None:
+        """Stop the engines, then the node, each with time to drain."""
+        node, *engines = self.children.values()
+        for group in (engines, [node]):
+            deadline = time.monotonic() + STOP_SECONDS
+            for child in group:
+                child.stop()
+            for child in group:
+                child.reap(deadline)
+
+    def _start_again(self, child: Child) -> None:
+        print(
+            f"{child.name} ended with {child.exited}; starting it again in {child.pause:.1f} s "
+            f"(see {child.log})",
+            file=sys.stderr,
+            flush=True,
+        )
+        if self._stopping.wait(child.pause):
+            return
+        child.pause = min(2 * child.pause, RESTART_SECONDS_MAX)
+        try:
+            child.start()
+            child.wait_ready()
+            child.pause = RESTART_SECONDS_MIN
+            print(f"{child.name:<8} {child.address}", flush=True)
+        except (ConfigError, Unavailable) as error:
+            print(f"{child.name}: {error}", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _die_with(parent: int):  # type: ignore[no-untyped-def]
+    """Before exec: ask the kernel for a SIGTERM when the parent is gone, however it went."""
+    libc = ctypes.CDLL(None)
+
+    def arrange() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it went while we were being made
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return arrange

@@ -1,0 +1,84 @@
+"""What holds for every test: own state, no process left behind, and an end.
+
+No test may run longer than `faulthandler_timeout` in pyproject.toml: then every thread's stack is
+printed and the run ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+_MARK = "MOONPOOL_TEST_RUN"  # inherited by whatever a test starts, at any depth
+_GRACE_SECONDS = 5.0  # a process that was told to end may take this long
+_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+@pytest.fixture(scope="session")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    base = tmp_path_factory.mktemp("homes")
+    return (base / str(number) for number in itertools.count())
+
+
+@pytest.fixture(autouse=True)
+def _own_state(monkeypatch: pytest.MonkeyPatch, _homes: Iterator[Path]) -> None:
+    """The user's settings do not change a test, and a test does not change the user's state."""
+    for name in [name for name in os.environ if name.startswith("MOONPOOL_") and name != _MARK]:
+        monkeypatch.delenv(name)
+    home = next(_homes)  # short, since sockets are made below it
+    home.mkdir()
+    monkeypatch.setenv("MOONPOOL_DIR", str(home))
+
+
+@pytest.fixture(autouse=True)
+def processes() -> Iterator[None]:
+    """Fails a test whose child processes outlive it. Those of wider fixtures are theirs."""
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    _fail_for([one for one in psutil.Process().children(recursive=True) if one not in before])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _orphans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fails the run if anything that it started is alive at its end, whoever its parent is now."""
+    run = uuid.uuid4().hex
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(_MARK, run)
+        patch.setenv("MOONPOOL_DIR", str(tmp_path_factory.mktemp("home")))  # of wider fixtures
+        yield
+    started = [one for one in psutil.process_iter(["environ"]) if one.pid != os.getpid()]
+    _fail_for([one for one in started if (one.info["environ"] or {}).get(_MARK) == run])
+
+
+def _fail_for(left: list[psutil.Process]) -> None:
+    """Wait a little for these processes, end those that stay, and fail if there were any."""
+    left = [one for one in left if _runs(one)]
+    if left:
+        psutil.wait_procs(left, timeout=_GRACE_SECONDS)
+    if found := [f"{one.pid} {_command(one)}" for one in left if _runs(one)]:
+        for one in left:
+            if _runs(one):
+                one.kill()
+        psutil.wait_procs(left, timeout=_GRACE_SECONDS)
+        pytest.fail("processes left behind: " + "; ".join(found), pytrace=False)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+    return not ended and not any(helper in _command(process) for helper in _HELPERS)
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return "(ended)"

@@ -1,0 +1,277 @@
+"""What is listed is closed towards the start of a prompt, and eviction takes leaves."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kvstore.block import Miss
+from kvstore.core import index as index_module
+from kvstore.core.index import Index
+from kvstore.core.lifecycle import Slot, State
+
+OWNERS = [(b"a", 0), (b"b", 0)]
+TURNS_RED = pytest.raises((AssertionError, pytest.fail.Exception, KeyError, RuntimeError))
+
+
+def sealed(key: bytes, parent: bytes = b"", owner: int = 0) -> Slot:
+    slot = Slot(0, 0, OWNERS[owner], State.SEALED, key=key, parent=parent)
+    slot.root = b"r" * 16
+    return slot
+
+
+def keys_of(slots: object) -> list[bytes]:
+    return [slot.key for slot in slots]  # type: ignore[attr-defined]
+
+
+def chain_in(index: Index, name: str, count: int) -> list[bytes]:
+    keys = [f"{name}{i}".encode() for i in range(count)]
+    for i, key in enumerate(keys):
+        index.add(sealed(key, keys[i - 1] if i else b""))
+    return keys
+
+
+def naively_coldest(index: Index, owner: object, spared: set[bytes]) -> list[bytes]:
+    """Look for the first to go, let it go, look again from the start."""
+    unlisted, recency = list(index._unlisted), list(index._recency)
+    slots = {slot.key: slot for slot in index}
+    children = {key: set(slot.children) for key, slot in slots.items()}
+    found = []
+
+    def goes(key: bytes) -> bool:
+        slot = slots[key]
+        ours = owner is None or slot.owner == owner
+        return ours and not slot.pins and not slot.windows and key not in spared
+
+    while True:
+        key = next((k for k in unlisted if goes(k)), None)
+        key = key or next((k for k in recency if goes(k) and not children[k]), None)
+        if key is None:
+            return found
+        found.append(key)
+        (unlisted if key in unlisted else recency).remove(key)
+        if slots[key].parent in children:
+            children[slots[key].parent].discard(key)
+
+
+def a_forest_behaves_like_its_model(seed: int, steps: int = 700) -> None:
+    """Random adds, drops, touches and pins on a fixed forest, beside a dict of parents."""
+    dice = random.Random(seed)
+    names = [f"k{i:02}".encode() for i in range(26)]
+    parents = {k: dice.choice([b"", *names[max(0, i - 4) : i]]) for i, k in enumerate(names)}
+    index, held, gone = Index(), {}, {}  # type: ignore[var-annotated]
+
+    def path(key: bytes) -> list[bytes]:
+        keys = [key]
+        while parents[keys[0]]:
+            keys.insert(0, parents[keys[0]])
+        return keys
+
+    def listed(key: bytes) -> bool:
+        return all(k in held for k in path(key))
+
+    for _ in range(steps):
+        action, key = dice.random(), dice.choice(names)
+        if action < 0.45 and key not in held:
+            held[key] = sealed(key, parents[key], owner=dice.random() < 0.2)
+            index.add(held[key])
+            gone.pop(key, None)
+        elif action < 0.65 and held:
+            key = dice.choice(sorted(held))
+            why = dice.choice([Miss.EVICTED, Miss.DAMAGED, Miss.REMOVED])
+            slot = held.pop(key)
+            assert index.drop(key, why) is slot and not slot.listed and not slot.children
+            gone[key] = why
+        elif action < 0.8:
+            prefix = path(key)
+            index.touch(prefix)
+            moved = [k for k in reversed(prefix) if k in held and listed(k)]
+            assert list(index._recency)[len(index._recency) - len(moved) :] == moved
+        elif held:
+            slot = held[dice.choice(sorted(held))]
+            slot.pins = 0 if slot.pins else 1
+        index.check()
+
+        assert keys_of(index) == list(held) and len(index) == len(held)
+        for key in names:
+            assert (key in index) == (key in held) and index.held(key) is held.get(key)
+            if key in held and listed(key):
+                assert index.get(key) is held[key]
+            else:
+                assert index.get(key) is None
+                absent = gone.get(key, Miss.ABSENT)
+                assert index.why_not(key) is (Miss.UNLISTED if key in held else absent)
+            flags = [index.get(k) is not None for k in path(key)]
+            assert index.longest(path(key)) == (flags + [False]).index(False)
+        recent = keys_of(index.recent())
+        assert sorted(recent) == sorted(held) and index.unlisted == len(index._unlisted)
+        assert [listed(k) for k in recent] == sorted((listed(k) for k in recent), reverse=True)
+        assert sum(index.owners().values()) == len(held)
+
+        owner = dice.choice([None, *OWNERS])
+        spared = set(dice.sample(names, dice.choice([0, 0, 3])))
+        order = keys_of(index.coldest(owner, spared))
+        assert order == naively_coldest(index, owner, spared)
+        left = set(held)
+        for key in order:
+            assert not held[key].held and key not in spared
+            if held[key].listed:
+                assert all(parents[k] != key for k in left), "a block went before those behind it"
+            left.discard(key)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_index_behaves_like_a_dict_of_parents(seed: int) -> None:
+    a_forest_behaves_like_its_model(seed)
+
+
+def test_a_block_behind_a_hole_is_no_hit_until_the_hole_heals() -> None:
+    index = Index()
+    keys = chain_in(index, "a", 5)
+    hole = index.drop(keys[1], Miss.DAMAGED)
+    assert index.longest(keys) == 1
+    assert [index.why_not(k) for k in keys[1:]] == [Miss.DAMAGED, *[Miss.UNLISTED] * 3]
+    assert index.unlisted == 3 and index.held(keys[4]) is not None
+    index.check()
+    index.add(hole)
+    assert index.longest(keys) == 5 and index.unlisted == 0
+    index.check()
+
+
+def test_blocks_may_come_in_any_order_and_are_listed_once_all_before_them_are_there() -> None:
+    index = Index()
+    keys = [bytes([i]) for i in range(6)]
+    for i in (5, 3, 4, 1, 2):
+        index.add(sealed(keys[i], keys[i - 1]))
+        assert index.longest(keys) == 0 and index.unlisted == len(index)
+        index.check()
+    index.add(sealed(keys[0]))
+    assert index.longest(keys) == 6
+
+
+def test_a_hole_that_is_never_healed_leaves_nothing_behind() -> None:
+    index = Index()
+    keys = chain_in(index, "a", 4)
+    for key in keys:
+        index.drop(key, Miss.EVICTED)
+        index.check()
+    assert len(index) == 0 and not index._orphans and not index._unlisted and not index._recency
+
+
+def test_a_block_that_names_itself_as_its_parent_is_never_listed() -> None:
+    index = Index()
+    index.add(sealed(b"x", b"x"))
+    assert index.get(b"x") is None and keys_of(index.coldest()) == [b"x"]
+    index.check()
+    index.drop(b"x", Miss.EVICTED)
+    index.check()
+    assert not index._orphans
+
+
+def test_eviction_takes_unlisted_blocks_first_then_leaves_by_age() -> None:
+    index = Index()
+    old, young, torn = (chain_in(index, name, 3) for name in ("old", "young", "torn"))
+    index.drop(torn[0], Miss.DAMAGED)
+    order = keys_of(index.coldest())
+    assert set(order[:2]) == set(torn[1:])
+    assert order[2:] == [*reversed(old), *reversed(young)]
+
+
+def test_a_touched_prefix_outlives_an_untouched_one() -> None:
+    index = Index()
+    first, second = chain_in(index, "first", 3), chain_in(index, "second", 3)
+    assert keys_of(index.coldest())[:3] == first[::-1]
+    index.touch(first)
+    assert keys_of(index.coldest()) == [*second[::-1], *first[::-1]]
+    index.touch([b"never heard of", *second[:1]])
+    assert keys_of(index.coldest())[:2] == second[:0:-1], "only the touched part got younger"
+
+
+def test_nothing_before_a_held_block_is_evicted() -> None:
+    index = Index()
+    keys = chain_in(index, "a", 5)
+    held = index.get(keys[2])
+    assert held is not None
+    held.pins = 1
+    assert keys_of(index.coldest()) == [keys[4], keys[3]]
+    assert keys_of(index.coldest(spared={keys[3]})) == [keys[4]]
+    held.pins = 0
+    assert keys_of(index.coldest()) == keys[::-1]
+
+
+def test_another_owner_is_not_asked_to_make_room() -> None:
+    index = Index()
+    index.add(sealed(b"mine"))
+    index.add(sealed(b"theirs", owner=1))
+    index.add(sealed(b"theirs behind mine", b"mine", owner=1))
+    assert keys_of(index.coldest(OWNERS[0])) == []
+    assert keys_of(index.coldest(OWNERS[1])) == [b"theirs", b"theirs behind mine"]
+
+
+def test_the_memory_of_forgotten_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "FORGOTTEN_MAX", 10)
+    index = Index()
+    keys = [bytes([i]) for i in range(30)]
+    for key in keys:
+        index.add(sealed(key))
+        index.drop(key, Miss.EVICTED)
+    known = [key for key in keys if index.why_not(key) is Miss.EVICTED]
+    assert known == keys[-10:], "the longest forgotten are forgotten first"
+    index.add(sealed(keys[-1]))
+    index.drop(keys[-1], Miss.REMOVED)
+    assert index.why_not(keys[-1]) is Miss.REMOVED and index.why_not(keys[-10]) is Miss.EVICTED
+
+
+def test_the_end_of_a_long_prefix_is_found_in_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Index()
+    keys = chain_in(index, "a", 1_000)
+    looks = []
+    get = Index.get
+    monkeypatch.setattr(Index, "get", lambda self, key: looks.append(key) or get(self, key))
+    for cut in (0, 1, 500, 999, 1_000):
+        looks.clear()
+        assert index.longest(keys[:cut] + [b"unknown"] * 1_000) == cut
+        assert len(looks) <= 12
+
+
+def test_a_drop_that_leaves_what_is_behind_listed_turns_the_suite_red(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drop = Index.drop
+
+    def careless(self: Index, key: bytes, why: Miss) -> Slot:
+        self._slots[key].listed = False
+        return drop(self, key, why)
+
+    monkeypatch.setattr(Index, "drop", careless)
+    with TURNS_RED:
+        a_forest_behaves_like_its_model(0)
+
+
+def test_an_eviction_of_any_old_block_turns_the_suite_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_age(self: Index, owner: object = None, spared: object = ()) -> list[Slot]:
+        return [slot for slot in map(self._slots.__getitem__, self._recency) if not slot.held]
+
+    monkeypatch.setattr(Index, "coldest", by_age)
+    with TURNS_RED:
+        a_forest_behaves_like_its_model(0)
+
+
+def test_a_heal_that_lists_only_the_hole_turns_the_suite_red(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def only(self: Index, slot: Slot) -> None:
+        slot.listed = True
+        self._recency[slot.key] = None
+
+    monkeypatch.setattr(Index, "_list", only)
+    with TURNS_RED:
+        a_forest_behaves_like_its_model(0)
+
+
+def test_a_touch_from_the_front_turns_the_suite_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    touch = Index.touch
+    monkeypatch.setattr(Index, "touch", lambda self, keys: touch(self, keys[::-1]))
+    with TURNS_RED:
+        a_forest_behaves_like_its_model(0)

@@ -1,0 +1,145 @@
+"""Slots never overlap, never repeat a generation, and an empty slab goes to whoever needs it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kvstore.core.lifecycle import Owner, Slot
+from kvstore.core.slabs import Slabs
+from kvstore.errors import Invalid
+
+SLAB = 100
+SLABS = 6
+SIZES: dict[Owner, int] = {(b"a", 0): 10, (b"a", 1): 33, (b"b", 0): 50, (b"c", 0): 100}
+TURNS_RED = pytest.raises((AssertionError, pytest.fail.Exception))
+
+
+def live_bytes(used: dict[Slot, int]) -> list[tuple[int, int]]:
+    return sorted((slot.offset, slot.offset + size) for slot, size in used.items())
+
+
+def takes_and_gives_never_clash(seed: int, steps: int = 1_500) -> None:
+    dice = random.Random(seed)
+    slabs = Slabs(SLABS * SLAB + 7, SLAB)
+    used: dict[Slot, int] = {}
+    seen: set[int] = set()
+
+    def renewed(slot: Slot) -> None:
+        assert slot.generation not in seen, "a generation came back"
+        seen.add(slot.generation)
+
+    owner = (b"a", 0)
+    for _ in range(steps):
+        if dice.random() < 0.1:
+            owner = dice.choice(list(SIZES))
+        if dice.random() < 0.5:
+            size, room = SIZES[owner], slabs.room(owner, SIZES[owner])
+            slot = slabs.take(owner, size)
+            assert (slot is not None) == (room > 0)
+            if slot is not None:
+                assert slot.owner == owner and slot not in used
+                renewed(slot)
+                used[slot] = size
+                assert slabs.room(owner, size) == room - 1
+        elif used:
+            slot = dice.choice(list(used))
+            del used[slot]
+            slabs.give(slot)
+            renewed(slot)
+        ranges = live_bytes(used)
+        assert all(end <= start for (_, end), (start, _) in zip(ranges, ranges[1:], strict=False))
+        assert all(0 <= start and end <= slabs.capacity_bytes for start, end in ranges)
+        assert all(start // SLAB == (end - 1) // SLAB for start, end in ranges)
+        slabs.check()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_two_live_slots_share_a_byte_and_no_generation_returns(seed: int) -> None:
+    takes_and_gives_never_clash(seed)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_slot_is_found_at_its_offset_and_nothing_elsewhere(seed: int) -> None:
+    dice = random.Random(seed)
+    slabs = Slabs(SLABS * SLAB, SLAB)
+    used: list[Slot] = []
+    for _ in range(100):
+        owner = dice.choice(list(SIZES))
+        slot = slabs.take(owner, SIZES[owner])
+        if slot is not None:
+            used.append(slot)
+        else:
+            slabs.give(used.pop(dice.randrange(len(used))))
+        heads = {one.offset: one for slab in slabs.occupied() for one in slab.slots}
+        assert {one.offset: one for one in used}.items() <= heads.items()
+        for offset in range(-SLAB, (SLABS + 2) * SLAB):
+            assert slabs.at(offset) is heads.get(offset), f"offset {offset}"
+
+
+def test_all_slots_of_an_owner_fit_and_then_there_is_none() -> None:
+    for owner, size in SIZES.items():
+        slabs = Slabs(SLABS * SLAB, SLAB)
+        fit = SLABS * (SLAB // size)
+        assert slabs.room(owner, size) == fit
+        slots = [slabs.take(owner, size) for _ in range(fit)]
+        assert all(slots) and slabs.take(owner, size) is None
+        assert slabs.empty_slabs == 0 and slabs.room(owner, size) == 0
+        slabs.check()
+
+
+def test_a_slab_changes_owner_once_its_last_slot_is_back() -> None:
+    slabs = Slabs(SLAB, SLAB)
+    one, two = slabs.take((b"b", 0), 50), slabs.take((b"b", 0), 50)
+    assert one is not None and two is not None
+    slabs.give(one)
+    assert slabs.take((b"a", 0), 10) is None
+    slabs.give(two)
+    assert slabs.empty_slabs == 1 and slabs.occupied() == []
+    other = slabs.take((b"a", 0), 10)
+    assert other is not None and other.owner == (b"a", 0)
+    assert other.generation > two.generation, "bytes changed owner under an old generation"
+
+
+def test_a_slot_larger_than_a_slab_is_refused_with_the_fix() -> None:
+    slabs = Slabs(SLABS * SLAB, SLAB)
+    for call in (slabs.take, slabs.room):
+        with pytest.raises(Invalid, match="start the node with a larger --slab"):
+            call((b"a", 0), SLAB + 1)
+    with pytest.raises(Invalid, match="holds no slab"):
+        Slabs(SLAB - 1, SLAB)
+
+
+def test_a_give_that_keeps_the_generation_turns_the_suite_red(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    give = Slabs.give
+
+    def stale(self: Slabs, slot: Slot) -> None:
+        kept = slot.generation
+        give(self, slot)
+        slot.generation = kept
+
+    monkeypatch.setattr(Slabs, "give", stale)
+    with TURNS_RED:
+        takes_and_gives_never_clash(0)
+
+
+def test_slots_cut_too_close_turn_the_suite_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = Slabs._cut
+    monkeypatch.setattr(Slabs, "_cut", lambda s, slab, owner, size: cut(s, slab, owner, size - 1))
+    with TURNS_RED:
+        takes_and_gives_never_clash(0)
+
+
+def test_a_slab_lost_on_the_way_back_turns_the_suite_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    give = Slabs.give
+
+    def forgetful(self: Slabs, slot: Slot) -> None:
+        give(self, slot)
+        del self._empty[SLABS - 1 :]
+
+    monkeypatch.setattr(Slabs, "give", forgetful)
+    with TURNS_RED:
+        takes_and_gives_never_clash(0)

@@ -1,0 +1,121 @@
+"""A step's plan: decodes first, prefill by age with what is left, nobody starved."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstore.engine.errors import BadRequest, RequestTooLong
+from kvstore.engine.scheduler import Limits, Scheduler, plan
+from kvstore.engine.sequence import Chunk, Request, Sequence
+from kvstore.errors import Invalid
+
+
+def _sequence(name: str, tokens: int, computed: int = 0) -> Sequence:
+    return Sequence(Request(name, (1,) * tokens, 8), computed_tokens=computed)
+
+
+def _shown(chunks: list[Chunk]) -> list[tuple[str, int, int, bool]]:
+    return [(c.sequence.id, c.start, c.end, c.last) for c in chunks]
+
+
+def test_nothing_runs_when_nobody_is_there() -> None:
+    assert plan([], 512) == []
+
+
+def test_a_short_prompt_is_computed_in_one_chunk_that_yields_a_token() -> None:
+    assert _shown(plan([_sequence("a", 10)], 512)) == [("a", 0, 10, True)]
+
+
+def test_a_long_prompt_is_cut_and_only_its_last_chunk_yields_a_token() -> None:
+    assert _shown(plan([_sequence("a", 1100)], 512)) == [("a", 0, 512, False)]
+    assert _shown(plan([_sequence("a", 1100, 1024)], 512)) == [("a", 1024, 1100, True)]
+
+
+def test_a_prompt_with_a_cached_prefix_starts_after_it() -> None:
+    assert _shown(plan([_sequence("a", 200, 128)], 512)) == [("a", 128, 200, True)]
+
+
+def test_decodes_go_before_an_older_prefill() -> None:
+    running = [_sequence("old", 600), _sequence("one", 90, 89), _sequence("two", 70, 69)]
+    assert _shown(plan(running, 100)) == [
+        ("one", 89, 90, True),
+        ("two", 69, 70, True),
+        ("old", 0, 98, False),
+    ]
+
+
+def test_prefills_share_what_is_left_by_age() -> None:
+    running = [_sequence("a", 60), _sequence("b", 60), _sequence("c", 60)]
+    assert _shown(plan(running, 100)) == [("a", 0, 60, True), ("b", 0, 40, False)]
+
+
+@given(
+    shapes=st.lists(
+        st.integers(1, 300).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 1))),
+        min_size=1,
+        max_size=20,
+    ),
+    budget=st.integers(20, 600),
+)
+def test_any_plan_keeps_the_budget_and_leaves_no_decode_out(
+    shapes: list[tuple[int, int]], budget: int
+) -> None:
+    running = [_sequence(str(i), n, done) for i, (n, done) in enumerate(shapes)]
+    chunks = plan(running, budget)
+    assert sum(c.end - c.start for c in chunks) == min(budget, sum(s.remaining for s in running))
+    planned = {c.sequence.id for c in chunks}
+    assert len(planned) == len(chunks)
+    assert all(s.id in planned for s in running if s.remaining == 1)
+    oldest = next((s for s in running if s.remaining > 1), None)
+    assert oldest is None or oldest.id in planned or budget <= len(running)
+    for c in chunks:
+        assert c.start == c.sequence.computed_tokens < c.end <= len(c.sequence.tokens)
+        assert c.last == (c.end == len(c.sequence.tokens))
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "said"),
+    [
+        (Request("a", (), 4), BadRequest, "no tokens"),
+        (Request("a", (1,), 0), BadRequest, "max_new_tokens"),
+        (Request("a", (1, 50), 4), BadRequest, r"0\.\.49"),
+        (Request("a", (-1,), 4), BadRequest, "token ids"),
+        (Request("a", (1,) * 61, 40), RequestTooLong, "61 prompt and 40 new"),
+    ],
+)
+def test_a_request_that_can_never_run_is_refused_at_once(
+    asked: Request, error: type[Exception], said: str
+) -> None:
+    scheduler = Scheduler(Limits(max_request_tokens=100, vocab_size=50))
+    with pytest.raises(error, match=said):
+        scheduler.add(asked)
+    assert not scheduler.waiting
+
+
+def test_an_id_in_use_is_refused_until_it_is_done() -> None:
+    scheduler = Scheduler(Limits())
+    first = scheduler.add(Request("a", (1,), 4))
+    with pytest.raises(BadRequest, match="already"):
+        scheduler.add(Request("a", (1,), 4))
+    scheduler.enter(first)
+    with pytest.raises(BadRequest, match="already"):
+        scheduler.add(Request("a", (1,), 4))
+    scheduler.remove(first)
+    scheduler.add(Request("a", (1,), 4))
+
+
+def test_nobody_enters_a_full_running_set() -> None:
+    scheduler = Scheduler(Limits(max_running=1))
+    first, second = (scheduler.add(Request(name, (1,), 4)) for name in "ab")
+    assert scheduler.next_in_line() is first
+    scheduler.enter(first)
+    assert scheduler.next_in_line() is None
+    scheduler.remove(first)
+    assert scheduler.next_in_line() is second
+
+
+def test_more_sequences_than_a_step_has_tokens_are_refused() -> None:
+    with pytest.raises(Invalid, match="max_running 9"):
+        Limits(max_batch_tokens=8, max_running=9)

@@ -1,0 +1,90 @@
+"""A wrong setting is refused where it is read, by its key."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from kvstore.config import NodeConfig, parse_bytes, stable_node_id, state_dir
+from kvstore.errors import ConfigError
+from kvstore.limits import GiB, KiB, MiB
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("512", 512),
+        ("64b", 64),
+        ("4KiB", 4 * KiB),
+        (" 8 gib ", 8 * GiB),
+        ("1.5MiB", MiB + MiB // 2),
+        ("2TiB", 2048 * GiB),
+        ("9007199254740993", 2**53 + 1),  # no float holds it
+    ],
+)
+def test_sizes_are_read_to_the_byte(text: str, size: int) -> None:
+    assert parse_bytes("node.dram", text) == size
+
+
+def test_an_absurd_size_is_a_number_for_its_reader_to_refuse() -> None:
+    assert parse_bytes("node.dram", "9" * 400 + "TiB") > 2**64
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1 GB", "8 gigs", "1e9", "1.MiB", "0x10", "nan"])
+def test_what_is_no_size_is_refused_by_its_key(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"node\.dram = .*write a size like 512MiB"):
+        parse_bytes("node.dram", text)
+
+
+def test_the_state_directory_follows_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MOONPOOL_DIR", str(tmp_path))
+    assert state_dir() == tmp_path
+    monkeypatch.delenv("MOONPOOL_DIR")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert state_dir() == tmp_path / "moonpool"
+    monkeypatch.setenv("XDG_STATE_HOME", "")
+    assert state_dir() == Path.home() / ".local" / "state" / "moonpool"
+
+
+def test_a_node_config_names_its_files_in_its_directory(tmp_path: Path) -> None:
+    config = NodeConfig(tmp_path)
+    files = {config.shm_socket, config.lock_file, config.id_file}
+    assert len(files) == 3 and {file.parent for file in files} == {tmp_path}
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ({"slab_bytes": 60 * KiB}, "node.slab"),
+        ({"slab_bytes": MiB + 1}, "node.slab"),
+        ({"dram_bytes": MiB, "slab_bytes": 2 * MiB}, "node.dram"),
+        ({"lease_ms": 199}, "node.lease_ms"),
+        ({"lease_ms": 60_001}, "node.lease_ms"),
+    ],
+)
+def test_a_wrong_setting_is_named(setting: dict[str, int], key: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=key):
+        NodeConfig(tmp_path, **setting)  # type: ignore[arg-type]
+
+
+def test_a_directory_too_deep_for_a_socket_is_refused_before_the_bind() -> None:
+    name = NodeConfig(Path("/")).shm_socket.name
+    NodeConfig(Path("/" + "d" * (107 - len(name) - 2)))
+    with pytest.raises(ConfigError, match=r"node\.dir = .*too long for a Unix socket"):
+        NodeConfig(Path("/" + "d" * (107 - len(name) - 1)))
+    with pytest.raises(ConfigError, match=r"node\.dir"):
+        NodeConfig(Path("/" + "é" * 50))
+
+
+def test_a_node_keeps_its_id_over_restarts(tmp_path: Path) -> None:
+    file = tmp_path / "node.id"
+    first = stable_node_id(file)
+    assert str(uuid.UUID(first)) == first == stable_node_id(file)
+    file.write_text("no id\n")
+    with pytest.raises(ConfigError, match=r"holds no node id: delete it"):
+        stable_node_id(file)

@@ -1,0 +1,123 @@
+"""Where bytes lie: nothing overlaps, and fragments are sets of strips."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from kvstore.core.lifecycle import Slot
+from kvstore.errors import OutOfRange
+from kvstore.layout import (
+    GENERATION_OFFSET,
+    HEAD,
+    IDENTITY_OFFSET,
+    ROOT_OFFSET,
+    SLOT_ALIGN,
+    STATE_OFFSET,
+    TABLE_OFFSET,
+    Fragment,
+    SlotLayout,
+)
+from kvstore.memory.strips import spans
+from kvstore.spec import KVGroup, KVSpec
+
+LAYOUT = SlotLayout(layers=3, kv_heads=4, block_tokens=5, parts=2, run_bytes=6)
+
+
+def strips_of(f: Fragment) -> set[tuple[int, int]]:
+    return {
+        (layer, head)
+        for layer in range(f.layer_first, f.layer_first + f.layers)
+        for head in range(f.head_first, f.head_first + f.heads)
+    }
+
+
+def every_fragment() -> list[Fragment]:
+    sides = [(first, count) for first in range(3) for count in range(1, 4 - first)]
+    return [Fragment(*layers, *heads) for layers, heads in itertools.product(sides, sides)]
+
+
+def test_fragments_cover_and_overlap_as_sets_of_strips_do() -> None:
+    for a, b in itertools.product(every_fragment(), repeat=2):
+        assert a.overlaps(b) == bool(strips_of(a) & strips_of(b)), f"{a} / {b}"
+        assert a.covers(b) == (strips_of(a) >= strips_of(b)), f"{a} / {b}"
+
+
+def test_a_fragment_that_reaches_outside_the_block_is_told_what_is_there() -> None:
+    for fragment in every_fragment():
+        assert LAYOUT.check(fragment) is fragment
+    for wrong in ((0, 4, 0, 1), (3, 1, 0, 1), (-1, 1, 0, 1), (0, 0, 0, 1)):
+        with pytest.raises(OutOfRange, match=r"the block has layers 0\.\.2"):
+            LAYOUT.check(Fragment(*wrong))
+    for wrong in ((0, 1, 0, 5), (0, 1, 4, 1), (0, 1, -1, 1), (0, 1, 0, 0)):
+        with pytest.raises(OutOfRange, match=r"the block has heads 0\.\.3"):
+            LAYOUT.check(Fragment(*wrong))
+
+
+def test_a_layout_is_read_off_its_group() -> None:
+    groups = (KVGroup((0, 2), 8, 128, 16), KVGroup((1,), 1, 576, 64, parts=1))
+    spec = KVSpec("m", "r", "bfloat16", groups)
+    full, latent = SlotLayout.of(spec, 0), SlotLayout.of(spec, 1)
+    assert full == SlotLayout(2, 8, 16, 2, 256)
+    assert latent == SlotLayout(1, 1, 64, 1, 1152)
+    assert full.token_bytes == spec.token_bytes(0) == 512
+    assert latent.token_bytes == spec.token_bytes(1) == 1152
+    assert full.payload_bytes == 2 * 8 * 16 * 512
+
+
+def test_the_head_stands_where_the_table_in_the_module_says() -> None:
+    head = HEAD.pack(1, 2, 3, b"r" * 16, b"k" * 32, b"n" * 32, 4, 5)
+    assert len(head) == TABLE_OFFSET
+    assert head[GENERATION_OFFSET : GENERATION_OFFSET + 8] == (2).to_bytes(8, "little")
+    assert head[STATE_OFFSET : STATE_OFFSET + 4] == (3).to_bytes(4, "little")
+    assert head[ROOT_OFFSET : ROOT_OFFSET + 16] == b"r" * 16
+    assert head[ROOT_OFFSET + 16 : IDENTITY_OFFSET] == bytes(16)
+    identity = b"k" * 32 + b"n" * 32 + (4).to_bytes(4, "little") + (5).to_bytes(4, "little")
+    assert head[IDENTITY_OFFSET:] == identity.ljust(TABLE_OFFSET - IDENTITY_OFFSET, b"\0")
+
+
+def random_layouts() -> list[SlotLayout]:
+    dice = random.Random(7)
+    shape = [(1, 5), (1, 9), (1, 40), (1, 2), (1, 300)]
+    return [SlotLayout(*(dice.randint(*side) for side in shape)) for _ in range(200)]
+
+
+def test_table_strips_and_the_next_slot_never_overlap() -> None:
+    for layout in random_layouts():
+        assert layout.head_bytes % SLOT_ALIGN == layout.slot_bytes % SLOT_ALIGN == 0
+        assert IDENTITY_OFFSET + layout.root_bytes == TABLE_OFFSET + 8 * layout.strips
+        assert TABLE_OFFSET + 8 * layout.strips <= layout.head_bytes
+        slot = Slot(0, 3 * layout.slot_bytes, (b"", 0), tokens=layout.block_tokens)
+        end = slot.offset + layout.head_bytes
+        for number, (strip, at, size) in enumerate(spans(slot, layout, layout.whole)):
+            assert strip == number
+            assert at == end, "a gap or an overlap between the strips of a full block"
+            end = at + size
+        assert end == slot.offset + layout.head_bytes + layout.payload_bytes
+        assert end <= slot.offset + layout.slot_bytes
+
+
+def test_a_short_block_keeps_the_places_and_leaves_out_the_gaps() -> None:
+    dice = random.Random(8)
+    for layout in random_layouts():
+        tokens = dice.randint(1, layout.block_tokens)
+        slot, full = Slot(0, 0, (b"", 0), tokens=tokens), Slot(0, 0, (b"", 0))
+        full.tokens = layout.block_tokens
+        short = list(spans(slot, layout, layout.whole))
+        whole = list(spans(full, layout, layout.whole))
+        assert [at for _, at, _ in short] == [at for _, at, _ in whole]
+        assert {size for _, _, size in short} == {tokens * layout.token_bytes}
+        assert sum(size for _, _, size in short) == layout.block_bytes(tokens)
+    assert LAYOUT.block_bytes(LAYOUT.block_tokens) == LAYOUT.payload_bytes
+
+
+def test_the_spans_of_a_fragment_are_its_strips() -> None:
+    slot = Slot(0, LAYOUT.slot_bytes, (b"", 0), tokens=2)
+    places = {strip: at for strip, at, _ in spans(slot, LAYOUT, LAYOUT.whole)}
+    for fragment in every_fragment():
+        found = list(spans(slot, LAYOUT, fragment))
+        wanted = sorted(layer * LAYOUT.kv_heads + head for layer, head in strips_of(fragment))
+        assert [strip for strip, _, _ in found] == wanted
+        assert all(places[strip] == at for strip, at, _ in found)
