@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -33,7 +33,7 @@ class EngineConfig:
     role: str = "both"  # prefill, decode or both: what a router asks of it
     listen: str = "127.0.0.1:0"
     threads: int = 0  # torch threads; 0 leaves torch's own choice
-    settings: EngineSettings = EngineSettings()
+    settings: EngineSettings = field(default_factory=EngineSettings)
 
 
 async def run(config: EngineConfig, ready: Callable[[str], None]) -> None:

@@ -28,7 +28,7 @@ def make_model(
     path: str | Path,
     seed: int = 0,
     *,
-    layers: int = 6,
+    layers: int = 8,
     hidden: int = 256,
     heads: int = 8,
     kv_heads: int = 4,

@@ -37,7 +37,7 @@ def spec_of(folder: str | Path, block_tokens: int = 64) -> KVSpec:
 def weights_digest(folder: str | Path) -> str:
     """Hex digest over config.json and every safetensors file, by name."""
     whole = blake3()
-    for path in sorted(Path(folder).glob("*.safetensors")) + [Path(folder) / "config.json"]:
+    for path in [*sorted(Path(folder).glob("*.safetensors")), Path(folder) / "config.json"]:
         part = blake3(max_threads=blake3.AUTO)
         part.update_mmap(path)
         whole.update(path.name.encode() + b"\0" + part.digest())

@@ -52,6 +52,7 @@ class Pool(NoHooks):
         self._cache = cache
         self._uses: dict[str, PoolUse] = {}
         self._ranges: dict[str, tuple[int, int]] = {}  # blocks that the step under way completes
+        self._loaded = False
         self.failures = 0  # calls to the pool that failed, and were done without
 
     def expect(self, request_id: str, use: PoolUse) -> None:
@@ -90,13 +91,19 @@ class Pool(NoHooks):
             use.reader = self._client.reader(blocks, memory, hand_offs=use.hand_offs or ())
         use.progress = (time.monotonic(), 0)
 
+    def landed(self) -> bool:
+        """Whether anything was loaded since this was last asked."""
+        loaded, self._loaded = self._loaded, False
+        return loaded
+
     def _landed(self, use: PoolUse) -> int | None:
         """Tokens in the pages; None while a prefill that is followed has more to come."""
         reader = use.reader
         if reader is None:
             return 0
-        started = time.perf_counter()
+        started, had = time.perf_counter(), reader.bytes_loaded
         finished = self._try(reader.poll)
+        self._loaded |= reader.bytes_loaded > had
         use.load_seconds += time.perf_counter() - started
         if finished is False and not _stalled(use, reader):
             return None

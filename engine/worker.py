@@ -108,10 +108,8 @@ class Worker:
                 pause = LANDING_SECONDS_MIN
             else:
                 time.sleep(pause)
-                pause = (
-                    (self.pool.landed()
-                    and LANDING_SECONDS_MIN)
-                    or min(2 * pause, LANDING_SECONDS_MAX)
+                pause = (self.pool.landed() and LANDING_SECONDS_MIN) or min(
+                    2 * pause, LANDING_SECONDS_MAX
                 )
         for request_id in list(self._jobs):
             self._cancel(request_id)

@@ -24,7 +24,7 @@ TIDY = {
     "kvstore/wire/v1/kv_pb2.py": "import pickle\n" + "x = 1\n" * 900,
     "engine/__init__.py": '"""E."""\n',
     "engine/model.py": '"""M."""\nimport torch\nfrom . import rope\nmodel.eval()\n',
-    "engine/pool.py": '"""P."""\nfrom kvstore.client import Client\nfrom kvstore.limits import KiB\n',
+    "engine/pool.py": '"""P."""\nfrom kvstore.client import Client\nimport kvstore.limits\n',
     "engine/connectors/vllm.py": '"""V."""\nfrom kvstore.client import Client\n',
     "engine/service.py": '"""S."""\nimport grpc\nfrom kvstore.rpc import server\n',
     "kvstore/node/daemon.py": '"""D."""\nimport asyncio\nimport kvstore.core.index\n',

@@ -36,6 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kvstore.node", "kvstore.conductor", "kvstore.planner", "kvstore.engine"),
     ("kvstore.dashboard", "kvstore.gateway"),
     ("kvstore.cli",),
+    ("kvstore.__main__",),
     ("bench",),
     ("tests",),
 )

@@ -75,7 +75,7 @@ class Opened:
         return good
 
     def close(self, suspects: Mask | None = None) -> None:
-        """Let go of the pins. Waits for the owner only to tell it which blocks failed their hash."""
+        """Let go of the pins. Waits for the owner only to name blocks that failed their hash."""
         if self._closed:
             return
         self._closed = True

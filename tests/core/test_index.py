@@ -103,7 +103,7 @@ def a_forest_behaves_like_its_model(seed: int, steps: int = 700) -> None:
                 absent = gone.get(key, Miss.ABSENT)
                 assert index.why_not(key) is (Miss.UNLISTED if key in held else absent)
             flags = [index.get(k) is not None for k in path(key)]
-            assert index.longest(path(key)) == (flags + [False]).index(False)
+            assert index.longest(path(key)) == [*flags, False].index(False)
         recent = keys_of(index.recent())
         assert sorted(recent) == sorted(held) and index.unlisted == len(index._unlisted)
         assert [listed(k) for k in recent] == sorted((listed(k) for k in recent), reverse=True)

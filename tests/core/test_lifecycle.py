@@ -10,7 +10,7 @@ from kvstore.core.lifecycle import NEXT, Slot, State
 from kvstore.errors import InvariantError
 
 
-@pytest.mark.parametrize(("here", "there"), itertools.product(State, repeat=2))
+@pytest.mark.parametrize(("here", "there"), list(itertools.product(State, repeat=2)))
 def test_a_slot_moves_only_where_the_table_says(here: State, there: State) -> None:
     slot = Slot(7, 0, (b"", 0), state=here)
     if there in NEXT[here]:

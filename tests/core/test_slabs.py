@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -49,8 +50,8 @@ def takes_and_gives_never_clash(seed: int, steps: int = 1_500) -> None:
             slabs.give(slot)
             renewed(slot)
         ranges = live_bytes(used)
-        assert all(end <= start for (_, end), (start, _) in zip(ranges, ranges[1:], strict=False))
-        assert all(0 <= start and end <= slabs.capacity_bytes for start, end in ranges)
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ranges))
+        assert all(start >= 0 and end <= slabs.capacity_bytes for start, end in ranges)
         assert all(start // SLAB == (end - 1) // SLAB for start, end in ranges)
         slabs.check()
 

@@ -55,7 +55,7 @@ class Workload:
         self._dice = random.Random(seed)
 
     def requests(self, answer: Answer) -> Iterator[Ask]:
-        """Yield each request once; `answer` is asked for its tokens when the next turn needs them."""
+        """Yield each request once; `answer` gives its tokens when the next turn needs them."""
         shape, dice = self.shape, self._dice
         system = self._words(shape.system_tokens)
         chats = [list(system) for _ in range(shape.chats)]

@@ -1,0 +1,164 @@
+"""A store with all its parts real: a memfd of a few hundred KiB, two tenants, two namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from kvstore.block import Chain, chain
+from kvstore.clock import SimClock
+from kvstore.core.lifecycle import Slot
+from kvstore.layout import Fragment, SlotLayout
+from kvstore.memory.arena import Arena
+from kvstore.memory.strips import StripWriter, chunks
+from kvstore.node.blocks import Blocks
+from kvstore.node.handles import Handles
+from kvstore.node.namespaces import Place
+from kvstore.node.sessions import Session, Sessions
+from kvstore.node.store import Opened, Reserved, Store
+from kvstore.spec import KVGroup, KVSpec
+from kvstore.telemetry import Counters
+
+TOKENS = 4
+SLAB = 32 * 1024
+SECRETS = {"default": b"d" * 32, "other": b"o" * 32}
+
+
+def place_of(model: str, layers: int, heads: int, head_dim: int) -> Place:
+    group = KVGroup(tuple(range(layers)), heads, head_dim, TOKENS)
+    spec = KVSpec(model, "r0", "float16", (group,))
+    return Place((spec.digest, 0), SlotLayout.of(spec, 0), spec.dtype)
+
+
+SMALL = place_of("small", layers=2, heads=2, head_dim=8)  # 8 KiB a slot: 4 in a slab
+LARGE = place_of("large", layers=3, heads=1, head_dim=128)  # 12 KiB: 2 in a slab, and 8 KiB left
+
+
+def prompt(place: Place, tokens: int, start: int = 0) -> Chain:
+    """The chain of a prompt of consecutive token ids from `start`."""
+    return chain(place.owner[0], place.owner[1], range(start, start + tokens), TOKENS)
+
+
+def triples(blocks: Chain, first: int = 0, last: int | None = None) -> list[tuple[Any, Any, Any]]:
+    some = range(len(blocks))[first:last]
+    return [(blocks.hashes[i], blocks.parent(i), blocks.tokens[i]) for i in some]
+
+
+def payload_of(slot: Slot, layout: SlotLayout) -> bytes:
+    """What the writer of this generation of the slot has to say."""
+    return np.random.default_rng(slot.generation).bytes(layout.block_bytes(slot.tokens))
+
+
+class Rig:
+    """A node's store and its callers."""
+
+    def __init__(self, slabs: int = 4) -> None:
+        self.clock, self.counters = SimClock(), Counters()
+        self.arena = Arena.create(slabs * SLAB)
+        self.blocks = Blocks(self.arena, SLAB, self.counters)
+        self.handles = Handles(epoch=1)
+        self.sessions = Sessions()
+        self.store = Store(self.blocks, self.handles, self.clock, SECRETS, self.counters)
+
+    def session(self, tenant: str = "default", mapped: bool = False) -> Session:
+        session = self.sessions.begin(tenant, "test")
+        session.mappings += mapped
+        return session
+
+    def end(self, session: Session) -> None:
+        self.sessions.end(session)
+        self.store.end(session)
+
+    def process_gone(self, session: Session) -> None:
+        session.mappings = 0
+        self.store.gone(session)
+
+    def pass_time(self, seconds: float) -> None:
+        asyncio.run(self.clock.advance(seconds))
+
+    def write(self, slot: Slot, place: Place, fragment: Fragment | None = None) -> None:
+        """Lay in the fragment of the payload that this generation of the slot is to have."""
+        fragment, layout = fragment or place.layout.whole, place.layout
+        data, size = payload_of(slot, layout), slot.tokens * layout.token_bytes
+        writer = StripWriter(self.blocks.view, self.blocks.heads, slot, layout, fragment)
+        for layer in range(fragment.layer_first, fragment.layer_first + fragment.layers):
+            at = (layer * layout.kv_heads + fragment.head_first) * size
+            writer.write(data[at : at + fragment.heads * size])
+        assert writer.missing == 0
+
+    def reserve(
+        self, session: Session, place: Place, blocks: Chain, first: int = 0, last: int | None = None
+    ) -> list[Reserved]:
+        """Windows on blocks of which none is there yet."""
+        some = triples(blocks, first, last)
+        found = self.store.reserve(session, place, some, place.layout.whole)
+        assert None not in found
+        return [one for one in found if one is not None]
+
+    def put(
+        self,
+        session: Session,
+        place: Place,
+        blocks: Chain,
+        first: int = 0,
+        last: int | None = None,
+    ) -> list[Slot]:
+        """Write and seal blocks; the slots they are in."""
+        windows = self.reserve(session, place, blocks, first, last)
+        for one in windows:
+            self.write(one.slot, place)
+        assert self.store.seal(session, [one.handle for one in windows]) == ["sealed"] * len(
+            windows
+        )
+        self.store.check()
+        return [one.slot for one in windows]
+
+    def hits(self, place: Place, blocks: Chain, tenant: str = "default") -> int:
+        return self.store.match(tenant, place, blocks.hashes)[0]
+
+    def pinned(self, session: Session, block: bytes, pin_ms: int = 0) -> Opened:
+        one = self.store.open(session, [block], (), pin_ms)[0]
+        assert isinstance(one, Opened), one
+        return one
+
+    def read(self, slot: Slot, place: Place) -> bytes:
+        layout = place.layout
+        return b"".join(chunks(self.blocks.view, self.blocks.heads, slot, layout, layout.whole))
+
+    def flip(self, slot: Slot, place: Place) -> None:
+        """Damage one bit of a block's bytes."""
+        self.arena.bytes[slot.offset + place.layout.head_bytes + 5] ^= 4
+
+    def all_there_is(self) -> dict[str, Any]:
+        """Everything a refused call must leave as it was, memory included."""
+        blocks, index, store = self.blocks, self.blocks.index, self.store
+        return {
+            "slots": {
+                slot.number: (
+                    *(slot.offset, slot.owner, slot.state, slot.generation, slot.key, slot.parent),
+                    *(slot.tenant, slot.tokens, slot.root, slot.pins, slot.windows, slot.listed),
+                    *sorted(slot.children),
+                )
+                for slab in blocks.slabs.occupied()
+                for slot in slab.slots
+            },
+            "empty slabs": blocks.slabs.empty_slabs,
+            "free": {owner: [s.number for s in some] for owner, some in blocks.slabs._free.items()},
+            "recency": [slot.key for slot in index.recent()],
+            "gone": dict(index._gone),
+            "orphans": {key: set(some) for key, some in index._orphans.items()},
+            "filling": {key: {s.number for s in some} for key, some in blocks.filling.items()},
+            "doomed": {slot.number for slot in blocks.doomed},
+            "pins": {n: (p.slot.number, p.expires) for n, p in store.pins._pins.items()},
+            "windows": {
+                n: (w.slot.number, w.fragment, w.sealed) for n, w in store.windows._windows.items()
+            },
+            "groups": {
+                group: [w.serial for w in some] for group, some in store.windows._of_group.items()
+            },
+            "counters": {k: v for k, v in self.counters.totals().items() if k != "overloaded"},
+            "memory": hashlib.blake2b(self.arena.bytes).hexdigest(),
+        }
