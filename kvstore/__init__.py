@@ -1,1 +1,27 @@
-"""Moonpool: a KV-cache-centric tiered storage service for LLM inference."""
+"""Moonpool: a KV-cache-centric tiered storage service for LLM inference. The house on one screen.
+
+A prefill engine computes a prompt's KV; this stores it under hashes of the prompt's prefix, so that
+the next request with that prefix, on any engine of the host, loads it instead.
+
+    block.py spec.py layout.py      the words: what a block is called, what its bytes mean, where
+    errors.py limits.py config.py   they lie; every error, every limit, every setting
+    core/                           decisions, pure: lifecycle, index and eviction, pins, windows
+    memory/                         the arena (one shared mapping), slot heads, strips
+    kernels/   (top-level folder)   copy, permute and hash in one pass, outside the GIL
+    wire/ rpc/ metadata/ transfer/  stubs of proto/, gRPC manners, who serves, how bytes move
+    node/                           the storage daemon: carries decisions out, answers for its blocks
+    client/                         what engines call: match, reader, writer, pin, put, get
+    engine/    (top-level folder)   a small real inference engine on the client, and its service
+    cli/                            the moonpool command: up, demo, put, get, match, stat, ls, ...
+
+Imports point down this list, never up. Three facts carry the rest:
+
+1.  Bytes are verified by whoever uses them. A writer hashes each strip (one layer, one KV head) as
+    it copies it; the root over key and strip hashes travels by gRPC; a reader checks root and
+    strips after its copy, then that the slot still held that block. Anything else is a miss.
+2.  A slot changes hands only when nobody can write to it. A window on mapped memory ends by its own
+    writer or with the last process that holds the mapping, never by a clock.
+3.  A miss is a value. Whatever fails, the engine computes what it could not load.
+
+Start reading at block.py, then core/lifecycle.py, then node/store.py.
+"""
