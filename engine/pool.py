@@ -8,40 +8,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence as Chunks
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from kvstore.client import PAGED, Chain, Client, Match, Reader, Writer
+from kvstore.client import PAGED, Chain, Client, Match, Writer
 from kvstore.errors import KVStoreError
 
 from .cache import PagedKV
 from .hooks import NoHooks
+from .pool_use import PoolUse
 from .sequence import Chunk, Finish, Sequence
 
 log = logging.getLogger(__name__)
-
-STALLED_SECONDS = 5.0  # a hand-off that brings nothing new for this long is given up
-
-
-@dataclass(slots=True)
-class PoolUse:
-    """What one request wants of the pool, and what came of it."""
-
-    enabled: bool = True
-    hand_offs: tuple[bytes, ...] | None = None  # follow a prefill, instead of asking by prefix
-    reserved: Callable[[tuple[bytes, ...]], None] | None = None  # told the hand-off to pass on
-    chain: Chain | None = None  # of the prompt
-    pool_tokens: int = 0
-    hand_off_tokens: int = 0
-    loaded_bytes: int = 0
-    load_seconds: float = 0.0
-    miss: str = ""
-    published_blocks: int = 0
-    complete: bool = True  # whether everything that was reserved has been sealed
-    reader: Reader | None = field(default=None, repr=False)
-    writer: Writer | None = field(default=None, repr=False)
-    progress: tuple[float, int] = (0.0, 0)  # when the reader last brought something, and its bytes
 
 
 class Pool(NoHooks):
@@ -72,10 +52,12 @@ class Pool(NoHooks):
         if use.chain is not None:  # asked before: a hand-off that has not wholly landed
             return self._landed(use)
         use.chain = self._client.chain(sequence.request.prompt)
-        self._try(lambda: self._open(sequence, use))
+        with self._attempt():
+            self._open(sequence, use)
         tokens = self._landed(use)
         if use.hand_offs is None:
-            self._try(lambda: self._reserve(use, tokens or 0))
+            with self._attempt():
+                self._reserve(use, tokens or 0)
         return tokens
 
     def _open(self, sequence: Sequence, use: PoolUse) -> None:
@@ -102,10 +84,12 @@ class Pool(NoHooks):
         if reader is None:
             return 0
         started, had = time.perf_counter(), reader.bytes_loaded
-        finished = self._try(reader.poll)
+        finished = None
+        with self._attempt():
+            finished = reader.poll()
         self._loaded |= reader.bytes_loaded > had
         use.load_seconds += time.perf_counter() - started
-        if finished is False and not _stalled(use, reader):
+        if finished is False and not use.stalled():
             return None
         reader.close()
         use.reader = None
@@ -146,13 +130,12 @@ class Pool(NoHooks):
 
     def _store(self, sequence: Sequence, layer: int, blocks: tuple[int, int]) -> None:
         use = self._uses[sequence.id]
+        if use.writer is None:
+            return
         tensor, table = self._cache.layers[layer], sequence.block_table
-
-        def store() -> None:
-            if use.writer is not None:
-                use.writer.put_layer(layer, tensor, PAGED, block_table=table, blocks=blocks)
-
-        if not self._try(store, True):
+        with self._attempt() as attempt:
+            use.writer.put_layer(layer, tensor, PAGED, block_table=table, blocks=blocks)
+        if attempt.failed:
             self._stop_writing(use)
 
     def chunk_done(self, chunks: Chunks[Chunk]) -> None:
@@ -161,12 +144,10 @@ class Pool(NoHooks):
             use = self._uses.get(chunk.sequence.id)
             if first == last or use is None or use.writer is None:
                 continue
-            writer = use.writer
-            sealed = self._try(lambda writer=writer, blocks=(first, last): writer.seal(blocks))
-            if sealed is None:
+            with self._attempt() as attempt:
+                use.published_blocks += len(use.writer.seal((first, last)))
+            if attempt.failed:
                 self._stop_writing(use)
-            else:
-                use.published_blocks += len(sealed)
 
     def finished(self, sequence: Sequence) -> None:
         use = self._uses.pop(sequence.id, None)
@@ -181,7 +162,8 @@ class Pool(NoHooks):
             and sequence.finish is not Finish.ABORT
             and sequence.request.max_new_tokens > 1
         ):
-            use.published_blocks += self._try(lambda: self._publish_reply(sequence)) or 0
+            with self._attempt():
+                use.published_blocks += self._publish_reply(sequence)
 
     def _publish_reply(self, sequence: Sequence) -> int:
         """Store the full blocks of prompt and reply, so that the next turn finds them."""
@@ -199,24 +181,21 @@ class Pool(NoHooks):
             use.writer.abort()
         use.writer, use.complete = None, False
 
-    def _try(self, call: Callable[[], object], default: object = None):  # type: ignore[no-untyped-def]
-        """The call's answer (`default` where it has none), or None and a count if the pool failed."""
+    @contextmanager
+    def _attempt(self) -> Iterator[_Attempt]:
+        """Ask the pool for something; its failure is counted, and done without."""
+        attempt = _Attempt()
         try:
-            answer = call()
+            yield attempt
         except KVStoreError as error:
+            attempt.failed = True
             self.failures += 1
             log.warning("doing without the pool: %s", error)
-            return None
-        return default if answer is None else answer
 
 
-def _stalled(use: PoolUse, reader: Reader) -> bool:
-    """Whether a followed prefill has brought nothing new for too long."""
-    since, seen = use.progress
-    if reader.bytes_loaded > seen:
-        use.progress = (time.monotonic(), reader.bytes_loaded)
-        return False
-    return time.monotonic() - since > STALLED_SECONDS
+@dataclass(slots=True)
+class _Attempt:
+    failed: bool = False
 
 
 def _completed(writer: Writer, chain: Chain, chunk: Chunk) -> tuple[int, int]:

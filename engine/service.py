@@ -12,7 +12,7 @@ from kvstore.wire.v1 import engine_pb2 as pb
 from kvstore.wire.v1 import engine_pb2_grpc
 
 from .core import FinishEvent, TokenEvent
-from .pool import PoolUse
+from .pool_use import PoolUse
 from .sequence import Request
 from .worker import Failed, Job, JobEvent, Started, Worker
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from .core import EngineCore, FinishEvent, TokenEvent
 from .errors import BadRequest
-from .pool import Pool, PoolUse
+from .pool import Pool
+from .pool_use import PoolUse
 from .sequence import Request
 
 log = logging.getLogger(__name__)

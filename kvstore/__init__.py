@@ -9,9 +9,9 @@ the next request with that prefix, on any engine of the host, loads it instead.
     memory/                         the arena (one shared mapping), slot heads, strips
     kernels/   (top-level folder)   copy, permute and hash in one pass, outside the GIL
     wire/ rpc/ metadata/ transfer/  stubs of proto/, gRPC manners, who serves, how bytes move
-    node/                           the storage daemon: carries decisions out, answers for its blocks
+    node/                           the storage daemon: carries decisions out, holds the blocks
     client/                         what engines call: match, reader, writer, pin, put, get
-    engine/    (top-level folder)   a small real inference engine on the client, and its service
+    engine/    (top-level folder)   a small real inference engine on the client, its service
     cli/                            the moonpool command: up, demo, put, get, match, stat, ls, ...
 
 Imports point down this list, never up. Three facts carry the rest:

@@ -6,12 +6,10 @@ import argparse
 import json
 from typing import Any
 
-import grpc
-
 from kvstore.cli.options import Commands, add_node, command, locator
 from kvstore.limits import GiB, KiB, MiB
 from kvstore.rpc.channel import open_channel
-from kvstore.rpc.status import raised_by
+from kvstore.rpc.status import typed_errors
 from kvstore.wire.v1 import admin_pb2 as pb
 from kvstore.wire.v1 import admin_pb2_grpc
 
@@ -48,10 +46,8 @@ def _stub(args: argparse.Namespace) -> tuple[Any, str]:
 
 def _ask(args: argparse.Namespace, method: str, request: Any) -> Any:
     stub, address = _stub(args)
-    try:
+    with typed_errors(address):
         return getattr(stub, method)(request, timeout=DEADLINE_SECONDS)
-    except grpc.RpcError as error:
-        raise raised_by(error, address) from error
 
 
 def run_stat(args: argparse.Namespace) -> int:
@@ -103,7 +99,7 @@ def run_stat(args: argparse.Namespace) -> int:
 def run_ls(args: argparse.Namespace) -> int:
     request = pb.ListRequest(limit=args.limit)
     stub, address = _stub(args)
-    try:
+    with typed_errors(address):
         for one in stub.List(request, timeout=DEADLINE_SECONDS):
             facts = {
                 "block": one.block,
@@ -120,8 +116,6 @@ def run_ls(args: argparse.Namespace) -> int:
             else:
                 state = "" if one.listed else "  unlisted"
                 print(f"{one.block}  after {one.parent or '-':<12}  {one.tokens:>5} tokens{state}")
-    except grpc.RpcError as error:
-        raise raised_by(error, address) from error
     return 0
 
 

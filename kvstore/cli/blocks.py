@@ -12,15 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from kvstore.block import Chain, chain
 from kvstore.cli.options import Commands, add_node, command, locator
 from kvstore.errors import Invalid
 from kvstore.layout import SlotLayout
 from kvstore.limits import PUT_CHUNK_BYTES_MAX
 from kvstore.rpc.channel import open_channel
-from kvstore.rpc.status import raised_by
+from kvstore.rpc.status import typed_errors
 from kvstore.spec import KVSpec
 from kvstore.wire.v1 import kv_pb2 as pb
 from kvstore.wire.v1 import kv_pb2_grpc
@@ -93,10 +91,8 @@ class _Call:
         self.ask("Register", pb.RegisterRequest(spec=self.spec.canonical()))
 
     def ask(self, method: str, request: Any) -> Any:
-        try:
+        with typed_errors(self.address):
             return getattr(self.stub, method)(request, timeout=DEADLINE_SECONDS)
-        except grpc.RpcError as error:
-            raise raised_by(error, self.address) from error
 
     def about(self) -> dict[str, Any]:
         return {
@@ -141,18 +137,15 @@ def _parts(call: _Call, source: Any) -> Iterator[pb.PutRequest]:
 def run_get(args: argparse.Namespace) -> int:
     call = _Call(args)
     hits, miss = 0, ""
-    with args.file.open("wb") as target:
-        try:
-            for part in call.ask("Get", pb.GetRequest(**call.about())):
-                if part.HasField("block"):
-                    if part.block.outcome != pb.HIT:
-                        miss = pb.Outcome.Name(part.block.outcome).lower()
-                        break
-                    hits += 1
-                else:
-                    target.write(part.data)
-        except grpc.RpcError as error:
-            raise raised_by(error, call.address) from error
+    with args.file.open("wb") as target, typed_errors(call.address):
+        for part in call.ask("Get", pb.GetRequest(**call.about())):
+            if part.HasField("data"):
+                target.write(part.data)
+            elif part.block.outcome == pb.HIT:
+                hits += 1
+            else:
+                miss = pb.Outcome.Name(part.block.outcome).lower()
+                break
     _report(hits, call.blocks, miss)
     return MISS if miss else 0
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kvstore.client.discovery import FixedAddress, FromMetadata, Locator
 from kvstore.config import state_dir
+
+if TYPE_CHECKING:
+    from kvstore.client.discovery import Locator
 
 Commands = Any  # argparse's own type of a group of subcommands is private
 
@@ -22,6 +25,15 @@ def command(commands: Commands, name: str, text: str, example: str) -> argparse.
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     return parser
+
+
+def share_cores() -> None:
+    """Before torch is imported: its idle threads wait asleep instead of spinning.
+
+    Several engines share a host's cores here, and a spinning thread of one can stretch every
+    parallel region of another by milliseconds.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def add_directory(parser: argparse.ArgumentParser) -> None:
@@ -44,4 +56,7 @@ def add_node(parser: argparse.ArgumentParser) -> None:
 
 
 def locator(args: argparse.Namespace) -> Locator:
+    # The client compiles its moves: 110 MiB that a storage node has no use for.
+    from kvstore.client.discovery import FixedAddress, FromMetadata
+
     return FixedAddress(args.node) if args.node else FromMetadata(args.dir)

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from kvstore.cli.options import Commands, add_directory, command
+from kvstore.cli.options import Commands, add_directory, command, share_cores
 from kvstore.cli.stack import Plan, Stack
 from kvstore.config import NodeConfig, parse_bytes
 from kvstore.node.daemon import Node
@@ -90,6 +90,7 @@ def run_node(args: argparse.Namespace) -> int:
 
 
 def run_engine(args: argparse.Namespace) -> int:
+    share_cores()
     # torch is an extra: only engines need it.
     from kvstore.engine.core import EngineSettings
     from kvstore.engine.daemon import EngineConfig, run

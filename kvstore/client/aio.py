@@ -6,6 +6,7 @@ Moves run outside the GIL, so threads overlap; the event loop is never held up b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from kvstore.client.client import Client, Match
 from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
 from kvstore.client.writer import Writer
+from kvstore.errors import SessionEnded
 from kvstore.spec import KVSpec
 from kvstore.transfer.protocol import Memory
 
@@ -31,6 +33,7 @@ class AsyncClient:
 
     def __init__(self, client: Client) -> None:
         self.blocking = client
+        self._closed = False
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="moonpool")
 
     @classmethod
@@ -38,9 +41,22 @@ class AsyncClient:
         return cls(await asyncio.to_thread(Client.at, where, spec, **options))
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run any blocking call of this client's objects: `await client.run(writer.seal)`."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, functools.partial(call, *args, **kwargs))
+        """Run any blocking call of this client's objects: `await client.run(writer.seal)`.
+
+        A cancelled call is over only when its thread is: deadlines see to that.
+        """
+        if self._closed:
+            raise SessionEnded("the client is closed")
+        bound = functools.partial(call, *args, **kwargs)
+        running = asyncio.get_running_loop().run_in_executor(self._threads, bound)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            # Nobody may have their memory back while a thread still moves bytes in it.
+            while not running.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([running])
+            raise
 
     async def match(self, blocks: Chain) -> Match:
         return await self.run(self.blocking.match, blocks)
@@ -64,7 +80,8 @@ class AsyncClient:
         return await self.run(self.blocking.remove, blocks)
 
     async def close(self) -> None:
-        await self.run(self.blocking.close)
+        self._closed = True
+        await asyncio.to_thread(self.blocking.close)
         self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncClient:

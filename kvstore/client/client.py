@@ -6,10 +6,10 @@ whoever writes, who may as well drop what it wanted to publish.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -20,14 +20,15 @@ from kvstore.client.memory import memory_of
 from kvstore.client.opened import MISSES
 from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
-from kvstore.client.space import Space
+from kvstore.client.space import Space, calls
 from kvstore.client.writer import Writer
-from kvstore.errors import Rejected, SessionEnded, UnknownNamespace
+from kvstore.errors import KVStoreError, Rejected, SessionEnded, UnknownNamespace
 from kvstore.layout import Fragment
-from kvstore.limits import RPC_KEYS_MAX
 from kvstore.spec import KVSpec
 from kvstore.transfer.protocol import Memory
 from kvstore.wire.v1 import kv_pb2 as pb
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,11 @@ class Client:
         fixed = isinstance(where, str) and ":" in where
         locator = FixedAddress(str(where)) if fixed else FromMetadata(Path(where))
         client = cls(locator, spec, **options)
-        client.register()
+        try:
+            client.register()
+        except KVStoreError:
+            client.close()
+            raise
         return client
 
     def register(self) -> None:
@@ -85,8 +90,8 @@ class Client:
     def match(self, blocks: Chain) -> Match:
         """How much of a chain's start is in the pool now."""
         found = 0
-        for first in range(0, len(blocks), RPC_KEYS_MAX):
-            part = blocks.between(first, first + RPC_KEYS_MAX)
+        for some in calls(len(blocks)):
+            part = blocks.between(some.start, some.stop)
             request = pb.MatchRequest(
                 namespace=self.space.digest,
                 group=self.space.group,
@@ -94,8 +99,8 @@ class Client:
                 last_tokens=part.tokens[-1],
             )
             try:
-                reply = self._registered(lambda link: link.kv.Match, request)
-            except Rejected:
+                reply = self._call(lambda link: link.kv.Match, request)
+            except (Rejected, SessionEnded):
                 return Match(found, sum(blocks.tokens[:found]), Miss.UNREACHABLE)
             found += reply.blocks
             if reply.blocks < len(part):
@@ -118,11 +123,7 @@ class Client:
                 self.connection, self.space, blocks, first, fragment, writer_group, hand_off
             )
 
-        try:
-            return reserve()
-        except (UnknownNamespace, SessionEnded):
-            self.register()  # the node was restarted, or the session broke: once more
-            return reserve()
+        return self._again(reserve)
 
     def reader(
         self,
@@ -135,9 +136,14 @@ class Client:
         pin_ms: int = 0,
     ) -> Reader:
         """Open blocks `first` on for loading into `memory`, following writers by `hand_offs`."""
-        return Reader(
-            self.connection, self.space, blocks, memory, first, tuple(hand_offs), fragment, pin_ms
-        )
+        found = tuple(hand_offs)
+
+        def follow() -> Reader:
+            return Reader(
+                self.connection, self.space, blocks, memory, first, found, fragment, pin_ms
+            )
+
+        return self._again(follow)
 
     def put(self, blocks: Chain, memory: Memory, *, first: int = 0) -> int:
         """Store and seal blocks `first` on from `memory`; how many were not there before."""
@@ -153,19 +159,20 @@ class Client:
                 return Match(reader.blocks, reader.tokens, reader.miss)
         except (Rejected, SessionEnded):
             return Match(0, 0, Miss.UNREACHABLE)
-        except UnknownNamespace:
-            return Match(0, 0, Miss.ABSENT)
 
     def pin(self, blocks: Chain, *, pin_ms: int = 0) -> Pinned:
         """Pin blocks and read them where they lie, without a copy."""
-        return Pinned(self.connection, self.space, blocks, pin_ms)
+        return self._again(lambda: Pinned(self.connection, self.space, blocks, pin_ms))
 
     def remove(self, blocks: Chain) -> int:
         """Take blocks out of the pool; how many were there."""
-        request = pb.RemoveRequest(
-            namespace=self.space.digest, group=self.space.group, hashes=blocks.hashes
-        )
-        return int(self.connection.call(lambda link: link.kv.Remove, request).removed)
+        removed = 0
+        for some in reversed(list(calls(len(blocks)))):  # deepest first, as the node does
+            request = pb.RemoveRequest(
+                namespace=self.space.digest, group=self.space.group, hashes=blocks.hashes[some]
+            )
+            removed += self._call(lambda link: link.kv.Remove, request).removed
+        return removed
 
     def close(self) -> None:
         self.connection.close()
@@ -176,9 +183,13 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _registered(self, method: Any, request: Any) -> Any:
+    def _call(self, method: Any, request: Any) -> Any:
+        return self._again(lambda: self.connection.call(method, request))
+
+    def _again(self, ask: Callable[[], T]) -> T:
+        """Ask; and once more where the node has forgotten us: it was restarted, or a link broke."""
         try:
-            return self.connection.call(method, request)
-        except UnknownNamespace:
+            return ask()
+        except (UnknownNamespace, SessionEnded):
             self.register()
-            return self.connection.call(method, request)
+            return ask()

@@ -112,7 +112,11 @@ class Connection:
         link = self.link()
         try:
             return method(link)(request, timeout=self.deadline_seconds)
+        except ValueError as error:  # gRPC's word for a channel that was closed before the call
+            raise SessionEnded("the session was ended by another thread") from error
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.CANCELLED:  # by us: nodes end calls otherwise
+                raise SessionEnded("the session was ended while a call was under way") from error
             raised = raised_by(error, link.address)
             self._heed(raised, link, getattr(request, "session", link.session))
             raise raised from error

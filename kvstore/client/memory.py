@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvstore.errors import Invalid
-from kvstore.layout import SlotLayout
+from kvstore.layout import Fragment, SlotLayout
 from kvstore.transfer.protocol import Memory
 
 # Axes of one layer's tensor, by letter: page, head, token, part (K, V), dim. A dense tensor of one
@@ -53,14 +53,7 @@ def memory_of(
     size = dict(zip(axes, first.shape, strict=True))
     stride = dict(zip(axes, first.strides, strict=True))
     _check_sizes(size, stride, layout, first.item_bytes)
-    if head_first + size["h"] > layout.kv_heads:
-        raise Invalid(
-            f"heads {head_first}..{head_first + size['h'] - 1}: the block has {layout.kv_heads}"
-        )
-    paged = "p" in axes
-    if paged and block_table is None:
-        raise Invalid("a paged tensor needs the sequence's block_table")
-    table = np.ascontiguousarray(block_table if paged else [0], dtype=np.int64)
+    layout.check(Fragment(layer_first, len(tensors), head_first, size["h"]))
     return Memory(
         layer_addresses=np.array([_Facts(t, "").address for t in tensors], dtype=np.uint64),
         page_stride=stride.get("p", 0),
@@ -69,11 +62,22 @@ def memory_of(
         part_stride=stride.get("k", 0),
         page_tokens=size["t"],
         page_count=size.get("p", 1),
-        block_table=table,
+        block_table=_table(block_table) if "p" in axes else np.zeros(1, dtype=np.int64),
+        heads=size["h"],
         layer_first=layer_first,
         head_first=head_first,
         owners=tuple(tensors),
     )
+
+
+def _table(block_table: npt.ArrayLike | None) -> npt.NDArray[np.int64]:
+    if block_table is None:
+        raise Invalid("a paged tensor needs block_table, the sequence's pages in order")
+    table = np.asarray(block_table)
+    if table.ndim != 1 or (len(table) and table.dtype.kind not in "iu"):
+        kind = f"{table.ndim}-dimensional {table.dtype}"
+        raise Invalid(f"block_table is {kind}; one row of page numbers is wanted")
+    return np.array(table, dtype=np.int64)  # a copy: the engine changes its own
 
 
 def heads_of(tensor: Any, axes: str) -> int:
@@ -96,7 +100,7 @@ class _Facts:
             self.item_bytes = tensor.itemsize
             self.address = tensor.ctypes.data
             self.strides = tensor.strides
-            self.dtype = tensor.dtype.name
+            self.dtype = tensor.dtype.name if tensor.dtype.isnative else tensor.dtype.str
         else:
             kind = type(tensor).__name__
             raise Invalid(f"{name} is a {kind}; a numpy array or a torch tensor is wanted")

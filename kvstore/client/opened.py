@@ -10,8 +10,8 @@ import numpy as np
 
 from kvstore.block import Chain, Miss
 from kvstore.client.connection import Connection
-from kvstore.client.space import Space, slots_of
-from kvstore.errors import KVStoreError
+from kvstore.client.space import Space, calls, slots_of
+from kvstore.errors import Invalid, KVStoreError
 from kvstore.transfer.protocol import Mask
 from kvstore.wire.v1 import kv_pb2 as pb
 
@@ -38,20 +38,37 @@ class Opened:
     ) -> None:
         self._space = space
         self._connection = connection
-        request = pb.OpenRequest(
-            namespace=space.digest,
-            group=space.group,
-            hashes=chain.hashes,
-            hand_offs=hand_offs,
-            pin_ms=pin_ms,
-        )
+        if hand_offs and len(hand_offs) != len(chain):
+            raise Invalid(f"{len(hand_offs)} hand_offs for {len(chain)} blocks; one each is wanted")
         self.link = connection.link()
-        request.session = self.link.session
-        reply = connection.call(lambda link: link.kv.Open, request)
+        self._closed = False
+        self._handles: list[bytes] = []  # all are closed, those behind the first miss too
+        reply = pb.OpenReply()
+        try:
+            for some in calls(len(chain)):
+                request = pb.OpenRequest(
+                    session=self.link.session,
+                    namespace=space.digest,
+                    group=space.group,
+                    hashes=chain.hashes[some],
+                    hand_offs=hand_offs[some],
+                    pin_ms=pin_ms,
+                )
+                part = connection.call(lambda link: link.kv.Open, request)
+                self._handles.extend(part.handles)
+                reply.MergeFrom(part)
+                if any(outcome != pb.HIT for outcome in part.outcomes):
+                    break
+        except KVStoreError:
+            self.close()
+            raise
         outcomes = np.array(reply.outcomes)
         misses = np.flatnonzero(outcomes != pb.HIT)
         self.count = int(misses[0]) if len(misses) else len(chain)
         self.miss: Miss | None = MISSES[outcomes[self.count]] if len(misses) else None
+        other = np.flatnonzero(np.array(reply.tokens) != np.array(chain.tokens[: len(outcomes)]))
+        if len(other) and other[0] < self.count:  # a key that its maker gave to two lengths
+            self.count, self.miss = int(other[0]), Miss.ABSENT
         self.slots = slots_of(
             reply.slot_offsets[: self.count],
             reply.generations[: self.count],
@@ -61,9 +78,6 @@ class Opened:
         self.rooted = np.array([len(root) == 16 for root in roots], dtype=bool)
         sealed = b"".join(root for root in roots if root)
         self._roots = np.frombuffer(sealed, dtype=np.uint8).reshape(-1, 16)
-        # All handles are closed, those behind the first miss too.
-        self._handles = list(reply.handles)
-        self._closed = False
 
     def vouched(self) -> Mask:
         """Blocks whose strip table has the root the owner recorded; filling ones have none yet."""
@@ -79,16 +93,23 @@ class Opened:
         if self._closed:
             return
         self._closed = True
-        handles = [handle for handle in self._handles if handle]
-        request = pb.CloseRequest(session=self.link.session, handles=handles)
-        if suspects is not None and suspects.any():
+        bad = [] if suspects is None else [self._handles[i] for i in np.flatnonzero(suspects)]
+        for some in calls(len(bad)):
             # The caller may reserve these blocks next: by then the owner must have looked.
-            request.suspects.extend(self._handles[i] for i in np.flatnonzero(suspects))
             with contextlib.suppress(KVStoreError):
-                self._connection.call(lambda link: link.kv.Close, request)
-        elif handles and self.link.alive:
+                self._connection.call(
+                    lambda link: link.kv.Close,
+                    pb.CloseRequest(
+                        session=self.link.session, handles=bad[some], suspects=bad[some]
+                    ),
+                )
+        reported = set(bad)
+        good = [handle for handle in self._handles if handle and handle not in reported]
+        for some in calls(len(good)):
+            request = pb.CloseRequest(session=self.link.session, handles=good[some])
             # A close that fails costs nothing: the pin ends with its time or the session.
-            self.link.kv.Close.future(request, timeout=5.0).add_done_callback(_done)
+            with contextlib.suppress(ValueError):  # of a channel that is closed
+                self.link.kv.Close.future(request, timeout=5.0).add_done_callback(_done)
 
 
 def _done(call: grpc.Future) -> None:

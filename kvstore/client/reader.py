@@ -32,7 +32,10 @@ class HandOff:
 
 
 class Reader:
-    """Loads a chain's blocks from `first` on. Close it, or use it as a context manager."""
+    """Loads a chain's blocks from `first` on. Close it, or use it as a context manager.
+
+    It loads the layers and heads that `memory` holds, or the part of them that `fragment` names.
+    """
 
     def __init__(
         self,
@@ -45,15 +48,15 @@ class Reader:
         fragment: Fragment | None = None,
         pin_ms: int = 0,
     ) -> None:
-        blocks = chain.between(first, len(chain))
-        if not len(blocks):
-            raise Invalid(
-                f"first {first}: the chain has {len(chain)} blocks, none are left to read"
-            )
+        blocks = space.blocks_from(chain, first)
         self._space, self._memory = space, memory
-        self._fragment = space.layout.check(fragment or space.layout.whole)
+        self._fragment = space.layout.check(fragment or memory.fragment)
+        starts = starts_of(blocks, first)
+        memory.check(self._fragment, starts, np.array(blocks.tokens, dtype=np.int32))
+        if any(isinstance(one, np.ndarray) and not one.flags.writeable for one in memory.owners):
+            raise Invalid("the memory to load into is read-only; give an array that is writeable")
         self._opened = Opened(connection, space, blocks, hand_offs, pin_ms)
-        self._starts = starts_of(blocks, first)[: self._opened.count]
+        self._starts = starts[: self._opened.count]
         self._tokens = blocks.tokens
         good = self._opened.vouched()
         self._damaged = ~good
@@ -92,12 +95,13 @@ class Reader:
         """Load what has landed since the last poll; True once no more will come."""
         if self.done:
             return True
-        transport, layout, slots = (
-            self._opened.link.transport,
-            self._space.layout,
-            self._opened.slots,
-        )
+        link, layout, slots = self._opened.link, self._space.layout, self._opened.slots
+        transport = link.transport
         rows = np.flatnonzero(self._layers[: self._end] < self._fragment.layers)
+        # Before the layers are looked at: then a block that fills no more has all it will get.
+        alive = link.alive
+        more = transport.filling(slots.pick(rows)) & alive
+        bad = np.zeros(len(rows), dtype=bool)
         ready = transport.written(layout, slots.pick(rows), self._fragment)
         done = self._layers[rows]
         for first, last in np.unique(np.stack([done, ready], axis=1)[ready > done], axis=0):
@@ -107,18 +111,23 @@ class Reader:
                 self._fragment.head_first,
                 self._fragment.heads,
             )
-            group = rows[(done == first) & (ready == last)]
+            chosen = (done == first) & (ready == last)
+            group = rows[chosen]
             good = transport.load(
                 layout, slots.pick(group), self._memory, self._starts[group], part
             )
             self._layers[group[good]] = last
-            self._give_up(group[~good], Miss.DAMAGED)
-            self._damaged[group[~good]] = True
+            bad[chosen] = ~good
             strip_bytes = slots.tokens[group[good]].sum() * layout.token_bytes
             self.bytes_loaded += int(strip_bytes) * part.layers * part.heads
         # After the copies: what changed hands meanwhile was not this block, or is not any more.
         current = transport.current(slots.pick(rows))
+        short = (self._layers[rows] < self._fragment.layers) & ~more
+        bad |= short & self._opened.rooted[rows]  # its root vouched for layers that are gone
+        self._damaged[rows[current & bad]] = True
         self._give_up(rows[~current], Miss.EVICTED)
+        self._give_up(rows[current & bad], Miss.DAMAGED)
+        self._give_up(rows[current & short & ~bad], Miss.ABSENT if alive else Miss.UNREACHABLE)
         return self.done
 
     def wait(self, timeout_seconds: float, layers: int | None = None) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from kvstore.block import Chain
+from kvstore.errors import Invalid
 from kvstore.layout import SlotLayout
+from kvstore.limits import RPC_KEYS_MAX
 from kvstore.spec import KVSpec
 from kvstore.transfer.protocol import Ints, Slots
 
@@ -23,7 +26,26 @@ class Space:
 
     @classmethod
     def of(cls, spec: KVSpec, group: int) -> Space:
+        if not 0 <= group < len(spec.groups):
+            raise Invalid(f"group {group}: the spec has groups 0..{len(spec.groups) - 1}")
         return cls(spec, spec.digest, group, SlotLayout.of(spec, group))
+
+    def blocks_from(self, chain: Chain, first: int) -> Chain:
+        """Blocks `first` on of a chain; raises `Invalid` if there are none, or not of this size."""
+        if chain.block_tokens != self.layout.block_tokens:
+            size = self.layout.block_tokens
+            raise Invalid(f"the chain has blocks of {chain.block_tokens} tokens, this group {size}")
+        if not 0 <= first < len(chain):
+            raise Invalid(
+                f"first {first}: the chain has {len(chain)} blocks, none are left from it"
+            )
+        return chain.between(first, len(chain))
+
+
+def calls(count: int) -> Iterator[slice]:
+    """Ranges of `count` keys, each of them no more than one call may carry."""
+    for first in range(0, count, RPC_KEYS_MAX):
+        yield slice(first, min(first + RPC_KEYS_MAX, count))
 
 
 def starts_of(chain: Chain, first: int = 0) -> Ints:

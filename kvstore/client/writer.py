@@ -6,6 +6,7 @@ the hand-off as soon as they are stored, so a reader can follow layer by layer.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from kvstore.block import Chain
 from kvstore.client.connection import Connection, Link
 from kvstore.client.memory import heads_of, memory_of
-from kvstore.client.space import Space, slots_of, starts_of
+from kvstore.client.space import Space, calls, slots_of, starts_of
 from kvstore.errors import AlreadyWritten, Invalid, KVStoreError, SessionEnded, WindowClosed
 from kvstore.layout import Fragment
 from kvstore.transfer.protocol import Memory
@@ -44,32 +45,35 @@ class Writer:
         hand_off: bool,
     ) -> None:
         self._connection, self._space = connection, space
+        blocks = space.blocks_from(chain, first)
+        self.fragment = space.layout.check(fragment or space.layout.whole)
         self._link: Link = connection.link()
         self.chain, self.first = chain, first
-        self.fragment = space.layout.check(fragment or space.layout.whole)
-        blocks = chain.between(first, len(chain))
-        if not len(blocks):
-            raise Invalid(
-                f"first {first}: the chain has {len(chain)} blocks, none are left to write"
-            )
-        request = pb.ReserveRequest(
-            session=self._link.session,
-            namespace=space.digest,
-            group=space.group,
-            parent=chain.parent(first),
-            hashes=blocks.hashes,
-            last_tokens=blocks.tokens[-1],
-            writer_group=writer_group,
-            fragment=_on_wire(self.fragment),
-            hand_off=hand_off,
-        )
-        reply = connection.call(lambda link: link.kv.Reserve, request)
+        reply = pb.ReserveReply()
+        try:
+            for some in calls(len(blocks)):
+                request = pb.ReserveRequest(
+                    session=self._link.session,
+                    namespace=space.digest,
+                    group=space.group,
+                    parent=blocks.parent(some.start) or chain.parent(first),
+                    hashes=blocks.hashes[some],
+                    last_tokens=blocks.tokens[some][-1],
+                    writer_group=writer_group,
+                    fragment=_on_wire(self.fragment),
+                    hand_off=hand_off,
+                )
+                reply.MergeFrom(connection.call(lambda link: link.kv.Reserve, request))
+        except KVStoreError:
+            self._abort([handle for handle in reply.handles if handle])
+            raise
         self.granted = np.array(reply.grants) == pb.ReserveReply.GRANTED
         self._handles: list[bytes] = list(reply.handles)
         self.hand_offs: tuple[bytes, ...] = tuple(reply.hand_offs)
         self._slots = slots_of(reply.slot_offsets, reply.generations, blocks.tokens)
         self._starts = starts_of(blocks, first)
-        self._stored = np.zeros((len(blocks), self.fragment.layers), dtype=bool)
+        layers, heads = self.fragment.layers, self.fragment.heads
+        self._stored = np.zeros((len(blocks), layers, heads), dtype=bool)
         self._open = self.granted.copy()
 
     def put_layer(
@@ -115,20 +119,23 @@ class Writer:
         if not self.fragment.covers(part):
             raise Invalid(f"{part} lies outside the window's {self.fragment}")
         rows = self._rows(blocks)
-        layers = slice(
+        slots, starts = self._slots.pick(rows), self._starts[rows]
+        memory.check(part, starts, slots.tokens)
+        layer, head = (
             part.layer_first - self.fragment.layer_first,
-            part.layer_first - self.fragment.layer_first + part.layers,
+            part.head_first - self.fragment.head_first,
         )
-        whole_heads = part.heads == self.fragment.heads
-        if whole_heads and self._stored[rows, layers].any():
+        strips = (rows, slice(layer, layer + part.layers), slice(head, head + part.heads))
+        if self._stored[strips].any():
             raise AlreadyWritten(f"{part} has been stored; a strip is written once")
         if after is not None:
             after.synchronize()
         if len(rows):
-            slots = self._slots.pick(rows)
-            self._link.transport.store(self._space.layout, slots, memory, self._starts[rows], part)
-        if whole_heads:
-            self._stored[rows, layers] = True
+            try:
+                self._link.transport.store(self._space.layout, slots, memory, starts, part)
+            except SessionEnded as error:
+                raise WindowClosed(str(error)) from error
+        self._stored[strips] = True
 
     def seal(self, blocks: tuple[int, int] | None = None) -> list[str]:
         """Make blocks [a, b) of the chain (default: all) readable by everyone.
@@ -137,27 +144,20 @@ class Writer:
         or 'EXISTED' where another writer was first. Raises `Incomplete` naming what is missing.
         """
         rows = self._rows(blocks)
-        if not len(rows):
-            return []
-        request = pb.SealRequest(
-            session=self._link.session, handles=[self._handles[row] for row in rows]
-        )
-        reply = self._call(lambda link: link.kv.Seal, request)
-        self._open[rows] = False
-        return [pb.SealReply.Sealed.Name(one) for one in reply.sealed]
+        sealed: list[str] = []
+        for some in calls(len(rows)):
+            handles = [self._handles[row] for row in rows[some]]
+            request = pb.SealRequest(session=self._link.session, handles=handles)
+            reply = self._call(lambda link: link.kv.Seal, request)
+            self._open[rows[some]] = False
+            sealed += [pb.SealReply.Sealed.Name(one) for one in reply.sealed]
+        return sealed
 
     def abort(self) -> None:
         """Give up the blocks that are not sealed. Never raises: the session's end does the same."""
         rows = np.flatnonzero(self._open)
         self._open[:] = False
-        if len(rows):
-            request = pb.AbortRequest(
-                session=self._link.session, handles=[self._handles[row] for row in rows]
-            )
-            try:
-                self._call(lambda link: link.kv.Abort, request)
-            except KVStoreError:
-                return
+        self._abort([self._handles[row] for row in rows])
 
     def __enter__(self) -> Writer:
         return self
@@ -172,6 +172,12 @@ class Writer:
             raise Invalid(f"blocks {first}..{last}: the window has {self.first}..{len(self.chain)}")
         rows = np.arange(first - self.first, last - self.first)
         return rows[self._open[rows]]
+
+    def _abort(self, handles: list[bytes]) -> None:
+        for some in calls(len(handles)):
+            request = pb.AbortRequest(session=self._link.session, handles=handles[some])
+            with contextlib.suppress(KVStoreError):
+                self._call(lambda link: link.kv.Abort, request)
 
     def _call(self, method: Any, request: Any) -> Any:
         if not self._link.alive:

@@ -171,9 +171,9 @@ class Index:
 
     def _behind(self, slot: Slot) -> list[Slot]:
         """Held blocks behind a slot, each after its parent: they are listed exactly with it."""
-        found, todo = [], list(slot.children)
+        found, todo = [], sorted(slot.children)  # a set of bytes has another order in each process
         while todo:
             child = self._slots[todo.pop()]
             found.append(child)
-            todo.extend(child.children)
+            todo.extend(sorted(child.children))
         return found

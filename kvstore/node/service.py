@@ -14,7 +14,7 @@ from kvstore.block import Miss
 from kvstore.errors import Invalid
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import BLOCK_TOKENS_MAX, HASH_BYTES, NAME_BYTES_MAX, RPC_KEYS_MAX
-from kvstore.node.namespaces import Namespaces
+from kvstore.node.namespaces import Namespaces, Place
 from kvstore.node.sessions import Session as NodeSession  # KVService.Session is a call
 from kvstore.node.sessions import Sessions
 from kvstore.node.store import Opened, Store
@@ -67,8 +67,7 @@ class KVService(kv_pb2_grpc.KVServicer):
     async def Session(
         self, request: pb.SessionRequest, context: Context
     ) -> AsyncIterator[pb.SessionEvent]:
-        if len(request.label.encode()) > NAME_BYTES_MAX:
-            raise Invalid(f"label is longer than {NAME_BYTES_MAX} bytes")
+        _check_name("label", request.label)
         session = self.sessions.begin(tenant_of(context), request.label)
         self.counters.add("sessions")
         try:
@@ -86,36 +85,35 @@ class KVService(kv_pb2_grpc.KVServicer):
     @typed
     async def Match(self, request: pb.MatchRequest, context: Context) -> pb.MatchReply:
         place = await self.namespaces.place(request.namespace, request.group)
-        hashes = hashes_of(request.hashes)
+        names = place.names(hashes_of(request.hashes))
         tenant, tokens = tenant_of(context), last_tokens(request.last_tokens, place.layout)
-        found, why = self.store.match(tenant, place, hashes, tokens)
+        found, why = self.store.match(tenant, place, names, tokens)
         return pb.MatchReply(blocks=found, reason=OUTCOME[why])
 
     @typed
     async def Exists(self, request: pb.ExistsRequest, context: Context) -> pb.ExistsReply:
-        await self.namespaces.place(request.namespace, request.group)
-        found = self.store.exists(tenant_of(context), hashes_of(request.hashes))
+        place = await self.namespaces.place(request.namespace, request.group)
+        names = place.names(hashes_of(request.hashes))
+        found = self.store.exists(tenant_of(context), names)
         return pb.ExistsReply(outcomes=[OUTCOME[one] for one in found])
 
     @typed
     async def Remove(self, request: pb.RemoveRequest, context: Context) -> pb.RemoveReply:
-        await self.namespaces.place(request.namespace, request.group)
-        removed = self.store.remove(tenant_of(context), hashes_of(request.hashes))
+        place = await self.namespaces.place(request.namespace, request.group)
+        names = place.names(hashes_of(request.hashes))
+        removed = self.store.remove(tenant_of(context), names)
         return pb.RemoveReply(removed=removed)
 
     @typed
     async def Reserve(self, request: pb.ReserveRequest, context: Context) -> pb.ReserveReply:
         session = self.session(request.session, context)
         place = await self.namespaces.place(request.namespace, request.group)
-        hashes = hashes_of(request.hashes)
-        if request.parent:
-            _check_hash("parent", request.parent)
+        names = place.names(hashes_of(request.hashes))
+        parents = [parent_of(request.parent, place), *names[:-1]]
         full = place.layout.block_tokens
-        tokens = [full] * (len(hashes) - 1) + [last_tokens(request.last_tokens, place.layout)]
-        parents = [request.parent, *hashes[:-1]]
-        if "\0" in request.writer_group or len(request.writer_group) > NAME_BYTES_MAX:
-            raise Invalid(f"writer_group must be text of at most {NAME_BYTES_MAX} bytes")
-        chain = list(zip(hashes, parents, tokens, strict=True))
+        tokens = [full] * (len(names) - 1) + [last_tokens(request.last_tokens, place.layout)]
+        _check_name("writer_group", request.writer_group)
+        chain = list(zip(names, parents, tokens, strict=True))
         fragment = fragment_of(request.fragment, place.layout)
         reserved = self.store.reserve(session, place, chain, fragment, request.writer_group)
         reply = pb.ReserveReply()
@@ -147,7 +145,8 @@ class KVService(kv_pb2_grpc.KVServicer):
         hashes = hashes_of(request.hashes)
         if request.hand_offs and len(request.hand_offs) != len(hashes):
             raise Invalid(f"{len(request.hand_offs)} hand_offs for {len(hashes)} hashes")
-        opened = self.store.open(session, hashes, request.hand_offs, request.pin_ms)
+        names = place.names(hashes)
+        opened = self.store.open(session, names, request.hand_offs, request.pin_ms)
         reply = pb.OpenReply()
         for one in opened:
             if isinstance(one, Opened):
@@ -172,11 +171,11 @@ class KVService(kv_pb2_grpc.KVServicer):
     async def Close(self, request: pb.CloseRequest, context: Context) -> pb.CloseReply:
         session = self.session(request.session, context)
         handles = _counted(request.handles, "handles")
+        suspects, closed = set(request.suspects), set(handles)
         for i, suspect in enumerate(request.suspects):
-            if suspect not in handles:
+            if suspect not in closed:
                 raise Invalid(f"suspects[{i}] is not among the handles that are closed")
         held, slots = self.store.close(session, handles)
-        suspects = set(request.suspects)
         for handle, slot in zip(handles, slots, strict=True):
             if handle in suspects and slot is not None:
                 layout = self.namespaces.place_of(slot.owner).layout
@@ -186,8 +185,9 @@ class KVService(kv_pb2_grpc.KVServicer):
     @typed
     async def Pin(self, request: pb.PinRequest, context: Context) -> pb.PinReply:
         session = self.session(request.session, context)
-        await self.namespaces.place(request.namespace, request.group)
-        opened = self.store.open(session, hashes_of(request.hashes), (), request.pin_ms)
+        place = await self.namespaces.place(request.namespace, request.group)
+        names = place.names(hashes_of(request.hashes))
+        opened = self.store.open(session, names, (), request.pin_ms)
         reply = pb.PinReply()
         for one in opened:
             reply.outcomes.append(pb.HIT if isinstance(one, Opened) else OUTCOME[one])
@@ -230,13 +230,29 @@ def hashes_of(given: Sequence[bytes]) -> Sequence[bytes]:
     """Block hashes from the wire: not too many, each of the right length."""
     for i, one in enumerate(_counted(given, "hashes")):
         if len(one) != HASH_BYTES:
-            _check_hash(f"hashes[{i}]", one)
+            check_hash(f"hashes[{i}]", one)
     return given
 
 
-def _check_hash(name: str, given: bytes) -> None:
+def parent_of(given: bytes, place: Place) -> bytes:
+    """The name of the block before a chain's first; empty where there is none."""
+    if not given:
+        return b""
+    check_hash("parent", given)
+    return place.names([given])[0]
+
+
+def check_hash(name: str, given: bytes) -> None:
     if len(given) != HASH_BYTES:
         raise Invalid(f"{name} is {len(given)} bytes; a block hash has {HASH_BYTES}")
+
+
+def _check_name(field: str, given: str) -> None:
+    size = len(given.encode())
+    if size > NAME_BYTES_MAX:
+        raise Invalid(f"{field} is {size} bytes; at most {NAME_BYTES_MAX}")
+    if "\0" in given:
+        raise Invalid(f"{field} holds a zero byte; it is text for people")
 
 
 def _counted(given: Sequence[bytes], name: str) -> Sequence[bytes]:

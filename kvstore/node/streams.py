@@ -15,10 +15,18 @@ from kvstore.block import Miss
 from kvstore.core.lifecycle import Slot, State
 from kvstore.errors import AlreadyWritten, Invalid, Lapsed, OutOfRange, Unavailable
 from kvstore.layout import Fragment, SlotLayout
-from kvstore.limits import HASH_BYTES, PUT_CHUNK_BYTES_MAX, STREAMED_BLOCKS_MAX
+from kvstore.limits import PUT_CHUNK_BYTES_MAX, STREAMED_BLOCKS_MAX
 from kvstore.memory.strips import Damaged, StripWriter, chunks
 from kvstore.node.namespaces import Place
-from kvstore.node.service import OUTCOME, KVService, fragment_of, hashes_of, last_tokens
+from kvstore.node.service import (
+    OUTCOME,
+    KVService,
+    check_hash,
+    fragment_of,
+    hashes_of,
+    last_tokens,
+    parent_of,
+)
 from kvstore.node.sessions import Session
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import tenant_of
@@ -74,9 +82,9 @@ class StreamingKVService(KVService):
         place = await self.namespaces.place(request.namespace, request.group)
         layout, tenant = place.layout, tenant_of(context)
         with self._own_session(context) as session:
-            for index, block_hash in enumerate(hashes_of(request.hashes)):
-                found = self.store.exists(tenant, [block_hash])[0]
-                opened = self.store.open(session, [block_hash])[0] if found is None else found
+            for index, name in enumerate(place.names(hashes_of(request.hashes))):
+                found = self.store.exists(tenant, [name])[0]
+                opened = self.store.open(session, [name])[0] if found is None else found
                 if isinstance(opened, Miss):
                     block = pb.GetBlock(index=index, outcome=OUTCOME[opened])
                     yield pb.GetReply(block=block)
@@ -146,13 +154,12 @@ class StreamingKVService(KVService):
         self, session: Session, block: pb.PutBlock, incoming: Incoming
     ) -> pb.PutReply.Stored:
         place = await self.namespaces.place(block.namespace, block.group)
-        for name, value in (("hash", block.hash), ("parent", block.parent)):
-            if len(value) != HASH_BYTES and (value or name == "hash"):
-                raise Invalid(f"{name} is {len(value)} bytes; a block hash has {HASH_BYTES}")
+        check_hash("hash", block.hash)
+        name, parent = place.names([block.hash])[0], parent_of(block.parent, place)
         tokens = last_tokens(block.tokens, place.layout)
         size = place.layout.block_bytes(tokens)
         _check_payload(block, size, place)
-        chain, whole = [(block.hash, block.parent, tokens)], place.layout.whole
+        chain, whole = [(name, parent, tokens)], place.layout.whole
         reserved = self.store.reserve(session, place, chain, whole)[0]
         if reserved is None:
             missing = size

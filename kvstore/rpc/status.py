@@ -7,8 +7,8 @@ may hold what a caller must not see.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import grpc
 
@@ -65,9 +65,10 @@ def raised_by(error: grpc.RpcError, node: str) -> KVStoreError:
     return errors.Broken(f"node {node} failed: {code.name} {text}")
 
 
-def translated(node: str, call: Callable[[], Any]) -> Any:
-    """Make a blocking call, raising typed errors in place of gRPC's."""
+@contextmanager
+def typed_errors(node: str) -> Iterator[None]:
+    """Within it, a failed gRPC call raises its typed error."""
     try:
-        return call()
+        yield
     except grpc.RpcError as error:
         raise raised_by(error, node) from error

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kvstore.errors import OutOfRange
 from kvstore.layout import Fragment, SlotLayout
 
 Ints = npt.NDArray[np.int64]
@@ -37,8 +38,9 @@ class Slots:
 class Memory:
     """The caller's side: the layout descriptor of paged KV, with where block tokens lie in it.
 
-    It holds layers `layer_first` on and KV heads `head_first` on. Token p of the sequence lies in
-    page `block_table[p // page_tokens]` at row `p % page_tokens`; strides are bytes.
+    It holds layers `layer_first` on and `heads` KV heads from `head_first` on. Token p of the
+    sequence lies in page `block_table[p // page_tokens]` at row `p % page_tokens`; strides are
+    bytes.
     """
 
     layer_addresses: npt.NDArray[np.uint64]
@@ -49,17 +51,50 @@ class Memory:
     page_tokens: int
     page_count: int
     block_table: Ints
+    heads: int
     layer_first: int = 0
     head_first: int = 0
     owners: tuple[Any, ...] = field(default=(), repr=False)  # keep the memory alive
 
+    @property
+    def fragment(self) -> Fragment:
+        """The layers and heads it holds."""
+        layers = len(self.layer_addresses)
+        return Fragment(self.layer_first, layers, self.head_first, self.heads)
+
+    def check(self, part: Fragment, starts: Ints, tokens: npt.NDArray[np.int32]) -> None:
+        """Raise `OutOfRange` unless it has room for a part of blocks with these tokens."""
+        if not self.fragment.covers(part):
+            raise OutOfRange(f"{part}: the memory holds {self.fragment}")
+        if not len(starts):
+            return
+        first, last = starts // self.page_tokens, (starts + tokens - 1) // self.page_tokens
+        room = len(self.block_table)
+        if last.max() >= room:
+            raise OutOfRange(
+                f"the sequence has {int((starts + tokens).max())} tokens; {room} pages of "
+                f"{self.page_tokens}, as the block table has, hold {room * self.page_tokens}"
+            )
+        edges = np.zeros(room + 1, dtype=np.int64)
+        np.add.at(edges, first, 1)
+        np.add.at(edges, last + 1, -1)
+        used = np.flatnonzero(np.cumsum(edges[:-1]))
+        pages = self.block_table[used]
+        wrong = used[(pages < 0) | (pages >= self.page_count)]
+        if len(wrong):
+            at = int(wrong[0])
+            raise OutOfRange(
+                f"block_table[{at}] is {self.block_table[at]}; there are pages "
+                f"0..{self.page_count - 1}"
+            )
+
     def addresses(self, fragment: Fragment) -> npt.NDArray[np.uint64]:
         """Where the fragment's first head begins in each of its layers."""
         first = fragment.layer_first - self.layer_first
-        assert first >= 0 and first + fragment.layers <= len(self.layer_addresses)
-        assert fragment.head_first >= self.head_first
+        assert self.fragment.covers(fragment), "checked before a move"
         shift = (fragment.head_first - self.head_first) * self.head_stride
-        return self.layer_addresses[first : first + fragment.layers] + np.uint64(shift)
+        there = self.layer_addresses[first : first + fragment.layers].view(np.int64) + shift
+        return there.view(np.uint64)
 
 
 class Transport(Protocol):
@@ -87,7 +122,10 @@ class Transport(Protocol):
         """(n, 16): the root of each slot as its table stands now."""
 
     def current(self, slots: Slots) -> Mask:
-        """Whether each slot still holds the block that was opened, filling or sealed."""
+        """Whether each slot still holds the bytes of the block that was opened."""
+
+    def filling(self, slots: Slots) -> Mask:
+        """Whether a writer may still add layers to each."""
 
     def views(self, layout: SlotLayout, slots: Slots) -> list[npt.NDArray[np.uint8]]:
         """Read-only payloads, with no copy: (strips, block_tokens, token_bytes) each."""

@@ -87,12 +87,13 @@ class ShmTransport:
             return strips.roots(self._reading.bytes, offsets, layout.root_bytes)
 
     def current(self, slots: Slots) -> Mask:
-        with self._moving():
-            words = self._reading.bytes[: self._reading.size // 8 * 8]
-            generations = words.view(np.uint64)[(slots.offsets + GENERATION_OFFSET) // 8]
-            states = words.view(np.uint32)[(slots.offsets + STATE_OFFSET) // 4]
-        live = (states == State.FILLING) | (states == State.SEALED)
-        return np.asarray((generations == slots.generations) & live)
+        # A doomed slot keeps its generation, and its bytes, for whoever still holds it.
+        same, states = self._heads(slots)
+        return np.asarray(same & (states != State.EMPTY))
+
+    def filling(self, slots: Slots) -> Mask:
+        same, states = self._heads(slots)
+        return np.asarray(same & (states == State.FILLING))
 
     def views(self, layout: SlotLayout, slots: Slots) -> list[npt.NDArray[np.uint8]]:
         with self._moving():
@@ -109,6 +110,14 @@ class ShmTransport:
         self._writing.close()
         self._reading.close()  # stays mapped, read-only, while views of it are in use
         self._socket.close()
+
+    def _heads(self, slots: Slots) -> tuple[Mask, npt.NDArray[np.uint32]]:
+        """Whether each slot has the generation that was opened, and its state."""
+        with self._moving():
+            words = self._reading.bytes[: self._reading.size // 8 * 8]
+            states = words.view(np.uint32)[(slots.offsets + STATE_OFFSET) // 4]
+            generations = words.view(np.uint64)[(slots.offsets + GENERATION_OFFSET) // 8]
+        return generations == slots.generations, states
 
     @contextmanager
     def _moving(self) -> Iterator[None]:

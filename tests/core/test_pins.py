@@ -20,7 +20,8 @@ def sealed(number: int = 0) -> Slot:
 def pins_behave_like_a_dict(seed: int, steps: int = 1_500) -> None:
     dice = random.Random(seed)
     slots = [sealed(i) for i in range(4)]
-    pins, model, now = Pins(), {}, 0.0  # type: ignore[var-annotated]
+    pins, now = Pins(), 0.0
+    model: dict[int, Pin] = {}
     for _ in range(steps):
         action = dice.random()
         if action < 0.4:

@@ -11,6 +11,7 @@ import torch
 from kvstore.engine.config import ModelConfig
 from kvstore.engine.core import EngineCore, EngineSettings
 from kvstore.engine.reference import Reference
+from kvstore.engine.rope import frequencies
 from tests.engine.runs import prompt, run
 
 SIZES: dict[str, Any] = {
@@ -75,6 +76,18 @@ def _tokens_agree(folder: Path) -> bool:
 @pytest.mark.parametrize("style", STYLES)
 def test_a_decoder_style_gives_the_reference_tokens(style: str, tmp_path: Path) -> None:
     assert _tokens_agree(_save(tmp_path, style))
+
+
+@pytest.mark.parametrize("scaling", ["llama3", "linear"])
+def test_scaled_rope_turns_as_fast_as_in_transformers(scaling: str) -> None:
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    settings = SIZES | STYLES[f"llama with {scaling} rope"][1] | {"head_dim": 64}
+    theirs = LlamaRotaryEmbedding(LlamaConfig(**settings)).inv_freq
+    raw = settings | {"architectures": ["LlamaForCausalLM"]}
+    ours = frequencies(ModelConfig.read(raw).rope, 64)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
 
 
 def test_a_sharded_checkpoint_gives_the_reference_tokens(tmp_path: Path) -> None:

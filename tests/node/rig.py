@@ -160,5 +160,5 @@ class Rig:
                 group: [w.serial for w in some] for group, some in store.windows._of_group.items()
             },
             "counters": {k: v for k, v in self.counters.totals().items() if k != "overloaded"},
-            "memory": hashlib.blake2b(self.arena.bytes).hexdigest(),
+            "memory": hashlib.blake2b(self.arena.view).hexdigest(),
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvstore.block import Miss
-from kvstore.core.lifecycle import State
+from kvstore.core.lifecycle import Slot, State
 from kvstore.errors import WindowClosed
 from kvstore.layout import Fragment
 from kvstore.memory.heads import Heads
@@ -20,6 +20,10 @@ LEFT, RIGHT = Fragment(0, 2, 0, 1), Fragment(0, 2, 1, 1)
 
 def follow(rig: Rig, session: Session, block: bytes, hand_off: bytes) -> Opened | Miss:
     return rig.store.open(session, [block], [hand_off])[0]
+
+
+def is_free(slot: Slot) -> bool:
+    return slot.state is State.EMPTY
 
 
 def joined(rig: Rig, session: Session, fragment: Fragment, start: int = 0) -> Reserved:
@@ -192,7 +196,7 @@ def test_a_hand_off_of_a_writer_that_came_second_leads_to_the_first() -> None:
     assert isinstance(found, Opened) and found.slot is first
     assert isinstance(follower, Opened)
     rig.store.close(reader, [follower.handle])
-    assert window.slot.state is State.EMPTY
+    assert is_free(window.slot)
     rig.store.check()
 
 
@@ -218,7 +222,7 @@ def memory_that_is_pinned_is_not_used_again_before_it_is_let_go() -> None:
     assert rig.read(pinned.slot, SMALL) == wanted
     assert rig.store.close(me, [pinned.handle]) == ([True], [pinned.slot])
     rig.store.check()
-    assert pinned.slot.state is State.EMPTY
+    assert is_free(pinned.slot)
     rig.put(me, SMALL, prompt(SMALL, 16, start=150))
 
 

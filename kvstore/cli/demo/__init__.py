@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from kvstore.cli.options import Commands, command
+from kvstore.cli.options import Commands, command, share_cores
 
 
 def add(commands: Commands) -> None:
@@ -24,6 +24,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    share_cores()
     # torch and transformers come with the extra `engine`; no other command pays for them.
     from kvstore.cli.demo.run import run_demo
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kvstore.cli.demo.control import Sample
 from kvstore.cli.demo.route import Outcome
 from kvstore.cli.demo.workload import Ask
+from kvstore.engine.control import Sample
 from kvstore.limits import MiB
 
 BLOCKS_CHANGED_MIN = 0.8  # share of hits in which a swapped block must change the tokens
@@ -31,10 +31,10 @@ class Row:
         return self.pool.tokens == self.expected and self.none.tokens == self.expected
 
     def line(self) -> str:
-        p = self.pool
+        p, none = self.pool, 1e3 * self.none.ttft_seconds
         return (
             f"{self.ask.id:<14}{len(self.ask.prompt):>7}{p.pool_tokens:>7}{p.hand_off_tokens:>9}"
-            f"{p.computed_tokens:>9}{1e3 * p.ttft_seconds:>9.0f}{1e3 * self.none.ttft_seconds:>9.0f}"
+            f"{p.computed_tokens:>9}{1e3 * p.ttft_seconds:>9.0f}{none:>9.0f}"
             f"   {'yes' if self.identical else 'NO'}"
         )
 

@@ -6,20 +6,22 @@ computes the rest; the others are prefilled elsewhere while the decode engine fo
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
-
 from kvstore.cli.demo.workload import Ask
 from kvstore.client import Client
-from kvstore.errors import Unavailable
+from kvstore.errors import KVStoreError
 from kvstore.rpc.channel import open_channel
+from kvstore.rpc.status import typed_errors
 from kvstore.wire.v1 import engine_pb2 as pb
 from kvstore.wire.v1 import engine_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 LOCAL_TOKENS_MAX = 384  # a prompt with fewer tokens to compute is not worth a hand-off
 DEADLINE_SECONDS = 120.0
@@ -76,7 +78,7 @@ class Router:
 
     def _generate(self, request: pb.GenerateRequest, started: float) -> Outcome:
         outcome = Outcome()
-        try:
+        with typed_errors("decode"):
             for reply in self._decode.Generate(request, timeout=DEADLINE_SECONDS):
                 part = reply.WhichOneof("part")
                 if part == "token":
@@ -89,8 +91,6 @@ class Router:
                     outcome.computed_tokens = reply.started.computed_tokens
                     outcome.loaded_bytes = reply.started.loaded_bytes
                     outcome.miss = reply.started.miss
-        except grpc.RpcError as error:
-            raise Unavailable(f"the decode engine failed: {error.details()}") from error
         return outcome
 
 
@@ -116,15 +116,16 @@ class _Prefill:
 
     def _read(self) -> None:
         try:
-            for reply in self._replies:
-                if reply.HasField("hand_off"):
-                    self._hand_off = reply.hand_off
-                    self._known.set()
-                else:
-                    self._reused = reply.done.reused_tokens
-        except grpc.RpcError:
+            with typed_errors("prefill"):
+                for reply in self._replies:
+                    if reply.HasField("hand_off"):
+                        self._hand_off = reply.hand_off
+                        self._known.set()
+                    else:
+                        self._reused = reply.done.reused_tokens
+        except KVStoreError as error:
             # Its death costs the decode engine a recompute, and this request nothing else.
-            self._reused = 0
+            log.warning("prefill went away: %s", error)
         finally:
             self._known.set()
             self._over.set()

@@ -7,21 +7,20 @@ import json
 import sys
 from pathlib import Path
 
-import grpc
 from tqdm import tqdm
 
-from kvstore.cli.demo.control import Control
 from kvstore.cli.demo.report import HEADER, Report, Row
 from kvstore.cli.demo.route import Router
 from kvstore.cli.demo.workload import Ask, Shape, Workload
 from kvstore.cli.stack import Plan, Stack
 from kvstore.client import Client, FromMetadata
 from kvstore.engine.config import ModelConfig
+from kvstore.engine.control import Control
 from kvstore.engine.make_model import FIRST_WORD_ID, make_model
 from kvstore.engine.namespace import spec_of
 from kvstore.engine.reference import Reference
 from kvstore.rpc.channel import open_channel
-from kvstore.rpc.status import raised_by
+from kvstore.rpc.status import typed_errors
 from kvstore.wire.v1 import admin_pb2, admin_pb2_grpc
 
 QUICK = Shape(chats=2, turns=2, documents=1, questions=2, lone=1, repeats=1)
@@ -83,9 +82,6 @@ def _drive(stack: Stack, client: Client, folder: Path, shape: Shape, seed: int) 
 
 
 def _counters(address: str) -> dict[str, int]:
-    with open_channel(address) as channel:
-        try:
-            stats = admin_pb2_grpc.AdminStub(channel).Stats(admin_pb2.StatsRequest(), timeout=5.0)
-        except grpc.RpcError as error:
-            raise raised_by(error, address) from error
+    with open_channel(address) as channel, typed_errors(address):
+        stats = admin_pb2_grpc.AdminStub(channel).Stats(admin_pb2.StatsRequest(), timeout=5.0)
     return dict(stats.counters)

@@ -1,4 +1,4 @@
-"""The control: proof that the demo's token check can fail, by spoiling fetched KV on purpose.
+"""The demo's control: proof that its token check can fail, by spoiling fetched KV on purpose.
 
 For a prompt whose prefix is in the pool, the KV is fetched as an engine fetches it, and then one
 block, or one strip, is overwritten with another's. The tokens, and the logits at the last prompt
@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kvstore.cli.demo.workload import NEW_TOKENS
 from kvstore.client import PAGED, Client
-from kvstore.engine.batch import Batch, Span
-from kvstore.engine.cache import PagedKV
-from kvstore.engine.model import Model
 
+from .batch import Batch, Span
+from .cache import PagedKV
+from .model import Model
+
+NEW_TOKENS = 16  # generated after each spoiling
 CHUNK_TOKENS = 512
 # The recompute is cut otherwise than the engines cut it, so that the clean difference is what
 # arithmetic in another order makes, and not zero by construction.

@@ -1,0 +1,98 @@
+"""`python -m bench NAME`: runs a bench and prints what it found, last of all as one line of JSON.
+
+Progress goes to stderr. A goal that is missed is a finding and no failure, so the exit code is 0
+unless --check is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import machine
+
+BENCHES = {
+    "local": "a same-host get of 64 blocks of 1 MiB, verified, against memcpy (at least 0.80)",
+    "publish": "a prefill that publishes its KV layer by layer, against one alone (at most 1.03)",
+    "overlap": "the share of a hand-off's transfer hidden behind its prefill (at least 0.90)",
+    "verify": "verification's share of a same-host fetch, Llama-8B geometry (at most 0.35)",
+}
+RESULTS = Path(__file__).resolve().parent / "results"
+
+EPILOG = """\
+the JSON:
+  rows[].value    median of what is measured, in `unit`
+  rows[].limit    median of what it is held against, in `unit`
+  rows[].ratio    of the two, as `ratio_is` says; `spread` is of the ratio in each single round
+  rows[].counted  whether the row decides
+  ratio, holds    of the worst counted row, and whether it is on the right side of `goal`
+
+example: python -m bench local --runs 20
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    # Like Ctrl-C, so that a bench that is told to end stops its node and removes its directory.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    held = True
+    for name in BENCHES if args.name == "all" else [args.name]:
+        held &= _run(name, args)
+    return 1 if args.check and not held else 0
+
+
+def _run(name: str, args: argparse.Namespace) -> bool:
+    def say(text: str) -> None:
+        print(f"{name}: {text}", file=sys.stderr, flush=True)
+
+    bench = importlib.import_module(f"bench.{name}")  # late: some need torch, some do not
+    say("starting")
+    report = bench.run(args.runs or bench.RUNS, say)
+    line = report.line(machine.facts())
+    if not args.json:
+        print(report.table())
+    if args.save:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"{name}-{time.strftime('%Y%m%d')}.json"
+        path.write_text(line + "\n")
+        say(f"written to {path}")
+    print(line, flush=True)
+    return bool(report.holds)
+
+
+def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, BENCHES)) + 2
+    listed = "\n".join(f"  {name:<{width}}{what}" for name, what in BENCHES.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=f"benches, each against what the machine can do:\n{listed}\n"
+        f"  {'all':<{width}}every one of them, one line of JSON each",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", metavar="NAME", choices=[*BENCHES, "all"], help="which to run")
+    parser.add_argument("--json", action="store_true", help="no table, only the JSON")
+    parser.add_argument("--runs", type=_runs, metavar="N", help="rounds (default: each its own)")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
+    parser.add_argument(
+        "--save", action="store_true", help="also write bench/results/NAME-YYYYMMDD.json"
+    )
+    return parser
+
+
+def _runs(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of rounds: 1 or more")
+    return int(text)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

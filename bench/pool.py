@@ -1,0 +1,80 @@
+"""The pool a bench measures: a real node process, and blocks of random bytes stored in it.
+
+Nothing is simulated. The node is the one `moonpool node` runs, reached over gRPC and shared memory
+as an engine reaches it. The bytes are random, so that no layer can make them small, and every page
+a bench will touch is touched beforehand, so that none is faulted in on the clock.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kvstore.cli.stack import Plan, Stack
+from kvstore.client import PAGED, Chain, Client, KVGroup, KVSpec, Memory
+
+Layers = list[npt.NDArray[np.uint8]]  # one a layer: (pages, KV heads, tokens, K and V, run bytes)
+RUN_BYTES = 256  # K, or V, of one token and head: 128 elements of bfloat16
+
+
+@contextmanager
+def running_node(dram: str, slab: str = "32MiB") -> Iterator[Path]:
+    """A node process; its directory. It is stopped and its directory removed on any way out."""
+    with tempfile.TemporaryDirectory(prefix="moonpool-bench-") as directory:
+        plan = Plan(Path(directory) / "pool", dram, slab, None)
+        with Stack(plan, restart=False) as stack:
+            stack.start()
+            yield plan.directory
+
+
+def bfloat16_like(name: str, layers: int, kv_heads: int, block_tokens: int) -> KVSpec:
+    """A namespace of head dim 128 in bfloat16, told as bytes: NumPy has no bfloat16 of its own."""
+    group = KVGroup(tuple(range(layers)), kv_heads, RUN_BYTES, block_tokens)
+    return KVSpec(model=f"bench/{name}", revision="1", dtype="uint8", groups=(group,))
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Blocks that lie sealed in the node, their bytes here, and room to fetch them into."""
+
+    chain: Chain
+    source: Layers
+    target: Layers
+    memory: Memory  # describes `target`
+
+    @classmethod
+    def put(cls, client: Client, blocks: int, seed: int = 0) -> Stored:
+        layout = client.space.layout
+        shape = (blocks, layout.kv_heads, layout.block_tokens, layout.parts, layout.run_bytes)
+        dice, table = np.random.default_rng(seed), np.arange(blocks)
+        source = [
+            np.frombuffer(dice.bytes(int(np.prod(shape))), np.uint8).reshape(shape)
+            for _ in range(layout.layers)
+        ]
+        target = [np.full(shape, 0xFF, np.uint8) for _ in source]
+        tokens = dice.integers(0, 1 << 31, blocks * layout.block_tokens)
+        stored = cls(
+            client.chain(tokens), source, target, client.memory(target, PAGED, table)
+        )
+        made = client.put(stored.chain, client.memory(source, PAGED, table))
+        if made != blocks:
+            raise RuntimeError(f"{made} of {blocks} blocks could be stored: give the node more")
+        return stored
+
+    def fetch(self, client: Client) -> None:
+        """The call that is timed: open, copy and verify all blocks, close."""
+        found = client.get(self.chain, self.memory)
+        if found.blocks != len(self.chain):
+            raise RuntimeError(f"{found.blocks} of {len(self.chain)} blocks came: {found.miss}")
+
+    def check(self) -> None:
+        """What was fetched is what was stored, byte for byte."""
+        for layer, (got, want) in enumerate(zip(self.target, self.source, strict=True)):
+            if not np.array_equal(got, want):
+                raise RuntimeError(f"layer {layer} was fetched wrong")

@@ -1,0 +1,55 @@
+"""The demo, a tenth of it, exactly as a user runs it; and that its verdict can be no."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from kvstore.cli.demo.report import Report, Row
+from kvstore.cli.demo.route import Outcome
+from kvstore.cli.demo.workload import Ask, Shape, Workload
+from kvstore.engine.control import Sample
+
+
+def test_the_demo_reuses_kv_and_its_tokens_are_those_of_transformers(tmp_path: Path) -> None:
+    figures = tmp_path / "demo.json"
+    ran = subprocess.run(
+        [sys.executable, "-m", "kvstore", "demo", "--quick", "--json", str(figures)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    facts = json.loads(figures.read_text())
+    assert facts["identical"] == facts["requests"] == 8
+    assert len(facts["ttft_pool_ms"]) == len(facts["ttft_none_ms"]) == 8
+    assert 0 < facts["hit_tokens"] < facts["query_tokens"]
+    assert facts["hand_off_tokens"] > 0
+    assert facts["control"]["block_changed_tokens"] >= 0.8
+    assert facts["control"]["strip_ratio_median"] >= 100
+    assert "random" in ran.stdout and "noise" in ran.stdout
+    assert "identical   8/8" in ran.stdout
+
+
+def test_the_workload_has_the_shape_it_promises() -> None:
+    asks = list(Workload(range(15, 2048), Shape(), 0).requests(lambda ask: [1] * ask.new_tokens))
+    assert len(asks) == Shape().requests >= 40
+    assert all(500 <= len(ask.prompt) <= 4_000 for ask in asks)
+    assert len({ask.id for ask in asks}) == len(asks)
+    chats = [ask for ask in asks if ask.id.startswith("chat-0.")]
+    for earlier, later in zip(chats, chats[1:], strict=False):
+        turn = (*earlier.prompt, *[1] * earlier.new_tokens)
+        assert later.prompt[: len(turn)] == turn, "a turn begins with the turn before and its reply"
+
+
+def test_one_wrong_token_or_a_blind_control_is_a_failed_demo() -> None:
+    right, wrong = Outcome(tokens=[1, 2]), Outcome(tokens=[1, 3])
+    ask, sharp = Ask("a", "cold", (1,) * 500), Sample(True, 1e-5, 1.0)
+    assert Report([Row(ask, right, right, [1, 2])], [sharp]).good
+    assert not Report([Row(ask, wrong, right, [1, 2])], [sharp]).good
+    assert not Report([Row(ask, right, wrong, [1, 2])], [sharp]).good
+    assert not Report([Row(ask, right, right, [1, 2])], [Sample(False, 1e-5, 1.0)]).good
+    assert not Report([Row(ask, right, right, [1, 2])], [Sample(True, 1e-5, 1e-4)]).good
+    assert not Report([Row(ask, right, right, [1, 2])], []).good

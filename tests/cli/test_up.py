@@ -1,0 +1,159 @@
+"""`moonpool up` as a user meets it: killed in every way, it goes on or starts again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kvstore.cli.demo.route import Router
+from kvstore.cli.demo.workload import Ask
+from kvstore.client import Client, FromMetadata
+from kvstore.engine.make_model import make_model
+from kvstore.engine.namespace import spec_of
+from kvstore.engine.reference import Reference
+
+SECONDS = 60.0
+
+
+class Up:
+    """A running `moonpool up` and what it has printed."""
+
+    def __init__(self, directory: Path, model: Path) -> None:
+        self.directory = directory
+        self._output = (directory.parent / "up.out").open("ab+")
+        arguments = ["up", "--dir", str(directory), "--model", str(model)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "kvstore", *arguments, "--dram", "64MiB", "--slab", "4MiB"],
+            stdout=self._output,
+            stderr=self._output,
+        )
+        eventually(lambda: "Ctrl-C" in self.text() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.text()
+
+    def text(self) -> str:
+        self._output.seek(0)
+        return self._output.read().decode()
+
+    def addresses(self) -> dict[str, str]:
+        return dict(re.findall(r"^(node|prefill|decode) +(\S+:\d+)$", self.text(), re.M))
+
+    def children(self) -> dict[str, psutil.Process]:
+        found = psutil.Process(self.process.pid).children()
+        return {_name(child): child for child in found if child.status() != "zombie"}
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(SECONDS)
+        self._output.truncate(0)
+        self._output.close()
+        return code
+
+
+def _name(child: psutil.Process) -> str:
+    command = child.cmdline()
+    return command[command.index("--role") + 1] if "--role" in command else "node"
+
+
+def eventually(condition: Callable[[], bool], seconds: float = SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("m"), layers=2, hidden=64, heads=4, kv_heads=2)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="mp") as path:
+        yield Path(path) / "pool"
+
+
+def ask_through(up: Up, model: Path, number: int) -> None:
+    """One request through prefill, hand-off and decode; its tokens must be right."""
+    with Client(FromMetadata(up.directory), spec_of(model)) as client:
+        addresses = up.addresses()
+        router = Router(addresses["prefill"], addresses["decode"], client)
+        words = [100 + (7 * number * i + i * i) % 1900 for i in range(600)]
+        ask = Ask(f"r{number}-{time.monotonic_ns()}", "cold", tuple(words), 6)
+        outcome = router.with_pool(ask)
+        router.close()
+    assert outcome.tokens == Reference(model).tokens(ask.prompt, 6)
+
+
+def test_killing_any_one_process_leaves_the_others_running_and_requests_right(
+    directory: Path, model: Path
+) -> None:
+    up = Up(directory, model)
+    try:
+        ask_through(up, model, 1)
+        for number, victim in enumerate(("prefill", "node", "decode"), start=2):
+            before = up.children()
+            assert set(before) == {"node", "prefill", "decode"}
+            before[victim].kill()
+            before[victim].wait(SECONDS)
+            if victim == "node":  # at once, with the node still gone
+                ask_through(up, model, 10)
+            others = [child.pid for name, child in before.items() if name != victim]
+            eventually(lambda: len(up.children()) == 3)
+            assert {child.pid for child in up.children().values()} >= set(others)
+            restarts = number - 1
+            printed = rf"(?m)^{victim} +\S+:\d+$"
+            eventually(lambda printed=printed: len(re.findall(printed, up.text())) == 2)
+            assert up.text().count("starting it again") == restarts
+            ask_through(up, model, number)
+    finally:
+        assert up.stop() == 0
+
+
+def test_it_starts_cleanly_over_what_a_killed_one_left(directory: Path, model: Path) -> None:
+    up = Up(directory, model)
+    children = up.children()
+    up.process.kill()
+    up.process.wait(SECONDS)
+    # The kernel ends the children of a killed parent; then everything is killed, mid-work or not.
+    psutil.wait_procs(list(children.values()), timeout=SECONDS)
+    assert not any(child.is_running() for child in children.values())
+    up.stop()
+    again = Up(directory, model)
+    children = again.children()
+    for child in children.values():
+        child.kill()
+    again.process.kill()
+    psutil.wait_procs(list(children.values()), timeout=SECONDS)
+    again.stop()
+    assert (directory / "node.sock").exists(), "a stale socket is what this test is about"
+    third = Up(directory, model)
+    ask_through(third, model, 3)
+    assert third.stop(signal.SIGINT) == 0
+    assert not list(Path("/dev/shm").glob("*moonpool*"))
+
+
+def test_a_second_stack_in_one_directory_is_refused_by_name(directory: Path, model: Path) -> None:
+    up = Up(directory, model)
+    try:
+        second = subprocess.run(
+            [sys.executable, "-m", "kvstore", "up", "--dir", str(directory), "--no-engines"],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            env={**os.environ},
+        )
+        assert second.returncode == 2
+        assert str(directory) in second.stderr and "another node" in second.stderr
+    finally:
+        assert up.stop() == 0

@@ -1,0 +1,227 @@
+"""Engines on a real pool: tokens equal those of transformers, whatever the pool had or lost."""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvstore.cli.stack import Plan, Stack
+from kvstore.client import Client, FromMetadata, Miss
+from kvstore.engine.core import EngineCore, EngineSettings, FinishEvent, TokenEvent
+from kvstore.engine.model import Model
+from kvstore.engine.namespace import spec_of
+from kvstore.engine.pool import Pool
+from kvstore.engine.pool_use import PoolUse
+from kvstore.engine.reference import Reference
+from kvstore.engine.sequence import Request
+from kvstore.engine.worker import Failed, Job, Started, Worker
+from kvstore.layout import IDENTITY_OFFSET
+from tests.engine.runs import prompt
+
+SECONDS = 60.0
+NEW = 12
+
+
+@dataclass
+class Run:
+    """One request's events as they come."""
+
+    use: PoolUse
+    events: queue.SimpleQueue[object] = field(default_factory=queue.SimpleQueue)
+    tokens: list[int] = field(default_factory=list)
+    started: Started | None = None
+
+    def hand_off(self) -> tuple[bytes, ...]:
+        event = self.events.get(timeout=SECONDS)
+        assert isinstance(event, tuple), event
+        return event
+
+    def finish(self) -> list[int]:
+        while True:
+            event = self.events.get(timeout=SECONDS)
+            if isinstance(event, Failed):
+                raise event.error
+            if isinstance(event, Started):
+                self.started = event
+            elif isinstance(event, TokenEvent):
+                self.tokens.append(event.token)
+            elif isinstance(event, FinishEvent):
+                return self.tokens
+
+
+class Engine:
+    """An engine with a client of its own, as a process would have."""
+
+    def __init__(self, model: Model, client: Client, batch_tokens: int = 128) -> None:
+        self.client = client
+        core = EngineCore(model, EngineSettings(pages=96, max_batch_tokens=batch_tokens))
+        self.pool = Pool(client, core.cache)
+        self.worker = Worker(core, self.pool)
+        self.worker.start()
+
+    def ask(
+        self,
+        name: str,
+        tokens: list[int],
+        new: int = NEW,
+        hand_offs: tuple[bytes, ...] | None = None,
+    ) -> Run:
+        run = Run(PoolUse(hand_offs=hand_offs))
+        run.use.reserved = run.events.put
+        if hand_offs is not None or new > 1:
+            run.use.reserved = None
+        request = Request(name, tuple(tokens), new, ignore_eos=True)
+        self.worker.submit(Job(request, run.use, run.events.put))
+        return run
+
+    def close(self) -> None:
+        self.worker.stop(5.0)
+        self.client.close()
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Stack]:
+    with tempfile.TemporaryDirectory(prefix="mp") as directory:
+        plan = Plan(Path(directory), "64MiB", "4MiB", None)
+        with Stack(plan, restart=False) as stack:
+            stack.start()
+            yield stack
+
+
+@pytest.fixture
+def make(node: Stack, model: Model, model_dir: Path) -> Iterator[Callable[..., Engine]]:
+    made: list[Engine] = []
+    spec = spec_of(model_dir)
+
+    def engine(**options: int) -> Engine:
+        where = FromMetadata(node.children["node"].log.parent)
+        made.append(Engine(model, Client(where, spec), **options))
+        return made[-1]
+
+    yield engine
+    for one in made:
+        one.close()
+
+
+def check(node: Stack) -> None:
+    """Nothing is held once everybody has finished."""
+    from kvstore.rpc.channel import open_channel
+    from kvstore.wire.v1 import admin_pb2, admin_pb2_grpc
+
+    with open_channel(node.addresses["node"]) as channel:
+        stats = admin_pb2_grpc.AdminStub(channel).Stats(admin_pb2.StatsRequest(), timeout=5.0)
+    assert stats.windows == 0
+
+
+def test_a_cold_prompt_is_computed_and_published(
+    make: Callable[..., Engine], reference: Reference, node: Stack
+) -> None:
+    engine, tokens = make(), prompt(300, seed=1)
+    run = engine.ask("a", tokens)
+    assert run.finish() == reference.tokens(tokens, NEW)
+    assert run.use.pool_tokens == 0 and run.use.miss == Miss.ABSENT
+    chain = engine.client.chain(tokens)
+    assert engine.client.match(chain).blocks == len(chain) == 5, "the tail block too"
+    check(node)
+
+
+@pytest.mark.parametrize("length", [256, 300, 64, 65, 63])
+def test_a_full_prefix_hit_computes_the_last_prompt_token_only(
+    make: Callable[..., Engine], reference: Reference, length: int
+) -> None:
+    tokens = prompt(length, seed=2)
+    make().ask("first", tokens).finish()
+    run = make().ask("again", tokens)
+    assert run.finish() == reference.tokens(tokens, NEW)
+    assert run.use.pool_tokens == length
+    assert run.started is not None and run.started.computed_tokens == 1
+
+
+def test_a_partial_hit_computes_from_the_last_whole_block(
+    make: Callable[..., Engine], reference: Reference
+) -> None:
+    shared = prompt(200, seed=3)
+    make().ask("first", shared + prompt(70, seed=4)).finish()
+    tokens = shared + prompt(90, seed=5)
+    run = make().ask("second", tokens)
+    assert run.finish() == reference.tokens(tokens, NEW)
+    assert run.use.pool_tokens == 192 and run.use.miss == Miss.ABSENT
+
+
+def test_the_second_turn_finds_the_blocks_of_the_reply(
+    make: Callable[..., Engine], reference: Reference
+) -> None:
+    first = prompt(120, seed=6)
+    reply = make().ask("turn 1", first, new=40).finish()
+    second = first + reply + prompt(30, seed=7)
+    run = make().ask("turn 2", second)
+    assert run.finish() == reference.tokens(second, NEW)
+    assert run.use.pool_tokens == 128, "two blocks, of which the second holds reply tokens"
+
+
+def test_a_decode_engine_follows_a_prefill_layer_by_layer_while_it_is_written(
+    make: Callable[..., Engine], reference: Reference, node: Stack
+) -> None:
+    prefill, decode = make(batch_tokens=64), make()
+    for seed in range(10, 14):
+        tokens = prompt(500 + seed, seed=seed)
+        writing = prefill.ask(f"p{seed}", tokens, new=1)
+        run = decode.ask(f"d{seed}", tokens, hand_offs=writing.hand_off())
+        assert run.finish() == reference.tokens(tokens, NEW)
+        writing.finish()
+        assert run.use.pool_tokens + run.use.hand_off_tokens == len(tokens)
+        assert run.use.hand_off_tokens > 0, "some of it was read before it was sealed"
+    check(node)
+
+
+def test_a_followed_prefill_that_is_cancelled_costs_a_recompute(
+    make: Callable[..., Engine], reference: Reference, node: Stack
+) -> None:
+    prefill, decode = make(batch_tokens=64), make()
+    tokens = prompt(900, seed=20)
+    writing = prefill.ask("p", tokens, new=1)
+    run = decode.ask("d", tokens, hand_offs=writing.hand_off())
+    prefill.worker.cancel("p")
+    assert run.finish() == reference.tokens(tokens, NEW)
+    assert run.use.hand_off_tokens < len(tokens)
+    check(node)
+
+
+def test_a_flipped_bit_is_a_counted_miss_and_the_tokens_stay_right(
+    make: Callable[..., Engine], reference: Reference
+) -> None:
+    engine, tokens = make(), prompt(320, seed=30)
+    engine.ask("first", tokens).finish()
+    flip_a_bit(engine.client, tokens, block=2)
+    run = make().ask("again", tokens)
+    assert run.finish() == reference.tokens(tokens, NEW)
+    assert run.use.pool_tokens == 128 and run.use.miss == Miss.DAMAGED
+    # The recompute stored the block anew, and so listed what lies behind it.
+    assert engine.client.match(engine.client.chain(tokens)).blocks == 5
+
+
+def test_a_request_can_do_without_a_node(
+    model: Model, model_dir: Path, reference: Reference, tmp_path: Path
+) -> None:
+    engine = Engine(model, Client(FromMetadata(tmp_path), spec_of(model_dir)))
+    tokens = prompt(150, seed=40)
+    run = engine.ask("alone", tokens)
+    assert run.finish() == reference.tokens(tokens, NEW)
+    assert engine.pool.failures > 0
+    engine.close()
+
+
+def flip_a_bit(client: Client, tokens: list[int], block: int) -> None:
+    """Damage one sealed block in the node's memory, through this client's own mapping."""
+    with client.pin(client.chain(tokens)) as pinned:
+        slots = pinned._opened.slots
+        at = int(slots.offsets[block]) + client.space.layout.head_bytes + 1_000
+        assert at > IDENTITY_OFFSET
+        transport = client.connection.link().transport
+        transport._writing.bytes[at] ^= np.uint8(4)  # type: ignore[attr-defined]
