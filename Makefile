@@ -54,4 +54,6 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@"$(PYTHON)" -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-c constraints.txt -e '.[engine,dev]'
+	@echo "Compiling the kernels, once."
+	@$(BIN)/python -c 'import kvstore.kernels.strips'
 	@touch $@

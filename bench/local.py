@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bench.pool import RUN_BYTES, Stored, bfloat16_like, running_node
+from bench.pool import RUN_BYTES, Stored, bfloat16_like, running_node, touched
 from bench.report import Goal, Report, Row
 from bench.rounds import Rounds, measure, timed
 from kvstore.client import Client, KVSpec
@@ -74,7 +74,7 @@ class _Bench:
         self._client, self._runs, self._say = client, runs, say
         self._stored = Stored.put(client, sizes.blocks, seed=strip_bytes)
         shape = (sizes.blocks, sizes.block_bytes)
-        self._source, self._target = np.full(shape, 7, np.uint8), np.full(shape, 9, np.uint8)
+        self._source, self._target = touched(shape), touched(shape)
         self._facts = {
             "blocks": sizes.blocks,
             "block_bytes": sizes.block_bytes,

@@ -20,6 +20,7 @@ from kvstore.cli.stack import Plan, Stack
 from kvstore.client import PAGED, Chain, Client, KVGroup, KVSpec, Memory
 
 Layers = list[npt.NDArray[np.uint8]]  # one a layer: (pages, KV heads, tokens, K and V, run bytes)
+ALIGNMENT = 64  # of memory that torch allocates, so of an engine's KV
 RUN_BYTES = 256  # K, or V, of one token and head: 128 elements of bfloat16
 
 
@@ -39,6 +40,14 @@ def bfloat16_like(name: str, layers: int, kv_heads: int, block_tokens: int) -> K
     return KVSpec(model=f"bench/{name}", revision="1", dtype="uint8", groups=(group,))
 
 
+def touched(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """Memory of the caller's, aligned as an engine's is, and every page of it in place."""
+    size = int(np.prod(shape))
+    room = np.full(size + ALIGNMENT, 0xFF, np.uint8)
+    first = -room.ctypes.data % ALIGNMENT
+    return room[first : first + size].reshape(shape)
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """Blocks that lie sealed in the node, their bytes here, and room to fetch them into."""
@@ -53,15 +62,11 @@ class Stored:
         layout = client.space.layout
         shape = (blocks, layout.kv_heads, layout.block_tokens, layout.parts, layout.run_bytes)
         dice, table = np.random.default_rng(seed), np.arange(blocks)
-        source = [
-            np.frombuffer(dice.bytes(int(np.prod(shape))), np.uint8).reshape(shape)
-            for _ in range(layout.layers)
-        ]
-        target = [np.full(shape, 0xFF, np.uint8) for _ in source]
+        source, target = ([touched(shape) for _ in range(layout.layers)] for _ in range(2))
+        for layer in source:
+            layer.reshape(-1)[:] = np.frombuffer(dice.bytes(layer.nbytes), np.uint8)
         tokens = dice.integers(0, 1 << 31, blocks * layout.block_tokens)
-        stored = cls(
-            client.chain(tokens), source, target, client.memory(target, PAGED, table)
-        )
+        stored = cls(client.chain(tokens), source, target, client.memory(target, PAGED, table))
         made = client.put(stored.chain, client.memory(source, PAGED, table))
         if made != blocks:
             raise RuntimeError(f"{made} of {blocks} blocks could be stored: give the node more")

@@ -15,9 +15,11 @@ RPC_KEYS_MAX = 16_384  # a million tokens at 64 a block, in one call
 RPC_MESSAGE_BYTES_MAX = 2 * MiB  # every message: bounds what callers can make a node hold
 RPC_REPLY_BYTES_MAX = 4 * MiB  # a Reserve of RPC_KEYS_MAX blocks answers with two handles for each
 RPC_CALLS_MAX = 48  # calls at once beside the sessions' streams; more are refused at once
+RPC_UNARY_MAX = 16  # of those, whose message is received and answered at once; others wait
+RPC_BULK_MAX = 16  # streams of blocks' bytes at once; more are refused at once
 PUT_CHUNK_BYTES_MAX = 1 * MiB  # put and get stream in pieces of this size; bulk rides shm
 STREAMED_BLOCKS_MAX = 4_096  # blocks in one Put stream: bounds what one caller can queue
-STRIP_BYTES_MAX = 64 * MiB  # a streamed strip is copied, then verified, before it is sent
+STRIP_BYTES_MAX = 64 * MiB  # hashed in one go, which holds up a node's other callers
 
 BLOCK_TOKENS_MAX = 65_536
 STRIPS_MAX = 65_536  # layers x KV heads of one block
@@ -28,7 +30,9 @@ ROPE_FACTS_MAX = 64  # settings of the position encoding named in one spec
 NAME_BYTES_MAX = 1_024  # model id, revision, tenant, session label
 
 SESSIONS_MAX = 256  # open sessions a node serves at once
+HOLDS_MAX = 131_072  # pins at a node, and write windows: each costs it some 300 bytes
 NAMESPACES_MAX = 4_096
+SPECS_BYTES_MAX = 1 * MiB  # of all namespaces a node knows, as text: Stats answers with them
 PIN_MS_DEFAULT = 30_000
 PIN_MS_MAX = 600_000
 HAND_OFF_MS_MAX = 600_000  # a hand-off handle older than this opens nothing
@@ -38,4 +42,7 @@ assert RPC_KEYS_MAX * HASH_BYTES < RPC_MESSAGE_BYTES_MAX
 assert RPC_KEYS_MAX * HANDLE_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
 assert RPC_KEYS_MAX * (2 * HANDLE_BYTES_MAX + 32) < RPC_REPLY_BYTES_MAX
 assert PUT_CHUNK_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
+assert RPC_UNARY_MAX + RPC_BULK_MAX <= RPC_CALLS_MAX
+assert RPC_KEYS_MAX < HOLDS_MAX
+assert 2 * SPECS_BYTES_MAX + 512 * NAMESPACES_MAX <= RPC_REPLY_BYTES_MAX
 assert PIN_MS_DEFAULT <= PIN_MS_MAX

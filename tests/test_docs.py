@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,17 @@ def shell(script: str, directory: Path, home: Path) -> subprocess.CompletedProce
     )
 
 
+@contextmanager
+def node() -> Iterator[Path]:
+    """A directory in which a node serves."""
+    with (
+        tempfile.TemporaryDirectory(prefix="mp") as home,
+        Stack(Plan(Path(home), "64MiB", "4MiB", None), restart=False) as stack,
+    ):
+        stack.start()
+        yield Path(home)
+
+
 def test_the_commands_of_the_run_page_run(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="mp") as home:
         ran = shell(blocks(GUIDE / "run.md", "bash"), tmp_path, Path(home))
@@ -40,23 +53,17 @@ def test_the_commands_of_the_run_page_run(tmp_path: Path) -> None:
 
 
 def test_the_commands_of_the_any_language_page_run(tmp_path: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="mp") as home:
-        with Stack(Plan(Path(home), "64MiB", "4MiB", None), restart=False) as stack:
-            stack.start()
-            ran = shell(blocks(GUIDE / "any-language.md", "bash"), tmp_path, Path(home))
+    with node() as home:
+        ran = shell(blocks(GUIDE / "any-language.md", "bash"), tmp_path, home)
     assert ran.returncode == 0, ran.stderr
     assert "3 of 3 blocks, 150 of 150 tokens" in ran.stdout
     assert "0 of 3 blocks, 0 of 150 tokens; the next is removed" in ran.stdout
 
 
 def test_the_python_page_runs() -> None:
-    with tempfile.TemporaryDirectory(prefix="mp") as home:
-        with Stack(Plan(Path(home), "64MiB", "4MiB", None), restart=False) as stack:
-            stack.start()
-            exec(
-                compile(blocks(GUIDE / "python.md", "python"), "python.md", "exec"),
-                {"directory": Path(home)},
-            )
+    with node() as home:
+        page = compile(blocks(GUIDE / "python.md", "python"), "python.md", "exec")
+        exec(page, {"directory": home})
 
 
 def test_every_link_and_path_of_the_readme_is_there() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvstore.config import state_dir
 
 if TYPE_CHECKING:
-    from kvstore.client.discovery import Locator
+    from kvstore.metadata.discovery import Locator
 
 Commands = Any  # argparse's own type of a group of subcommands is private
 
@@ -57,6 +57,6 @@ def add_node(parser: argparse.ArgumentParser) -> None:
 
 def locator(args: argparse.Namespace) -> Locator:
     # The client compiles its moves: 110 MiB that a storage node has no use for.
-    from kvstore.client.discovery import FixedAddress, FromMetadata
+    from kvstore.metadata.discovery import FixedAddress, FromMetadata
 
     return FixedAddress(args.node) if args.node else FromMetadata(args.dir)

@@ -10,11 +10,11 @@ writer = client.writer(chain, first=match.blocks)  # and publish what was comput
 from kvstore.block import Chain, Miss, chain
 from kvstore.client.aio import AsyncClient
 from kvstore.client.client import Client, Match
-from kvstore.client.discovery import FixedAddress, FromMetadata, Locator
 from kvstore.client.memory import DENSE, PAGED
 from kvstore.client.pinned import Pinned
 from kvstore.client.reader import HandOff, Reader
 from kvstore.client.writer import Writer
+from kvstore.metadata.discovery import FixedAddress, FromMetadata, Locator
 from kvstore.spec import KVGroup, KVSpec
 from kvstore.transfer.protocol import Memory
 

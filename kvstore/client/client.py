@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from kvstore.block import Chain, Miss, chain
 from kvstore.client.connection import Connection
-from kvstore.client.discovery import FixedAddress, FromMetadata, Locator
 from kvstore.client.memory import memory_of
 from kvstore.client.opened import MISSES
 from kvstore.client.pinned import Pinned
@@ -24,6 +23,7 @@ from kvstore.client.space import Space, calls
 from kvstore.client.writer import Writer
 from kvstore.errors import KVStoreError, Rejected, SessionEnded, UnknownNamespace
 from kvstore.layout import Fragment
+from kvstore.metadata.discovery import FixedAddress, FromMetadata, Locator
 from kvstore.spec import KVSpec
 from kvstore.transfer.protocol import Memory
 from kvstore.wire.v1 import kv_pb2 as pb
@@ -81,11 +81,20 @@ class Client:
         return chain(space.digest, space.group, tokens, space.layout.block_tokens, extra)
 
     def memory(
-        self, tensors: Sequence[Any], axes: str, block_table: Any = None, head_first: int = 0
+        self,
+        tensors: Sequence[Any],
+        axes: str,
+        block_table: Any = None,
+        head_first: int = 0,
+        layer_first: int = 0,
     ) -> Memory:
-        """Describe the engine's KV: one tensor a layer, axes by letter (see `memory_of`)."""
-        space = self.space
-        return memory_of(tensors, space.layout, space.spec.dtype, axes, block_table, 0, head_first)
+        """Describe the engine's KV: one tensor a layer, axes by letter (see `memory_of`).
+
+        A rank that has some of the layers or heads says which are its first: what is loaded into
+        the memory is then that part of each block.
+        """
+        layout, dtype = self.space.layout, self.space.spec.dtype
+        return memory_of(tensors, layout, dtype, axes, block_table, layer_first, head_first)
 
     def match(self, blocks: Chain) -> Match:
         """How much of a chain's start is in the pool now."""

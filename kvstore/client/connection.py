@@ -14,8 +14,8 @@ from typing import Any
 
 import grpc
 
-from kvstore.client.discovery import Locator
 from kvstore.errors import KVStoreError, SessionEnded, Unavailable
+from kvstore.metadata.discovery import Locator
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.status import raised_by
 from kvstore.transfer.protocol import Transport

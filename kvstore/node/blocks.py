@@ -6,6 +6,7 @@ the slab map and in the index changes together. It knows nothing of callers.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import islice
 
 from kvstore.block import Miss
@@ -35,10 +36,18 @@ class Blocks:
         self._counters = counters
 
     def fill(
-        self, owner: Owner, layout: SlotLayout, wanted: list[tuple[bytes, bytes, int]], tenant: str
+        self,
+        owner: Owner,
+        layout: SlotLayout,
+        wanted: list[tuple[bytes, bytes, int]],
+        tenant: str,
+        spared: Collection[bytes] = (),
     ) -> list[Slot]:
-        """FILLING slots for (key, parent, tokens) triples: all of them, or `Overloaded`."""
-        self._make_room(owner, layout, wanted)
+        """FILLING slots for (key, parent, tokens) triples: all of them, or `Overloaded`.
+
+        Blocks of `spared` keys are not evicted for these.
+        """
+        self._make_room(owner, layout, len(wanted), spared)
         taken: list[Slot] = []
         for key, parent, tokens in wanted:
             slot = self.slabs.take(owner, layout.slot_bytes)
@@ -132,24 +141,22 @@ class Blocks:
             del self.filling[slot.key]
 
     def _make_room(
-        self, owner: Owner, layout: SlotLayout, wanted: list[tuple[bytes, bytes, int]]
+        self, owner: Owner, layout: SlotLayout, wanted: int, spared: Collection[bytes]
     ) -> None:
         """Evict the owner's coldest blocks, or else empty the coldest slabs of other owners.
 
-        All are chosen before one goes: a call that cannot be served costs nobody a block. A block
-        is never evicted for one right behind it, which would be unreachable then.
+        All are chosen before one goes: a call that cannot be served costs nobody a block.
         """
-        short = len(wanted) - self.slabs.room(owner, layout.slot_bytes)
+        short = wanted - self.slabs.room(owner, layout.slot_bytes)
         if short <= 0:
             return
         per_slab = self.slabs.slots_in_slab(layout.slot_bytes)
-        parents = {parent for _, parent, _ in wanted}
-        victims = list(islice(self.index.coldest(owner, parents), short))
+        victims = list(islice(self.index.coldest(owner, spared), short))
         slabs = self._coldest_slabs(owner, -(-(short - len(victims)) // per_slab))
         if len(victims) + per_slab * len(slabs) < short:
             self._counters.add("overloaded")
             raise Overloaded(
-                f"no room for {len(wanted)} blocks of {layout.slot_bytes} bytes: blocks that "
+                f"no room for {wanted} blocks of {layout.slot_bytes} bytes: blocks that "
                 "are being written or are pinned fill the pool",
                 RETRY_MS,
             )

@@ -88,6 +88,7 @@ class Node:
                 "moonpool.v1.KV": lambda s: kv_pb2_grpc.add_KVServicer_to_server(kv, s),
                 "moonpool.v1.Admin": lambda s: admin_pb2_grpc.add_AdminServicer_to_server(admin, s),
             },
+            bulk=[f"/moonpool.v1.KV/{method}" for method in ("Put", "Get", "Write", "Read")],
         )
         await server.start()
         announcer = _Announcer(metadata, self._record(server.address), config.lease_ms)

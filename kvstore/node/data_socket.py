@@ -22,6 +22,7 @@ from kvstore.node.store import Store
 log = logging.getLogger(__name__)
 
 _PRESENT_SECONDS = 2.0  # a caller that connects and says nothing is hung up on
+_PAUSE_SECONDS = 0.2
 
 
 class DataSocket:
@@ -48,7 +49,12 @@ class DataSocket:
         """Accept until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            peer, _ = await loop.sock_accept(self._socket)
+            try:
+                peer, _ = await loop.sock_accept(self._socket)
+            except OSError as error:  # out of descriptors: it is better in a while
+                log.warning("no mapper can be let in: %s", error)
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
             if len(self._tasks) >= 2 * SESSIONS_MAX:
                 peer.close()
                 continue

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvstore.core.lifecycle import Owner
 from kvstore.errors import Invalid, OutOfRange, Overloaded, SpecMismatch, UnknownNamespace
 from kvstore.layout import SlotLayout
-from kvstore.limits import HASH_BYTES, NAMESPACES_MAX
+from kvstore.limits import HASH_BYTES, NAMESPACES_MAX, SPECS_BYTES_MAX
 from kvstore.metadata.protocol import Metadata
 from kvstore.metadata.records import NamespaceRecord
 from kvstore.spec import KVSpec, difference
@@ -35,6 +35,7 @@ class Namespaces:
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
         self._specs: dict[bytes, KVSpec] = {}
+        self._bytes = 0  # of those, as text
         self._places: dict[Owner, Place] = {}
 
     def known(self) -> dict[bytes, KVSpec]:
@@ -42,6 +43,8 @@ class Namespaces:
 
     async def register(self, text: str, expected: bytes) -> bytes:
         """Make a spec's namespace known to every node; returns its digest. Idempotent."""
+        if len(text) > SPECS_BYTES_MAX:
+            raise Invalid(f"the spec has {len(text)} characters; at most {SPECS_BYTES_MAX}")
         spec = KVSpec.parse(text)
         digest = spec.digest
         if expected and expected != digest:
@@ -51,11 +54,10 @@ class Namespaces:
                 f"this spec is namespace {digest.hex()[:12]}, not {expected.hex()[:12]}: {why}"
             )
         if await self._find(digest) is None:
-            if len(self._specs) >= NAMESPACES_MAX:
-                raise Overloaded(f"{NAMESPACES_MAX} namespaces are registered, the most there are")
+            self._check_room(spec)
             record = NamespaceRecord(digest.hex(), spec.as_dict())
             await self._metadata.put_if(record.key(), record.encode(), expected_revision=0)
-            self._specs[digest] = spec
+            self._remember(spec)
         return digest
 
     async def place(self, digest: bytes, group: int) -> Place:
@@ -85,5 +87,20 @@ class Namespaces:
             entry = await self._metadata.get(NamespaceRecord.prefix + digest.hex())
             if entry is None:
                 return None
-            self._specs[digest] = KVSpec.of_dict(NamespaceRecord.parse(entry).spec)
+            self._remember(KVSpec.of_dict(NamespaceRecord.parse(entry).spec))
         return self._specs[digest]
+
+    def _check_room(self, spec: KVSpec) -> None:
+        if len(self._specs) >= NAMESPACES_MAX:
+            raise Overloaded(f"{NAMESPACES_MAX} namespaces are registered, the most there are")
+        if (size := self._bytes + len(spec.canonical())) > SPECS_BYTES_MAX:
+            raise Overloaded(
+                f"with this spec those of all namespaces have {size} bytes; at most "
+                f"{SPECS_BYTES_MAX}"
+            )
+
+    def _remember(self, spec: KVSpec) -> None:
+        if spec.digest not in self._specs:  # else another call learned of it meanwhile
+            self._check_room(spec)
+            self._specs[spec.digest] = spec
+            self._bytes += len(spec.canonical())

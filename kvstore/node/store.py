@@ -131,17 +131,18 @@ class Store:
             self._group_names += 1
             writer_group = f"\0{self._group_names}"  # private: no caller can name it
         wanted, joined = [], {}
-        keyed = [(stored_key(secret, h), p, n) for h, p, n in chain]
+        keyed = [
+            (stored_key(secret, h), stored_key(secret, p) if p else b"", n) for h, p, n in chain
+        ]
         for key, parent, tokens in keyed:
             group = (tenant, writer_group, key)
-            parent_key = stored_key(secret, parent) if parent else b""
             slot = self.windows.slot_of(group)
             if slot is not None:
                 if slot.tokens != tokens:
                     raise Invalid(
                         f"tokens {tokens}: this writer group fills a block of {slot.tokens}"
                     )
-                if slot.owner != place.owner or slot.parent != parent_key:
+                if slot.owner != place.owner or slot.parent != parent:
                     raise Invalid(
                         "this writer group fills the block in another namespace or group of "
                         "layers, or behind another parent"
@@ -149,10 +150,13 @@ class Store:
                 self.windows.check_free(group, fragment)
                 joined[key] = slot
             elif self.blocks.index.get(key) is None and key not in joined:
-                wanted.append((key, parent_key, tokens))
+                wanted.append((key, parent, tokens))
         if len({key for key, _, _ in keyed}) < len(keyed):
             raise Invalid("a hash stands twice in one call")
-        taken = self.blocks.fill(place.owner, place.layout, wanted, tenant)
+        # Not evicted for these: what the caller is told exists, and what stands before them.
+        spared = {one for key, parent, _ in keyed for one in (key, parent)}
+        spared -= {key for key, _, _ in wanted}
+        taken = self.blocks.fill(place.owner, place.layout, wanted, tenant, spared)
         slots = joined | {slot.key: slot for slot in taken}
         reserved: list[Reserved | None] = []
         for key, _, _ in keyed:

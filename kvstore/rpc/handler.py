@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -23,8 +24,9 @@ def typed(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         async def stream(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
             try:
-                async for reply in method(self, request, context):
-                    yield reply
+                async with aclosing(method(self, request, context)) as replies:
+                    async for reply in replies:
+                        yield reply
             except Exception as error:  # the one door where errors leave the process
                 await _abort(context, method, error)
 

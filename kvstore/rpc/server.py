@@ -1,12 +1,13 @@
 """A gRPC server as every Moonpool process runs it: bounded, with health and reflection.
 
-Bounds: size of a message, calls at once, and what HTTP/2 may buffer for a stream. Keepalive pings
+Bounds: size of a message, calls at once (see `kvstore.rpc.admission`), and what HTTP/2 may buffer
+for a stream. Keepalive pings
 are never used to end a session, because a stopped process must keep what it may still write to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import grpc
@@ -21,6 +22,7 @@ from kvstore.limits import (
     SESSIONS_MAX,
     KiB,
 )
+from kvstore.rpc.admission import Admission
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -35,13 +37,18 @@ OPTIONS: Sequence[tuple[str, Any]] = (
 
 
 class Server:
-    """One listening server; `port` is known once it is made."""
+    """One listening server; `port` is known once it is made. `bulk`: methods that move blocks."""
 
     def __init__(
-        self, address: str, services: dict[str, Callable[[grpc.aio.Server], None]]
+        self,
+        address: str,
+        services: dict[str, Callable[[grpc.aio.Server], None]],
+        bulk: Collection[str] = (),
     ) -> None:
         self._server = grpc.aio.server(
-            options=OPTIONS, maximum_concurrent_rpcs=SESSIONS_MAX + RPC_CALLS_MAX
+            interceptors=[Admission(bulk)],
+            options=OPTIONS,
+            maximum_concurrent_rpcs=SESSIONS_MAX + RPC_CALLS_MAX,
         )
         self._health = health.aio.HealthServicer()
         self._names = list(services)

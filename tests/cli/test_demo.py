@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 from kvstore.cli.demo.report import Report, Row
@@ -39,7 +40,7 @@ def test_the_workload_has_the_shape_it_promises() -> None:
     assert all(500 <= len(ask.prompt) <= 4_000 for ask in asks)
     assert len({ask.id for ask in asks}) == len(asks)
     chats = [ask for ask in asks if ask.id.startswith("chat-0.")]
-    for earlier, later in zip(chats, chats[1:], strict=False):
+    for earlier, later in pairwise(chats):
         turn = (*earlier.prompt, *[1] * earlier.new_tokens)
         assert later.prompt[: len(turn)] == turn, "a turn begins with the turn before and its reply"
 

@@ -7,10 +7,11 @@ import pytest
 from kvstore.block import Miss
 from kvstore.core.lifecycle import Slot, State
 from kvstore.errors import Invalid, Overloaded
-from kvstore.layout import SlotLayout
+from kvstore.layout import Fragment, SlotLayout
 from kvstore.node.blocks import Blocks
 from tests.node.rig import LARGE, SMALL, Rig, payload_of, prompt, triples
 
+HALVES = (Fragment(0, 2, 0, 1), Fragment(0, 2, 1, 1))
 TURNS_RED = pytest.raises((AssertionError, pytest.fail.Exception))
 
 
@@ -77,6 +78,27 @@ def test_a_block_is_never_evicted_for_the_one_right_behind_it() -> None:
     rig.put(me, SMALL, blocks, 0, 4)
     with pytest.raises(Overloaded):
         rig.reserve(me, SMALL, blocks, 4, 5)
+    assert rig.hits(SMALL, blocks) == 4
+
+
+def test_a_block_the_caller_is_told_exists_is_not_evicted_by_the_same_call() -> None:
+    rig = Rig(slabs=1)  # room for 4
+    rank0, rank1 = rig.session(), rig.session()
+    blocks, other, left, right = prompt(SMALL, 12), prompt(SMALL, 8, 50), *HALVES
+    rig.put(rank0, SMALL, blocks, 0, 1)
+    rig.store.reserve(rank0, SMALL, triples(blocks, 1, 2), left, "tp2")
+    rig.put(rank0, SMALL, other)
+    rest = rig.store.reserve(rank1, SMALL, triples(blocks), right, "tp2")
+    assert [one is not None for one in rest] == [False, True, True]
+    assert rig.hits(SMALL, blocks) == rig.hits(SMALL, other) == 1, "the coldest was spared"
+
+
+def test_a_torn_prompt_is_written_anew_in_place_of_its_unlisted_blocks() -> None:
+    rig = Rig(slabs=1)
+    me, blocks = rig.session(), prompt(SMALL, 16)
+    rig.put(me, SMALL, blocks)
+    rig.store.remove("default", blocks.hashes[:1])
+    rig.put(me, SMALL, blocks)
     assert rig.hits(SMALL, blocks) == 4
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -155,11 +156,11 @@ def test_a_pin_that_expired_was_closed_or_is_another_sessions_is_refused() -> No
     rig.pass_time(1.25)
     handles = [long.handle, short.handle]
     for swept in range(2):
-        for call in (lambda h: rig.store.renew(me, h, 1_000), lambda h: rig.store.unpin(me, h)):
+        for call in (partial(rig.store.renew, pin_ms=1_000), rig.store.unpin):
             with refused(rig, PinExpired, r"handles\[1\] expired 250 ms ago by this node's clock"):
-                call(handles)
+                call(me, handles)
             with refused(rig, Lapsed, r"handles\[1\] was closed before"):
-                call([long.handle, closed.handle])
+                call(me, [long.handle, closed.handle])
         if not swept:
             rig.store.expire()
     with refused(rig, Invalid, "a handle stands twice"):
