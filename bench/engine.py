@@ -7,17 +7,20 @@ once, so that nothing is ever reused that a bench means to compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from kvstore.engine.core import EngineCore, Event
 from kvstore.engine.make_model import FIRST_WORD_ID, make_model
 from kvstore.engine.pool import Pool
 from kvstore.engine.sequence import Request
 
+Say = Callable[[str], None]
 VOCAB = 2048
 ITEM_BYTES = 4  # made models are float32
 
@@ -40,6 +43,17 @@ class Shape:
     def token_bytes(self) -> int:
         """KV of one token."""
         return self.layers * self.kv_heads * 2 * self.head_dim * ITEM_BYTES
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Torch computes with this many threads; the rows say so."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Prompts:
@@ -68,6 +82,3 @@ def check_published(pool: Pool, published: int, expected: int) -> None:
         raise RuntimeError(
             f"{published} of {expected} blocks were published, {pool.failures} calls failed"
         )
-
-
-Say = Callable[[str], None]

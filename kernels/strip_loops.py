@@ -4,7 +4,6 @@ A table entry is published after the bytes it vouches for, never before, and is 
 here checks a size: `strips` has.
 
 Importing compiles, or loads what an earlier import compiled: no request waits for a compiler.
-numba stamps its cache with this file alone, so clear `__pycache__` after changing a file it uses.
 """
 
 # mypy: allow-untyped-decorators
@@ -17,9 +16,12 @@ import numpy as np
 from numba import njit
 
 from .memory import fence, load_published, publish
+from .stale import forget_stale
 from .strip_move import LANE_WORDS, Slot, Steps, move_strip
 from .xxh3 import U, xxh3_64
 from .xxh3_128 import xxh3_128
+
+forget_stale(__file__)
 
 
 @njit

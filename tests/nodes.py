@@ -153,9 +153,7 @@ class Caller:
         payloads = payloads or [payload(h, spec, n) for h, n in pairs(blocks)]
         return list(self.kv.Put(put_parts(blocks, payloads, spec), timeout=CALL_SECONDS).stored)
 
-    def get(
-        self, blocks: Chain, spec: KVSpec = SPEC
-    ) -> tuple[list[int], list[bytes]]:
+    def get(self, blocks: Chain, spec: KVSpec = SPEC) -> tuple[list[int], list[bytes]]:
         """The outcome of each block, and the bytes of each (empty on a miss)."""
         outcomes: list[int] = []
         found: list[bytes] = []

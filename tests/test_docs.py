@@ -60,10 +60,16 @@ def test_the_commands_of_the_any_language_page_run(tmp_path: Path) -> None:
     assert "0 of 3 blocks, 0 of 150 tokens; the next is removed" in ran.stdout
 
 
-def test_the_python_page_runs() -> None:
+def test_the_python_page_runs(tmp_path: Path) -> None:
     with node() as home:
-        page = compile(blocks(GUIDE / "python.md", "python"), "python.md", "exec")
-        exec(page, {"directory": home})
+        begin = f"from pathlib import Path\ndirectory = Path({str(home)!r})\n"
+        page = tmp_path / "page.py"
+        page.write_text(begin + blocks(GUIDE / "python.md", "python"))
+        ran = subprocess.run(
+            [sys.executable, str(page)], capture_output=True, text=True, timeout=100
+        )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "0 0 absent\n"
 
 
 def test_every_link_and_path_of_the_readme_is_there() -> None:

@@ -61,7 +61,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "grpc": _GRPC,
     "grpc_health": _GRPC,
     "grpc_reflection": _GRPC,
-    "numba": ("kvstore.kernels", "tests"),
+    "numba": ("kvstore.kernels", "bench", "tests"),
     "llvmlite": ("kvstore.kernels", "tests"),
     # Compiled by numba, which costs 100 MiB and a second: a storage node goes without.
     "kvstore.kernels": (

@@ -78,19 +78,43 @@ def chunks(
 ) -> Iterator[bytes]:
     """A fragment's dense bytes in pieces that a message can carry.
 
-    A strip is copied, then verified, then given out; `Damaged` ends the run before a wrong byte.
+    A strip is copied, then verified, then given out; `Damaged` ends the run before a wrong byte. Of
+    a strip that takes several pieces no copy is kept: see `_long_strip`.
     """
     pending: list[bytes] = []
     size = 0
     for strip, at, count in spans(slot, layout, fragment):
-        data = bytes(view[at : at + count])
-        if strip_hash(memoryview(data)) != heads.strip_hash(slot, strip):
-            raise Damaged
-        for start in range(0, count, PUT_CHUNK_BYTES_MAX):
-            piece = data[start : start + PUT_CHUNK_BYTES_MAX]
-            if size + len(piece) > PUT_CHUNK_BYTES_MAX:
+        wanted = heads.strip_hash(slot, strip)
+        if count > PUT_CHUNK_BYTES_MAX:
+            if pending:
                 yield b"".join(pending)
                 pending, size = [], 0
-            pending.append(piece)
-            size += len(piece)
-    yield b"".join(pending)
+            yield from _long_strip(view[at : at + count], wanted)
+            continue
+        data = bytes(view[at : at + count])
+        if strip_hash(memoryview(data)) != wanted:
+            raise Damaged
+        if size + count > PUT_CHUNK_BYTES_MAX:
+            yield b"".join(pending)
+            pending, size = [], 0
+        pending.append(data)
+        size += count
+    if pending:
+        yield b"".join(pending)
+
+
+def _long_strip(strip: memoryview, wanted: int) -> Iterator[bytes]:
+    """Verified where it lies, then copied and hashed piece by piece as the caller takes them.
+
+    The last piece is given out only if all that were had the strip's hash: should the memory be
+    damaged in between, the strip stays incomplete.
+    """
+    if strip_hash(strip) != wanted:
+        raise Damaged
+    given = xxhash.xxh3_64()
+    for start in range(0, len(strip), PUT_CHUNK_BYTES_MAX):
+        piece = bytes(strip[start : start + PUT_CHUNK_BYTES_MAX])
+        given.update(piece)
+        if start + len(piece) == len(strip) and (given.intdigest() or 1) != wanted:
+            raise Damaged
+        yield piece

@@ -20,12 +20,13 @@ from kvstore.errors import (
     Invalid,
     Lapsed,
     NotYours,
+    Overloaded,
     PinExpired,
     WindowClosed,
     WrongTenant,
 )
 from kvstore.layout import Fragment
-from kvstore.limits import HAND_OFF_MS_MAX, PIN_MS_DEFAULT, PIN_MS_MAX
+from kvstore.limits import HAND_OFF_MS_MAX, HOLDS_MAX, PIN_MS_DEFAULT, PIN_MS_MAX
 from kvstore.node.blocks import Blocks
 from kvstore.node.handles import Claim, Direction, Handles
 from kvstore.node.namespaces import Place
@@ -33,6 +34,7 @@ from kvstore.node.sessions import Session
 from kvstore.telemetry import Counters
 
 _DRAIN_RETRY_MS = 1_000
+_HOLDS_RETRY_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,7 @@ class Store:
                 wanted.append((key, parent, tokens))
         if len({key for key, _, _ in keyed}) < len(keyed):
             raise Invalid("a hash stands twice in one call")
+        _check_holds("write windows", len(self.windows), len(wanted) + len(joined))
         # Not evicted for these: what the caller is told exists, and what stands before them.
         spared = {one for key, parent, _ in keyed for one in (key, parent)}
         spared -= {key for key, _, _ in wanted}
@@ -201,7 +204,7 @@ class Store:
         ]
         for i, claim in enumerate(claims):
             if claim.session != session.serial:
-                raise NotYours(f"handles[{i}] belongs to another session")
+                raise NotYours(f"handles[{i}] belongs to another session; only its own may use it")
         for claim in claims:
             window = self.windows.get(claim.serial)
             if window is not None:  # else it is over already: to abort twice is no mistake
@@ -228,7 +231,9 @@ class Store:
             slot if slot is not None and slot.key == key else self.blocks.find(key)
             for slot, key in zip(followed, keys, strict=True)
         ]
-        self.blocks.index.touch([one.key for one in found if isinstance(one, Slot)])
+        hits = [one for one in found if isinstance(one, Slot)]
+        _check_holds("pins", len(self.pins), len(hits))
+        self.blocks.index.touch([slot.key for slot in hits])
         opened: list[Opened | Miss] = []
         for one in found:
             if isinstance(one, Miss):
@@ -237,14 +242,14 @@ class Store:
                 continue
             pin = self.pins.pin(one, session.serial, expires)
             opened.append(Opened(one, self._pin_handle(pin)))
-        self._counters.add("open_hit_blocks", len(keys) - sum(isinstance(o, Miss) for o in found))
+        self._counters.add("open_hit_blocks", len(hits))
         return opened
 
     def pin(self, session: Session, handle: bytes, where: str) -> Pin:
         """The live pin of a handle; `PinExpired` says since when it is over."""
         claim = self._handles.open(handle, Direction.READ, where)
         if claim.session != session.serial:
-            raise NotYours(f"{where} belongs to another session")
+            raise NotYours(f"{where} belongs to another session; only its own may use it")
         pin = self.pins.get(claim.serial)
         now = self._clock.now()
         if pin is not None and pin.expires > now:
@@ -265,7 +270,7 @@ class Store:
         ]
         for i, claim in enumerate(claims):
             if claim.session != session.serial:
-                raise NotYours(f"handles[{i}] belongs to another session")
+                raise NotYours(f"handles[{i}] belongs to another session; only its own may use it")
         now = self._clock.now()
         held, slots = [], []
         for claim in claims:
@@ -368,6 +373,11 @@ class Store:
     def _pin_handle(self, p: Pin) -> bytes:
         at = (p.serial, p.slot.offset, p.generation)
         return self._handles.seal(Claim(*at, Direction.READ, p.session, p.expires))
+
+
+def _check_holds(what: str, held: int, more: int) -> None:
+    if held + more > HOLDS_MAX:
+        raise Overloaded(f"{held} {what} are open; {more} more pass {HOLDS_MAX}", _HOLDS_RETRY_MS)
 
 
 def _pin_seconds(pin_ms: int) -> float:

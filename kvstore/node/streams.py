@@ -56,9 +56,11 @@ class Incoming:
         """The next piece of a payload of which `missing` bytes have not come."""
         part = await self.part()
         if part is None or part.WhichOneof("part") != "data":
-            raise Invalid(f"the payload ended {missing} bytes early")
+            raise Invalid(f"the payload ended {missing} bytes before its announced end")
         if len(part.data) > missing:
-            raise Invalid(f"the payload has {len(part.data) - missing} bytes more than announced")
+            raise Invalid(
+                f"{len(part.data)} bytes came where {missing} are left of the announced payload"
+            )
         return part.data
 
 
@@ -130,6 +132,8 @@ class StreamingKVService(KVService):
             writer = self._writer(window.slot, window.layout, fragment)
             while writer.missing:
                 data = await incoming.data(writer.missing)
+                if len(data) == writer.missing and await incoming.part() is not None:
+                    raise Invalid(f"more came than the announced {target.payload_bytes} bytes")
                 self.store.window(session, target.handle, "handle")
                 writer.write(data)
                 self.counters.add("put_bytes", len(data))
@@ -202,7 +206,7 @@ class StreamingKVService(KVService):
             await asyncio.sleep(_POLL_SECONDS)
             self.store.pin(session, handle, "handle")
         if slot.state is not State.SEALED:
-            raise Lapsed("the block's writer gave it up: recompute it")
+            raise Lapsed("the block was given up by its writer, or removed: ask for it again")
 
     def _writer(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> StripWriter:
         blocks = self.store.blocks

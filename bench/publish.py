@@ -1,0 +1,149 @@
+"""What publishing costs a prefill: layer by layer into the pool, against the same prefill alone.
+
+One engine computes each prompt twice in a row, once with the pool's hooks and once with none: same
+weights, pages, chunks and tokens. With them it asks the pool for the prompt (nothing is there),
+reserves its blocks, stores every layer as soon as it is computed, and seals each chunk, all inside
+the time that is measured. Every block must have been sealed, and is removed off the clock; every
+round has a new prompt. A time of that size drifts by more than the hooks cost, so what the hooks
+themselves took is told too.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.engine import Prompts, Say, Shape, check_published, prefill
+from bench.pool import running_node
+from bench.report import Goal, Report, Row
+from bench.rounds import measure
+from kvstore.client import Client
+from kvstore.engine.core import EngineCore, EngineSettings
+from kvstore.engine.hooks import NoHooks
+from kvstore.engine.namespace import spec_of
+from kvstore.engine.pool import Pool, PoolUse
+
+RUNS = 15
+GOAL = 1.03
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """24 MiB of KV for about 90 billion multiplications and additions."""
+
+    shape: Shape = field(default_factory=lambda: Shape(8, 512, 8, 4, 64, 1408))
+    prompt_tokens: int = 1500
+    chunk_tokens: int = 512
+    dram: str = "256MiB"
+
+
+def run(runs: int, say: Say, sizes: Sizes | None = None) -> Report:
+    sizes = sizes or Sizes()
+    with tempfile.TemporaryDirectory(prefix="moonpool-bench-") as scratch:
+        folder = sizes.shape.make(Path(scratch))
+        pages = -(-(sizes.prompt_tokens + 1) // 64) + 1
+        settings = EngineSettings(pages=pages, max_batch_tokens=sizes.chunk_tokens)
+        core = EngineCore.load(folder, settings)
+        with (
+            running_node(sizes.dram) as directory,
+            Client.at(directory, spec_of(folder), label="bench publish") as client,
+        ):
+            return _measured(core, client, sizes, runs, say)
+
+
+def _measured(core: EngineCore, client: Client, sizes: Sizes, runs: int, say: Say) -> Report:
+    prompts = Prompts(sizes.prompt_tokens)
+    prompt: tuple[int, ...] = ()
+    hooks: list[float] = []
+
+    def renew(_: int) -> None:
+        nonlocal prompt
+        prompt = prompts.next()
+
+    def publishing() -> float:
+        pool, use = _Timed(client, core.cache), PoolUse()
+        core.hooks = pool
+        pool.expect("bench", use)
+        started = time.perf_counter()
+        prefill(core, prompt)
+        took = time.perf_counter() - started
+        chain = client.chain(prompt)
+        check_published(pool, use.published_blocks, len(chain))
+        client.remove(chain)
+        hooks.append(pool.seconds)
+        return took
+
+    def alone() -> float:
+        core.hooks = NoHooks()
+        started = time.perf_counter()
+        prefill(core, prompt)
+        return time.perf_counter() - started
+
+    rounds = measure({"with": publishing, "without": alone}, runs, say, before=renew)
+    inside = 1e3 * float(np.median(hooks[-runs:]))
+    row = Row(
+        name="prefill with layer-wise publish",
+        sizes={
+            "prompt_tokens": sizes.prompt_tokens,
+            "chunk_tokens": sizes.chunk_tokens,
+            "layers": sizes.shape.layers,
+            "hidden": sizes.shape.hidden,
+            "kv_heads": sizes.shape.kv_heads,
+            "head_dim": sizes.shape.head_dim,
+            "kv_bytes": sizes.prompt_tokens * sizes.shape.token_bytes,
+            "torch_threads": torch.get_num_threads(),
+        },
+        runs=rounds.count,
+        value=1e3 * rounds.median("with"),
+        limit=1e3 * rounds.median("without"),
+        ratio=rounds.ratio("with", "without"),
+        spread=rounds.spread("with", "without"),
+        also={
+            "hooks_ms": inside,
+            "hooks_and_prefill_to_prefill": 1 + inside / (1e3 * rounds.median("without")),
+        },
+    )
+    return Report(
+        name="publish",
+        unit="ms",
+        against="the same prefill without a pool",
+        ratio_is="time with publishing / time without",
+        goal=GOAL,
+        sense=Goal.AT_MOST,
+        rows=(row,),
+    )
+
+
+class _Timed(Pool):
+    """The engine's pool, with a stopwatch around every hook that the engine waits for."""
+
+    seconds = 0.0
+
+    def admitted(self, *args: Any) -> int | None:
+        return self._time(super().admitted, *args)
+
+    def chunk_started(self, *args: Any) -> None:
+        self._time(super().chunk_started, *args)
+
+    def layer_done(self, *args: Any) -> None:
+        self._time(super().layer_done, *args)
+
+    def chunk_done(self, *args: Any) -> None:
+        self._time(super().chunk_done, *args)
+
+    def finished(self, *args: Any) -> None:
+        self._time(super().finished, *args)
+
+    def _time(self, hook: Callable[..., Any], *args: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return hook(*args)
+        finally:
+            self.seconds += time.perf_counter() - started
