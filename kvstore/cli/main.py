@@ -15,6 +15,8 @@ from importlib.metadata import version
 from kvstore.cli import admin, blocks, demo, models, processes
 from kvstore.errors import ConfigError, Invalid, KVStoreError
 
+ENGINE_EXTRA = {"torch", "safetensors", "tokenizers", "transformers"}
+
 _EPILOG = """\
 a first look:
   moonpool demo                     start a pool and two engines, run a workload, report
@@ -39,6 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `moonpool ls | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except ModuleNotFoundError as error:
+        if error.name not in ENGINE_EXTRA:
+            raise
+        print(f"moonpool: no {error.name} here: pip install 'moonpool[engine]'", file=sys.stderr)
+        return 2
     except (ConfigError, Invalid) as error:
         print(f"moonpool: {error}", file=sys.stderr)
         return 2

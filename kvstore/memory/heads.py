@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from kvstore.core.lifecycle import Slot
@@ -23,7 +25,7 @@ from kvstore.layout import (
 )
 from kvstore.limits import ROOT_BYTES
 
-_U32 = struct.Struct("<I")
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
 class Heads:
@@ -67,27 +69,21 @@ class Heads:
         return xxhash.xxh3_128_digest(self._view[at : at + layout.root_bytes])
 
     def unwritten(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> Fragment | None:
-        """The first layer of the fragment, as a fragment, in which a strip is not written."""
-        for layer in range(fragment.layer_first, fragment.layer_first + fragment.layers):
-            at = layer * layout.kv_heads + fragment.head_first
-            row = self._row(slot, at, fragment.heads)
-            if 0 in row:
-                return Fragment(layer, 1, fragment.head_first + row.index(0), 1)
-        return None
+        """The first strip of the fragment that is not written, as a fragment."""
+        table = self._table(slot, layout, fragment)
+        return None if table.all() else _first(table == 0, fragment)
 
     def written(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> Fragment | None:
-        """The first layer of the fragment, as a fragment, in which a strip is written already."""
-        for layer in range(fragment.layer_first, fragment.layer_first + fragment.layers):
-            row = self._row(slot, layer * layout.kv_heads + fragment.head_first, fragment.heads)
-            if any(row):
-                return Fragment(layer, 1, fragment.head_first, fragment.heads)
-        return None
+        """The first strip of the fragment that is written already, as a fragment."""
+        table = self._table(slot, layout, fragment)
+        return _first(table != 0, fragment) if table.any() else None
 
     def strip_hash(self, slot: Slot, strip: int) -> int:
-        return self._row(slot, strip, 1)[0]
+        at = slot.offset + TABLE_OFFSET + 8 * strip
+        return int(_U64.unpack_from(self._view, at)[0])
 
     def set_strip_hash(self, slot: Slot, strip: int, value: int) -> None:
-        struct.pack_into("<Q", self._view, slot.offset + TABLE_OFFSET + 8 * strip, value)
+        _U64.pack_into(self._view, slot.offset + TABLE_OFFSET + 8 * strip, value)
 
     def check(self, slot: Slot) -> None:
         """What stands in memory is what the node believes of a slot in use."""
@@ -96,6 +92,15 @@ class Heads:
         believed = (slot.generation, slot.state, root, slot.key, *slot.owner, slot.tokens)
         assert head == (SLOT_MAGIC, *believed), f"the head of slot {slot.number} differs"
 
-    def _row(self, slot: Slot, first: int, count: int) -> tuple[int, ...]:
-        at = slot.offset + TABLE_OFFSET + 8 * first
-        return struct.unpack_from(f"<{count}Q", self._view, at)
+    def _table(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> npt.NDArray[np.uint64]:
+        """(layers, heads) of the fragment: its entries of the strip table, as they stand now."""
+        at = slot.offset + TABLE_OFFSET
+        table = np.frombuffer(self._view, np.uint64, layout.strips, at)
+        layers = slice(fragment.layer_first, fragment.layer_first + fragment.layers)
+        heads = slice(fragment.head_first, fragment.head_first + fragment.heads)
+        return table.reshape(layout.layers, layout.kv_heads)[layers, heads]
+
+
+def _first(marked: npt.NDArray[np.bool_], fragment: Fragment) -> Fragment:
+    layer, head = divmod(int(marked.argmax()), fragment.heads)
+    return Fragment(fragment.layer_first + layer, 1, fragment.head_first + head, 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from kvstore.client import Client, KVGroup, KVSpec, Memory
 from kvstore.spec import ITEM_BYTES
@@ -116,6 +115,8 @@ class Cache:
 
 def _typed(raw: np.ndarray, dtype: str, kind: str) -> Any:
     if kind == "torch":
+        import torch  # here, as it takes a second that the other processes need not
+
         return torch.from_numpy(raw).view(getattr(torch, dtype))
     assert np.dtype(dtype).itemsize == ITEM_BYTES[dtype]
     return raw.view(dtype)

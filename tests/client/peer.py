@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
@@ -46,6 +44,7 @@ class Peer:
         self._process.stdin.flush()
 
     def answer(self) -> Any:
+        """To what was told last: tell it the next thing only then."""
         found, _, _ = select.select([self._process.stdout], [], [], ANSWER_SECONDS)
         assert found, "the peer did not answer in time"
         assert self._process.stdout is not None
@@ -60,9 +59,6 @@ class Peer:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait(10)
-
-    def stopped(self) -> psutil.Process:
-        return psutil.Process(self._process.pid)
 
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -22,45 +22,61 @@ HALVES = [(rank * 4, 4) for rank in range(2)]
 WHOLE = (0, LAYERS)
 
 
+def test_four_processes_write_a_quarter_of_the_heads_and_two_read_a_half(
+    node: Node, client_of: Callable[..., Client], stats_of: Callable[[Client], Any]
+) -> None:
+    client = client_of(spec_of("ranks", **SHAPE))
+    chain = client.chain(range(SEED, SEED + TOKENS))
+    with peers(4, node.directory, "ranks", **SHAPE) as ranks:
+        same = {"tokens": TOKENS, "seed": SEED, "layers": WHOLE}
+        for one, heads in zip(ranks, QUARTERS, strict=True):
+            one.tell("reserve", **same, heads=heads, group="step-1")
+        assert [one.answer() for one in ranks] == [[]] * 4
+        for layer in reversed(range(LAYERS)):
+            for one in ranks:
+                one.tell("store", layer=layer)
+            assert [one.answer() for one in ranks] == ["stored"] * 4
+        for one in ranks[1:]:
+            assert one.ask("seal") == ["WAITING"] * 4
+            assert client.match(chain) == Match(0, 0, Miss.UNSEALED)
+        assert ranks[0].ask("seal") == ["SEALED"] * 4
+        assert client.match(chain) == Match(4, TOKENS, None)
+        assert stats_of(client).windows == 0
+    with peers(2, node.directory, "ranks", **SHAPE) as ranks:
+        for one, heads in zip(ranks, HALVES, strict=True):
+            one.tell("load", **same, heads=heads)
+        assert [one.answer() for one in ranks] == [[4, None, True]] * 2
+
+
 @pytest.mark.parametrize(
     "parts",
     [
-        [(heads, WHOLE) for heads in QUARTERS],  # tensor parallel
         [((0, HEADS), (0, 1)), ((0, HEADS), (1, 3))],  # pipeline parallel
-        [((0, 4), (0, 2)), ((4, 4), (0, 2)), ((0, 4), (2, 2)), ((4, 4), (2, 2))],  # both
+        [((0, 4), (0, 2)), ((4, 4), (0, 2)), ((0, 4), (2, 2)), ((4, 4), (2, 2))],  # and tensor
+        [((0, HEADS), (0, 1)), ((0, 3), (1, 3)), ((3, 5), (1, 3))],  # uneven
     ],
-    ids=["heads", "layers", "both"],
+    ids=["layers", "both", "uneven"],
 )
-def test_a_block_seals_with_its_last_writer_and_is_read_in_other_parts(
-    node: Node,
-    client_of: Callable[..., Client],
-    stats_of: Callable[[Client], Any],
-    parts: list[tuple[Any, Any]],
-    request: pytest.FixtureRequest,
+def test_ranks_write_any_parts_that_make_the_block_whole(
+    client_of: Callable[..., Client], parts: list[Any], request: pytest.FixtureRequest
 ) -> None:
-    model = f"ranks-{request.node.callspec.id}"
-    client = client_of(spec_of(model, **SHAPE))
-    chain = client.chain(range(SEED, SEED + TOKENS))
-    with peers(len(parts), node.directory, model, **SHAPE) as writers:
-        for one, (heads, layers) in zip(writers, parts, strict=True):
-            one.tell(
-                "reserve", tokens=TOKENS, seed=SEED, heads=heads, layers=layers, group="step-1"
-            )
-        assert [one.answer() for one in writers] == [[]] * len(parts)
-        for one, (_, (first, count)) in zip(writers, parts, strict=True):
-            for layer in reversed(range(first, first + count)):
-                one.tell("store", layer=layer)
-            assert [one.answer() for _ in range(count)] == ["stored"] * count
-        for one in writers[1:]:
-            assert one.ask("seal") == ["WAITING"] * 4
-            assert client.match(chain) == Match(0, 0, Miss.UNSEALED)
-        assert writers[0].ask("seal") == ["SEALED"] * 4
-        assert client.match(chain) == Match(4, TOKENS, None)
-        assert stats_of(client).windows == 0
-        readers = writers[:2]
-        for one, heads in zip(readers, HALVES, strict=True):
-            one.tell("load", tokens=TOKENS, seed=SEED, heads=heads, layers=WHOLE)
-        assert [one.answer() for one in readers] == [[4, None, True]] * 2
+    spec = spec_of(f"parts-{request.node.callspec.id}", **SHAPE)
+    truth, clients = truth_of(spec, TOKENS, SEED), [client_of(spec) for _ in parts]
+    chain = clients[0].chain(range(TOKENS))
+    writers = []
+    for client, (heads, layers) in zip(clients, parts, strict=True):
+        cache = Cache(spec, TOKENS, heads=heads, layers=layers, seed=len(writers))
+        cache.fill(truth)
+        fragment = Fragment(*layers, *heads)
+        writers.append(client.writer(chain, fragment=fragment, writer_group="g"))
+        writers[-1].put(cache.memory(client))
+    for writer in writers[:-1]:
+        assert writer.seal() == ["WAITING"] * 4
+    assert writers[-1].seal() == ["SEALED"] * 4
+    for heads, layers in [((0, HEADS), WHOLE), *parts, ((5, 3), (1, 2))]:
+        cache = Cache(spec, TOKENS, heads=heads, layers=layers, axes="kpthd", seed=9)
+        assert clients[0].get(chain, cache.memory(clients[0])).tokens == TOKENS
+        assert cache.holds(truth) and cache.untouched(0, TOKENS)
 
 
 def test_a_writer_that_dies_unsealed_dooms_the_block_for_its_whole_group(

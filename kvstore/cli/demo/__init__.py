@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -28,5 +30,7 @@ def run(args: argparse.Namespace) -> int:
     # torch and transformers come with the extra `engine`; no other command pays for them.
     from kvstore.cli.demo.run import run_demo
 
+    # Asked to end, it stops what it started and leaves no folder behind, as on Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="moonpool-demo-") as directory:
         return run_demo(args, Path(directory))
