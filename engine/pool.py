@@ -107,9 +107,9 @@ class Pool(NoHooks):
         """Windows on the blocks of the prompt that did not come from the pool."""
         assert use.chain is not None
         first = sum(end <= tokens for end in use.chain.ends)
-        hand_offs = (b"",) * first
+        hand_offs, wanted = (b"",) * first, use.reserved is not None
         if first < len(use.chain):
-            use.writer = self._client.writer(use.chain, first=first, hand_off=True)
+            use.writer = self._client.writer(use.chain, first=first, hand_off=wanted)
             hand_offs += use.writer.hand_offs
         if use.reserved is not None:
             use.reserved(hand_offs)

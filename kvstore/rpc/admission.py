@@ -27,10 +27,10 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     Other streams, which carry little, pass: `maximum_concurrent_rpcs` bounds them.
     """
 
-    def __init__(self, bulk: Collection[str], n: int = 16) -> None:
+    def __init__(self, bulk: Collection[str]) -> None:
         self._bulk = frozenset(bulk)  # full method names
         self._streams = 0
-        self._turn = asyncio.Semaphore(n)
+        self._turn = asyncio.Semaphore(RPC_UNARY_MAX)
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Handler]], details: Any

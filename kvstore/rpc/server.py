@@ -32,7 +32,7 @@ OPTIONS: Sequence[tuple[str, Any]] = (
     ("grpc.max_send_message_length", RPC_REPLY_BYTES_MAX),
     ("grpc.so_reuseport", 0),  # two servers on one port would share its callers at random
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 64 * KiB),
+    ("grpc.http2.lookahead_bytes", 256 * KiB),
 )
 
 
@@ -46,9 +46,9 @@ class Server:
         bulk: Collection[str] = (),
     ) -> None:
         self._server = grpc.aio.server(
-            interceptors=[Admission(bulk, 1)],
+            interceptors=[Admission(bulk)],
             options=OPTIONS,
-            maximum_concurrent_rpcs=304,
+            maximum_concurrent_rpcs=SESSIONS_MAX + RPC_CALLS_MAX,
         )
         self._health = health.aio.HealthServicer()
         self._names = list(services)

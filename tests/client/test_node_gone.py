@@ -1,0 +1,200 @@
+"""A node that is gone costs a reader nothing but the blocks, and is found again when it is back."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kvstore.client import Client, FixedAddress, FromMetadata, Match, Miss
+from kvstore.errors import KVStoreError, Unavailable, WindowClosed
+from tests.client.conftest import Node
+from tests.client.kv import Cache, spec_of, truth_of
+
+TOKENS, BLOCKS = 30, 4
+SPEC = spec_of("gone")
+UNREACHABLE = Match(0, 0, Miss.UNREACHABLE)
+# No call may take longer: hours to a hung test, nothing to one that works.
+FAR_BEYOND_ANY_DEADLINE = 30.0
+
+
+@pytest.fixture
+def cache() -> Cache:
+    made = Cache(SPEC, TOKENS)
+    made.fill(truth_of(SPEC, TOKENS, 1))
+    return made
+
+
+@pytest.fixture
+def client(own_node: Node) -> Iterator[Client]:
+    with Client.at(own_node.directory, SPEC, deadline_seconds=5.0) as made:
+        yield made
+
+
+def asked_of_nobody(client: Client, cache: Cache) -> None:
+    """Every call ends, as a miss or as an error that says so."""
+    chain, memory = client.chain(range(TOKENS)), cache.memory(client)
+    started = time.monotonic()
+    assert client.match(chain) == UNREACHABLE
+    assert client.get(chain, memory) == UNREACHABLE
+    for call in (
+        lambda: client.writer(chain),
+        lambda: client.put(chain, memory),
+        lambda: client.pin(chain),
+        lambda: client.reader(chain, memory),
+        lambda: client.remove(chain),
+        client.register,
+    ):
+        with pytest.raises(Unavailable):
+            call()
+    assert time.monotonic() - started < FAR_BEYOND_ANY_DEADLINE
+
+
+def test_a_killed_node_is_a_miss_and_after_its_return_works_as_before(
+    own_node: Node, client: Client, cache: Cache, eventually: Callable[..., Any]
+) -> None:
+    chain, memory = client.chain(range(TOKENS)), cache.memory(client)
+    assert client.put(chain, memory) == BLOCKS
+    later = client.chain(range(100, 100 + TOKENS))
+    writer = client.writer(later)
+    writer.put(memory)
+    own_node.kill()
+    asked_of_nobody(client, cache)
+    address = own_node.address
+    own_node.start()
+    assert own_node.address != address
+    assert eventually(lambda: client.match(chain).miss is not Miss.UNREACHABLE)
+    assert client.match(chain) == Match(0, 0, Miss.ABSENT), "its memory was its own"
+    with pytest.raises(WindowClosed):
+        writer.seal()
+    with pytest.raises(WindowClosed):
+        writer.put_layer(0, cache.tensors[0], cache.axes, block_table=cache.block_table)
+    writer.abort()
+    assert client.put(chain, memory) == BLOCKS
+    target = Cache(SPEC, TOKENS, seed=2)
+    assert client.get(chain, target.memory(client)) == Match(BLOCKS, TOKENS, None)
+    assert target.holds(truth_of(SPEC, TOKENS, 1))
+
+
+def test_a_node_that_forgot_the_namespace_is_told_again(
+    own_node: Node, client: Client, cache: Cache, eventually: Callable[..., Any]
+) -> None:
+    chain, memory = client.chain(range(TOKENS)), cache.memory(client)
+    calls: list[Callable[[], Any]] = [
+        lambda: client.match(chain),
+        lambda: client.put(chain, memory),
+        lambda: client.get(chain, memory),
+        lambda: client.pin(chain).close(),
+        lambda: client.remove(chain),
+    ]
+    for call in calls:
+        own_node.kill()
+        shutil.rmtree(own_node.directory)
+        own_node.start()
+
+        def works(call: Callable[[], Any] = call) -> bool:
+            try:
+                return call() != UNREACHABLE
+            except Unavailable:
+                return False
+
+        assert eventually(works)
+    with client.writer(chain) as writer:
+        assert writer.granted.all()
+
+
+def test_a_session_that_broke_is_begun_anew_by_whatever_is_called_next(
+    client: Client, cache: Cache
+) -> None:
+    chain, memory = client.chain(range(TOKENS)), cache.memory(client)
+    client.put(chain, memory)
+    for call in (
+        lambda: client.match(chain).blocks,
+        lambda: client.get(chain, memory).blocks,
+        lambda: client.reader(chain, memory).close(),
+        lambda: client.pin(chain).close(),
+        lambda: client.writer(chain).abort(),
+        lambda: client.remove(chain),
+    ):
+        client.connection.link()._stream.cancel()
+        assert call() in (BLOCKS, None)
+
+
+def test_a_stopped_node_is_a_miss_by_the_deadline(own_node: Node, cache: Cache) -> None:
+    with Client.at(own_node.address, SPEC, deadline_seconds=0.5) as client:
+        chain, memory = client.chain(range(TOKENS)), cache.memory(client)
+        client.put(chain, memory)
+        writer = client.writer(client.chain(range(100, 130)))
+        writer.put(memory)
+        target = Cache(SPEC, TOKENS, seed=2)
+        reader = client.reader(chain, target.memory(client))
+        own_node.signal(signal.SIGSTOP)
+        assert reader.poll() and reader.blocks == BLOCKS, "what was opened needs no node"
+        assert target.holds(truth_of(SPEC, TOKENS, 1))
+        reader.close()
+        with pytest.raises((Unavailable, WindowClosed)):
+            writer.seal()
+        asked_of_nobody(client, cache)
+        own_node.signal(signal.SIGCONT)
+        deadline = time.monotonic() + 15.0
+        while client.match(chain) == UNREACHABLE and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert client.match(chain) == Match(BLOCKS, TOKENS, None)
+
+
+def test_while_a_node_is_left_alone_it_is_not_asked(own_node: Node, cache: Cache) -> None:
+    class Counted:
+        finds = 0
+
+        def find(self) -> str:
+            self.finds += 1
+            return own_node.address
+
+    locator = Counted()
+    with Client(locator, SPEC) as client:
+        client.register()
+        own_node.kill()
+        chain = client.chain(range(TOKENS))
+        for _ in range(200):
+            assert client.match(chain) == UNREACHABLE
+            if locator.finds > 3:
+                break
+    assert locator.finds <= 3, "a dead node costs a request nothing"
+
+
+def test_a_follower_of_a_node_that_died_does_not_wait_for_what_cannot_come(
+    own_node: Node, client: Client, cache: Cache
+) -> None:
+    chain, target = client.chain(range(TOKENS)), Cache(SPEC, TOKENS, seed=4)
+    with client.writer(chain, hand_off=True) as writer:
+        memory = target.memory(client)
+        with client.reader(chain, memory, hand_offs=writer.hand_offs) as reader:
+            writer.put(cache.memory(client), blocks=(0, 2))
+            assert reader.poll() is False
+            own_node.kill()
+            assert reader.wait(10.0) is True
+            assert (reader.blocks, reader.miss) == (2, Miss.UNREACHABLE)
+    assert target.holds(truth_of(SPEC, TOKENS, 1), 0, 16)
+
+
+def test_nobody_is_there_from_the_start(tmp_path: Any, cache: Cache) -> None:
+    for where in (tmp_path, "127.0.0.1:1"):
+        with pytest.raises(Unavailable):
+            Client.at(where, SPEC)
+    for locator in (FromMetadata(tmp_path), FixedAddress("127.0.0.1:1")):
+        with Client(locator, SPEC) as client:
+            asked_of_nobody(client, cache)
+
+
+def test_a_client_that_cannot_register_leaves_no_session(own_node: Node, client: Client) -> None:
+    before = threading.active_count()
+    wrong = spec_of("gone", dtype="float16")
+    object.__setattr__(wrong, "dtype", "float17")
+    with pytest.raises(KVStoreError):
+        Client.at(own_node.address, wrong)
+    assert threading.active_count() <= before + 1
