@@ -7,7 +7,10 @@ it verified. Total is what the follower needs for the same blocks once they are 
 and with nobody else at work. So the share is 0 for a follower that only begins at the end, and
 polling too seldom, or falling behind, costs as much of it as it costs a user.
 
-Each engine computes with one thread, as two engines with cores of their own would.
+What is left exposed hardly depends on the size: it is the last layer of the last chunk, and how
+long the follower took to look. So the share grows with the KV that there is to move. The row that
+counts has as much a token as Llama 8B, 128 KiB, behind a prefill far cheaper than that model's; the
+other row has 48 KiB. Each engine computes with one thread, as two engines with cores of their own would.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from kvstore.engine.core import EngineCore, EngineSettings
 from kvstore.engine.namespace import spec_of
 from kvstore.engine.pool import Pool, PoolUse
 from kvstore.engine.sequence import Chunk
+from kvstore.limits import KiB
 
 RUNS = 9
 GOAL = 0.90
@@ -45,16 +49,19 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """96 MiB of KV in 12 layers and 4 chunks: it lands in 48 pieces."""
+    """256 MiB of KV in 16 layers and 4 chunks: it lands in 64 pieces."""
 
-    shape: Shape = field(default_factory=lambda: Shape(12, 512, 8, 8, 64, 1408))
+    shape: Shape = field(default_factory=lambda: Shape(16, 256, 16, 16, 64, 704))
     prompt_tokens: int = 2048
     chunk_tokens: int = 512
-    dram: str = "512MiB"
+    dram: str = "768MiB"
 
     @property
     def chunks(self) -> int:
         return -(-self.prompt_tokens // self.chunk_tokens)
+
+
+SMALLER = Sizes(Shape(12, 512, 8, 8, 64, 1408))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +77,25 @@ class _Prompt:
         return min(1.0, max(0.0, 1 - self.exposed / self.total))
 
 
-def run(runs: int, say: Say, sizes: Sizes | None = None) -> Report:
-    sizes = sizes or Sizes()
+def run(runs: int, say: Say, sizes: tuple[Sizes, ...] = (Sizes(), SMALLER)) -> Report:
+    """The first of `sizes` is the one that counts."""
+    with torch_threads(THREADS):
+        rows = [_row(_prompts(one, runs, say), one, one is sizes[0]) for one in sizes]
+    return Report(
+        name="overlap",
+        unit="ms",
+        against="loading the same sealed blocks in one go",
+        ratio_is="1 - exposed / total, median of the prompts",
+        goal=GOAL,
+        sense=Goal.AT_LEAST,
+        rows=tuple(rows),
+    )
+
+
+def _prompts(sizes: Sizes, runs: int, say: Say) -> list[_Prompt]:
     pages = -(-(sizes.prompt_tokens + 1) // 64)
     found: list[_Prompt] = []
-    with tempfile.TemporaryDirectory(prefix="moonpool-bench-") as scratch, torch_threads(THREADS):
+    with tempfile.TemporaryDirectory(prefix="moonpool-bench-") as scratch:
         folder = sizes.shape.make(Path(scratch))
         settings = EngineSettings(pages=pages, max_batch_tokens=sizes.chunk_tokens)
         core = EngineCore.load(folder, settings)
@@ -89,21 +110,13 @@ def run(runs: int, say: Say, sizes: Sizes | None = None) -> Report:
                 if number >= 0:
                     found.append(one)
                     say(f"prompt {number + 1} of {runs}: {one.overlap:.3f} hidden")
-    return Report(
-        name="overlap",
-        unit="ms",
-        against="loading the same sealed blocks in one go",
-        ratio_is="1 - exposed / total, median of the prompts",
-        goal=GOAL,
-        sense=Goal.AT_LEAST,
-        rows=(_row(found, sizes),),
-    )
+    return found
 
 
-def _row(found: list[_Prompt], sizes: Sizes) -> Row:
+def _row(found: list[_Prompt], sizes: Sizes, counted: bool) -> Row:
     overlaps = [one.overlap for one in found]
     return Row(
-        name="exposed, and the whole transfer",
+        name=f"exposed, of {sizes.shape.token_bytes // KiB} KiB a token",
         sizes={
             "layers": sizes.shape.layers,
             "chunks": sizes.chunks,
@@ -119,6 +132,7 @@ def _row(found: list[_Prompt], sizes: Sizes) -> Row:
         limit=1e3 * float(np.median([one.total for one in found])),
         ratio=float(np.median(overlaps)),
         spread=Spread.of(overlaps),
+        counted=counted,
         also={"prefill_ms": 1e3 * float(np.median([one.prefill for one in found]))},
     )
 

@@ -112,6 +112,10 @@ def chain(
     return Chain(tuple(hashes), tuple(counts), block_tokens)
 
 
-def stored_key(secret: bytes, block_hash: bytes) -> bytes:
-    """PRF(tenant secret, hash): a caller can neither choose nor learn a tenant's stored keys."""
-    return blake3(block_hash, key=secret).digest()
+def stored_key(secret: bytes, namespace: bytes, group: int, block_hash: bytes) -> bytes:
+    """PRF(tenant secret, namespace, group, hash): what a block is stored under.
+
+    A caller can neither choose nor learn a tenant's stored keys; and a hash that was made in one
+    namespace names nothing in another, whatever a caller says it is.
+    """
+    return blake3(namespace + _COUNT.pack(group) + block_hash, key=secret).digest()

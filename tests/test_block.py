@@ -29,8 +29,8 @@ def test_the_hashes_are_the_same_for_ever() -> None:
     assert made == Chain((first, last), (4, 1), 4)
     assert last.hex() == "acc60b50b30b09a341b9eec05076aa947f5566c114973647de93853750f998aa"
     assert (
-        stored_key(SECRET, last).hex()
-        == "07030de7ed8188ddd1832bc9e489d178bf1dd1bf6fa9cc09f2d247de71abba62"
+        stored_key(SECRET, SPACE, 1, last).hex()
+        == "c7f1d9d05943271cf0616538156d9e19d55b73e362f33b0c9ddfa7ec7caf8d5e"
     )
 
 
@@ -156,7 +156,10 @@ def test_digests_and_blocks_of_the_wrong_size_are_refused() -> None:
 
 def test_a_tenant_can_neither_choose_nor_learn_the_stored_key_of_another() -> None:
     block = chain(SPACE, 0, range(4), 4).hashes[0]
-    keys = {stored_key(bytes([i]) * 32, block) for i in range(20)}
+    keys = {stored_key(bytes([i]) * 32, SPACE, 0, block) for i in range(20)}
     assert len(keys) == 20 and block not in keys
-    assert stored_key(SECRET, block) == stored_key(SECRET, block)
-    assert stored_key(SECRET, block) != stored_key(SECRET, block[::-1])
+    ours = stored_key(SECRET, SPACE, 0, block)
+    assert ours == stored_key(SECRET, SPACE, 0, block)
+    assert ours != stored_key(SECRET, SPACE, 0, block[::-1])
+    assert ours != stored_key(SECRET, SPACE, 1, block)
+    assert ours != stored_key(SECRET, SPACE[::-1], 0, block), "a hash is of one namespace"

@@ -94,14 +94,14 @@ class KVService(kv_pb2_grpc.KVServicer):
     async def Exists(self, request: pb.ExistsRequest, context: Context) -> pb.ExistsReply:
         place = await self.namespaces.place(request.namespace, request.group)
         names = place.names(hashes_of(request.hashes))
-        found = self.store.exists(tenant_of(context), names)
+        found = self.store.exists(tenant_of(context), place, names)
         return pb.ExistsReply(outcomes=[OUTCOME[one] for one in found])
 
     @typed
     async def Remove(self, request: pb.RemoveRequest, context: Context) -> pb.RemoveReply:
         place = await self.namespaces.place(request.namespace, request.group)
         names = place.names(hashes_of(request.hashes))
-        removed = self.store.remove(tenant_of(context), names)
+        removed = self.store.remove(tenant_of(context), place, names)
         return pb.RemoveReply(removed=removed)
 
     @typed
@@ -146,7 +146,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         if request.hand_offs and len(request.hand_offs) != len(hashes):
             raise Invalid(f"{len(request.hand_offs)} hand_offs for {len(hashes)} hashes")
         names = place.names(hashes)
-        opened = self.store.open(session, names, request.hand_offs, request.pin_ms)
+        opened = self.store.open(session, place, names, request.hand_offs, request.pin_ms)
         reply = pb.OpenReply()
         for one in opened:
             if isinstance(one, Opened):
@@ -187,7 +187,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         session = self.session(request.session, context)
         place = await self.namespaces.place(request.namespace, request.group)
         names = place.names(hashes_of(request.hashes))
-        opened = self.store.open(session, names, (), request.pin_ms)
+        opened = self.store.open(session, place, names, (), request.pin_ms)
         reply = pb.PinReply()
         for one in opened:
             reply.outcomes.append(pb.HIT if isinstance(one, Opened) else OUTCOME[one])

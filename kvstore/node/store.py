@@ -75,9 +75,9 @@ class Store:
         self._counters = counters
         self._group_names = 0
 
-    def keys(self, tenant: str, hashes: Sequence[bytes]) -> list[bytes]:
-        secret = self._secrets[tenant]
-        return [stored_key(secret, h) for h in hashes]
+    def keys(self, tenant: str, place: Place, hashes: Sequence[bytes]) -> list[bytes]:
+        secret, (namespace, group) = self._secrets[tenant], place.owner
+        return [stored_key(secret, namespace, group, one) for one in hashes]
 
     # Looking
 
@@ -85,7 +85,7 @@ class Store:
         self, tenant: str, place: Place, hashes: Sequence[bytes], last_tokens: int = 0
     ) -> tuple[int, Miss | None]:
         """Leading blocks of a chain that can be had, and why the next one cannot."""
-        keys = self.keys(tenant, hashes)
+        keys = self.keys(tenant, place, hashes)
         found = self.blocks.index.longest(keys)
         self.blocks.index.touch(keys[:found])
         full = place.layout.block_tokens
@@ -99,14 +99,14 @@ class Store:
         self._counters.add("match_miss", reason=why)
         return found, why
 
-    def exists(self, tenant: str, hashes: Sequence[bytes]) -> list[Miss | None]:
-        found = [self.blocks.find(key) for key in self.keys(tenant, hashes)]
+    def exists(self, tenant: str, place: Place, hashes: Sequence[bytes]) -> list[Miss | None]:
+        found = [self.blocks.find(key) for key in self.keys(tenant, place, hashes)]
         return [one if isinstance(one, Miss) else None for one in found]
 
-    def remove(self, tenant: str, hashes: Sequence[bytes]) -> int:
+    def remove(self, tenant: str, place: Place, hashes: Sequence[bytes]) -> int:
         """Drop sealed blocks, deepest first. Readers that hold one keep their memory."""
         removed = 0
-        for key in reversed(self.keys(tenant, hashes)):
+        for key in reversed(self.keys(tenant, place, hashes)):
             slot = self.blocks.index.held(key)
             if slot is not None:
                 self.blocks.drop(slot, Miss.REMOVED)
@@ -128,13 +128,17 @@ class Store:
         if self.draining:
             raise Draining("this node is draining: write to another", _DRAIN_RETRY_MS)
         place.layout.check(fragment)
-        tenant, secret = session.tenant, self._secrets[session.tenant]
+        tenant = session.tenant
         if not writer_group:
             self._group_names += 1
             writer_group = f"\0{self._group_names}"  # private: no caller can name it
         wanted, joined = [], {}
+        keys = self.keys(tenant, place, [block for block, _, _ in chain])
+        parents = self.keys(tenant, place, [parent for _, parent, _ in chain if parent])
+        behind = iter(parents)
         keyed = [
-            (stored_key(secret, h), stored_key(secret, p) if p else b"", n) for h, p, n in chain
+            (key, next(behind) if parent else b"", tokens)
+            for key, (_, parent, tokens) in zip(keys, chain, strict=True)
         ]
         for key, parent, tokens in keyed:
             group = (tenant, writer_group, key)
@@ -144,11 +148,8 @@ class Store:
                     raise Invalid(
                         f"tokens {tokens}: this writer group fills a block of {slot.tokens}"
                     )
-                if slot.owner != place.owner or slot.parent != parent:
-                    raise Invalid(
-                        "this writer group fills the block in another namespace or group of "
-                        "layers, or behind another parent"
-                    )
+                if slot.parent != parent:
+                    raise Invalid("this writer group fills the block behind another parent")
                 self.windows.check_free(group, fragment)
                 joined[key] = slot
             elif self.blocks.index.get(key) is None and key not in joined:
@@ -216,13 +217,14 @@ class Store:
     def open(
         self,
         session: Session,
+        place: Place,
         hashes: Sequence[bytes],
         hand_offs: Sequence[bytes] = (),
         pin_ms: int = 0,
     ) -> list[Opened | Miss]:
         """Pin blocks, by key or by the hand-off of a writer that may still be filling them."""
         expires = self._clock.now() + _pin_seconds(pin_ms)
-        keys = self.keys(session.tenant, hashes)
+        keys = self.keys(session.tenant, place, hashes)
         followed = [
             self._handed_off(session, h, f"hand_offs[{i}]") if h else None
             for i, h in enumerate(hand_offs)

@@ -85,8 +85,8 @@ class StreamingKVService(KVService):
         layout, tenant = place.layout, tenant_of(context)
         with self._own_session(context) as session:
             for index, name in enumerate(place.names(hashes_of(request.hashes))):
-                found = self.store.exists(tenant, [name])[0]
-                opened = self.store.open(session, [name])[0] if found is None else found
+                found = self.store.exists(tenant, place, [name])[0]
+                opened = self.store.open(session, place, [name])[0] if found is None else found
                 if isinstance(opened, Miss):
                     block = pb.GetBlock(index=index, outcome=OUTCOME[opened])
                     yield pb.GetReply(block=block)

@@ -120,7 +120,7 @@ class Rig:
         return self.store.match(tenant, place, blocks.hashes)[0]
 
     def pinned(self, session: Session, block: bytes, pin_ms: int = 0) -> Opened:
-        one = self.store.open(session, [block], (), pin_ms)[0]
+        one = self.store.open(session, SMALL, [block], (), pin_ms)[0]
         assert isinstance(one, Opened), one
         return one
 

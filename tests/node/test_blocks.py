@@ -97,7 +97,7 @@ def test_a_torn_prompt_is_written_anew_in_place_of_its_unlisted_blocks() -> None
     rig = Rig(slabs=1)
     me, blocks = rig.session(), prompt(SMALL, 16)
     rig.put(me, SMALL, blocks)
-    rig.store.remove("default", blocks.hashes[:1])
+    rig.store.remove("default", SMALL, blocks.hashes[:1])
     rig.put(me, SMALL, blocks)
     assert rig.hits(SMALL, blocks) == 4
 
@@ -123,11 +123,11 @@ def test_one_flipped_bit_drops_that_block_alone_and_unlists_what_is_behind() -> 
     fine = [rig.blocks.examine(slot, SMALL.layout) for slot in slots]
     assert fine == [True, True, False, True, True]
     rig.store.check()
-    found = rig.store.exists("default", blocks.hashes)
+    found = rig.store.exists("default", SMALL, blocks.hashes)
     assert found == [None, None, Miss.DAMAGED, Miss.UNLISTED, Miss.UNLISTED]
     assert rig.counters.totals()["damaged_blocks"] == 1
     rig.put(me, SMALL, blocks, 2, 3)
-    assert rig.store.exists("default", blocks.hashes) == [None] * 5
+    assert rig.store.exists("default", SMALL, blocks.hashes) == [None] * 5
     assert [rig.read(rig.pinned(me, h).slot, SMALL) for h in blocks.hashes[3:]] == [
         payload_of(slot, SMALL.layout) for slot in slots[3:]
     ]
@@ -142,7 +142,7 @@ def test_the_generation_in_memory_is_new_before_anybody_else_gets_the_bytes() ->
     seen = slot.generation
     head = rig.arena.bytes[slot.offset + 8 : slot.offset + 16].view("<u8")
     assert int(head[0]) == seen
-    rig.store.remove("default", blocks.hashes)
+    rig.store.remove("default", SMALL, blocks.hashes)
     assert slot.state is State.EMPTY and int(head[0]) > seen
     freed = int(head[0])
     again = rig.reserve(me, SMALL, prompt(SMALL, 16, start=9))

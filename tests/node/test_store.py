@@ -12,14 +12,14 @@ from kvstore.memory.heads import Heads
 from kvstore.node.blocks import Blocks
 from kvstore.node.sessions import Session
 from kvstore.node.store import Opened, Reserved, Store
-from tests.node.rig import SMALL, Rig, payload_of, prompt, triples
+from tests.node.rig import LARGE, SMALL, Rig, payload_of, prompt, triples
 
 TURNS_RED = pytest.raises((AssertionError, pytest.fail.Exception))
 LEFT, RIGHT = Fragment(0, 2, 0, 1), Fragment(0, 2, 1, 1)
 
 
 def follow(rig: Rig, session: Session, block: bytes, hand_off: bytes) -> Opened | Miss:
-    return rig.store.open(session, [block], [hand_off])[0]
+    return rig.store.open(session, SMALL, [block], [hand_off])[0]
 
 
 def is_free(slot: Slot) -> bool:
@@ -33,6 +33,16 @@ def joined(rig: Rig, session: Session, fragment: Fragment, start: int = 0) -> Re
     assert one is not None
     rig.store.check()
     return one
+
+
+def test_a_hash_of_one_namespace_names_nothing_in_another() -> None:
+    rig = Rig()
+    me, blocks = rig.session(), prompt(SMALL, 8)
+    rig.put(me, SMALL, blocks)
+    assert rig.store.match("default", LARGE, blocks.hashes) == (0, Miss.ABSENT)
+    assert rig.store.open(me, LARGE, blocks.hashes) == [Miss.ABSENT] * 2
+    assert rig.store.remove("default", LARGE, blocks.hashes) == 0
+    assert rig.hits(SMALL, blocks) == 2
 
 
 def test_what_was_sealed_is_read_by_everyone_and_matched_along_its_prefix() -> None:
@@ -56,10 +66,10 @@ def test_a_block_being_written_is_no_hit_and_says_so() -> None:
     rig = Rig()
     writer, blocks = rig.session(), prompt(SMALL, 4)
     window = rig.reserve(writer, SMALL, blocks)[0]
-    assert rig.store.exists("default", blocks.hashes) == [Miss.UNSEALED]
-    assert rig.store.open(writer, blocks.hashes) == [Miss.UNSEALED]
+    assert rig.store.exists("default", SMALL, blocks.hashes) == [Miss.UNSEALED]
+    assert rig.store.open(writer, SMALL, blocks.hashes) == [Miss.UNSEALED]
     rig.store.abort(writer, [window.handle])
-    assert rig.store.exists("default", blocks.hashes) == [Miss.ABSENT]
+    assert rig.store.exists("default", SMALL, blocks.hashes) == [Miss.ABSENT]
     rig.store.check()
 
 
@@ -87,7 +97,7 @@ def test_a_group_makes_one_block_and_its_last_seal_makes_it_readable() -> None:
     assert left.slot is right.slot
     rig.write(left.slot, SMALL, LEFT)
     assert rig.store.seal(rank0, [left.handle]) == ["waiting"]
-    assert rig.store.exists("default", [block]) == [Miss.UNSEALED]
+    assert rig.store.exists("default", SMALL, [block]) == [Miss.UNSEALED]
     rig.write(right.slot, SMALL, RIGHT)
     assert rig.store.seal(rank1, [right.handle]) == ["sealed"]
     rig.store.check()
@@ -119,7 +129,7 @@ def a_stopped_writer_keeps_its_memory_until_its_process_is_gone() -> None:
     windows = rig.reserve(stopped, SMALL, prompt(SMALL, 8))
     rig.end(stopped)
     rig.store.check()
-    assert rig.store.exists("default", prompt(SMALL, 8).hashes) == [Miss.ABSENT] * 2
+    assert rig.store.exists("default", SMALL, prompt(SMALL, 8).hashes) == [Miss.ABSENT] * 2
     rig.put(other, SMALL, prompt(SMALL, 8, start=50))
     slots = [one.slot for one in rig.reserve(other, SMALL, prompt(SMALL, 8, start=90))]
     for window in windows:
@@ -215,7 +225,7 @@ def memory_that_is_pinned_is_not_used_again_before_it_is_let_go() -> None:
     rig.put(me, SMALL, blocks)
     pinned = rig.pinned(me, blocks.hashes[0])
     wanted = payload_of(pinned.slot, SMALL.layout)
-    assert rig.store.remove("default", blocks.hashes) == 1
+    assert rig.store.remove("default", SMALL, blocks.hashes) == 1
     assert pinned.slot.state is State.DOOMED
     rig.put(me, SMALL, prompt(SMALL, 12, start=50))
     rig.put(me, SMALL, prompt(SMALL, 12, start=90))
@@ -262,7 +272,7 @@ def test_tenants_do_not_see_each_other() -> None:
     assert rig.hits(SMALL, blocks, tenant="other") == 0
     theirs = rig.put(rig.session("other"), SMALL, blocks)[0]
     assert slot.key != theirs.key and rig.hits(SMALL, blocks, tenant="other") == 1
-    assert rig.store.remove("other", blocks.hashes) == 1
+    assert rig.store.remove("other", SMALL, blocks.hashes) == 1
     assert rig.hits(SMALL, blocks) == 1
 
 

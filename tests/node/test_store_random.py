@@ -171,7 +171,7 @@ class Life:
         if isinstance(found := self.attempt(call), KVStoreError):
             return
         for (block, _, tokens), one in zip(chain, found, strict=True):  # type: ignore[call-overload]
-            key = self.rig.store.keys(session.tenant, [block])[0]
+            key = self.rig.store.keys(session.tenant, place, [block])[0]
             assert (one is None) == (self.rig.blocks.index.get(key) is not None) or group
             if one is not None:
                 assert (one.slot.key, one.slot.tokens) == (key, tokens)
@@ -200,7 +200,7 @@ class Life:
         session, some = self.mine()
         if self.dice.random() < 0.9:
             some = [one for one in some if one.written and one.slot.state is State.FILLING]
-        keys = self.rig.store.keys(session.tenant, [one.block for one in some])
+        keys = [self.rig.store.keys(session.tenant, w.place, [w.block])[0] for w in some]
         held = {key for key in keys if key in self.rig.blocks.index}
         results = self.attempt(lambda: self.rig.store.seal(session, [one.handle for one in some]))
         if isinstance(results, KVStoreError):
@@ -231,13 +231,15 @@ class Life:
     def open(self) -> None:
         session, (place, blocks) = self.someone(), self.dice.choice(PROMPTS)
         ms = self.dice.choice([100, 5_000])
-        found = self.rig.store.open(session, blocks.hashes[: self.dice.randint(1, 3)], (), ms)
+        found = self.rig.store.open(
+            session, place, blocks.hashes[: self.dice.randint(1, 3)], (), ms
+        )
         self.opened(session, place, found, ms)
 
     def follow(self) -> None:
         if self.hand_offs:
             session, (place, block, hand_off) = self.someone(), self.dice.choice(self.hand_offs)
-            call = lambda: self.rig.store.open(session, [block], [hand_off], 5_000)  # noqa: E731
+            call = lambda: self.rig.store.open(session, place, [block], [hand_off], 5_000)  # noqa: E731
             found = self.attempt(call)
             if not isinstance(found, KVStoreError):
                 self.opened(session, place, found, 5_000)  # type: ignore[arg-type]
@@ -265,10 +267,10 @@ class Life:
     def match(self) -> None:
         tenant, (place, blocks) = self.someone().tenant, self.dice.choice(PROMPTS)
         found, why = self.rig.store.match(tenant, place, blocks.hashes)
-        listed = [one is None for one in self.rig.store.exists(tenant, blocks.hashes)]
+        listed = [one is None for one in self.rig.store.exists(tenant, place, blocks.hashes)]
         assert listed == sorted(listed, reverse=True), "a hit behind a hole"
         assert found == sum(listed) and (why is None) == (found == len(blocks))
-        for key in self.rig.store.keys(tenant, blocks.hashes[:found]):
+        for key in self.rig.store.keys(tenant, place, blocks.hashes[:found]):
             slot = self.rig.blocks.index.get(key)
             assert slot is not None
             assert self.rig.read(slot, place) == payload_of(slot, place.layout)
@@ -281,8 +283,8 @@ class Life:
             self.rig.store.expire()
 
     def remove(self) -> None:
-        _, blocks = self.dice.choice(PROMPTS)
-        self.rig.store.remove(self.someone().tenant, self.dice.sample(blocks.hashes, 1))
+        place, blocks = self.dice.choice(PROMPTS)
+        self.rig.store.remove(self.someone().tenant, place, self.dice.sample(blocks.hashes, 1))
 
     def damage(self) -> None:
         free = [slot for slot in self.rig.blocks.index if not slot.held]

@@ -116,8 +116,6 @@ def test_members_of_a_group_agree_on_the_block_and_own_separate_parts() -> None:
     tail = [both[0], (*both[1][:2], 3)]
     with refused(rig, Invalid, "tokens 3: this writer group fills a block of 4"):
         rig.store.reserve(rank1, SMALL, tail, RIGHT, "tp2")
-    with refused(rig, Invalid, "in another namespace or group of layers"):
-        rig.store.reserve(rank1, LARGE, both, LARGE.layout.whole, "tp2")
     with refused(rig, Invalid, "behind another parent"):
         rig.store.reserve(rank1, SMALL, [(both[1][0], b"p" * 32, 4)], RIGHT, "tp2")
     assert None not in rig.store.reserve(rank1, SMALL, both, RIGHT, "tp2")
@@ -180,7 +178,7 @@ def test_a_pin_longer_than_the_longest_is_refused() -> None:
     rig.put(me, SMALL, blocks)
     pin = rig.pinned(me, blocks.hashes[0])
     for call in (
-        lambda: rig.store.open(me, blocks.hashes, (), PIN_MS_MAX + 1),
+        lambda: rig.store.open(me, SMALL, blocks.hashes, (), PIN_MS_MAX + 1),
         lambda: rig.store.renew(me, [pin.handle], PIN_MS_MAX + 1),
     ):
         with refused(rig, Invalid, f"at most {PIN_MS_MAX}"):
@@ -215,7 +213,7 @@ def test_a_handle_that_is_none_is_refused_everywhere(spoil: str) -> None:
         lambda: store.close(me, [pin.handle, read]),
         lambda: store.renew(me, [pin.handle, read], 1_000),
         lambda: store.unpin(me, [pin.handle, read]),
-        lambda: store.open(me, blocks.hashes, [b"", hand_off]),
+        lambda: store.open(me, SMALL, blocks.hashes, [b"", hand_off]),
     ):
         with refused(rig, NotYours, r"(handles|hand_offs)\[1\] (is|was not made)"):
             call()
@@ -226,7 +224,7 @@ def test_a_hand_off_opens_nothing_for_another_tenant() -> None:
     mine, theirs, blocks = rig.session(), rig.session("other"), prompt(SMALL, 4)
     window = rig.reserve(mine, SMALL, blocks)[0]
     with refused(rig, WrongTenant, r"hand_offs\[0\] belongs to another tenant"):
-        rig.store.open(theirs, blocks.hashes, [window.hand_off])
+        rig.store.open(theirs, SMALL, blocks.hashes, [window.hand_off])
 
 
 def test_a_hand_off_whose_slab_was_cut_anew_is_over() -> None:
@@ -238,7 +236,7 @@ def test_a_hand_off_whose_slab_was_cut_anew_is_over() -> None:
     rig.store.abort(me, [one.handle for one in windows])
     rig.put(me, LARGE, prompt(LARGE, 8))
     assert last.slot.offset == 2 * LARGE.layout.slot_bytes
-    rig.store.open(me, [small.hashes[0]] * len(windows), [one.hand_off for one in windows])
+    rig.store.open(me, SMALL, [small.hashes[0]] * len(windows), [one.hand_off for one in windows])
     rig.store.check()
 
 

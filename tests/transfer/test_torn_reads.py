@@ -29,13 +29,13 @@ def full_node() -> Iterator[NodeProcess]:
         yield node
 
 
-def overwrite(client: Client, seed: int, sequences: int) -> None:
+def overwrite(client: Client, seed: int, sequences: int, tokens: int = TOKENS) -> None:
     """Put so much that all that is not held has to go."""
     for number in range(sequences):
-        start = 10_000_000 + 1_000 * (sequences * seed + number)
-        source = Cache(client.space.spec, TOKENS)
-        source.fill(truth_of(client.space.spec, TOKENS, seed + number))
-        client.put(client.chain(range(start, start + TOKENS)), source.memory(client))
+        start = 10_000_000 + 10_000 * (sequences * seed + number)
+        source = Cache(client.space.spec, tokens)
+        source.fill(truth_of(client.space.spec, tokens, seed + number))
+        assert client.put(client.chain(range(start, start + tokens)), source.memory(client))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -51,9 +51,12 @@ def test_what_is_evicted_between_open_and_poll_is_a_miss(full_node: NodeProcess,
         with client.reader(chain, target.memory(client), pin_ms=PIN_MS) as reader:
             assert reader.blocks == 0 and reader.miss is None
             _wait_unpinned(client)
-            other = spec_of("other", layers=3, kv_heads=2, head_dim=48, block_tokens=32)
-            with Client.at(full_node.address, other, deadline_seconds=20.0) as rival:
-                overwrite(client if seed % 2 else rival, seed, sequences=20)
+            if seed % 2:
+                overwrite(client, seed, sequences=20)
+            else:  # in slots of another size: where heads were is now the middle of a block
+                other = spec_of("other", layers=3, kv_heads=2, head_dim=48, block_tokens=32)
+                with Client.at(full_node.address, other, deadline_seconds=20.0) as rival:
+                    overwrite(rival, seed, sequences=2, tokens=45 * 32)
             assert reader.poll() is True
             assert (reader.blocks, reader.miss) == (0, Miss.EVICTED)
         assert client.match(chain) == Match(0, 0, Miss.EVICTED)
