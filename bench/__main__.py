@@ -38,8 +38,6 @@ example: python -m bench local --runs 20
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
-    # Like Ctrl-C, so that a bench that is told to end stops its node and removes its directory.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     held = True
     for name in BENCHES if args.name == "all" else [args.name]:
         held &= _run(name, args)
@@ -92,6 +90,8 @@ def _runs(text: str) -> int:
 
 
 if __name__ == "__main__":
+    # Like Ctrl-C: a bench that is told to end stops its node and removes its directory.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         sys.exit(main())
     except KeyboardInterrupt:

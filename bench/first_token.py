@@ -21,7 +21,8 @@ from bench.unverified import STREAM, unverified
 from kvstore.client import Client
 from kvstore.engine.core import EngineCore, EngineSettings, FinishEvent
 from kvstore.engine.namespace import spec_of
-from kvstore.engine.pool import Pool, PoolUse
+from kvstore.engine.pool import Pool
+from kvstore.engine.pool_use import PoolUse
 
 SHAPE = Shape(layers=8, hidden=512, heads=8, kv_heads=4, head_dim=64, intermediate=1408)
 THREADS = 1  # one token is computed: a second thread would only wait for the first

@@ -25,7 +25,8 @@ import torch
 from kvstore.client import PAGED, Client
 from kvstore.engine.core import EngineCore, EngineSettings, FinishEvent
 from kvstore.engine.namespace import spec_of
-from kvstore.engine.pool import Pool, PoolUse
+from kvstore.engine.pool import Pool
+from kvstore.engine.pool_use import PoolUse
 from kvstore.engine.sequence import Request
 from kvstore.engine.sequence import Sequence as Running
 from kvstore.engine.worker import Failed, Job, JobEvent, Worker

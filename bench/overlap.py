@@ -10,7 +10,7 @@ polling too seldom, or falling behind, costs as much of it as it costs a user.
 What is left exposed hardly depends on the size: it is the last layer of the last chunk, and how
 long the follower took to look. So the share grows with the KV that there is to move. The row that
 counts has as much a token as Llama 8B, 128 KiB, behind a prefill far cheaper than that model's; the
-other row has 48 KiB. Each engine computes with one thread, as two engines with cores of their own would.
+other row has 48 KiB. Each engine computes with one thread, as two with cores of their own would.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from bench.rounds import Spread
 from kvstore.client import Client
 from kvstore.engine.core import EngineCore, EngineSettings
 from kvstore.engine.namespace import spec_of
-from kvstore.engine.pool import Pool, PoolUse
+from kvstore.engine.pool import Pool
+from kvstore.engine.pool_use import PoolUse
 from kvstore.engine.sequence import Chunk
 from kvstore.limits import KiB
 
@@ -54,14 +55,14 @@ class Sizes:
     shape: Shape = field(default_factory=lambda: Shape(16, 256, 16, 16, 64, 704))
     prompt_tokens: int = 2048
     chunk_tokens: int = 512
-    dram: str = "768MiB"
+    dram: str = "384MiB"  # for one prompt and little more, so that the warm ones touch all of it
 
     @property
     def chunks(self) -> int:
         return -(-self.prompt_tokens // self.chunk_tokens)
 
 
-SMALLER = Sizes(Shape(12, 512, 8, 8, 64, 1408))
+SMALLER = Sizes(Shape(12, 512, 8, 8, 64, 1408), dram="128MiB")
 
 
 @dataclass(frozen=True, slots=True)

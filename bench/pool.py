@@ -7,6 +7,7 @@ a bench will touch is touched beforehand, so that none is faulted in on the cloc
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from kvstore.cli.stack import Plan, Stack
 from kvstore.client import PAGED, Chain, Client, KVGroup, KVSpec, Memory
 
 Layers = list[npt.NDArray[np.uint8]]  # one a layer: (pages, KV heads, tokens, K and V, run bytes)
+LOG_CHARACTERS = 4000  # of the node's log, shown when a bench fails
 ALIGNMENT = 64  # of memory that torch allocates, so of an engine's KV
 RUN_BYTES = 256  # K, or V, of one token and head: 128 elements of bfloat16
 
@@ -31,7 +33,12 @@ def running_node(dram: str, slab: str = "32MiB") -> Iterator[Path]:
         plan = Plan(Path(directory) / "pool", dram, slab, None)
         with Stack(plan, restart=False) as stack:
             stack.start()
-            yield plan.directory
+            try:
+                yield plan.directory
+            except Exception:
+                log = stack.children["node"].log  # it goes with its directory
+                print(log.read_text(errors="replace")[-LOG_CHARACTERS:], file=sys.stderr)
+                raise
 
 
 def bfloat16_like(name: str, layers: int, kv_heads: int, block_tokens: int) -> KVSpec:

@@ -12,6 +12,7 @@ fused kernel runs, with its stores past the cache and its look ahead, less the a
 is told of all its runs beforehand; a run is one layer of one block, all heads of it.
 """
 
+# mypy: allow-untyped-decorators
 from __future__ import annotations
 
 import ctypes
@@ -52,7 +53,7 @@ def STREAM(targets: Any, sources: Any, count: Any) -> None:
 def unverified(client: Client, copy: Copy) -> Client:
     """The client, whose fetches verify nothing from now on."""
     link = client.connection.link()
-    link.transport = _Unverified(link.transport, copy)  # type: ignore[assignment]
+    link.transport = _Unverified(link.transport, copy)
     return client
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -62,7 +63,7 @@ def run(runs: int, say: Callable[[str], None], sizes: Sizes | None = None) -> Re
             rounds = measure(
                 {
                     "fetch": timed(lambda: stored.fetch(fetch)),
-                    **{name: timed(lambda c=c: stored.fetch(c)) for name, c in twins.items()},
+                    **{name: timed(partial(stored.fetch, twin)) for name, twin in twins.items()},
                     "hash": timed(_hash(fetch, stored)),
                 },
                 runs,

@@ -14,7 +14,7 @@ import grpc
 
 from kvstore.errors import Overloaded
 from kvstore.limits import RPC_BULK_MAX, RPC_UNARY_MAX
-from kvstore.rpc.status import code_of, trailers_of
+from kvstore.rpc.status import refuse
 
 Handler: TypeAlias = Any  # grpc.RpcMethodHandler: grpc has no types
 
@@ -59,8 +59,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 async def _refuse(_: object, context: Any) -> None:
     text = f"{RPC_BULK_MAX} streams of blocks are open, the most a node serves at once"
-    error = Overloaded(text, _RETRY_MS)
-    await context.abort(code_of(error), text, trailers_of(error))
+    refuse(context, Overloaded(text, _RETRY_MS))
 
 
 _REFUSED = grpc.stream_stream_rpc_method_handler(_refuse)  # reads nothing before it refuses

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
 import grpc
 
 from kvstore.errors import KVStoreError
-from kvstore.rpc.status import code_of, trailers_of
+from kvstore.rpc.status import refuse
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def typed(method: Callable[..., Any]) -> Callable[..., Any]:
                     async for reply in replies:
                         yield reply
             except Exception as error:  # the one door where errors leave the process
-                await _abort(context, method, error)
+                _refuse(context, method, error)
 
         return stream
 
@@ -37,15 +37,16 @@ def typed(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return await method(self, request, context)
         except Exception as error:  # the one door where errors leave the process
-            await _abort(context, method, error)
+            _refuse(context, method, error)
+            return None  # a status other than OK goes without a message
 
     return unary
 
 
-async def _abort(context: Any, method: Callable[..., Awaitable[Any]], error: Exception) -> None:
-    if isinstance(error, grpc.aio.AbortError):
-        raise error
+def _refuse(context: Any, method: Callable[..., Any], error: Exception) -> None:
     if isinstance(error, KVStoreError):
-        await context.abort(code_of(error), str(error), trailers_of(error))
+        refuse(context, error)
+        return
     log.error("%s failed", method.__name__, exc_info=error)
-    await context.abort(grpc.StatusCode.INTERNAL, "the node met a bug; its log says which")
+    context.set_code(grpc.StatusCode.INTERNAL)
+    context.set_details("the node met a bug; its log says which")

@@ -32,7 +32,7 @@ OPTIONS: Sequence[tuple[str, Any]] = (
     ("grpc.max_send_message_length", RPC_REPLY_BYTES_MAX),
     ("grpc.so_reuseport", 0),  # two servers on one port would share its callers at random
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 256 * KiB),
+    ("grpc.http2.lookahead_bytes", 64 * KiB),
 )
 
 

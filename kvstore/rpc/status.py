@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 
@@ -44,6 +45,17 @@ def trailers_of(error: KVStoreError) -> tuple[tuple[str, str], ...]:
     if isinstance(error, Rejected):
         found.append((RETRY_KEY, str(error.retry_after_ms)))
     return tuple(found)
+
+
+def refuse(context: Any, error: KVStoreError) -> None:
+    """End a call with the error's status, once its method returns.
+
+    Not by `context.abort`: the context keeps what that raises, and with its traceback the request,
+    in a cycle that only the garbage collector ends.
+    """
+    context.set_code(code_of(error))
+    context.set_details(str(error))
+    context.set_trailing_metadata(trailers_of(error))
 
 
 def raised_by(error: grpc.RpcError, node: str) -> KVStoreError:

@@ -105,6 +105,8 @@ class ShmTransport:
     def close(self) -> None:
         """Let moves under way finish, then tell the node that we write no more."""
         with self._idle:
+            if self._closed:
+                return
             self._closed = True
             self._idle.wait_for(lambda: self._moves == 0)
         self._writing.close()

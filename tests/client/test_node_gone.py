@@ -6,12 +6,13 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from kvstore.client import Client, FixedAddress, FromMetadata, Match, Miss, Writer
-from kvstore.errors import Invalid, Unavailable, WindowClosed
+from kvstore.errors import Invalid, SessionEnded, Unavailable, WindowClosed
 from tests.client.conftest import Node
 from tests.client.kv import Cache, spec_of, truth_of
 
@@ -145,6 +146,21 @@ def test_a_stopped_node_is_a_miss_by_the_deadline(own_node: Node, cache: Cache) 
         while client.match(chain) == UNREACHABLE and time.monotonic() < deadline:
             time.sleep(0.05)
         assert client.match(chain) == Match(BLOCKS, TOKENS, None)
+
+
+def test_a_client_that_is_closed_amid_a_call_ends_it_at_once(own_node: Node, cache: Cache) -> None:
+    client = Client.at(own_node.address, SPEC, deadline_seconds=25.0)
+    chain, memory = client.chain(range(TOKENS)), cache.memory(client)
+    own_node.signal(signal.SIGSTOP)
+    with ThreadPoolExecutor(3) as threads:
+        match = threads.submit(client.match, chain)
+        get = threads.submit(client.get, chain, memory)
+        put = threads.submit(client.put, chain, memory)
+        time.sleep(0.3)  # for the calls to be sent; if one is not, its answer is the same
+        client.close()
+        assert match.result(15) == get.result(15) == UNREACHABLE
+        with pytest.raises(SessionEnded):
+            put.result(15)
 
 
 def test_while_a_node_is_left_alone_it_is_not_asked(own_node: Node, cache: Cache) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvstore.client import Chain, Client, Memory, Writer
+from kvstore.client import Chain, Client, Match, Memory, Miss, Writer
 from kvstore.client.connection import Connection
 from kvstore.errors import (
     AlreadyWritten,
@@ -154,6 +154,15 @@ def test_a_chain_of_other_blocks_and_a_group_that_is_not_there(
     for group in (-1, 1):
         with pytest.raises(Invalid, match=r"the spec has groups 0..0"):
             Client(silent.connection._locator, SPEC, group=group)
+
+
+def test_a_key_that_was_given_to_two_lengths_is_absent(client: Client, cache: Cache) -> None:
+    chain = client.chain(range(600, 600 + TOKENS))
+    client.put(chain, cache.memory(client))
+    shorter = Chain(chain.hashes[:2], (8, 5), 8)
+    target = Cache(SPEC, TOKENS)
+    assert client.get(shorter, target.memory(client)) == Match(1, 8, Miss.ABSENT)
+    assert target.untouched(0, 8)
 
 
 def put(writer: Writer, cache: Cache, layer: int, **options: Any) -> None:

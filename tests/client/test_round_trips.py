@@ -147,7 +147,10 @@ def long_chain_round_trip(client: Client, blocks: int) -> None:
     back[:] = 0
     found = client.get(chain, client.memory([back], "thkd"))
     assert found == Match(blocks - 1, blocks - 1, Miss.REMOVED)
-    assert client.remove(chain) == blocks - 1
+    assert client.remove(chain.between(0, 1)) == 1
+    found = client.get(chain.between(blocks - 2, blocks - 1), client.memory([back], "thkd"))
+    assert found.miss is Miss.UNLISTED, "each block knows the one before it"
+    assert client.remove(chain) == blocks - 2
 
 
 SMALL = {"layers": 1, "kv_heads": 1, "head_dim": 4, "block_tokens": 1, "dtype": "uint8"}

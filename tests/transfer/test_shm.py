@@ -1,0 +1,151 @@
+"""The shared-memory transport by itself: whom it attaches to, and what it says when it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvstore.client import Client
+from kvstore.errors import SessionEnded, Unavailable
+from kvstore.memory.arena import HELLO, HELLO_MAGIC, Arena
+from kvstore.transfer.shm import ShmTransport
+from tests.client.kv import Cache, spec_of, truth_of
+from tests.nodes import NodeProcess, running, short_directory
+
+SPEC = spec_of("shm")
+SIZE = 1 << 20
+Answer = Callable[[socket.socket], None]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[NodeProcess]:
+    with running() as node:
+        yield node
+
+
+@pytest.fixture
+def client(served: NodeProcess) -> Iterator[Client]:
+    with Client.at(served.address, SPEC, deadline_seconds=20.0) as made:
+        yield made
+
+
+def arenas_held() -> int:
+    """Descriptors of this process that are an arena."""
+    count = 0
+    for one in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            count += "moonpool-arena" in os.readlink(f"/proc/self/fd/{one}")
+    return count
+
+
+def attached(answer: Answer) -> None:
+    """Attach to a socket that answers so."""
+    with short_directory() as folder, socket.socket(socket.AF_UNIX) as server:
+        path = os.fspath(Path(folder) / "s")
+        server.bind(path)
+        server.listen(1)
+        server.settimeout(10.0)
+
+        def serve() -> None:
+            peer, _ = server.accept()
+            with peer:
+                answer(peer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            ShmTransport(path, bytes(16), SIZE, deadline_seconds=0.3)
+        finally:
+            thread.join(10.0)
+
+
+def said(peer: socket.socket, text: bytes, arena: Arena) -> None:
+    peer.recv(16)
+    socket.send_fds(peer, [text], [arena.descriptor])
+
+
+@pytest.mark.parametrize(
+    "text", [HELLO.pack(b"SOMEBODY", SIZE), HELLO.pack(HELLO_MAGIC, SIZE + 1), b"short"]
+)
+def test_whoever_is_not_a_node_with_that_arena_is_refused(text: bytes) -> None:
+    arena = Arena.create(SIZE)
+    before = sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(Unavailable, match="did not hand out an arena"):
+        attached(lambda peer: said(peer, text, arena))
+    assert sorted(os.listdir("/proc/self/fd")) == before, "what was handed out is closed"
+    arena.close()
+
+
+def test_a_socket_that_hangs_up_or_says_nothing_is_a_node_out_of_reach() -> None:
+    with pytest.raises(Unavailable):
+        attached(lambda peer: peer.close())
+
+    def silent(peer: socket.socket) -> None:
+        peer.settimeout(10.0)
+        while peer.recv(64):  # until the caller has had enough
+            pass
+
+    with pytest.raises(Unavailable, match=r"cannot be mapped .* timed out"):
+        attached(silent)
+    with pytest.raises(Unavailable, match="cannot be mapped"):
+        ShmTransport("/nonexistent/s", bytes(16), SIZE, 0.3)
+
+
+def test_a_wrong_token_is_given_nothing(served: NodeProcess) -> None:
+    with pytest.raises(Unavailable):
+        ShmTransport(os.fspath(served.directory / "node.sock"), bytes(16), 16 << 20, 5.0)
+
+
+def test_a_closed_transport_moves_nothing_and_says_so(client: Client) -> None:
+    chain, source = client.chain(range(16)), Cache(SPEC, 16)
+    source.fill(truth_of(SPEC, 16, 1))
+    client.put(chain, source.memory(client))
+    memory, layout = source.memory(client), client.space.layout
+    with client.pin(chain) as pinned:
+        transport: Any = client.connection.link().transport
+        slots, starts = pinned._slots, np.array([0, 8])
+        assert transport.verify(layout, slots, layout.whole).all()
+        transport.close()
+        transport.close()
+        for call in (
+            lambda: transport.store(layout, slots, memory, starts, layout.whole),
+            lambda: transport.load(layout, slots, memory, starts, layout.whole),
+            lambda: transport.verify(layout, slots, layout.whole),
+            lambda: transport.written(layout, slots, layout.whole),
+            lambda: transport.roots(layout, slots),
+            lambda: transport.current(slots),
+            lambda: transport.filling(slots),
+            lambda: transport.views(layout, slots),
+        ):
+            with pytest.raises(SessionEnded, match="open the blocks again"):
+                call()
+
+
+def test_a_slot_is_filling_then_sealed_then_free(client: Client, served: NodeProcess) -> None:
+    chain, source = client.chain(range(100, 116)), Cache(SPEC, 16)
+    transport, layout = client.connection.link().transport, client.space.layout
+    writer = client.writer(chain)
+    slots = writer._slots
+    assert transport.filling(slots).all() and transport.current(slots).all()
+    assert list(transport.written(layout, slots, layout.whole)) == [0, 0]
+    writer.put(source.memory(client))
+    assert list(transport.written(layout, slots, layout.whole)) == [3, 3]
+    writer.seal()
+    assert not transport.filling(slots).any() and transport.current(slots).all()
+    client.remove(chain)
+    assert not transport.filling(slots).any() and not transport.current(slots).any()
+
+
+def test_a_closed_client_leaves_no_descriptor(served: NodeProcess) -> None:
+    before = arenas_held()
+    with Client.at(served.address, SPEC, deadline_seconds=20.0):
+        assert arenas_held() > before
+    assert arenas_held() == before
