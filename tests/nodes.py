@@ -118,6 +118,7 @@ class Caller:
     """A channel to a node, its stubs, and a session where one is begun."""
 
     def __init__(self, address: str, label: str = "test") -> None:
+        self.address = address
         self.channel = open_channel(address)
         self.kv = kv_pb2_grpc.KVStub(self.channel)
         self.admin = admin_pb2_grpc.AdminStub(self.channel)

@@ -12,7 +12,7 @@ from kvstore.client.aio import AsyncClient
 from kvstore.client.client import Client, Match
 from kvstore.client.memory import DENSE, PAGED
 from kvstore.client.pinned import Pinned
-from kvstore.client.reader import HandOff, Reader
+from kvstore.client.reader import Reader
 from kvstore.client.writer import Writer
 from kvstore.metadata.discovery import FixedAddress, FromMetadata, Locator
 from kvstore.spec import KVGroup, KVSpec
@@ -26,7 +26,6 @@ __all__ = [
     "Client",
     "FixedAddress",
     "FromMetadata",
-    "HandOff",
     "KVGroup",
     "KVSpec",
     "Locator",

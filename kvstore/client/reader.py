@@ -8,7 +8,6 @@ after the last copy. Anything else is a miss: the caller recomputes from there.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,14 +20,6 @@ from kvstore.layout import Fragment
 from kvstore.transfer.protocol import Memory
 
 POLL_SECONDS = 2e-4  # how often a waiting reader looks for the next layer
-
-
-@dataclass(frozen=True, slots=True)
-class HandOff:
-    """What a decode engine needs to follow a prefill: plain values, to travel with the request."""
-
-    chain: Chain
-    handles: tuple[bytes, ...]  # one a block; empty where the block was sealed already
 
 
 class Reader:

@@ -31,7 +31,8 @@ class Writer:
     """Write windows on consecutive blocks of one chain, taken when it is made.
 
     `granted[i]` is False for a block that is sealed already; storing it again is not needed and is
-    passed over. Use as a context manager: blocks left unsealed are aborted.
+    passed over. `hand_offs[i]` is for block `first + i`. Use as a context manager: blocks left
+    unsealed are aborted. One thread at a time; a client may have many writers.
     """
 
     def __init__(

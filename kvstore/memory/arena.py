@@ -48,11 +48,17 @@ class Arena:
 
     @classmethod
     def map(cls, descriptor: int, size: int, protection: int) -> Self:
-        """Map an arena that a node handed out; refuses one whose size is not what it said."""
+        """Map an arena that a node handed out, and take its descriptor.
+
+        Refuses one whose size is not what the node said.
+        """
         actual = os.fstat(descriptor).st_size
         if actual != size:
             raise ConfigError(f"the node's arena has {actual} bytes; it announced {size}")
-        return cls(descriptor, size, protection)
+        arena = cls(descriptor, size, protection)
+        os.close(descriptor)  # the mapping keeps one of its own, which goes when it does
+        arena.descriptor = -1
+        return arena
 
     @property
     def view(self) -> memoryview:
@@ -66,5 +72,6 @@ class Arena:
         except BufferError:
             self.bytes = np.frombuffer(self._map, dtype=np.uint8)
             return False
-        os.close(self.descriptor)
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
         return True
