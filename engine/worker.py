@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 IDLE_SECONDS = 0.2  # how long an idle engine waits for a command before it looks around
 # How soon an engine with nothing else to do looks again whether a followed prefill brought more:
 # at once after some came, then ever later, so that looking takes no time from the prefill.
-LANDING_SECONDS_MIN, LANDING_SECONDS_MAX = 1e-4, 2e-3
+LANDING_SECONDS_MIN, LANDING_SECONDS_MAX = 1e-4, 1e-3
 
 
 @dataclass(slots=True)

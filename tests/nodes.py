@@ -1,14 +1,16 @@
 """Real node processes for tests, raw callers of their services, and blocks to give them.
 
-A test module takes the fixtures by `pytest_plugins = ["tests.nodes"]`. Nothing here outlives its
-test, and every wait has a deadline.
+A folder's conftest.py imports the fixtures it wants. Nothing here outlives its test, and every wait
+has a deadline.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +25,7 @@ import pytest
 from kvstore.block import Chain, chain
 from kvstore.cli.stack import Child
 from kvstore.layout import SlotLayout
+from kvstore.memory.arena import HELLO, Arena
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.status import ERROR_KEY, RETRY_KEY
 from kvstore.spec import KVGroup, KVSpec
@@ -30,7 +33,6 @@ from kvstore.wire.v1 import admin_pb2, admin_pb2_grpc, kv_pb2_grpc
 from kvstore.wire.v1 import kv_pb2 as pb
 
 CALL_SECONDS = 20.0
-MANY_TOKENS = range(1, 1_000_000)
 
 # 2 layers x 2 heads x 4 tokens: a strip of 128 bytes, a block of 512, a slot of 8 KiB.
 SPEC = KVSpec("tiny", "r1", "float16", (KVGroup((0, 1), kv_heads=2, head_dim=8, block_tokens=4),))
@@ -59,7 +61,7 @@ class NodeProcess:
         directory: Path,
         *,
         dram: str = "16MiB",
-        slab: str = "1MiB",
+        slab: str = "8MiB",
         listen: str = "127.0.0.1:0",
     ) -> None:
         self.directory = directory
@@ -251,6 +253,22 @@ def put_parts(
         }
         yield pb.PutRequest(block=pb.PutBlock(**{**fields, **header}))
         yield from (pb.PutRequest(data=piece) for piece in pieces(data))
+
+
+@contextmanager
+def mapped(caller: Caller) -> Iterator[Arena]:
+    """The node's arena, mapped here for reading and writing through the caller's session."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(CALL_SECONDS)
+        peer.connect(caller.opened.shm_socket)
+        peer.sendall(caller.opened.shm_token)
+        _, descriptors, _, _ = socket.recv_fds(peer, HELLO.size, 1)
+        both = mmap.PROT_READ | mmap.PROT_WRITE
+        arena = Arena.map(descriptors[0], caller.opened.arena_bytes, both)
+        try:
+            yield arena
+        finally:
+            assert arena.close(), "a view of the arena is still in use"
 
 
 @contextmanager

@@ -89,12 +89,14 @@ class Reader:
         link, layout, slots = self._opened.link, self._space.layout, self._opened.slots
         transport = link.transport
         rows = np.flatnonzero(self._layers[: self._end] < self._fragment.layers)
+        waiting, done = slots.pick(rows), self._layers[rows]
+        if link.alive and not transport.stirred(layout, waiting, done, self._fragment):
+            return False
         # Before the layers are looked at: then a block that fills no more has all it will get.
         alive = link.alive
-        more = transport.filling(slots.pick(rows)) & alive
+        more = transport.filling(waiting) & alive
         bad = np.zeros(len(rows), dtype=bool)
-        ready = transport.written(layout, slots.pick(rows), self._fragment)
-        done = self._layers[rows]
+        ready = transport.written(layout, waiting, self._fragment)
         for first, last in np.unique(np.stack([done, ready], axis=1)[ready > done], axis=0):
             part = Fragment(
                 self._fragment.layer_first + int(first),
@@ -112,7 +114,7 @@ class Reader:
             strip_bytes = slots.tokens[group[good]].sum() * layout.token_bytes
             self.bytes_loaded += int(strip_bytes) * part.layers * part.heads
         # After the copies: what changed hands meanwhile was not this block, or is not any more.
-        current = transport.current(slots.pick(rows))
+        current = transport.current(waiting)
         short = (self._layers[rows] < self._fragment.layers) & ~more
         bad |= short & self._opened.rooted[rows]  # its root vouched for layers that are gone
         self._damaged[rows[current & bad]] = True

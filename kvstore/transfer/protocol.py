@@ -118,6 +118,12 @@ class Transport(Protocol):
     def written(self, layout: SlotLayout, slots: Slots, fragment: Fragment) -> Ints:
         """Leading layers of the fragment that the writer has finished, for each block."""
 
+    def stirred(self, layout: SlotLayout, slots: Slots, layers: Ints, fragment: Fragment) -> bool:
+        """Whether there may be news of any slot of which `layers[i]` layers are known.
+
+        True if its next layer is written, or if it fills no more. Cheap: asked while waiting.
+        """
+
     def roots(self, layout: SlotLayout, slots: Slots) -> npt.NDArray[np.uint8]:
         """(n, 16): the root of each slot as its table stands now."""
 

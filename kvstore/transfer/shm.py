@@ -81,6 +81,14 @@ class ShmTransport:
             blocks = _blocks(layout, slots, np.zeros(len(slots), np.int64))
             return strips.written(self._reading.bytes, _geometry(layout), blocks, *_range(fragment))
 
+    def stirred(self, layout: SlotLayout, slots: Slots, layers: Ints, fragment: Fragment) -> bool:
+        last = (fragment.layer_first + layers) * layout.kv_heads
+        last += fragment.head_first + fragment.heads - 1
+        with self._moving():
+            words = self._reading.bytes[: self._reading.size // 8 * 8].view(np.uint64)
+            news = words[(slots.offsets + TABLE_OFFSET) // 8 + last].any()
+        return bool(news) or not self.filling(slots).all()
+
     def roots(self, layout: SlotLayout, slots: Slots) -> npt.NDArray[np.uint8]:
         with self._moving():
             offsets = slots.offsets + IDENTITY_OFFSET

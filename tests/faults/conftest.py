@@ -1,0 +1,5 @@
+"""Fixtures of real nodes, for every test here that asks for one."""
+
+from tests.nodes import caller, home, node, shared, shared_node
+
+__all__ = ["caller", "home", "node", "shared", "shared_node"]
