@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .cadence import Cadence
 from .core import EngineCore, FinishEvent, TokenEvent
 from .errors import BadRequest
 from .pool import Pool
@@ -22,9 +23,6 @@ from .sequence import Request
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 0.2  # how long an idle engine waits for a command before it looks around
-# How soon an engine with nothing else to do looks again whether a followed prefill brought more:
-# at once after some came, then ever later, so that looking takes no time from the prefill.
-LANDING_SECONDS_MIN, LANDING_SECONDS_MAX = 1e-4, 1e-3
 
 
 @dataclass(slots=True)
@@ -90,7 +88,7 @@ class Worker:
         self._thread.join(timeout=deadline_seconds + 1.0)
 
     def _run(self) -> None:
-        pause = LANDING_SECONDS_MIN
+        cadence = Cadence()
         while not self._stopping.is_set():
             self._obey()
             if self.core.idle:
@@ -105,13 +103,10 @@ class Worker:
             for event in events:
                 self._tell(event.request_id, event)
             running = self.core.scheduler.running.values()
-            if events or not all(one.loading for one in running):
-                pause = LANDING_SECONDS_MIN
-            else:
-                time.sleep(pause)
-                pause = (self.pool.landed() and LANDING_SECONDS_MIN) or min(
-                    2 * pause, LANDING_SECONDS_MAX
-                )
+            if self.pool.landed():
+                cadence.landed(time.monotonic())
+            elif not events and all(one.loading for one in running):
+                time.sleep(cadence.pause(time.monotonic()))
         for request_id in list(self._jobs):
             self._cancel(request_id)
 

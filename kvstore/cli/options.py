@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvstore.config import state_dir
-
-if TYPE_CHECKING:
-    from kvstore.metadata.discovery import Locator
+from kvstore.metadata.discovery import FixedAddress, FromMetadata, Locator
 
 Commands = Any  # argparse's own type of a group of subcommands is private
 
@@ -56,7 +54,4 @@ def add_node(parser: argparse.ArgumentParser) -> None:
 
 
 def locator(args: argparse.Namespace) -> Locator:
-    # The client compiles its moves: 110 MiB that a storage node has no use for.
-    from kvstore.metadata.discovery import FixedAddress, FromMetadata
-
     return FixedAddress(args.node) if args.node else FromMetadata(args.dir)

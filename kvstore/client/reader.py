@@ -97,10 +97,13 @@ class Reader:
         more = transport.filling(waiting) & alive
         bad = np.zeros(len(rows), dtype=bool)
         ready = transport.written(layout, waiting, self._fragment)
-        for first, last in np.unique(np.stack([done, ready], axis=1)[ready > done], axis=0):
+        # Blocks that gained the same layers move together: few groups, whatever the blocks.
+        for first, last in sorted(set(zip(done.tolist(), ready.tolist(), strict=True))):
+            if first >= last:
+                continue
             part = Fragment(
-                self._fragment.layer_first + int(first),
-                int(last - first),
+                self._fragment.layer_first + first,
+                last - first,
                 self._fragment.head_first,
                 self._fragment.heads,
             )

@@ -12,6 +12,7 @@ import ctypes
 import fcntl
 import logging
 import os
+import resource
 import secrets
 import signal
 from collections.abc import Callable
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 EXPIRE_SECONDS = 0.25  # how often pins are looked over; a late end harms nobody
 DRAIN_SECONDS = 5.0  # how long open windows may take to be sealed once draining
 _M_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 64 * KiB
+_FILES_MAX = 4_096  # a connection costs gRPC some 20 KiB
 
 
 class Node:
@@ -64,7 +66,7 @@ class Node:
 
     async def run(self, ready: Callable[[str], None]) -> None:
         """Serve; `ready` is told the address once calls are answered."""
-        _give_freed_memory_back()
+        _bound_the_process()
         config, loop = self._config, asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
@@ -195,13 +197,15 @@ class _Announcer:
             await self._metadata.put(key, value, lease=self._lease.id)
 
 
-def _give_freed_memory_back() -> None:
-    """Have each message's buffer mapped by itself, so that it leaves the process when it is freed.
-
-    Else glibc keeps, in each of gRPC's threads, room for the most that ever was there at once.
-    """
+def _bound_the_process() -> None:
+    """What callers can make the process hold beside the messages that `kvstore.rpc` admits."""
+    # Each message's buffer is mapped by itself and leaves the process when it is freed. Else glibc
+    # keeps, in each of gRPC's threads, room for the most that ever was there at once.
     with suppress(AttributeError):  # another libc
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = _FILES_MAX if most == resource.RLIM_INFINITY else min(most, _FILES_MAX)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
 
 
 def _locked(config: NodeConfig) -> Any:

@@ -27,7 +27,10 @@ from kvstore.rpc.admission import Admission
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
+_CALLS_MAX = SESSIONS_MAX + RPC_CALLS_MAX
+
 OPTIONS: Sequence[tuple[str, Any]] = (
+    ("grpc.max_concurrent_streams", _CALLS_MAX),  # of one caller: it waits with more by itself
     ("grpc.max_receive_message_length", RPC_MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", RPC_REPLY_BYTES_MAX),
     ("grpc.so_reuseport", 0),  # two servers on one port would share its callers at random
@@ -48,7 +51,7 @@ class Server:
         self._server = grpc.aio.server(
             interceptors=[Admission(bulk)],
             options=OPTIONS,
-            maximum_concurrent_rpcs=SESSIONS_MAX + RPC_CALLS_MAX,
+            maximum_concurrent_rpcs=_CALLS_MAX,
         )
         self._health = health.aio.HealthServicer()
         self._names = list(services)

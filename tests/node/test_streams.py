@@ -217,7 +217,7 @@ def test_a_write_that_breaks_off_can_be_finished_from_where_it_stood(caller: Cal
 
 def test_a_get_whose_caller_takes_nothing_and_hangs_up_holds_no_pin(caller: Caller) -> None:
     caller.register(LARGE)
-    blocks = prompt(1, 4, LARGE)
+    blocks = prompt(1, 2, LARGE)
     caller.put(blocks, spec=LARGE)
     other = Caller(caller.address)
     calls = [other.kv.Get(pb.GetRequest(**other.about(blocks, LARGE))) for _ in range(3)]

@@ -1,0 +1,184 @@
+"""A node process from start to end: drained, killed, started again, refused where it cannot run."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from kvstore.config import LEASE_MS_DEFAULT
+from kvstore.errors import Unavailable
+from kvstore.metadata import open_metadata
+from kvstore.metadata.discovery import FromMetadata
+from kvstore.metadata.records import NodeRecord
+from kvstore.wire.v1 import admin_pb2
+from kvstore.wire.v1 import kv_pb2 as pb
+from tests.nodes import Caller, NodeProcess, eventually, mapped, payload, prompt, refused
+
+CODE = grpc.StatusCode
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def records(directory: Path) -> list[NodeRecord]:
+    async def listed() -> list[NodeRecord]:
+        metadata = open_metadata(str(directory / "metadata.db"))
+        try:
+            entries, _ = await metadata.list(NodeRecord.prefix)
+            return [NodeRecord.parse(entry) for entry in entries]
+        finally:
+            await metadata.close()
+
+    return asyncio.run(listed())
+
+
+def health(caller: Caller, service: str) -> int:
+    stub = health_pb2_grpc.HealthStub(caller.channel)
+    return stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10).status
+
+
+def started(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`moonpool node` that is expected to end at once."""
+    command = [sys.executable, "-m", "kvstore", "node", "--dir", str(directory), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+
+
+def test_sigterm_drains_what_is_open_and_takes_no_more(node: NodeProcess, caller: Caller) -> None:
+    sealed, begun = prompt(1), prompt(2)
+    caller.put(sealed)
+    window = caller.reserve(begun).handles[0]
+    assert [one.state for one in records(node.directory)] == ["serving"]
+    assert health(caller, "") == health(caller, "moonpool.v1.KV") == SERVING
+    node.signal(signal.SIGTERM)
+    assert next(caller.stream).HasField("drain")
+    assert caller.stats().state == "draining"
+    eventually(lambda: health(caller, "") == health(caller, "moonpool.v1.KV") == NOT_SERVING)
+    eventually(lambda: [one.state for one in records(node.directory)] == ["draining"])
+    for call in (lambda: caller.put(prompt(3)), lambda: caller.reserve(prompt(3))):
+        found = refused(call)
+        assert (found.code, found.kind) == (CODE.UNAVAILABLE, "Draining"), found
+        assert found.retry_after_ms > 0 and "draining" in found.text
+    assert caller.get(sealed)[0] == [pb.HIT]
+    caller.write(window, payload(begun.hashes[0]))
+    opened = caller.ask("Open", **caller.about(sealed)).handles
+    assert caller.ask("Seal", handles=[window]).sealed[0] == pb.SealReply.SEALED
+    assert caller.get(begun) == ([pb.HIT], [payload(begun.hashes[0])])
+    assert node.exited is None, "a reader still holds a pin"
+    caller.ask("Close", handles=opened)
+    assert node.wait() == 0
+    assert records(node.directory) == []
+    assert not (node.directory / "node.sock").exists()
+    assert "Traceback" not in node.log
+
+
+def test_a_second_sigterm_ends_the_node_at_once(node: NodeProcess, caller: Caller) -> None:
+    caller.reserve(prompt(1))
+    node.signal(signal.SIGTERM)
+    assert next(caller.stream).HasField("drain")
+    begun = time.monotonic()
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 0
+    assert time.monotonic() - begun < 4.0, "the open window would have had 5 seconds"
+    assert records(node.directory) == [] and "1 windows" in node.log
+
+
+def test_an_operator_drains_a_node_as_sigterm_does(node: NodeProcess, caller: Caller) -> None:
+    caller.admin.Drain(admin_pb2.DrainRequest())
+    assert node.wait() == 0
+    with pytest.raises(Unavailable, match="no node serves"):
+        FromMetadata(node.directory).find()
+
+
+def test_a_killed_node_starts_again_at_once_in_its_directory(
+    node: NodeProcess, caller: Caller
+) -> None:
+    blocks, old = prompt(1), caller.opened
+    caller.put(blocks)
+    window = caller.reserve(prompt(2)).handles[0]
+    with mapped(caller):
+        node.kill()
+        assert (node.directory / "node.sock").exists(), "a kill leaves the socket's file"
+        assert len(records(node.directory)) == 1, "and the lease"
+        node.start()
+        again = node.caller()
+    assert (again.opened.node_id, again.opened.epoch) == (old.node_id, old.epoch + 1)
+    assert FromMetadata(node.directory).find() == node.address
+    assert again.match(blocks) == (0, pb.ABSENT), "the namespace is known, the block is gone"
+    assert again.put(blocks) == [pb.PutReply.STORED]
+    with mapped(again):
+        assert again.get(blocks)[0] == [pb.HIT]
+    found = refused(lambda: again.ask("Seal", session=old.session, handles=[window]))
+    assert found.kind == "SessionEnded"
+    found = refused(lambda: again.ask("Seal", handles=[window]))
+    assert found.kind == "NotYours" and "since it started" in found.text
+    # The old lease ends meanwhile, and must not take the new record with it.
+    time.sleep(1.5 * LEASE_MS_DEFAULT / 1e3)
+    assert [one.epoch for one in records(node.directory)] == [again.opened.epoch]
+
+
+def test_a_node_that_was_stopped_for_longer_than_its_lease_says_it_is_back(
+    node: NodeProcess,
+) -> None:
+    node.signal(signal.SIGSTOP)
+    eventually(lambda: records(node.directory) == [])
+    node.signal(signal.SIGCONT)
+    eventually(lambda: [one.state for one in records(node.directory)] == ["serving"])
+
+
+def test_two_nodes_cannot_share_a_directory(node: NodeProcess, caller: Caller) -> None:
+    second = started(node.directory)
+    assert second.returncode == 2
+    assert str(node.directory) in second.stderr and "another node runs there" in second.stderr
+    caller.put(prompt(1))
+    with mapped(caller):
+        assert caller.get(prompt(1))[0] == [pb.HIT], "the first was not disturbed"
+
+
+def test_a_node_does_without_the_compiler_that_its_callers_use(node: NodeProcess) -> None:
+    maps = Path(f"/proc/{node.pid}/maps").read_text()
+    assert "grpc" in maps
+    assert "llvmlite" not in maps and "torch" not in maps, "100 MiB that a node has no use for"
+
+
+def test_an_address_that_others_can_reach_is_refused(home: Path) -> None:
+    for address in ("0.0.0.0:0", "192.0.2.1:7410", "[::]:0", ":7410", "127.0.0.1", "unix:/x"):
+        found = started(home, "--listen", address)
+        assert found.returncode == 2 and address in found.stderr, found
+        assert "127.0.0.1" in found.stderr, "it says what would be right"
+
+
+def test_a_port_in_use_is_named(home: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        found = started(home, "--listen", address, "--dram", "32MiB")
+    words = found.stderr.splitlines()[-1]  # gRPC has its own before it
+    assert found.returncode == 2 and f"cannot listen on {address}" in words, found
+    assert "Traceback" not in found.stderr
+
+
+def test_a_directory_too_long_for_a_socket_is_named(home: Path) -> None:
+    long = home / ("d" * 120)
+    found = started(long)
+    assert found.returncode == 2 and str(long) in found.stderr and "107 bytes" in found.stderr
+    assert not long.exists()
+
+
+def test_wrong_sizes_are_named_with_what_would_be_right(home: Path) -> None:
+    for options, words in (
+        (("--dram", "8GB"), ("8GB", "8GiB")),
+        (("--slab", "5000"), ("5000", "4KiB")),
+        (("--dram", "1MiB"), ("1048576", "at least one slab")),
+        (("--dram", "9999TiB"), ("memory",)),
+    ):
+        found = started(home, *options)
+        assert found.returncode == 2 and all(word in found.stderr for word in words), found

@@ -1,0 +1,202 @@
+"""A server's manners: typed failures, words kept back, turns, and addresses it may listen on."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from kvstore.errors import ConfigError, Overloaded, PinExpired
+from kvstore.limits import RPC_BULK_MAX, RPC_UNARY_MAX
+from kvstore.rpc.handler import typed
+from kvstore.rpc.identity import listen_address
+from kvstore.rpc.server import Server
+
+SECONDS = 20.0
+
+
+class Toy:
+    """A service with one method of each kind that a test needs."""
+
+    def __init__(self) -> None:
+        self.running, self.most = 0, 0
+        self.go = asyncio.Event()
+        self.closed = 0
+
+    @typed
+    async def Wait(self, request: bytes, context: Any) -> bytes:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self.go.wait()
+        finally:
+            self.running -= 1
+        return request
+
+    @typed
+    async def Fail(self, request: bytes, context: Any) -> bytes:
+        if request == b"bug":
+            raise ValueError("a secret")
+        raise PinExpired(request.decode())
+
+    @typed
+    async def Tell(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        try:
+            for i in range(1_000_000):
+                if i == 3 and request == b"fail":
+                    raise Overloaded("enough", 70)
+                yield bytes(100_000)
+        finally:
+            self.closed += 1
+
+    @typed
+    async def Take(self, stream: AsyncIterator[bytes], context: Any) -> bytes:
+        return b"".join([part async for part in stream])
+
+    def register(self, server: grpc.aio.Server) -> None:
+        handlers = {
+            "Wait": grpc.unary_unary_rpc_method_handler(self.Wait),
+            "Fail": grpc.unary_unary_rpc_method_handler(self.Fail),
+            "Tell": grpc.unary_stream_rpc_method_handler(self.Tell),
+            "Take": grpc.stream_unary_rpc_method_handler(self.Take),
+        }
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("toy.Toy", handlers)])
+
+
+def served(test: Callable[[Toy, grpc.aio.Channel], Awaitable[None]]) -> None:
+    """Run a test against a server of its own."""
+
+    async def run() -> None:
+        toy = Toy()
+        server = Server("127.0.0.1:0", {"toy.Toy": toy.register}, bulk=["/toy.Toy/Take"])
+        await server.start()
+        try:
+            async with grpc.aio.insecure_channel(server.address) as channel:
+                await asyncio.wait_for(test(toy, channel), SECONDS)
+        finally:
+            await server.stop(0)
+
+    asyncio.run(run())
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def trailers(error: grpc.aio.AioRpcError) -> dict[str, str]:
+    return dict(error.trailing_metadata() or ())
+
+
+def test_a_typed_error_leaves_with_its_class_and_a_bug_without_its_words() -> None:
+    async def test(toy: Toy, channel: grpc.aio.Channel) -> None:
+        fail = channel.unary_unary("/toy.Toy/Fail")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await fail(b"handles[0] expired")
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert caught.value.details() == "handles[0] expired"
+        assert trailers(caught.value)["moonpool-error"] == "PinExpired"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await fail(b"bug")
+        assert caught.value.code() is grpc.StatusCode.INTERNAL
+        assert "secret" not in str(caught.value.details()) + str(trailers(caught.value))
+
+    served(test)
+
+
+def test_a_stream_that_fails_has_sent_what_came_before() -> None:
+    async def test(toy: Toy, channel: grpc.aio.Channel) -> None:
+        received = 0
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for part in channel.unary_stream("/toy.Toy/Tell")(b"fail"):
+                received += len(part)
+        assert received == 300_000 and caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert trailers(caught.value)["moonpool-retry-after-ms"] == "70"
+        assert toy.closed == 1
+
+    served(test)
+
+
+def test_a_stream_whose_caller_hangs_up_is_closed_at_once() -> None:
+    async def test(toy: Toy, channel: grpc.aio.Channel) -> None:
+        gc.disable()
+        try:
+            call = channel.unary_stream("/toy.Toy/Tell")(b"")
+            await call.read()
+            await asyncio.sleep(0.1)  # until the server waits for room to send
+            call.cancel()
+            await until(lambda: toy.closed == 1)
+        finally:
+            gc.enable()
+
+    served(test)
+
+
+def test_a_refused_call_is_forgotten_without_the_garbage_collector() -> None:
+    async def test(toy: Toy, channel: grpc.aio.Channel) -> None:
+        fail = channel.unary_unary("/toy.Toy/Fail")
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await fail(b"x" * 1_000_003)
+            found = [one for one in gc.get_objects() if isinstance(one, grpc.aio.AbortError)]
+            assert not found, "each of them would hold its request"
+        finally:
+            gc.enable()
+
+    served(test)
+
+
+def test_unary_calls_take_turns_and_all_are_served() -> None:
+    async def test(toy: Toy, channel: grpc.aio.Channel) -> None:
+        wait = channel.unary_unary("/toy.Toy/Wait")
+        calls = [wait(b"%d" % i) for i in range(3 * RPC_UNARY_MAX)]
+        given_up = [wait(b"late", timeout=0.2) for _ in range(4)]
+        await until(lambda: toy.running == RPC_UNARY_MAX)
+        for call in given_up:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call
+        toy.go.set()
+        assert [await call for call in calls] == [b"%d" % i for i in range(len(calls))]
+        assert toy.most == RPC_UNARY_MAX
+
+    served(test)
+
+
+def test_streams_of_bulk_beyond_the_limit_are_refused_and_their_places_come_back() -> None:
+    async def test(toy: Toy, channel: grpc.aio.Channel) -> None:
+        take = channel.stream_unary("/toy.Toy/Take")
+        for _ in range(2):
+            calls = [take() for _ in range(RPC_BULK_MAX)]
+            for call in calls:
+                await call.write(b"1")
+            await asyncio.sleep(0.2)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await take(iter([b"1"]))
+            assert trailers(caught.value)["moonpool-error"] == "Overloaded"
+            assert str(RPC_BULK_MAX) in str(caught.value.details())
+            for i, call in enumerate(calls):  # some end well, some are given up
+                if i % 2:
+                    await call.done_writing()
+                    assert await call == b"1"
+                else:
+                    call.cancel()
+            await asyncio.sleep(0.2)
+        assert await take(iter([b"1", b"2"])) == b"12"
+
+    served(test)
+
+
+def test_only_this_hosts_addresses_are_listened_on() -> None:
+    for address in ("127.0.0.1:0", "127.0.0.9:7410", "[::1]:0", "localhost:65535"):
+        assert listen_address(address) == address
+    for address in ("0.0.0.0:0", "[::]:1", "10.0.0.1:1", "example.org:1", ":1", "127.0.0.1:65536"):
+        with pytest.raises(ConfigError, match=r"127\.0\.0\.1"):
+            listen_address(address)
