@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import psutil
@@ -72,17 +72,24 @@ def test_memory_stays_bounded_under_many_clients(
         serves(node)
 
 
-def test_memory_stays_bounded_under_connections_that_are_left_open(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+@pytest.fixture
+def files() -> Iterator[int]:
+    """As many open files as this process may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_memory_stays_bounded_under_connections_that_are_left_open(
+    files: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
     with running(dram="64MiB", slab="8MiB") as node, ExitStack() as opened:
         prepared(node)
         host, port = node.address.split(":")
         peak, process = 0, psutil.Process(node.pid)
-        for _ in range(min(6_000, hard - 500)):
+        for _ in range(min(6_000, files - 500)):
             peer = opened.enter_context(socket.create_connection((host, int(port)), timeout=10))
             peer.sendall(greeting)
         ends = time.monotonic() + 1.0
@@ -94,7 +101,6 @@ def test_memory_stays_bounded_under_connections_that_are_left_open(
         assert peak <= ARENA + ALLOWED
         opened.close()
         serves(node)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_memory_stays_bounded_under_everything_at_once(capsys: pytest.CaptureFixture[str]) -> None:
