@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvstore.core.lifecycle import Owner
@@ -21,12 +20,6 @@ class Place:
     owner: Owner
     layout: SlotLayout
     dtype: str
-
-    def names(self, hashes: Sequence[bytes]) -> list[bytes]:
-        """The whole names of blocks: the store then finds no other owner's by a hash alone."""
-        digest, group = self.owner
-        owner = digest + group.to_bytes(4, "little")
-        return [owner + one for one in hashes]
 
 
 class Namespaces:

@@ -14,7 +14,7 @@ from kvstore.block import Miss
 from kvstore.errors import Invalid
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import BLOCK_TOKENS_MAX, HASH_BYTES, NAME_BYTES_MAX, RPC_KEYS_MAX
-from kvstore.node.namespaces import Namespaces, Place
+from kvstore.node.namespaces import Namespaces
 from kvstore.node.sessions import Session as NodeSession  # KVService.Session is a call
 from kvstore.node.sessions import Sessions
 from kvstore.node.store import Opened, Store
@@ -85,35 +85,35 @@ class KVService(kv_pb2_grpc.KVServicer):
     @typed
     async def Match(self, request: pb.MatchRequest, context: Context) -> pb.MatchReply:
         place = await self.namespaces.place(request.namespace, request.group)
-        names = place.names(hashes_of(request.hashes))
+        hashes = hashes_of(request.hashes)
         tenant, tokens = tenant_of(context), last_tokens(request.last_tokens, place.layout)
-        found, why = self.store.match(tenant, place, names, tokens)
+        found, why = self.store.match(tenant, place, hashes, tokens)
         return pb.MatchReply(blocks=found, reason=OUTCOME[why])
 
     @typed
     async def Exists(self, request: pb.ExistsRequest, context: Context) -> pb.ExistsReply:
         place = await self.namespaces.place(request.namespace, request.group)
-        names = place.names(hashes_of(request.hashes))
-        found = self.store.exists(tenant_of(context), place, names)
+        hashes = hashes_of(request.hashes)
+        found = self.store.exists(tenant_of(context), place, hashes)
         return pb.ExistsReply(outcomes=[OUTCOME[one] for one in found])
 
     @typed
     async def Remove(self, request: pb.RemoveRequest, context: Context) -> pb.RemoveReply:
         place = await self.namespaces.place(request.namespace, request.group)
-        names = place.names(hashes_of(request.hashes))
-        removed = self.store.remove(tenant_of(context), place, names)
+        hashes = hashes_of(request.hashes)
+        removed = self.store.remove(tenant_of(context), place, hashes)
         return pb.RemoveReply(removed=removed)
 
     @typed
     async def Reserve(self, request: pb.ReserveRequest, context: Context) -> pb.ReserveReply:
         session = self.session(request.session, context)
         place = await self.namespaces.place(request.namespace, request.group)
-        names = place.names(hashes_of(request.hashes))
-        parents = [parent_of(request.parent, place), *names[:-1]]
+        hashes = hashes_of(request.hashes)
+        parents = [parent_of(request.parent), *hashes[:-1]]
         full = place.layout.block_tokens
-        tokens = [full] * (len(names) - 1) + [last_tokens(request.last_tokens, place.layout)]
+        tokens = [full] * (len(hashes) - 1) + [last_tokens(request.last_tokens, place.layout)]
         _check_name("writer_group", request.writer_group)
-        chain = list(zip(names, parents, tokens, strict=True))
+        chain = list(zip(hashes, parents, tokens, strict=True))
         fragment = fragment_of(request.fragment, place.layout)
         reserved = self.store.reserve(session, place, chain, fragment, request.writer_group)
         reply = pb.ReserveReply()
@@ -145,8 +145,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         hashes = hashes_of(request.hashes)
         if request.hand_offs and len(request.hand_offs) != len(hashes):
             raise Invalid(f"{len(request.hand_offs)} hand_offs for {len(hashes)} hashes")
-        names = place.names(hashes)
-        opened = self.store.open(session, place, names, request.hand_offs, request.pin_ms)
+        opened = self.store.open(session, place, hashes, request.hand_offs, request.pin_ms)
         reply = pb.OpenReply()
         for one in opened:
             if isinstance(one, Opened):
@@ -186,8 +185,8 @@ class KVService(kv_pb2_grpc.KVServicer):
     async def Pin(self, request: pb.PinRequest, context: Context) -> pb.PinReply:
         session = self.session(request.session, context)
         place = await self.namespaces.place(request.namespace, request.group)
-        names = place.names(hashes_of(request.hashes))
-        opened = self.store.open(session, place, names, (), request.pin_ms)
+        hashes = hashes_of(request.hashes)
+        opened = self.store.open(session, place, hashes, (), request.pin_ms)
         reply = pb.PinReply()
         for one in opened:
             reply.outcomes.append(pb.HIT if isinstance(one, Opened) else OUTCOME[one])
@@ -234,12 +233,11 @@ def hashes_of(given: Sequence[bytes]) -> Sequence[bytes]:
     return given
 
 
-def parent_of(given: bytes, place: Place) -> bytes:
-    """The name of the block before a chain's first; empty where there is none."""
-    if not given:
-        return b""
-    check_hash("parent", given)
-    return place.names([given])[0]
+def parent_of(given: bytes) -> bytes:
+    """The hash of the block before a chain's first; empty where there is none."""
+    if given:
+        check_hash("parent", given)
+    return given
 
 
 def check_hash(name: str, given: bytes) -> None:

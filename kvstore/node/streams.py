@@ -84,7 +84,7 @@ class StreamingKVService(KVService):
         place = await self.namespaces.place(request.namespace, request.group)
         layout, tenant = place.layout, tenant_of(context)
         with self._own_session(context) as session:
-            for index, name in enumerate(place.names(hashes_of(request.hashes))):
+            for index, name in enumerate(hashes_of(request.hashes)):
                 found = self.store.exists(tenant, place, [name])[0]
                 opened = self.store.open(session, place, [name])[0] if found is None else found
                 if isinstance(opened, Miss):
@@ -159,7 +159,7 @@ class StreamingKVService(KVService):
     ) -> pb.PutReply.Stored:
         place = await self.namespaces.place(block.namespace, block.group)
         check_hash("hash", block.hash)
-        name, parent = place.names([block.hash])[0], parent_of(block.parent, place)
+        name, parent = block.hash, parent_of(block.parent)
         tokens = last_tokens(block.tokens, place.layout)
         size = place.layout.block_bytes(tokens)
         _check_payload(block, size, place)
