@@ -19,6 +19,9 @@ class Reference:
     def __init__(self, model_dir: str | Path) -> None:
         # Imported here: the engine runs without transformers, and the import takes seconds.
         from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()  # its caller has a bar of its own
 
         model: Any = AutoModelForCausalLM.from_pretrained(
             str(model_dir), attn_implementation="sdpa", dtype="auto", local_files_only=True

@@ -16,6 +16,7 @@ RPC_MESSAGE_BYTES_MAX = 2 * MiB  # every message: bounds what callers can make a
 RPC_REPLY_BYTES_MAX = 4 * MiB  # a Reserve of RPC_KEYS_MAX blocks answers with two handles for each
 RPC_CALLS_MAX = 48  # calls at once beside the sessions' streams; more are refused at once
 RPC_UNARY_MAX = 16  # of those, whose message is received and answered at once; others wait
+RPC_UNARY_SECONDS = 10.0  # from its admission to its answer: a caller that stalls is hung up on
 RPC_BULK_MAX = 24  # streams of blocks' bytes at once; more are refused at once
 PUT_CHUNK_BYTES_MAX = 1 * MiB  # put and get stream in pieces of this size; bulk rides shm
 STREAMED_BLOCKS_MAX = 4_096  # blocks in one Put stream: bounds what one caller can queue

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from kvstore.errors import Overloaded
-from kvstore.limits import RPC_BULK_MAX, RPC_UNARY_MAX
+from kvstore.limits import RPC_BULK_MAX, RPC_UNARY_MAX, RPC_UNARY_SECONDS
 from kvstore.rpc.status import refuse
 
 Handler: TypeAlias = Any  # grpc.RpcMethodHandler: grpc has no types
@@ -22,7 +22,8 @@ _RETRY_MS = 200
 
 
 class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Unary calls wait for their turn; streams of bulk bytes beyond the limit are refused.
+    """Unary calls wait for their turn, which is bounded in time; streams of bulk bytes beyond the
+    limit are refused.
 
     Other streams, which carry little, pass: `maximum_concurrent_rpcs` bounds them.
     """
@@ -47,13 +48,16 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             task.add_done_callback(self._stream_ended)
         elif not (handler.request_streaming or handler.response_streaming):
             await self._turn.acquire()
-            task.add_done_callback(self._unary_ended)
+            # A caller may begin a call and never send its message: its turn ends all the same.
+            end = asyncio.get_running_loop().call_later(RPC_UNARY_SECONDS, task.cancel)
+            task.add_done_callback(lambda _: self._unary_ended(end))
         return handler
 
     def _stream_ended(self, _: object) -> None:
         self._streams -= 1
 
-    def _unary_ended(self, _: object) -> None:
+    def _unary_ended(self, end: asyncio.TimerHandle) -> None:
+        end.cancel()
         self._turn.release()
 
 

@@ -1,8 +1,8 @@
 """A gRPC server as every Moonpool process runs it: bounded, with health and reflection.
 
 Bounds: size of a message, calls at once (see `kvstore.rpc.admission`), and what HTTP/2 may buffer
-for a stream. Keepalive pings
-are never used to end a session, because a stopped process must keep what it may still write to.
+for a stream. Keepalive pings are never used to end a session, because a stopped process must keep
+what it may still write to.
 """
 
 from __future__ import annotations

@@ -170,6 +170,24 @@ def test_unary_calls_take_turns_and_all_are_served() -> None:
     served(test)
 
 
+def test_callers_that_never_send_their_message_lose_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kvstore.rpc.admission.RPC_UNARY_SECONDS", 0.5)
+
+    async def test(toy: Toy, channel: grpc.aio.Channel) -> None:
+        # To the server these are calls of Fail, a unary method; it waits for their message.
+        stalled = [channel.stream_unary("/toy.Toy/Fail")() for _ in range(2 * RPC_UNARY_MAX)]
+        await asyncio.sleep(0.2)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/toy.Toy/Fail")(b"handles[0] expired")
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION, "it was answered"
+        for call in stalled:
+            call.cancel()
+
+    served(test)
+
+
 def test_streams_of_bulk_beyond_the_limit_are_refused_and_their_places_come_back() -> None:
     async def test(toy: Toy, channel: grpc.aio.Channel) -> None:
         take = channel.stream_unary("/toy.Toy/Take")
