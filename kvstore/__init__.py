@@ -17,8 +17,8 @@ the next request with that prefix, on any engine of the host, loads it instead.
 Imports point down this list, never up. Three facts carry the rest:
 
 1.  Bytes are verified by whoever uses them. A writer hashes each strip (one layer, one KV head) as
-    it copies it; the root over key and strip hashes travels by gRPC; a reader checks root and
-    strips after its copy, then that the slot still held that block. Anything else is a miss.
+    it copies it in; the root over key and strip hashes travels by gRPC; a reader checks the root,
+    hashes strips as it copies them out, and then asks whether the slot still holds that block.
 2.  A slot changes hands only when nobody can write to it. A window on mapped memory ends by its own
     writer or with the last process that holds the mapping, never by a clock.
 3.  A miss is a value. Whatever fails, the engine computes what it could not load.
