@@ -18,17 +18,13 @@ from kvstore.errors import (
     Draining,
     Incomplete,
     Invalid,
-    Lapsed,
-    NotYours,
     Overloaded,
-    PinExpired,
-    WindowClosed,
-    WrongTenant,
 )
 from kvstore.layout import Fragment
-from kvstore.limits import HAND_OFF_MS_MAX, HOLDS_MAX, PIN_MS_DEFAULT, PIN_MS_MAX
+from kvstore.limits import HOLDS_MAX, PIN_MS_DEFAULT, PIN_MS_MAX
 from kvstore.node.blocks import Blocks
-from kvstore.node.handles import Claim, Direction, Handles
+from kvstore.node.claims import Claims
+from kvstore.node.handles import Direction, Handles
 from kvstore.node.namespaces import Place
 from kvstore.node.sessions import Session
 from kvstore.telemetry import Counters
@@ -69,7 +65,7 @@ class Store:
         self.pins = Pins()
         self.windows = Windows()
         self.draining = False
-        self._handles = handles
+        self.claims = Claims(handles, clock, self.windows, self.pins, blocks.slabs)
         self._clock = clock
         self._secrets = secrets
         self._counters = counters
@@ -171,25 +167,13 @@ class Store:
             group = (tenant, writer_group, key)
             window = self.windows.open(slot, session.serial, fragment, place.layout, group)
             reserved.append(
-                Reserved(slot, self._window_handle(window), self._hand_off_handle(slot))
+                Reserved(slot, self.claims.for_window(window), self.claims.for_hand_off(slot))
             )
         return reserved
 
-    def window(self, session: Session, handle: bytes, where: str) -> Window:
-        """The open window of a handle; says whose it is, or that it is over."""
-        claim = self._handles.open(handle, Direction.WRITE, where)
-        if claim.session != session.serial:
-            raise NotYours(f"{where} belongs to another session; only its own writer may use it")
-        window = self.windows.get(claim.serial)
-        if window is None or window.sealed:
-            raise WindowClosed(f"{where} was sealed or aborted before")
-        if window.slot.state is not State.FILLING:
-            raise WindowClosed(f"{where}: the block was given up by another writer of its group")
-        return window
-
     def seal(self, session: Session, handles: Sequence[bytes]) -> list[str]:
         """Seal each window's fragment: 'sealed', 'waiting' for other members, or 'existed'."""
-        windows = [self.window(session, h, f"handles[{i}]") for i, h in enumerate(handles)]
+        windows = [self.claims.window(session, h, f"handles[{i}]") for i, h in enumerate(handles)]
         if len({w.serial for w in windows}) < len(windows):
             raise Invalid("a handle stands twice in one call")
         for i, w in enumerate(windows):
@@ -200,13 +184,7 @@ class Store:
 
     def abort(self, session: Session, handles: Sequence[bytes]) -> None:
         """Give blocks up. The memory is free once no member of the group may write it."""
-        claims = [
-            self._handles.open(h, Direction.WRITE, f"handles[{i}]") for i, h in enumerate(handles)
-        ]
-        for i, claim in enumerate(claims):
-            if claim.session != session.serial:
-                raise NotYours(f"handles[{i}] belongs to another session; only its own may use it")
-        for claim in claims:
+        for claim in self.claims.own(session, handles, Direction.WRITE):
             window = self.windows.get(claim.serial)
             if window is not None:  # else it is over already: to abort twice is no mistake
                 self._give_up(window)
@@ -226,7 +204,7 @@ class Store:
         expires = self._clock.now() + _pin_seconds(pin_ms)
         keys = self.keys(session.tenant, place, hashes)
         followed = [
-            self._handed_off(session, h, f"hand_offs[{i}]") if h else None
+            self.claims.handed_off(session, h, f"hand_offs[{i}]") if h else None
             for i, h in enumerate(hand_offs)
         ] or [None] * len(keys)
         found: list[Slot | Miss] = [
@@ -243,37 +221,15 @@ class Store:
                 opened.append(one)
                 continue
             pin = self.pins.pin(one, session.serial, expires)
-            opened.append(Opened(one, self._pin_handle(pin)))
+            opened.append(Opened(one, self.claims.for_pin(pin)))
         self._counters.add("open_hit_blocks", len(hits))
         return opened
-
-    def pin(self, session: Session, handle: bytes, where: str) -> Pin:
-        """The live pin of a handle; `PinExpired` says since when it is over."""
-        claim = self._handles.open(handle, Direction.READ, where)
-        if claim.session != session.serial:
-            raise NotYours(f"{where} belongs to another session; only its own may use it")
-        pin = self.pins.get(claim.serial)
-        now = self._clock.now()
-        if pin is not None and pin.expires > now:
-            return pin
-        if pin is None and claim.expires > now:
-            raise Lapsed(f"{where} was closed before")
-        late = round(1e3 * (now - (pin.expires if pin else claim.expires)))
-        raise PinExpired(
-            f"{where} expired {late} ms ago by this node's clock: open the block again"
-        )
 
     def close(
         self, session: Session, handles: Sequence[bytes]
     ) -> tuple[list[bool], list[Slot | None]]:
         """End pins; whether each still held, and the slots they held."""
-        claims = [
-            self._handles.open(h, Direction.READ, f"handles[{i}]") for i, h in enumerate(handles)
-        ]
-        for i, claim in enumerate(claims):
-            if claim.session != session.serial:
-                raise NotYours(f"handles[{i}] belongs to another session; only its own may use it")
-        now = self._clock.now()
+        claims, now = self.claims.own(session, handles, Direction.READ), self._clock.now()
         held, slots = [], []
         for claim in claims:
             pin = self.pins.get(claim.serial)
@@ -285,11 +241,11 @@ class Store:
 
     def renew(self, session: Session, handles: Sequence[bytes], pin_ms: int) -> None:
         expires = self._clock.now() + _pin_seconds(pin_ms)
-        for pin in [self.pin(session, h, f"handles[{i}]") for i, h in enumerate(handles)]:
+        for pin in [self.claims.pin(session, h, f"handles[{i}]") for i, h in enumerate(handles)]:
             self.pins.renew(pin, expires)
 
     def unpin(self, session: Session, handles: Sequence[bytes]) -> None:
-        pins = [self.pin(session, h, f"handles[{i}]") for i, h in enumerate(handles)]
+        pins = [self.claims.pin(session, h, f"handles[{i}]") for i, h in enumerate(handles)]
         if len({p.serial for p in pins}) < len(pins):
             raise Invalid("a handle stands twice in one call")
         for pin in pins:
@@ -352,29 +308,6 @@ class Store:
 
     def _unpin(self, pin: Pin) -> None:
         self.blocks.settle(self.pins.unpin(pin))
-
-    def _handed_off(self, session: Session, handle: bytes, where: str) -> Slot | None:
-        """The slot of a hand-off; None when it was given up or is over and the key must do."""
-        claim = self._handles.open(handle, Direction.HAND_OFF, where)
-        slot = self.blocks.slabs.at(claim.offset)
-        if slot is None or slot.generation != claim.generation or claim.expires < self._clock.now():
-            return None
-        if slot.tenant != session.tenant:
-            raise WrongTenant(f"{where} belongs to another tenant")
-        return slot if slot.state in (State.FILLING, State.SEALED) else None
-
-    def _window_handle(self, w: Window) -> bytes:
-        at = (w.serial, w.slot.offset, w.generation)
-        return self._handles.seal(Claim(*at, Direction.WRITE, w.session, 0.0))
-
-    def _hand_off_handle(self, slot: Slot) -> bytes:
-        expires = self._clock.now() + HAND_OFF_MS_MAX / 1e3
-        claim = Claim(0, slot.offset, slot.generation, Direction.HAND_OFF, 0, expires)
-        return self._handles.seal(claim)
-
-    def _pin_handle(self, p: Pin) -> bytes:
-        at = (p.serial, p.slot.offset, p.generation)
-        return self._handles.seal(Claim(*at, Direction.READ, p.session, p.expires))
 
 
 def _check_holds(what: str, held: int, more: int) -> None:

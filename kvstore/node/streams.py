@@ -104,7 +104,7 @@ class StreamingKVService(KVService):
                 async for piece in self._pieces(slot, layout, layout.whole):
                     yield pb.GetReply(data=piece)
                     # Later pieces are read only while the pin holds: a slow caller loses it.
-                    self.store.pin(session, opened.handle, "the block that is being sent")
+                    self.store.claims.pin(session, opened.handle, "the block that is being sent")
                 self.store.close(session, [opened.handle])
 
     @typed
@@ -117,7 +117,7 @@ class StreamingKVService(KVService):
             raise Invalid("a Write begins with its target")
         target = first.target
         session = self.session(target.session, context)
-        window = self.store.window(session, target.handle, "handle")
+        window = self.store.claims.window(session, target.handle, "handle")
         place = self.namespaces.place_of(window.slot.owner)
         fragment = fragment_of(target.fragment, window.layout)
         if not window.fragment.covers(fragment):
@@ -134,7 +134,7 @@ class StreamingKVService(KVService):
                 data = await incoming.data(writer.missing)
                 if len(data) == writer.missing and await incoming.part() is not None:
                     raise Invalid(f"more came than the announced {target.payload_bytes} bytes")
-                self.store.window(session, target.handle, "handle")
+                self.store.claims.window(session, target.handle, "handle")
                 writer.write(data)
                 self.counters.add("put_bytes", len(data))
         finally:
@@ -144,7 +144,7 @@ class StreamingKVService(KVService):
     @typed
     async def Read(self, request: pb.ReadRequest, context: Context) -> AsyncIterator[pb.ReadReply]:
         session = self.session(request.session, context)
-        slot = self.store.pin(session, request.handle, "handle").slot
+        slot = self.store.claims.pin(session, request.handle, "handle").slot
         layout = self.namespaces.place_of(slot.owner).layout
         fragment = fragment_of(request.fragment, layout)
         for layer in range(fragment.layer_first, fragment.layer_first + fragment.layers):
@@ -152,7 +152,7 @@ class StreamingKVService(KVService):
             await self._landed(session, request.handle, slot, part)
             async for piece in self._pieces(slot, layout, part):
                 yield pb.ReadReply(data=piece)
-                self.store.pin(session, request.handle, "handle")
+                self.store.claims.pin(session, request.handle, "handle")
 
     async def _put(
         self, session: Session, block: pb.PutBlock, incoming: Incoming
@@ -204,7 +204,7 @@ class StreamingKVService(KVService):
             if loop.time() > deadline:
                 raise Unavailable(f"{part} was not written within {READ_WAIT_SECONDS:.0f} s")
             await asyncio.sleep(_POLL_SECONDS)
-            self.store.pin(session, handle, "handle")
+            self.store.claims.pin(session, handle, "handle")
         if slot.state is not State.SEALED:
             raise Lapsed("the block was given up by its writer, or removed: ask for it again")
 

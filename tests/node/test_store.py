@@ -10,8 +10,9 @@ from kvstore.errors import WindowClosed
 from kvstore.layout import Fragment
 from kvstore.memory.heads import Heads
 from kvstore.node.blocks import Blocks
+from kvstore.node.claims import Claims
 from kvstore.node.sessions import Session
-from kvstore.node.store import Opened, Reserved, Store
+from kvstore.node.store import Opened, Reserved
 from tests.node.rig import LARGE, SMALL, Rig, payload_of, prompt, triples
 
 TURNS_RED = pytest.raises((AssertionError, pytest.fail.Exception))
@@ -288,9 +289,9 @@ def test_a_hand_off_that_trusts_its_offset_turns_the_suite_red(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        Store,
-        "_handed_off",
-        lambda self, session, handle, where: self.blocks.slabs.at(
+        Claims,
+        "handed_off",
+        lambda self, session, handle, where: self._slabs.at(
             self._handles.open(handle, 3, where).offset
         ),
     )

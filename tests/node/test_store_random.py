@@ -182,10 +182,9 @@ class Life:
     def write(self) -> None:
         if todo := [one for one in self.writing if not one.written]:
             for one in self.dice.sample(todo, min(3, len(todo))):
-                alive = not isinstance(
-                    self.attempt(lambda: self.rig.store.window(one.session, one.handle, "handle")),  # noqa: B023
-                    KVStoreError,
-                )
+                claims, mine = self.rig.store.claims, (one.session, one.handle, "handle")
+                window = self.attempt(lambda ask=claims.window, mine=mine: ask(*mine))
+                alive = not isinstance(window, KVStoreError)
                 if alive:
                     assert one.slot.generation == one.generation
                     self.rig.write(one.slot, one.place, one.fragment)
