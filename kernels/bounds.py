@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from .strips import Geometry, Pages
+from .shapes import Geometry, Pages
 
 
 def within(name: str, values: NDArray[Any], first: int, last: int, unit: str) -> None:

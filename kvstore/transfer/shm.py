@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from kvstore.core.lifecycle import State
 from kvstore.errors import SessionEnded, Unavailable
-from kvstore.kernels import strips
+from kvstore.kernels import shapes, strips
 from kvstore.layout import (
     GENERATION_OFFSET,
     IDENTITY_OFFSET,
@@ -164,8 +164,8 @@ def _attach(
     return peer, descriptors[0]
 
 
-def _geometry(layout: SlotLayout) -> strips.Geometry:
-    return strips.Geometry(
+def _geometry(layout: SlotLayout) -> shapes.Geometry:
+    return shapes.Geometry(
         layout.layers, layout.kv_heads, layout.block_tokens, layout.parts, layout.run_bytes
     )
 
@@ -176,8 +176,8 @@ def _blocks(layout: SlotLayout, slots: Slots, starts: Ints) -> strips.Blocks:
     )
 
 
-def _pages(memory: Memory, fragment: Fragment) -> strips.Pages:
-    return strips.Pages(
+def _pages(memory: Memory, fragment: Fragment) -> shapes.Pages:
+    return shapes.Pages(
         memory.addresses(fragment),
         memory.page_stride,
         memory.head_stride,

@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from kvstore.kernels.strips import Blocks, Geometry, Pages, gather, scatter, verify, written
+from kvstore.kernels.shapes import Geometry, Pages
+from kvstore.kernels.strips import Blocks, gather, scatter, verify, written
 
 POISON = 0xA5
 

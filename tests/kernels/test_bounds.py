@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from kvstore.kernels.strips import Blocks, Geometry, roots
+from kvstore.kernels.shapes import Geometry
+from kvstore.kernels.strips import Blocks, roots
 
 
 def test_an_empty_batch_is_a_batch(case_of):
