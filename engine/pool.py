@@ -83,12 +83,11 @@ class Pool(NoHooks):
         reader = use.reader
         if reader is None:
             return 0
-        started, had = time.perf_counter(), reader.bytes_loaded
+        had = reader.bytes_loaded
         finished = None
         with self._attempt():
             finished = reader.poll()
         self._loaded |= reader.bytes_loaded > had
-        use.load_seconds += time.perf_counter() - started
         if finished is False and not use.stalled():
             return None
         reader.close()

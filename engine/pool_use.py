@@ -22,7 +22,6 @@ class PoolUse:
     pool_tokens: int = 0
     hand_off_tokens: int = 0
     loaded_bytes: int = 0
-    load_seconds: float = 0.0
     miss: str = ""
     published_blocks: int = 0
     complete: bool = True  # whether everything that was reserved has been sealed

@@ -8,7 +8,6 @@ GiB = 1 << 30
 
 HASH_BYTES = 32  # BLAKE3, the width of a block hash and of a stored key
 ROOT_BYTES = 16  # xxh3-128 over (key, strip table)
-STRIP_HASH_BYTES = 8  # xxh3-64 of one strip
 HANDLE_BYTES_MAX = 80  # an HMAC-sealed claim on one slot
 
 RPC_KEYS_MAX = 16_384  # a million tokens at 64 a block, in one call

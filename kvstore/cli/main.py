@@ -49,7 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, Invalid) as error:
         print(f"moonpool: {error}", file=sys.stderr)
         return 2
-    except (KVStoreError, OSError) as error:
+    except OSError as error:
+        print(f"moonpool: {error.filename}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except KVStoreError as error:
         print(f"moonpool: {error}", file=sys.stderr)
         return 1
 

@@ -1,4 +1,4 @@
-"""The demo, a tenth of it, exactly as a user runs it; and that its verdict can be no."""
+"""The demo, a sixth of it, exactly as a user runs it; and that its verdict can be no."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def add(commands: Commands) -> None:
     demo.add_argument("--model", type=Path, metavar="DIR", help="default: a small random model")
     demo.add_argument("--seed", type=int, default=0, help="of the workload (default: %(default)s)")
     demo.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
-    demo.add_argument("--quick", action="store_true", help="a tenth of the workload")
+    demo.add_argument("--quick", action="store_true", help="a sixth of the workload")
     demo.set_defaults(run=run)
 
 
