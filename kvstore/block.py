@@ -1,8 +1,9 @@
 """Block identity: which hash names which tokens, and which key a tenant's block is stored under.
 
-`chain` is the only maker of block hashes and `stored_key` the only maker of stored keys, so a salt
-or a tenant cannot be forgotten in one path out of many. A hash names a *prompt prefix*, not bytes:
-two prefills of one prompt may differ in bits, and every reader verifies bytes apart.
+`chain` and `foreign` are the only makers of block hashes and `stored_key` the only maker of stored
+keys, so a salt or a tenant cannot be forgotten in one path out of many. A hash names a *prompt
+prefix*, not bytes: two prefills of one prompt may differ in bits, and every reader verifies bytes
+apart.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,8 @@ from kvstore.errors import Invalid
 from kvstore.limits import HASH_BYTES
 
 _COUNT = struct.Struct("<I")
+# What `chain` hashes begins with a group number and 28 zeros, or with a hash, so never with this.
+_FOREIGN = b"moonpool foreign key".ljust(HASH_BYTES, b"\0")
 _TOKEN_MAX = 2**32 - 1
 
 
@@ -46,6 +50,7 @@ class Chain:
     hashes: tuple[bytes, ...]
     tokens: tuple[int, ...]  # tokens in each block
     block_tokens: int
+    alone: ClassVar[bool] = False  # each block has the one before it as its parent
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -74,6 +79,38 @@ class Chain:
         return self.hashes[index - 1] if index > 0 else b""
 
 
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """Blocks that an engine names by keys of its own: each full, and each standing by itself.
+
+    Any of them may be had while others are not: the engine looks each up, and whatever order its
+    keys imply is its own affair. `foreign` makes them.
+    """
+
+    hashes: tuple[bytes, ...]
+    block_tokens: int
+    alone: ClassVar[bool] = True
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Tokens in each block."""
+        return (self.block_tokens,) * len(self.hashes)
+
+    def between(self, first: int, last: int) -> Keyed:
+        """Blocks first to last - 1."""
+        return Keyed(self.hashes[first:last], self.block_tokens)
+
+    def parent(self, index: int) -> bytes:
+        """Empty: no block stands behind another."""
+        return b""
+
+
+Blocks: TypeAlias = Chain | Keyed
+
+
 def chain(
     namespace: bytes,
     group: int,
@@ -87,29 +124,60 @@ def chain(
     endian. `extra` maps a block index to the digest of *content* that changes its KV beside the
     tokens (LoRA weights, images): 32 bytes, never a name or a slot.
     """
-    if len(namespace) != HASH_BYTES:
-        raise Invalid(f"namespace is {len(namespace)} bytes; a digest has {HASH_BYTES}")
-    if block_tokens < 1:
-        raise Invalid(f"block_tokens is {block_tokens}; a block has at least one token")
+    return extend(Chain((), (), block_tokens), namespace, group, tokens, extra)
+
+
+def extend(
+    known: Chain,
+    namespace: bytes,
+    group: int,
+    tokens: Sequence[int] | npt.NDArray[np.integer],
+    extra: Mapping[int, bytes] | None = None,
+) -> Chain:
+    """The chain of `tokens`, whose leading blocks have been hashed before as `known`.
+
+    The same as `chain` over all of them, at the cost of the new ones. Raises `Invalid` if `known`
+    ends in a short block: what follows it is hashed as part of that block.
+    """
+    _check_space(namespace, known.block_tokens)
     ids = np.asarray(tokens)
     if ids.ndim != 1:
         raise Invalid(f"tokens has shape {ids.shape}; one row of token ids is wanted")
     # A cast would wrap: two prompts must not come to share a hash.
     if len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() > _TOKEN_MAX):
         raise Invalid(f"tokens must be whole numbers from 0 to {_TOKEN_MAX}")
+    size, done = known.block_tokens, known.token_count
+    if done % size or done > len(ids):
+        raise Invalid(f"the known blocks hold {done} tokens: full blocks of {len(ids)} are wanted")
     raw = ids.astype("<u4").tobytes()
-    parent = _COUNT.pack(group).ljust(HASH_BYTES, b"\0")
+    parent = known.parent(len(known)) or _COUNT.pack(group).ljust(HASH_BYTES, b"\0")
     hashes, counts = [], []
-    for index, start in enumerate(range(0, len(ids), block_tokens)):
-        count = min(block_tokens, len(ids) - start)
-        more = extra.get(index, b"") if extra else b""
+    for start in range(done, len(ids), size):
+        count = min(size, len(ids) - start)
+        more = extra.get(start // size, b"") if extra else b""
         if more and len(more) != HASH_BYTES:
-            raise Invalid(f"extra[{index}] is {len(more)} bytes; a digest has {HASH_BYTES}")
+            raise Invalid(f"extra[{start // size}] is {len(more)} bytes; a digest has {HASH_BYTES}")
         text = parent + _COUNT.pack(count) + raw[4 * start : 4 * (start + count)] + more
         parent = blake3(text, key=namespace).digest()
         hashes.append(parent)
         counts.append(count)
-    return Chain(tuple(hashes), tuple(counts), block_tokens)
+    return Chain((*known.hashes, *hashes), (*known.tokens, *counts), size)
+
+
+def foreign(namespace: bytes, group: int, keys: Sequence[str | bytes], block_tokens: int) -> Keyed:
+    """Hash an engine's own keys, each by itself; text counts as its UTF-8 bytes.
+
+    Two engines share a block only where both name the same tokens by the same key: otherwise it is
+    a miss. Raises `Invalid` for an empty key, which names nothing.
+    """
+    _check_space(namespace, block_tokens)
+    begin, hashes = _FOREIGN + _COUNT.pack(group), []
+    for index, key in enumerate(keys):
+        raw = key.encode() if isinstance(key, str) else bytes(key)
+        if not raw:
+            raise Invalid(f"keys[{index}] is empty; it would name every block")
+        hashes.append(blake3(begin + _COUNT.pack(len(raw)) + raw, key=namespace).digest())
+    return Keyed(tuple(hashes), block_tokens)
 
 
 def stored_key(secret: bytes, namespace: bytes, group: int, block_hash: bytes) -> bytes:
@@ -119,3 +187,10 @@ def stored_key(secret: bytes, namespace: bytes, group: int, block_hash: bytes) -
     namespace names nothing in another, whatever a caller says it is.
     """
     return blake3(namespace + _COUNT.pack(group) + block_hash, key=secret).digest()
+
+
+def _check_space(namespace: bytes, block_tokens: int) -> None:
+    if len(namespace) != HASH_BYTES:
+        raise Invalid(f"namespace is {len(namespace)} bytes; a digest has {HASH_BYTES}")
+    if block_tokens < 1:
+        raise Invalid(f"block_tokens is {block_tokens}; a block has at least one token")

@@ -39,7 +39,12 @@ class Reuse(enum.StrEnum):
     CHECKPOINT = "checkpoint"  # state layers: one exact position
 
 
-SUPPORTED_REUSE = frozenset({Reuse.CHAIN})
+SUPPORTED_REUSE = frozenset({Reuse.CHAIN, Reuse.WINDOW})
+
+
+# Facts of a group that older specs do not name. Left out where they say nothing, so that a spec
+# keeps the text, and the digest, that it had before they were known.
+LATER_FACTS = ("window_tokens", "interior")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ class KVGroup:
     block_tokens: int = 64
     parts: int = 2
     reuse: str = Reuse.CHAIN
+    window_tokens: int = 0  # of a window group: a token sees itself and so many less one before it
+    interior: str = ""  # an engine's own order of bytes within its pages; empty: token by token
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
@@ -66,6 +73,11 @@ class KVGroup:
         if self.reuse not in SUPPORTED_REUSE:
             known = ", ".join(sorted(SUPPORTED_REUSE))
             raise Invalid(f"reuse {self.reuse!r} is not supported by this release; use {known}")
+        if self.reuse == Reuse.WINDOW:
+            _within("window_tokens", self.window_tokens, 1, 2**31)
+        elif self.window_tokens:
+            raise Invalid(f"window_tokens {self.window_tokens} is for reuse 'window' alone")
+        _text("interior", self.interior, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +135,10 @@ class KVSpec:
         """Plain JSON values; `of_dict` reads them back."""
         raw = asdict(self)
         raw["groups"] = [{**g, "layers": list(g["layers"])} for g in raw["groups"]]
+        for group in raw["groups"]:
+            for name in LATER_FACTS:
+                if not group[name]:
+                    del group[name]
         return raw
 
     @property

@@ -11,7 +11,7 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.block import Chain, chain, stored_key
+from kvstore.block import Chain, Keyed, chain, foreign, stored_key
 from kvstore.errors import Invalid
 
 SPACE = bytes(range(32))
@@ -163,3 +163,52 @@ def test_a_tenant_can_neither_choose_nor_learn_the_stored_key_of_another() -> No
     assert ours != stored_key(SECRET, SPACE, 0, block[::-1])
     assert ours != stored_key(SECRET, SPACE, 1, block)
     assert ours != stored_key(SECRET, SPACE[::-1], 0, block), "a hash is of one namespace"
+
+
+def test_the_hashes_of_foreign_keys_are_the_same_for_ever() -> None:
+    made = foreign(SPACE, 1, ["page-1", b"\xff\x00"], 16)
+    tag = b"moonpool foreign key" + bytes(12)
+    texts = [b"page-1", b"\xff\x00"]
+    wanted = tuple(
+        blake3(tag + struct.pack("<II", 1, len(text)) + text, key=SPACE).digest() for text in texts
+    )
+    assert made == Keyed(wanted, 16)
+    assert wanted[0].hex() == "431d8c2f9ea5da740c23e8731514abfd236b739fdc1720208016999cc55c08bf"
+
+
+def test_foreign_keys_stand_each_by_itself() -> None:
+    made = foreign(SPACE, 0, ["a", "b", "c"], 16)
+    assert foreign(SPACE, 0, ["c", "a"], 16).hashes == (made.hashes[2], made.hashes[0])
+    assert made.tokens == (16, 16, 16) and [made.parent(i) for i in range(3)] == [b""] * 3
+    assert made.between(1, 3) == foreign(SPACE, 0, ["b", "c"], 16)
+    assert made.alone and not chain(SPACE, 0, [1], 4).alone
+    assert foreign(SPACE, 0, [], 16) == Keyed((), 16)
+    assert foreign(SPACE, 0, ["\u00e9"], 16) == foreign(SPACE, 0, ["\u00e9".encode()], 16)
+
+
+def test_namespace_group_and_key_are_all_in_a_foreign_hash() -> None:
+    made = [
+        foreign(SPACE, 0, ["a"], 16),
+        foreign(SPACE[::-1], 0, ["a"], 16),
+        foreign(SPACE, 1, ["a"], 16),
+        foreign(SPACE, 0, ["aa"], 16),
+        foreign(SPACE, 0, ["a\0"], 16),
+    ]
+    assert len({one.hashes[0] for one in made}) == len(made)
+
+
+def test_no_tokens_hash_to_what_a_foreign_key_does() -> None:
+    # The same bytes after the tag, as a chain would hash them: its first 32 bytes are its own.
+    tokens = struct.unpack("<2I", b"abcdefgh")
+    assert chain(SPACE, 0, tokens, 8).hashes != foreign(SPACE, 0, [b"abcdefgh"], 8).hashes
+    begin = struct.pack("<I28x", 0)
+    assert begin[4:] == bytes(28) and b"moonpool foreign key"[4:] != bytes(16)
+
+
+def test_keys_that_name_nothing_are_refused() -> None:
+    with pytest.raises(Invalid, match=r"keys\[1\] is empty"):
+        foreign(SPACE, 0, ["a", ""], 16)
+    with pytest.raises(Invalid, match="namespace is 3 bytes"):
+        foreign(b"abc", 0, ["a"], 16)
+    with pytest.raises(Invalid, match="block_tokens is 0"):
+        foreign(SPACE, 0, ["a"], 0)

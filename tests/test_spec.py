@@ -48,6 +48,7 @@ OTHER_SHAPES: dict[str, Any] = {
     "head_dim": 63,
     "block_tokens": 63,
     "parts": 1,
+    "interior": "tiles of 32",
 }
 
 
@@ -74,9 +75,10 @@ def test_the_canonical_text_and_the_digest_are_the_same_for_ever() -> None:
 
 
 def test_every_field_is_in_the_tables_above_or_has_one_value_in_this_release() -> None:
-    only_one_value = {"codec", "hash_version", "reuse"}
+    only_one_value = {"codec", "hash_version"}
+    together = {"reuse", "window_tokens"}  # see the test of windows
     named = {item.name for kind in (KVSpec, KVGroup) for item in dataclasses.fields(kind)}
-    assert named == OTHER_FACTS.keys() | OTHER_SHAPES.keys() | only_one_value
+    assert named == OTHER_FACTS.keys() | OTHER_SHAPES.keys() | only_one_value | together
 
 
 @pytest.mark.parametrize("name", OTHER_FACTS)
@@ -182,9 +184,19 @@ def test_a_fact_of_the_wrong_type_is_named(given: dict[str, Any], why: str) -> N
         KVSpec.parse(json.dumps(given))
 
 
+def test_a_window_is_a_fact_of_its_own_and_belongs_to_window_groups_alone() -> None:
+    near = reshaped(reuse=Reuse.WINDOW, window_tokens=512)
+    assert len({SPEC.digest, near.digest, reshaped(reuse="window", window_tokens=513).digest}) == 3
+    assert KVSpec.parse(near.canonical()) == near
+    with pytest.raises(Invalid, match="window_tokens must be 1 to"):
+        reshaped(reuse=Reuse.WINDOW)
+    with pytest.raises(Invalid, match="window_tokens 512 is for reuse 'window' alone"):
+        reshaped(window_tokens=512)
+
+
 def test_what_this_release_does_not_support_is_refused_by_name() -> None:
-    for reuse in (Reuse.WINDOW, Reuse.CHECKPOINT, "sometimes"):
-        with pytest.raises(Invalid, match=rf"reuse .*{reuse}.* is not supported .* use chain"):
+    for reuse in (Reuse.CHECKPOINT, "sometimes"):
+        with pytest.raises(Invalid, match=rf"reuse .*{reuse}.* is not supported .* use chain, win"):
             reshaped(reuse=reuse)
     with pytest.raises(Invalid, match="codec 'zstd' is not supported by this release; use none"):
         changed(codec="zstd")

@@ -7,13 +7,16 @@ reader = client.reader(chain, memory)            # load it into paged KV, verifi
 writer = client.writer(chain, first=match.blocks)  # and publish what was computed, layer by layer
 """
 
-from kvstore.block import Chain, Miss, chain
+from kvstore.block import Chain, Keyed, Miss, chain, foreign
 from kvstore.client.aio import AsyncClient
 from kvstore.client.client import Client, Match
+from kvstore.client.hold import Hold
 from kvstore.client.memory import DENSE, PAGED
 from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
 from kvstore.client.writer import Writer
+from kvstore.errors import KVStoreError
+from kvstore.layout import Fragment
 from kvstore.metadata.discovery import FixedAddress, FromMetadata, Locator
 from kvstore.spec import KVGroup, KVSpec
 from kvstore.transfer.protocol import Memory
@@ -25,9 +28,13 @@ __all__ = [
     "Chain",
     "Client",
     "FixedAddress",
+    "Fragment",
     "FromMetadata",
+    "Hold",
     "KVGroup",
     "KVSpec",
+    "KVStoreError",
+    "Keyed",
     "Locator",
     "Match",
     "Memory",
@@ -36,4 +43,5 @@ __all__ = [
     "Reader",
     "Writer",
     "chain",
+    "foreign",
 ]

@@ -6,6 +6,7 @@ whoever writes, who may as well drop what it wanted to publish.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +14,24 @@ from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from kvstore.block import Chain, Miss, chain
+from kvstore.block import Blocks, Chain, Keyed, Miss, chain, extend, foreign
+from kvstore.client import keyed as each
 from kvstore.client.connection import Connection
+from kvstore.client.hold import Hold
 from kvstore.client.memory import memory_of
 from kvstore.client.opened import MISSES
 from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
 from kvstore.client.space import Space, calls
 from kvstore.client.writer import Writer
-from kvstore.errors import KVStoreError, Rejected, SessionEnded, UnknownNamespace
+from kvstore.errors import (
+    KVStoreError,
+    Lapsed,
+    Overloaded,
+    Rejected,
+    SessionEnded,
+    UnknownNamespace,
+)
 from kvstore.layout import Fragment
 from kvstore.metadata.discovery import FixedAddress, FromMetadata, Locator
 from kvstore.spec import KVSpec
@@ -55,6 +65,12 @@ class Client:
         self.space = Space.of(spec, group)
         self.connection = Connection(locator, label, deadline_seconds)
 
+    def of_group(self, group: int) -> Client:
+        """This client for another group of its namespace, on the same connection."""
+        other = copy.copy(self)
+        other.space = Space.of(self.space.spec, group)
+        return other
+
     @classmethod
     def at(cls, where: str | Path, spec: KVSpec, **options: Any) -> Client:
         """A client of the node at HOST:PORT, or of the node that runs in a directory."""
@@ -80,6 +96,20 @@ class Client:
         space = self.space
         return chain(space.digest, space.group, tokens, space.layout.block_tokens, extra)
 
+    def extended(
+        self,
+        known: Chain,
+        tokens: Sequence[int] | npt.NDArray[Any],
+        extra: Mapping[int, bytes] | None = None,
+    ) -> Chain:
+        """`chain(tokens, extra)` whose leading full blocks are `known`: only the rest cost."""
+        return extend(known, self.space.digest, self.space.group, tokens, extra)
+
+    def keyed(self, keys: Sequence[str | bytes]) -> Keyed:
+        """Blocks named by an engine's own keys, each full and each by itself."""
+        space = self.space
+        return foreign(space.digest, space.group, keys, space.layout.block_tokens)
+
     def memory(
         self,
         tensors: Sequence[Any],
@@ -98,6 +128,7 @@ class Client:
 
     def match(self, blocks: Chain) -> Match:
         """How much of a chain's start is in the pool now."""
+        each.only_chain(blocks)
         found = 0
         for some in calls(len(blocks)):
             part = blocks.between(some.start, some.stop)
@@ -118,7 +149,7 @@ class Client:
 
     def writer(
         self,
-        blocks: Chain,
+        blocks: Blocks,
         *,
         first: int = 0,
         fragment: Fragment | None = None,
@@ -145,6 +176,7 @@ class Client:
         pin_ms: int = 0,
     ) -> Reader:
         """Open blocks `first` on for loading into `memory`, following writers by `hand_offs`."""
+        each.only_chain(blocks)
         found = tuple(hand_offs)
 
         def follow() -> Reader:
@@ -154,7 +186,7 @@ class Client:
 
         return self._again(follow)
 
-    def put(self, blocks: Chain, memory: Memory, *, first: int = 0) -> int:
+    def put(self, blocks: Blocks, memory: Memory, *, first: int = 0) -> int:
         """Store and seal blocks `first` on from `memory`; how many were not there before."""
         with self.writer(blocks, first=first) as writer:
             writer.put(memory)
@@ -171,9 +203,41 @@ class Client:
 
     def pin(self, blocks: Chain, *, pin_ms: int = 0) -> Pinned:
         """Pin blocks and read them where they lie, without a copy."""
+        each.only_chain(blocks)
         return self._again(lambda: Pinned(self.connection, self.space, blocks, pin_ms))
 
-    def remove(self, blocks: Chain) -> int:
+    def exists_each(self, blocks: Blocks) -> list[bool]:
+        """Which blocks can be had now; none where the node cannot be reached."""
+        try:
+            found = self._again(lambda: each.exists_each(self.connection, self.space, blocks))
+        except (Rejected, SessionEnded):
+            return [False] * len(blocks)
+        return list(map(bool, found))
+
+    def load_each(self, blocks: Keyed, memory: Memory) -> list[bool]:
+        """Load whichever blocks can be had; True for each that is there whole and verified."""
+        try:
+            found = self._again(lambda: each.load_each(self.connection, self.space, blocks, memory))
+        except (Rejected, SessionEnded):
+            return [False] * len(blocks)
+        return list(map(bool, found))
+
+    def store_each(self, blocks: Keyed, memory: Memory) -> list[bool]:
+        """Store blocks from `memory`; True for each that is sealed, now or before."""
+        try:
+            self._again(lambda: each.store_all(self.connection, self.space, blocks, memory))
+        except Overloaded:
+            return self.exists_each(blocks)  # nothing was stored, but some may have been there
+        except (Rejected, Lapsed):
+            return [False] * len(blocks)
+        return [True] * len(blocks)
+
+    def hold(self, blocks: Chain, *, pin_ms: int = 0) -> Hold:
+        """Keep the leading blocks that are there from going, for another process to open."""
+        each.only_chain(blocks)
+        return self._again(lambda: Hold(self.connection, self.space, blocks, pin_ms))
+
+    def remove(self, blocks: Blocks) -> int:
         """Take blocks out of the pool; how many were there."""
         removed = 0
         for some in reversed(list(calls(len(blocks)))):  # deepest first, as the node does

@@ -80,6 +80,12 @@ def _table(block_table: npt.ArrayLike | None) -> npt.NDArray[np.int64]:
     return np.array(table, dtype=np.int64)  # a copy: the engine changes its own
 
 
+def check_target(memory: Memory) -> None:
+    """Raise `Invalid` for memory that may not be loaded into."""
+    if any(isinstance(one, np.ndarray) and not one.flags.writeable for one in memory.owners):
+        raise Invalid("the memory to load into is read-only; give an array that is writeable")
+
+
 def heads_of(tensor: Any, axes: str) -> int:
     """How many heads a tensor holds."""
     return int(tensor.shape[axes.index("h")])

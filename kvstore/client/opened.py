@@ -1,4 +1,8 @@
-"""Opened blocks: pinned at the owner, with what it takes to verify them and to let them go."""
+"""Opened blocks: pinned at the owner, with what it takes to verify them and to let them go.
+
+Of a chain only the leading blocks are of use. Of blocks that stand alone each is, whatever became
+of those before it; `rows` says which they are.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Sequence
 import grpc
 import numpy as np
 
-from kvstore.block import Chain, Miss
+from kvstore.block import Blocks, Miss
 from kvstore.client.connection import Connection
 from kvstore.client.space import Space, calls, slots_of
 from kvstore.errors import Invalid, KVStoreError
@@ -26,13 +30,13 @@ MISSES = {
 
 
 class Opened:
-    """The leading blocks of a chain that could be opened, and why the next one could not."""
+    """The blocks that could be opened, and why the first of the others could not."""
 
     def __init__(
         self,
         connection: Connection,
         space: Space,
-        chain: Chain,
+        chain: Blocks,
         hand_offs: Sequence[bytes],
         pin_ms: int,
     ) -> None:
@@ -57,27 +61,25 @@ class Opened:
                 part = connection.call(lambda link: link.kv.Open, request)
                 self._handles.extend(part.handles)
                 reply.MergeFrom(part)
-                if any(outcome != pb.HIT for outcome in part.outcomes):
+                if not chain.alone and any(outcome != pb.HIT for outcome in part.outcomes):
                     break
         except KVStoreError:
             self.close()
             raise
         outcomes = np.array(reply.outcomes)
-        misses = np.flatnonzero(outcomes != pb.HIT)
-        self.count = int(misses[0]) if len(misses) else len(chain)
-        self.miss: Miss | None = MISSES[outcomes[self.count]] if len(misses) else None
-        other = np.flatnonzero(np.array(reply.tokens) != np.array(chain.tokens[: len(outcomes)]))
-        if len(other) and other[0] < self.count:  # a key that its maker gave to two lengths
-            self.count, self.miss = int(other[0]), Miss.ABSENT
-        self.slots = slots_of(
-            reply.slot_offsets[: self.count],
-            reply.generations[: self.count],
-            reply.tokens[: self.count],
-        )
-        roots = list(reply.roots[: self.count])
+        # A hit of other length has a key that its maker gave to two: this one is absent.
+        same = np.array(reply.tokens) == np.array(chain.tokens[: len(outcomes)])
+        hits = (outcomes == pb.HIT) & same
+        misses = np.flatnonzero(~hits)
+        first = int(misses[0]) if len(misses) else len(hits)
+        self.miss: Miss | None = MISSES.get(outcomes[first], Miss.ABSENT) if len(misses) else None
+        self.rows = np.flatnonzero(hits) if chain.alone else np.arange(first)
+        self.count = len(self.rows)
+        self.slots = slots_of(reply.slot_offsets, reply.generations, reply.tokens).pick(self.rows)
+        every = list(reply.roots)
+        roots = [every[row] for row in self.rows.tolist()]
         self.rooted = np.array([len(root) == 16 for root in roots], dtype=bool)
-        sealed = b"".join(root for root in roots if root)
-        self._roots = np.frombuffer(sealed, dtype=np.uint8).reshape(-1, 16)
+        self._roots = np.frombuffer(b"".join(roots), dtype=np.uint8).reshape(-1, 16)
 
     def vouched(self) -> Mask:
         """Blocks whose strip table has the root the owner recorded; filling ones have none yet."""
@@ -93,7 +95,7 @@ class Opened:
         if self._closed:
             return
         self._closed = True
-        bad = [] if suspects is None else [self._handles[i] for i in np.flatnonzero(suspects)]
+        bad = [] if suspects is None else [self._handles[i] for i in self.rows[suspects]]
         for some in calls(len(bad)):
             # The caller may reserve these blocks next: by then the owner must have looked.
             with contextlib.suppress(KVStoreError):

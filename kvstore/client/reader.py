@@ -13,9 +13,9 @@ import numpy as np
 
 from kvstore.block import Chain, Miss
 from kvstore.client.connection import Connection
+from kvstore.client.memory import check_target
 from kvstore.client.opened import Opened
 from kvstore.client.space import Space, starts_of
-from kvstore.errors import Invalid
 from kvstore.layout import Fragment
 from kvstore.transfer.protocol import Memory
 
@@ -44,8 +44,7 @@ class Reader:
         self._fragment = space.layout.check(fragment or memory.fragment)
         starts = starts_of(blocks, first)
         memory.check(self._fragment, starts, np.array(blocks.tokens, dtype=np.int32))
-        if any(isinstance(one, np.ndarray) and not one.flags.writeable for one in memory.owners):
-            raise Invalid("the memory to load into is read-only; give an array that is writeable")
+        check_target(memory)
         self._opened = Opened(connection, space, blocks, hand_offs, pin_ms)
         self._starts = starts[: self._opened.count]
         self._tokens = blocks.tokens

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvstore.block import Chain
+from kvstore.block import Blocks
 from kvstore.errors import Invalid
 from kvstore.layout import SlotLayout
 from kvstore.limits import RPC_KEYS_MAX
@@ -30,7 +30,7 @@ class Space:
             raise Invalid(f"group {group}: the spec has groups 0..{len(spec.groups) - 1}")
         return cls(spec, spec.digest, group, SlotLayout.of(spec, group))
 
-    def blocks_from(self, chain: Chain, first: int) -> Chain:
+    def blocks_from(self, chain: Blocks, first: int) -> Blocks:
         """Blocks `first` on of a chain; raises `Invalid` if there are none, or not of this size."""
         if chain.block_tokens != self.layout.block_tokens:
             size = self.layout.block_tokens
@@ -48,7 +48,7 @@ def calls(count: int) -> Iterator[slice]:
         yield slice(first, min(first + RPC_KEYS_MAX, count))
 
 
-def starts_of(chain: Chain, first: int = 0) -> Ints:
+def starts_of(chain: Blocks, first: int = 0) -> Ints:
     """Each block's first token, where the chain begins at block `first` of its sequence."""
     return (first + np.arange(len(chain), dtype=np.int64)) * chain.block_tokens
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kvstore.block import Chain
+from kvstore.block import Blocks
 from kvstore.client.connection import Connection, Link
 from kvstore.client.memory import heads_of, memory_of
 from kvstore.client.space import Space, calls, slots_of, starts_of
@@ -39,7 +39,7 @@ class Writer:
         self,
         connection: Connection,
         space: Space,
-        chain: Chain,
+        chain: Blocks,
         first: int,
         fragment: Fragment | None,
         writer_group: str,
@@ -63,6 +63,7 @@ class Writer:
                     writer_group=writer_group,
                     fragment=_on_wire(self.fragment),
                     hand_off=hand_off,
+                    alone=blocks.alone,
                 )
                 reply.MergeFrom(connection.call(lambda link: link.kv.Reserve, request))
         except KVStoreError:

@@ -109,7 +109,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         session = self.session(request.session, context)
         place = await self.namespaces.place(request.namespace, request.group)
         hashes = hashes_of(request.hashes)
-        parents = [parent_of(request.parent), *hashes[:-1]]
+        parents = _parents(request, hashes)
         full = place.layout.block_tokens
         tokens = [full] * (len(hashes) - 1) + [last_tokens(request.last_tokens, place.layout)]
         _check_name("writer_group", request.writer_group)
@@ -238,6 +238,16 @@ def parent_of(given: bytes) -> bytes:
     if given:
         check_hash("parent", given)
     return given
+
+
+def _parents(request: pb.ReserveRequest, hashes: Sequence[bytes]) -> list[bytes]:
+    """The block before each: of a chain the one before it in the call, of lone blocks none."""
+    first = parent_of(request.parent)
+    if not request.alone:
+        return [first, *hashes[:-1]]
+    if first:
+        raise Invalid("alone and parent: a block that stands alone has no block before it")
+    return [b""] * len(hashes)
 
 
 def check_hash(name: str, given: bytes) -> None:

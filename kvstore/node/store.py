@@ -180,7 +180,10 @@ class Store:
             missing = self.blocks.heads.unwritten(w.slot, w.layout, w.fragment)
             if missing is not None:
                 raise Incomplete(f"handles[{i}]: {missing} not written; the window is {w.fragment}")
-        return [self._seal(window) for window in windows]
+        sealed = [self._seal(window) for window in windows]
+        # Where blocks stand alone only their order says which is of use without which.
+        self.blocks.index.touch([window.slot.key for window in windows])
+        return sealed
 
     def abort(self, session: Session, handles: Sequence[bytes]) -> None:
         """Give blocks up. The memory is free once no member of the group may write it."""

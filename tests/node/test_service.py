@@ -147,6 +147,10 @@ WRONG: dict[str, tuple[Callable[[Desk], Any], grpc.StatusCode, str, tuple[str, .
         lambda d: d.caller.reserve(prompt(next(numbers)), parent=b"p"),
         *(CODE.INVALID_ARGUMENT, "Invalid", ("parent is 1 bytes", "32")),
     ),
+    "a parent of blocks that stand alone": (
+        lambda d: d.caller.reserve(prompt(next(numbers)), parent=b"p" * 32, alone=True),
+        *(CODE.INVALID_ARGUMENT, "Invalid", ("alone and parent", "no block before it")),
+    ),
     "no hashes": (
         lambda d: d.caller.ask("Open", namespace=SPEC.digest),
         *(CODE.INVALID_ARGUMENT, "Invalid", ("0 hashes", str(RPC_KEYS_MAX))),

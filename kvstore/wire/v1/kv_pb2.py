@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14moonpool/v1/kv.proto\x12\x0bmoonpool.v1\"R\n\x08\x46ragment\x12\x13\n\x0blayer_first\x18\x01 \x01(\r\x12\x0e\n\x06layers\x18\x02 \x01(\r\x12\x12\n\nhead_first\x18\x03 \x01(\r\x12\r\n\x05heads\x18\x04 \x01(\r\"2\n\x0fRegisterRequest\x12\x0c\n\x04spec\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\x0c\"\"\n\rRegisterReply\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\"\x1f\n\x0eSessionRequest\x12\r\n\x05label\x18\x01 \x01(\t\"\xfd\x01\n\x0cSessionEvent\x12\x32\n\x06opened\x18\x01 \x01(\x0b\x32 .moonpool.v1.SessionEvent.OpenedH\x00\x12\x30\n\x05\x64rain\x18\x02 \x01(\x0b\x32\x1f.moonpool.v1.SessionEvent.DrainH\x00\x1au\n\x06Opened\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x12\n\nshm_socket\x18\x04 \x01(\t\x12\x11\n\tshm_token\x18\x05 \x01(\x0c\x12\x13\n\x0b\x61rena_bytes\x18\x06 \x01(\x04\x1a\x07\n\x05\x44rainB\x07\n\x05\x65vent\"U\n\x0cMatchRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0e\n\x06hashes\x18\x03 \x03(\x0c\x12\x13\n\x0blast_tokens\x18\x04 \x01(\r\"B\n\nMatchReply\x12\x0e\n\x06\x62locks\x18\x01 \x01(\r\x12$\n\x06reason\x18\x02 \x01(\x0e\x32\x14.moonpool.v1.Outcome\"A\n\rExistsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0e\n\x06hashes\x18\x03 \x03(\x0c\"5\n\x0b\x45xistsReply\x12&\n\x08outcomes\x18\x01 \x03(\x0e\x32\x14.moonpool.v1.Outcome\"A\n\rRemoveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0e\n\x06hashes\x18\x03 \x03(\x0c\"\x1e\n\x0bRemoveReply\x12\x0f\n\x07removed\x18\x01 \x01(\r\"\x80\x01\n\x08PutBlock\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0c\n\x04hash\x18\x03 \x01(\x0c\x12\x0e\n\x06parent\x18\x04 \x01(\x0c\x12\x0e\n\x06tokens\x18\x05 \x01(\r\x12\x15\n\rpayload_bytes\x18\x06 \x01(\x04\x12\r\n\x05\x64type\x18\x07 \x01(\t\"L\n\nPutRequest\x12&\n\x05\x62lock\x18\x01 \x01(\x0b\x32\x15.moonpool.v1.PutBlockH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"[\n\x08PutReply\x12,\n\x06stored\x18\x01 \x03(\x0e\x32\x1c.moonpool.v1.PutReply.Stored\"!\n\x06Stored\x12\n\n\x06STORED\x10\x00\x12\x0b\n\x07\x45XISTED\x10\x01\">\n\nGetRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0e\n\x06hashes\x18\x03 \x03(\x0c\"u\n\x08GetBlock\x12\r\n\x05index\x18\x01 \x01(\r\x12%\n\x07outcome\x18\x02 \x01(\x0e\x32\x14.moonpool.v1.Outcome\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\x15\n\rpayload_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04root\x18\x05 \x01(\x0c\"J\n\x08GetReply\x12&\n\x05\x62lock\x18\x01 \x01(\x0b\x32\x15.moonpool.v1.GetBlockH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xc9\x01\n\x0eReserveRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x11\n\tnamespace\x18\x02 \x01(\x0c\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0e\n\x06parent\x18\x04 \x01(\x0c\x12\x0e\n\x06hashes\x18\x05 \x03(\x0c\x12\x13\n\x0blast_tokens\x18\x06 \x01(\r\x12\x14\n\x0cwriter_group\x18\x07 \x01(\t\x12\'\n\x08\x66ragment\x18\x08 \x01(\x0b\x32\x15.moonpool.v1.Fragment\x12\x10\n\x08hand_off\x18\t \x01(\x08\"\xb0\x01\n\x0cReserveReply\x12/\n\x06grants\x18\x01 \x03(\x0e\x32\x1f.moonpool.v1.ReserveReply.Grant\x12\x14\n\x0cslot_offsets\x18\x02 \x03(\x06\x12\x13\n\x0bgenerations\x18\x03 \x03(\x06\x12\x0f\n\x07handles\x18\x04 \x03(\x0c\x12\x11\n\thand_offs\x18\x05 \x03(\x0c\" \n\x05Grant\x12\x0b\n\x07GRANTED\x10\x00\x12\n\n\x06\x45XISTS\x10\x01\"\xd4\x01\n\x0cWriteRequest\x12\x32\n\x06target\x18\x01 \x01(\x0b\x32 .moonpool.v1.WriteRequest.TargetH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x1ax\n\x06Target\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06handle\x18\x02 \x01(\x0c\x12\'\n\x08\x66ragment\x18\x03 \x01(\x0b\x32\x15.moonpool.v1.Fragment\x12\x15\n\rpayload_bytes\x18\x04 \x01(\x04\x12\r\n\x05\x64type\x18\x05 \x01(\tB\x06\n\x04part\"\x0c\n\nWriteReply\"/\n\x0bSealRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07handles\x18\x02 \x03(\x0c\"j\n\tSealReply\x12-\n\x06sealed\x18\x01 \x03(\x0e\x32\x1d.moonpool.v1.SealReply.Sealed\".\n\x06Sealed\x12\n\n\x06SEALED\x10\x00\x12\x0b\n\x07WAITING\x10\x01\x12\x0b\n\x07\x45XISTED\x10\x02\"0\n\x0c\x41\x62ortRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07handles\x18\x02 \x03(\x0c\"\x0c\n\nAbortReply\"s\n\x0bOpenRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x11\n\tnamespace\x18\x02 \x01(\x0c\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0e\n\x06hashes\x18\x04 \x03(\x0c\x12\x11\n\thand_offs\x18\x05 \x03(\x0c\x12\x0e\n\x06pin_ms\x18\x06 \x01(\r\"\x8e\x01\n\tOpenReply\x12&\n\x08outcomes\x18\x01 \x03(\x0e\x32\x14.moonpool.v1.Outcome\x12\x14\n\x0cslot_offsets\x18\x02 \x03(\x06\x12\x13\n\x0bgenerations\x18\x03 \x03(\x06\x12\x0e\n\x06tokens\x18\x04 \x03(\r\x12\r\n\x05roots\x18\x05 \x03(\x0c\x12\x0f\n\x07handles\x18\x06 \x03(\x0c\"W\n\x0bReadRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06handle\x18\x02 \x01(\x0c\x12\'\n\x08\x66ragment\x18\x03 \x01(\x0b\x32\x15.moonpool.v1.Fragment\"\x19\n\tReadReply\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"B\n\x0c\x43loseRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07handles\x18\x02 \x03(\x0c\x12\x10\n\x08suspects\x18\x03 \x03(\x0c\"\x1a\n\nCloseReply\x12\x0c\n\x04held\x18\x01 \x03(\x08\"_\n\nPinRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x11\n\tnamespace\x18\x02 \x01(\x0c\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0e\n\x06hashes\x18\x04 \x03(\x0c\x12\x0e\n\x06pin_ms\x18\x05 \x01(\r\"C\n\x08PinReply\x12&\n\x08outcomes\x18\x01 \x03(\x0e\x32\x14.moonpool.v1.Outcome\x12\x0f\n\x07handles\x18\x02 \x03(\x0c\"@\n\x0cRenewRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07handles\x18\x02 \x03(\x0c\x12\x0e\n\x06pin_ms\x18\x03 \x01(\r\"\x0c\n\nRenewReply\"0\n\x0cUnpinRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07handles\x18\x02 \x03(\x0c\"\x0c\n\nUnpinReply*a\n\x07Outcome\x12\x07\n\x03HIT\x10\x00\x12\n\n\x06\x41\x42SENT\x10\x01\x12\x0c\n\x08UNSEALED\x10\x02\x12\x0c\n\x08UNLISTED\x10\x03\x12\x0b\n\x07\x45VICTED\x10\x04\x12\x0b\n\x07REMOVED\x10\x05\x12\x0b\n\x07\x44\x41MAGED\x10\x06\x32\x9b\x08\n\x02KV\x12\x44\n\x08Register\x12\x1c.moonpool.v1.RegisterRequest\x1a\x1a.moonpool.v1.RegisterReply\x12\x43\n\x07Session\x12\x1b.moonpool.v1.SessionRequest\x1a\x19.moonpool.v1.SessionEvent0\x01\x12;\n\x05Match\x12\x19.moonpool.v1.MatchRequest\x1a\x17.moonpool.v1.MatchReply\x12>\n\x06\x45xists\x12\x1a.moonpool.v1.ExistsRequest\x1a\x18.moonpool.v1.ExistsReply\x12>\n\x06Remove\x12\x1a.moonpool.v1.RemoveRequest\x1a\x18.moonpool.v1.RemoveReply\x12\x37\n\x03Put\x12\x17.moonpool.v1.PutRequest\x1a\x15.moonpool.v1.PutReply(\x01\x12\x37\n\x03Get\x12\x17.moonpool.v1.GetRequest\x1a\x15.moonpool.v1.GetReply0\x01\x12\x41\n\x07Reserve\x12\x1b.moonpool.v1.ReserveRequest\x1a\x19.moonpool.v1.ReserveReply\x12=\n\x05Write\x12\x19.moonpool.v1.WriteRequest\x1a\x17.moonpool.v1.WriteReply(\x01\x12\x38\n\x04Seal\x12\x18.moonpool.v1.SealRequest\x1a\x16.moonpool.v1.SealReply\x12;\n\x05\x41\x62ort\x12\x19.moonpool.v1.AbortRequest\x1a\x17.moonpool.v1.AbortReply\x12\x38\n\x04Open\x12\x18.moonpool.v1.OpenRequest\x1a\x16.moonpool.v1.OpenReply\x12:\n\x04Read\x12\x18.moonpool.v1.ReadRequest\x1a\x16.moonpool.v1.ReadReply0\x01\x12;\n\x05\x43lose\x12\x19.moonpool.v1.CloseRequest\x1a\x17.moonpool.v1.CloseReply\x12\x35\n\x03Pin\x12\x17.moonpool.v1.PinRequest\x1a\x15.moonpool.v1.PinReply\x12;\n\x05Renew\x12\x19.moonpool.v1.RenewRequest\x1a\x17.moonpool.v1.RenewReply\x12;\n\x05Unpin\x12\x19.moonpool.v1.UnpinRequest\x1a\x17.moonpool.v1.UnpinReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14moonpool/v1/kv.proto\x12\x0bmoonpool.v1\"R\n\x08\x46ragment\x12\x13\n\x0blayer_first\x18\x01 \x01(\r\x12\x0e\n\x06layers\x18\x02 \x01(\r\x12\x12\n\nhead_first\x18\x03 \x01(\r\x12\r\n\x05heads\x18\x04 \x01(\r\"2\n\x0fRegisterRequest\x12\x0c\n\x04spec\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\x0c\"\"\n\rRegisterReply\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\"\x1f\n\x0eSessionRequest\x12\r\n\x05label\x18\x01 \x01(\t\"\xfd\x01\n\x0cSessionEvent\x12\x32\n\x06opened\x18\x01 \x01(\x0b\x32 .moonpool.v1.SessionEvent.OpenedH\x00\x12\x30\n\x05\x64rain\x18\x02 \x01(\x0b\x32\x1f.moonpool.v1.SessionEvent.DrainH\x00\x1au\n\x06Opened\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x12\n\nshm_socket\x18\x04 \x01(\t\x12\x11\n\tshm_token\x18\x05 \x01(\x0c\x12\x13\n\x0b\x61rena_bytes\x18\x06 \x01(\x04\x1a\x07\n\x05\x44rainB\x07\n\x05\x65vent\"U\n\x0cMatchRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0e\n\x06hashes\x18\x03 \x03(\x0c\x12\x13\n\x0blast_tokens\x18\x04 \x01(\r\"B\n\nMatchReply\x12\x0e\n\x06\x62locks\x18\x01 \x01(\r\x12$\n\x06reason\x18\x02 \x01(\x0e\x32\x14.moonpool.v1.Outcome\"A\n\rExistsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0e\n\x06hashes\x18\x03 \x03(\x0c\"5\n\x0b\x45xistsReply\x12&\n\x08outcomes\x18\x01 \x03(\x0e\x32\x14.moonpool.v1.Outcome\"A\n\rRemoveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0e\n\x06hashes\x18\x03 \x03(\x0c\"\x1e\n\x0bRemoveReply\x12\x0f\n\x07removed\x18\x01 \x01(\r\"\x80\x01\n\x08PutBlock\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0c\n\x04hash\x18\x03 \x01(\x0c\x12\x0e\n\x06parent\x18\x04 \x01(\x0c\x12\x0e\n\x06tokens\x18\x05 \x01(\r\x12\x15\n\rpayload_bytes\x18\x06 \x01(\x04\x12\r\n\x05\x64type\x18\x07 \x01(\t\"L\n\nPutRequest\x12&\n\x05\x62lock\x18\x01 \x01(\x0b\x32\x15.moonpool.v1.PutBlockH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"[\n\x08PutReply\x12,\n\x06stored\x18\x01 \x03(\x0e\x32\x1c.moonpool.v1.PutReply.Stored\"!\n\x06Stored\x12\n\n\x06STORED\x10\x00\x12\x0b\n\x07\x45XISTED\x10\x01\">\n\nGetRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0e\n\x06hashes\x18\x03 \x03(\x0c\"u\n\x08GetBlock\x12\r\n\x05index\x18\x01 \x01(\r\x12%\n\x07outcome\x18\x02 \x01(\x0e\x32\x14.moonpool.v1.Outcome\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\x15\n\rpayload_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04root\x18\x05 \x01(\x0c\"J\n\x08GetReply\x12&\n\x05\x62lock\x18\x01 \x01(\x0b\x32\x15.moonpool.v1.GetBlockH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xd8\x01\n\x0eReserveRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x11\n\tnamespace\x18\x02 \x01(\x0c\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0e\n\x06parent\x18\x04 \x01(\x0c\x12\x0e\n\x06hashes\x18\x05 \x03(\x0c\x12\x13\n\x0blast_tokens\x18\x06 \x01(\r\x12\x14\n\x0cwriter_group\x18\x07 \x01(\t\x12\'\n\x08\x66ragment\x18\x08 \x01(\x0b\x32\x15.moonpool.v1.Fragment\x12\x10\n\x08hand_off\x18\t \x01(\x08\x12\r\n\x05\x61lone\x18\n \x01(\x08\"\xb0\x01\n\x0cReserveReply\x12/\n\x06grants\x18\x01 \x03(\x0e\x32\x1f.moonpool.v1.ReserveReply.Grant\x12\x14\n\x0cslot_offsets\x18\x02 \x03(\x06\x12\x13\n\x0bgenerations\x18\x03 \x03(\x06\x12\x0f\n\x07handles\x18\x04 \x03(\x0c\x12\x11\n\thand_offs\x18\x05 \x03(\x0c\" \n\x05Grant\x12\x0b\n\x07GRANTED\x10\x00\x12\n\n\x06\x45XISTS\x10\x01\"\xd4\x01\n\x0cWriteRequest\x12\x32\n\x06target\x18\x01 \x01(\x0b\x32 .moonpool.v1.WriteRequest.TargetH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x1ax\n\x06Target\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06handle\x18\x02 \x01(\x0c\x12\'\n\x08\x66ragment\x18\x03 \x01(\x0b\x32\x15.moonpool.v1.Fragment\x12\x15\n\rpayload_bytes\x18\x04 \x01(\x04\x12\r\n\x05\x64type\x18\x05 \x01(\tB\x06\n\x04part\"\x0c\n\nWriteReply\"/\n\x0bSealRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07handles\x18\x02 \x03(\x0c\"j\n\tSealReply\x12-\n\x06sealed\x18\x01 \x03(\x0e\x32\x1d.moonpool.v1.SealReply.Sealed\".\n\x06Sealed\x12\n\n\x06SEALED\x10\x00\x12\x0b\n\x07WAITING\x10\x01\x12\x0b\n\x07\x45XISTED\x10\x02\"0\n\x0c\x41\x62ortRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07handles\x18\x02 \x03(\x0c\"\x0c\n\nAbortReply\"s\n\x0bOpenRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x11\n\tnamespace\x18\x02 \x01(\x0c\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0e\n\x06hashes\x18\x04 \x03(\x0c\x12\x11\n\thand_offs\x18\x05 \x03(\x0c\x12\x0e\n\x06pin_ms\x18\x06 \x01(\r\"\x8e\x01\n\tOpenReply\x12&\n\x08outcomes\x18\x01 \x03(\x0e\x32\x14.moonpool.v1.Outcome\x12\x14\n\x0cslot_offsets\x18\x02 \x03(\x06\x12\x13\n\x0bgenerations\x18\x03 \x03(\x06\x12\x0e\n\x06tokens\x18\x04 \x03(\r\x12\r\n\x05roots\x18\x05 \x03(\x0c\x12\x0f\n\x07handles\x18\x06 \x03(\x0c\"W\n\x0bReadRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06handle\x18\x02 \x01(\x0c\x12\'\n\x08\x66ragment\x18\x03 \x01(\x0b\x32\x15.moonpool.v1.Fragment\"\x19\n\tReadReply\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"B\n\x0c\x43loseRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07handles\x18\x02 \x03(\x0c\x12\x10\n\x08suspects\x18\x03 \x03(\x0c\"\x1a\n\nCloseReply\x12\x0c\n\x04held\x18\x01 \x03(\x08\"_\n\nPinRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x11\n\tnamespace\x18\x02 \x01(\x0c\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0e\n\x06hashes\x18\x04 \x03(\x0c\x12\x0e\n\x06pin_ms\x18\x05 \x01(\r\"C\n\x08PinReply\x12&\n\x08outcomes\x18\x01 \x03(\x0e\x32\x14.moonpool.v1.Outcome\x12\x0f\n\x07handles\x18\x02 \x03(\x0c\"@\n\x0cRenewRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07handles\x18\x02 \x03(\x0c\x12\x0e\n\x06pin_ms\x18\x03 \x01(\r\"\x0c\n\nRenewReply\"0\n\x0cUnpinRequest\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07handles\x18\x02 \x03(\x0c\"\x0c\n\nUnpinReply*a\n\x07Outcome\x12\x07\n\x03HIT\x10\x00\x12\n\n\x06\x41\x42SENT\x10\x01\x12\x0c\n\x08UNSEALED\x10\x02\x12\x0c\n\x08UNLISTED\x10\x03\x12\x0b\n\x07\x45VICTED\x10\x04\x12\x0b\n\x07REMOVED\x10\x05\x12\x0b\n\x07\x44\x41MAGED\x10\x06\x32\x9b\x08\n\x02KV\x12\x44\n\x08Register\x12\x1c.moonpool.v1.RegisterRequest\x1a\x1a.moonpool.v1.RegisterReply\x12\x43\n\x07Session\x12\x1b.moonpool.v1.SessionRequest\x1a\x19.moonpool.v1.SessionEvent0\x01\x12;\n\x05Match\x12\x19.moonpool.v1.MatchRequest\x1a\x17.moonpool.v1.MatchReply\x12>\n\x06\x45xists\x12\x1a.moonpool.v1.ExistsRequest\x1a\x18.moonpool.v1.ExistsReply\x12>\n\x06Remove\x12\x1a.moonpool.v1.RemoveRequest\x1a\x18.moonpool.v1.RemoveReply\x12\x37\n\x03Put\x12\x17.moonpool.v1.PutRequest\x1a\x15.moonpool.v1.PutReply(\x01\x12\x37\n\x03Get\x12\x17.moonpool.v1.GetRequest\x1a\x15.moonpool.v1.GetReply0\x01\x12\x41\n\x07Reserve\x12\x1b.moonpool.v1.ReserveRequest\x1a\x19.moonpool.v1.ReserveReply\x12=\n\x05Write\x12\x19.moonpool.v1.WriteRequest\x1a\x17.moonpool.v1.WriteReply(\x01\x12\x38\n\x04Seal\x12\x18.moonpool.v1.SealRequest\x1a\x16.moonpool.v1.SealReply\x12;\n\x05\x41\x62ort\x12\x19.moonpool.v1.AbortRequest\x1a\x17.moonpool.v1.AbortReply\x12\x38\n\x04Open\x12\x18.moonpool.v1.OpenRequest\x1a\x16.moonpool.v1.OpenReply\x12:\n\x04Read\x12\x18.moonpool.v1.ReadRequest\x1a\x16.moonpool.v1.ReadReply0\x01\x12;\n\x05\x43lose\x12\x19.moonpool.v1.CloseRequest\x1a\x17.moonpool.v1.CloseReply\x12\x35\n\x03Pin\x12\x17.moonpool.v1.PinRequest\x1a\x15.moonpool.v1.PinReply\x12;\n\x05Renew\x12\x19.moonpool.v1.RenewRequest\x1a\x17.moonpool.v1.RenewReply\x12;\n\x05Unpin\x12\x19.moonpool.v1.UnpinRequest\x1a\x17.moonpool.v1.UnpinReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'moonpool.v1.kv_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OUTCOME']._serialized_start=3052
-  _globals['_OUTCOME']._serialized_end=3149
+  _globals['_OUTCOME']._serialized_start=3067
+  _globals['_OUTCOME']._serialized_end=3164
   _globals['_FRAGMENT']._serialized_start=37
   _globals['_FRAGMENT']._serialized_end=119
   _globals['_REGISTERREQUEST']._serialized_start=121
@@ -74,51 +74,51 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETREPLY']._serialized_start=1359
   _globals['_GETREPLY']._serialized_end=1433
   _globals['_RESERVEREQUEST']._serialized_start=1436
-  _globals['_RESERVEREQUEST']._serialized_end=1637
-  _globals['_RESERVEREPLY']._serialized_start=1640
-  _globals['_RESERVEREPLY']._serialized_end=1816
-  _globals['_RESERVEREPLY_GRANT']._serialized_start=1784
-  _globals['_RESERVEREPLY_GRANT']._serialized_end=1816
-  _globals['_WRITEREQUEST']._serialized_start=1819
-  _globals['_WRITEREQUEST']._serialized_end=2031
-  _globals['_WRITEREQUEST_TARGET']._serialized_start=1903
-  _globals['_WRITEREQUEST_TARGET']._serialized_end=2023
-  _globals['_WRITEREPLY']._serialized_start=2033
-  _globals['_WRITEREPLY']._serialized_end=2045
-  _globals['_SEALREQUEST']._serialized_start=2047
-  _globals['_SEALREQUEST']._serialized_end=2094
-  _globals['_SEALREPLY']._serialized_start=2096
-  _globals['_SEALREPLY']._serialized_end=2202
-  _globals['_SEALREPLY_SEALED']._serialized_start=2156
-  _globals['_SEALREPLY_SEALED']._serialized_end=2202
-  _globals['_ABORTREQUEST']._serialized_start=2204
-  _globals['_ABORTREQUEST']._serialized_end=2252
-  _globals['_ABORTREPLY']._serialized_start=2254
-  _globals['_ABORTREPLY']._serialized_end=2266
-  _globals['_OPENREQUEST']._serialized_start=2268
-  _globals['_OPENREQUEST']._serialized_end=2383
-  _globals['_OPENREPLY']._serialized_start=2386
-  _globals['_OPENREPLY']._serialized_end=2528
-  _globals['_READREQUEST']._serialized_start=2530
-  _globals['_READREQUEST']._serialized_end=2617
-  _globals['_READREPLY']._serialized_start=2619
-  _globals['_READREPLY']._serialized_end=2644
-  _globals['_CLOSEREQUEST']._serialized_start=2646
-  _globals['_CLOSEREQUEST']._serialized_end=2712
-  _globals['_CLOSEREPLY']._serialized_start=2714
-  _globals['_CLOSEREPLY']._serialized_end=2740
-  _globals['_PINREQUEST']._serialized_start=2742
-  _globals['_PINREQUEST']._serialized_end=2837
-  _globals['_PINREPLY']._serialized_start=2839
-  _globals['_PINREPLY']._serialized_end=2906
-  _globals['_RENEWREQUEST']._serialized_start=2908
-  _globals['_RENEWREQUEST']._serialized_end=2972
-  _globals['_RENEWREPLY']._serialized_start=2974
-  _globals['_RENEWREPLY']._serialized_end=2986
-  _globals['_UNPINREQUEST']._serialized_start=2988
-  _globals['_UNPINREQUEST']._serialized_end=3036
-  _globals['_UNPINREPLY']._serialized_start=3038
-  _globals['_UNPINREPLY']._serialized_end=3050
-  _globals['_KV']._serialized_start=3152
-  _globals['_KV']._serialized_end=4203
+  _globals['_RESERVEREQUEST']._serialized_end=1652
+  _globals['_RESERVEREPLY']._serialized_start=1655
+  _globals['_RESERVEREPLY']._serialized_end=1831
+  _globals['_RESERVEREPLY_GRANT']._serialized_start=1799
+  _globals['_RESERVEREPLY_GRANT']._serialized_end=1831
+  _globals['_WRITEREQUEST']._serialized_start=1834
+  _globals['_WRITEREQUEST']._serialized_end=2046
+  _globals['_WRITEREQUEST_TARGET']._serialized_start=1918
+  _globals['_WRITEREQUEST_TARGET']._serialized_end=2038
+  _globals['_WRITEREPLY']._serialized_start=2048
+  _globals['_WRITEREPLY']._serialized_end=2060
+  _globals['_SEALREQUEST']._serialized_start=2062
+  _globals['_SEALREQUEST']._serialized_end=2109
+  _globals['_SEALREPLY']._serialized_start=2111
+  _globals['_SEALREPLY']._serialized_end=2217
+  _globals['_SEALREPLY_SEALED']._serialized_start=2171
+  _globals['_SEALREPLY_SEALED']._serialized_end=2217
+  _globals['_ABORTREQUEST']._serialized_start=2219
+  _globals['_ABORTREQUEST']._serialized_end=2267
+  _globals['_ABORTREPLY']._serialized_start=2269
+  _globals['_ABORTREPLY']._serialized_end=2281
+  _globals['_OPENREQUEST']._serialized_start=2283
+  _globals['_OPENREQUEST']._serialized_end=2398
+  _globals['_OPENREPLY']._serialized_start=2401
+  _globals['_OPENREPLY']._serialized_end=2543
+  _globals['_READREQUEST']._serialized_start=2545
+  _globals['_READREQUEST']._serialized_end=2632
+  _globals['_READREPLY']._serialized_start=2634
+  _globals['_READREPLY']._serialized_end=2659
+  _globals['_CLOSEREQUEST']._serialized_start=2661
+  _globals['_CLOSEREQUEST']._serialized_end=2727
+  _globals['_CLOSEREPLY']._serialized_start=2729
+  _globals['_CLOSEREPLY']._serialized_end=2755
+  _globals['_PINREQUEST']._serialized_start=2757
+  _globals['_PINREQUEST']._serialized_end=2852
+  _globals['_PINREPLY']._serialized_start=2854
+  _globals['_PINREPLY']._serialized_end=2921
+  _globals['_RENEWREQUEST']._serialized_start=2923
+  _globals['_RENEWREQUEST']._serialized_end=2987
+  _globals['_RENEWREPLY']._serialized_start=2989
+  _globals['_RENEWREPLY']._serialized_end=3001
+  _globals['_UNPINREQUEST']._serialized_start=3003
+  _globals['_UNPINREQUEST']._serialized_end=3051
+  _globals['_UNPINREPLY']._serialized_start=3053
+  _globals['_UNPINREPLY']._serialized_end=3065
+  _globals['_KV']._serialized_start=3167
+  _globals['_KV']._serialized_end=4218
 # @@protoc_insertion_point(module_scope)

@@ -205,7 +205,7 @@ class GetReply(_message.Message):
     def __init__(self, block: _Optional[_Union[GetBlock, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("session", "namespace", "group", "parent", "hashes", "last_tokens", "writer_group", "fragment", "hand_off")
+    __slots__ = ("session", "namespace", "group", "parent", "hashes", "last_tokens", "writer_group", "fragment", "hand_off", "alone")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +215,7 @@ class ReserveRequest(_message.Message):
     WRITER_GROUP_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     HAND_OFF_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     namespace: bytes
     group: int
@@ -224,7 +225,8 @@ class ReserveRequest(_message.Message):
     writer_group: str
     fragment: Fragment
     hand_off: bool
-    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., parent: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., last_tokens: _Optional[int] = ..., writer_group: _Optional[str] = ..., fragment: _Optional[_Union[Fragment, _Mapping]] = ..., hand_off: bool = ...) -> None: ...
+    alone: bool
+    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., parent: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., last_tokens: _Optional[int] = ..., writer_group: _Optional[str] = ..., fragment: _Optional[_Union[Fragment, _Mapping]] = ..., hand_off: bool = ..., alone: bool = ...) -> None: ...
 
 class ReserveReply(_message.Message):
     __slots__ = ("grants", "slot_offsets", "generations", "handles", "hand_offs")

@@ -173,7 +173,7 @@ class KVServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Reserve(self, request, context):
-        """Take write windows on consecutive blocks of a chain.
+        """Take write windows on consecutive blocks of a chain, or on blocks that stand alone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,154 @@
+"""`MoonpoolConnector`: vLLM's own interface, each call handed to the side that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+    SupportsHMA,
+)
+from vllm.logger import init_logger
+
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .messages import Ready, Report, Step
+    from .scheduler import SchedulerSide
+    from .worker import WorkerSide
+
+# Either side is imported when vLLM makes it, and no earlier: on the CPU vLLM looks through every
+# imported module as a worker starts, and stumbles over llvmlite, on which our kernels stand.
+
+log = init_logger("vllm.moonpool")
+
+
+class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
+    """See `KVConnectorBase_V1` for what each call promises."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        self._settings = Settings.of(transfer.kv_connector_extra_config)
+        self._scheduler: SchedulerSide | None = None
+        self._worker: WorkerSide | None = None
+        if role is KVConnectorRole.SCHEDULER:
+            from .scheduler import SchedulerSide
+
+            self._scheduler = SchedulerSide(
+                self._settings,
+                vllm_config.cache_config.block_size,
+                reads=transfer.is_kv_consumer,
+                writes=transfer.is_kv_producer,
+            )
+            if transfer.kv_load_failure_policy == "fail":
+                log.warning(
+                    "kv_load_failure_policy is 'fail': a request whose KV cannot be loaded ends in "
+                    "an error. With 'recompute' it is computed instead and nobody notices."
+                )
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A block that is not published is a miss later, and no fault."""
+        return False
+
+    # Worker side
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        from .facts import facts_of
+        from .worker import WorkerSide
+
+        config = self._vllm_config
+        facts = facts_of(config, self._kv_cache_config, self._settings)
+        transfer = config.kv_transfer_config
+        self._worker = WorkerSide(
+            self._settings, facts, kv_caches, transfer.engine_id, config.parallel_config.rank
+        )
+
+    def get_handshake_metadata(self) -> Ready | None:
+        return self._worker.ready() if self._worker is not None else None
+
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        if self._worker is not None:
+            self._worker.begin(connector_metadata)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        if self._worker is not None:
+            self._worker.load()
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Nothing to wait for: every load is asynchronous and ends before its request runs."""
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        if self._worker is not None:
+            self._worker.computed()
+
+    def wait_for_save(self) -> None:
+        if self._worker is not None:
+            self._worker.save()
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        if self._worker is None:
+            return KVConnectorTransferResults()
+        sent, received, failed = self._worker.ended()
+        return KVConnectorTransferResults(sent, received, failed)
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return self._worker.bad_pages() if self._worker is not None else set()
+
+    def build_connector_worker_meta(self) -> Report | None:
+        return self._worker.report() if self._worker is not None else None
+
+    # Scheduler side
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
+        assert self._scheduler is not None
+        self._scheduler.ready(metadata)
+
+    def on_new_request(self, request: Any) -> None:
+        assert self._scheduler is not None
+        self._scheduler.arrived(request)
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        assert self._scheduler is not None
+        return self._scheduler.matched(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        assert self._scheduler is not None
+        self._scheduler.allocated(request, blocks.get_block_ids(), num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Step:
+        assert self._scheduler is not None
+        return self._scheduler.step(scheduler_output)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        assert self._scheduler is not None
+        report = connector_output.kv_connector_worker_meta
+        self._scheduler.heard(report, set(connector_output.finished_recving or ()))
+
+    def request_finished(
+        self, request: Any, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        return self.request_finished_all_groups(request, (block_ids,))
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        assert self._scheduler is not None
+        return self._scheduler.finished(request, block_ids), None
+
+    def take_events(self) -> Iterable[Any]:
+        return ()
+
+    def shutdown(self) -> None:
+        for side in (self._scheduler, self._worker):
+            if side is not None:
+                side.close()

@@ -1,0 +1,226 @@
+"""The namespace of a vLLM engine, and which part of each block one of its ranks holds.
+
+Everything is what vLLM resolved: its KV cache groups and their specs, its attention backends, its
+dtype and revision. Nothing is read off a tensor's shape. What this connector cannot keep right is
+refused here, by name, before the engine serves.
+
+A backend known to keep K then V of each token together shares blocks with every engine that does.
+Any other orders the bytes within a page in a way of its own (vLLM's CPU attention tiles them for
+the processor): its pages travel whole, and only to engines with that same interior.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+from vllm.config import VllmConfig, get_layers_from_vllm_config
+from vllm.distributed import get_tensor_model_parallel_rank
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.models.utils import extract_layer_index
+from vllm.v1.kv_cache_interface import (
+    AttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVQuantMode,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+
+from kvstore.client import KVGroup, KVSpec
+
+from .settings import Settings
+
+# Read in their sources: a page holds, for each head and token, K then V (or one latent).
+TOKEN_BY_TOKEN = frozenset({"FLASH_ATTN", "TRITON_ATTN", "CPU_MLA"})
+
+
+class Unsupported(ValueError):
+    """This engine's KV cannot be kept in the pool; the message names what stands in the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """One of vLLM's KV cache groups as the pool keeps it, and this rank's part of its blocks."""
+
+    vllm_group: int
+    layer_names: tuple[str, ...]  # in slot order
+    page_tokens: int  # tokens of a vLLM block of this group
+    head_first: int
+    heads: int
+    writes: bool  # False where another rank holds the same heads and stores them
+    window_tokens: int  # 0: every earlier token is needed
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What both sides of the connector agree on."""
+
+    spec: KVSpec
+    groups: tuple[GroupFacts, ...]
+
+    @property
+    def layout(self) -> str:
+        """How this engine's memory is laid out, as a pair of layouts is told apart."""
+        return json.dumps([[g.page_tokens, g.heads, g.vllm_group] for g in self.groups])
+
+
+def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Facts:
+    """The facts of one worker. Raises `Unsupported` naming what stands in the way."""
+    parallel = config.parallel_config
+    _refuse("pipeline_parallel_size", parallel.pipeline_parallel_size, 1)
+    _refuse("decode_context_parallel_size", parallel.decode_context_parallel_size, 1)
+    _refuse("prefill_context_parallel_size", parallel.prefill_context_parallel_size, 1)
+    drafts = draft_layers(config, caches)
+    pairs = [
+        _group(
+            config, index, group.kv_cache_spec, [n for n in group.layer_names if n not in drafts]
+        )
+        for index, group in enumerate(caches.kv_cache_groups)
+        if not set(group.layer_names) <= drafts
+    ]
+    sizes = settings.block_tokens
+    for facts, group in pairs:
+        if sizes % facts.page_tokens and facts.page_tokens % sizes:
+            raise Unsupported(
+                f"block_tokens {sizes} and vLLM's block of {facts.page_tokens} tokens: "
+                "one must be a multiple of the other; set kv_connector_extra_config.block_tokens"
+            )
+        if group.interior and sizes % facts.page_tokens:
+            raise Unsupported(
+                f"block_tokens {sizes}: this attention backend orders bytes within whole pages of "
+                f"{facts.page_tokens} tokens; set block_tokens to a multiple of it"
+            )
+    model = config.model_config
+    text = model.hf_text_config
+    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None)
+    spec = KVSpec(
+        model=settings.model or str((model.architectures or ["unknown"])[0]),
+        revision=revision_of(config, settings),
+        dtype=str(caches.kv_cache_groups[0].kv_cache_spec.dtype).removeprefix("torch."),
+        groups=tuple(KVGroup(**{**_fields(group), "block_tokens": sizes}) for _, group in pairs),
+        rope={"parameters": json.dumps(rope, sort_keys=True, default=str)} if rope else {},
+    )
+    return Facts(spec, tuple(facts for facts, _ in pairs))
+
+
+def draft_layers(config: VllmConfig, caches: KVCacheConfig) -> set[str]:
+    """Layers of a draft model: their KV is left out, and the draft goes without it after a load."""
+    names = {name for group in caches.kv_cache_groups for name in group.layer_names}
+    if config.speculative_config is None:
+        return set()
+    layers = config.model_config.get_total_num_hidden_layers()
+    return {
+        name
+        for name in names
+        if name.startswith("draft_model.") or extract_layer_index(name) >= layers
+    }
+
+
+def revision_of(config: VllmConfig, settings: Settings) -> str:
+    """What names the weights, with whatever vLLM does to them on loading."""
+    model = config.model_config
+    if config.load_config.load_format == "dummy" and not settings.revision:
+        raise Unsupported("load_format 'dummy' draws weights at random; set `revision` to share KV")
+    said = settings.revision or _revision(model)
+    if model.quantization:
+        said += f";quantization={model.quantization}"
+    if model.hf_overrides:
+        changed = json.dumps(model.hf_overrides, sort_keys=True, default=str)
+        said += f";overrides={blake3(changed.encode()).hexdigest()[:16]}"
+    return said
+
+
+def _revision(model: Any) -> str:
+    folder = Path(model.model)
+    if folder.is_dir():
+        return f"blake3:{_weights_digest(folder)}"
+    commit = getattr(model.hf_config, "_commit_hash", None)
+    if commit:
+        return f"commit:{commit}"
+    raise Unsupported(
+        f"the revision of {model.model!r} is not known: set kv_connector_extra_config.revision "
+        "to something that changes whenever the weights do"
+    )
+
+
+def _weights_digest(folder: Path) -> str:
+    whole = blake3()
+    for path in [*sorted(folder.glob("*.safetensors")), folder / "config.json"]:
+        part = blake3(max_threads=blake3.AUTO)
+        part.update_mmap(path)
+        whole.update(path.name.encode() + b"\0" + part.digest())
+    return whole.hexdigest()
+
+
+def _group(
+    config: VllmConfig, index: int, spec: Any, names: list[str]
+) -> tuple[GroupFacts, KVGroup]:
+    kind = type(spec)
+    if kind not in (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec):
+        raise Unsupported(
+            f"KV cache group {index} ({names[0]} and {len(names) - 1} more) is a {kind.__name__}; "
+            "full, sliding-window and MLA attention are supported"
+        )
+    if spec.kv_quant_mode != KVQuantMode.NONE:
+        raise Unsupported(f"kv_cache_dtype {config.cache_config.cache_dtype!r}: use 'auto'")
+    if spec.page_size_padded is not None or spec.num_head_slots or spec.tokens_per_state != 1:
+        raise Unsupported(f"KV cache group {index} packs its pages in a way that is not supported")
+    names = sorted(names, key=extract_layer_index)
+    backend, isa = _backend(config, names)
+    mla = kind is MLAAttentionSpec
+    head_first, heads, total, writes = _heads(config, spec, mla)
+    window = spec.sliding_window if kind is SlidingWindowSpec else 0
+    split = backend in TOKEN_BY_TOKEN
+    packed = spec.state_content_size_bytes // spec.dtype.itemsize
+    even = split and not mla and spec.head_size == spec.head_size_v
+    group = KVGroup(
+        layers=tuple(extract_layer_index(name) for name in names),
+        kv_heads=total,
+        head_dim=spec.head_size if even else packed,
+        parts=2 if even else 1,
+        reuse="window" if window else "chain",
+        window_tokens=window,
+        interior="" if split else f"vllm {backend} {isa} {spec.block_size}",
+    )
+    facts = GroupFacts(index, tuple(names), spec.block_size, head_first, heads, writes, window)
+    return facts, group
+
+
+def _heads(config: VllmConfig, spec: AttentionSpec, mla: bool) -> tuple[int, int, int, bool]:
+    """This rank's first KV head, how many it has, how many there are, and whether it stores."""
+    tp, rank = config.parallel_config.tensor_parallel_size, get_tensor_model_parallel_rank()
+    total = 1 if mla else config.model_config.get_total_num_kv_heads()
+    if total >= tp:
+        heads, first, writes = total // tp, rank * (total // tp), True
+    else:  # ranks outnumber heads: several hold the same one, and the first of them stores it
+        heads, first, writes = 1, rank * total // tp, rank % (tp // total) == 0
+    if spec.num_kv_heads != heads:
+        raise Unsupported(
+            f"a rank has {spec.num_kv_heads} KV heads of {total} over {tp} ranks, not {heads}"
+        )
+    return first, heads, total, writes
+
+
+def _backend(config: VllmConfig, names: list[str]) -> tuple[str, str]:
+    """The attention backend's name, and the instruction set it tiles for, as the layers say."""
+    layers = get_layers_from_vllm_config(config, AttentionLayerBase, names)
+    kinds = {
+        (layer.get_attn_backend().get_name(), str(getattr(layer, "isa", "")))
+        for layer in layers.values()
+    }
+    if len(kinds) != 1 or len(layers) != len(names):
+        raise Unsupported(f"the layers of one KV cache group have several backends: {kinds}")
+    return kinds.pop()
+
+
+def _fields(group: KVGroup) -> dict[str, Any]:
+    return {name: getattr(group, name) for name in KVGroup.__slots__}
+
+
+def _refuse(name: str, value: int, right: int) -> None:
+    if value != right:
+        raise Unsupported(f"{name} {value} is not supported; {right} is")

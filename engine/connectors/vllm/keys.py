@@ -1,0 +1,33 @@
+"""Which content beside its tokens decides a request's KV, and which requests are left out.
+
+A request that is left out is neither matched nor published: vLLM serves it as without a connector.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blake3 import blake3
+
+
+def left_out(request: Any) -> str:
+    """Why a vLLM request is kept out of the pool, or nothing."""
+    if request.lora_request is not None:
+        return "LoRA"
+    if request.mm_features:
+        return "multimodal input"
+    if request.prompt_embeds is not None or request.prompt_token_ids is None:
+        return "prompt embeddings"
+    if request.resumable:
+        return "streaming input"
+    return ""
+
+
+def extra_of(request: Any) -> dict[int, bytes]:
+    """Digests of content by block, as `Client.chain` takes them.
+
+    A cache_salt goes into the first block, and from there into the hash of every block after it.
+    """
+    if not request.cache_salt:
+        return {}
+    return {0: blake3(b"cache_salt\0" + request.cache_salt.encode()).digest()}

@@ -1,0 +1,73 @@
+"""What a user may set in `kv_connector_extra_config`: one frozen dataclass, checked key by key.
+
+Everything else the connector needs it takes from vLLM's own resolved configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvstore.client import Locator  # its kernels load late: see connector.py
+
+REUSE = ("priced", "always")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The connector's settings. Raises ValueError naming the key, its value and what is right."""
+
+    node: str = "127.0.0.1:7410"  # HOST:PORT of a node, or the directory one runs in
+    block_tokens: int = 64  # tokens of a block: what is matched, stored and evicted as one
+    model: str = ""  # names the weights beside their revision; default: the architecture
+    revision: str = ""  # an immutable revision; default: vLLM's, else a digest of the weights
+    reuse: str = "priced"  # or "always": load every hit, whatever it costs
+    self_test: bool = True  # compare the first hits of a new pair of layouts, loading none
+    self_test_hits: int = 2  # how many of a pair's hits have to agree
+    audit_rate: float = 0.005  # share of hits that are recomputed and compared
+    audit_seed: int = 0
+    deadline_ms: int = 1_000  # for one call to the node
+    lookup_ms: int = 20  # how long scheduling may wait for a node's answer to one request
+    stall_ms: int = 10_000  # a followed prefill that gives nothing new for so long has failed
+    loads_max: int = 4  # requests loaded at once; more wait their turn
+
+    def __post_init__(self) -> None:
+        _within("block_tokens", self.block_tokens, 1, 65_536)
+        _within("self_test_hits", self.self_test_hits, 1, 1_000)
+        _within("audit_rate", self.audit_rate, 0.0, 1.0)
+        _within("deadline_ms", self.deadline_ms, 1, 60_000)
+        _within("lookup_ms", self.lookup_ms, 0, 1_000)
+        _within("stall_ms", self.stall_ms, 1, 600_000)
+        _within("loads_max", self.loads_max, 1, 64)
+        if self.reuse not in REUSE:
+            raise ValueError(f"reuse is {self.reuse!r}; it may be {' or '.join(REUSE)}")
+
+    @classmethod
+    def of(cls, extra: Mapping[str, Any]) -> Settings:
+        known = {field.name: field for field in fields(cls)}
+        for key, value in extra.items():
+            if key not in known:
+                raise ValueError(
+                    f"kv_connector_extra_config.{key} is unknown; known are {', '.join(known)}"
+                )
+            kind = type(known[key].default)
+            fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
+            if not fits or (isinstance(value, bool) and kind is not bool):
+                raise ValueError(
+                    f"kv_connector_extra_config.{key} is {value!r}; {kind.__name__} is wanted"
+                )
+        return cls(**extra)
+
+    @property
+    def locator(self) -> Locator:
+        from kvstore.client import FixedAddress, FromMetadata
+
+        return FixedAddress(self.node) if ":" in self.node else FromMetadata(Path(self.node))
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"kv_connector_extra_config.{name} is {value}; {low} to {high} is right")

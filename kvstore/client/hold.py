@@ -1,0 +1,60 @@
+"""Holding blocks where they are, so that they are still there when another process opens them.
+
+An engine's scheduler asks what is there and holds it; its workers open it a moment later, each by
+its own session. A hold ends by `release`, by its time, or with this client's session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+from kvstore.block import Chain, Miss
+from kvstore.client.connection import Connection
+from kvstore.client.opened import MISSES
+from kvstore.client.space import Space, calls
+from kvstore.errors import KVStoreError
+from kvstore.wire.v1 import kv_pb2 as pb
+
+
+class Hold:
+    """The leading blocks of a chain, pinned for `pin_ms` by the owner's clock.
+
+    `blocks` is how many there are, `miss` why there are no more.
+    """
+
+    def __init__(self, connection: Connection, space: Space, chain: Chain, pin_ms: int) -> None:
+        self._connection = connection
+        self._link = connection.link()
+        self._handles: list[bytes] = []
+        self.blocks = 0
+        self.miss: Miss | None = None
+        for some in calls(len(chain)):
+            request = pb.PinRequest(
+                session=self._link.session,
+                namespace=space.digest,
+                group=space.group,
+                hashes=chain.hashes[some],
+                pin_ms=pin_ms,
+            )
+            try:
+                reply = connection.call(lambda link: link.kv.Pin, request)
+            except KVStoreError:
+                self.release()
+                raise
+            misses = np.flatnonzero(np.array(reply.outcomes) != pb.HIT)
+            self._handles.extend(handle for handle in reply.handles if handle)
+            if len(misses):
+                self.blocks += int(misses[0])
+                self.miss = MISSES[reply.outcomes[int(misses[0])]]
+                break
+            self.blocks += len(reply.handles)
+
+    def release(self) -> None:
+        """Let the blocks go. Never raises: a hold ends with its time or the session anyway."""
+        held, self._handles = self._handles, []
+        for some in calls(len(held)):
+            request = pb.UnpinRequest(session=self._link.session, handles=held[some])
+            with contextlib.suppress(KVStoreError):
+                self._connection.call(lambda link: link.kv.Unpin, request)

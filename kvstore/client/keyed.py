@@ -1,0 +1,80 @@
+"""Blocks that an engine names by keys of its own: looked up, loaded and stored each by itself.
+
+Such keys are no chain to the node, so a hit behind a miss is a hit. Answers are one flag a block,
+in the order asked. What is reported as loaded was verified strip by strip, as in `Reader`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvstore.block import Blocks, Keyed
+from kvstore.client.connection import Connection
+from kvstore.client.memory import check_target
+from kvstore.client.opened import Opened
+from kvstore.client.space import Space, calls, starts_of
+from kvstore.client.writer import Writer
+from kvstore.errors import Invalid
+from kvstore.transfer.protocol import Mask, Memory
+from kvstore.wire.v1 import kv_pb2 as pb
+
+
+def exists_each(connection: Connection, space: Space, blocks: Blocks) -> Mask:
+    """Which blocks can be had now."""
+    found = np.zeros(len(blocks), dtype=bool)
+    for some in calls(len(blocks)):
+        request = pb.ExistsRequest(
+            namespace=space.digest, group=space.group, hashes=blocks.hashes[some]
+        )
+        reply = connection.call(lambda link: link.kv.Exists, request)
+        found[some] = np.array(reply.outcomes) == pb.HIT
+    return found
+
+
+def load_each(connection: Connection, space: Space, blocks: Keyed, memory: Memory) -> Mask:
+    """Load what can be had, block i to token `i * block_tokens` of `memory`, in one move.
+
+    Memory of a block that is not reported as loaded may have been written to.
+    """
+    loaded = np.zeros(len(blocks), dtype=bool)
+    if not len(blocks):
+        return loaded
+    space.blocks_from(blocks, 0)  # of this group's size
+    part, starts = space.layout.check(memory.fragment), starts_of(blocks)
+    memory.check(part, starts, np.array(blocks.tokens, dtype=np.int32))
+    check_target(memory)
+    opened = Opened(connection, space, blocks, (), 0)
+    damaged = np.zeros(opened.count, dtype=bool)
+    try:
+        good = opened.vouched()
+        rows, transport = np.flatnonzero(good), opened.link.transport
+        if len(rows):
+            slots, places = opened.slots.pick(rows), starts[opened.rows[rows]]
+            good[rows] = transport.load(space.layout, slots, memory, places, part)
+        # After the copies: what changed hands meanwhile was not this block, or is not any more.
+        current = transport.current(opened.slots)
+        damaged = current & ~good
+        loaded[opened.rows[current & good]] = True
+    finally:
+        opened.close(damaged)
+    return loaded
+
+
+def store_all(connection: Connection, space: Space, blocks: Keyed, memory: Memory) -> None:
+    """Store and seal what is not there yet: all of it, or the call raises."""
+    if not len(blocks):
+        return
+    if not memory.fragment.covers(space.layout.whole):
+        raise Invalid(f"the memory holds {memory.fragment}; whole blocks are stored from it")
+    with Writer(connection, space, blocks, 0, None, "", False) as writer:
+        writer.put(memory)
+        writer.seal()  # 'SEALED', or 'EXISTED' where another writer was first
+
+
+def only_chain(blocks: Blocks) -> None:
+    """Raise `Invalid` for blocks of which there is no leading part."""
+    if blocks.alone:
+        raise Invalid(
+            "these blocks stand alone: use exists_each, load_each, store_each  "
+            "# incorrect: client.get(client.keyed(keys), memory)"
+        )

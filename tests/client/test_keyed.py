@@ -1,0 +1,220 @@
+"""Blocks under an engine's own keys: each is had or missed by itself, whatever became of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvstore.client import Client, Keyed
+from kvstore.client import space as space_module
+from kvstore.errors import Invalid
+from tests.client.conftest import Node
+from tests.client.kv import Cache, spec_of, truth_of
+
+BLOCKS, SIZE = 6, 8
+TOKENS = BLOCKS * SIZE
+Clients = Callable[..., Client]
+
+
+class Stored:
+    """Six blocks of known bytes under six keys, and a place to load them to."""
+
+    def __init__(self, client: Client, name: str = "page", pages: int = 16) -> None:
+        self.client, self.spec = client, client.space.spec
+        self.truth = truth_of(self.spec, TOKENS, 1)
+        self.blocks = client.keyed([f"{name}-{i}" for i in range(BLOCKS)])
+        self.source = Cache(self.spec, TOKENS, page_tokens=pages)
+        self.source.fill(self.truth)
+        assert client.store_each(self.blocks, self.source.memory(client)) == [True] * BLOCKS
+
+    def only(self, *rows: int) -> Keyed:
+        return Keyed(tuple(self.blocks.hashes[row] for row in rows), SIZE)
+
+    def loaded(self, **layout: Any) -> list[bool]:
+        """Load all; what is said to be loaded is compared with the truth, byte for byte."""
+        target = Cache(self.spec, TOKENS, **{"axes": "kpthd", "seed": 3, **layout})
+        found = self.client.load_each(self.blocks, target.memory(self.client))
+        for row, there in enumerate(found):
+            first, last = row * SIZE, (row + 1) * SIZE
+            assert not there or target.holds(self.truth, first, last)
+        if found == [True] * BLOCKS:
+            assert target.untouched(0, TOKENS)
+        return found
+
+
+@pytest.fixture
+def stored(own_node: Node) -> Any:
+    with Client.at(own_node.directory, spec_of("keyed"), deadline_seconds=20.0) as client:
+        yield Stored(client)
+
+
+def said(*rows: int) -> list[bool]:
+    return [row in rows for row in range(BLOCKS)]
+
+
+@pytest.mark.parametrize("axes", ["phtkd", "kpthd", "thkd", "kthd"])
+def test_blocks_come_back_by_their_keys_in_any_layout(client_of: Clients, axes: str) -> None:
+    stored = Stored(client_of(spec_of(f"keyed-{axes}")), pages=SIZE)
+    assert stored.loaded(axes=axes, page_tokens=5) == [True] * BLOCKS
+    assert stored.client.exists_each(stored.blocks) == [True] * BLOCKS
+    assert (
+        stored.client.store_each(stored.blocks, stored.source.memory(stored.client))
+        == [True] * BLOCKS
+    ), "what exists already is stored"
+
+
+def test_a_hit_behind_a_miss_is_a_hit(stored: Stored) -> None:
+    client = stored.client
+    assert client.remove(stored.only(0, 3)) == 2
+    assert client.exists_each(stored.blocks) == said(1, 2, 4, 5)
+    assert stored.loaded() == said(1, 2, 4, 5)
+
+
+def test_no_block_is_another_s_parent(stored: Stored) -> None:
+    client = stored.client
+    client.remove(stored.only(2))
+    assert client.store_each(stored.only(2), stored.source.memory(client)) == [True]
+    back = Cache(stored.spec, TOKENS)
+    assert client.load_each(stored.only(2), back.memory(client)) == [True]
+    assert back.holds(stored.truth, 0, SIZE), "it was stored anew, from the start of the memory"
+
+
+def test_all_hits_are_loaded_in_one_move(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport: Any = stored.client.connection.link().transport
+    load, moves = transport.load, []
+
+    def counted(layout: Any, slots: Any, *rest: Any) -> Any:
+        moves.append(len(slots))
+        return load(layout, slots, *rest)
+
+    monkeypatch.setattr(transport, "load", counted)
+    stored.client.remove(stored.only(1))
+    assert stored.loaded() == said(0, 2, 3, 4, 5)
+    assert moves == [5]
+
+
+@pytest.mark.parametrize("where", ["bytes", "strip table"])
+def test_a_damaged_block_is_a_miss_alone_and_its_owner_is_told(
+    stored: Stored, stats_of: Callable[[Client], Any], where: str
+) -> None:
+    client, layout = stored.client, stored.client.space.layout
+    client.remove(stored.only(3))
+    with client.writer(stored.only(3)) as writer:
+        writer.put(stored.source.memory(client))
+        writer.seal()
+        at = writer._slots.offsets[0] + (layout.head_bytes if where == "bytes" else 256)
+    transport: Any = client.connection.link().transport
+    transport._writing.bytes[at] ^= 0x10
+    assert client.exists_each(stored.blocks) == [True] * BLOCKS, "nobody has looked"
+    assert stored.loaded() == said(0, 1, 2, 4, 5)
+    assert stats_of(client).counters["damaged_blocks"] == 1
+    assert client.exists_each(stored.blocks) == said(0, 1, 2, 4, 5)
+    assert stored.loaded() == said(0, 1, 2, 4, 5)
+    assert stats_of(client).counters["damaged_blocks"] == 1
+
+
+def test_a_block_whose_slot_changed_hands_is_not_loaded_and_not_called_damaged(
+    stored: Stored, stats_of: Callable[[Client], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport: Any = stored.client.connection.link().transport
+    monkeypatch.setattr(transport, "current", lambda slots: np.arange(len(slots)) != 4)
+    assert stored.loaded() == said(0, 1, 2, 3, 5)
+    assert stats_of(stored.client).counters["damaged_blocks"] == 0
+
+
+def test_pins_are_let_go(
+    stored: Stored, stats_of: Callable[[Client], Any], eventually: Callable[..., Any]
+) -> None:
+    stored.client.remove(stored.only(0))
+    stored.loaded()
+    eventually(lambda: stats_of(stored.client).pins == 0)
+
+
+def test_a_node_that_is_gone_is_a_miss_and_raises_nothing(
+    own_node: Node, stored: Stored, eventually: Callable[..., Any]
+) -> None:
+    own_node.kill()
+    client, nothing = stored.client, [False] * BLOCKS
+    assert client.exists_each(stored.blocks) == nothing
+    assert stored.loaded() == nothing
+    assert client.store_each(stored.blocks, stored.source.memory(client)) == nothing
+    own_node.start()
+    memory = stored.source.memory(client)
+    eventually(lambda: client.store_each(stored.blocks, memory) == [True] * BLOCKS)
+    assert stored.loaded() == [True] * BLOCKS
+
+
+def test_a_full_pool_says_what_was_there_already(stored: Stored) -> None:
+    client = stored.client
+    names = [f"page-{i}" for i in range(3)] + [f"new-{i}" for i in range(8_000)]
+    spec, many = stored.spec, client.keyed(names)
+    ours = Cache(spec, len(many) * SIZE)
+    assert client.store_each(many, ours.memory(client)) == [True] * 3 + [False] * 8_000
+
+
+def test_two_groups_of_keys_and_two_namespaces_do_not_see_each_other(client_of: Clients) -> None:
+    one, other = client_of(spec_of("keyed-one")), client_of(spec_of("keyed-two"))
+    Stored(one)
+    assert other.exists_each(other.keyed([f"page-{i}" for i in range(BLOCKS)])) == said()
+    assert one.match(one.chain(range(TOKENS))).blocks == 0
+
+
+def test_nothing_asked_is_nothing_answered(client_of: Clients) -> None:
+    client = client_of(spec_of("keyed-none"))
+    memory = Cache(client.space.spec, TOKENS).memory(client)
+    none = client.keyed([])
+    assert client.exists_each(none) == client.load_each(none, memory) == []
+    assert client.store_each(none, memory) == []
+    assert client.remove(none) == 0
+
+
+@pytest.mark.parametrize("most", [1, 4, 6])
+def test_more_keys_than_a_call_carries_go_in_several(
+    client_of: Clients, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(space_module, "RPC_KEYS_MAX", most)
+    stored = Stored(client_of(spec_of(f"keyed-seams-{most}")))
+    assert stored.loaded() == [True] * BLOCKS
+    stored.client.remove(stored.only(1, 4))
+    assert stored.loaded() == stored.client.exists_each(stored.blocks) == said(0, 2, 3, 5)
+
+
+def test_calls_that_want_a_chain_refuse_blocks_that_stand_alone(client_of: Clients) -> None:
+    client = client_of(spec_of("keyed-refused"))
+    blocks = client.keyed(["a"])
+    memory = Cache(client.space.spec, TOKENS).memory(client)
+    calls: list[Callable[[], Any]] = [
+        lambda: client.match(blocks),  # type: ignore[arg-type]
+        lambda: client.get(blocks, memory),  # type: ignore[arg-type]
+        lambda: client.reader(blocks, memory),  # type: ignore[arg-type]
+        lambda: client.pin(blocks),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises(Invalid, match="stand alone: use exists_each, load_each, store_each"):
+            call()
+
+
+def test_some_heads_can_be_loaded_and_only_whole_blocks_stored(stored: Stored) -> None:
+    client = stored.client
+    part = Cache(stored.spec, TOKENS, heads=(1, 2))
+    assert client.load_each(stored.blocks, part.memory(client)) == [True] * BLOCKS
+    assert part.holds(stored.truth)
+    with pytest.raises(Invalid, match=r"heads 1\.\.2; whole blocks are stored from it"):
+        client.store_each(stored.blocks, part.memory(client))
+
+
+def test_memory_that_may_not_be_written_is_not_loaded_into(stored: Stored) -> None:
+    target = Cache(stored.spec, TOKENS)
+    for tensor in target.tensors:
+        tensor.flags.writeable = False
+    with pytest.raises(Invalid, match="read-only"):
+        stored.client.load_each(stored.blocks, target.memory(stored.client))
+
+
+def test_blocks_of_another_size_are_refused(stored: Stored) -> None:
+    memory = stored.source.memory(stored.client)
+    with pytest.raises(Invalid, match="blocks of 4 tokens, this group 8"):
+        stored.client.load_each(Keyed(stored.blocks.hashes, 4), memory)
