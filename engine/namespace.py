@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from blake3 import blake3
-
+from kvstore.client import weights_digest
 from kvstore.spec import KVGroup, KVSpec
 
 from .config import ModelConfig
@@ -32,13 +31,3 @@ def spec_of(folder: str | Path, block_tokens: int = 64) -> KVSpec:
         groups=(group,),
         rope=asdict(config.rope),
     )
-
-
-def weights_digest(folder: str | Path) -> str:
-    """Hex digest over config.json and every safetensors file, by name."""
-    whole = blake3()
-    for path in [*sorted(Path(folder).glob("*.safetensors")), Path(folder) / "config.json"]:
-        part = blake3(max_threads=blake3.AUTO)
-        part.update_mmap(path)
-        whole.update(path.name.encode() + b"\0" + part.digest())
-    return whole.hexdigest()

@@ -37,6 +37,7 @@ class Miss(enum.StrEnum):
     EVICTED = "evicted"  # held once, made room for another
     REMOVED = "removed"  # a caller took it away
     DAMAGED = "damaged"  # its bytes no longer had their hash
+    QUARANTINED = "quarantined"  # an engine's audit found wrong KV in its namespace
     UNREACHABLE = "unreachable"  # the node did not answer in time
 
 

@@ -95,6 +95,10 @@ class Unauthenticated(Denied):
     """No identity where one is required."""
 
 
+class Quarantined(Denied):
+    """The namespace gave wrong KV: nobody reads or writes it until an operator releases it."""
+
+
 class WrongTenant(Denied):
     """The block belongs to another tenant."""
 

@@ -36,6 +36,7 @@ SPECS_BYTES_MAX = 1 * MiB  # of all namespaces a node knows, as text: Stats answ
 PIN_MS_DEFAULT = 30_000
 PIN_MS_MAX = 600_000
 HAND_OFF_MS_MAX = 600_000  # a hand-off handle older than this opens nothing
+PARTNERS_SECONDS = 10.0  # a sealed fragment waits so long for the rest of its block
 LEASE_MS_DEFAULT = 2_000  # a node whose lease is gone is suspect after this
 
 assert RPC_KEYS_MAX * HASH_BYTES < RPC_MESSAGE_BYTES_MAX

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 
 NAMES = {
-    "query_tokens": "tokens asked for by Match",
-    "hit_tokens": "tokens Match found",
+    "query_tokens": "tokens asked for by Match, or that an engine says it looked for",
+    "hit_tokens": "of those, tokens found, or loaded as the engine says",
     "match_miss": "Match calls that ended before the last block, by .reason",
     "open_hit_blocks": "blocks opened for reading",
     "open_miss_blocks": "blocks that could not be opened, by .reason",
@@ -23,6 +23,7 @@ NAMES = {
     "put_bytes": "payload bytes received by Put and Write",
     "get_bytes": "payload bytes sent by Get and Read",
     "opened_bytes": "payload bytes opened for transfer through shared memory",
+    "quarantines": "namespaces in which an engine found wrong KV",
     "expired_pins": "pins that ended by the node's clock",
     "overloaded": "calls refused because open and pinned blocks filled the pool",
     "sessions": "sessions begun",

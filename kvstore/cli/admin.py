@@ -38,6 +38,16 @@ def add(commands: Commands) -> None:
     add_node(drain)
     drain.set_defaults(run=run_drain)
 
+    release = command(
+        commands,
+        "release",
+        "end the quarantine of a namespace in which wrong KV was found; its blocks are dropped",
+        "moonpool release 4fb1e6b33f1f",
+    )
+    add_node(release)
+    release.add_argument("namespace", help="as `moonpool stat` names it; leading digits do")
+    release.set_defaults(run=run_release)
+
 
 def _stub(args: argparse.Namespace) -> tuple[Any, str]:
     address = locator(args).find()
@@ -73,6 +83,7 @@ def run_stat(args: argparse.Namespace) -> int:
                 "blocks": one.blocks,
                 "block_bytes": one.block_bytes,
                 "spec": json.loads(one.spec),
+                "quarantined": one.quarantined,
             }
             for one in reply.namespaces
         ],
@@ -89,6 +100,8 @@ def run_stat(args: argparse.Namespace) -> int:
     for one in reply.namespaces:
         name = one.namespace.hex()[:12]
         print(f"  {name}  {one.model}: {one.blocks} blocks of {_size(one.block_bytes)}")
+        if one.quarantined:
+            print(f"    in quarantine, so neither read nor written: {one.quarantined}")
     print("since its start:")
     for name, value in sorted(reply.counters.items()):
         if value:
@@ -116,6 +129,12 @@ def run_ls(args: argparse.Namespace) -> int:
             else:
                 state = "" if one.listed else "  unlisted"
                 print(f"{one.block}  after {one.parent or '-':<12}  {one.tokens:>5} tokens{state}")
+    return 0
+
+
+def run_release(args: argparse.Namespace) -> int:
+    reply = _ask(args, "Release", pb.ReleaseRequest(namespace=args.namespace))
+    print(f"released {reply.namespace.hex()[:12]}; {reply.dropped_blocks} blocks dropped")
     return 0
 
 

@@ -14,6 +14,7 @@ from kvstore.client.hold import Hold
 from kvstore.client.memory import DENSE, PAGED
 from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
+from kvstore.client.weights import weights_digest
 from kvstore.client.writer import Writer
 from kvstore.errors import KVStoreError
 from kvstore.layout import Fragment
@@ -44,4 +45,5 @@ __all__ = [
     "Writer",
     "chain",
     "foreign",
+    "weights_digest",
 ]

@@ -84,6 +84,11 @@ class Client:
             raise
         return client
 
+    @property
+    def reachable(self) -> bool:
+        """Whether the node answered last: a miss while it does is one of its own."""
+        return self.connection.alive
+
     def register(self) -> None:
         """Make the namespace known. Idempotent; a node that has forgotten it is told again."""
         request = pb.RegisterRequest(spec=self.space.spec.canonical(), namespace=self.space.digest)
@@ -155,13 +160,16 @@ class Client:
         fragment: Fragment | None = None,
         writer_group: str = "",
         hand_off: bool = False,
+        origin: int = 0,
     ) -> Writer:
-        """Reserve blocks `first` on for writing. Raises `Overloaded` when nothing can make room."""
+        """Reserve blocks `first` on for writing. Raises `Overloaded` when nothing can make room.
+
+        `origin` tells readers what computed the bytes, where the caller has a number for that.
+        """
 
         def reserve() -> Writer:
-            return Writer(
-                self.connection, self.space, blocks, first, fragment, writer_group, hand_off
-            )
+            where = (self.connection, self.space, blocks, first, fragment)
+            return Writer(*where, writer_group, hand_off, origin)
 
         return self._again(reserve)
 
@@ -174,15 +182,19 @@ class Client:
         hand_offs: Sequence[bytes] = (),
         fragment: Fragment | None = None,
         pin_ms: int = 0,
+        writer_group: str = "",
     ) -> Reader:
-        """Open blocks `first` on for loading into `memory`, following writers by `hand_offs`."""
+        """Open blocks `first` on for loading into `memory`.
+
+        Blocks that are still being written are followed by their `hand_offs`, or by the name of
+        their `writer_group` where the two sides have agreed on one.
+        """
         each.only_chain(blocks)
         found = tuple(hand_offs)
 
         def follow() -> Reader:
-            return Reader(
-                self.connection, self.space, blocks, memory, first, found, fragment, pin_ms
-            )
+            where = (self.connection, self.space, blocks, memory, first, found, fragment)
+            return Reader(*where, pin_ms, writer_group)
 
         return self._again(follow)
 
@@ -231,6 +243,11 @@ class Client:
         except (Rejected, Lapsed):
             return [False] * len(blocks)
         return [True] * len(blocks)
+
+    def quarantine(self, reason: str) -> None:
+        """Say that KV of this namespace is wrong: nobody uses it until an operator releases it."""
+        request = pb.QuarantineRequest(namespace=self.space.digest, reason=reason)
+        self._call(lambda link: link.kv.Quarantine, request)
 
     def hold(self, blocks: Chain, *, pin_ms: int = 0) -> Hold:
         """Keep the leading blocks that are there from going, for another process to open."""

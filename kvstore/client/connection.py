@@ -88,6 +88,12 @@ class Connection:
         self._pause = PAUSE_SECONDS_MIN
         self._closed = False
 
+    @property
+    def alive(self) -> bool:
+        """Whether there is a session now. Asks nobody."""
+        link = self._link
+        return link is not None and link.alive
+
     def link(self) -> Link:
         """The live session, begun anew if the last one ended. Raises `Unavailable` fast."""
         with self._lock:

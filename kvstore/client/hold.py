@@ -29,6 +29,7 @@ class Hold:
         self._link = connection.link()
         self._handles: list[bytes] = []
         self.blocks = 0
+        self.origins: tuple[int, ...] = ()  # what computed each, as its writer said; 0: nobody did
         self.miss: Miss | None = None
         for some in calls(len(chain)):
             request = pb.PinRequest(
@@ -43,18 +44,25 @@ class Hold:
             except KVStoreError:
                 self.release()
                 raise
+            self.origins += tuple(reply.origins)
             misses = np.flatnonzero(np.array(reply.outcomes) != pb.HIT)
             self._handles.extend(handle for handle in reply.handles if handle)
             if len(misses):
                 self.blocks += int(misses[0])
                 self.miss = MISSES[reply.outcomes[int(misses[0])]]
+                self.origins = self.origins[: self.blocks]
                 break
             self.blocks += len(reply.handles)
 
-    def release(self) -> None:
-        """Let the blocks go. Never raises: a hold ends with its time or the session anyway."""
+    def release(self, query_tokens: int = 0, hit_tokens: int = 0) -> None:
+        """Let the blocks go, and say what was looked for and loaded, for the node's counters.
+
+        Never raises: a hold ends with its time or the session anyway.
+        """
         held, self._handles = self._handles, []
-        for some in calls(len(held)):
+        for some in calls(max(len(held), min(query_tokens, 1))):
             request = pb.UnpinRequest(session=self._link.session, handles=held[some])
+            if some.start == 0:
+                request.query_tokens, request.hit_tokens = query_tokens, hit_tokens
             with contextlib.suppress(KVStoreError):
                 self._connection.call(lambda link: link.kv.Unpin, request)

@@ -26,6 +26,7 @@ MISSES = {
     pb.EVICTED: Miss.EVICTED,
     pb.REMOVED: Miss.REMOVED,
     pb.DAMAGED: Miss.DAMAGED,
+    pb.QUARANTINED: Miss.QUARANTINED,
 }
 
 
@@ -39,6 +40,7 @@ class Opened:
         chain: Blocks,
         hand_offs: Sequence[bytes],
         pin_ms: int,
+        writer_group: str = "",
     ) -> None:
         self._space = space
         self._connection = connection
@@ -57,6 +59,7 @@ class Opened:
                     hashes=chain.hashes[some],
                     hand_offs=hand_offs[some],
                     pin_ms=pin_ms,
+                    writer_group=writer_group,
                 )
                 part = connection.call(lambda link: link.kv.Open, request)
                 self._handles.extend(part.handles)

@@ -38,6 +38,7 @@ class Reader:
         hand_offs: tuple[bytes, ...] = (),
         fragment: Fragment | None = None,
         pin_ms: int = 0,
+        writer_group: str = "",
     ) -> None:
         blocks = space.blocks_from(chain, first)
         self._space, self._memory = space, memory
@@ -45,7 +46,7 @@ class Reader:
         starts = starts_of(blocks, first)
         memory.check(self._fragment, starts, np.array(blocks.tokens, dtype=np.int32))
         check_target(memory)
-        self._opened = Opened(connection, space, blocks, hand_offs, pin_ms)
+        self._opened = Opened(connection, space, blocks, hand_offs, pin_ms, writer_group)
         self._starts = starts[: self._opened.count]
         self._tokens = blocks.tokens
         good = self._opened.vouched()

@@ -44,6 +44,7 @@ class Writer:
         fragment: Fragment | None,
         writer_group: str,
         hand_off: bool,
+        origin: int = 0,
     ) -> None:
         self._connection, self._space = connection, space
         blocks = space.blocks_from(chain, first)
@@ -63,6 +64,7 @@ class Writer:
                     writer_group=writer_group,
                     fragment=_on_wire(self.fragment),
                     hand_off=hand_off,
+                    origin=origin,
                     alone=blocks.alone,
                 )
                 reply.MergeFrom(connection.call(lambda link: link.kv.Reserve, request))

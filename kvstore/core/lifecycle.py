@@ -45,6 +45,7 @@ class Slot:
     parent: bytes = b""  # stored key of the block before; empty for the first
     tenant: str = ""
     tokens: int = 0
+    origin: int = 0  # what computed the bytes, as its writer says; 0 where it does not
     root: bytes = b""
     pins: int = 0
     windows: int = 0  # windows whose process may still write

@@ -8,6 +8,8 @@ the slot at once, but its memory is held until every member has let go.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kvstore.core.lifecycle import Slot, State
@@ -39,6 +41,7 @@ class Windows:
         self._windows: dict[int, Window] = {}
         self._of_group: dict[GroupKey, list[Window]] = {}  # only blocks that can become whole
         self._of_session: dict[int, set[int]] = {}
+        self._waiting: deque[tuple[float, int]] = deque()  # sealed before their partners, by time
         self._next = 1
 
     def __len__(self) -> int:
@@ -82,10 +85,11 @@ class Windows:
         slot.windows += 1
         return window
 
-    def seal(self, window: Window) -> bool:
+    def seal(self, window: Window, now: float) -> bool:
         """The member has written its fragment and writes no more. True when the block is whole.
 
-        Until then the window stays, so that the block is given up if the member's session ends.
+        Until then the window stays, so that the block is given up if the member's session ends, or
+        if its partners never come.
         """
         assert not window.sealed, "sealed twice"
         window.sealed = True
@@ -93,6 +97,7 @@ class Windows:
         members = self._of_group[window.group]
         done = sum(w.fragment.layers * w.fragment.heads for w in members if w.sealed)
         if done < window.layout.strips:
+            self._waiting.append((now, window.serial))
             return False
         del self._of_group[window.group]
         for member in members:
@@ -113,6 +118,13 @@ class Windows:
         assert not window.sealed and self.slot_of(window.group) is not window.slot
         window.slot.windows -= 1
         self._forget(window)
+
+    def overdue(self, before: float) -> Iterator[Window]:
+        """Members that sealed by then and still wait for partners; the caller gives each up."""
+        while self._waiting and self._waiting[0][0] <= before:
+            window = self._windows.get(self._waiting.popleft()[1])
+            if window is not None:
+                yield window
 
     def of_session(self, session: int) -> list[Window]:
         return [self._windows[serial] for serial in self._of_session.get(session, ())]

@@ -49,6 +49,7 @@ class Heads:
             owner[0],
             owner[1],
             slot.tokens,
+            slot.origin,
         )
         table = at + TABLE_OFFSET
         self._view[table : table + 8 * layout.strips] = bytes(8 * layout.strips)
@@ -89,8 +90,8 @@ class Heads:
         """What stands in memory is what the node believes of a slot in use."""
         head = HEAD.unpack_from(self._view, slot.offset)
         root = slot.root or bytes(ROOT_BYTES)
-        believed = (slot.generation, slot.state, root, slot.key, *slot.owner, slot.tokens)
-        assert head == (SLOT_MAGIC, *believed), f"the head of slot {slot.number} differs"
+        known = (slot.generation, slot.state, root, slot.key, *slot.owner, slot.tokens, slot.origin)
+        assert head == (SLOT_MAGIC, *known), f"the head of slot {slot.number} differs"
 
     def _table(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> npt.NDArray[np.uint64]:
         """(layers, heads) of the fragment: its entries of the strip table, as they stand now."""

@@ -115,6 +115,22 @@ class NamespaceRecord(_Record):
 
 
 @dataclass(frozen=True)
+class QuarantineRecord(_Record):
+    """A namespace whose KV was found wrong; while the record stands nobody uses its blocks."""
+
+    prefix = "quarantine/"
+    digest: str  # lower-case hex
+    reason: str
+
+    def __post_init__(self) -> None:
+        _need("digest", _is_hex(self.digest), "lower-case hex of whole bytes")
+        _need("reason", _is_text(self.reason), "printable text")
+
+    def key(self) -> str:
+        return self.prefix + self.digest
+
+
+@dataclass(frozen=True)
 class TenantRecord(_Record):
     """A tenant and the secret it signs with. Neither repr nor an error shows the secret."""
 

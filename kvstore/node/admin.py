@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 import psutil
 
+from kvstore.block import Miss
+from kvstore.errors import Invalid
 from kvstore.layout import SlotLayout
 from kvstore.node.namespaces import Namespaces
 from kvstore.node.sessions import Sessions
@@ -75,10 +77,31 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                     spec=spec.canonical(),
                     blocks=held.get(digest, 0),
                     block_bytes=SlotLayout.of(spec, 0).payload_bytes,
+                    quarantined=self._namespaces.quarantined.get(digest, ""),
                 )
                 for digest, spec in self._namespaces.known().items()
             ],
         )
+
+    @typed
+    async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
+        named = [
+            digest
+            for digest in self._namespaces.quarantined
+            if digest.hex().startswith(request.namespace)
+        ]
+        if len(named) != 1 or not request.namespace:
+            known = ", ".join(one.hex()[:SHORT_NAME] for one in self._namespaces.quarantined)
+            raise Invalid(
+                f"namespace {request.namespace!r} names {len(named)} namespaces; "
+                f"in quarantine are: {known or 'none'}"
+            )
+        blocks = self._store.blocks
+        wrong = [slot for slot in blocks.index if slot.owner[0] == named[0]]
+        for slot in wrong:
+            blocks.drop(slot, Miss.QUARANTINED)
+        await self._namespaces.release(named[0])
+        return pb.ReleaseReply(namespace=named[0], dropped_blocks=len(wrong))
 
     @typed
     async def List(self, request: pb.ListRequest, context: Context) -> AsyncIterator[pb.ListReply]:

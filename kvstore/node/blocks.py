@@ -42,6 +42,7 @@ class Blocks:
         wanted: list[tuple[bytes, bytes, int]],
         tenant: str,
         spared: Collection[bytes] = (),
+        origin: int = 0,
     ) -> list[Slot]:
         """FILLING slots for (key, parent, tokens) triples: all of them, or `Overloaded`.
 
@@ -54,7 +55,7 @@ class Blocks:
             assert slot is not None, "room was made for every block"
             slot.move(State.FILLING)
             slot.key, slot.parent, slot.tokens, slot.tenant = key, parent, tokens, tenant
-            slot.root = b""
+            slot.root, slot.origin = b"", origin
             self.heads.fill(slot, layout)
             self.filling.setdefault(key, set()).add(slot)
             taken.append(slot)

@@ -72,9 +72,17 @@ class Node:
             loop.add_signal_handler(number, self.stop)
         metadata = open_metadata(os.fspath(config.directory / "metadata.db"))
         tenants = {DEFAULT_TENANT: await _secret(metadata, DEFAULT_TENANT)}
-        store = Store(self._blocks, Handles(self.epoch), SystemClock(), tenants, self._counters)
-        self._store = store
         namespaces = Namespaces(metadata)
+        await namespaces.load_quarantines()
+        store = Store(
+            self._blocks,
+            Handles(self.epoch),
+            SystemClock(),
+            tenants,
+            self._counters,
+            namespaces.quarantined,
+        )
+        self._store = store
         socket = DataSocket(
             config.shm_socket, self._arena.descriptor, self._arena.size, self._sessions, store
         )

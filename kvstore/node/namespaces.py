@@ -9,7 +9,7 @@ from kvstore.errors import Invalid, OutOfRange, Overloaded, SpecMismatch, Unknow
 from kvstore.layout import SlotLayout
 from kvstore.limits import HASH_BYTES, NAMESPACES_MAX, SPECS_BYTES_MAX
 from kvstore.metadata.protocol import Metadata
-from kvstore.metadata.records import NamespaceRecord
+from kvstore.metadata.records import NamespaceRecord, QuarantineRecord
 from kvstore.spec import KVSpec, difference
 
 
@@ -30,6 +30,7 @@ class Namespaces:
         self._specs: dict[bytes, KVSpec] = {}
         self._bytes = 0  # of those, as text
         self._places: dict[Owner, Place] = {}
+        self.quarantined: dict[bytes, str] = {}  # digest -> what was found wrong
 
     def known(self) -> dict[bytes, KVSpec]:
         return dict(self._specs)
@@ -52,6 +53,24 @@ class Namespaces:
             await self._metadata.put_if(record.key(), record.encode(), expected_revision=0)
             self._remember(spec)
         return digest
+
+    async def load_quarantines(self) -> None:
+        """What earlier runs, and other nodes, have found wrong."""
+        entries, _ = await self._metadata.list(QuarantineRecord.prefix)
+        for record in map(QuarantineRecord.parse, entries):
+            self.quarantined[bytes.fromhex(record.digest)] = record.reason
+
+    async def quarantine(self, digest: bytes, reason: str) -> None:
+        """Nobody uses the namespace from now on, over restarts too. The first reason stays."""
+        await self.place(digest, 0)  # it must be one that is known
+        record = QuarantineRecord(digest.hex(), reason or "no reason was given")
+        self.quarantined.setdefault(digest, record.reason)
+        await self._metadata.put_if(record.key(), record.encode(), expected_revision=0)
+
+    async def release(self, digest: bytes) -> bool:
+        """Undo `quarantine`; False if the namespace was not in quarantine."""
+        await self._metadata.delete(QuarantineRecord.prefix + digest.hex())
+        return self.quarantined.pop(digest, None) is not None
 
     async def place(self, digest: bytes, group: int) -> Place:
         """Where blocks of a group live; `UnknownNamespace` or `OutOfRange` if there is none."""

@@ -34,6 +34,7 @@ OUTCOME = {
     Miss.EVICTED: pb.EVICTED,
     Miss.REMOVED: pb.REMOVED,
     Miss.DAMAGED: pb.DAMAGED,
+    Miss.QUARANTINED: pb.QUARANTINED,
 }
 _SEALED = {
     "sealed": pb.SealReply.SEALED,
@@ -115,7 +116,9 @@ class KVService(kv_pb2_grpc.KVServicer):
         _check_name("writer_group", request.writer_group)
         chain = list(zip(hashes, parents, tokens, strict=True))
         fragment = fragment_of(request.fragment, place.layout)
-        reserved = self.store.reserve(session, place, chain, fragment, request.writer_group)
+        reserved = self.store.reserve(
+            session, place, chain, fragment, request.writer_group, request.origin
+        )
         reply = pb.ReserveReply()
         granted, existed = pb.ReserveReply.GRANTED, pb.ReserveReply.EXISTS
         reply.grants.extend([granted if one else existed for one in reserved])
@@ -145,7 +148,9 @@ class KVService(kv_pb2_grpc.KVServicer):
         hashes = hashes_of(request.hashes)
         if request.hand_offs and len(request.hand_offs) != len(hashes):
             raise Invalid(f"{len(request.hand_offs)} hand_offs for {len(hashes)} hashes")
-        opened = self.store.open(session, place, hashes, request.hand_offs, request.pin_ms)
+        opened = self.store.open(
+            session, place, hashes, request.hand_offs, request.pin_ms, request.writer_group
+        )
         reply = pb.OpenReply()
         for one in opened:
             if isinstance(one, Opened):
@@ -189,8 +194,14 @@ class KVService(kv_pb2_grpc.KVServicer):
         opened = self.store.open(session, place, hashes, (), request.pin_ms)
         reply = pb.PinReply()
         for one in opened:
-            reply.outcomes.append(pb.HIT if isinstance(one, Opened) else OUTCOME[one])
-            reply.handles.append(one.handle if isinstance(one, Opened) else b"")
+            if isinstance(one, Opened):
+                reply.outcomes.append(pb.HIT)
+                reply.handles.append(one.handle)
+                reply.origins.append(one.slot.origin)
+            else:
+                reply.outcomes.append(OUTCOME[one])
+                reply.handles.append(b"")
+                reply.origins.append(0)
         return reply
 
     @typed
@@ -202,8 +213,19 @@ class KVService(kv_pb2_grpc.KVServicer):
     @typed
     async def Unpin(self, request: pb.UnpinRequest, context: Context) -> pb.UnpinReply:
         session = self.session(request.session, context)
-        self.store.unpin(session, _counted(request.handles, "handles"))
+        if request.handles or not request.query_tokens:
+            self.store.unpin(session, _counted(request.handles, "handles"))
+        self.store.used(request.query_tokens, request.hit_tokens)
         return pb.UnpinReply()
+
+    @typed
+    async def Quarantine(
+        self, request: pb.QuarantineRequest, context: Context
+    ) -> pb.QuarantineReply:
+        _check_name("reason", request.reason)
+        await self.namespaces.quarantine(request.namespace, request.reason)
+        self.counters.add("quarantines")
+        return pb.QuarantineReply()
 
     def session(self, token: bytes, context: Context) -> NodeSession:
         """The caller's session. A token of another tenant's is as unknown as any."""

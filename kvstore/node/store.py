@@ -6,7 +6,7 @@ Time comes in through the clock the store was built with; only the owner's clock
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from kvstore.block import Miss, stored_key
@@ -19,9 +19,10 @@ from kvstore.errors import (
     Incomplete,
     Invalid,
     Overloaded,
+    Quarantined,
 )
 from kvstore.layout import Fragment
-from kvstore.limits import HOLDS_MAX, PIN_MS_DEFAULT, PIN_MS_MAX
+from kvstore.limits import HOLDS_MAX, PARTNERS_SECONDS, PIN_MS_DEFAULT, PIN_MS_MAX
 from kvstore.node.blocks import Blocks
 from kvstore.node.claims import Claims
 from kvstore.node.handles import Direction, Handles
@@ -60,11 +61,13 @@ class Store:
         clock: Clock,
         secrets: dict[str, bytes],
         counters: Counters,
+        quarantined: Container[bytes] = (),
     ) -> None:
         self.blocks = blocks
         self.pins = Pins()
         self.windows = Windows()
         self.draining = False
+        self.quarantined = quarantined  # namespaces that nobody reads or writes
         self.claims = Claims(handles, clock, self.windows, self.pins, blocks.slabs)
         self._clock = clock
         self._secrets = secrets
@@ -81,6 +84,8 @@ class Store:
         self, tenant: str, place: Place, hashes: Sequence[bytes], last_tokens: int = 0
     ) -> tuple[int, Miss | None]:
         """Leading blocks of a chain that can be had, and why the next one cannot."""
+        if place.owner[0] in self.quarantined:
+            return 0, Miss.QUARANTINED
         keys = self.keys(tenant, place, hashes)
         found = self.blocks.index.longest(keys)
         self.blocks.index.touch(keys[:found])
@@ -96,6 +101,8 @@ class Store:
         return found, why
 
     def exists(self, tenant: str, place: Place, hashes: Sequence[bytes]) -> list[Miss | None]:
+        if place.owner[0] in self.quarantined:
+            return [Miss.QUARANTINED] * len(hashes)
         found = [self.blocks.find(key) for key in self.keys(tenant, place, hashes)]
         return [one if isinstance(one, Miss) else None for one in found]
 
@@ -119,10 +126,13 @@ class Store:
         chain: Sequence[tuple[bytes, bytes, int]],
         fragment: Fragment,
         writer_group: str = "",
+        origin: int = 0,
     ) -> list[Reserved | None]:
         """Write windows on (hash, parent hash, tokens) blocks; None where one is sealed already."""
         if self.draining:
             raise Draining("this node is draining: write to another", _DRAIN_RETRY_MS)
+        if place.owner[0] in self.quarantined:
+            raise Quarantined("this namespace gave wrong KV: `moonpool stat` says what")
         place.layout.check(fragment)
         tenant = session.tenant
         if not writer_group:
@@ -156,7 +166,7 @@ class Store:
         # Not evicted for these: what the caller is told exists, and what stands before them.
         spared = {one for key, parent, _ in keyed for one in (key, parent)}
         spared -= {key for key, _, _ in wanted}
-        taken = self.blocks.fill(place.owner, place.layout, wanted, tenant, spared)
+        taken = self.blocks.fill(place.owner, place.layout, wanted, tenant, spared, origin)
         slots = joined | {slot.key: slot for slot in taken}
         reserved: list[Reserved | None] = []
         for key, _, _ in keyed:
@@ -202,9 +212,12 @@ class Store:
         hashes: Sequence[bytes],
         hand_offs: Sequence[bytes] = (),
         pin_ms: int = 0,
+        writer_group: str = "",
     ) -> list[Opened | Miss]:
-        """Pin blocks, by key or by the hand-off of a writer that may still be filling them."""
+        """Pin blocks, by key or by what is still being filled: by its hand-off or its group."""
         expires = self._clock.now() + _pin_seconds(pin_ms)
+        if place.owner[0] in self.quarantined:
+            return [Miss.QUARANTINED] * len(hashes)
         keys = self.keys(session.tenant, place, hashes)
         followed = [
             self.claims.handed_off(session, h, f"hand_offs[{i}]") if h else None
@@ -214,6 +227,11 @@ class Store:
             slot if slot is not None and slot.key == key else self.blocks.find(key)
             for slot, key in zip(followed, keys, strict=True)
         ]
+        if writer_group:
+            for i, key in enumerate(keys):
+                filling = self.windows.slot_of((session.tenant, writer_group, key))
+                if isinstance(found[i], Miss) and filling is not None:
+                    found[i] = filling
         hits = [one for one in found if isinstance(one, Slot)]
         _check_holds("pins", len(self.pins), len(hits))
         self.blocks.index.touch([slot.key for slot in hits])
@@ -247,6 +265,13 @@ class Store:
         for pin in [self.claims.pin(session, h, f"handles[{i}]") for i, h in enumerate(handles)]:
             self.pins.renew(pin, expires)
 
+    def used(self, query_tokens: int, hit_tokens: int) -> None:
+        """What an engine made of what it held: it asks often and uses once."""
+        if hit_tokens > query_tokens:
+            raise Invalid(f"hit_tokens {hit_tokens} of query_tokens {query_tokens}")
+        self._counters.add("query_tokens", query_tokens)
+        self._counters.add("hit_tokens", hit_tokens)
+
     def unpin(self, session: Session, handles: Sequence[bytes]) -> None:
         pins = [self.claims.pin(session, h, f"handles[{i}]") for i, h in enumerate(handles)]
         if len({p.serial for p in pins}) < len(pins):
@@ -257,10 +282,13 @@ class Store:
     # Time and ends
 
     def expire(self) -> None:
-        """End the pins whose time is over."""
-        for pin in self.pins.expired(self._clock.now()):
+        """End the pins whose time is over, and blocks whose other writers never came."""
+        now = self._clock.now()
+        for pin in self.pins.expired(now):
             self._unpin(pin)
             self._counters.add("expired_pins")
+        for window in self.windows.overdue(now - PARTNERS_SECONDS):
+            self._give_up(window)
 
     def end(self, session: Session) -> None:
         """The session's stream is over: its pins end; its windows too, if it cannot write."""
@@ -290,7 +318,7 @@ class Store:
                 assert self.windows.reserved(slot), "a filling slot that nobody will seal"
 
     def _seal(self, window: Window) -> str:
-        if not self.windows.seal(window):
+        if not self.windows.seal(window, self._clock.now()):
             return "waiting"
         sealed = self.blocks.seal(window.slot, window.layout)
         self.blocks.settle(window.slot)

@@ -63,7 +63,7 @@ def groups_behave_like_sets_of_strips(seed: int, steps: int = 1_500) -> None:
             live.setdefault(group, []).append(window)
         elif action < 0.85 and (unsealed := [w for w in members if not w.sealed]):
             window = dice.choice(unsealed)
-            done = windows.seal(window)
+            done = windows.seal(window, 0.0)
             covered = set().union(*(strips(w.fragment) for w in members if w.sealed))
             assert done == (len(covered) == LAYOUT.strips), "whole too soon or too late"
             if done:
@@ -105,9 +105,9 @@ def test_writer_groups_behave_like_sets_of_strips(seed: int) -> None:
 def test_the_last_member_to_seal_makes_the_block_whole() -> None:
     windows, slot = Windows(), filling()
     left, right = opened(windows, slot, LEFT), opened(windows, slot, RIGHT, session=2)
-    assert not windows.seal(left)
+    assert not windows.seal(left, 0.0)
     assert windows.get(left.serial) is left, "the block must go down with this member's session"
-    assert windows.seal(right)
+    assert windows.seal(right, 0.0)
     assert len(windows) == 0 and slot.windows == 0 and windows.slot_of(GROUP) is None
 
 
@@ -141,7 +141,7 @@ def test_one_member_dying_dooms_the_block_but_not_the_memory_of_the_others() -> 
 def test_a_member_that_sealed_its_part_does_not_hold_the_memory() -> None:
     windows, slot = Windows(), filling()
     left, right = opened(windows, slot, LEFT), opened(windows, slot, RIGHT, session=2)
-    windows.seal(left)
+    windows.seal(left, 0.0)
     assert slot.windows == 1
     windows.give_up(right)
     slot.move(State.DOOMED)
@@ -163,12 +163,12 @@ def test_a_group_may_begin_a_key_again_while_the_old_memory_is_still_held() -> N
     windows.give_up(stopped)  # its session's end comes late, and must not touch the new block
     assert windows.slot_of(GROUP) is second
     windows.close(stopped)
-    assert windows.seal(again) and not first.held
+    assert windows.seal(again, 0.0) and not first.held
     windows.check()
 
 
 def test_a_block_whole_too_soon_turns_the_suite_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    def eager(self: Windows, window: Window) -> bool:
+    def eager(self: Windows, window: Window, now: float) -> bool:
         window.sealed = True
         window.slot.windows -= 1
         for member in self._of_group.pop(window.group):

@@ -98,7 +98,8 @@ class Saves:
 
 def _present(part: Part, per_block: int) -> Part:
     """The blocks of a window group whose pages vLLM still has, with those pages alone."""
-    hashes, pages = [], []
+    hashes: list[bytes] = []
+    pages: list[int] = []
     for index, one in enumerate(part.hashes):
         first = (part.first + index) * per_block
         held = part.pages[first : first + per_block]

@@ -14,6 +14,20 @@ class DrainReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ReleaseRequest(_message.Message):
+    __slots__ = ("namespace",)
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    def __init__(self, namespace: _Optional[str] = ...) -> None: ...
+
+class ReleaseReply(_message.Message):
+    __slots__ = ("namespace", "dropped_blocks")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    namespace: bytes
+    dropped_blocks: int
+    def __init__(self, namespace: _Optional[bytes] = ..., dropped_blocks: _Optional[int] = ...) -> None: ...
+
 class StatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -60,18 +74,20 @@ class StatsReply(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., slabs: _Optional[int] = ..., slabs_empty: _Optional[int] = ..., blocks: _Optional[int] = ..., blocks_unlisted: _Optional[int] = ..., windows: _Optional[int] = ..., pins: _Optional[int] = ..., sessions: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceStats, _Mapping]]] = ...) -> None: ...
 
 class NamespaceStats(_message.Message):
-    __slots__ = ("namespace", "model", "spec", "blocks", "block_bytes")
+    __slots__ = ("namespace", "model", "spec", "blocks", "block_bytes", "quarantined")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     namespace: bytes
     model: str
     spec: str
     blocks: int
     block_bytes: int
-    def __init__(self, namespace: _Optional[bytes] = ..., model: _Optional[str] = ..., spec: _Optional[str] = ..., blocks: _Optional[int] = ..., block_bytes: _Optional[int] = ...) -> None: ...
+    quarantined: str
+    def __init__(self, namespace: _Optional[bytes] = ..., model: _Optional[str] = ..., spec: _Optional[str] = ..., blocks: _Optional[int] = ..., block_bytes: _Optional[int] = ..., quarantined: _Optional[str] = ...) -> None: ...
 
 class ListRequest(_message.Message):
     __slots__ = ("namespace", "limit")

@@ -49,6 +49,11 @@ class AdminStub(object):
                 request_serializer=moonpool_dot_v1_dot_admin__pb2.ListRequest.SerializeToString,
                 response_deserializer=moonpool_dot_v1_dot_admin__pb2.ListReply.FromString,
                 _registered_method=True)
+        self.Release = channel.unary_unary(
+                '/moonpool.v1.Admin/Release',
+                request_serializer=moonpool_dot_v1_dot_admin__pb2.ReleaseRequest.SerializeToString,
+                response_deserializer=moonpool_dot_v1_dot_admin__pb2.ReleaseReply.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -74,6 +79,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Release(self, request, context):
+        """End a namespace's quarantine. Its blocks are dropped first: what was wrong stays away.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -91,6 +103,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.List,
                     request_deserializer=moonpool_dot_v1_dot_admin__pb2.ListRequest.FromString,
                     response_serializer=moonpool_dot_v1_dot_admin__pb2.ListReply.SerializeToString,
+            ),
+            'Release': grpc.unary_unary_rpc_method_handler(
+                    servicer.Release,
+                    request_deserializer=moonpool_dot_v1_dot_admin__pb2.ReleaseRequest.FromString,
+                    response_serializer=moonpool_dot_v1_dot_admin__pb2.ReleaseReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -174,6 +191,33 @@ class Admin(object):
             '/moonpool.v1.Admin/List',
             moonpool_dot_v1_dot_admin__pb2.ListRequest.SerializeToString,
             moonpool_dot_v1_dot_admin__pb2.ListReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Release(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/moonpool.v1.Admin/Release',
+            moonpool_dot_v1_dot_admin__pb2.ReleaseRequest.SerializeToString,
+            moonpool_dot_v1_dot_admin__pb2.ReleaseReply.FromString,
             options,
             channel_credentials,
             insecure,

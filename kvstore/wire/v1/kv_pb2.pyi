@@ -16,6 +16,7 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EVICTED: _ClassVar[Outcome]
     REMOVED: _ClassVar[Outcome]
     DAMAGED: _ClassVar[Outcome]
+    QUARANTINED: _ClassVar[Outcome]
 HIT: Outcome
 ABSENT: Outcome
 UNSEALED: Outcome
@@ -23,6 +24,7 @@ UNLISTED: Outcome
 EVICTED: Outcome
 REMOVED: Outcome
 DAMAGED: Outcome
+QUARANTINED: Outcome
 
 class Fragment(_message.Message):
     __slots__ = ("layer_first", "layers", "head_first", "heads")
@@ -205,7 +207,7 @@ class GetReply(_message.Message):
     def __init__(self, block: _Optional[_Union[GetBlock, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("session", "namespace", "group", "parent", "hashes", "last_tokens", "writer_group", "fragment", "hand_off", "alone")
+    __slots__ = ("session", "namespace", "group", "parent", "hashes", "last_tokens", "writer_group", "fragment", "hand_off", "alone", "origin")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +218,7 @@ class ReserveRequest(_message.Message):
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     HAND_OFF_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     namespace: bytes
     group: int
@@ -226,7 +229,8 @@ class ReserveRequest(_message.Message):
     fragment: Fragment
     hand_off: bool
     alone: bool
-    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., parent: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., last_tokens: _Optional[int] = ..., writer_group: _Optional[str] = ..., fragment: _Optional[_Union[Fragment, _Mapping]] = ..., hand_off: bool = ..., alone: bool = ...) -> None: ...
+    origin: int
+    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., parent: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., last_tokens: _Optional[int] = ..., writer_group: _Optional[str] = ..., fragment: _Optional[_Union[Fragment, _Mapping]] = ..., hand_off: bool = ..., alone: bool = ..., origin: _Optional[int] = ...) -> None: ...
 
 class ReserveReply(_message.Message):
     __slots__ = ("grants", "slot_offsets", "generations", "handles", "hand_offs")
@@ -308,20 +312,22 @@ class AbortReply(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenRequest(_message.Message):
-    __slots__ = ("session", "namespace", "group", "hashes", "hand_offs", "pin_ms")
+    __slots__ = ("session", "namespace", "group", "hashes", "hand_offs", "pin_ms", "writer_group")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     HASHES_FIELD_NUMBER: _ClassVar[int]
     HAND_OFFS_FIELD_NUMBER: _ClassVar[int]
     PIN_MS_FIELD_NUMBER: _ClassVar[int]
+    WRITER_GROUP_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     namespace: bytes
     group: int
     hashes: _containers.RepeatedScalarFieldContainer[bytes]
     hand_offs: _containers.RepeatedScalarFieldContainer[bytes]
     pin_ms: int
-    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., hand_offs: _Optional[_Iterable[bytes]] = ..., pin_ms: _Optional[int] = ...) -> None: ...
+    writer_group: str
+    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., hand_offs: _Optional[_Iterable[bytes]] = ..., pin_ms: _Optional[int] = ..., writer_group: _Optional[str] = ...) -> None: ...
 
 class OpenReply(_message.Message):
     __slots__ = ("outcomes", "slot_offsets", "generations", "tokens", "roots", "handles")
@@ -386,12 +392,14 @@ class PinRequest(_message.Message):
     def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., pin_ms: _Optional[int] = ...) -> None: ...
 
 class PinReply(_message.Message):
-    __slots__ = ("outcomes", "handles")
+    __slots__ = ("outcomes", "handles", "origins")
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
+    ORIGINS_FIELD_NUMBER: _ClassVar[int]
     outcomes: _containers.RepeatedScalarFieldContainer[Outcome]
     handles: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, outcomes: _Optional[_Iterable[_Union[Outcome, str]]] = ..., handles: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    origins: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[Outcome, str]]] = ..., handles: _Optional[_Iterable[bytes]] = ..., origins: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("session", "handles", "pin_ms")
@@ -408,13 +416,29 @@ class RenewReply(_message.Message):
     def __init__(self) -> None: ...
 
 class UnpinRequest(_message.Message):
-    __slots__ = ("session", "handles")
+    __slots__ = ("session", "handles", "query_tokens", "hit_tokens")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
+    QUERY_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     handles: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, session: _Optional[bytes] = ..., handles: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    query_tokens: int
+    hit_tokens: int
+    def __init__(self, session: _Optional[bytes] = ..., handles: _Optional[_Iterable[bytes]] = ..., query_tokens: _Optional[int] = ..., hit_tokens: _Optional[int] = ...) -> None: ...
 
 class UnpinReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class QuarantineRequest(_message.Message):
+    __slots__ = ("namespace", "reason")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    namespace: bytes
+    reason: str
+    def __init__(self, namespace: _Optional[bytes] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class QuarantineReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

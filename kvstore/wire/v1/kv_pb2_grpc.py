@@ -119,6 +119,11 @@ class KVStub(object):
                 request_serializer=moonpool_dot_v1_dot_kv__pb2.UnpinRequest.SerializeToString,
                 response_deserializer=moonpool_dot_v1_dot_kv__pb2.UnpinReply.FromString,
                 _registered_method=True)
+        self.Quarantine = channel.unary_unary(
+                '/moonpool.v1.KV/Quarantine',
+                request_serializer=moonpool_dot_v1_dot_kv__pb2.QuarantineRequest.SerializeToString,
+                response_deserializer=moonpool_dot_v1_dot_kv__pb2.QuarantineReply.FromString,
+                _registered_method=True)
 
 
 class KVServicer(object):
@@ -237,6 +242,14 @@ class KVServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Quarantine(self, request, context):
+        """An engine recomputed KV and what is stored differs: from now on every block of the namespace
+        is a miss and none is taken, over restarts, until Admin.Release.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_KVServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -324,6 +337,11 @@ def add_KVServicer_to_server(servicer, server):
                     servicer.Unpin,
                     request_deserializer=moonpool_dot_v1_dot_kv__pb2.UnpinRequest.FromString,
                     response_serializer=moonpool_dot_v1_dot_kv__pb2.UnpinReply.SerializeToString,
+            ),
+            'Quarantine': grpc.unary_unary_rpc_method_handler(
+                    servicer.Quarantine,
+                    request_deserializer=moonpool_dot_v1_dot_kv__pb2.QuarantineRequest.FromString,
+                    response_serializer=moonpool_dot_v1_dot_kv__pb2.QuarantineReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -785,6 +803,33 @@ class KV(object):
             '/moonpool.v1.KV/Unpin',
             moonpool_dot_v1_dot_kv__pb2.UnpinRequest.SerializeToString,
             moonpool_dot_v1_dot_kv__pb2.UnpinReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Quarantine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/moonpool.v1.KV/Quarantine',
+            moonpool_dot_v1_dot_kv__pb2.QuarantineRequest.SerializeToString,
+            moonpool_dot_v1_dot_kv__pb2.QuarantineReply.FromString,
             options,
             channel_credentials,
             insecure,

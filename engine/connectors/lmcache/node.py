@@ -1,0 +1,134 @@
+"""One rank's calls to its node: verified loads, stores in pieces, holds; none of them ever raises.
+
+Whatever goes wrong is a miss, after at most a few deadlines. A change of the node's state is one
+line in LMCache's log, and so is each kind of chunk that is refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from lmcache.logging import init_logger
+from lmcache.v1.memory_management import MemoryObj
+
+from kvstore.client import Client, Hold, KVStoreError
+from kvstore.client.hold_each import hold_each
+
+from .chunks import memory_of
+from .facts import Facts
+from .settings import Settings
+
+log = init_logger(__name__)
+
+T = TypeVar("T")
+
+MOVE_BYTES = 64 << 20  # chunks move in pieces of about so much: a call holds no more slots open
+
+
+class Node:
+    """The pool as one rank of LMCache sees it. Safe to use from several threads."""
+
+    def __init__(self, facts: Facts, settings: Settings, rank: int) -> None:
+        self._where, self._pin_ms = settings.moonpool, settings.pin_ms
+        self._group = facts.spec.groups[0]
+        self._client = Client(
+            settings.locator,
+            facts.spec,
+            label=f"lmcache-{rank}",
+            deadline_seconds=settings.deadline_ms / 1e3,
+        )
+        self._piece = max(1, MOVE_BYTES // self._client.space.layout.payload_bytes)
+        self._lock = threading.Lock()
+        self._state = ""  # the last that was said of the node
+        self._told: set[str] = set()
+
+    def exists(self, names: Sequence[str]) -> list[bool]:
+        """Which chunks can be had now."""
+        nothing = [False] * len(names)
+        keyed = self._client.keyed(names)
+        return self._ask(lambda: self._client.exists_each(keyed), nothing, any)
+
+    def hold(self, names: Sequence[str]) -> Hold | None:
+        """Keep the leading chunks that are there from going; None if there is none."""
+        keyed = self._client.keyed(names)
+        held = self._ask(
+            lambda: hold_each(self._client, keyed, pin_ms=self._pin_ms), None, lambda _: True
+        )
+        if held is not None and not held.blocks:
+            held.release()
+            return None
+        return held
+
+    def load(self, names: Sequence[str], chunks: Sequence[MemoryObj]) -> list[bool]:
+        """Fill chunks; True for each whose bytes are those that were stored, whole and verified."""
+        loaded: list[bool] = []
+        for first in range(0, len(chunks), self._piece):
+            some = slice(first, first + self._piece)
+            loaded += self._load(names[some], chunks[some])
+        return loaded
+
+    def store(self, names: Sequence[str], chunks: Sequence[MemoryObj]) -> list[bool]:
+        """Store chunks in order; True for each that is in the pool, now or before.
+
+        The first piece that is not stored ends it: chunks behind a hole are not looked for.
+        """
+        stored: list[bool] = []
+        for first in range(0, len(chunks), self._piece):
+            some = slice(first, first + self._piece)
+            stored += self._store(names[some], chunks[some])
+            if not stored[-1]:
+                break
+        return stored + [False] * (len(chunks) - len(stored))
+
+    def remove(self, names: Sequence[str]) -> int:
+        """Take chunks out of the pool; how many were there."""
+        keyed = self._client.keyed(names)
+        return self._ask(lambda: self._client.remove(keyed), 0, lambda _: True)
+
+    @property
+    def answers(self) -> bool:
+        """Whether it is worth asking: a node that failed a moment ago is left alone for a while."""
+        return self._ask(lambda: self._client.connection.link() is not None, False, bool)
+
+    def tell(self, what: str) -> None:
+        """Log something once."""
+        with self._lock:
+            known = what in self._told
+            self._told.add(what)
+        if not known:
+            log.warning("Moonpool: %s", what)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _load(self, names: Sequence[str], chunks: Sequence[MemoryObj]) -> list[bool]:
+        keyed, memory = self._client.keyed(names), memory_of(chunks, self._group)
+        nothing = [False] * len(names)
+        return self._ask(lambda: self._client.load_each(keyed, memory), nothing, any)
+
+    def _store(self, names: Sequence[str], chunks: Sequence[MemoryObj]) -> list[bool]:
+        keyed, memory = self._client.keyed(names), memory_of(chunks, self._group)
+        nothing = [False] * len(names)
+        return self._ask(lambda: self._client.store_each(keyed, memory), nothing, any)
+
+    def _ask(self, call: Callable[[], T], otherwise: T, reached: Callable[[T], bool]) -> T:
+        """Make a call. `reached` says of its answer whether only a node can have given it."""
+        try:
+            answer = call()
+            if not reached(answer):  # a miss, or nobody was there: the link knows
+                self._client.connection.link()
+        except KVStoreError as error:
+            self._say(f"{self._where} is not used, LMCache goes without it: {error}")
+            return otherwise
+        self._say("")
+        return answer
+
+    def _say(self, failure: str) -> None:
+        with self._lock:
+            changed, self._state = bool(failure) != bool(self._state), failure
+        if changed and failure:
+            log.warning("Moonpool: %s", failure)
+        elif changed:
+            log.warning("Moonpool: %s answers again", self._where)

@@ -1,0 +1,65 @@
+"""What a user may set under `storage_plugin.<name>.` in LMCache's `extra_config`, key by key.
+
+Everything else the plug-in needs it takes from LMCache's own resolved configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from kvstore.client import FixedAddress, FromMetadata, Locator
+
+LOADERS_OWN = ("module_path", "class_name")  # LMCache reads these itself
+PREFIX = "storage_plugin."
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The plug-in's settings. Raises ValueError naming the key, its value and what is right."""
+
+    name: str  # as in `storage_plugins`
+    moonpool: str = "127.0.0.1:7410"  # HOST:PORT of a node, or the directory one runs in
+    revision: str = ""  # an immutable revision; default: a digest of a local model's weights
+    deadline_ms: int = 1_000  # for one call to the node
+    pin_ms: int = 30_000  # how long a chunk that was looked up is kept for its load
+    pending_chunks: int = 128  # chunks that may wait to be stored; more are dropped
+
+    def __post_init__(self) -> None:
+        self._within("deadline_ms", 1, 60_000)
+        self._within("pin_ms", 1, 600_000)
+        self._within("pending_chunks", 1, 65_536)
+
+    @classmethod
+    def of(cls, name: str, plugins: Collection[str], extra: Mapping[str, Any]) -> Settings:
+        """The settings of plug-in `name`, one of `plugins`."""
+        known = {field.name: field for field in fields(cls) if field.name != "name"}
+        prefix, values = f"{PREFIX}{name}.", {}
+        longer = tuple(f"{PREFIX}{one}." for one in plugins if one.startswith(f"{name}."))
+        for full, value in extra.items():
+            key = full.removeprefix(prefix)
+            if not full.startswith(prefix) or full.startswith(longer) or key in LOADERS_OWN:
+                continue
+            if key not in known:
+                raise ValueError(
+                    f"extra_config '{full}' is unknown; known after '{prefix}' are "
+                    f"{', '.join((*LOADERS_OWN, *known))}"
+                )
+            kind = type(known[key].default)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise ValueError(f"extra_config '{full}' is {value!r}; {kind.__name__} is wanted")
+            values[key] = value
+        return cls(name, **values)
+
+    @property
+    def locator(self) -> Locator:
+        at_port = ":" in self.moonpool
+        return FixedAddress(self.moonpool) if at_port else FromMetadata(Path(self.moonpool))
+
+    def _within(self, key: str, low: int, high: int) -> None:
+        value = getattr(self, key)
+        if not low <= value <= high:
+            full = f"{PREFIX}{self.name}.{key}"
+            raise ValueError(f"extra_config '{full}' is {value}; {low} to {high} is right")

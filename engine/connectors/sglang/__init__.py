@@ -1,0 +1,14 @@
+"""SGLang on Moonpool: a HiCache storage backend, loaded by SGLang's own `dynamic` backend.
+
+The engine hands over its page hashes and the addresses of its host pool; pages become blocks that
+stand alone under those keys. See deploy/guide/sglang.md for the flags and what is not supported.
+
+    settings.py   what a user may set, checked key by key
+    facts.py      the namespace, from what SGLang resolved; what is refused, by name
+    pages.py      where every byte of a page lies in a host pool, layout by layout
+    storage.py    the backend itself
+"""
+
+from .storage import MoonpoolStorage
+
+__all__ = ["MoonpoolStorage"]

@@ -1,0 +1,140 @@
+"""The namespace of an SGLang engine, and what of it cannot be kept: refused here, by name.
+
+Everything is what SGLang says of itself: the storage config, the host pool's own attributes, and,
+where a server has published them, its resolved model settings. Nothing is read off a tensor.
+
+SGLang's name of a model is the name it is served under, which says nothing about its weights. They
+are named by `revision`, or by a digest of their bytes where the model is a local folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
+from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
+from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
+from sglang.srt.runtime_context import get_lora, get_model
+
+from kvstore.client import KVGroup, KVSpec, weights_digest
+
+from .pages import axes_of
+from .settings import WHERE, Settings
+
+# Settings that change KV beside the weights, with the values that change nothing.
+_CHANGES = ("quantization", "kv_cache_dtype", "json_model_override_args", "rl_quant_profile")
+_NOTHING = (None, "auto", "", "{}", False)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class Unsupported(ValueError):
+    """This engine's KV cannot be kept in the pool; the message names what stands in the way."""
+
+
+def check_config(config: HiCacheStorageConfig) -> None:
+    """Raise `Unsupported` for a way of sharing pages out that the pool does not know."""
+    for name, right in (("attn_cp_size", 1), ("dcp_size", 1), ("tp_lcm_size", None)):
+        value = getattr(config, name)
+        if value != right:
+            raise Unsupported(f"{name} {value} is not supported; {right} is")
+    if config.should_split_heads:
+        raise Unsupported("pages split by heads (tp_lcm_size) are not supported")
+
+
+def spec_of(config: HiCacheStorageConfig, pool: Any, settings: Settings) -> KVSpec:
+    """The KVSpec of one rank's host pool."""
+    check_pool(config, pool)
+    model, revision = _named(config, settings)
+    said = _said()
+    if str(pool.dtype) == "torch.uint8" and "kv_cache_dtype" not in said and not _extra(settings):
+        raise Unsupported(
+            "the host pool keeps fp8 as uint8, and the server does not say which fp8: "
+            f"name it by kv_cache_dtype, or in namespace_extra of {WHERE}"
+        )
+    changes = [f";{name}={value}" for name, value in said.items()]
+    group = KVGroup(
+        layers=tuple(range(pool.start_layer, pool.start_layer + pool.layer_num)),
+        kv_heads=1 if config.is_mla_model else pool.head_num,
+        head_dim=pool.kv_cache_dim if config.is_mla_model else pool.head_dim,
+        block_tokens=pool.page_size,
+        parts=1 if config.is_mla_model else 2,
+    )
+    return KVSpec(
+        model=model,
+        revision=revision + "".join(changes) + _extra(settings),
+        dtype=str(pool.dtype).removeprefix("torch."),
+        groups=(group,),
+    )
+
+
+def check_pool(config: HiCacheStorageConfig, pool: Any) -> None:
+    """Raise `Unsupported` unless every byte of the pool's pages is described by `axes_of`."""
+    kind = MLATokenToKVPoolHost if config.is_mla_model else MHATokenToKVPoolHost
+    if type(pool) is not kind:
+        raise Unsupported(
+            f"a host pool of kind {type(pool).__name__}; {kind.__name__} is supported"
+        )
+    axes_of(pool.layout, config.is_mla_model)
+    if pool.layer_num != pool.target_layer_num:
+        drafts = pool.layer_num - pool.target_layer_num
+        raise Unsupported(f"{drafts} layers of a draft model are packed into the pages")
+    if pool.storage_format_tag is not None or pool.dcp_size != 1:
+        raise Unsupported(f"pages of the format {pool.storage_format_tag!r}, DCP {pool.dcp_size}")
+    if not config.is_mla_model and pool.head_dim != pool.v_head_dim:
+        raise Unsupported(
+            f"K of {pool.head_dim} and V of {pool.v_head_dim} per head; equal is right"
+        )
+    if config.is_mla_model and (pool.dsa_kv_cache_store_fp8 or pool.kv_buffer is None):
+        raise Unsupported("MLA pages packed in fp8, or not held by this rank")
+
+
+def _named(config: HiCacheStorageConfig, settings: Settings) -> tuple[str, str]:
+    """The model's name, and what names its weights."""
+    model = _published(get_model)
+    path = model.model_path if model else config.model_name or ""
+    if settings.revision:
+        return config.model_name or path or "unnamed", settings.revision
+    if model and model.load_format == "dummy":
+        raise Unsupported("load_format dummy draws weights at random: set revision to share KV")
+    if Path(path).is_dir():
+        return "local", f"blake3:{weights_digest(path)}"
+    if model and _COMMIT.fullmatch(str(model.revision)):
+        return path, f"commit:{model.revision}"
+    raise Unsupported(
+        f"the revision of {path!r} is not known: set revision in {WHERE} to something that changes "
+        "whenever the weights do"
+    )
+
+
+def _said() -> dict[str, str]:
+    """What the server's settings change about KV, beside its weights."""
+    model, lora = _published(get_model), _published(get_lora)
+    if lora and (lora.enable_lora or lora.lora_paths):
+        raise Unsupported("LoRA: SGLang's page hashes name an adapter, not its weights")
+    if model is None:
+        return {}
+    if model.quantization_param_path:
+        raise Unsupported("quantization_param_path: scales of KV from a file that nothing names")
+    said = {name: getattr(model, name) for name in _CHANGES}
+    return {name: _short(str(v)) for name, v in said.items() if v not in _NOTHING}
+
+
+def _extra(settings: Settings) -> str:
+    return f";extra={_short(settings.namespace_extra)}" if settings.namespace_extra else ""
+
+
+def _short(text: str) -> str:
+    """Text as it is, or its digest where it would not fit among a spec's names."""
+    fits = len(text.encode()) <= 64
+    return text if fits else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _published(bag: Any) -> Any:
+    """A server's resolved settings; None outside a server."""
+    try:
+        return bag()
+    except ValueError:
+        return None
