@@ -13,8 +13,9 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 VLLM := .venv-vllm
 SGLANG := .venv-sglang
+LMCACHE := .venv-lmcache
 
-.PHONY: help setup demo test test-vllm test-sglang check bench proto clean
+.PHONY: help setup demo test test-vllm test-sglang test-lmcache check bench proto clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +32,11 @@ test-vllm: $(VLLM)/installed  ## run real vLLM engines on the CPU against the po
 	@$(VLLM)/bin/python -m pytest tests/connectors/vllm -o faulthandler_timeout=600
 
 test-sglang: $(SGLANG)/installed  ## run SGLang's own cache classes on the CPU against the pool, in .venv-sglang (3 GB)
-	@$(SGLANG)/bin/python -m pytest tests/connectors/sglang tests/connectors/test_signatures.py
+	@$(SGLANG)/bin/python -m pytest -p no:warnings \
+		tests/connectors/sglang tests/connectors/test_signatures.py
+
+test-lmcache: $(LMCACHE)/installed  ## run LMCache's own engine on the CPU against the pool, in .venv-lmcache (1 GB)
+	@$(LMCACHE)/bin/python -m pytest tests/connectors/lmcache
 
 check: setup  ## lint, formatting, types, and the rules of the tree
 	@$(BIN)/ruff check .
@@ -88,4 +93,21 @@ $(SGLANG)/installed: pyproject.toml constraints.txt tests/connectors/sglang/requ
 	@$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23
 	@echo "Compiling the kernels, once."
 	@$(SGLANG)/bin/python -c 'import kvstore.kernels.strips'
+	@touch $@
+
+# What LMCache brings comes first, and Moonpool after it, held to the versions that are there: as in
+# deploy/guide/lmcache.md. hatchling is there for a test that asks pip what an install would change.
+$(LMCACHE)/installed: pyproject.toml constraints.txt tests/connectors/lmcache/requirements.txt
+	@echo "Installing LMCache into $(LMCACHE): 1 to 5 minutes, once."
+	@"$(PYTHON)" -m venv $(LMCACHE)
+	@$(LMCACHE)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-r tests/connectors/lmcache/requirements.txt \
+		$$(grep -E '^(pytest|hatchling)==' constraints.txt)
+	@$(LMCACHE)/bin/python -m pip list --format=freeze --exclude-editable --disable-pip-version-check \
+		>$(LMCACHE)/brought.txt
+	@$(LMCACHE)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c $(LMCACHE)/brought.txt -e .
+	@$(LMCACHE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps lmcache==0.5.6
+	@echo "Compiling the kernels, once."
+	@$(LMCACHE)/bin/python -c 'import kvstore.kernels.strips'
 	@touch $@

@@ -16,7 +16,7 @@ from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
 from kvstore.client.weights import weights_digest
 from kvstore.client.writer import Writer
-from kvstore.errors import KVStoreError
+from kvstore.errors import KVStoreError, Lapsed, Overloaded, Unavailable
 from kvstore.layout import Fragment
 from kvstore.metadata.discovery import FixedAddress, FromMetadata, Locator
 from kvstore.spec import KVGroup, KVSpec
@@ -36,12 +36,15 @@ __all__ = [
     "KVSpec",
     "KVStoreError",
     "Keyed",
+    "Lapsed",
     "Locator",
     "Match",
     "Memory",
     "Miss",
+    "Overloaded",
     "Pinned",
     "Reader",
+    "Unavailable",
     "Writer",
     "chain",
     "foreign",

@@ -244,6 +244,15 @@ class Client:
             return [False] * len(blocks)
         return [True] * len(blocks)
 
+    def used(self, query_tokens: int, hit_tokens: int) -> None:
+        """For the node's counters: tokens this engine looked for, and of those what it loaded.
+
+        Match counts by itself; an engine that holds blocks asks more often than it uses.
+        """
+        session = self.connection.link().session
+        request = pb.UnpinRequest(session=session, query_tokens=query_tokens, hit_tokens=hit_tokens)
+        self.connection.call(lambda link: link.kv.Unpin, request)
+
     def quarantine(self, reason: str) -> None:
         """Say that KV of this namespace is wrong: nobody uses it until an operator releases it."""
         request = pb.QuarantineRequest(namespace=self.space.digest, reason=reason)

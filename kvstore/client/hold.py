@@ -54,15 +54,10 @@ class Hold:
                 break
             self.blocks += len(reply.handles)
 
-    def release(self, query_tokens: int = 0, hit_tokens: int = 0) -> None:
-        """Let the blocks go, and say what was looked for and loaded, for the node's counters.
-
-        Never raises: a hold ends with its time or the session anyway.
-        """
+    def release(self) -> None:
+        """Let the blocks go. Never raises: a hold ends with its time or the session anyway."""
         held, self._handles = self._handles, []
-        for some in calls(max(len(held), min(query_tokens, 1))):
+        for some in calls(len(held)):
             request = pb.UnpinRequest(session=self._link.session, handles=held[some])
-            if some.start == 0:
-                request.query_tokens, request.hit_tokens = query_tokens, hit_tokens
             with contextlib.suppress(KVStoreError):
                 self._connection.call(lambda link: link.kv.Unpin, request)

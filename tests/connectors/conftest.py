@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [engine for engine in ("vllm",) if find_spec(engine) is None]
+collect_ignore = [engine for engine in ("vllm", "sglang", "lmcache") if find_spec(engine) is None]

@@ -1,4 +1,4 @@
-"""Blocks that stand alone: no other block's absence hides one, and the last of a call goes first."""
+"""Blocks that stand alone: no other's absence hides one, and the last of a call goes first."""
 
 from __future__ import annotations
 

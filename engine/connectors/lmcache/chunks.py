@@ -1,4 +1,4 @@
-"""LMCache's chunks as the pool's `Memory`: each a page of its own, wherever its allocator put it."""
+"""LMCache's chunks as the pool's `Memory`: each a page, wherever LMCache's allocator put it."""
 
 from __future__ import annotations
 

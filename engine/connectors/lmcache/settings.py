@@ -5,7 +5,8 @@ Everything else the plug-in needs it takes from LMCache's own resolved configura
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -33,25 +34,13 @@ class Settings:
         self._within("pending_chunks", 1, 65_536)
 
     @classmethod
-    def of(cls, name: str, plugins: Collection[str], extra: Mapping[str, Any]) -> Settings:
-        """The settings of plug-in `name`, one of `plugins`."""
-        known = {field.name: field for field in fields(cls) if field.name != "name"}
-        prefix, values = f"{PREFIX}{name}.", {}
-        longer = tuple(f"{PREFIX}{one}." for one in plugins if one.startswith(f"{name}."))
-        for full, value in extra.items():
-            key = full.removeprefix(prefix)
-            if not full.startswith(prefix) or full.startswith(longer) or key in LOADERS_OWN:
-                continue
-            if key not in known:
-                raise ValueError(
-                    f"extra_config '{full}' is unknown; known after '{prefix}' are "
-                    f"{', '.join((*LOADERS_OWN, *known))}"
-                )
-            kind = type(known[key].default)
-            if not isinstance(value, kind) or isinstance(value, bool):
-                raise ValueError(f"extra_config '{full}' is {value!r}; {kind.__name__} is wanted")
-            values[key] = value
-        return cls(name, **values)
+    def of(cls, config: Any, kind: type) -> Settings:
+        """The settings of the plug-in of class `kind`, as LMCache's configuration has them."""
+        extra, plugins = config.extra_config or {}, config.storage_plugins or []
+        mine = [name for name in plugins if _class_of(name, extra) is kind]
+        if len(mine) != 1:
+            raise ValueError(f"storage_plugins names this plug-in {len(mine)} times; once is right")
+        return cls(mine[0], **_values(mine[0], plugins, extra))
 
     @property
     def locator(self) -> Locator:
@@ -63,3 +52,29 @@ class Settings:
         if not low <= value <= high:
             full = f"{PREFIX}{self.name}.{key}"
             raise ValueError(f"extra_config '{full}' is {value}; {low} to {high} is right")
+
+
+def _class_of(name: str, extra: Mapping[str, Any]) -> Any:
+    """The class of a plug-in. Its loader does not tell it its name, so it looks itself up."""
+    where, called = (extra.get(f"{PREFIX}{name}.{key}") for key in LOADERS_OWN)
+    return getattr(importlib.import_module(where), called, None) if where and called else None
+
+
+def _values(name: str, plugins: Sequence[str], extra: Mapping[str, Any]) -> dict[str, Any]:
+    known = {field.name: field for field in fields(Settings) if field.name != "name"}
+    prefix, values = f"{PREFIX}{name}.", {}
+    others = tuple(f"{PREFIX}{one}." for one in plugins if one.startswith(f"{name}."))
+    for full, value in extra.items():
+        key = full.removeprefix(prefix)
+        if not full.startswith(prefix) or full.startswith(others) or key in LOADERS_OWN:
+            continue
+        if key not in known:
+            every = ", ".join((*LOADERS_OWN, *known))
+            raise ValueError(
+                f"extra_config '{full}' is unknown; known after '{prefix}' are {every}"
+            )
+        kind = type(known[key].default)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ValueError(f"extra_config '{full}' is {value!r}; {kind.__name__} is wanted")
+        values[key] = value
+    return values

@@ -63,8 +63,9 @@ def pages_of(host_indices: torch.Tensor, page_tokens: int) -> torch.Tensor:
 
     Raises ValueError unless they are whole pages, as SGLang's host pools allot them.
     """
-    slots = host_indices.cpu().view(-1, page_tokens)
-    pages = slots[:, 0] // page_tokens
-    if not torch.equal(slots, pages[:, None] * page_tokens + torch.arange(page_tokens)):
+    slots = host_indices.cpu()
+    pages = slots[::page_tokens] // page_tokens
+    whole = pages[:, None] * page_tokens + torch.arange(page_tokens)
+    if not torch.equal(slots, whole.flatten()):
         raise ValueError("host_indices are not whole pages, each in order")
     return pages

@@ -38,6 +38,11 @@ class GroupCache:
             table = (table[:, None] * self._ratio + np.arange(self._ratio)).reshape(-1)
         return replace(self._memory, block_table=table)
 
+    def layers(self, pages: Sequence[int]) -> list[Any]:
+        """What vLLM has in these pages, one (pages, heads, tokens, content) copy a layer."""
+        table = [page * self._ratio + k for page in pages for k in range(self._ratio)]
+        return [one[table] for one in self._tensors]
+
     def scratch(self, pages: int) -> Scratch:
         """Memory of the same shape for `pages` of vLLM's blocks, that is nobody's."""
         count = pages * self._ratio
@@ -57,6 +62,12 @@ class Scratch:
         self.memory = replace(
             cache._described(tensors), block_table=np.arange(pages * cache._ratio, dtype=np.int64)
         )
+
+    def layers(self, pages: Sequence[int]) -> list[Any]:
+        """What was loaded into these of the pages, one (pages, heads, tokens, content) a layer."""
+        ratio = self._cache._ratio
+        table = [page * ratio + k for page in pages for k in range(ratio)]
+        return [one[table] for one in self._tensors]
 
     def copy_to(self, pages: Sequence[int], first: int) -> None:
         """Copy the pages from `first` on into vLLM's own `pages`."""

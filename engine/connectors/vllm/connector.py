@@ -17,6 +17,7 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from .messages import Ready, Report, Step
+    from .metrics import MoonpoolProm, MoonpoolStats
     from .scheduler import SchedulerSide
     from .worker import WorkerSide
 
@@ -43,6 +44,7 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
                 vllm_config.cache_config.block_size,
                 reads=transfer.is_kv_consumer,
                 writes=transfer.is_kv_producer,
+                may_cut=transfer.kv_load_failure_policy == "recompute",
             )
             if transfer.kv_load_failure_policy == "fail":
                 log.warning(
@@ -87,7 +89,7 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
     ) -> None:
         if self._worker is not None:
-            self._worker.computed()
+            self._worker.layer(layer_name)
 
     def wait_for_save(self) -> None:
         if self._worker is not None:
@@ -144,6 +146,36 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> tuple[bool, dict[str, Any] | None]:
         assert self._scheduler is not None
         return self._scheduler.finished(request, block_ids), None
+
+    # Figures
+
+    def get_kv_connector_stats(self) -> MoonpoolStats | None:
+        if self._scheduler is None or self._scheduler.stats.is_empty():
+            return None
+        return self._scheduler.taken()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> MoonpoolStats:
+        from .metrics import MoonpoolStats
+
+        return MoonpoolStats(data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> MoonpoolProm:
+        from .metrics import MoonpoolProm
+
+        return MoonpoolProm(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """A prefill that is followed is stored between its layers."""
+        return True
 
     def take_events(self) -> Iterable[Any]:
         return ()

@@ -29,8 +29,9 @@ from vllm.v1.kv_cache_interface import (
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
+from vllm.version import __version__ as VERSION
 
-from kvstore.client import KVGroup, KVSpec
+from kvstore.client import KVGroup, KVSpec, weights_digest
 
 from .settings import Settings
 
@@ -61,11 +62,14 @@ class Facts:
 
     spec: KVSpec
     groups: tuple[GroupFacts, ...]
+    strides: str  # the layout vLLM chose for its tensors, as it names it
 
     @property
-    def layout(self) -> str:
-        """How this engine's memory is laid out, as a pair of layouts is told apart."""
-        return json.dumps([[g.page_tokens, g.heads, g.vllm_group] for g in self.groups])
+    def origin(self) -> int:
+        """Names the engine, its version and the layout of its memory; the same on every rank."""
+        sizes = [[g.page_tokens, g.heads, len(g.layer_names)] for g in self.groups]
+        said = json.dumps(["vllm", VERSION, self.strides, sizes])
+        return int.from_bytes(blake3(said.encode()).digest(8), "little") or 1
 
 
 def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Facts:
@@ -104,7 +108,7 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
         groups=tuple(KVGroup(**{**_fields(group), "block_tokens": sizes}) for _, group in pairs),
         rope={"parameters": json.dumps(rope, sort_keys=True, default=str)} if rope else {},
     )
-    return Facts(spec, tuple(facts for facts, _ in pairs))
+    return Facts(spec, tuple(facts for facts, _ in pairs), str(caches.kv_cache_layout))
 
 
 def draft_layers(config: VllmConfig, caches: KVCacheConfig) -> set[str]:
@@ -137,7 +141,7 @@ def revision_of(config: VllmConfig, settings: Settings) -> str:
 def _revision(model: Any) -> str:
     folder = Path(model.model)
     if folder.is_dir():
-        return f"blake3:{_weights_digest(folder)}"
+        return f"blake3:{weights_digest(folder)}"
     commit = getattr(model.hf_config, "_commit_hash", None)
     if commit:
         return f"commit:{commit}"
@@ -145,15 +149,6 @@ def _revision(model: Any) -> str:
         f"the revision of {model.model!r} is not known: set kv_connector_extra_config.revision "
         "to something that changes whenever the weights do"
     )
-
-
-def _weights_digest(folder: Path) -> str:
-    whole = blake3()
-    for path in [*sorted(folder.glob("*.safetensors")), folder / "config.json"]:
-        part = blake3(max_threads=blake3.AUTO)
-        part.update_mmap(path)
-        whole.update(path.name.encode() + b"\0" + part.digest())
-    return whole.hexdigest()
 
 
 def _group(

@@ -1,42 +1,58 @@
 """Loading: each request's blocks into its pages, in a thread, verified before vLLM may see them.
 
-A load that fails, or that is late, says which pages are not good; vLLM recomputes from the first of
-them (or fails the request, as it was told to). A load is never left unanswered.
+A load that fails, or takes longer than computing would, says which pages are not good; vLLM
+computes from the first of them (or fails the request, as it was told to). No load goes unanswered.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
-from kvstore.client import Chain, Keyed, KVStoreError
+from kvstore.client import Chain, Keyed, KVStoreError, Reader
 
 from .caches import GroupCache
-from .messages import Load, Part
+from .health import Health
+from .messages import Load, Loaded, Part
+from .trace import Trace
 from .usable import window_start
 
 log = logging.getLogger("vllm.moonpool")
+
+BATCH_BYTES = 64 << 20  # of one rank, between looks at the budget
+FOLLOW_SECONDS = 0.002  # between looks for a followed writer's next blocks
 
 
 class Loads:
     """Loads under way and those that are done, for one rank."""
 
-    def __init__(self, caches: tuple[GroupCache, ...], at_once: int, seconds: float) -> None:
-        self._caches, self._seconds = caches, seconds
+    def __init__(
+        self,
+        caches: tuple[GroupCache, ...],
+        at_once: int,
+        stall_seconds: float,
+        health: Health,
+        trace: Trace,
+    ) -> None:
+        self._caches, self._stall_seconds = caches, stall_seconds
+        self._health, self._trace = health, trace
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="moonpool-load")
         self._changed = threading.Condition()
         self._under_way = 0
-        self._done: dict[str, int] = {}  # request -> good tokens from its first on
+        self._done: dict[str, Loaded] = {}
         self._bad_pages: set[int] = set()
         self._failed: set[str] = set()
+        self._closing = False
 
     def start(self, load: Load) -> None:
         with self._changed:
             self._under_way += 1
-        self._threads.submit(self._run, load)
+        self._threads.submit(self._run, load, time.monotonic())
 
-    def finished(self, seconds: float) -> dict[str, int]:
+    def finished(self, seconds: float) -> dict[str, Loaded]:
         """Loads that have ended since the last call; with none, waits a moment for the first."""
         with self._changed:
             if not self._done and self._under_way:
@@ -55,20 +71,23 @@ class Loads:
             return failed
 
     def close(self) -> None:
+        self._closing = True
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _run(self, load: Load) -> None:
+    def _run(self, load: Load, asked: float) -> None:
         good = load.begin
         try:
-            good = min(self._load(load, part) for part in load.parts)
+            good = min(self._load(load, part, asked) for part in load.parts)
+            self._health.well()
         except KVStoreError as error:
-            log.warning("Moonpool: a load failed, its tokens are recomputed: %s", error)
+            self._health.failed(error)
         except Exception:
             # Whatever it is, the request must not wait for ever, nor may its pages be used.
-            log.exception("Moonpool: a load failed unexpectedly, its tokens are recomputed")
+            log.exception("Moonpool: a load failed unexpectedly, its tokens are computed")
+        seconds = time.monotonic() - asked
         with self._changed:
             self._under_way -= 1
-            self._done[load.request] = good
+            self._done[load.request] = Loaded(good, good - load.begin, seconds)
             if good < load.end:
                 self._failed.add(load.request)
                 size = self._caches[0].facts.page_tokens
@@ -76,7 +95,7 @@ class Loads:
                 self._bad_pages.update(pages[good // size : -(-load.end // size)])
             self._changed.notify_all()
 
-    def _load(self, load: Load, part: Part) -> int:
+    def _load(self, load: Load, part: Part, asked: float) -> int:
         """Good tokens of one group, counted from the request's first."""
         cache = self._caches[part.group]
         window = cache.facts.window_tokens
@@ -86,25 +105,73 @@ class Loads:
         edge = begin > part.first * size
         if edge and not self._load_edge(cache, part, begin):
             return load.begin
-        rest = part.hashes[1:] if edge else part.hashes
-        first = part.first + int(edge)
-        if not rest:
+        rest = replace(part, first=part.first + int(edge), hashes=part.hashes[int(edge) :])
+        if not rest.hashes:
             return load.end
         if window:
             per_page = cache.facts.page_tokens
-            pages = part.pages[first * size // per_page : -(-load.end // per_page)]
-            found = cache.client.load_each(Keyed(rest, size), cache.memory(pages))
+            pages = part.pages[rest.first * size // per_page : -(-load.end // per_page)]
+            found = cache.client.load_each(Keyed(rest.hashes, size), cache.memory(pages))
             return load.end if all(found) else load.begin
-        # The reader counts blocks from the request's first: those before are not looked at.
-        blocks = Chain(part.hashes[:1] * first + rest, (size,) * (first + len(rest)), size)
-        with cache.client.reader(blocks, cache.memory(part.pages), first=first) as reader:
-            reader.wait(self._seconds)
-            return first * size + reader.tokens
+        if load.follow:
+            return self._follow(load, cache, rest)
+        return self._batches(load, cache, rest, asked)
+
+    def _batches(self, load: Load, cache: GroupCache, part: Part, asked: float) -> int:
+        """What is stored, until the budget is used up."""
+        layout, memory = cache.client.space.layout, cache.memory(part.pages)
+        chain, at, last = _chain(part, layout.block_tokens), part.first, len(part.hashes)
+        share = cache.fragment.layers * cache.fragment.heads / layout.strips
+        count = last
+        if load.budget_seconds:
+            count = max(1, int(BATCH_BYTES / (layout.payload_bytes * share)))
+        while at < part.first + last:
+            until = min(at + count, part.first + last)
+            some = chain.between(0, until)
+            with cache.client.reader(some, memory, first=at) as reader:
+                reader.wait(self._stall_seconds)
+                at += reader.blocks
+            late = load.budget_seconds and time.monotonic() - asked > load.budget_seconds
+            if at < until or late or self._closing:
+                break
+        return sum(chain.tokens[:at])
+
+    def _follow(self, load: Load, cache: GroupCache, part: Part) -> int:
+        """Behind a writer that may not even have begun: give up when nothing new comes."""
+        chain, memory = (
+            _chain(part, cache.client.space.layout.block_tokens),
+            cache.memory(part.pages),
+        )
+        at, moved = part.first, time.monotonic()
+        while at < len(chain) and not self._closing:
+            with cache.client.reader(chain, memory, first=at, writer_group=load.follow) as reader:
+                moved = self._watch(load, reader, moved)
+                loaded = reader.blocks
+            at += loaded
+            if not loaded:
+                if time.monotonic() - moved > self._stall_seconds:
+                    break
+                time.sleep(FOLLOW_SECONDS)
+        return sum(chain.tokens[:at])
+
+    def _watch(self, load: Load, reader: Reader, moved: float) -> float:
+        """Load layers as they land; when the last of them did."""
+        layers = 0
+        while True:
+            reader.wait(FOLLOW_SECONDS, layers + 1)
+            now, over = time.monotonic(), reader.done
+            if reader.layers > layers and not (over and not reader.blocks):
+                layers, moved = reader.layers, now
+                self._trace.event("loaded", load.request, layers=layers, name=load.follow)
+            if over or self._closing or now - moved > self._stall_seconds:
+                return moved
 
     def _load_edge(self, cache: GroupCache, part: Part, begin: int) -> bool:
         """The first block where vLLM has its beginning already, in pages that others may share."""
         size, per_page = cache.client.space.layout.block_tokens, cache.facts.page_tokens
         count = size // per_page
+        if len(part.hashes) == 1 and part.last_tokens < size:
+            return False  # a short block: too little to be worth a way of its own
         scratch = cache.scratch(count)
         if not all(cache.client.load_each(Keyed(part.hashes[:1], size), scratch.memory)):
             return False
@@ -112,3 +179,9 @@ class Loads:
         first = part.first * count + skip
         scratch.copy_to(part.pages[first : part.first * count + count], skip)
         return True
+
+
+def _chain(part: Part, size: int) -> Chain:
+    """The part's blocks at their places in the request; those before are not looked at."""
+    tokens = (size,) * (part.first + len(part.hashes) - 1) + (part.last_tokens,)
+    return Chain(part.hashes[:1] * part.first + part.hashes, tokens, size)

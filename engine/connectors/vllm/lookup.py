@@ -6,17 +6,16 @@ and an answer that is late is asked for again at the next scheduling step.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
 
 from kvstore.client import Chain, Client, Hold, KVStoreError, Miss
 
+from .health import Health
 from .usable import Window
-
-T = TypeVar("T")
 
 FRESH_SECONDS = 2.0  # after this an answer is asked for anew: blocks come and go
 HOLD_MS = 20_000  # how long found blocks are kept for the worker; longer than an answer is used
@@ -29,7 +28,14 @@ class Found:
     chain_blocks: int
     windows: tuple[Window, ...]
     miss: Miss | None
-    hold: Hold | None
+    holds: tuple[Hold, ...] = ()
+
+    def origins(self, blocks: int) -> frozenset[int]:
+        """What computed the leading blocks."""
+        return frozenset(one for hold in self.holds for one in hold.origins[:blocks])
+
+
+NOTHING = Found(0, (), Miss.UNREACHABLE)
 
 
 class Lookup:
@@ -50,48 +56,63 @@ class Lookup:
         except TimeoutError:
             return None
 
-    def drop(self) -> None:
-        """Nobody needs the answer any more; what it holds is let go."""
-        self._future.add_done_callback(_release)
+    def drop(self, lookups: Lookups) -> None:
+        """Nobody needs the answer any more; what it holds is let go, by the thread."""
+        self._future.add_done_callback(lambda future: lookups.later(lambda: _release(future)))
 
 
 class Lookups:
     """Asks for one engine, in one thread, so that a slow node delays answers and nothing else."""
 
-    def __init__(self, clients: tuple[Client, ...], windows: tuple[int, ...]) -> None:
-        self._clients, self._windows = clients, windows
+    def __init__(
+        self, clients: tuple[Client, ...], windows: tuple[int, ...], health: Health
+    ) -> None:
+        self._clients, self._windows, self._health = clients, windows, health
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="moonpool-lookup")
 
     def ask(self, chains: tuple[Chain, ...]) -> Lookup:
         return Lookup(self._thread.submit(self._find, chains))
 
-    def later(self, call: Callable[[], T]) -> Future[T]:
+    def later(self, call: Callable[[], object]) -> None:
         """Make some other call of this side's, after those that were asked before."""
-        return self._thread.submit(call)
+
+        def made() -> None:
+            try:
+                call()
+            except KVStoreError as error:
+                self._health.failed(error)
+
+        with contextlib.suppress(RuntimeError):  # closed: what is held ends with the session
+            self._thread.submit(made)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _find(self, chains: tuple[Chain, ...]) -> Found:
-        blocks, miss, hold = len(chains[0]), None, None
+        blocks, miss = len(chains[0]), None
         windows: list[Window] = []
-        for client, window, chain in zip(self._clients, self._windows, chains, strict=True):
-            if not len(chain) or miss is Miss.UNREACHABLE:
-                continue
-            if window:
-                present = client.exists_each(chain)
-                windows.append(Window.of(window, present))
-                continue
-            try:
+        holds: list[Hold] = []
+        try:
+            for client, window, chain in zip(self._clients, self._windows, chains, strict=True):
+                if not len(chain):
+                    continue
+                if window:
+                    windows.append(Window.of(window, client.exists_each(chain)))
+                    continue
                 hold = client.hold(chain, pin_ms=HOLD_MS)
-                blocks, miss = min(blocks, hold.blocks), hold.miss
-            except KVStoreError:
-                blocks, miss = 0, Miss.UNREACHABLE
-        return Found(blocks, tuple(windows), miss, hold)
+                holds.append(hold)
+                if hold.blocks < blocks:
+                    blocks, miss = hold.blocks, hold.miss
+        except KVStoreError as error:
+            self._health.failed(error)
+            for hold in holds:
+                hold.release()
+            return NOTHING
+        self._health.well()
+        return Found(blocks, tuple(windows), miss, tuple(holds))
 
 
 def _release(future: Future[Found]) -> None:
-    if not future.cancelled() and future.exception() is None:
-        hold = future.result().hold
-        if hold is not None:
+    if not future.cancelled():
+        for hold in future.result().holds:
             hold.release()

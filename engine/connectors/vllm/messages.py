@@ -5,7 +5,7 @@ Plain values, carried by vLLM itself between its own processes; every rank gets 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
@@ -19,7 +19,7 @@ class Part:
     """Consecutive blocks of a request in one group, and the pages its tokens lie in.
 
     `pages[i]` is vLLM's block i of the request, from its first token on; `first` is the chain's
-    index of `hashes[0]`.
+    index of `hashes[0]`. The last block has `last_tokens` tokens, all others are full.
     """
 
     group: int  # of the namespace
@@ -27,6 +27,7 @@ class Part:
     hashes: tuple[bytes, ...]
     parent: bytes
     pages: tuple[int, ...]
+    last_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Load:
     begin: int
     end: int
     parts: tuple[Part, ...]
+    follow: str = ""  # the writer group that may still be filling them
+    budget_seconds: float = 0.0  # cut it short after this; 0: never, every token is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,16 @@ class Save:
 
     request: str
     parts: tuple[Part, ...]
+    hand_off: str = ""  # the name by which a reader follows them, layer by layer
     finished: bool = False  # the request is over: report it sent, so that its pages are freed
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Blocks that are stored, and whose tokens this step computes anew: do they agree?"""
+
+    request: str
+    parts: tuple[Part, ...]
 
 
 @dataclass(slots=True)
@@ -55,6 +67,9 @@ class Step(KVConnectorMetadata):
     number: int
     loads: list[Load] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
+    compares: list[Compare] = field(default_factory=list)
+    prefill_tokens: int = 0  # prompt tokens the step computes
+    tokens: int = 0  # all that it computes
 
 
 @dataclass(slots=True)
@@ -62,20 +77,52 @@ class Ready(KVConnectorHandshakeMetadata):
     """A rank's namespace, told to the scheduler at the start."""
 
     spec: str
+    origin: int  # names the kind of engine and the layout that compute this one's blocks
     page_tokens: tuple[int, ...]
     vllm_groups: tuple[int, ...]
     windows: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What became of a load."""
+
+    good: int  # tokens of the request that are good, from its first on
+    tokens: int  # of those, loaded
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How stored KV compares with what the engine computed."""
+
+    blocks: int  # compared
+    slope: float  # stored = slope x computed + noise: the layer's farthest from 1
+    residual: float  # |stored - computed| / |computed|: the worst layer
+    wrong: str  # what is out of bounds, and where; empty where they agree
+
+
 @dataclass(slots=True)
 class Report(KVConnectorWorkerMetadata):
-    """What became of loads: tokens good from the request's first on, the least of all ranks."""
+    """What the ranks have to say of a step: of each load and comparison the worst of all ranks."""
 
-    loaded: dict[str, int] = field(default_factory=dict)
+    loaded: dict[str, Loaded] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    saved_blocks: int = 0
+    prefill: tuple[int, float] = (0, 0.0)  # tokens computed, and the seconds that took
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> Report:
         assert isinstance(other, Report)
-        both = dict(self.loaded)
-        for request, tokens in other.loaded.items():
-            both[request] = min(tokens, both.get(request, tokens))
-        return replace(self, loaded=both)
+        loaded, verdicts = dict(self.loaded), dict(self.verdicts)
+        for request, one in other.loaded.items():
+            mine = loaded.get(request, one)
+            loaded[request] = min(mine, one, key=lambda each: (each.good, -each.seconds))
+        for request, told in other.verdicts.items():
+            mine_too = verdicts.get(request, told)
+            verdicts[request] = max(mine_too, told, key=lambda each: (each.wrong, each.residual))
+        return Report(
+            loaded,
+            verdicts,
+            max(self.saved_blocks, other.saved_blocks),
+            max(self.prefill, other.prefill, key=lambda pair: pair[1]),
+        )

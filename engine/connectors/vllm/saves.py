@@ -2,98 +2,166 @@
 
 The move itself is made by vLLM's own thread once the step's KV is written, before any of its pages
 can change hands. The calls to the node are made by a thread beside it; a node that does not answer
-in time costs the step those blocks and nothing else.
+in time costs the step those blocks and nothing else. What a reader follows is stored layer by layer
+as the step computes it.
 """
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
-from kvstore.client import Chain, Keyed, KVStoreError, Writer
+from kvstore.client import Chain, Fragment, Keyed, KVStoreError, Writer
 
 from .caches import GroupCache
+from .health import Health
 from .messages import Part, Save, Step
-
-log = logging.getLogger("vllm.moonpool")
+from .trace import Trace
 
 WAIT_SECONDS = 0.02  # for reservations, after the step has been computed
+HAND_OFF_SECONDS = 0.2  # for those that a reader waits for, before the first layer is stored
+
+
+@dataclass(slots=True)
+class Window:
+    """A writer, and where its blocks lie."""
+
+    writer: Writer
+    cache: GroupCache
+    part: Part
+    save: Save
+    layers: int = 0  # stored so far
 
 
 class Saves:
     """The blocks one rank publishes."""
 
-    def __init__(self, caches: tuple[GroupCache, ...], engine: str) -> None:
-        self._caches, self._engine = caches, engine
+    def __init__(
+        self,
+        caches: tuple[GroupCache, ...],
+        engine: str,
+        origin: int,
+        health: Health,
+        trace: Trace,
+    ) -> None:
+        self._caches, self._engine, self._origin = caches, engine, origin
+        self._health, self._trace = health, trace
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="moonpool-save")
-        self._step: Future[list[tuple[Writer, GroupCache, Part]]] | None = None
+        self._reserving: Future[list[Window]] | None = None
+        self._followed: list[Window] | None = None  # once a layer of the step has been computed
+        self._layers = {
+            name: (index, layer)
+            for index, cache in enumerate(caches)
+            for layer, name in enumerate(cache.facts.layer_names)
+        }
 
     def begin(self, step: Step) -> None:
         """Reserve what the step will complete."""
+        self._followed = None
         if step.saves:
-            self._step = self._thread.submit(self._reserve, step)
+            self._reserving = self._thread.submit(self._reserve, step)
+            if not any(save.hand_off for save in step.saves):
+                self._followed = []
 
-    def end(self) -> None:
-        """Store it: its KV is written now."""
-        reserved, self._step = self._step, None
-        if reserved is None:
+    def layer(self, name: str) -> None:
+        """A layer is computed: store it where a reader follows."""
+        if self._reserving is None or self._followed == []:
             return
-        try:
-            windows = reserved.result(WAIT_SECONDS)
-        except TimeoutError:
-            reserved.add_done_callback(_give_up)
-            return
-        stored = []
-        for writer, cache, part in windows:
+        if self._followed is None:
             try:
-                writer.put(cache.memory(part.pages))
-                stored.append(writer)
-            except KVStoreError as error:
-                writer.abort()
-                log.warning("Moonpool: blocks were not published: %s", error)
+                windows = self._reserving.result(HAND_OFF_SECONDS)
+            except TimeoutError:
+                windows = []
+            self._followed = [one for one in windows if one.save.hand_off]
+        found = self._layers.get(name)
+        for window in list(self._followed):
+            if found is None or self._caches[found[0]] is not window.cache:
+                continue
+            if found[1] == window.layers:  # each once, in order: a draft's second pass is not it
+                held = window.cache.fragment
+                part = Fragment(window.layers, 1, held.head_first, held.heads)
+                if self._put(window, part):
+                    window.layers += 1
+                    self._trace.event(
+                        "stored",
+                        window.save.request,
+                        layers=window.layers,
+                        name=window.save.hand_off,
+                    )
+
+    def end(self) -> int:
+        """Store the rest: the step's KV is written now. How many blocks there were."""
+        reserving, self._reserving = self._reserving, None
+        if reserving is None:
+            return 0
+        try:
+            windows = reserving.result(WAIT_SECONDS)
+        except TimeoutError:
+            reserving.add_done_callback(_give_up)
+            return 0
+        stored = []
+        for window in windows:
+            held = window.cache.fragment
+            left = Fragment(window.layers, held.layers - window.layers, held.head_first, held.heads)
+            if not left.layers or self._put(window, left):
+                stored.append(window)
         if stored:
-            self._thread.submit(_seal, stored)
+            self._thread.submit(self._seal, stored)
+        return sum(int(one.writer.granted.sum()) for one in stored if one.part.group == 0)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
 
-    def _reserve(self, step: Step) -> list[tuple[Writer, GroupCache, Part]]:
-        windows: list[tuple[Writer, GroupCache, Part]] = []
+    def _put(self, window: Window, part: Fragment) -> bool:
+        try:
+            window.writer.put(window.cache.memory(window.part.pages), part)
+        except KVStoreError as error:
+            window.writer.abort()
+            self._health.failed(error)
+            return False
+        return True
+
+    def _reserve(self, step: Step) -> list[Window]:
+        windows: list[Window] = []
         for save in step.saves:
             try:
-                windows += self._windows(step, save)
+                windows.extend(self._windows(step, save))
             except KVStoreError as error:
-                log.warning("Moonpool: blocks are not published: %s", error)
+                self._health.failed(error)
                 break
         return windows
 
-    def _windows(self, step: Step, save: Save) -> list[tuple[Writer, GroupCache, Part]]:
-        windows = []
+    def _windows(self, step: Step, save: Save) -> Iterator[Window]:
         for part in save.parts:
             cache = self._caches[part.group]
-            if not cache.facts.writes:
-                continue
             size = cache.client.space.layout.block_tokens
             blocks: Chain | Keyed
             if cache.facts.window_tokens:
                 part = _present(part, size // cache.facts.page_tokens)
                 blocks, first = Keyed(part.hashes, size), 0
             else:
-                before = (part.parent,) * part.first
-                blocks = Chain(
-                    before + part.hashes, (size,) * (part.first + len(part.hashes)), size
-                )
+                tokens = (size,) * (part.first + len(part.hashes) - 1) + (part.last_tokens,)
+                blocks = Chain((part.parent,) * part.first + part.hashes, tokens, size)
                 first = part.first
-            if not part.hashes:
+            if not part.hashes or not cache.facts.writes:
                 continue
             writer = cache.client.writer(
                 blocks,
                 first=first,
                 fragment=cache.fragment,
-                writer_group=f"{self._engine}/{step.number}/{save.request}",
+                writer_group=save.hand_off or f"{self._engine}/{step.number}/{save.request}",
+                origin=self._origin,
             )
-            windows.append((writer, cache, part))
-        return windows
+            yield Window(writer, cache, part, save)
+
+    def _seal(self, windows: list[Window]) -> None:
+        for window in windows:
+            try:
+                window.writer.seal()
+            except KVStoreError as error:
+                self._health.failed(error)
+                window.writer.abort()
 
 
 def _present(part: Part, per_block: int) -> Part:
@@ -106,18 +174,9 @@ def _present(part: Part, per_block: int) -> Part:
         if len(held) == per_block and all(held):  # page 0 stands for one that was given up
             hashes.append(one)
             pages.extend(held)
-    return Part(part.group, 0, tuple(hashes), b"", tuple(pages))
+    return replace(part, first=0, hashes=tuple(hashes), parent=b"", pages=tuple(pages))
 
 
-def _seal(writers: list[Writer]) -> None:
-    for writer in writers:
-        try:
-            writer.seal()
-        except KVStoreError as error:
-            log.warning("Moonpool: blocks were not published: %s", error)
-            writer.abort()
-
-
-def _give_up(reserved: Future[list[tuple[Writer, GroupCache, Part]]]) -> None:
-    for writer, _, _ in reserved.result():
-        writer.abort()
+def _give_up(reserving: Future[list[Window]]) -> None:
+    for window in reserving.result():
+        window.writer.abort()

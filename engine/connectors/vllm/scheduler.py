@@ -7,27 +7,38 @@ longer than `lookup_ms`, and nothing the pool does or fails to do raises into vL
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from kvstore.client import Client, KVSpec
 
+from .effect import Effect
+from .health import health_of
 from .keys import left_out
 from .lookup import Found, Lookup, Lookups
-from .messages import Load, Part, Ready, Report, Save, Step
+from .messages import Compare, Load, Part, Ready, Report, Save, Step
+from .metrics import MoonpoolStats
+from .price import Prices
 from .settings import Settings
-from .tracked import Tracked
+from .tracked import Audit, Tracked
+from .trust import Trust, Verb
 from .usable import usable_tokens, window_start
 
 log = logging.getLogger("vllm.moonpool")
+
+Pages = tuple[list[int], ...]  # vLLM's blocks of a request, by vLLM's group
 
 
 class SchedulerSide:
     """One vLLM engine's view of the pool. Used by vLLM's scheduler thread only."""
 
-    def __init__(self, settings: Settings, page_tokens: int, *, reads: bool, writes: bool) -> None:
+    def __init__(
+        self, settings: Settings, page_tokens: int, *, reads: bool, writes: bool, may_cut: bool
+    ) -> None:
         self._settings, self._align = settings, page_tokens
-        self._reads, self._writes = reads, writes
+        self._reads, self._writes, self._may_cut = reads, writes, may_cut
         self._clients: tuple[Client, ...] = ()
         self._lookups: Lookups | None = None
         self._ready: Ready | None = None
@@ -38,6 +49,15 @@ class SchedulerSide:
         self._steps = 0
         self._given: set[bytes] = set()  # blocks that this step has given to a worker already
         self._told: set[str] = set()
+        self._prices = Prices()
+        self._effect = Effect(settings.audit_rate) if settings.audit_rate else None
+        self._trust = Trust(
+            self_test=settings.self_test,
+            hits=settings.self_test_hits,
+            rate=settings.audit_rate,
+            seed=settings.audit_seed,
+        )
+        self.stats = MoonpoolStats()
 
     # Start and end
 
@@ -56,8 +76,13 @@ class SchedulerSide:
         )
         self._ready = first
         self._clients = tuple(root.of_group(index) for index in range(len(spec.groups)))
-        self._lookups = Lookups(self._clients, first.windows)
+        self._lookups = Lookups(self._clients, first.windows, health_of(self._settings.node))
         self._lookups.later(root.register)  # and so the session is there when requests come
+
+    def taken(self) -> MoonpoolStats:
+        """What was counted since this was last asked."""
+        stats, self.stats = self.stats, MoonpoolStats()
+        return stats
 
     def close(self) -> None:
         if self._lookups is not None:
@@ -74,8 +99,9 @@ class SchedulerSide:
             return
         if self._lookups is None:
             return
-        tracked = self._requests[request.request_id] = Tracked(request, self._clients)
-        if self._reads:
+        tracked = Tracked(request, self._clients, self._align)
+        self._requests[request.request_id] = tracked
+        if self._reads and not tracked.follow:
             self._ask(tracked)
 
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
@@ -83,6 +109,12 @@ class SchedulerSide:
         tracked = self._requests.get(request.request_id)
         if tracked is None or not self._reads:
             return 0, False
+        tracked.asked, tracked.computed, tracked.audit, tracked.miss = True, computed, None, ""
+        tracked.end = computed
+        if tracked.follow:
+            # Nothing of it may be there yet: its writer was told to compute all of it.
+            tracked.end = max(computed, tracked.chains()[0].token_count)
+            return tracked.end - computed, tracked.end > computed
         answer = self._answers.get(tracked.id)
         if answer is None or not answer.fresh:
             answer = self._ask(tracked)
@@ -90,25 +122,47 @@ class SchedulerSide:
         if found is None:
             return None, False
         tracked.published = max(tracked.published, self._held(found))
+        tracked.miss = str(found.miss.value) if found.miss is not None else ""
         tokens = self._usable(found, request.num_tokens)
-        return (tokens - computed, True) if tokens > computed else (0, False)
+        if tokens <= computed:
+            return 0, False
+        if self._settings.reuse == "priced" and not self._prices.pays(
+            tokens - computed, time.monotonic()
+        ):
+            tracked.miss = "cheaper to compute"
+            return 0, False
+        origins = found.origins(tokens // self._settings.block_tokens)
+        # A request that was preempted has been judged before, and may not be drawn again.
+        verb = tracked.verb or self._trust.verb(origins)
+        tracked.verb = verb
+        if verb is not Verb.LOAD:
+            tracked.miss = verb.value
+            if verb is not Verb.REFUSE:
+                tracked.audit = Audit(computed, tokens, origins, random=verb is Verb.AUDIT)
+            return 0, False
+        tracked.end = tokens
+        return tokens - computed, True
 
-    def allocated(self, request: Any, pages: tuple[list[int], ...], tokens: int) -> None:
+    def allocated(self, request: Any, pages: Pages, tokens: int) -> None:
         """vLLM has given the request pages; load `tokens` into them, if any."""
         tracked = self._requests.get(request.request_id)
         if tracked is None:
             return
-        answer = self._answers.get(tracked.id)
+        if tracked.asked:
+            tracked.asked = False
+            if request.num_preemptions == 0:
+                self._count(tracked, request.num_tokens - tracked.computed, tokens)
         if tokens == 0:
-            if answer is not None and not tracked.loading:
-                self._answers.pop(tracked.id).drop()
+            if not tracked.loading:
+                self._drop(tracked.id)
             return
-        assert answer is not None and self._ready is not None
-        # What vLLM has computed of it already is what this call's caller told `matched`.
-        end = self._usable_end(answer, request.num_tokens)
-        begin = end - tokens
+        begin, end = tracked.end - tokens, tracked.end
         tracked.loading = True
-        self._loads.append(Load(tracked.id, begin, end, self._parts(tracked, begin, end, pages)))
+        budget = 0.0
+        if self._settings.reuse == "priced" and self._may_cut and not tracked.follow:
+            budget = self._prices.budget_seconds(tokens)
+        parts = self._parts(tracked, begin, end, pages)
+        self._loads.append(Load(tracked.id, begin, end, parts, tracked.follow, budget))
 
     def step(self, output: Any) -> Step:
         """The step's loads, and the blocks whose last token it computes."""
@@ -116,53 +170,83 @@ class SchedulerSide:
         self._given.clear()
         step = Step(self._steps, self._loads, self._finishing)
         self._loads, self._finishing = [], []
-        if self._writes and self._clients:
-            for request, scheduled in output.num_scheduled_tokens.items():
-                tracked = self._requests.get(request)
-                if tracked is None:
-                    continue
-                one = tracked.request
-                done = min(one.num_computed_tokens + scheduled, one.num_tokens)
-                pages = partial(output.kv_connector_block_state.get_block_ids, request)
+        step.tokens = output.total_num_scheduled_tokens
+        for request, scheduled in output.num_scheduled_tokens.items():
+            tracked = self._requests.get(request)
+            if tracked is None:
+                continue
+            one = tracked.request
+            if one.num_computed_tokens < one.num_prompt_tokens:
+                step.prefill_tokens += scheduled
+            self._first_token(tracked)
+            done = min(one.num_computed_tokens + scheduled, one.num_tokens)
+            pages = partial(output.kv_connector_block_state.get_block_ids, request)
+            if tracked.audit is not None:
+                step.compares += self._recomputed(tracked, tracked.audit, done, pages)
+            if self._writes:
                 step.saves += self._completed(tracked, done, pages)
         return step
 
-    def finished(self, request: Any, pages: tuple[list[int], ...]) -> bool:
+    def finished(self, request: Any, pages: Pages) -> bool:
         """The request is over; whether its pages must be kept until a last block is stored."""
         tracked = self._requests.pop(request.request_id, None)
-        answer = self._answers.pop(request.request_id, None)
-        if answer is not None:
-            answer.drop()
-        if tracked is None or not self._writes or tracked.loading:
+        self._drop(request.request_id)
+        if tracked is None:
+            return False
+        self._first_token(tracked)
+        if not self._writes or tracked.loading:
             return False
         done = min(request.num_computed_tokens, request.num_tokens - 1)
         saves = self._completed(tracked, done, lambda: pages)
-        self._finishing += [Save(one.request, one.parts, finished=True) for one in saves]
+        self._finishing += [
+            Save(one.request, one.parts, one.hand_off, finished=True) for one in saves
+        ]
         return bool(saves)
 
     def heard(self, report: Report | None, received: set[str]) -> None:
-        """What the workers say of loads: blocks that could not be had are published anew."""
-        for request in received:
+        """What the workers say of loads and of comparisons."""
+        report = report or Report()
+        now = time.monotonic()
+        self.stats.add("saved_blocks", report.saved_blocks)
+        self._prices.computed(*report.prefill)
+        for request, loaded in report.loaded.items():
+            self._prices.loaded(loaded.tokens, loaded.seconds, now)
+            self.stats.loaded(loaded.seconds)
+            self.stats.add("loaded_tokens", loaded.tokens)
             tracked = self._requests.get(request)
-            answer = self._answers.pop(request, None)
-            if answer is not None:
-                answer.drop()
-            if tracked is None:
-                continue
-            tracked.loading = False
-            if report is not None and request in report.loaded:
-                size = self._settings.block_tokens
-                tracked.published = min(tracked.published, report.loaded[request] // size)
+            if tracked is not None and loaded.good < tracked.end:
+                self.stats.add("failed_tokens", tracked.end - loaded.good)
+                good = loaded.good // self._settings.block_tokens
+                tracked.published = min(tracked.published, good)  # what is bad is published anew
+        for request in received:
+            self._drop(request)
+            if (tracked := self._requests.get(request)) is not None:
+                tracked.loading = False
+        for request, verdict in report.verdicts.items():
+            tracked = self._requests.get(request)
+            if tracked is not None and tracked.audit is not None:
+                self._judge(tracked, tracked.audit, verdict.wrong)
 
     # Parts
 
     def _ask(self, tracked: Tracked) -> Lookup:
         assert self._lookups is not None
-        before = self._answers.pop(tracked.id, None)
-        if before is not None:
-            before.drop()
+        self._drop(tracked.id)
         answer = self._answers[tracked.id] = self._lookups.ask(tracked.chains())
         return answer
+
+    def _drop(self, request: str) -> None:
+        answer = self._answers.pop(request, None)
+        if answer is not None and self._lookups is not None:
+            answer.drop(self._lookups)
+
+    def _count(self, tracked: Tracked, queries: int, hits: int) -> None:
+        self.stats.add("query_tokens", queries)
+        self.stats.add("hit_tokens", hits)
+        if tracked.miss:
+            self.stats.add("miss", reason=tracked.miss)
+        if self._lookups is not None and self._clients:
+            self._lookups.later(partial(self._clients[0].used, queries, hits))
 
     def _held(self, found: Found) -> int:
         """Leading blocks that need not be stored: every group has them."""
@@ -177,52 +261,98 @@ class SchedulerSide:
         size = self._settings.block_tokens
         return usable_tokens(found.chain_blocks, found.windows, size, self._align, tokens - 1)
 
-    def _usable_end(self, answer: Lookup, tokens: int) -> int:
-        found = answer.result(0)
-        assert found is not None, "tokens were promised on an answer"
-        return self._usable(found, tokens)
-
-    def _parts(
-        self, tracked: Tracked, begin: int, end: int, pages: tuple[list[int], ...]
-    ) -> tuple[Part, ...]:
+    def _parts(self, tracked: Tracked, begin: int, end: int, pages: Pages) -> tuple[Part, ...]:
         """The blocks that hold tokens [begin, end), of each group what it needs of them."""
         assert self._ready is not None
         size, parts = self._settings.block_tokens, []
         for group, chain in enumerate(tracked.chains()):
             window = self._ready.windows[group]
             first = max(begin, window_start(end, window)) if window else begin
-            some = chain.between(first // size, -(-end // size))
-            parts.append(
-                Part(
-                    group,
-                    first // size,
-                    some.hashes,
-                    chain.parent(first // size),
-                    tuple(pages[self._ready.vllm_groups[group]]),
-                )
-            )
+            parts.append(self._part(group, chain, first // size, -(-end // size), pages))
         return tuple(parts)
 
-    def _completed(self, tracked: Tracked, done: int, pages: Any) -> list[Save]:
+    def _part(self, group: int, chain: Any, first: int, last: int, pages: Pages) -> Part:
+        assert self._ready is not None
+        return Part(
+            group,
+            first,
+            chain.hashes[first:last],
+            chain.parent(first),
+            tuple(pages[self._ready.vllm_groups[group]]),
+            chain.tokens[last - 1],
+        )
+
+    def _completed(self, tracked: Tracked, done: int, pages: Callable[[], Pages]) -> list[Save]:
         """Blocks not yet published that `done` computed tokens fill."""
-        blocks = done // self._settings.block_tokens
+        chains = tracked.chains()
+        whole = done >= chains[0].token_count
+        blocks = len(chains[0]) if whole else done // self._settings.block_tokens
         if blocks <= tracked.published:
             return []
         first, tracked.published = tracked.published, blocks
-        chains, found = tracked.chains(), pages()
         # Prompts that arrive together share their beginnings: one of them stores it.
         while first < blocks and chains[0].hashes[first] in self._given:
             first += 1
         if first == blocks:
             return []
         self._given.update(chains[0].hashes[first:blocks])
-        assert self._ready is not None
-        parts = []
-        for group, chain in enumerate(chains):
-            held = tuple(found[self._ready.vllm_groups[group]])
-            some = chain.hashes[first:blocks]
-            parts.append(Part(group, first, some, chain.parent(first), held))
-        return [Save(tracked.id, tuple(parts))]
+        found = pages()
+        parts = [self._part(group, one, first, blocks, found) for group, one in enumerate(chains)]
+        return [Save(tracked.id, tuple(parts), tracked.hand_off)]
+
+    def _recomputed(
+        self, tracked: Tracked, audit: Audit, done: int, pages: Callable[[], Pages]
+    ) -> list[Compare]:
+        """Blocks of an audited hit that this step finishes computing."""
+        size = self._settings.block_tokens
+        first = -(-max(audit.begin, tracked.compared) // size)
+        last = min(done, audit.end) // size
+        if first >= last:
+            return []
+        tracked.compared = last * size
+        found = pages()
+        parts = [
+            self._part(group, one, first, last, found) for group, one in enumerate(tracked.chains())
+        ]
+        return [Compare(tracked.id, tuple(parts))]
+
+    def _judge(self, tracked: Tracked, audit: Audit, wrong: str) -> None:
+        """A hit was computed and compared."""
+        if wrong:
+            self.stats.add("alarms")
+            self._trust.differed(audit.origins, wrong, random=audit.random)
+            if audit.random:
+                log.error(
+                    "Moonpool: KV in the pool is WRONG; its namespace is quarantined: %s", wrong
+                )
+                if self._lookups is not None:
+                    self._lookups.later(partial(self._clients[0].quarantine, wrong))
+            else:
+                log.error(
+                    "Moonpool: KV of another layout is misread; none of it is used: %s", wrong
+                )
+            tracked.audit = None
+        elif (
+            tracked.compared
+            >= audit.end // self._settings.block_tokens * self._settings.block_tokens
+        ):
+            self.stats.add("audits" if audit.random else "self_tests")
+            for origin in self._trust.agreed(audit.origins):
+                log.info("Moonpool: KV of origin %016x agrees with what is computed here", origin)
+            tracked.audit = None
+
+    def _first_token(self, tracked: Tracked) -> None:
+        """Note a request's time to first token, once it has one."""
+        if self._effect is None or tracked.timed or tracked.request.num_output_tokens == 0:
+            return
+        tracked.timed = True
+        if tracked.verb not in (Verb.LOAD, Verb.AUDIT) or tracked.request.num_preemptions:
+            return
+        # Arrival is vLLM's own, by the wall clock; both arms are timed alike.
+        seconds = time.time() - tracked.request.arrival_time
+        self._effect.add(seconds, loaded=tracked.verb is Verb.LOAD)
+        if (saved := self._effect.saved_seconds) is not None:
+            self.stats.saves(saved)
 
     def _tell(self, what: str) -> None:
         if what not in self._told:

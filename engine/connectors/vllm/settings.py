@@ -33,6 +33,7 @@ class Settings:
     lookup_ms: int = 20  # how long scheduling may wait for a node's answer to one request
     stall_ms: int = 10_000  # a followed prefill that gives nothing new for so long has failed
     loads_max: int = 4  # requests loaded at once; more wait their turn
+    trace: str = ""  # a file to which stored and loaded layers are logged, one JSON object a line
 
     def __post_init__(self) -> None:
         _within("block_tokens", self.block_tokens, 1, 65_536)

@@ -1,37 +1,73 @@
-"""One request as the scheduler side follows it: its block hashes, and what of it is in the pool."""
+"""One request as the scheduler side follows it: its block hashes, and what is done about it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from kvstore.client import Chain, Client
 
 from .keys import extra_of
+from .trust import Verb
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """A hit that is not loaded: the engine computes it, and what is stored is compared."""
+
+    begin: int  # tokens [begin, end) are compared
+    end: int
+    origins: frozenset[int]
+    random: bool  # drawn from hits that may be trusted; else a self-test of ones that may not yet
 
 
 class Tracked:
-    """A vLLM request's full blocks in every group, hashed as its tokens come to be known."""
+    """A vLLM request: its blocks in every group, hashed as its tokens come to be known."""
 
-    def __init__(self, request: Any, clients: tuple[Client, ...]) -> None:
+    def __init__(self, request: Any, clients: tuple[Client, ...], align: int) -> None:
         self.request = request
         self.id: str = request.request_id
-        self._clients = clients
+        self._clients, self._align = clients, align
         self._extra = extra_of(request)
         self._chains: tuple[Chain, ...] = tuple(
             Chain((), (), one.space.layout.block_tokens) for one in clients
         )
+        said = (request.kv_transfer_params or {}).get("moonpool") or {}
+        self.hand_off = str(said.get("hand_off", ""))  # others follow this prefill by this name
+        self.follow = str(said.get("follow", ""))  # this one follows another's
         self.published = (
             0  # leading blocks that are in the pool, or were given to a worker to store
         )
         self.loading = False
+        self.asked = False  # a match was asked for and has not come to an allocation
+        self.computed = 0  # tokens that vLLM had when it last asked
+        self.end = 0  # tokens that it has or will have loaded
+        self.miss = ""  # why no more
+        self.verb: Verb | None = None  # what is done with its hit
+        self.audit: Audit | None = None
+        self.compared = 0  # leading tokens that an audit has passed over
+        self.timed = False
 
     def chains(self) -> tuple[Chain, ...]:
-        """The request's full blocks, one chain a group."""
-        known = self.request.num_tokens // self._chains[0].block_tokens
+        """The request's full blocks, one chain a group; of a hand-off its prompt's end as well."""
+        if self.hand_off or self.follow:
+            return self._handed()
+        size = self._chains[0].block_tokens
+        known = self.request.num_tokens // size
         if known > len(self._chains[0]):
-            tokens = self.request.all_token_ids[: known * self._chains[0].block_tokens]
-            self._chains = tuple(
-                client.extended(chain, tokens, self._extra)
-                for client, chain in zip(self._clients, self._chains, strict=True)
-            )
+            self._chains = self._extended(known * size)
         return self._chains
+
+    def _handed(self) -> tuple[Chain, ...]:
+        """All of the prompt that a reader can use: whole pages, and never the last token."""
+        if not len(self._chains[0]):
+            usable = (self.request.num_prompt_tokens - 1) // self._align * self._align
+            self._chains = self._extended(usable)
+        return self._chains
+
+    def _extended(self, count: int) -> tuple[Chain, ...]:
+        tokens = self.request.all_token_ids[:count]
+        return tuple(
+            client.extended(chain, tokens, self._extra)
+            for client, chain in zip(self._clients, self._chains, strict=True)
+        )

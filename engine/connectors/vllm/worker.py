@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import time
 from typing import Any
 
-from kvstore.client import Client
+from kvstore.client import Client, KVStoreError
 
 from .caches import GroupCache
+from .compare import compare
 from .facts import Facts
+from .health import health_of
 from .loads import Loads
-from .messages import Ready, Report, Step
+from .messages import Compare, Ready, Report, Step, Verdict
 from .saves import Saves
 from .settings import Settings
+from .trace import Trace
 
 IDLE_SECONDS = 0.002  # a step that computed nothing waits so long for a load to end
 
@@ -30,47 +33,61 @@ class WorkerSide:
             deadline_seconds=settings.deadline_ms / 1e3,
         )
         self._client, self._facts = root, facts
-        caches = tuple(
+        self._caches = tuple(
             GroupCache(root.of_group(index), one, [tensors[name] for name in one.layer_names])
             for index, one in enumerate(facts.groups)
         )
-        self._loads = Loads(caches, settings.loads_max, settings.stall_ms / 1e3)
-        self._saves = Saves(caches, f"{engine}/{os.getppid()}")
+        self._health, self._trace = health_of(settings.node), Trace(settings.trace)
+        self._loads = Loads(
+            self._caches, settings.loads_max, settings.stall_ms / 1e3, self._health, self._trace
+        )
+        self._saves = Saves(self._caches, engine, facts.origin, self._health, self._trace)
         self._several = len(facts.groups) > 1
-        self._step = Step(0)
+        self._step, self._report = Step(0), Report()
+        self._began = 0.0
         self._computed = False
-        self._loaded: dict[str, int] = {}
 
     def ready(self) -> Ready:
         groups = self._facts.groups
         return Ready(
             self._facts.spec.canonical(),
+            self._facts.origin,
             tuple(one.page_tokens for one in groups),
             tuple(one.vllm_group for one in groups),
             tuple(one.window_tokens for one in groups),
         )
 
     def begin(self, step: Step) -> None:
-        self._step, self._computed = step, False
+        self._step, self._computed, self._report = step, False, Report()
+        self._began = time.monotonic()
         self._saves.begin(step)
 
     def load(self) -> None:
         for load in self._step.loads:
             self._loads.start(load)
 
-    def computed(self) -> None:
-        """A layer of this step was computed, so the step is not an empty one."""
+    def layer(self, name: str) -> None:
+        """A layer of this step has been computed."""
         self._computed = True
+        self._saves.layer(name)
 
     def save(self) -> None:
-        self._saves.end()
+        """All of them have. What is compared is compared first: it may not be what is stored."""
+        step, report = self._step, self._report
+        if self._computed and step.prefill_tokens * 2 > step.tokens:
+            report.prefill = (step.tokens, time.monotonic() - self._began)
+        for one in step.compares:
+            verdict = self._compare(one)
+            if verdict is not None:
+                report.verdicts[one.request] = verdict
+        report.saved_blocks = self._saves.end()
 
     def ended(self) -> tuple[set[str], set[str], set[str]]:
         """Requests whose last blocks are stored, that are loaded, and whose load failed."""
         sent = {save.request for save in self._step.saves if save.finished}
-        self._loaded = self._loads.finished(0.0 if self._computed else IDLE_SECONDS)
-        failed = self._loads.failed() if self._several else set()
-        return sent, set(self._loaded), failed
+        self._report.loaded = self._loads.finished(0.0 if self._computed else IDLE_SECONDS)
+        failed = self._loads.failed()
+        return sent, set(self._report.loaded), failed if self._several else set()
 
     def bad_pages(self) -> set[int]:
         """Pages that hold nothing good. vLLM can be told by page where there is one group only."""
@@ -78,10 +95,21 @@ class WorkerSide:
         return set() if self._several else bad
 
     def report(self) -> Report | None:
-        loaded, self._loaded = self._loaded, {}
-        return Report(loaded) if loaded else None
+        report, self._report = self._report, Report()
+        return report if report != Report() else None
 
     def close(self) -> None:
         self._loads.close()
         self._saves.close()
         self._client.close()
+        self._trace.close()
+
+    def _compare(self, asked: Compare) -> Verdict | None:
+        verdicts = []
+        for part in asked.parts:
+            try:
+                verdicts.append(compare(self._caches[part.group], part))
+            except KVStoreError as error:
+                self._health.failed(error)
+        told = [one for one in verdicts if one is not None]
+        return max(told, key=lambda one: (one.wrong, one.residual)) if told else None

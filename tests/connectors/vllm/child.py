@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import time
 from typing import Any
+
+import psutil
 
 
 class Served:
     """A vLLM engine and what it may be told to do."""
 
-    def __init__(self, model: str, options: dict[str, Any]) -> None:
+    def __init__(self, model: str, options: dict[str, Any], keep_prefixes: bool) -> None:
         from vllm import LLM
 
+        if keep_prefixes:
+            _keep_prefixes()
         self._llm = LLM(model, disable_log_stats=False, **options)
 
     def generate(self, prompts: list[dict[str, Any]], tokens: int, together: bool) -> Any:
@@ -38,6 +44,22 @@ class Served:
     def forget(self) -> Any:
         return self._llm.reset_prefix_cache()
 
+    def signal_at_load(self, pid: int, number: int, opened: bool) -> Any:
+        """Signal a process at the first load from now on, when its blocks were found but not yet
+        opened, or when they are opened but not yet copied; and go on once the signal has worked."""
+        from kvstore.client import Client
+
+        reader, waiting = Client.reader, [pid]
+
+        def signalled(*args: Any, **options: Any) -> Any:
+            made = reader(*args, **options) if opened else None
+            if waiting:
+                _signal(waiting.pop(), number)
+            return made if opened else reader(*args, **options)
+
+        Client.reader = signalled  # type: ignore[method-assign]
+        return None
+
     def _counters(self) -> dict[str, int]:
         """vLLM's own counters, without the prefix of their names."""
         return {
@@ -56,6 +78,27 @@ class Served:
             "cached": output.num_cached_tokens or 0,
             "finish": str(one.finish_reason),
         }
+
+
+def _keep_prefixes() -> None:
+    """vLLM's own prefix cache stays on where it would turn it off, as for MLA on most CPUs."""
+    from vllm.platforms import current_platform
+
+    platform = type(current_platform)
+    checked = platform.check_and_update_config
+
+    def kept(config: Any) -> None:
+        checked(config)
+        config.cache_config.enable_prefix_caching = True
+
+    platform.check_and_update_config = staticmethod(kept)
+
+
+def _signal(pid: int, number: int) -> None:
+    os.kill(pid, number)
+    wanted = psutil.STATUS_ZOMBIE if number == signal.SIGKILL else psutil.STATUS_STOPPED
+    while psutil.Process(pid).status() != wanted:
+        time.sleep(0.001)
 
 
 def main() -> None:

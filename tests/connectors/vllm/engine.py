@@ -94,6 +94,7 @@ class Engine:
         extra: dict[str, Any] | None = None,
         policy: str = "recompute",
         environment: dict[str, str] | None = None,
+        keep_prefixes: bool = False,
         **options: Any,
     ) -> None:
         self.log_file = log
@@ -116,7 +117,7 @@ class Engine:
                 cwd=tree.ROOT,
                 env={**os.environ, **ENVIRONMENT, **(environment or {})},
             )
-        self._tell(model=os.fspath(model), options=options)
+        self._tell(model=os.fspath(model), options=options, keep_prefixes=keep_prefixes)
 
     def ready(self) -> Self:
         self._answer(READY_SECONDS)
@@ -146,6 +147,11 @@ class Engine:
         """Empty vLLM's own prefix cache; what the pool has is the pool's."""
         self._tell(do="forget")
         assert self._answer(ANSWER_SECONDS) is True, "its prefix cache is in use"
+
+    def signal_at_load(self, pid: int, number: int, *, opened: bool) -> None:
+        """Signal a process in the middle of the next load: see `child.Served.signal_at_load`."""
+        self._tell(do="signal_at_load", pid=pid, number=number, opened=opened)
+        self._answer(ANSWER_SECONDS)
 
     def close(self) -> None:
         """End it, and whatever it started."""

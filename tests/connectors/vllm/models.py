@@ -97,9 +97,9 @@ def deepseek_v2(folder: Path) -> Path:
             moe_intermediate_size=64,
             q_lora_rank=None,
             kv_lora_rank=512,
-            qk_nope_head_dim=64,
+            qk_nope_head_dim=128,
             qk_rope_head_dim=64,
-            v_head_dim=64,
+            v_head_dim=128,
         ),
     )
 

@@ -1,0 +1,75 @@
+"""Stored KV against what the engine has just computed: is it the same, but for rounding?
+
+For each layer, over all tokens and heads of the blocks compared, stored = slope x computed + noise
+in the least-squares sense. Rounding makes noise, which a mean over many values hides from the
+slope; a wrong scale moves the slope and a wrong layout or prompt makes the residual as large as the
+values themselves. So both are bounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvstore.client import Keyed
+
+from .caches import GroupCache
+from .messages import Part, Verdict
+
+BLOCKS_MAX = 32  # compared in one go: bounds the scratch memory
+
+# dtype -> how far the slope may be from 1, and how large the residual may be.
+BOUNDS = {
+    "float32": (1e-3, 0.02),
+    "float16": (3e-3, 0.10),
+    "bfloat16": (4e-3, 0.25),
+}
+
+
+def compare(cache: GroupCache, part: Part) -> Verdict | None:
+    """None where no block could be had: that says nothing."""
+    size, per_page = cache.client.space.layout.block_tokens, cache.facts.page_tokens
+    per_block = size // per_page
+    worst: Verdict | None = None
+    for begin in range(0, len(part.hashes), BLOCKS_MAX):
+        hashes = part.hashes[begin : begin + BLOCKS_MAX]
+        first = (part.first + begin) * per_block
+        pages = part.pages[first : first + len(hashes) * per_block]
+        scratch = cache.scratch(len(pages))
+        found = cache.client.load_each(Keyed(hashes, size), scratch.memory)
+        rows = [
+            row
+            for row in range(len(pages))
+            if found[row // per_block] and pages[row]  # page 0 stands for one that was given up
+        ]
+        if not rows:
+            continue
+        found_pages = cache.layers([pages[row] for row in rows])
+        verdict = Verdict(len(rows) // per_block, *_judge(cache, scratch.layers(rows), found_pages))
+        worst = verdict if worst is None else _worse(worst, verdict)
+    return worst
+
+
+def _judge(cache: GroupCache, stored: list[Any], computed: list[Any]) -> tuple[float, float, str]:
+    slope_off_max, residual_max = BOUNDS[cache.client.space.spec.dtype]
+    far, large, wrong = 1.0, 0.0, ""
+    for layer, (theirs, ours) in enumerate(zip(stored, computed, strict=True)):
+        y, x = theirs.double().flatten(), ours.double().flatten()
+        own = float(x @ x)
+        slope = float(x @ y) / own if own else 1.0
+        residual = float((y - x).norm()) / own**0.5 if own else float(y.norm())
+        if not (abs(slope - 1) <= slope_off_max and residual <= residual_max) and not wrong:
+            name = cache.facts.layer_names[layer]
+            wrong = f"{name}: stored KV is {slope:.4f} x what was computed, residual {residual:.3g}"
+        # A comparison with NaN is false: what is not a number must not pass for small.
+        far = slope if not abs(slope - 1) <= abs(far - 1) else far
+        large = residual if not residual <= large else large
+    return far, large, wrong
+
+
+def _worse(one: Verdict, other: Verdict) -> Verdict:
+    return Verdict(
+        one.blocks + other.blocks,
+        max(one.slope, other.slope, key=lambda slope: abs(slope - 1)),
+        max(one.residual, other.residual),
+        one.wrong or other.wrong,
+    )

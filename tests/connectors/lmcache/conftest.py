@@ -1,0 +1,63 @@
+"""Ranks of LMCache's engine at real nodes, and what is logged on the way."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+os.environ["LMCACHE_TRACK_USAGE"] = "false"  # read when it is imported: no test calls home
+
+from tests.connectors.lmcache.engine import Engine, settings  # noqa: E402
+from tests.nodes import NodeProcess, home, node, shared, shared_node  # noqa: E402
+
+__all__ = ["home", "node", "shared", "shared_node"]
+
+OURS = "kvstore.engine.connectors.lmcache"
+LOADER = "lmcache.v1.storage_backend"
+LOGGERS = (*(f"{OURS}.{name}" for name in ("backend", "node", "stores")), LOADER)
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Engine]]:
+    """Makes ranks, which are closed after the test."""
+    made: list[Engine] = []
+
+    def of(extra: dict[str, Any], **options: Any) -> Engine:
+        made.append(Engine(extra, **options))
+        return made[-1]
+
+    yield of
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def engine_of(make: Callable[..., Engine], shared_node: NodeProcess) -> Callable[..., Engine]:
+    """Makes ranks at the module's node; keywords that are settings go to the plug-in."""
+
+    def of(config: Any = None, metadata: Any = None, lookups: Any = None, **more: Any) -> Engine:
+        extra = settings(shared_node.address, **more)
+        return make(extra, config=config, metadata=metadata, lookups=lookups)
+
+    return of
+
+
+@pytest.fixture
+def heard() -> Iterator[list[str]]:
+    """Warnings and worse of the plug-in and of LMCache's loader, whose loggers propagate nothing."""
+    messages: list[str] = []
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    ear = Ear(logging.WARNING)
+    for name in LOGGERS:
+        logging.getLogger(name).addHandler(ear)
+    yield messages
+    for name in LOGGERS:
+        logging.getLogger(name).removeHandler(ear)

@@ -1,0 +1,32 @@
+"""SGLang's own host pools on the CPU, backends made by its own factory, and real nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.connectors.sglang.absent import make_up_torchvision
+from tests.nodes import home, node, shared_node
+
+make_up_torchvision()
+
+from tests.connectors.sglang.engine import Engine  # noqa: E402
+
+__all__ = ["home", "node", "shared_node"]
+
+
+@pytest.fixture
+def engine_of(shared_node: Any) -> Iterator[Callable[..., Engine]]:
+    """Makes ranks of an engine at the module's node; their backends are closed after the test."""
+    made: list[Engine] = []
+
+    def make(pool: Any, **options: Any) -> Engine:
+        options.setdefault("moonpool", shared_node.address)
+        made.append(Engine(pool, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.storage.close()

@@ -1,0 +1,178 @@
+"""Engines that differ in anything that changes KV share nothing; what cannot be kept is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from sglang.srt.mem_cache.hicache_storage import PoolName
+from sglang.srt.runtime_context import get_context
+
+from tests.connectors.sglang.engine import Engine, fill, mha_pool, mla_pool
+
+Engines = Callable[..., Engine]
+KEYS = ["a" * 64, "b" * 64]
+
+
+@pytest.fixture
+def stored(engine_of: Engines) -> Engine:
+    ours = engine_of(mha_pool("page_first"))
+    fill(ours.pool, 1)
+    assert ours.store(KEYS, 0, 1) == [True, True]
+    return ours
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"revision": "r2"},
+        {"model_name": "another"},
+        {"namespace_extra": "rope scaled twice"},
+        {"tp": (0, 2)},
+        {"tp": (1, 2)},
+    ],
+)
+def test_another_engine_never_hits(stored: Engine, engine_of: Engines, other: Any) -> None:
+    theirs = engine_of(mha_pool("page_first"), **other)
+    assert theirs.storage.batch_exists(KEYS) == 0
+    assert theirs.load(KEYS, 0, 1) == [False, False]
+    assert engine_of(mha_pool("page_first")).storage.batch_exists(KEYS) == 2
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"quantization": "fp8"},
+        {"kv_cache_dtype": "bfloat16"},
+        {"json_model_override_args": json.dumps({"rope_theta": 1})},
+    ],
+)
+def test_what_a_server_is_told_about_its_kv_is_in_the_namespace(
+    stored: Engine, engine_of: Engines, args: Any
+) -> None:
+    with get_context().override_server_args(model_path="m"):
+        assert engine_of(mha_pool("page_first")).storage.batch_exists(KEYS) == 2
+    with get_context().override_server_args(model_path="m", **args):
+        assert engine_of(mha_pool("page_first")).storage.batch_exists(KEYS) == 0
+
+
+def checkpoint(folder: Path, seed: int) -> Path:
+    folder.mkdir()
+    weights = torch.rand(4, generator=torch.Generator().manual_seed(seed))
+    save_file({"w": weights}, folder / "model.safetensors")
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_local_model_is_named_by_its_weights_and_not_by_its_folder(
+    engine_of: Engines, tmp_path: Path, published: bool
+) -> None:
+    def of(folder: Path) -> Engine:
+        pool = mha_pool("page_first")
+        if not published:
+            return engine_of(pool, model_name=str(folder), revision="")
+        with get_context().override_server_args(model_path=str(folder)):
+            return engine_of(pool, model_name="served as this", revision="")
+
+    first, copy = checkpoint(tmp_path / "first", 1), checkpoint(tmp_path / "copy", 1)
+    other = checkpoint(tmp_path / "other", 2)
+    keys = [f"{published} {key}" for key in KEYS]
+    ours = of(first)
+    assert ours.store(keys, 0, 1) == [True, True]
+    assert of(copy).storage.batch_exists(keys) == 2
+    assert of(other).storage.batch_exists(keys) == 0
+
+
+def test_a_commit_that_the_server_was_started_with_names_the_weights(engine_of: Engines) -> None:
+    with get_context().override_server_args(model_path="org/model", revision="0" * 40):
+        spec = engine_of(mha_pool("page_first"), revision="").storage._client.space.spec
+    assert (spec.model, spec.revision) == ("org/model", f"commit:{'0' * 40}")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"moonpol": "x"}, "moonpol is unknown; known are moonpool, revision, namespace_extra"),
+        ({"deadline_ms": "1s"}, "deadline_ms is '1s'; int is wanted"),
+        ({"deadline_ms": True}, "deadline_ms is True; int is wanted"),
+        ({"deadline_ms": 0}, "deadline_ms is 0; 1 to 60000 is right"),
+        ({"moonpool": ""}, "moonpool is empty"),
+        ({"revision": ""}, "the revision of 'model' is not known: set revision in"),
+        ({"config": {"attn_cp_size": 2}}, "attn_cp_size 2 is not supported; 1 is"),
+        ({"config": {"tp_lcm_size": 4}}, "tp_lcm_size 4 is not supported"),
+        ({"config": {"is_mla_model": True}}, "MHATokenToKVPoolHost; MLATokenToKVPoolHost is supp"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_name(
+    engine_of: Engines, options: Any, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said.replace("(", r"\(")):
+        engine_of(mha_pool("page_first"), **options)
+
+
+def test_the_keys_that_sglang_reads_itself_are_no_concern_of_ours(engine_of: Engines) -> None:
+    more = {"prefetch_threshold": 16, "hicache_storage_pass_prefix_keys": True}
+    engine_of(mha_pool("page_first"), **more)
+
+
+@pytest.mark.parametrize("make", [mha_pool, mla_pool])
+def test_a_layout_that_is_not_known_is_refused_by_name(engine_of: Engines, make: Any) -> None:
+    with pytest.raises(ValueError, match="--hicache-mem-layout page_unified of an M"):
+        engine_of(make("page_unified"))
+
+
+def test_a_second_host_pool_is_refused_by_name(stored: Engine) -> None:
+    with pytest.raises(ValueError, match="'swa' beside the KV pool is not supported"):
+        stored.storage.register_mem_host_pool_v2(mha_pool("page_first"), PoolName.SWA)
+
+
+def test_layers_of_a_draft_model_are_refused(engine_of: Engines) -> None:
+    pool = mha_pool("page_first")
+    pool.target_layer_num -= 1
+    with pytest.raises(ValueError, match="1 layers of a draft model"):
+        engine_of(pool)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"enable_lora": True}, "LoRA"),
+        ({"quantization_param_path": "scales.json"}, "quantization_param_path"),
+    ],
+)
+def test_what_sglang_does_not_name_is_refused(engine_of: Engines, args: Any, said: str) -> None:
+    with (
+        get_context().override_server_args(model_path="m", **args),
+        pytest.raises(ValueError, match=said),
+    ):
+        engine_of(mha_pool("page_first"))
+
+
+def test_random_weights_have_no_name_of_their_own(engine_of: Engines, tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "folder", 1)
+    with (
+        get_context().override_server_args(model_path=str(folder), load_format="dummy"),
+        pytest.raises(ValueError, match="load_format dummy"),
+    ):
+        engine_of(mha_pool("page_first"), revision="")
+
+
+def test_fp8_is_kept_only_where_it_is_said_which(engine_of: Engines) -> None:
+    def pool() -> Any:
+        return mha_pool("page_first", dtype=torch.float8_e4m3fn)
+
+    assert pool().dtype is torch.uint8
+    with pytest.raises(ValueError, match="does not say which fp8"):
+        engine_of(pool())
+    with get_context().override_server_args(model_path="m", kv_cache_dtype="fp8_e4m3"):
+        ours = engine_of(pool())
+    assert ours.store(KEYS, 0, 1) == [True, True]
+    with get_context().override_server_args(model_path="m", kv_cache_dtype="fp8_e5m2"):
+        assert engine_of(pool()).storage.batch_exists(KEYS) == 0
+    engine_of(pool(), namespace_extra="kv fp8_e4m3")
