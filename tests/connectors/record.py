@@ -7,7 +7,8 @@ connector's own source is checked against it anywhere, by its syntax alone:
         sglang.srt.mem_cache.hicache_storage:HiCacheStorage \
         engine/connectors/sglang/storage.py:MoonpoolStorage
 
-writes `signatures/sglang-VERSION.json` beside this file.
+writes `signatures/sglang-VERSION.json` beside this file. An interface of several classes names them
+with commas between.
 """
 
 from __future__ import annotations
@@ -32,18 +33,14 @@ def recorded(path: Path) -> dict[str, Any]:
 
 def record_of(engine: str, interface: str, connector: str) -> dict[str, Any]:
     """What the installed engine asks of a connector."""
-    kind = _loaded(interface)
-    methods = {
-        name: list(inspect.signature(member).parameters)[1:]
-        for name, member in inspect.getmembers(kind, inspect.isfunction)
-        if not name.startswith("_")
-    }
+    kinds = _loaded(interface)
+    methods = {name: taken for kind in kinds for name, taken in _methods(kind).items()}
     return {
         "engine": engine,
         "version": version(engine),
         "interface": interface,
         "connector": connector,
-        "abstract": sorted(kind.__abstractmethods__),
+        "abstract": sorted({one for kind in kinds for one in kind.__abstractmethods__}),
         "methods": methods,
     }
 
@@ -78,9 +75,19 @@ def methods_of(source: str, name: str) -> dict[str, tuple[list[str], int]]:
     return found
 
 
-def _loaded(interface: str) -> Any:
-    module, _, name = interface.partition(":")
-    return getattr(importlib.import_module(module), name)
+def _loaded(interface: str) -> list[Any]:
+    module, _, names = interface.partition(":")
+    return [getattr(importlib.import_module(module), name) for name in names.split(",")]
+
+
+def _methods(kind: Any) -> dict[str, list[str]]:
+    """Public methods, those of the class itself among them, and what they take beside it."""
+    found = {}
+    for name, member in inspect.getmembers(kind, inspect.isroutine):
+        if not name.startswith("_"):
+            taken = list(inspect.signature(member).parameters)
+            found[name] = taken if inspect.ismethod(member) else taken[1:]
+    return found
 
 
 if __name__ == "__main__":

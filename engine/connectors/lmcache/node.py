@@ -90,7 +90,7 @@ class Node:
     @property
     def answers(self) -> bool:
         """Whether it is worth asking: a node that failed a moment ago is left alone for a while."""
-        return self._ask(lambda: self._client.connection.link() is not None, False, bool)
+        return self._ask(lambda: True, False, bool)
 
     def tell(self, what: str) -> None:
         """Log something once."""
@@ -116,8 +116,9 @@ class Node:
     def _ask(self, call: Callable[[], T], otherwise: T, reached: Callable[[T], bool]) -> T:
         """Make a call. `reached` says of its answer whether only a node can have given it."""
         try:
+            self._client.connection.link()
             answer = call()
-            if not reached(answer):  # a miss, or nobody was there: the link knows
+            if not reached(answer):  # a miss, or the node went meanwhile: the link knows
                 self._client.connection.link()
         except KVStoreError as error:
             self._say(f"{self._where} is not used, LMCache goes without it: {error}")

@@ -56,6 +56,10 @@ class Saves:
             for layer, name in enumerate(cache.facts.layer_names)
         }
 
+    def connect(self) -> None:
+        """Begin the session beside vLLM's own start, so that no request waits for it."""
+        self._thread.submit(self._connect)
+
     def begin(self, step: Step) -> None:
         """Reserve what the step will complete."""
         self._followed = None
@@ -112,6 +116,12 @@ class Saves:
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
+
+    def _connect(self) -> None:
+        try:
+            self._caches[0].client.register()
+        except KVStoreError as error:
+            self._health.failed(error)
 
     def _put(self, window: Window, part: Fragment) -> bool:
         try:

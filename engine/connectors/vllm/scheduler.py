@@ -107,7 +107,7 @@ class SchedulerSide:
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         """Tokens to load beyond the first `computed`, or None while the pool has not answered."""
         tracked = self._requests.get(request.request_id)
-        if tracked is None or not self._reads:
+        if tracked is None or not self._reads or tracked.failed:
             return 0, False
         tracked.asked, tracked.computed, tracked.audit, tracked.miss = True, computed, None, ""
         tracked.end = computed
@@ -216,6 +216,7 @@ class SchedulerSide:
             tracked = self._requests.get(request)
             if tracked is not None and loaded.good < tracked.end:
                 self.stats.add("failed_tokens", tracked.end - loaded.good)
+                tracked.failed = True
                 good = loaded.good // self._settings.block_tokens
                 tracked.published = min(tracked.published, good)  # what is bad is published anew
         for request in received:

@@ -42,6 +42,7 @@ class WorkerSide:
             self._caches, settings.loads_max, settings.stall_ms / 1e3, self._health, self._trace
         )
         self._saves = Saves(self._caches, engine, facts.origin, self._health, self._trace)
+        self._saves.connect()
         self._several = len(facts.groups) > 1
         self._step, self._report = Step(0), Report()
         self._began = 0.0

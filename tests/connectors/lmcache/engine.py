@@ -1,12 +1,11 @@
 """One rank of LMCache's own engine on the CPU: its token hashes, allocator, manager and loader.
 
-What stands in for the GPU is one tensor that LMCache's chunks are copied from and to; the plug-in is
-made by LMCache's own loader from the configuration a user would write.
+What stands in for the GPU is one tensor that LMCache's chunks are copied from and to. The plug-in
+is made by LMCache's own loader, from the configuration a user would write.
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, Self
 
 import torch
@@ -22,7 +21,6 @@ from tests.nodes import eventually
 CHUNK, LAYERS, HEADS, DIM = 16, 3, 2, 8
 PLUGIN = "pool"
 MODEL = "a/model"
-_instances = itertools.count()
 
 
 def settings(moonpool: str, **more: Any) -> dict[str, Any]:
@@ -106,11 +104,11 @@ class Engine:
         self.metadata = LMCacheMetadata(**rank)
         [whole] = self.metadata.get_shapes(8 * CHUNK)
         self.kv = Kv(whole, self.metadata.kv_dtype)
-        self._instance = f"test-{next(_instances)}"
-        self.engine: LMCacheEngine = LMCacheEngineBuilder.get_or_create(
-            self._instance,
-            LMCacheEngineConfig.from_defaults(**about),
+        settled = LMCacheEngineConfig.from_defaults(**about)
+        self.engine = LMCacheEngine(  # and not its builder, whose statistics take seconds to end
+            settled,
             self.metadata,
+            LMCacheEngineBuilder._Create_token_database(settled, self.metadata),
             self.kv,
             lambda tensor, source: None,
             lambda thing, source: thing,
@@ -154,4 +152,4 @@ class Engine:
         return int(allocator.pin_allocator.total_allocated_size)
 
     def close(self) -> None:
-        LMCacheEngineBuilder.destroy(self._instance)
+        self.engine.close()

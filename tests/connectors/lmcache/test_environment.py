@@ -40,9 +40,7 @@ def test_what_is_installed_of_lmcache_s_needs_is_in_its_ranges() -> None:
 
 
 def test_installing_moonpool_changed_no_version() -> None:
-    there, before = installed(), dict(
-        line.split("==") for line in BROUGHT.read_text().splitlines()
-    )
+    there, before = installed(), dict(line.split("==") for line in BROUGHT.read_text().splitlines())
     assert len(before) > 20 and "moonpool" not in before
     changed = {
         name: (was, there.get(canonicalize_name(name)))

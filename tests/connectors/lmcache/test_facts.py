@@ -10,6 +10,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from kvstore.engine.connectors.lmcache import MoonpoolBackend
+from kvstore.engine.connectors.lmcache.facts import Unsupported, facts_of
+from kvstore.engine.connectors.lmcache.settings import Settings
 from tests.connectors.lmcache.engine import CHUNK, DIM, HEADS, LAYERS, PLUGIN, Engine, settings
 from tests.nodes import NodeProcess
 
@@ -69,15 +72,13 @@ def test_a_local_model_is_named_by_its_weights(engine_of: Engines, tmp_path: Pat
     ("options", "said"),
     [
         ({"config": {"use_layerwise": True}}, "use_layerwise is not supported"),
-        ({"config": {"enable_blending": True}}, "enable_blending is not supported"),
         ({"revision": None}, "the revision of 'a/model' is not known: set extra_config "
          "'storage_plugin.pool.revision'"),
-        ({"revison": "r1"}, "extra_config 'storage_plugin.pool.revison' is unknown; after"),
+        ({"revison": "r1"}, "extra_config 'storage_plugin.pool.revison' is unknown; known after"),
         ({"deadline_ms": "100"}, "'storage_plugin.pool.deadline_ms' is '100'; int is wanted"),
         ({"deadline_ms": 0}, "'storage_plugin.pool.deadline_ms' is 0; 1 to 60000 is right"),
         ({"pin_ms": True}, "'storage_plugin.pool.pin_ms' is True; int is wanted"),
         ({"metadata": {"kv_dtype": torch.float64}}, "dtype 'float64' is not one of"),
-        ({"metadata": {"chunk_size": CHUNK * 2}}, ""),
     ],
     ids=str,
 )  # fmt: skip
@@ -85,21 +86,18 @@ def test_what_cannot_be_kept_is_refused_by_name_and_lmcache_serves_without(
     engine_of: Engines, heard: list[str], options: Any, said: str
 ) -> None:
     ours = engine_of(**options)
-    if said:
-        assert ours.plugin is None
-        [refused] = [one for one in heard if "Failed to create backend" in one]
-        assert refused.startswith(f"Failed to create backend {PLUGIN}: ") and said in refused
-    else:
-        assert ours.plugin is not None, "the chunk size is LMCache's own metadata's"
+    assert ours.plugin is None
+    [refused] = heard
+    assert refused.startswith(f"Failed to create backend {PLUGIN}: ") and said in refused
 
 
-def test_prefill_apart_from_decode_is_refused_by_name(engine_of: Engines) -> None:
-    from kvstore.engine.connectors.lmcache.facts import Unsupported, facts_of
-    from kvstore.engine.connectors.lmcache.settings import Settings
-
+@pytest.mark.parametrize("name", ["enable_pd", "enable_blending"])
+def test_what_lmcache_itself_does_on_a_gpu_alone_is_refused_by_name(
+    engine_of: Engines, name: str
+) -> None:
     ours = engine_of()
-    ours.engine.config.enable_pd = True  # LMCache itself wants a GPU's transfer channel for it
-    with pytest.raises(Unsupported, match="enable_pd is not supported"):
+    setattr(ours.engine.config, name, True)
+    with pytest.raises(Unsupported, match=f"{name} is not supported; set it to false"):
         facts_of(ours.engine.config, ours.metadata, Settings("pool", revision="r1"))
 
 
@@ -123,8 +121,6 @@ def test_a_plug_in_of_another_kind_beside_it_is_let_be(
 
 
 def test_without_cpu_memory_it_is_refused(shared_node: NodeProcess, engine_of: Engines) -> None:
-    from kvstore.engine.connectors.lmcache import MoonpoolBackend
-
     ours = engine_of()
     with pytest.raises(ValueError, match="set max_local_cpu_size"):
         MoonpoolBackend(config=ours.engine.config, metadata=ours.metadata)
@@ -151,15 +147,14 @@ class Kinds:
 def test_layers_of_two_kinds_are_refused_also_when_they_show_late(
     engine_of: Engines, heard: list[str]
 ) -> None:
-    from kvstore.engine.connectors.lmcache.facts import Unsupported, facts_of
-    from kvstore.engine.connectors.lmcache.settings import Settings
-
     ours = engine_of(revision="late")
     ours.store(TOKENS)
     assert ours.lookup(TOKENS) == len(TOKENS)
     ours.metadata.kv_layer_groups_manager = Kinds(ours)
     assert ours.lookup(TOKENS) == ours.retrieve(TOKENS) == 0
-    ours.engine.store(torch.tensor([2] * CHUNK))
+    one = ours.manager.allocate(ours.metadata.get_shapes(), ours.metadata.get_dtypes())
+    ours.manager.batched_put(ours.keys([2] * CHUNK), [one])
+    assert ours.memory_in_use == 0
     assert len(heard) == 1 and "they are not kept" in heard[0], heard
     with pytest.raises(Unsupported, match="2 kinds of layers; models of one are kept"):
         facts_of(ours.engine.config, ours.metadata, Settings("pool", revision="r1"))

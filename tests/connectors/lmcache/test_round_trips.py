@@ -89,6 +89,17 @@ def test_chunks_put_and_got_together_are_each_where_they_belong(engine_of: Engin
     assert theirs.memory_in_use == ours.memory_in_use == 0
 
 
+def test_a_chunk_lies_in_the_pool_by_layer_and_head(engine_of: Engines, shared: Caller) -> None:
+    ours = engine_of()
+    keys, tensors = put(ours, prompt(2))
+    client = ours.plugin._node._client
+    blocks = client.keyed([key.to_string() for key in keys])
+    _, found = shared.get(blocks, client.space.spec)
+    for one, made in zip(found, tensors, strict=True):
+        parted = made.view(2, LAYERS, CHUNK, HEADS, DIM).permute(1, 3, 2, 0, 4)  # l h t k d
+        assert one == bytes(parted.contiguous().view(torch.uint8).numpy())
+
+
 def test_many_chunks_move_in_pieces(engine_of: Engines, monkeypatch: Any) -> None:
     ours, theirs = engine_of(), engine_of()
     for one in (ours, theirs):

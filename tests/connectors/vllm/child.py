@@ -32,12 +32,22 @@ class Served:
             if one["salt"] is not None:
                 prompt["cache_salt"] = one["salt"]
             asked.append(prompt)
-        greedy = SamplingParams(temperature=0, max_tokens=tokens, logprobs=0, ignore_eos=True)
+        greedy = [
+            SamplingParams(
+                temperature=0,
+                max_tokens=tokens,
+                logprobs=0,
+                ignore_eos=True,
+                extra_args={"kv_transfer_params": one["transfer"]} if one["transfer"] else None,
+            )
+            for one in prompts
+        ]
         before, outputs = self._counters(), []
-        for batch in [asked] if together else [[one] for one in asked]:
-            outputs += [
-                self._told(one) for one in self._llm.generate(batch, greedy, use_tqdm=False)
-            ]
+        pairs = list(zip(asked, greedy, strict=True))
+        for batch in [pairs] if together else [[one] for one in pairs]:
+            texts, params = zip(*batch, strict=True)
+            found = self._llm.generate(list(texts), list(params), use_tqdm=False)
+            outputs += [self._told(one) for one in found]
         after = self._counters()
         return {"outputs": outputs, "counted": {k: v - before[k] for k, v in after.items()}}
 
@@ -59,6 +69,19 @@ class Served:
 
         Client.reader = signalled  # type: ignore[method-assign]
         return None
+
+    def figures(self) -> dict[str, float]:
+        """The connector's own figures, as vLLM's /metrics shows them: `name` or `name.reason`."""
+        from prometheus_client import REGISTRY
+
+        found: dict[str, float] = {}
+        for family in REGISTRY.collect():
+            for one in family.samples:
+                if one.name.startswith("moonpool:") and "le" not in one.labels:
+                    name = one.name.removeprefix("moonpool:").removesuffix("_total")
+                    reason = one.labels.get("reason", "")
+                    found[f"{name}.{reason}" if reason else name] = one.value
+        return found
 
     def _counters(self) -> dict[str, int]:
         """vLLM's own counters, without the prefix of their names."""

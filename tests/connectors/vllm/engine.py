@@ -48,6 +48,7 @@ class EngineFailed(Exception):
 class Prompt:
     tokens: Sequence[int]
     salt: str | None = None
+    transfer: dict[str, Any] | None = None  # its kv_transfer_params
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class Engine:
         node: str = "",
         extra: dict[str, Any] | None = None,
         policy: str = "recompute",
+        role: str = "kv_both",
         environment: dict[str, str] | None = None,
         keep_prefixes: bool = False,
         **options: Any,
@@ -103,7 +105,7 @@ class Engine:
             options["kv_transfer_config"] = {
                 "kv_connector": "MoonpoolConnector",
                 "kv_connector_module_path": "kvstore.engine.connectors.vllm",
-                "kv_role": "kv_both",
+                "kv_role": role,
                 "kv_load_failure_policy": policy,
                 "kv_connector_extra_config": {"node": node, **PLAIN, **(extra or {})},
             }
@@ -142,6 +144,11 @@ class Engine:
     def end(self) -> Round:
         found = self._answer(ANSWER_SECONDS)
         return Round([Output(**one) for one in found["outputs"]], found["counted"])
+
+    def figures(self) -> dict[str, float]:
+        """The connector's own figures since the engine's start."""
+        self._tell(do="figures")
+        return dict(self._answer(ANSWER_SECONDS))
 
     def forget(self) -> None:
         """Empty vLLM's own prefix cache; what the pool has is the pool's."""

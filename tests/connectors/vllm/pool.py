@@ -26,6 +26,12 @@ class Pool:
         return KVSpec.parse(found.spec)
 
     @property
+    def quarantined(self) -> str:
+        """Why nobody may use the namespace, or nothing."""
+        (found,) = self._caller.stats().namespaces
+        return found.quarantined
+
+    @property
     def blocks(self) -> int:
         return self._caller.stats().blocks
 
@@ -56,9 +62,12 @@ class Pool:
 
     def replace(self, tokens: Sequence[int], group: int, index: int, data: bytes) -> None:
         """Store other bytes as one block of a prompt, well-formed and with a valid hash."""
+        self.remove(tokens, group, index)
+        self.put(tokens, group, index, data)
+
+    def put(self, tokens: Sequence[int], group: int, index: int, data: bytes) -> None:
         blocks, spec = self.chain(tokens, group), self.spec
         one = blocks.between(index, index + 1)
-        self.remove(tokens, group, index)
         header = {"group": group, "parent": self._parent(blocks, group, index)}
         stored = self._caller.kv.Put(put_parts(one, [data], spec, **header), timeout=CALL_SECONDS)
         assert list(stored.stored) == [pb.PutReply.STORED]

@@ -20,8 +20,8 @@ from tests.nodes import NodeProcess
 BLOCK = 64
 STORED = [prompt(80 + n, 4 * BLOCK + 20) for n in range(3)]
 NEW = [prompt(90 + n, 3 * BLOCK + 7) for n in range(2)]
-LATER = [prompt(95 + n, 2 * BLOCK + 7) for n in range(8)]
-SECONDS = 10.0  # for these eight, whatever the node does; 1 is usual
+LATER = [prompt(300 + n, 2 * BLOCK + 7) for n in range(16)]
+SECONDS = 20.0  # for these sixteen, whatever the node does: 2 are usual, a deadline each is too much
 TELLING = "Moonpool:"  # begins what the connector says of the pool
 
 

@@ -55,7 +55,7 @@ def test_a_block_that_decoding_completes_is_published_before_the_request_ends(
     served: Served,
 ) -> None:
     started = prompt(12, BLOCK - 4)
-    served.engine.begin(started, tokens=600)
+    served.engine.begin(started, tokens=160)
     # Which tokens come is not known yet, so the pool is asked for a new block and not for which.
     before = served.pool.counter("sealed_blocks")
     eventually(lambda: served.pool.counter("sealed_blocks") > before)
