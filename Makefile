@@ -31,8 +31,8 @@ test: setup  ## run the whole test suite
 test-vllm: $(VLLM)/installed  ## run real vLLM engines on the CPU against the pool, in .venv-vllm (4 GB)
 	@$(VLLM)/bin/python -m pytest tests/connectors/vllm -o faulthandler_timeout=600
 
-test-sglang: $(SGLANG)/installed  ## run SGLang's own cache classes on the CPU against the pool, in .venv-sglang (3 GB)
-	@$(SGLANG)/bin/python -m pytest -p no:warnings \
+test-sglang: $(SGLANG)/installed  ## run real SGLang engines on the CPU against the pool, in .venv-sglang (3 GB)
+	@$(SGLANG)/bin/python -m pytest -p no:warnings -o faulthandler_timeout=600 \
 		tests/connectors/sglang tests/connectors/test_signatures.py
 
 test-lmcache: $(LMCACHE)/installed  ## run LMCache's own engine on the CPU against the pool, in .venv-lmcache (2 GB)

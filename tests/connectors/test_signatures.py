@@ -23,6 +23,10 @@ def test_there_is_a_record_of_sglang() -> None:
     assert SGLANG in [path.name for path in EVERY]
 
 
+def test_there_is_a_record_of_lmcache() -> None:
+    assert "lmcache-0.5.6.json" in [path.name for path in EVERY]
+
+
 @pytest.mark.parametrize(
     ("method", "asked", "said"),
     [

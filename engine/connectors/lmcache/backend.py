@@ -100,7 +100,7 @@ class MoonpoolBackend(StoragePluginInterface):
     def batched_get_blocking(self, keys: list[CacheEngineKey]) -> list[MemoryObj | None]:
         names = self._names(keys)
         if not names or self.local_cpu_backend is None or not self._node.answers:
-            return [None] * len(keys)
+            return [None] * len(keys)  # and nothing is evicted to make room for nothing
         chunks: list[MemoryObj] = []
         self._safe(lambda: self._find_room(len(names), chunks), None)
         nothing = [False] * len(chunks)

@@ -46,20 +46,21 @@ class Node:
 
     def exists(self, names: Sequence[str]) -> list[bool]:
         """Which chunks can be had now."""
-        nothing = [False] * len(names)
-        keyed = self._client.keyed(names)
-        return self._ask(lambda: self._client.exists_each(keyed), nothing, any)
+        client, nothing = self._client, [False] * len(names)
+        return self._ask(lambda: client.exists_each(client.keyed(names)), nothing, any)
 
     def hold(self, names: Sequence[str]) -> Hold | None:
         """Keep the leading chunks that are there from going; None if there is none."""
-        keyed = self._client.keyed(names)
-        held = self._ask(
-            lambda: hold_each(self._client, keyed, pin_ms=self._pin_ms), None, lambda _: True
-        )
-        if held is not None and not held.blocks:
+        client = self._client
+
+        def hold() -> Hold | None:
+            held = hold_each(client, client.keyed(names), pin_ms=self._pin_ms)
+            if held.blocks:
+                return held
             held.release()
             return None
-        return held
+
+        return self._ask(hold, None, bool)
 
     def load(self, names: Sequence[str], chunks: Sequence[MemoryObj]) -> list[bool]:
         """Fill chunks; True for each whose bytes are those that were stored, whole and verified."""
@@ -84,13 +85,17 @@ class Node:
 
     def remove(self, names: Sequence[str]) -> int:
         """Take chunks out of the pool; how many were there."""
-        keyed = self._client.keyed(names)
-        return self._ask(lambda: self._client.remove(keyed), 0, lambda _: True)
+        client = self._client
+        return self._ask(lambda: client.remove(client.keyed(names)), 0, bool)
 
     @property
     def answers(self) -> bool:
         """Whether it is worth asking: a node that failed a moment ago is left alone for a while."""
-        return self._ask(lambda: True, False, bool)
+        try:
+            return self._client.connection.link() is not None
+        except Exception as error:
+            self._failed(error)
+            return False
 
     def tell(self, what: str) -> None:
         """Log something once."""
@@ -104,27 +109,32 @@ class Node:
         self._client.close()
 
     def _load(self, names: Sequence[str], chunks: Sequence[MemoryObj]) -> list[bool]:
-        keyed, memory = self._client.keyed(names), memory_of(chunks, self._group)
-        nothing = [False] * len(names)
-        return self._ask(lambda: self._client.load_each(keyed, memory), nothing, any)
+        client, nothing = self._client, [False] * len(names)
+        memory = memory_of(chunks, self._group)
+        return self._ask(lambda: client.load_each(client.keyed(names), memory), nothing, any)
 
     def _store(self, names: Sequence[str], chunks: Sequence[MemoryObj]) -> list[bool]:
-        keyed, memory = self._client.keyed(names), memory_of(chunks, self._group)
-        nothing = [False] * len(names)
-        return self._ask(lambda: self._client.store_each(keyed, memory), nothing, any)
+        client, nothing = self._client, [False] * len(names)
+        memory = memory_of(chunks, self._group)
+        return self._ask(lambda: client.store_each(client.keyed(names), memory), nothing, any)
 
     def _ask(self, call: Callable[[], T], otherwise: T, reached: Callable[[T], bool]) -> T:
         """Make a call. `reached` says of its answer whether only a node can have given it."""
+        if not self.answers:
+            return otherwise
         try:
-            self._client.connection.link()
             answer = call()
-            if not reached(answer):  # a miss, or the node went meanwhile: the link knows
-                self._client.connection.link()
-        except KVStoreError as error:
-            self._say(f"{self._where} is not used, LMCache goes without it: {error}")
+        except Exception as error:  # whatever it is, the engine goes on
+            self._failed(error)
+            return otherwise
+        if not reached(answer) and not self.answers:  # a miss, since the node went meanwhile
             return otherwise
         self._say("")
         return answer
+
+    def _failed(self, error: Exception) -> None:
+        why = error if isinstance(error, KVStoreError) else repr(error)
+        self._say(f"{self._where} is not used, LMCache goes without it: {why}")
 
     def _say(self, failure: str) -> None:
         with self._lock:

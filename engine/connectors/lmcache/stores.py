@@ -82,6 +82,8 @@ class Stores:
                 stored = self._node.store(
                     [key.to_string() for key in keys], [chunk for _, chunk in taken]
                 )
+        except Exception:
+            log.exception("Moonpool: a bug, and chunks are not stored; please report it")
         finally:
             for _, chunk in taken:
                 chunk.ref_count_down()

@@ -25,11 +25,14 @@ BOUNDS = {
 }
 
 
-def compare(cache: GroupCache, part: Part) -> Verdict | None:
-    """None where no block could be had: that says nothing."""
+NOTHING = Verdict(blocks=0, slope=1.0, residual=0.0, wrong="")  # none could be had
+
+
+def compare(cache: GroupCache, part: Part) -> Verdict:
+    """Of the blocks that can be had now, the layer that agrees least."""
     size, per_page = cache.client.space.layout.block_tokens, cache.facts.page_tokens
     per_block = size // per_page
-    worst: Verdict | None = None
+    worst = NOTHING
     for begin in range(0, len(part.hashes), BLOCKS_MAX):
         hashes = part.hashes[begin : begin + BLOCKS_MAX]
         first = (part.first + begin) * per_block
@@ -45,7 +48,7 @@ def compare(cache: GroupCache, part: Part) -> Verdict | None:
             continue
         found_pages = cache.layers([pages[row] for row in rows])
         verdict = Verdict(len(rows) // per_block, *_judge(cache, scratch.layers(rows), found_pages))
-        worst = verdict if worst is None else _worse(worst, verdict)
+        worst = _worse(worst, verdict)
     return worst
 
 

@@ -109,6 +109,7 @@ class Report(KVConnectorWorkerMetadata):
     loaded: dict[str, Loaded] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     saved_blocks: int = 0
+    late: dict[str, int] = field(default_factory=dict)  # request -> first block not stored yet
     prefill: tuple[int, float] = (0, 0.0)  # tokens computed, and the seconds that took
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> Report:
@@ -119,10 +120,13 @@ class Report(KVConnectorWorkerMetadata):
             loaded[request] = min(mine, one, key=lambda each: (each.good, -each.seconds))
         for request, told in other.verdicts.items():
             mine_too = verdicts.get(request, told)
-            verdicts[request] = max(mine_too, told, key=lambda each: (each.wrong, each.residual))
+            verdicts[request] = max(
+                mine_too, told, key=lambda each: (each.wrong, each.residual, each.blocks)
+            )
         return Report(
             loaded,
             verdicts,
             max(self.saved_blocks, other.saved_blocks),
+            {**self.late, **other.late},  # every rank was given the same blocks
             max(self.prefill, other.prefill, key=lambda pair: pair[1]),
         )

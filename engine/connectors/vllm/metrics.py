@@ -21,6 +21,7 @@ COUNTERS = {
     "loaded_tokens": "tokens loaded, verified and used",
     "failed_tokens": "tokens of hits that could not be loaded, or not in time, and were computed",
     "saved_blocks": "blocks published",
+    "late_saves": "steps whose blocks were not stored at once: the node had not made room in time",
     "miss": "admitted requests whose hit ended before their last block, by reason",
     "self_tests": "hits that were computed and compared because their origin was new",
     "audits": "hits that were drawn at random, computed and compared",

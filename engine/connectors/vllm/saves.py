@@ -19,7 +19,6 @@ from .health import Health
 from .messages import Part, Save, Step
 from .trace import Trace
 
-WAIT_SECONDS = 0.02  # for reservations, after the step has been computed
 HAND_OFF_SECONDS = 0.2  # for those that a reader waits for, before the first layer is stored
 
 
@@ -42,13 +41,17 @@ class Saves:
         caches: tuple[GroupCache, ...],
         engine: str,
         origin: int,
+        wait_seconds: float,
         health: Health,
         trace: Trace,
     ) -> None:
         self._caches, self._engine, self._origin = caches, engine, origin
+        self._wait_seconds = wait_seconds  # for reservations, once a step has been computed
         self._health, self._trace = health, trace
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="moonpool-save")
+        self._step = Step(0)
         self._reserving: Future[list[Window]] | None = None
+        self._late: Future[list[Window]] | None = None  # one that a step did not wait for
         self._followed: list[Window] | None = None  # once a layer of the step has been computed
         self._layers = {
             name: (index, layer)
@@ -62,8 +65,10 @@ class Saves:
 
     def begin(self, step: Step) -> None:
         """Reserve what the step will complete."""
-        self._followed = None
-        if step.saves:
+        self._followed, self._step = None, step
+        # A node that has not answered for an earlier step is not waited for again.
+        if step.saves and (self._late is None or self._late.done()):
+            self._late = None
             self._reserving = self._thread.submit(self._reserve, step)
             if not any(save.hand_off for save in step.saves):
                 self._followed = []
@@ -94,16 +99,21 @@ class Saves:
                         name=window.save.hand_off,
                     )
 
-    def end(self) -> int:
-        """Store the rest: the step's KV is written now. How many blocks there were."""
+    def end(self) -> tuple[int, dict[str, int]]:
+        """Store the rest: the step's KV is written now.
+
+        Returns how many blocks there were, and of requests whose blocks had to wait the first one.
+        """
         reserving, self._reserving = self._reserving, None
+        late = {one.request: one.parts[0].first for one in self._step.saves if not one.finished}
         if reserving is None:
-            return 0
+            return 0, late
         try:
-            windows = reserving.result(WAIT_SECONDS)
+            windows = reserving.result(self._wait_seconds)
         except TimeoutError:
             reserving.add_done_callback(_give_up)
-            return 0
+            self._late = reserving
+            return 0, late
         stored = []
         for window in windows:
             held = window.cache.fragment
@@ -112,7 +122,7 @@ class Saves:
                 stored.append(window)
         if stored:
             self._thread.submit(self._seal, stored)
-        return sum(int(one.writer.granted.sum()) for one in stored if one.part.group == 0)
+        return sum(int(one.writer.granted.sum()) for one in stored if one.part.group == 0), {}
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)

@@ -18,7 +18,7 @@ from .effect import Effect
 from .health import health_of
 from .keys import left_out
 from .lookup import Found, Lookup, Lookups
-from .messages import Compare, Load, Part, Ready, Report, Save, Step
+from .messages import Compare, Load, Part, Ready, Report, Save, Step, Verdict
 from .metrics import MoonpoolStats
 from .price import Prices
 from .settings import Settings
@@ -49,6 +49,7 @@ class SchedulerSide:
         self._steps = 0
         self._given: set[bytes] = set()  # blocks that this step has given to a worker already
         self._told: set[str] = set()
+        self._compared: dict[str, tuple[Audit, bool]] = {}  # under way, and whether to its end
         self._prices = Prices()
         self._effect = Effect(settings.audit_rate) if settings.audit_rate else None
         self._trust = Trust(
@@ -209,6 +210,10 @@ class SchedulerSide:
         now = time.monotonic()
         self.stats.add("saved_blocks", report.saved_blocks)
         self._prices.computed(*report.prefill)
+        for request, first in report.late.items():
+            self.stats.add("late_saves")
+            if (tracked := self._requests.get(request)) is not None:
+                tracked.published = min(tracked.published, first)
         for request, loaded in report.loaded.items():
             self._prices.loaded(loaded.tokens, loaded.seconds, now)
             self.stats.loaded(loaded.seconds)
@@ -224,9 +229,8 @@ class SchedulerSide:
             if (tracked := self._requests.get(request)) is not None:
                 tracked.loading = False
         for request, verdict in report.verdicts.items():
-            tracked = self._requests.get(request)
-            if tracked is not None and tracked.audit is not None:
-                self._judge(tracked, tracked.audit, verdict.wrong)
+            if request in self._compared:
+                self._judge(*self._compared.pop(request), verdict)
 
     # Parts
 
@@ -311,36 +315,35 @@ class SchedulerSide:
         if first >= last:
             return []
         tracked.compared = last * size
+        whole = last == audit.end // size
+        self._compared[tracked.id] = (audit, whole)
+        if whole:
+            tracked.audit = None
         found = pages()
         parts = [
             self._part(group, one, first, last, found) for group, one in enumerate(tracked.chains())
         ]
         return [Compare(tracked.id, tuple(parts))]
 
-    def _judge(self, tracked: Tracked, audit: Audit, wrong: str) -> None:
-        """A hit was computed and compared."""
-        if wrong:
+    def _judge(self, audit: Audit, whole: bool, verdict: Verdict) -> None:
+        """Blocks of a hit were computed and compared; `whole`: its last ones."""
+        if verdict.wrong:
             self.stats.add("alarms")
-            self._trust.differed(audit.origins, wrong, random=audit.random)
-            if audit.random:
+            self._trust.differed(audit.origins, verdict.wrong, random=audit.random)
+            if not audit.random:
                 log.error(
-                    "Moonpool: KV in the pool is WRONG; its namespace is quarantined: %s", wrong
+                    "Moonpool: KV of another layout is misread, none is used: %s", verdict.wrong
                 )
-                if self._lookups is not None:
-                    self._lookups.later(partial(self._clients[0].quarantine, wrong))
-            else:
-                log.error(
-                    "Moonpool: KV of another layout is misread; none of it is used: %s", wrong
-                )
-            tracked.audit = None
-        elif (
-            tracked.compared
-            >= audit.end // self._settings.block_tokens * self._settings.block_tokens
-        ):
+                return
+            log.error(
+                "Moonpool: stored KV is WRONG, its namespace is quarantined: %s", verdict.wrong
+            )
+            if self._lookups is not None:
+                self._lookups.later(partial(self._clients[0].quarantine, verdict.wrong))
+        elif whole and verdict.blocks:
             self.stats.add("audits" if audit.random else "self_tests")
             for origin in self._trust.agreed(audit.origins):
                 log.info("Moonpool: KV of origin %016x agrees with what is computed here", origin)
-            tracked.audit = None
 
     def _first_token(self, tracked: Tracked) -> None:
         """Note a request's time to first token, once it has one."""

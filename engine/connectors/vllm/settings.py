@@ -31,6 +31,7 @@ class Settings:
     audit_seed: int = 0
     deadline_ms: int = 1_000  # for one call to the node
     lookup_ms: int = 20  # how long scheduling may wait for a node's answer to one request
+    save_ms: int = 20  # how long a step that is computed waits for room for its blocks
     stall_ms: int = 10_000  # a followed prefill that gives nothing new for so long has failed
     loads_max: int = 4  # requests loaded at once; more wait their turn
     trace: str = ""  # a file to which stored and loaded layers are logged, one JSON object a line
@@ -41,6 +42,7 @@ class Settings:
         _within("audit_rate", self.audit_rate, 0.0, 1.0)
         _within("deadline_ms", self.deadline_ms, 1, 60_000)
         _within("lookup_ms", self.lookup_ms, 0, 1_000)
+        _within("save_ms", self.save_ms, 0, 10_000)
         _within("stall_ms", self.stall_ms, 1, 600_000)
         _within("loads_max", self.loads_max, 1, 64)
         if self.reuse not in REUSE:

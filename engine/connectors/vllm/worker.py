@@ -8,7 +8,7 @@ from typing import Any
 from kvstore.client import Client, KVStoreError
 
 from .caches import GroupCache
-from .compare import compare
+from .compare import NOTHING, compare
 from .facts import Facts
 from .health import health_of
 from .loads import Loads
@@ -41,7 +41,8 @@ class WorkerSide:
         self._loads = Loads(
             self._caches, settings.loads_max, settings.stall_ms / 1e3, self._health, self._trace
         )
-        self._saves = Saves(self._caches, engine, facts.origin, self._health, self._trace)
+        wait = settings.save_ms / 1e3
+        self._saves = Saves(self._caches, engine, facts.origin, wait, self._health, self._trace)
         self._saves.connect()
         self._several = len(facts.groups) > 1
         self._step, self._report = Step(0), Report()
@@ -78,10 +79,8 @@ class WorkerSide:
         if self._computed and step.prefill_tokens * 2 > step.tokens:
             report.prefill = (step.tokens, time.monotonic() - self._began)
         for one in step.compares:
-            verdict = self._compare(one)
-            if verdict is not None:
-                report.verdicts[one.request] = verdict
-        report.saved_blocks = self._saves.end()
+            report.verdicts[one.request] = self._compare(one)
+        report.saved_blocks, report.late = self._saves.end()
 
     def ended(self) -> tuple[set[str], set[str], set[str]]:
         """Requests whose last blocks are stored, that are loaded, and whose load failed."""
@@ -105,12 +104,11 @@ class WorkerSide:
         self._client.close()
         self._trace.close()
 
-    def _compare(self, asked: Compare) -> Verdict | None:
-        verdicts = []
+    def _compare(self, asked: Compare) -> Verdict:
+        verdicts = [NOTHING]
         for part in asked.parts:
             try:
                 verdicts.append(compare(self._caches[part.group], part))
             except KVStoreError as error:
                 self._health.failed(error)
-        told = [one for one in verdicts if one is not None]
-        return max(told, key=lambda one: (one.wrong, one.residual)) if told else None
+        return max(verdicts, key=lambda one: (one.wrong, one.residual, one.blocks))

@@ -93,6 +93,40 @@ def test_an_engine_that_started_without_a_node_finds_it_when_it_comes(
     assert len(heard) == 2, heard
 
 
+@pytest.mark.parametrize("error", [OSError("of the network"), ValueError("of our own making")])
+def test_whatever_a_call_raises_is_a_miss_and_is_said_once(
+    engine: Engine, heard: list[str], monkeypatch: Any, error: Exception
+) -> None:
+    engine.store(TOKENS)
+    client = engine.plugin._node._client
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    for name in ("exists_each", "load_each", "store_each", "remove", "register", "keyed"):
+        monkeypatch.setattr(client, name, fail)
+    asked_of_nobody(engine)
+    assert len(heard) == 1 and repr(error) in heard[0], heard
+
+
+def test_a_load_that_nobody_awaits_any_more_gives_its_memory_back(
+    engine: Engine, monkeypatch: Any
+) -> None:
+    engine.store(TOKENS)
+    load, go_on = engine.plugin._node.load, threading.Event()
+    monkeypatch.setattr(engine.plugin._node, "load", lambda *given: go_on.wait(20) and load(*given))
+
+    async def give_up() -> None:
+        asked = engine.plugin.batched_get_non_blocking("a lookup", engine.keys(TOKENS))
+        await asyncio.wait_for(asked, 0.1)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(give_up())
+    assert engine.memory_in_use > 0
+    go_on.set()
+    eventually(lambda: engine.memory_in_use == 0)
+
+
 def test_stores_that_a_dead_node_holds_up_give_their_memory_back(
     node: NodeProcess, engine: Engine
 ) -> None:

