@@ -67,7 +67,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing Moonpool and its tools into .venv. Torch is large: 2 to 10 minutes, once."
 	@"$(PYTHON)" -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		-c constraints.txt -e '.[engine,dev]'
+		-c constraints.txt -e '.[node,engine,dev]'
 	@echo "Compiling the kernels, once."
 	@$(BIN)/python -c 'import kvstore.kernels.strips'
 	@touch $@
@@ -83,7 +83,7 @@ $(VLLM)/installed: pyproject.toml
 	@$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@$(VLLM)/bin/python -m pip list --format=freeze --exclude-editable --disable-pip-version-check \
 		>$(VLLM)/brought.txt
-	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e .
+	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[node]'
 	@echo "Compiling the kernels, once."
 	@$(VLLM)/bin/python -c 'import kvstore.kernels.strips'
 	@touch $@
@@ -92,13 +92,13 @@ $(SGLANG)/installed: pyproject.toml constraints.txt tests/connectors/sglang/requ
 	@echo "Installing SGLang's classes into $(SGLANG): 2 to 10 minutes, once."
 	@"$(PYTHON)" -m venv $(SGLANG)
 	@$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[engine]' pytest -r tests/connectors/sglang/requirements.txt
+		-e '.[node,engine]' pytest -r tests/connectors/sglang/requirements.txt
 	@$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23
 	@echo "Compiling the kernels, once."
 	@$(SGLANG)/bin/python -c 'import kvstore.kernels.strips'
 	@touch $@
 
-# What LMCache brings comes first, and Moonpool after it, held to the versions that are there: as in
+# What LMCache brings comes first, and Moonpool after it, as in
 # deploy/guide/lmcache.md. hatchling is there for a test that asks pip what an install would change.
 $(LMCACHE)/installed: pyproject.toml constraints.txt tests/connectors/lmcache/requirements.txt
 	@echo "Installing LMCache into $(LMCACHE): 1 to 5 minutes, once."
@@ -109,7 +109,8 @@ $(LMCACHE)/installed: pyproject.toml constraints.txt tests/connectors/lmcache/re
 	@$(LMCACHE)/bin/python -m pip list --format=freeze --exclude-editable --disable-pip-version-check \
 		>$(LMCACHE)/brought.txt
 	@$(LMCACHE)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-c $(LMCACHE)/brought.txt -e .
+		-e . && $(LMCACHE)/bin/python -m pip install --quiet \
+		--disable-pip-version-check -c $(LMCACHE)/brought.txt -e '.[node]'
 	@$(LMCACHE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps lmcache==0.5.6
 	@echo "Compiling the kernels, once."
 	@$(LMCACHE)/bin/python -c 'import kvstore.kernels.strips'

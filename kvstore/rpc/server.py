@@ -11,10 +11,18 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from kvstore.errors import ConfigError
+
+try:
+    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+    from grpc_reflection.v1alpha import reflection
+except ModuleNotFoundError as error:  # an engine's environment, which has the client alone
+    raise ConfigError(
+        f"{error.name} is not installed: a process that serves needs moonpool[node], "
+        "as in pip install 'moonpool[node]'"
+    ) from error
+
 from kvstore.limits import (
     RPC_CALLS_MAX,
     RPC_MESSAGE_BYTES_MAX,

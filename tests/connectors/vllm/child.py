@@ -1,4 +1,4 @@
-"""The process of an engine: see engine.py. Answers go to stdout, and all that vLLM says to stderr."""
+"""The process of an engine: see engine.py. Answers go to stdout, all that vLLM says to stderr."""
 
 from __future__ import annotations
 

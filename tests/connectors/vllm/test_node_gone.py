@@ -21,12 +21,14 @@ BLOCK = 64
 STORED = [prompt(80 + n, 4 * BLOCK + 20) for n in range(3)]
 NEW = [prompt(90 + n, 3 * BLOCK + 7) for n in range(2)]
 LATER = [prompt(300 + n, 2 * BLOCK + 7) for n in range(16)]
-SECONDS = 20.0  # for these sixteen, whatever the node does: 2 are usual, a deadline each is too much
+SECONDS = 20.0  # for these sixteen, whatever the node does: 2 are usual, a deadline each too much
 TELLING = "Moonpool:"  # begins what the connector says of the pool
 
 
 @pytest.fixture(scope="module")
-def alone(model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Round]:
+def alone(
+    model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Round]:
     log = tmp_path_factory.mktemp("alone") / "engine.log"
     with engine(model("llama"), log) as made:
         return {

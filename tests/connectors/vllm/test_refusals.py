@@ -4,38 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, MambaSpec
 
+from kvstore.engine.connectors.vllm.facts import Unsupported, _group
 from kvstore.engine.connectors.vllm.settings import Settings
 from tests.connectors.vllm.engine import EngineFailed, engine
 from tests.nodes import NodeProcess
 
 
 @pytest.mark.parametrize(
-    ("extra", "options", "named"),
+    ("extra", "named"),
     [
-        ({"block_token": 64}, {}, "kv_connector_extra_config.block_token is unknown"),
-        ({"block_tokens": 48}, {}, "block_tokens 48"),
-        ({}, {"kv_cache_dtype": "fp8"}, "kv_cache_dtype 'fp8'"),
+        ({"block_token": 64}, "kv_connector_extra_config.block_token is unknown"),
+        ({"block_tokens": 48}, "block_tokens 48"),
     ],
-    ids=["unknown key", "blocks that do not fit", "quantised KV"],
+    ids=["unknown key", "blocks that do not fit"],
 )
 def test_an_engine_does_not_start_with(
     node: NodeProcess,
     model: Callable[[str], Path],
     tmp_path: Path,
     extra: dict[str, Any],
-    options: dict[str, Any],
     named: str,
 ) -> None:
     with (
         pytest.raises(EngineFailed) as failed,
-        engine(model("llama"), tmp_path / "e.log", node=node.address, extra=extra, **options),
+        engine(model("llama"), tmp_path / "e.log", node=node.address, extra=extra),
     ):
         pass
     assert named in str(failed.value)
+
+
+def test_quantised_kv_is_refused() -> None:
+    """vLLM itself has none on a CPU without AVX-512, so no engine is started for it."""
+    sizes = {"block_size": 32, "num_kv_heads": 2, "head_size": 64, "dtype": torch.uint8}
+    quantised = FullAttentionSpec(**sizes, kv_quant_mode=KVQuantMode.FP8_PER_TENSOR)
+    config = SimpleNamespace(cache_config=SimpleNamespace(cache_dtype="fp8"))
+    with pytest.raises(Unsupported, match="kv_cache_dtype 'fp8': use 'auto'"):
+        _group(config, 0, quantised, ["model.layers.0.self_attn.attn"])
+
+
+def test_a_cache_of_another_kind_is_refused() -> None:
+    state = MambaSpec(block_size=32, shapes=((2, 3),), dtypes=(torch.float32,))
+    with pytest.raises(Unsupported, match="is a MambaSpec"):
+        _group(SimpleNamespace(), 0, state, ["model.layers.0.mixer", "model.layers.1.mixer"])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What ranks of one engine store between them, an engine with another number of ranks loads.
 
-    two ranks store A --> one rank loads A, stores B --> two ranks load A and B
+two ranks store A --> one rank loads A, stores B --> two ranks load A and B
 """
 
 from __future__ import annotations
