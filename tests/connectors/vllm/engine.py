@@ -31,6 +31,9 @@ ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "PYTHONHASHSEED": "0",
+    # One thread, anywhere: several of them wait for each other where others use the machine too.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }

@@ -34,17 +34,18 @@ def test_a_flipped_bit_costs_a_recompute_and_is_mended(
     with engine(folder, tmp_path / "first.log", node=node.address, **options) as first:
         cold = first.run(*prompts)
         assert cold.cached == [0] * len(prompts)
-    with engine(folder, tmp_path / "second.log", node=node.address, **options) as second:
+        first.forget()
         for tokens, (group, index), wanted in zip(prompts, cases, cold.outputs, strict=True):
+            eventually(lambda tokens=tokens, group=group: all(pool.has(tokens, group)))
             pool.flip(tokens, group, index)
             before = pool.counter("damaged_blocks")
-            (found,) = second.run(tokens).outputs
+            (found,) = first.run(tokens).outputs
             assert pool.counter("damaged_blocks") == before + 1, (group, index)
             assert found.tokens == wanted.tokens
             assert found.logprobs == pytest.approx(wanted.logprobs, abs=1e-4)
             assert found.finish == "length"
             eventually(lambda tokens=tokens, group=group: all(pool.has(tokens, group)))
-    with engine(folder, tmp_path / "third.log", node=node.address, **options) as third:
-        mended = third.run(*prompts)
+    with engine(folder, tmp_path / "second.log", node=node.address, **options) as second:
+        mended = second.run(*prompts)
         assert mended.cached == [BLOCKS * BLOCK] * len(prompts)
         assert mended.tokens == cold.tokens

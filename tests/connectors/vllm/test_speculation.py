@@ -10,7 +10,7 @@ import pytest
 
 from tests.connectors.vllm.engine import engine
 from tests.connectors.vllm.models import prompt
-from tests.nodes import running
+from tests.nodes import NodeProcess
 
 BLOCK = 64
 # Text that repeats itself, so that an n-gram of it has been seen.
@@ -30,17 +30,20 @@ def draft_model(model: Callable[[str], Path]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("method", [ngram, draft_model])
 def test_speculation_with_reused_prefixes_gives_the_tokens_of_speculation_alone(
-    method: Callable[..., dict[str, Any]], model: Callable[[str], Path], tmp_path: Path
+    method: Callable[..., dict[str, Any]],
+    node: NodeProcess,
+    model: Callable[[str], Path],
+    tmp_path: Path,
 ) -> None:
     folder, options = model("llama"), {"speculative_config": method(model)}
     with engine(folder, tmp_path / "alone.log", **options) as alone:
         wanted = alone.run(*PROMPTS, tokens=40)
     assert wanted.counted["spec_decode_num_draft_tokens"] > 0, "nothing was speculated"
-    with running(dram="64MiB", slab="8MiB") as node:
-        for name, hits in (("first", [0, 0]), ("second", WHOLE)):
-            log = tmp_path / f"{name}.log"
-            with engine(folder, log, node=node.address, **options) as served:
-                ran = served.run(*PROMPTS, tokens=40)
+    with engine(folder, tmp_path / "pool.log", node=node.address, **options) as served:
+        for hits in ([0, 0], WHOLE):
+            ran = served.run(*PROMPTS, tokens=40)
             assert ran.cached == hits
+            assert ran.external[1] == sum(hits)
             assert ran.tokens == wanted.tokens
             assert ran.counted["spec_decode_num_draft_tokens"] > 0
+            served.forget()

@@ -1,0 +1,127 @@
+"""Pure decisions: whether a load pays, whom to trust, what loading saves, whom to leave out."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvstore.engine.connectors.vllm.effect import Effect
+from kvstore.engine.connectors.vllm.keys import extra_of, left_out
+from kvstore.engine.connectors.vllm.price import BUDGET_SECONDS_MIN, FORGET_SECONDS, Prices
+from kvstore.engine.connectors.vllm.trust import Trust, Verb
+
+PLAIN: dict[str, Any] = {
+    "lora_request": None,
+    "mm_features": [],
+    "prompt_embeds": None,
+    "prompt_token_ids": [1],
+    "resumable": False,
+    "cache_salt": None,
+}
+
+
+def test_what_has_no_price_yet_is_loaded() -> None:
+    prices = Prices()
+    assert prices.pays(64, 0.0) and prices.budget_seconds(64) == 0.0
+    prices.computed(1_000, 1.0)
+    assert prices.pays(64, 0.0)
+
+
+def test_a_load_that_is_dearer_than_computing_does_not_pay_until_it_is_forgotten() -> None:
+    prices = Prices()
+    prices.computed(1_000, 1.0)
+    prices.loaded(1_000, 3.0, now=0.0)
+    assert not prices.pays(10_000, 0.0)
+    assert prices.pays(10_000, 2 * FORGET_SECONDS), "a quarter of three is less than one"
+
+
+def test_a_load_costs_at_least_what_the_quickest_took() -> None:
+    prices = Prices()
+    prices.computed(1_000, 1.0)
+    prices.loaded(1_000, 0.5, now=0.0)
+    assert prices.pays(1_000, 0.0) and not prices.pays(400, 0.0)
+
+
+def test_a_budget_is_what_computing_would_take_and_never_next_to_nothing() -> None:
+    prices = Prices()
+    prices.computed(1_000, 1.0)
+    assert prices.budget_seconds(500) == pytest.approx(0.5)
+    assert prices.budget_seconds(1) == BUDGET_SECONDS_MIN
+
+
+def test_a_new_origin_is_tested_until_enough_hits_agree() -> None:
+    trust = Trust(self_test=True, hits=2, rate=0.0, seed=0)
+    assert trust.verb([1]) is Verb.TEST
+    assert trust.agreed([1]) == [] and trust.verb([1]) is Verb.TEST
+    assert trust.agreed([1]) == [1] and trust.verb([1]) is Verb.LOAD
+    assert trust.verb([1, 2]) is Verb.TEST, "one of its origins is new"
+
+
+def test_an_origin_that_differed_is_refused_and_others_are_not() -> None:
+    trust = Trust(self_test=False, hits=2, rate=0.0, seed=0)
+    trust.differed([1], "misread", random=False)
+    assert (trust.verb([1]), trust.verb([1, 2]), trust.verb([2])) == (
+        Verb.REFUSE,
+        Verb.REFUSE,
+        Verb.LOAD,
+    )
+
+
+def test_a_random_hit_that_differed_ends_it_for_all() -> None:
+    trust = Trust(self_test=False, hits=2, rate=0.0, seed=0)
+    trust.differed([1], "wrong", random=True)
+    assert trust.verb([2]) is Verb.REFUSE
+
+
+def test_hits_are_audited_at_the_rate_that_is_set() -> None:
+    trust = Trust(self_test=False, hits=0, rate=0.1, seed=3)
+    drawn = [trust.verb([1]) for _ in range(5_000)]
+    assert 400 < drawn.count(Verb.AUDIT) < 600
+    assert set(drawn) == {Verb.AUDIT, Verb.LOAD}
+
+
+def test_the_estimate_of_what_loading_saves_is_without_bias() -> None:
+    """Over many draws its mean is what the loaded hits would have cost less what they did."""
+    rate, estimates = 0.1, []
+    for seed in range(400):
+        die, effect = random.Random(seed), Effect(rate)
+        for _ in range(200):
+            loaded = die.random() >= rate
+            effect.add(0.2 if loaded else 1.0, loaded=loaded)
+        assert effect.saved_seconds is not None
+        estimates.append(effect.saved_seconds)
+    mean = sum(estimates) / len(estimates)
+    assert mean == pytest.approx(200 * (1 - rate) * 0.8, rel=0.05)
+
+
+def test_nothing_is_said_before_both_arms_have_a_hit() -> None:
+    effect = Effect(0.5)
+    effect.add(1.0, loaded=True)
+    assert effect.saved_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("lora_request", object(), "LoRA"),
+        ("mm_features", [object()], "multimodal input"),
+        ("prompt_embeds", object(), "prompt embeddings"),
+        ("prompt_token_ids", None, "prompt embeddings"),
+        ("resumable", True, "streaming input"),
+    ],
+)
+def test_requests_whose_kv_has_no_name_are_left_out(field: str, value: object, why: str) -> None:
+    assert left_out(SimpleNamespace(**PLAIN)) == ""
+    assert left_out(SimpleNamespace(**{**PLAIN, field: value})) == why
+
+
+def test_a_salt_goes_into_the_first_block_alone() -> None:
+    def extra(salt: str | None) -> dict[int, bytes]:
+        return extra_of(SimpleNamespace(**{**PLAIN, "cache_salt": salt}))
+
+    assert extra(None) == {}
+    assert list(extra("one")) == [0] and len(extra("one")[0]) == 32
+    assert extra("one") != extra("two")
