@@ -1,8 +1,8 @@
 """Time to first token with a warm pool, and with a pool that is too slow to be of use.
 
 Three real vLLM engines: one without a connector, one whose pool has most of each prompt, and one
-and one whose pool has it too but gives it more slowly than vLLM computes it. vLLM's own cache is off,
-so that every hit is the pool's. Each round every engine is given the same prompt by itself.
+whose pool has it too but gives it more slowly than vLLM computes it. vLLM's own prefix cache is
+off, so that every hit is the pool's. Each round every engine is given the same prompt by itself.
 
 With a warm pool the first token must come sooner than without one; with the slow pool not later
 than the noise: the connector prices both and computes where that is quicker.

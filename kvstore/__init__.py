@@ -11,6 +11,7 @@ the next request with that prefix, on any engine of the host, loads it instead.
     wire/ rpc/ metadata/ transfer/  stubs of proto/, gRPC manners, who serves, how bytes move
     node/                           the storage daemon: carries decisions out, holds the blocks
     client/                         what engines call: match, reader, writer, pin, put, get
+    engine/connectors/              the client inside vLLM, SGLang and LMCache
     engine/    (top-level folder)   a small real inference engine on the client, its service
     cli/                            the moonpool command: up, demo, put, get, match, stat, ls, ...
 
