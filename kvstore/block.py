@@ -82,14 +82,15 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """Blocks that an engine names by keys of its own: each full, and each standing by itself.
+    """Full blocks in no order of their own: each is named, looked up and stored by itself.
 
-    Any of them may be had while others are not: the engine looks each up, and whatever order its
-    keys imply is its own affair. `foreign` makes them.
+    Such are those an engine names by its own keys, whatever order these imply (`foreign` makes
+    them), and blocks of several chains that are stored together; these name their `parents`.
     """
 
     hashes: tuple[bytes, ...]
     block_tokens: int
+    parents: tuple[bytes, ...] = ()  # one a hash, empty for a chain's first; none: all stand alone
     alone: ClassVar[bool] = True
 
     def __len__(self) -> int:
@@ -102,10 +103,10 @@ class Keyed:
 
     def between(self, first: int, last: int) -> Keyed:
         """Blocks first to last - 1."""
-        return Keyed(self.hashes[first:last], self.block_tokens)
+        return Keyed(self.hashes[first:last], self.block_tokens, self.parents[first:last])
 
     def parent(self, index: int) -> bytes:
-        """Empty: no block stands behind another."""
+        """Empty: the block before `index` is not the one before it in a prompt."""
         return b""
 
 

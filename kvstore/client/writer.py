@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kvstore.block import Blocks
+from kvstore.block import Blocks, Keyed
 from kvstore.client.connection import Connection, Link
 from kvstore.client.memory import heads_of, memory_of
 from kvstore.client.space import Space, calls, slots_of, starts_of
@@ -60,13 +60,16 @@ class Writer:
                     group=space.group,
                     parent=blocks.parent(some.start) or chain.parent(first),
                     hashes=blocks.hashes[some],
-                    last_tokens=blocks.tokens[some][-1],
+                    last_tokens=blocks.tokens[some][-1] % blocks.block_tokens,
                     writer_group=writer_group,
                     fragment=_on_wire(self.fragment),
                     hand_off=hand_off,
                     origin=origin,
                     alone=blocks.alone,
                 )
+                if isinstance(blocks, Keyed) and blocks.parents:
+                    request.parents.extend(blocks.parents[some])
+                    request.alone = False
                 reply.MergeFrom(connection.call(lambda link: link.kv.Reserve, request))
         except KVStoreError:
             self._abort([handle for handle in reply.handles if handle])

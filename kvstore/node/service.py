@@ -263,8 +263,14 @@ def parent_of(given: bytes) -> bytes:
 
 
 def _parents(request: pb.ReserveRequest, hashes: Sequence[bytes]) -> list[bytes]:
-    """The block before each: of a chain the one before it in the call, of lone blocks none."""
+    """The block before each: as named, or the one before it in the call, or of lone blocks none."""
     first = parent_of(request.parent)
+    if request.parents:
+        if first or request.alone or request.last_tokens:
+            raise Invalid("parents: no parent, alone or last_tokens beside it; blocks are full")
+        if len(request.parents) != len(hashes):
+            raise Invalid(f"{len(request.parents)} parents for {len(hashes)} hashes; one each")
+        return [parent_of(one) for one in request.parents]
     if not request.alone:
         return [first, *hashes[:-1]]
     if first:

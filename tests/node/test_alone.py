@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kvstore.block import Keyed, foreign
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.node.rig import SMALL, TOKENS, Rig
-from tests.nodes import SPEC, Caller, payload
+from tests.nodes import SPEC, Caller, pairs, payload, prompt, refused
 
 SIZE = SPEC.groups[0].block_tokens
 
@@ -67,3 +69,35 @@ def test_of_blocks_stored_in_one_call_the_last_is_evicted_first() -> None:
     rig.store.check()
     order = [slot.key for slot in rig.blocks.index.coldest()]
     assert order == [one.slot.key for one in reversed(found)]
+
+
+def test_blocks_of_several_chains_are_reserved_in_one_call(caller: Caller) -> None:
+    left, right = prompt(901, blocks=3), prompt(902, blocks=2)
+    both = left.hashes + right.hashes
+    parents = [b"", *left.hashes[:2], b"", right.hashes[0]]
+    reply = caller.ask("Reserve", namespace=SPEC.digest, group=0, hashes=both, parents=parents)
+    assert list(reply.grants) == [pb.ReserveReply.GRANTED] * 5
+    for (hash_, tokens), handle in zip(pairs(left) + pairs(right), reply.handles, strict=True):
+        caller.write(handle, payload(hash_, SPEC, tokens))
+    caller.ask("Seal", handles=reply.handles)
+    assert caller.match(left) == (3, pb.HIT) and caller.match(right) == (2, pb.HIT)
+    caller.ask("Remove", **caller.about(left.between(0, 1)))
+    assert caller.match(left) == (0, pb.REMOVED), "each chain is a chain"
+    assert caller.match(right) == (2, pb.HIT)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"parents": [b""]}, "1 parents for 2 hashes"),
+        ({"parents": [b"", b"short"]}, "parent is 5 bytes"),
+        ({"parents": [b"", b""], "alone": True}, "no parent, alone or last_tokens"),
+        ({"parents": [b"", b""], "last_tokens": 2}, "no parent, alone or last_tokens"),
+    ],
+)
+def test_parents_that_do_not_fit_are_refused(
+    caller: Caller, more: dict[str, object], said: str
+) -> None:
+    hashes = prompt(903, blocks=2).hashes
+    told = refused(lambda: caller.ask("Reserve", namespace=SPEC.digest, hashes=hashes, **more))
+    assert told.kind == "Invalid" and said in told.text

@@ -12,6 +12,7 @@ the processor): its pages travel whole, and only to engines with that same inter
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from kvstore.client import KVGroup, KVSpec, weights_digest
 
 from .settings import Settings
 
+BLOCK_TOKENS_MIN = 64  # of a block, unless another size is set
 # Read in their sources: a page holds, for each head and token, K then V (or one latent).
 TOKEN_BY_TOKEN = frozenset({"FLASH_ATTN", "TRITON_ATTN", "CPU_MLA"})
 
@@ -86,18 +88,7 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
         for index, group in enumerate(caches.kv_cache_groups)
         if not set(group.layer_names) <= drafts
     ]
-    sizes = settings.block_tokens
-    for facts, group in pairs:
-        if sizes % facts.page_tokens and facts.page_tokens % sizes:
-            raise Unsupported(
-                f"block_tokens {sizes} and vLLM's block of {facts.page_tokens} tokens: "
-                "one must be a multiple of the other; set kv_connector_extra_config.block_tokens"
-            )
-        if group.interior and sizes % facts.page_tokens:
-            raise Unsupported(
-                f"block_tokens {sizes}: this attention backend orders bytes within whole pages of "
-                f"{facts.page_tokens} tokens; set block_tokens to a multiple of it"
-            )
+    block_tokens = _block_tokens(settings, [facts.page_tokens for facts, _ in pairs])
     model = config.model_config
     text = model.hf_text_config
     rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None)
@@ -105,10 +96,23 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
         model=settings.model or str((model.architectures or ["unknown"])[0]),
         revision=revision_of(config, settings),
         dtype=str(caches.kv_cache_groups[0].kv_cache_spec.dtype).removeprefix("torch."),
-        groups=tuple(KVGroup(**{**_fields(group), "block_tokens": sizes}) for _, group in pairs),
+        groups=tuple(
+            KVGroup(**{**_fields(group), "block_tokens": block_tokens}) for _, group in pairs
+        ),
         rope={"parameters": json.dumps(rope, sort_keys=True, default=str)} if rope else {},
     )
     return Facts(spec, tuple(facts for facts, _ in pairs), str(caches.kv_cache_layout))
+
+
+def _block_tokens(settings: Settings, page_tokens: list[int]) -> int:
+    """Tokens of a block: as set, else the least from 64 on that is whole pages of every group."""
+    whole = math.lcm(*page_tokens)
+    if settings.block_tokens % whole:
+        raise Unsupported(
+            f"block_tokens {settings.block_tokens} and vLLM's block of {whole} tokens: set "
+            "kv_connector_extra_config.block_tokens to a multiple of it, or not at all"
+        )
+    return settings.block_tokens or whole * -(-BLOCK_TOKENS_MIN // whole)
 
 
 def draft_layers(config: VllmConfig, caches: KVCacheConfig) -> set[str]:

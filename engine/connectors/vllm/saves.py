@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kvstore.client import Chain, Fragment, Keyed, KVStoreError, Writer
 
@@ -28,8 +28,8 @@ class Window:
 
     writer: Writer
     cache: GroupCache
-    part: Part
-    save: Save
+    pages: tuple[int, ...]
+    save: Save | None = None  # whose hand-off it is
     layers: int = 0  # stored so far
 
 
@@ -82,10 +82,11 @@ class Saves:
                 windows = self._reserving.result(HAND_OFF_SECONDS)
             except TimeoutError:
                 windows = []
-            self._followed = [one for one in windows if one.save.hand_off]
+            self._followed = [one for one in windows if one.save is not None]
         found = self._layers.get(name)
         for window in list(self._followed):
-            if found is None or self._caches[found[0]] is not window.cache:
+            save = window.save
+            if found is None or save is None or self._caches[found[0]] is not window.cache:
                 continue
             if found[1] == window.layers:  # each once, in order: a draft's second pass is not it
                 held = window.cache.fragment
@@ -94,9 +95,9 @@ class Saves:
                     window.layers += 1
                     self._trace.event(
                         "stored",
-                        window.save.request,
+                        save.request,
                         layers=window.layers,
-                        name=window.save.hand_off,
+                        name=save.hand_off,
                     )
 
     def end(self) -> tuple[int, dict[str, int]]:
@@ -122,7 +123,9 @@ class Saves:
                 stored.append(window)
         if stored:
             self._thread.submit(self._seal, stored)
-        return sum(int(one.writer.granted.sum()) for one in stored if one.part.group == 0), {}
+        return sum(
+            int(one.writer.granted.sum()) for one in stored if one.cache is self._caches[0]
+        ), {}
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
@@ -135,7 +138,7 @@ class Saves:
 
     def _put(self, window: Window, part: Fragment) -> bool:
         try:
-            window.writer.put(window.cache.memory(window.part.pages), part)
+            window.writer.put(window.cache.memory(window.pages), part)
         except KVStoreError as error:
             window.writer.abort()
             self._health.failed(error)
@@ -143,37 +146,54 @@ class Saves:
         return True
 
     def _reserve(self, step: Step) -> list[Window]:
+        """One window a group for all that is stored at the step's end, one each for a hand-off."""
         windows: list[Window] = []
-        for save in step.saves:
-            try:
-                windows.extend(self._windows(step, save))
-            except KVStoreError as error:
-                self._health.failed(error)
-                break
+        plain = [save for save in step.saves if not save.hand_off]
+        try:
+            for save in step.saves:
+                if save.hand_off:
+                    windows.extend(self._followed_windows(save))
+            for index, cache in enumerate(self._caches):
+                if cache.facts.writes and plain:
+                    parts = [save.parts[index] for save in plain]
+                    windows.extend(self._window(step, cache, parts))
+        except KVStoreError as error:
+            self._health.failed(error)
         return windows
 
-    def _windows(self, step: Step, save: Save) -> Iterator[Window]:
+    def _window(self, step: Step, cache: GroupCache, parts: list[Part]) -> Iterator[Window]:
+        """Blocks of several requests, whose pages are written one after another."""
+        size, per_page = cache.client.space.layout.block_tokens, cache.facts.page_tokens
+        blocks, pages = gathered(parts, size, per_page, bool(cache.facts.window_tokens))
+        if len(blocks):
+            name = f"{self._engine}/{step.number}/{parts[0].group}"
+            yield Window(self._writer(cache, blocks, 0, name), cache, pages)
+
+    def _followed_windows(self, save: Save) -> Iterator[Window]:
         for part in save.parts:
             cache = self._caches[part.group]
-            size = cache.client.space.layout.block_tokens
-            blocks: Chain | Keyed
-            if cache.facts.window_tokens:
-                part = _present(part, size // cache.facts.page_tokens)
-                blocks, first = Keyed(part.hashes, size), 0
-            else:
-                tokens = (size,) * (part.first + len(part.hashes) - 1) + (part.last_tokens,)
-                blocks = Chain((part.parent,) * part.first + part.hashes, tokens, size)
-                first = part.first
-            if not part.hashes or not cache.facts.writes:
+            if not cache.facts.writes:
                 continue
-            writer = cache.client.writer(
-                blocks,
-                first=first,
-                fragment=cache.fragment,
-                writer_group=save.hand_off or f"{self._engine}/{step.number}/{save.request}",
-                origin=self._origin,
-            )
-            yield Window(writer, cache, part, save)
+            size = cache.client.space.layout.block_tokens
+            if cache.facts.window_tokens:
+                blocks, pages = gathered([part], size, cache.facts.page_tokens, window=True)
+                if len(blocks):
+                    writer = self._writer(cache, blocks, 0, save.hand_off)
+                    yield Window(writer, cache, pages, save)
+                continue
+            tokens = (size,) * (part.first + len(part.hashes) - 1) + (part.last_tokens,)
+            chain = Chain((part.parent,) * part.first + part.hashes, tokens, size)
+            writer = self._writer(cache, chain, part.first, save.hand_off)
+            yield Window(writer, cache, part.pages, save)
+
+    def _writer(self, cache: GroupCache, blocks: Chain | Keyed, first: int, name: str) -> Writer:
+        return cache.client.writer(
+            blocks,
+            first=first,
+            fragment=cache.fragment,
+            writer_group=name,
+            origin=self._origin,
+        )
 
     def _seal(self, windows: list[Window]) -> None:
         for window in windows:
@@ -184,17 +204,28 @@ class Saves:
                 window.writer.abort()
 
 
-def _present(part: Part, per_block: int) -> Part:
-    """The blocks of a window group whose pages vLLM still has, with those pages alone."""
+def gathered(
+    parts: list[Part], block_tokens: int, page_tokens: int, window: bool
+) -> tuple[Keyed, tuple[int, ...]]:
+    """Full blocks of several requests in one group, and the pages of each, one after another.
+
+    Blocks of a window stand alone, and those whose pages vLLM has given up are left out. A page
+    that is larger than a block is named once for each of its blocks.
+    """
     hashes: list[bytes] = []
+    parents: list[bytes] = []
     pages: list[int] = []
-    for index, one in enumerate(part.hashes):
-        first = (part.first + index) * per_block
-        held = part.pages[first : first + per_block]
-        if len(held) == per_block and all(held):  # page 0 stands for one that was given up
+    per_block = block_tokens // page_tokens
+    for part in parts:
+        for index, one in enumerate(part.hashes):
+            first = (part.first + index) * per_block
+            held = part.pages[first : first + per_block]
+            if len(held) < per_block or (window and not all(held)):  # page 0: given up
+                continue
             hashes.append(one)
+            parents.append(part.hashes[index - 1] if index else part.parent)
             pages.extend(held)
-    return replace(part, first=0, hashes=tuple(hashes), parent=b"", pages=tuple(pages))
+    return Keyed(tuple(hashes), block_tokens, () if window else tuple(parents)), tuple(pages)
 
 
 def _give_up(reserving: Future[list[Window]]) -> None:

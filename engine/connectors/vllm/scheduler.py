@@ -42,6 +42,7 @@ class SchedulerSide:
         self._clients: tuple[Client, ...] = ()
         self._lookups: Lookups | None = None
         self._ready: Ready | None = None
+        self._block_tokens = 1  # as the workers chose
         self._requests: dict[str, Tracked] = {}
         self._answers: dict[str, Lookup] = {}
         self._loads: list[Load] = []
@@ -75,7 +76,7 @@ class SchedulerSide:
             label="vllm-scheduler",
             deadline_seconds=self._settings.deadline_ms / 1e3,
         )
-        self._ready = first
+        self._ready, self._block_tokens = first, spec.groups[0].block_tokens
         self._clients = tuple(root.of_group(index) for index in range(len(spec.groups)))
         self._lookups = Lookups(self._clients, first.windows, health_of(self._settings.node))
         self._lookups.later(root.register)  # and so the session is there when requests come
@@ -132,7 +133,7 @@ class SchedulerSide:
         ):
             tracked.miss = "cheaper to compute"
             return 0, False
-        origins = found.origins(tokens // self._settings.block_tokens)
+        origins = found.origins(tokens // self._block_tokens)
         # A request that was preempted has been judged before, and may not be drawn again.
         verb = tracked.verb or self._trust.verb(origins)
         tracked.verb = verb
@@ -222,7 +223,7 @@ class SchedulerSide:
             if tracked is not None and loaded.good < tracked.end:
                 self.stats.add("failed_tokens", tracked.end - loaded.good)
                 tracked.failed = True
-                good = loaded.good // self._settings.block_tokens
+                good = loaded.good // self._block_tokens
                 tracked.published = min(tracked.published, good)  # what is bad is published anew
         for request in received:
             self._drop(request)
@@ -263,13 +264,13 @@ class SchedulerSide:
 
     def _usable(self, found: Found, tokens: int) -> int:
         """vLLM computes at least a prompt's last token itself."""
-        size = self._settings.block_tokens
+        size = self._block_tokens
         return usable_tokens(found.chain_blocks, found.windows, size, self._align, tokens - 1)
 
     def _parts(self, tracked: Tracked, begin: int, end: int, pages: Pages) -> tuple[Part, ...]:
         """The blocks that hold tokens [begin, end), of each group what it needs of them."""
         assert self._ready is not None
-        size, parts = self._settings.block_tokens, []
+        size, parts = self._block_tokens, []
         for group, chain in enumerate(tracked.chains()):
             window = self._ready.windows[group]
             first = max(begin, window_start(end, window)) if window else begin
@@ -291,7 +292,7 @@ class SchedulerSide:
         """Blocks not yet published that `done` computed tokens fill."""
         chains = tracked.chains()
         whole = done >= chains[0].token_count
-        blocks = len(chains[0]) if whole else done // self._settings.block_tokens
+        blocks = len(chains[0]) if whole else done // self._block_tokens
         if blocks <= tracked.published:
             return []
         first, tracked.published = tracked.published, blocks
@@ -309,7 +310,7 @@ class SchedulerSide:
         self, tracked: Tracked, audit: Audit, done: int, pages: Callable[[], Pages]
     ) -> list[Compare]:
         """Blocks of an audited hit that this step finishes computing."""
-        size = self._settings.block_tokens
+        size = self._block_tokens
         first = -(-max(audit.begin, tracked.compared) // size)
         last = min(done, audit.end) // size
         if first >= last:

@@ -21,7 +21,8 @@ class Settings:
     """The connector's settings. Raises ValueError naming the key, its value and what is right."""
 
     node: str = "127.0.0.1:7410"  # HOST:PORT of a node, or the directory one runs in
-    block_tokens: int = 64  # tokens of a block: what is matched, stored and evicted as one
+    # Tokens of a block, which is matched, stored and evicted as one: whole pages of vLLM's.
+    block_tokens: int = 0  # 0: 64, or the next multiple of vLLM's block
     model: str = ""  # names the weights beside their revision; default: the architecture
     revision: str = ""  # an immutable revision; default: vLLM's, else a digest of the weights
     reuse: str = "priced"  # or "always": load every hit, whatever it costs
@@ -37,7 +38,7 @@ class Settings:
     trace: str = ""  # a file to which stored and loaded layers are logged, one JSON object a line
 
     def __post_init__(self) -> None:
-        _within("block_tokens", self.block_tokens, 1, 65_536)
+        _within("block_tokens", self.block_tokens, 0, 65_536)
         _within("self_test_hits", self.self_test_hits, 1, 1_000)
         _within("audit_rate", self.audit_rate, 0.0, 1.0)
         _within("deadline_ms", self.deadline_ms, 1, 60_000)

@@ -207,7 +207,7 @@ class GetReply(_message.Message):
     def __init__(self, block: _Optional[_Union[GetBlock, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("session", "namespace", "group", "parent", "hashes", "last_tokens", "writer_group", "fragment", "hand_off", "alone", "origin")
+    __slots__ = ("session", "namespace", "group", "parent", "hashes", "last_tokens", "writer_group", "fragment", "hand_off", "alone", "origin", "parents")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +219,7 @@ class ReserveRequest(_message.Message):
     HAND_OFF_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     namespace: bytes
     group: int
@@ -230,7 +231,8 @@ class ReserveRequest(_message.Message):
     hand_off: bool
     alone: bool
     origin: int
-    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., parent: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., last_tokens: _Optional[int] = ..., writer_group: _Optional[str] = ..., fragment: _Optional[_Union[Fragment, _Mapping]] = ..., hand_off: bool = ..., alone: bool = ..., origin: _Optional[int] = ...) -> None: ...
+    parents: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., parent: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., last_tokens: _Optional[int] = ..., writer_group: _Optional[str] = ..., fragment: _Optional[_Union[Fragment, _Mapping]] = ..., hand_off: bool = ..., alone: bool = ..., origin: _Optional[int] = ..., parents: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class ReserveReply(_message.Message):
     __slots__ = ("grants", "slot_offsets", "generations", "handles", "hand_offs")

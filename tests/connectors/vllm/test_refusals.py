@@ -61,7 +61,7 @@ def test_a_cache_of_another_kind_is_refused() -> None:
         ("nodes", "127.0.0.1:7410", "nodes is unknown; known are node, block_tokens"),
         ("block_tokens", "64", "block_tokens is '64'; int is wanted"),
         ("block_tokens", True, "block_tokens is True; int is wanted"),
-        ("block_tokens", 0, "block_tokens is 0; 1 to"),
+        ("block_tokens", -1, "block_tokens is -1; 0 to"),
         ("reuse", "sometimes", "reuse is 'sometimes'; it may be priced or always"),
         ("audit_rate", 1.5, "audit_rate is 1.5; 0.0 to 1.0"),
         ("deadline_ms", 0, "deadline_ms is 0; 1 to"),
