@@ -14,16 +14,15 @@ from typing import Any
 
 from kvstore.client import Client, KVSpec
 
-from .effect import Effect
+from .audits import Audits
 from .health import health_of
 from .keys import left_out
 from .lookup import Found, Lookup, Lookups
-from .messages import Compare, Load, Part, Ready, Report, Save, Step, Verdict
+from .messages import Compare, Load, Part, Ready, Report, Save, Step
 from .metrics import MoonpoolStats
 from .price import Prices
 from .settings import Settings
-from .tracked import Audit, Tracked
-from .trust import Trust, Verb
+from .tracked import Tracked
 from .usable import usable_tokens, window_start
 
 log = logging.getLogger("vllm.moonpool")
@@ -50,15 +49,8 @@ class SchedulerSide:
         self._steps = 0
         self._given: set[bytes] = set()  # blocks that this step has given to a worker already
         self._told: set[str] = set()
-        self._compared: dict[str, tuple[Audit, bool]] = {}  # under way, and whether to its end
         self._prices = Prices()
-        self._effect = Effect(settings.audit_rate) if settings.audit_rate else None
-        self._trust = Trust(
-            self_test=settings.self_test,
-            hits=settings.self_test_hits,
-            rate=settings.audit_rate,
-            seed=settings.audit_seed,
-        )
+        self._audits = Audits(settings)
         self.stats = MoonpoolStats()
 
     # Start and end
@@ -134,13 +126,7 @@ class SchedulerSide:
             tracked.miss = "cheaper to compute"
             return 0, False
         origins = found.origins(tokens // self._block_tokens)
-        # A request that was preempted has been judged before, and may not be drawn again.
-        verb = tracked.verb or self._trust.verb(origins)
-        tracked.verb = verb
-        if verb is not Verb.LOAD:
-            tracked.miss = verb.value
-            if verb is not Verb.REFUSE:
-                tracked.audit = Audit(computed, tokens, origins, random=verb is Verb.AUDIT)
+        if not self._audits.loads(tracked, tokens, origins):
             return 0, False
         tracked.end = tokens
         return tokens - computed, True
@@ -180,11 +166,14 @@ class SchedulerSide:
             one = tracked.request
             if one.num_computed_tokens < one.num_prompt_tokens:
                 step.prefill_tokens += scheduled
-            self._first_token(tracked)
+            self._audits.first_token(tracked, self.stats)
             done = min(one.num_computed_tokens + scheduled, one.num_tokens)
             pages = partial(output.kv_connector_block_state.get_block_ids, request)
-            if tracked.audit is not None:
-                step.compares += self._recomputed(tracked, tracked.audit, done, pages)
+            first, last = self._audits.span(tracked, done, self._block_tokens)
+            if first < last:
+                step.compares.append(
+                    Compare(tracked.id, self._blocks(tracked, first, last, pages()))
+                )
             if self._writes:
                 step.saves += self._completed(tracked, done, pages)
         return step
@@ -195,7 +184,7 @@ class SchedulerSide:
         self._drop(request.request_id)
         if tracked is None:
             return False
-        self._first_token(tracked)
+        self._audits.first_token(tracked, self.stats)
         if not self._writes or tracked.loading:
             return False
         done = min(request.num_computed_tokens, request.num_tokens - 1)
@@ -230,8 +219,9 @@ class SchedulerSide:
             if (tracked := self._requests.get(request)) is not None:
                 tracked.loading = False
         for request, verdict in report.verdicts.items():
-            if request in self._compared:
-                self._judge(*self._compared.pop(request), verdict)
+            wrong = self._audits.judge(request, verdict, self.stats)
+            if wrong and self._lookups is not None:
+                self._lookups.later(partial(self._clients[0].quarantine, wrong))
 
     # Parts
 
@@ -277,6 +267,11 @@ class SchedulerSide:
             parts.append(self._part(group, chain, first // size, -(-end // size), pages))
         return tuple(parts)
 
+    def _blocks(self, tracked: Tracked, first: int, last: int, pages: Pages) -> tuple[Part, ...]:
+        """Blocks [first, last) of every group."""
+        chains = enumerate(tracked.chains())
+        return tuple(self._part(group, chain, first, last, pages) for group, chain in chains)
+
     def _part(self, group: int, chain: Any, first: int, last: int, pages: Pages) -> Part:
         assert self._ready is not None
         return Part(
@@ -302,62 +297,8 @@ class SchedulerSide:
         if first == blocks:
             return []
         self._given.update(chains[0].hashes[first:blocks])
-        found = pages()
-        parts = [self._part(group, one, first, blocks, found) for group, one in enumerate(chains)]
-        return [Save(tracked.id, tuple(parts), tracked.hand_off)]
-
-    def _recomputed(
-        self, tracked: Tracked, audit: Audit, done: int, pages: Callable[[], Pages]
-    ) -> list[Compare]:
-        """Blocks of an audited hit that this step finishes computing."""
-        size = self._block_tokens
-        first = -(-max(audit.begin, tracked.compared) // size)
-        last = min(done, audit.end) // size
-        if first >= last:
-            return []
-        tracked.compared = last * size
-        whole = last == audit.end // size
-        self._compared[tracked.id] = (audit, whole)
-        if whole:
-            tracked.audit = None
-        found = pages()
-        parts = [
-            self._part(group, one, first, last, found) for group, one in enumerate(tracked.chains())
-        ]
-        return [Compare(tracked.id, tuple(parts))]
-
-    def _judge(self, audit: Audit, whole: bool, verdict: Verdict) -> None:
-        """Blocks of a hit were computed and compared; `whole`: its last ones."""
-        if verdict.wrong:
-            self.stats.add("alarms")
-            self._trust.differed(audit.origins, verdict.wrong, random=audit.random)
-            if not audit.random:
-                log.error(
-                    "Moonpool: KV of another layout is misread, none is used: %s", verdict.wrong
-                )
-                return
-            log.error(
-                "Moonpool: stored KV is WRONG, its namespace is quarantined: %s", verdict.wrong
-            )
-            if self._lookups is not None:
-                self._lookups.later(partial(self._clients[0].quarantine, verdict.wrong))
-        elif whole and verdict.blocks:
-            self.stats.add("audits" if audit.random else "self_tests")
-            for origin in self._trust.agreed(audit.origins):
-                log.info("Moonpool: KV of origin %016x agrees with what is computed here", origin)
-
-    def _first_token(self, tracked: Tracked) -> None:
-        """Note a request's time to first token, once it has one."""
-        if self._effect is None or tracked.timed or tracked.request.num_output_tokens == 0:
-            return
-        tracked.timed = True
-        if tracked.verb not in (Verb.LOAD, Verb.AUDIT) or tracked.request.num_preemptions:
-            return
-        # Arrival is vLLM's own, by the wall clock; both arms are timed alike.
-        seconds = time.time() - tracked.request.arrival_time
-        self._effect.add(seconds, loaded=tracked.verb is Verb.LOAD)
-        if (saved := self._effect.saved_seconds) is not None:
-            self.stats.saves(saved)
+        parts = self._blocks(tracked, first, blocks, pages())
+        return [Save(tracked.id, parts, tracked.hand_off)]
 
     def _tell(self, what: str) -> None:
         if what not in self._told:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ class Tracked:
 
     def __init__(self, request: Any, clients: tuple[Client, ...], align: int) -> None:
         self.request = request
+        self.arrived = time.monotonic()
         self.id: str = request.request_id
         self._clients, self._align = clients, align
         self._extra = extra_of(request)

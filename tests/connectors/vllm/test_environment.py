@@ -20,7 +20,11 @@ LEFT_OUT = {"torchvision", "torchaudio", "torchcodec"}  # taken away by make
 
 
 def installed() -> dict[str, str]:
-    return {canonicalize_name(one.name): one.version for one in distributions()}
+    """Versions by name: of the first that an import would find, since setuptools brings copies."""
+    found: dict[str, str] = {}
+    for one in distributions():
+        found.setdefault(canonicalize_name(one.name), one.version)
+    return found
 
 
 def test_the_stubs_load_under_vllm_s_protobuf() -> None:

@@ -1,0 +1,84 @@
+"""Hits that are computed and compared instead of loaded: which they are, and what came of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+
+from .effect import Effect
+from .messages import Verdict
+from .metrics import MoonpoolStats
+from .settings import Settings
+from .tracked import Audit, Tracked
+from .trust import Trust, Verb
+
+log = logging.getLogger("vllm.moonpool")
+
+
+class Audits:
+    """The self-test and the causal audit of one engine."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._effect = Effect(settings.audit_rate) if settings.audit_rate else None
+        self._trust = Trust(
+            self_test=settings.self_test,
+            hits=settings.self_test_hits,
+            rate=settings.audit_rate,
+            seed=settings.audit_seed,
+        )
+        self._under_way: dict[str, tuple[Audit, bool]] = {}  # and whether to the hit's end
+
+    def loads(self, tracked: Tracked, tokens: int, origins: Collection[int]) -> bool:
+        """Whether a hit of so many tokens is loaded. Decided once: a request is not drawn again."""
+        verb = tracked.verb = tracked.verb or self._trust.verb(origins)
+        if verb is Verb.LOAD:
+            return True
+        tracked.miss = verb.value
+        if verb is not Verb.REFUSE:
+            random = verb is Verb.AUDIT
+            tracked.audit = Audit(tracked.computed, tokens, frozenset(origins), random)
+        return False
+
+    def span(self, tracked: Tracked, done: int, block_tokens: int) -> tuple[int, int]:
+        """Blocks [first, last) of an audited hit that a step finishes computing."""
+        audit = tracked.audit
+        if audit is None:
+            return 0, 0
+        first = -(-max(audit.begin, tracked.compared) // block_tokens)
+        last = min(done, audit.end) // block_tokens
+        if first < last:
+            tracked.compared = last * block_tokens
+            whole = last == audit.end // block_tokens
+            self._under_way[tracked.id] = (audit, whole)
+            if whole:
+                tracked.audit = None
+        return first, last
+
+    def judge(self, request: str, verdict: Verdict, stats: MoonpoolStats) -> str:
+        """What the ranks found; what a namespace is to be quarantined for, or nothing."""
+        audit, whole = self._under_way.pop(request)
+        if not verdict.wrong:
+            if whole and verdict.blocks:
+                stats.add("audits" if audit.random else "self_tests")
+                for origin in self._trust.agreed(audit.origins):
+                    log.info("Moonpool: KV of origin %016x is as it is computed here", origin)
+            return ""
+        stats.add("alarms")
+        self._trust.differed(audit.origins, verdict.wrong, random=audit.random)
+        if audit.random:
+            log.error("Moonpool: stored KV is WRONG, it is quarantined: %s", verdict.wrong)
+            return verdict.wrong
+        log.error("Moonpool: KV of another layout is misread, none is used: %s", verdict.wrong)
+        return ""
+
+    def first_token(self, tracked: Tracked, stats: MoonpoolStats) -> None:
+        """Note a request's time to first token, once it has one."""
+        if self._effect is None or tracked.timed or tracked.request.num_output_tokens == 0:
+            return
+        tracked.timed = True
+        if tracked.verb not in (Verb.LOAD, Verb.AUDIT) or tracked.request.num_preemptions:
+            return
+        self._effect.add(time.monotonic() - tracked.arrived, loaded=tracked.verb is Verb.LOAD)
+        if (saved := self._effect.saved_seconds) is not None:
+            stats.saves(saved)
