@@ -6,6 +6,7 @@ KVStoreError
  │                                └ SessionEnded
  ├ Rejected   (you may retry)     ├ Overloaded ├ Draining ├ Unavailable
  ├ Denied     (you may not)       ├ NotYours ├ Unauthenticated ├ WrongTenant
+ │                                └ Quarantined
  └ Broken     (file a bug)        └ InvariantError
 
 A miss is a value, never an error: absent, unsealed, evicted or damaged blocks come back as a
