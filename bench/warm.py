@@ -21,7 +21,7 @@ from bench.pool import running_node
 from bench.report import Goal, Report, Row
 from bench.rounds import Rounds, measure
 
-RUNS = 12
+RUNS = 20
 GOAL = 1.05  # the slow pool's; the quick one is far below it
 LEARN = 4  # loads after which a price is known
 

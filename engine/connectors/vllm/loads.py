@@ -22,7 +22,8 @@ from .usable import window_start
 
 log = logging.getLogger("vllm.moonpool")
 
-BATCH_BYTES = 64 << 20  # of one rank, between looks at the budget
+FIRST_BYTES, BATCH_BYTES = 1 << 20, 64 << 20  # of one rank, between looks at the budget
+QUICK_SHARE = 1 / 16  # of the budget: after a batch that took less, the next may be larger
 FOLLOW_SECONDS = 0.002  # between looks for a followed writer's next blocks
 
 
@@ -87,7 +88,9 @@ class Loads:
         seconds = time.monotonic() - asked
         with self._changed:
             self._under_way -= 1
-            self._done[load.request] = Loaded(good, good - load.begin, seconds)
+            self._done[load.request] = Loaded(
+                good, good - load.begin, load.end - load.begin, seconds
+            )
             if good < load.end:
                 self._failed.add(load.request)
                 size = self._caches[0].facts.page_tokens
@@ -120,20 +123,27 @@ class Loads:
     def _batches(self, load: Load, cache: GroupCache, part: Part, asked: float) -> int:
         """What is stored, until the budget is used up."""
         layout, memory = cache.client.space.layout, cache.memory(part.pages)
-        chain, at, last = _chain(part, layout.block_tokens), part.first, len(part.hashes)
+        chain, at, end = (
+            _chain(part, layout.block_tokens),
+            part.first,
+            part.first + len(part.hashes),
+        )
         share = cache.fragment.layers * cache.fragment.heads / layout.strips
-        count = last
-        if load.budget_seconds:
-            count = max(1, int(BATCH_BYTES / (layout.payload_bytes * share)))
-        while at < part.first + last:
-            until = min(at + count, part.first + last)
-            some = chain.between(0, until)
-            with cache.client.reader(some, memory, first=at) as reader:
-                reader.wait(self._stall_seconds)
-                at += reader.blocks
-            late = load.budget_seconds and time.monotonic() - asked > load.budget_seconds
-            if at < until or late or self._closing:
+        budget, size = load.budget_seconds, FIRST_BYTES
+        while at < end and not self._closing:
+            began = time.monotonic()
+            left = asked + budget - began if budget else self._stall_seconds
+            if left <= 0:
                 break
+            count = max(1, int(size / (layout.payload_bytes * share))) if budget else end - at
+            until = min(at + count, end)
+            with cache.client.reader(chain.between(0, until), memory, first=at) as reader:
+                reader.wait(min(left, self._stall_seconds))
+                at += reader.blocks
+            if at < until:
+                break
+            if time.monotonic() - began < QUICK_SHARE * budget:
+                size = min(4 * size, BATCH_BYTES)
         return sum(chain.tokens[:at])
 
     def _follow(self, load: Load, cache: GroupCache, part: Part) -> int:

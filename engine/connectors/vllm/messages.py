@@ -89,6 +89,7 @@ class Loaded:
 
     good: int  # tokens of the request that are good, from its first on
     tokens: int  # of those, loaded
+    wanted: int
     seconds: float
 
 

@@ -1,8 +1,10 @@
 """Whether loading a prefix is quicker than computing it, from what both have cost here lately.
 
-Both are priced as so many seconds a token; a load costs at least what the quickest one took. A
-price that is not known yet is not held against loading. What was slow once may be quick again, so
-a load's price is halved for every `FORGET_SECONDS` in which nothing was loaded.
+Both are priced as so many seconds a token; a load costs at least what the quickest one took. An
+engine computes its first prompt, so that it knows what computing costs and no load can be without
+a budget. What was slow once may be quick again: a load's price is halved for every
+`FORGET_SECONDS` in which nothing was loaded, and one that pays only by what was forgotten is a
+try, which is cut short early.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 SHARE = 0.3  # of a new measurement in the running mean
 TOKENS_MIN = 32  # a step or load of fewer tokens says more about its fixed cost
 FORGET_SECONDS = 30.0
+TRY_SHARE = 0.25  # of what computing would take: what a try may add to the time to first token
 BUDGET_SECONDS_MIN = 0.05
 
 
@@ -27,32 +30,37 @@ class Prices:
         if tokens >= TOKENS_MIN and seconds > 0:
             self.prefill = _mean(self.prefill, seconds / tokens)
 
-    def loaded(self, tokens: int, seconds: float, now: float) -> None:
+    def loaded(self, tokens: int, wanted: int, seconds: float, now: float) -> None:
+        """A load of so many tokens that got fewer is dear: its seconds were spent all the same."""
         if seconds <= 0:
             return
-        self._quickest = min(seconds, self._quickest or seconds)
-        if tokens >= TOKENS_MIN:
-            self.load = _mean(self.load_price(now), seconds / tokens)
+        if tokens:
+            self._quickest = min(seconds, self._quickest or seconds)
+        if wanted >= TOKENS_MIN:
+            self.load = _mean(self._load_price(now), seconds / max(tokens, TOKENS_MIN))
             self._loaded_at = now
-
-    def load_price(self, now: float) -> float | None:
-        if self.load is None:
-            return None
-        forgotten: float = 0.5 ** ((now - self._loaded_at) / FORGET_SECONDS)
-        return self.load * forgotten
 
     def pays(self, tokens: int, now: float) -> bool:
         """Whether to load so many tokens rather than compute them."""
-        price = self.load_price(now)
-        if self.prefill is None or price is None:
+        if self.prefill is None:
+            return False
+        price = self._load_price(now)
+        if price is None:
             return True
         return max(price * tokens, self._quickest or 0.0) < self.prefill * tokens
 
     def budget_seconds(self, tokens: int) -> float:
-        """How long a load of so many tokens may take before computing would have been quicker."""
-        if self.prefill is None:
-            return 0.0
-        return max(self.prefill * tokens, BUDGET_SECONDS_MIN)
+        """How long a load of so many tokens may take before the rest is computed."""
+        assert self.prefill is not None, "a load pays against a known price only"
+        dear = self.load is not None and self.load >= self.prefill
+        share = TRY_SHARE if dear else 1.0
+        return max(share * self.prefill * tokens, BUDGET_SECONDS_MIN)
+
+    def _load_price(self, now: float) -> float | None:
+        if self.load is None:
+            return None
+        forgotten: float = 0.5 ** ((now - self._loaded_at) / FORGET_SECONDS)
+        return self.load * forgotten
 
 
 def _mean(old: float | None, new: float) -> float:

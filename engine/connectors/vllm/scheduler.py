@@ -205,7 +205,7 @@ class SchedulerSide:
             if (tracked := self._requests.get(request)) is not None:
                 tracked.published = min(tracked.published, first)
         for request, loaded in report.loaded.items():
-            self._prices.loaded(loaded.tokens, loaded.seconds, now)
+            self._prices.loaded(loaded.tokens, loaded.wanted, loaded.seconds, now)
             self.stats.loaded(loaded.seconds)
             self.stats.add("loaded_tokens", loaded.tokens)
             tracked = self._requests.get(request)

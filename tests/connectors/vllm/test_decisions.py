@@ -10,7 +10,12 @@ import pytest
 
 from kvstore.engine.connectors.vllm.effect import Effect
 from kvstore.engine.connectors.vllm.keys import extra_of, left_out
-from kvstore.engine.connectors.vllm.price import BUDGET_SECONDS_MIN, FORGET_SECONDS, Prices
+from kvstore.engine.connectors.vllm.price import (
+    BUDGET_SECONDS_MIN,
+    FORGET_SECONDS,
+    TRY_SHARE,
+    Prices,
+)
 from kvstore.engine.connectors.vllm.trust import Trust, Verb
 
 PLAIN: dict[str, Any] = {
@@ -23,25 +28,42 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def test_what_has_no_price_yet_is_loaded() -> None:
+def test_the_first_prompt_is_computed_and_then_a_load_without_a_price_is_tried() -> None:
     prices = Prices()
-    assert prices.pays(64, 0.0) and prices.budget_seconds(64) == 0.0
+    assert not prices.pays(10_000, 0.0)
     prices.computed(1_000, 1.0)
-    assert prices.pays(64, 0.0)
+    assert prices.pays(64, 0.0) and prices.budget_seconds(1_000) == pytest.approx(1.0)
 
 
 def test_a_load_that_is_dearer_than_computing_does_not_pay_until_it_is_forgotten() -> None:
     prices = Prices()
     prices.computed(1_000, 1.0)
-    prices.loaded(1_000, 3.0, now=0.0)
+    prices.loaded(1_000, 1_000, 3.0, now=0.0)
     assert not prices.pays(10_000, 0.0)
     assert prices.pays(10_000, 2 * FORGET_SECONDS), "a quarter of three is less than one"
+
+
+def test_a_try_after_forgetting_may_take_only_a_part_of_what_computing_takes() -> None:
+    prices = Prices()
+    prices.computed(1_000, 1.0)
+    prices.loaded(1_000, 1_000, 3.0, now=0.0)
+    assert prices.budget_seconds(1_000) == pytest.approx(TRY_SHARE)
+    prices.loaded(250, 1_000, TRY_SHARE / 4, now=3 * FORGET_SECONDS)  # quick again
+    assert prices.pays(1_000, 3 * FORGET_SECONDS)
+    assert prices.budget_seconds(1_000) == pytest.approx(1.0)
+
+
+def test_a_load_that_got_nothing_is_dear_by_the_time_it_took() -> None:
+    prices = Prices()
+    prices.computed(1_000, 1.0)
+    prices.loaded(0, 1_000, 0.5, now=0.0)
+    assert not prices.pays(1_000, 0.0), "half a second was spent on no tokens"
 
 
 def test_a_load_costs_at_least_what_the_quickest_took() -> None:
     prices = Prices()
     prices.computed(1_000, 1.0)
-    prices.loaded(1_000, 0.5, now=0.0)
+    prices.loaded(1_000, 1_000, 0.5, now=0.0)
     assert prices.pays(1_000, 0.0) and not prices.pays(400, 0.0)
 
 
