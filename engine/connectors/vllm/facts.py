@@ -39,6 +39,14 @@ from .settings import Settings
 BLOCK_TOKENS_MIN = 64  # of a block, unless another size is set
 # Read in their sources: a page holds, for each head and token, K then V (or one latent).
 TOKEN_BY_TOKEN = frozenset({"FLASH_ATTN", "TRITON_ATTN", "CPU_MLA"})
+# Ways to part a model that nothing here was tried with. Ranks of a dense model run with
+# data parallelism are engines by themselves, to which vLLM says a size of 1.
+SPLITS = (
+    "pipeline_parallel_size",
+    "decode_context_parallel_size",
+    "prefill_context_parallel_size",
+    "data_parallel_size",
+)
 
 
 class Unsupported(ValueError):
@@ -77,9 +85,9 @@ class Facts:
 def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Facts:
     """The facts of one worker. Raises `Unsupported` naming what stands in the way."""
     parallel = config.parallel_config
-    _refuse("pipeline_parallel_size", parallel.pipeline_parallel_size, 1)
-    _refuse("decode_context_parallel_size", parallel.decode_context_parallel_size, 1)
-    _refuse("prefill_context_parallel_size", parallel.prefill_context_parallel_size, 1)
+    for name in SPLITS:
+        if getattr(parallel, name) != 1:
+            raise Unsupported(f"{name} {getattr(parallel, name)} is not supported; 1 is")
     drafts = draft_layers(config, caches)
     pairs = [
         _group(
@@ -218,8 +226,3 @@ def _backend(config: VllmConfig, names: list[str]) -> tuple[str, str]:
 
 def _fields(group: KVGroup) -> dict[str, Any]:
     return {name: getattr(group, name) for name in KVGroup.__slots__}
-
-
-def _refuse(name: str, value: int, right: int) -> None:
-    if value != right:
-        raise Unsupported(f"{name} {value} is not supported; {right} is")

@@ -15,7 +15,7 @@ import pytest
 from tests.connectors.vllm.engine import Prompt, engine
 from tests.connectors.vllm.models import prompt
 from tests.connectors.vllm.pool import Pool
-from tests.nodes import NodeProcess
+from tests.nodes import NodeProcess, running
 
 LENGTH = 3 * 64 + 10
 AUDIT = {"audit_rate": 0.2, "audit_seed": 7}
@@ -89,27 +89,29 @@ def test_a_misread_layout_is_found_before_any_request_uses_loaded_kv(
 @pytest.mark.parametrize("chunk", [4096, 64], ids=["whole", "chunked"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_rounding_alarms_nobody(
-    model: Callable[[str], Path], node: NodeProcess, tmp_path: Path, ranks: int, chunk: int
+    model: Callable[[str], Path], tmp_path: Path, ranks: int, chunk: int
 ) -> None:
     """250 clean bf16 hits of each kind, all of them audited: stored whole by one rank."""
     prompts = [prompt(1_000 + index, 64 + 10 + index % 150) for index in range(250)]
     options = {"dtype": "bfloat16", "enable_prefix_caching": False}
-    with engine(model("llama"), tmp_path / "first.log", node=node.address, **options) as first:
-        first.run(*prompts, tokens=1, together=True)
-    options |= {"max_num_batched_tokens": chunk, "max_num_seqs": 8}
-    environment = {}
-    if ranks > 1:
-        options |= {"tensor_parallel_size": ranks}
-        environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
-    with engine(
-        model("llama"),
-        tmp_path / "second.log",
-        node=node.address,
-        extra={"audit_rate": 1.0},
-        environment=environment,
-        **options,
-    ) as second:
-        second.run(*(Prompt(one) for one in prompts), tokens=1, together=True)
-        figures = second.figures()
+    with running(dram="256MiB", slab="8MiB") as node:
+        first_log, second_log = tmp_path / "first.log", tmp_path / "second.log"
+        with engine(model("llama"), first_log, node=node.address, **options) as first:
+            first.run(*prompts, tokens=1, together=True)
+        options |= {"max_num_batched_tokens": chunk, "max_num_seqs": 8}
+        environment = {}
+        if ranks > 1:
+            options |= {"tensor_parallel_size": ranks}
+            environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+        with engine(
+            model("llama"),
+            second_log,
+            node=node.address,
+            extra={"audit_rate": 1.0},
+            environment=environment,
+            **options,
+        ) as second:
+            second.run(*(Prompt(one) for one in prompts), tokens=1, together=True)
+            figures = second.figures()
     assert figures["audits"] == len(prompts)
     assert figures["alarms"] == 0

@@ -11,7 +11,7 @@ import pytest
 import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, MambaSpec
 
-from kvstore.engine.connectors.vllm.facts import Unsupported, _group
+from kvstore.engine.connectors.vllm.facts import SPLITS, Unsupported, _group, facts_of
 from kvstore.engine.connectors.vllm.settings import Settings
 from tests.connectors.vllm.engine import EngineFailed, engine
 from tests.nodes import NodeProcess
@@ -47,6 +47,14 @@ def test_quantised_kv_is_refused() -> None:
     config = SimpleNamespace(cache_config=SimpleNamespace(cache_dtype="fp8"))
     with pytest.raises(Unsupported, match="kv_cache_dtype 'fp8': use 'auto'"):
         _group(config, 0, quantised, ["model.layers.0.self_attn.attn"])
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_model_split_in_a_way_the_pool_does_not_know_is_refused(split: str) -> None:
+    config = SimpleNamespace(parallel_config=SimpleNamespace(**dict.fromkeys(SPLITS, 1)))
+    setattr(config.parallel_config, split, 2)
+    with pytest.raises(Unsupported, match=f"{split} 2 is not supported; 1 is"):
+        facts_of(config, SimpleNamespace(), Settings())
 
 
 def test_a_cache_of_another_kind_is_refused() -> None:
