@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import machine
+from bench.guest import NotInstalled
 
 BENCHES = {
     "local": "a same-host get of 64 blocks of 1 MiB, verified, against memcpy (at least 0.80)",
@@ -52,7 +53,11 @@ def _run(name: str, args: argparse.Namespace) -> bool:
 
     bench = importlib.import_module(f"bench.{name}")  # late: some need torch, some do not
     say("starting")
-    report = bench.run(args.runs or bench.RUNS, say)
+    try:
+        report = bench.run(args.runs or bench.RUNS, say)
+    except NotInstalled as missing:
+        say(str(missing))
+        return False
     line = report.line(machine.facts())
     if not args.json:
         print(report.table())

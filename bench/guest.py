@@ -40,6 +40,10 @@ CONNECTOR = {
 }
 
 
+class NotInstalled(Exception):
+    """What a bench needs is not on this machine; the message says how to get it."""
+
+
 class Guest:
     """The caller's side. Use as a context manager: the process ends with the block."""
 
@@ -54,7 +58,7 @@ class Guest:
         **options: Any,
     ) -> None:
         if not PYTHON.exists():
-            raise FileNotFoundError(f"{PYTHON} is not there: `make test-vllm` makes it")
+            raise NotInstalled(f"{PYTHON} is not there: `make test-vllm` makes it")
         self._log, chosen = log, {**OPTIONS, **options}
         if node is not None:
             settings = {"node": os.fspath(node), **(extra or {})}

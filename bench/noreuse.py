@@ -18,7 +18,7 @@ from bench.pool import running_node
 from bench.report import Goal, Report, Row
 from bench.rounds import measure
 
-RUNS = 9
+RUNS = 24
 GOAL = 0.98
 
 

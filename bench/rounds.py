@@ -48,8 +48,12 @@ class Rounds:
         return float(np.median(self.seconds[way]))
 
     def ratio(self, top: str, bottom: str) -> float:
-        """Of the medians: a round that was disturbed hardly moves it."""
-        return self.median(top) / self.median(bottom)
+        """The median of the ratio within each round.
+
+        A slow minute slows both ways of its rounds, so it leaves their ratios as they are; between
+        the medians of either way it would show.
+        """
+        return self.spread(top, bottom).median
 
     def spread(self, top: str, bottom: str) -> Spread:
         """Of the ratio within each round."""
