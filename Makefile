@@ -11,11 +11,13 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 	$$python -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
 INSTALLED := .venv/installed
+SEEDS := 10000
+FIRST := 0
 VLLM := .venv-vllm
 SGLANG := .venv-sglang
 LMCACHE := .venv-lmcache
 
-.PHONY: help setup demo test test-vllm test-sglang test-lmcache check bench proto clean
+.PHONY: help setup demo test test-vllm test-sglang test-lmcache simulate check bench proto clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +39,9 @@ test-sglang: $(SGLANG)/installed  ## run real SGLang engines on the CPU against 
 
 test-lmcache: $(LMCACHE)/installed  ## run LMCache's own engine on the CPU against the pool, in .venv-lmcache (2 GB)
 	@$(LMCACHE)/bin/python -m pytest tests/connectors/lmcache
+
+simulate: setup  ## run SEEDS=10000 seeds of the node on a simulated disk, on every core
+	@$(BIN)/python -m tests.simulation.seeds --seeds $(SEEDS) --first $(FIRST)
 
 check: setup  ## lint, formatting, types, and the rules of the tree
 	@$(BIN)/ruff check .

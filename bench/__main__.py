@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench import machine
 from bench.guest import NotInstalled
+from bench.traces import BadTrace
 
 BENCHES = {
     "local": "a same-host get of 64 blocks of 1 MiB, verified, against memcpy (at least 0.80)",
@@ -24,7 +25,10 @@ BENCHES = {
     "verify": "verification's share of a same-host fetch, Llama-8B geometry (at most 0.35)",
     "noreuse": "vLLM's throughput with the connector and nothing to reuse (at least 0.98)",
     "warm": "vLLM's time to first token with a warm pool, and with a slow one (at most 1.05)",
+    "ssd": "writing and reading the SSD tier's files, against fio (at least 0.85)",
+    "eviction": "hits of the node's eviction on a --trace, against LRU's (at least 0.99)",
 }
+NEED_A_FILE = {"eviction"}  # so `all` goes without
 RESULTS = Path(__file__).resolve().parent / "results"
 
 EPILOG = """\
@@ -42,7 +46,8 @@ example: python -m bench local --runs 20
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     held = True
-    for name in BENCHES if args.name == "all" else [args.name]:
+    every = [name for name in BENCHES if name not in NEED_A_FILE]
+    for name in every if args.name == "all" else [args.name]:
         held &= _run(name, args)
     return 1 if args.check and not held else 0
 
@@ -53,11 +58,15 @@ def _run(name: str, args: argparse.Namespace) -> bool:
 
     bench = importlib.import_module(f"bench.{name}")  # late: some need torch, some do not
     say("starting")
+    given = {option: getattr(args, option) for option in getattr(bench, "TAKES", ())}
     try:
-        report = bench.run(args.runs or bench.RUNS, say)
+        report = bench.run(args.runs or bench.RUNS, say, **given)
     except NotInstalled as missing:
         say(str(missing))
         return False
+    except BadTrace as bad:
+        say(str(bad))
+        sys.exit(2)
     line = report.line(machine.facts())
     if not args.json:
         print(report.table())
@@ -76,13 +85,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=f"benches, each against what the machine can do:\n{listed}\n"
-        f"  {'all':<{width}}every one of them, one line of JSON each",
+        f"  {'all':<{width}}every one that needs no file, one line of JSON each",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", metavar="NAME", choices=[*BENCHES, "all"], help="which to run")
     parser.add_argument("--json", action="store_true", help="no table, only the JSON")
     parser.add_argument("--runs", type=_runs, metavar="N", help="rounds (default: each its own)")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="eviction: the trace")
+    parser.add_argument(
+        "--blocks", type=_sizes, metavar="N,N", help="eviction: how many blocks the node may hold"
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
     parser.add_argument(
         "--save", action="store_true", help="also write bench/results/NAME-YYYYMMDD.json"
@@ -94,6 +107,13 @@ def _runs(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is no number of rounds: 1 or more")
     return int(text)
+
+
+def _sizes(text: str) -> list[int]:
+    found = text.split(",")
+    if not all(one.isdecimal() and int(one) for one in found):
+        raise argparse.ArgumentTypeError(f"{text} is no list of numbers like 1000,3000")
+    return [int(one) for one in found]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ the next request with that prefix, on any engine of the host, loads it instead.
     block.py spec.py layout.py      the words: what a block is called, what its bytes mean, where
     errors.py limits.py config.py   they lie; every error, every limit, every setting
     core/                           decisions, pure: lifecycle, index and eviction, pins, windows
-    memory/                         the arena (one shared mapping), slot heads, strips
+    memory/  disk/                  the arena (one shared mapping), slot heads, strips; the SSD
     kernels/   (top-level folder)   copy, permute and hash in one pass, outside the GIL
     wire/ rpc/ metadata/ transfer/  stubs of proto/, gRPC manners, who serves, how bytes move
     node/                           the storage daemon: carries decisions out, holds the blocks
@@ -24,5 +24,5 @@ Imports point down this list, never up. Three facts carry the rest:
     writer or with the last process that holds the mapping, never by a clock.
 3.  A miss is a value. Whatever fails, the engine computes what it could not load.
 
-Start reading at block.py, then core/lifecycle.py, then node/store.py.
+Start reading at block.py, then core/lifecycle.py, then node/store.py; for the SSD, node/tiers.py.
 """

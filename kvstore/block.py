@@ -9,6 +9,7 @@ apart.
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 import struct
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,7 @@ class Miss(enum.StrEnum):
     EVICTED = "evicted"  # held once, made room for another
     REMOVED = "removed"  # a caller took it away
     DAMAGED = "damaged"  # its bytes no longer had their hash
+    NO_ROOM = "no_room"  # on SSD, and DRAM is full of what others hold
     QUARANTINED = "quarantined"  # an engine's audit found wrong KV in its namespace
     UNREACHABLE = "unreachable"  # the node did not answer in time
 
@@ -189,6 +191,12 @@ def stored_key(secret: bytes, namespace: bytes, group: int, block_hash: bytes) -
     namespace names nothing in another, whatever a caller says it is.
     """
     return blake3(namespace + _COUNT.pack(group) + block_hash, key=secret).digest()
+
+
+@functools.lru_cache(maxsize=4_096)
+def tenant_digest(tenant: str) -> bytes:
+    """16 bytes that name a tenant in a slot's head; the name itself may be any length."""
+    return blake3(tenant.encode()).digest(16)
 
 
 def _check_space(namespace: bytes, block_tokens: int) -> None:

@@ -36,6 +36,23 @@ def state_dir() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
+class SsdConfig:
+    """One path of a node's SSD tier."""
+
+    path: Path
+    size_bytes: int
+    buffered: bool = False  # through the system's page cache: for filesystems without O_DIRECT
+
+    @classmethod
+    def parse(cls, text: str, *, buffered: bool) -> SsdConfig:
+        """'/data/moonpool:200GiB'"""
+        path, colon, size = text.rpartition(":")
+        if not (path and colon):
+            raise ConfigError(f"--ssd = {text!r}: write PATH:SIZE, as in /data/moonpool:200GiB")
+        return cls(Path(path), parse_bytes("--ssd", size), buffered)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeConfig:
     """A storage node. Sizes in bytes."""
 
@@ -44,6 +61,7 @@ class NodeConfig:
     dram_bytes: int = 1 * GiB
     slab_bytes: int = 32 * MiB
     lease_ms: int = LEASE_MS_DEFAULT
+    ssd: SsdConfig | None = None
 
     def __post_init__(self) -> None:
         if self.slab_bytes < 64 * KiB or self.slab_bytes % (4 * KiB):
@@ -52,6 +70,10 @@ class NodeConfig:
             raise ConfigError(
                 f"node.dram = {self.dram_bytes}: room for at least one slab of {self.slab_bytes}"
             )
+        if self.ssd is not None and self.ssd.size_bytes < self.slab_bytes:
+            raise ConfigError(
+                f"node.ssd = {self.ssd.size_bytes}: room for at least one slab of {self.slab_bytes}"
+            )
         if not 200 <= self.lease_ms <= 60_000:
             raise ConfigError(f"node.lease_ms = {self.lease_ms}: 200 to 60000")
         if len(os.fsencode(self.shm_socket)) > _SOCKET_PATH_BYTES_MAX:
@@ -59,6 +81,13 @@ class NodeConfig:
                 f"node.dir = {self.directory}: too long for a Unix socket in it "
                 f"(at most {_SOCKET_PATH_BYTES_MAX} bytes with the socket's name)"
             )
+
+    @property
+    def ssd_file_bytes(self) -> int:
+        """A whole number of slabs, so that no block lies in two files."""
+        assert self.ssd is not None
+        slabs = min(max(1, GiB // self.slab_bytes), self.ssd.size_bytes // self.slab_bytes)
+        return slabs * self.slab_bytes
 
     @property
     def shm_socket(self) -> Path:

@@ -4,8 +4,10 @@ Slot = head, then payload. The payload is head-major, `[layer][kv head][token][K
 range of a layer is one run whatever the tensor-parallel degree. The head holds what the node says
 of the slot (generation, state, root), the block's identity, and the strip table:
 
-    0    magic u64 | 8 generation u64 | 16 state u32 | 20 pad | 32 root 16 B | 48 pad
-    64   identity: stored key 32 B, namespace 32 B, group u32, tokens u32, origin u64, zeros to 256
+    0    magic u64 | 8 generation u64 | 16 state u32 | 20 pad | 32 root 16 B
+    48   on a disk: place u64, xxh3-64 of the 56 bytes before it; in memory zeros
+    64   identity: stored key 32 B, namespace 32 B, group u32, tokens u32, origin u64,
+         parent 32 B (zeros: none), tenant's digest 16 B, zeros to 256
     256  strip table: u64 a strip, xxh3-64 of its bytes (0 kept as 1); 0 = not written yet
 
 The root is xxh3-128 over identity and table, so it vouches for every byte and for whose they are.
@@ -23,11 +25,12 @@ SLOT_MAGIC = 0x3130544F_4C53504D  # "MPSLOT01"
 GENERATION_OFFSET = 8
 STATE_OFFSET = 16
 ROOT_OFFSET = 32
+PLACE_OFFSET = 48
 IDENTITY_OFFSET = 64
 TABLE_OFFSET = 256
 SLOT_ALIGN = 4096  # what O_DIRECT and page registration want
 
-HEAD = struct.Struct("<QQI12x16s16x32s32sIIQ112x")  # the head up to the table
+HEAD = struct.Struct("<QQI12x16sQQ32s32sIIQ32s16s64x")  # the head up to the table
 assert HEAD.size == TABLE_OFFSET
 
 

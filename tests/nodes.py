@@ -63,10 +63,13 @@ class NodeProcess:
         dram: str = "16MiB",
         slab: str = "8MiB",
         listen: str = "127.0.0.1:0",
+        ssd: str = "",
     ) -> None:
         self.directory = directory
         where = ["--dir", os.fspath(directory), "--listen", listen]
         arguments = ["node", *where, "--dram", dram, "--slab", slab]
+        if ssd:
+            arguments += ["--ssd", f"{directory / 'ssd'}:{ssd}"]
         self._child = Child("node", arguments, directory)
         self._callers: list[Caller] = []
 

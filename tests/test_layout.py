@@ -13,6 +13,7 @@ from kvstore.layout import (
     GENERATION_OFFSET,
     HEAD,
     IDENTITY_OFFSET,
+    PLACE_OFFSET,
     ROOT_OFFSET,
     SLOT_ALIGN,
     STATE_OFFSET,
@@ -68,14 +69,17 @@ def test_a_layout_is_read_off_its_group() -> None:
 
 
 def test_the_head_stands_where_the_table_in_the_module_says() -> None:
-    head = HEAD.pack(1, 2, 3, b"r" * 16, b"k" * 32, b"n" * 32, 4, 5, 6)
+    head = HEAD.pack(
+        *(1, 2, 3, b"r" * 16, 7, 8, b"k" * 32, b"n" * 32, 4, 5, 6, b"p" * 32, b"t" * 16)
+    )
     assert len(head) == TABLE_OFFSET
     assert head[GENERATION_OFFSET : GENERATION_OFFSET + 8] == (2).to_bytes(8, "little")
     assert head[STATE_OFFSET : STATE_OFFSET + 4] == (3).to_bytes(4, "little")
     assert head[ROOT_OFFSET : ROOT_OFFSET + 16] == b"r" * 16
-    assert head[ROOT_OFFSET + 16 : IDENTITY_OFFSET] == bytes(16)
+    assert head[PLACE_OFFSET:IDENTITY_OFFSET] == bytes([7, *bytes(7), 8, *bytes(7)])
     numbers = ((4, 4), (5, 4), (6, 8))  # group, tokens, origin
     identity = b"k" * 32 + b"n" * 32 + b"".join(n.to_bytes(size, "little") for n, size in numbers)
+    identity += b"p" * 32 + b"t" * 16
     assert head[IDENTITY_OFFSET:] == identity.ljust(TABLE_OFFSET - IDENTITY_OFFSET, b"\0")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kvstore.cli.options import Commands, add_directory, command, share_cores
 from kvstore.cli.stack import Plan, Stack
-from kvstore.config import NodeConfig, parse_bytes
+from kvstore.config import NodeConfig, SsdConfig, parse_bytes
 from kvstore.node.daemon import Node
 
 
@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
         commands,
         "node",
         "run this host's storage node",
-        "moonpool node --dram 8GiB --listen 127.0.0.1:7410",
+        "moonpool node --dram 8GiB --ssd /data/moonpool:200GiB --listen 127.0.0.1:7410",
     )
     add_directory(node)
     _add_memory(node)
@@ -42,6 +42,16 @@ def add(commands: Commands) -> None:
         default="127.0.0.1:0",
         metavar="HOST:PORT",
         help="gRPC address; port 0 takes a free one (default: %(default)s)",
+    )
+    node.add_argument(
+        "--ssd",
+        metavar="PATH:SIZE",
+        help="a directory to keep blocks in over restarts, made if need be, and how much of it",
+    )
+    node.add_argument(
+        "--ssd-buffered",
+        action="store_true",
+        help="write through the page cache: for a filesystem without O_DIRECT",
     )
     node.set_defaults(run=run_node)
 
@@ -84,6 +94,7 @@ def run_node(args: argparse.Namespace) -> int:
         listen=args.listen,
         dram_bytes=parse_bytes("--dram", args.dram),
         slab_bytes=parse_bytes("--slab", args.slab),
+        ssd=SsdConfig.parse(args.ssd, buffered=args.ssd_buffered) if args.ssd else None,
     )
     asyncio.run(Node(config).run(_ready))
     return 0

@@ -27,6 +27,7 @@ MISSES = {
     pb.REMOVED: Miss.REMOVED,
     pb.DAMAGED: Miss.DAMAGED,
     pb.QUARANTINED: Miss.QUARANTINED,
+    pb.NO_ROOM: Miss.NO_ROOM,
 }
 
 

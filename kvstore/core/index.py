@@ -4,19 +4,30 @@ Because what is listed is closed towards the start of a prompt, presence along a
 and `longest` finds its end by bisection. A block behind a hole (its parent rotted or was evicted)
 stays held but unlisted, is no hit, is evicted first, and is listed again when the hole heals.
 
-Recency is one ordered dict, least recent first. A touched prefix is moved deepest block first, so a
-parent is always younger than its children and eviction from the old end takes leaves.
+Which listed block goes next is the ranking's to say. A touched prefix is touched deepest block
+first, so that where nothing is known the least recently used leaves go first. What is known of a
+dropped block's uses is kept with the reason for its being gone.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from kvstore.block import Miss
 from kvstore.core.lifecycle import Owner, Slot, State
+from kvstore.core.ranking import Ranking, Seen
 
-FORGOTTEN_MAX = 65_536  # keys whose reason for being gone is remembered
+FORGOTTEN_MAX = 65_536  # gone keys that are remembered; more where more than that are held
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What is remembered of a dropped block."""
+
+    why: Miss
+    seen: Seen | None = None  # None: it was not listed
 
 
 class Index:
@@ -24,10 +35,10 @@ class Index:
 
     def __init__(self) -> None:
         self._slots: dict[bytes, Slot] = {}
-        self._recency: OrderedDict[bytes, None] = OrderedDict()  # listed, least recent first
+        self._ranking = Ranking(self._slots)  # of the listed
         self._unlisted: OrderedDict[bytes, None] = OrderedDict()
         self._orphans: dict[bytes, set[bytes]] = {}  # absent parent -> held children
-        self._gone: OrderedDict[bytes, Miss] = OrderedDict()
+        self._gone: OrderedDict[bytes, Gone] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -49,7 +60,8 @@ class Index:
 
     def why_not(self, key: bytes) -> Miss:
         """Why `get` has nothing."""
-        return Miss.UNLISTED if key in self._slots else self._gone.get(key, Miss.ABSENT)
+        gone = self._gone.get(key, Gone(Miss.ABSENT))
+        return Miss.UNLISTED if key in self._slots else gone.why
 
     def longest(self, keys: Sequence[bytes]) -> int:
         """How many leading keys of a chain are listed, in O(log n) look-ups."""
@@ -66,7 +78,7 @@ class Index:
         """Hold a sealed slot, listed if the block before it is listed or it is a first block."""
         assert slot.state is State.SEALED and slot.key not in self._slots
         self._slots[slot.key] = slot
-        self._gone.pop(slot.key, None)
+        before = self._gone.pop(slot.key, Gone(Miss.ABSENT)).seen
         slot.children = self._orphans.pop(slot.key, set())
         if slot.parent:
             parent = self._slots.get(slot.parent)
@@ -74,22 +86,23 @@ class Index:
             family.add(slot.key)
             if parent is None or not parent.listed:
                 self._unlisted[slot.key] = None
+                self._forget(before)
                 return
-        self._list(slot)
+        self._list(slot, before)
 
     def drop(self, key: bytes, why: Miss) -> Slot:
         """Forget a block; what was listed behind it is unlisted."""
         slot = self._slots.pop(key)
-        self._gone[key] = why
-        while len(self._gone) > FORGOTTEN_MAX:
-            self._gone.popitem(last=False)
-        self._recency.pop(key, None)
+        seen = self._ranking.leave(slot, why is Miss.EVICTED) if slot.listed else None
+        self._gone[key] = Gone(why, seen)
+        while len(self._gone) > max(FORGOTTEN_MAX, len(self._slots)):
+            self._forget(self._gone.popitem(last=False)[1].seen)
         self._unlisted.pop(key, None)
         if slot.children:
             self._orphans[key] = slot.children
         for behind in self._behind(slot) if slot.listed else ():
             behind.listed = False
-            self._recency.pop(behind.key)
+            self._forget(self._ranking.leave(behind))
             self._unlisted[behind.key] = None
         slot.listed, slot.children = False, set()
         parent = self._slots.get(slot.parent)
@@ -97,16 +110,26 @@ class Index:
         family.discard(key)
         if parent is None and not family:
             self._orphans.pop(slot.parent, None)
+        if parent is not None and parent.listed and not family:
+            self._ranking.bared(parent)
         return slot
+
+    def replace(self, slot: Slot) -> Slot:
+        """Let another sealed slot of a held key stand for it, in its place; returns the old one."""
+        old = self._slots[slot.key]
+        assert slot is not old and slot.state is State.SEALED and not slot.listed
+        assert (slot.parent, slot.owner) == (old.parent, old.owner), "not a copy of the same block"
+        slot.short, slot.listed, slot.children = old.short, old.listed, old.children
+        old.listed, old.children = False, set()
+        self._slots[slot.key] = slot
+        return old
 
     def touch(self, keys: Sequence[bytes]) -> None:
         """Mark a prefix as used now, deepest block first."""
-        for key in reversed(keys):
-            if key in self._recency:
-                self._recency.move_to_end(key)
+        self._ranking.touch([slot for slot in map(self.get, reversed(keys)) if slot is not None])
 
     def coldest(self, owner: Owner | None = None, spared: Collection[bytes] = ()) -> Iterator[Slot]:
-        """Blocks to evict, in order: unlisted first, then leaves, least recent first.
+        """Blocks to evict, in order: unlisted first, then leaves, as the ranking says.
 
         Each is what comes first once those before it are gone, so a caller can choose all it needs
         before it drops any. With an owner, only that owner's. A held or spared block stays, and
@@ -118,19 +141,11 @@ class Index:
             return slot.held or other or slot.key in spared
 
         yield from (one for key in self._unlisted if not stays(one := self._slots[key]))
-        passed: set[bytes] = set()  # older than the one looked at, and not chosen when it was met
-        gone: Counter[bytes] = Counter()  # chosen children by parent
-        for key in self._recency:
-            slot: Slot | None = self._slots[key]
-            while slot is not None and not stays(slot) and gone[slot.key] == len(slot.children):
-                yield slot
-                gone[slot.parent] += 1
-                slot = self._slots[slot.parent] if slot.parent in passed else None
-            passed.add(key)
+        yield from self._ranking.coldest(owner, stays)
 
     def recent(self) -> Iterator[Slot]:
         """Held blocks, most recently used first, unlisted ones last."""
-        for key in reversed(self._recency):
+        for key in reversed(self._ranking.recency):
             yield self._slots[key]
         for key in reversed(self._unlisted):
             yield self._slots[key]
@@ -140,11 +155,13 @@ class Index:
         return len(self._unlisted)
 
     def check(self) -> None:
-        assert self._recency.keys() | self._unlisted.keys() == self._slots.keys()
-        assert self._recency.keys().isdisjoint(self._unlisted), "listed and unlisted at once"
+        listed = self._ranking.recency.keys()
+        assert listed | self._unlisted.keys() == self._slots.keys()
+        assert listed.isdisjoint(self._unlisted), "listed and unlisted at once"
+        self._ranking.check()
         for key, slot in self._slots.items():
             assert slot.key == key and slot.state is State.SEALED
-            assert slot.listed == (key in self._recency)
+            assert slot.listed == (key in listed)
             parent = self._slots.get(slot.parent) if slot.parent else None
             if slot.parent:
                 assert slot.listed == (parent is not None and parent.listed), "closure is broken"
@@ -162,12 +179,16 @@ class Index:
             counts[slot.owner] = counts.get(slot.owner, 0) + 1
         return counts
 
-    def _list(self, slot: Slot) -> None:
+    def _list(self, slot: Slot, before: Seen | None) -> None:
         # Deepest first: a parent must be younger than its children.
         for one in reversed([slot, *self._behind(slot)]):
             one.listed = True
             self._unlisted.pop(one.key, None)
-            self._recency[one.key] = None
+            self._ranking.enter(one, before if one is slot else None)
+
+    def _forget(self, seen: Seen | None) -> None:
+        if seen is not None:
+            self._ranking.forget(seen)
 
     def _behind(self, slot: Slot) -> list[Slot]:
         """Held blocks behind a slot, each after its parent: they are listed exactly with it."""

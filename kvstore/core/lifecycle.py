@@ -29,6 +29,14 @@ NEXT = {
     State.DOOMED: {State.EMPTY},
 }
 
+
+class Tier(enum.IntEnum):
+    """What kind of memory a slot is a piece of."""
+
+    DRAM = 0  # mapped by the host's engines; readers read here and nowhere else
+    SSD = 1
+
+
 Owner = tuple[bytes, int]  # (namespace digest, group): whose slots a slab holds
 
 
@@ -45,10 +53,14 @@ class Slot:
     parent: bytes = b""  # stored key of the block before; empty for the first
     tenant: str = ""
     tokens: int = 0
+    short: bool = False  # of fewer tokens than its namespace's blocks have: the end of a prompt
     origin: int = 0  # what computed the bytes, as its writer says; 0 where it does not
     root: bytes = b""
     pins: int = 0
     windows: int = 0  # windows whose process may still write
+    moves: int = 0  # between tiers, under way from or to here
+    tier: Tier = Tier.DRAM
+    twin: Slot | None = None  # the same block in the other tier
     listed: bool = False  # in the index, with every block before it
     children: set[bytes] = field(default_factory=set)  # stored keys of held blocks right behind
 
@@ -60,15 +72,20 @@ class Slot:
     @property
     def held(self) -> bool:
         """Whether somebody may still read or write the memory."""
-        return self.pins > 0 or self.windows > 0
+        return self.pins > 0 or self.windows > 0 or self.moves > 0
 
     def check(self) -> None:
-        assert self.pins >= 0 and self.windows >= 0, "released more often than held"
+        held = (self.pins, self.windows, self.moves)
+        assert min(held) >= 0, "released more often than held"
+        if self.twin is not None:
+            assert self.twin.twin is self and self.twin.key == self.key, "twins of two blocks"
+            assert self.state is self.twin.state is State.SEALED, "a twin that is not sealed"
+            assert {self.tier, self.twin.tier} == set(Tier), "twins in one tier"
         if self.state is State.EMPTY:
             assert not self.held, "an empty slot is held"
             assert not self.listed, "an empty slot is listed"
         if self.state is State.FILLING:
-            assert not self.root, "a root before the seal"
+            assert not self.root or self.tier is Tier.SSD, "a root before the seal"
         if self.state is State.SEALED:
             assert len(self.root) == 16, "sealed without a root"
             assert self.windows == 0, "sealed while a writer may still write"

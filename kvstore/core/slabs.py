@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kvstore.core.lifecycle import Owner, Slot, State
+from kvstore.core.lifecycle import Owner, Slot, State, Tier
 from kvstore.errors import Invalid
 
 
@@ -26,16 +26,18 @@ class Slab:
 class Slabs:
     """Free and used slots of one arena."""
 
-    def __init__(self, arena_bytes: int, slab_bytes: int) -> None:
+    def __init__(
+        self, arena_bytes: int, slab_bytes: int, tier: Tier = Tier.DRAM, generation: int = 0
+    ) -> None:
         if slab_bytes < 1 or arena_bytes < slab_bytes:
             raise Invalid(f"an arena of {arena_bytes} bytes holds no slab of {slab_bytes} bytes")
-        self.slab_bytes = slab_bytes
+        self.slab_bytes, self.tier = slab_bytes, tier
         self._slabs = [Slab(i, i * slab_bytes) for i in range(arena_bytes // slab_bytes)]
         self._empty = self._slabs[::-1]  # the lowest is taken first
         self._free: dict[Owner, list[Slot]] = {}
         self._slab_of: dict[int, Slab] = {}  # slot number -> slab
         self._next_number = 0
-        self._generation = 0
+        self._generation = generation  # the last that was given out
 
     def take(self, owner: Owner, slot_bytes: int) -> Slot | None:
         """A free slot of the owner's, of a newly cut slab if need be; None when there is none."""
@@ -49,6 +51,41 @@ class Slabs:
         self._slab_of[slot.number].used += 1
         slot.generation = self._renewed()
         return slot
+
+    def restore(self, owner: Owner, slot_bytes: int, offset: int, generation: int) -> Slot | None:
+        """The slot that a record from before a restart names; None if it cannot be what it says.
+
+        Call `settled` after the last one: until then no slot can be taken.
+        """
+        if offset < 0 or offset + slot_bytes > self.capacity_bytes:
+            return None
+        slab = self._slabs[offset // self.slab_bytes]
+        if not slab.slots:
+            self._fit_out(slab, owner, slot_bytes)
+        index, within = divmod(offset - slab.offset, slot_bytes)
+        if within or slab.slot_bytes != slot_bytes or index >= len(slab.slots):
+            return None
+        slot = slab.slots[index]
+        if slot.owner != owner or slot.generation:
+            return None  # two records of one place: the disk lied about one of them
+        slot.generation = generation
+        slab.used += 1
+        self._generation = max(self._generation, generation)
+        return slot
+
+    def settled(self) -> None:
+        """Every record has been read: what none of them named is free."""
+        self._empty = [slab for slab in self._slabs[::-1] if not slab.used]
+        self._free = {}
+        for slab in self._slabs:
+            if not slab.used:
+                for slot in slab.slots:
+                    del self._slab_of[slot.number]
+                slab.slots = []
+            for slot in slab.slots:
+                free = self._free.setdefault(slot.owner, [])
+                if not slot.generation:
+                    free.append(slot)
 
     def give(self, slot: Slot) -> None:
         """Take back an EMPTY slot; a slab whose last slot comes back may change owner."""
@@ -131,10 +168,13 @@ class Slabs:
         return self._generation
 
     def _cut(self, slab: Slab, owner: Owner, slot_bytes: int) -> None:
+        self._fit_out(slab, owner, slot_bytes)
+        self._free[owner].extend(reversed(slab.slots))
+
+    def _fit_out(self, slab: Slab, owner: Owner, slot_bytes: int) -> None:
         slab.slot_bytes = slot_bytes
         for i in range(self.slots_in_slab(slot_bytes)):
-            slot = Slot(self._next_number, slab.offset + i * slot_bytes, owner)
+            slot = Slot(self._next_number, slab.offset + i * slot_bytes, owner, tier=self.tier)
             self._next_number += 1
             slab.slots.append(slot)
             self._slab_of[slot.number] = slab
-        self._free[owner].extend(reversed(slab.slots))

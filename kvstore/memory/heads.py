@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from kvstore.block import tenant_digest
 from kvstore.core.lifecycle import Slot
 from kvstore.layout import (
     HEAD,
@@ -23,7 +24,7 @@ from kvstore.layout import (
     Fragment,
     SlotLayout,
 )
-from kvstore.limits import ROOT_BYTES
+from kvstore.limits import HASH_BYTES, ROOT_BYTES
 
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
@@ -45,11 +46,9 @@ class Heads:
             slot.generation,
             slot.state,
             bytes(ROOT_BYTES),
-            slot.key,
-            owner[0],
-            owner[1],
-            slot.tokens,
-            slot.origin,
+            *(0, 0),
+            *(slot.key, *owner, slot.tokens, slot.origin, slot.parent),
+            tenant_digest(slot.tenant),
         )
         table = at + TABLE_OFFSET
         self._view[table : table + 8 * layout.strips] = bytes(8 * layout.strips)
@@ -90,8 +89,11 @@ class Heads:
         """What stands in memory is what the node believes of a slot in use."""
         head = HEAD.unpack_from(self._view, slot.offset)
         root = slot.root or bytes(ROOT_BYTES)
-        known = (slot.generation, slot.state, root, slot.key, *slot.owner, slot.tokens, slot.origin)
-        assert head == (SLOT_MAGIC, *known), f"the head of slot {slot.number} differs"
+        parent, tenant = slot.parent or bytes(HASH_BYTES), tenant_digest(slot.tenant)
+        said = (slot.key, *slot.owner, slot.tokens, slot.origin, parent, tenant)
+        assert head == (SLOT_MAGIC, slot.generation, slot.state, root, 0, 0, *said), (
+            f"the head of slot {slot.number} differs"
+        )
 
     def _table(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> npt.NDArray[np.uint64]:
         """(layers, heads) of the fragment: its entries of the strip table, as they stand now."""

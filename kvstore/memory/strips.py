@@ -6,12 +6,13 @@ is hashed as it is written and compared as it is read; a caller is never given o
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 import xxhash
 
 from kvstore.core.lifecycle import Slot
-from kvstore.layout import Fragment, SlotLayout
+from kvstore.layout import TABLE_OFFSET, Fragment, SlotLayout
 from kvstore.limits import PUT_CHUNK_BYTES_MAX
 from kvstore.memory.heads import Heads
 
@@ -63,8 +64,15 @@ class StripWriter:
 
 def intact(view: memoryview, heads: Heads, slot: Slot, layout: SlotLayout) -> bool:
     """Whether every byte of a sealed slot is still what its writer sealed."""
-    return heads.root(slot, layout) == slot.root and all(
-        strip_hash(view[at : at + size]) == heads.strip_hash(slot, strip)
+    head = view[slot.offset : slot.offset + layout.head_bytes]
+    return heads.root(slot, layout) == slot.root and verified(view, head, slot, layout)
+
+
+def verified(view: memoryview, head: memoryview, slot: Slot, layout: SlotLayout) -> bool:
+    """Whether every strip of a slot has the hash that a head's strip table gives it."""
+    hashes = struct.unpack_from(f"<{layout.strips}Q", head, TABLE_OFFSET)
+    return all(
+        strip_hash(view[at : at + size]) == hashes[strip]
         for strip, at, size in spans(slot, layout, layout.whole)
     )
 

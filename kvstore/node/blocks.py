@@ -1,18 +1,23 @@
-"""The blocks in a node's arena: every slot's way from empty to sealed and back.
+"""The blocks of a node in both tiers: every slot's way from empty to sealed and back.
 
 This is the only module that moves slots along the lifecycle, so what stands in memory (heads), in
-the slab map and in the index changes together. It knows nothing of callers.
+the slab maps and in the index changes together. It knows nothing of callers and moves no payload.
+
+The index has one slot for a block: the one in DRAM, where there is one. Its twin is the same block
+on SSD; when the DRAM slot goes, the twin takes its place, and nothing is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
 from kvstore.block import Miss
 from kvstore.core.index import Index
-from kvstore.core.lifecycle import Owner, Slot, State
-from kvstore.core.slabs import Slab, Slabs
+from kvstore.core.lifecycle import Owner, Slot, State, Tier
+from kvstore.core.room import coldest_slabs, copies, lost
+from kvstore.core.slabs import Slabs
 from kvstore.errors import Overloaded
 from kvstore.layout import SlotLayout
 from kvstore.memory.arena import Arena
@@ -26,13 +31,18 @@ RETRY_MS = 50  # when it may be worth asking a full pool again
 class Blocks:
     """Slots, their heads in memory, and the index of the sealed ones."""
 
-    def __init__(self, arena: Arena, slab_bytes: int, counters: Counters) -> None:
+    def __init__(
+        self, arena: Arena, slab_bytes: int, counters: Counters, ssd: Slabs | None = None
+    ) -> None:
         self.view = arena.view
         self.heads = Heads(self.view)
-        self.slabs = Slabs(arena.size, slab_bytes)
+        self.slabs, self.ssd = Slabs(arena.size, slab_bytes), ssd
         self.index = Index()
         self.filling: dict[bytes, set[Slot]] = {}  # by stored key: prefills of one prompt share it
         self.doomed: set[Slot] = set()
+        self.copied: OrderedDict[Slot, None] = OrderedDict()  # DRAM slots with a twin, oldest first
+        self.unsaid: set[bytes] = set()  # keys whose record on the disk is to go
+        self.on_sealed: Callable[[Slot], None] = lambda slot: None
         self._counters = counters
 
     def fill(
@@ -48,14 +58,14 @@ class Blocks:
 
         Blocks of `spared` keys are not evicted for these.
         """
-        self._make_room(owner, layout, len(wanted), spared)
+        self._make_room(self.slabs, owner, layout, len(wanted), spared)
         taken: list[Slot] = []
         for key, parent, tokens in wanted:
             slot = self.slabs.take(owner, layout.slot_bytes)
             assert slot is not None, "room was made for every block"
             slot.move(State.FILLING)
             slot.key, slot.parent, slot.tokens, slot.tenant = key, parent, tokens, tenant
-            slot.root, slot.origin = b"", origin
+            slot.root, slot.origin, slot.short = b"", origin, tokens < layout.block_tokens
             self.heads.fill(slot, layout)
             self.filling.setdefault(key, set()).add(slot)
             taken.append(slot)
@@ -74,21 +84,44 @@ class Blocks:
         self.index.add(slot)
         self._counters.add("sealed_blocks")
         self._counters.add("sealed_bytes", layout.block_bytes(slot.tokens))
+        self.on_sealed(slot)
         return True
 
     def doom(self, slot: Slot) -> None:
         """Take an unsealed block out of the world; its memory stays until nobody holds it."""
-        if slot.state is State.FILLING:
+        if slot.state is State.FILLING and slot.tier is Tier.DRAM:
             self._filled(slot)
         slot.move(State.DOOMED)
-        self.heads.mark(slot)
+        self._mark(slot)
         self.doomed.add(slot)
 
     def drop(self, slot: Slot, why: Miss) -> None:
-        """Forget a sealed block; its memory stays until nobody holds it."""
+        """Forget a sealed block in every tier; memory stays until nobody holds it."""
+        assert self.index.held(slot.key) is slot, "only the slot that the index has is dropped"
         self.index.drop(slot.key, why)
-        self.doom(slot)
-        self.settle(slot)
+        twin, slot.twin = slot.twin, None
+        if twin is not None:
+            twin.twin = None
+            self._leave(twin)
+        self._leave(slot)
+
+    def leave_tier(self, slot: Slot) -> None:
+        """Give up one of a block's two copies; the other one stands for it from now on."""
+        twin = slot.twin
+        assert twin is not None, "the block is in no other tier"
+        slot.twin = twin.twin = None
+        self.copied.pop(twin, None)
+        if self.index.held(slot.key) is slot:
+            self.index.replace(twin)
+        self._leave(slot)
+
+    def touch(self, keys: Sequence[bytes]) -> None:
+        """These blocks are used now: the first of a prompt last, so that it stays the longest."""
+        self.index.touch(keys)
+        for key in reversed(keys):
+            slot = self.index.held(key)
+            if slot is not None and slot in self.copied:
+                self.copied.move_to_end(slot)
 
     def settle(self, slot: Slot) -> None:
         """Free a doomed slot that nobody holds any more."""
@@ -96,8 +129,83 @@ class Blocks:
             self.doomed.discard(slot)
             slot.move(State.EMPTY)
             slot.key = slot.parent = slot.root = b""
-            self.slabs.give(slot)
-            self.heads.mark(slot)
+            self._slabs_of(slot).give(slot)
+            self._mark(slot)
+
+    # Between the tiers. Whoever moves the bytes calls the first of a pair before and the second
+    # after; in between both slots are held, and the block may have been dropped.
+
+    def begin_write(self, slot: Slot, layout: SlotLayout) -> Slot:
+        """A slot on SSD for a copy of a sealed block, or `Overloaded`."""
+        assert self.ssd is not None and slot.state is State.SEALED and slot.twin is None
+        self._make_room(self.ssd, slot.owner, layout, 1, (slot.key,))
+        target = self.ssd.take(slot.owner, layout.slot_bytes)
+        assert target is not None, "room was made for it"
+        target.move(State.FILLING)
+        _copy_words(slot, target)
+        slot.moves += 1
+        target.moves += 1
+        return target
+
+    def end_write(self, slot: Slot, target: Slot, *, stored: bool) -> bool:
+        """The copy is durable, or never will be. Whether the block now has it."""
+        slot.moves -= 1
+        target.moves -= 1
+        whole = stored and self.index.held(slot.key) is slot
+        if whole:
+            target.move(State.SEALED)
+            slot.twin, target.twin = target, slot
+            self.copied[slot] = None
+            self.unsaid.discard(slot.key)
+        else:
+            if stored and slot.key not in self.index:
+                self.unsaid.add(target.key)
+            self.doom(target)
+            self.settle(target)
+        self.settle(slot)
+        return whole
+
+    def begin_read(self, slot: Slot, layout: SlotLayout, spared: Collection[bytes]) -> Slot:
+        """A slot in DRAM for a block that is on SSD alone, or `Overloaded`. Others are spared."""
+        assert slot.tier is Tier.SSD and slot.twin is None and slot.state is State.SEALED
+        slot.moves += 1  # before room is made: it must not go for itself
+        try:
+            wanted = [(slot.key, slot.parent, slot.tokens)]
+            target = self.fill(slot.owner, layout, wanted, slot.tenant, spared, slot.origin)[0]
+        except Overloaded:
+            slot.moves -= 1
+            self.settle(slot)
+            raise
+        target.moves += 1
+        return target
+
+    def end_read(self, slot: Slot, target: Slot, *, intact: bool) -> bool:
+        """The bytes are in DRAM and verified, or are not to be had. Whether they may be read.
+
+        The target stays held for its reader, who calls `let_go`.
+        """
+        slot.moves -= 1
+        wanted = self.index.held(slot.key) is slot
+        if wanted and intact:
+            target.root = slot.root
+            target.move(State.SEALED)
+            self._filled(target)
+            self.heads.seal(target)
+            self.index.replace(target)
+            slot.twin, target.twin = target, slot
+            self.copied[target] = None
+            self._counters.add("promoted_blocks")
+        else:
+            self.doom(target)
+            if wanted:
+                self._counters.add("damaged_blocks")
+                self.drop(slot, Miss.DAMAGED)
+        self.settle(slot)
+        return wanted and intact
+
+    def let_go(self, slot: Slot) -> None:
+        slot.moves -= 1
+        self.settle(slot)
 
     def find(self, key: bytes) -> Slot | Miss:
         """The listed slot of a key, or why there is none."""
@@ -111,30 +219,42 @@ class Blocks:
         if slot.state is not State.SEALED or intact(self.view, self.heads, slot, layout):
             return True
         self._counters.add("damaged_blocks")
-        self.drop(slot, Miss.DAMAGED)
+        if slot.twin is not None:
+            self.leave_tier(slot)
+        else:
+            self.drop(slot, Miss.DAMAGED)
         return False
 
     def check(self) -> None:
         self.slabs.check()
         self.index.check()
-        slots = [slot for slab in self.slabs.occupied() for slot in slab.slots]
+        tiers = [self.slabs] + ([self.ssd] if self.ssd is not None else [])
+        slots = [slot for tier in tiers for slab in tier.occupied() for slot in slab.slots]
         for slot in slots:
             slot.check()
-            assert self.slabs.at(slot.offset) is slot, "a slot is not found at its offset"
-            assert (slot in self.filling.get(slot.key, ())) == (slot.state is State.FILLING)
+            assert self._slabs_of(slot).at(slot.offset) is slot, "a slot is not found at its offset"
+            if slot.tier is Tier.DRAM:
+                filling = slot in self.filling.get(slot.key, ())
+                assert filling == (slot.state is State.FILLING)
             assert (slot in self.doomed) == (slot.state is State.DOOMED)
             if slot.state is State.DOOMED:
                 assert slot.held, "a doomed slot that nobody holds was not freed"
             if slot.state is State.SEALED:
-                assert self.index.held(slot.key) is slot, "sealed but not in the index"
-            if slot.state is not State.EMPTY:
+                held = self.index.held(slot.key)
+                assert held in (slot, slot.twin), "sealed but not in the index"
+                assert slot.twin is None or (held is not None and held.tier is Tier.DRAM)
+            if slot.state is not State.EMPTY and slot.tier is Tier.DRAM:
                 self.heads.check(slot)
         known = {id(slot) for slot in slots}
         named = [*self.index, *self.doomed, *(s for some in self.filling.values() for s in some)]
         assert all(id(slot) in known for slot in named), "a slot of a slab that changed owner"
         assert all(self.filling.values()), "a key that nobody is filling"
-        used = sum(slab.used for slab in self.slabs.occupied())
-        assert used == len(named), "a free slot is not empty, or an empty one is not free"
+        twins = sum(slot.twin is not None for slot in self.index)
+        assert self.copied.keys() == {slot for slot in self.index if slot.twin is not None}
+        copies = sum(slot.tier is Tier.SSD and slot.state is State.FILLING for slot in slots)
+        used = sum(slab.used for tier in tiers for slab in tier.occupied())
+        known_used = len(named) + twins + copies
+        assert used == known_used, "a free slot is not empty, or an empty one is not free"
 
     def _filled(self, slot: Slot) -> None:
         self.filling[slot.key].discard(slot)
@@ -142,50 +262,67 @@ class Blocks:
             del self.filling[slot.key]
 
     def _make_room(
-        self, owner: Owner, layout: SlotLayout, wanted: int, spared: Collection[bytes]
+        self, slabs: Slabs, owner: Owner, layout: SlotLayout, wanted: int, spared: Collection[bytes]
     ) -> None:
-        """Evict the owner's coldest blocks, or else empty the coldest slabs of other owners.
+        """Free the owner's coldest slots of a tier, or else the coldest slabs of other owners.
 
         All are chosen before one goes: a call that cannot be served costs nobody a block.
         """
-        short = wanted - self.slabs.room(owner, layout.slot_bytes)
+        short = wanted - slabs.room(owner, layout.slot_bytes)
         if short <= 0:
             return
-        per_slab = self.slabs.slots_in_slab(layout.slot_bytes)
-        victims = list(islice(self.index.coldest(owner, spared), short))
-        slabs = self._coldest_slabs(owner, -(-(short - len(victims)) // per_slab))
-        if len(victims) + per_slab * len(slabs) < short:
+        per_slab = slabs.slots_in_slab(layout.slot_bytes)
+        chosen = copies(self.copied, owner, short, spared) if slabs is self.slabs else []
+        if len(chosen) < short and (slabs is self.ssd or self._lone()):
+            coldest = self.index.coldest(owner, spared)
+            chosen += lost(slabs.tier, coldest, short - len(chosen))
+        emptied = coldest_slabs(
+            slabs, owner, self.index.coldest(), -(-(short - len(chosen)) // per_slab)
+        )
+        if len(chosen) + per_slab * len(emptied) < short:
             self._counters.add("overloaded")
             raise Overloaded(
                 f"no room for {wanted} blocks of {layout.slot_bytes} bytes: blocks that "
                 "are being written or are pinned fill the pool",
                 RETRY_MS,
             )
-        victims += [s for slab in slabs for s in slab.slots if s.state is State.SEALED]
-        for slot in victims:
-            self._evict(slot)
+        chosen += [s for slab in emptied for s in slab.slots if s.state is State.SEALED]
+        for slot in chosen:
+            if slot.tier is Tier.DRAM and slot.twin is not None:
+                self.leave_tier(slot)
+                continue
+            held = self.index.held(slot.key)
+            assert held is not None, "a sealed block that the index does not hold"
+            self._counters.add("evicted_blocks")
+            self.drop(held, Miss.EVICTED)
 
-    def _coldest_slabs(self, owner: Owner, count: int) -> list[Slab]:
-        """Up to `count` slabs of other owners that can be emptied now, by their coldest blocks."""
-        if not count:
-            return []
-        movable = {
-            slot.number: slab
-            for slab in self.slabs.occupied()
-            if slab.slots[0].owner != owner
-            and all(s.state in (State.SEALED, State.EMPTY) and not s.held for s in slab.slots)
-            for slot in slab.slots
-        }
-        found = {
-            movable[s.number].number: movable[s.number]
-            for s in self.index.coldest()
-            if s.number in movable
-        }
-        return list(found.values())[:count]
+    def _lone(self) -> bool:
+        """Whether any sealed block is in DRAM alone: else there is no need to look for one."""
+        used = sum(slab.used for slab in self.slabs.occupied())
+        filling = sum(map(len, self.filling.values()))
+        return used > len(self.copied) + filling
 
-    def _evict(self, slot: Slot) -> None:
-        self._counters.add("evicted_blocks")
-        self.drop(slot, Miss.EVICTED)
+    def _leave(self, slot: Slot) -> None:
+        self.copied.pop(slot, None)
+        if slot.tier is Tier.SSD:
+            self.unsaid.add(slot.key)
+        self.doom(slot)
+        self.settle(slot)
+
+    def _mark(self, slot: Slot) -> None:
+        if slot.tier is Tier.DRAM:
+            self.heads.mark(slot)
+
+    def _slabs_of(self, slot: Slot) -> Slabs:
+        if slot.tier is Tier.DRAM:
+            return self.slabs
+        assert self.ssd is not None, "a slot on an SSD that is not there"
+        return self.ssd
 
     def most_recent(self, limit: int) -> list[Slot]:
         return list(islice(self.index.recent(), limit))
+
+
+def _copy_words(source: Slot, target: Slot) -> None:
+    target.key, target.parent, target.tenant = source.key, source.parent, source.tenant
+    target.tokens, target.origin, target.root = source.tokens, source.origin, source.root

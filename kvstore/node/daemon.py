@@ -15,12 +15,15 @@ import os
 import resource
 import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
 from kvstore.clock import SystemClock
 from kvstore.config import NodeConfig, stable_node_id
+from kvstore.core.lifecycle import Tier
+from kvstore.core.slabs import Slabs
+from kvstore.disk.local import LocalDisk
 from kvstore.errors import ConfigError, KVStoreError, Unavailable
 from kvstore.limits import KiB
 from kvstore.memory.arena import Arena
@@ -35,6 +38,8 @@ from kvstore.node.namespaces import Namespaces
 from kvstore.node.sessions import Sessions
 from kvstore.node.store import Store
 from kvstore.node.streams import StreamingKVService
+from kvstore.node.threads import Threads
+from kvstore.node.tiers import Tiers
 from kvstore.rpc.identity import DEFAULT_TENANT, listen_address
 from kvstore.rpc.server import NOT_SERVING, Server
 from kvstore.telemetry import Counters
@@ -61,7 +66,10 @@ class Node:
         self.epoch = _next_epoch(config)
         self._counters = Counters()
         self._arena = Arena.create(config.dram_bytes)
-        self._blocks = Blocks(self._arena, config.slab_bytes, self._counters)
+        self._disk = _disk(config)
+        self._blocks = Blocks(
+            self._arena, config.slab_bytes, self._counters, _ssd_slabs(config, self.epoch)
+        )
         self._sessions = Sessions()
 
     async def run(self, ready: Callable[[str], None]) -> None:
@@ -92,7 +100,8 @@ class Node:
             shm_socket=os.fspath(config.shm_socket.absolute()),
             arena_bytes=self._arena.size,
         )
-        kv = StreamingKVService(store, namespaces, self._sessions, self._counters, opened)
+        tiers = None if self._disk is None else await self._tiers(namespaces, tenants)
+        kv = StreamingKVService(store, namespaces, self._sessions, self._counters, opened, tiers)
         admin = AdminService(
             self.node_id, self.epoch, store, namespaces, self._sessions, self._counters, self.stop
         )
@@ -112,6 +121,8 @@ class Node:
             asyncio.create_task(self._expire(store)),
             asyncio.create_task(announcer.keep()),
         ]
+        if tiers is not None:
+            tasks.append(asyncio.create_task(tiers.serve()))
         ready(server.address)
         try:
             await self._stopping.wait()
@@ -128,6 +139,9 @@ class Node:
             socket.close()
             await announcer.leave()
             await metadata.close()
+            if self._disk is not None:
+                self._threads.shutdown()
+                self._disk.close()
             self._lock.close()
 
     def stop(self) -> None:
@@ -136,15 +150,39 @@ class Node:
             self._hurry.set()
         self._stopping.set()
 
+    async def _tiers(self, namespaces: Namespaces, tenants: Collection[str]) -> Tiers:
+        """The SSD tier, with the blocks it had when the node last ran."""
+        assert self._disk is not None
+        self._threads = Threads()
+        tiers = Tiers(
+            self._blocks,
+            self._disk,
+            lambda owner: namespaces.place_of(owner).layout,
+            self._threads,
+            SystemClock(),
+            self._counters,
+        )
+        await namespaces.load()
+        began = SystemClock().now()
+        found = tiers.recover(tenants, namespaces.layout_of)
+        log.info("%d blocks on SSD, after %.1f s", found, SystemClock().now() - began)
+        return tiers
+
     def _record(self, address: str) -> NodeRecord:
         return NodeRecord(
             node_id=self.node_id,
             epoch=self.epoch,
             address=address,
-            tiers={"dram": self._blocks.slabs.capacity_bytes},
+            tiers=self._capacities(),
             transports=("shm", "grpc"),
             labels={},
             state="serving",
+        )
+
+    def _capacities(self) -> dict[str, int]:
+        tiers = {"dram": self._blocks.slabs.capacity_bytes}
+        return (
+            tiers if self._blocks.ssd is None else tiers | {"ssd": self._blocks.ssd.capacity_bytes}
         )
 
     async def _expire(self, store: Store) -> None:
@@ -203,6 +241,22 @@ class _Announcer:
         if self._lease is not None:
             key, value = self._record.key(), self._record.encode()
             await self._metadata.put(key, value, lease=self._lease.id)
+
+
+def _disk(config: NodeConfig) -> LocalDisk | None:
+    if config.ssd is None:
+        return None
+    ssd = config.ssd
+    return LocalDisk.open(ssd.path, ssd.size_bytes, config.ssd_file_bytes, buffered=ssd.buffered)
+
+
+def _ssd_slabs(config: NodeConfig, epoch: int) -> Slabs | None:
+    """Its generations begin anew with each start: none is ever given out twice."""
+    if config.ssd is None:
+        return None
+    files = config.ssd.size_bytes // config.ssd_file_bytes
+    size = files * config.ssd_file_bytes
+    return Slabs(size, config.slab_bytes, Tier.SSD, epoch << 40)
 
 
 def _bound_the_process() -> None:

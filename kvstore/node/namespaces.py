@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from kvstore.core.lifecycle import Owner
 from kvstore.errors import Invalid, OutOfRange, Overloaded, SpecMismatch, UnknownNamespace
@@ -11,6 +13,8 @@ from kvstore.limits import HASH_BYTES, NAMESPACES_MAX, SPECS_BYTES_MAX
 from kvstore.metadata.protocol import Metadata
 from kvstore.metadata.records import NamespaceRecord, QuarantineRecord
 from kvstore.spec import KVSpec, difference
+
+LayoutOf: TypeAlias = Callable[[Owner], SlotLayout]  # of an owner who is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,21 @@ class Namespaces:
             await self._metadata.put_if(record.key(), record.encode(), expected_revision=0)
             self._remember(spec)
         return digest
+
+    async def load(self) -> None:
+        """Every namespace that is registered, for a node that has blocks before callers."""
+        entries, _ = await self._metadata.list(NamespaceRecord.prefix)
+        for entry in entries:
+            self._remember(KVSpec.of_dict(NamespaceRecord.parse(entry).spec))
+
+    def layout_of(self, owner: Owner) -> SlotLayout | None:
+        """How an owner's blocks lie, if its namespace is known."""
+        spec = self._specs.get(owner[0])
+        if spec is None or owner[1] >= len(spec.groups):
+            return None
+        if owner not in self._places:
+            self._places[owner] = Place(owner, SlotLayout.of(spec, owner[1]), spec.dtype)
+        return self._places[owner].layout
 
     async def load_quarantines(self) -> None:
         """What earlier runs, and other nodes, have found wrong."""

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from kvstore.block import Miss
 from kvstore.errors import Invalid
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import BLOCK_TOKENS_MAX, HASH_BYTES, NAME_BYTES_MAX, RPC_KEYS_MAX
-from kvstore.node.namespaces import Namespaces
+from kvstore.node.namespaces import Namespaces, Place
 from kvstore.node.sessions import Session as NodeSession  # KVService.Session is a call
 from kvstore.node.sessions import Sessions
 from kvstore.node.store import Opened, Store
+from kvstore.node.tiers import Tiers
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import tenant_of
 from kvstore.telemetry import Counters
@@ -35,6 +37,7 @@ OUTCOME = {
     Miss.REMOVED: pb.REMOVED,
     Miss.DAMAGED: pb.DAMAGED,
     Miss.QUARANTINED: pb.QUARANTINED,
+    Miss.NO_ROOM: pb.NO_ROOM,
 }
 _SEALED = {
     "sealed": pb.SealReply.SEALED,
@@ -53,8 +56,10 @@ class KVService(kv_pb2_grpc.KVServicer):
         sessions: Sessions,
         counters: Counters,
         opened: pb.SessionEvent.Opened,
+        tiers: Tiers | None = None,
     ) -> None:
         self.store, self.namespaces, self.sessions = store, namespaces, sessions
+        self.tiers = tiers
         self.counters = counters
         self._opened = opened  # what every session is told of this node
         self.drained = asyncio.Event()
@@ -103,6 +108,8 @@ class KVService(kv_pb2_grpc.KVServicer):
         place = await self.namespaces.place(request.namespace, request.group)
         hashes = hashes_of(request.hashes)
         removed = self.store.remove(tenant_of(context), place, hashes)
+        if self.tiers is not None:
+            await self.tiers.flushed()
         return pb.RemoveReply(removed=removed)
 
     @typed
@@ -132,7 +139,13 @@ class KVService(kv_pb2_grpc.KVServicer):
     @typed
     async def Seal(self, request: pb.SealRequest, context: Context) -> pb.SealReply:
         session = self.session(request.session, context)
-        results = self.store.seal(session, _counted(request.handles, "handles"))
+        handles = _counted(request.handles, "handles")
+        claims = self.store.claims
+        slots = [claims.window(session, h, f"handles[{i}]").slot for i, h in enumerate(handles)]
+        keys = [slot.key for slot in slots]
+        results = self.store.seal(session, handles)
+        if request.durable:
+            await self.durable(keys)
         return pb.SealReply(sealed=[_SEALED[one] for one in results])
 
     @typed
@@ -148,9 +161,10 @@ class KVService(kv_pb2_grpc.KVServicer):
         hashes = hashes_of(request.hashes)
         if request.hand_offs and len(request.hand_offs) != len(hashes):
             raise Invalid(f"{len(request.hand_offs)} hand_offs for {len(hashes)} hashes")
-        opened = self.store.open(
-            session, place, hashes, request.hand_offs, request.pin_ms, request.writer_group
-        )
+        async with self.brought(session, place, hashes):
+            opened = self.store.open(
+                session, place, hashes, request.hand_offs, request.pin_ms, request.writer_group
+            )
         reply = pb.OpenReply()
         for one in opened:
             if isinstance(one, Opened):
@@ -191,7 +205,8 @@ class KVService(kv_pb2_grpc.KVServicer):
         session = self.session(request.session, context)
         place = await self.namespaces.place(request.namespace, request.group)
         hashes = hashes_of(request.hashes)
-        opened = self.store.open(session, place, hashes, (), request.pin_ms)
+        async with self.brought(session, place, hashes):
+            opened = self.store.open(session, place, hashes, (), request.pin_ms)
         reply = pb.PinReply()
         for one in opened:
             if isinstance(one, Opened):
@@ -226,6 +241,21 @@ class KVService(kv_pb2_grpc.KVServicer):
         await self.namespaces.quarantine(request.namespace, request.reason)
         self.counters.add("quarantines")
         return pb.QuarantineReply()
+
+    def brought(
+        self, session: NodeSession, place: Place, hashes: Sequence[bytes]
+    ) -> AbstractAsyncContextManager[None]:
+        """Inside it these blocks are where readers can read them, as far as there is room."""
+        if self.tiers is None:
+            return nullcontext()
+        return self.tiers.brought(self.store.keys(session.tenant, place, hashes))
+
+    async def durable(self, keys: Sequence[bytes]) -> None:
+        """Return once the sealed blocks among these survive a power loss."""
+        if self.tiers is None:
+            raise Invalid("durable: this node has no SSD; start it with --ssd PATH:SIZE")
+        held = (self.store.blocks.index.held(key) for key in keys)
+        await self.tiers.durable([slot for slot in held if slot is not None])
 
     def session(self, token: bytes, context: Context) -> NodeSession:
         """The caller's session. A token of another tenant's is as unknown as any."""

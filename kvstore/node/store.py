@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kvstore.block import Miss, stored_key
 from kvstore.clock import Clock
-from kvstore.core.lifecycle import Slot, State
+from kvstore.core.lifecycle import Slot, State, Tier
 from kvstore.core.pins import Pin, Pins
 from kvstore.core.windows import Window, Windows
 from kvstore.errors import (
@@ -88,7 +88,7 @@ class Store:
             return 0, Miss.QUARANTINED
         keys = self.keys(tenant, place, hashes)
         found = self.blocks.index.longest(keys)
-        self.blocks.index.touch(keys[:found])
+        self.blocks.touch(keys[:found])
         full = place.layout.block_tokens
         asked = full * len(keys) - (full - last_tokens if last_tokens else 0)
         self._counters.add("query_tokens", asked)
@@ -192,7 +192,7 @@ class Store:
                 raise Incomplete(f"handles[{i}]: {missing} not written; the window is {w.fragment}")
         sealed = [self._seal(window) for window in windows]
         # Where blocks stand alone only their order says which is of use without which.
-        self.blocks.index.touch([window.slot.key for window in windows])
+        self.blocks.touch([window.slot.key for window in windows])
         return sealed
 
     def abort(self, session: Session, handles: Sequence[bytes]) -> None:
@@ -224,7 +224,7 @@ class Store:
             for i, h in enumerate(hand_offs)
         ] or [None] * len(keys)
         found: list[Slot | Miss] = [
-            slot if slot is not None and slot.key == key else self.blocks.find(key)
+            slot if slot is not None and slot.key == key else self._in_dram(key)
             for slot, key in zip(followed, keys, strict=True)
         ]
         if writer_group:
@@ -234,7 +234,7 @@ class Store:
                     found[i] = filling
         hits = [one for one in found if isinstance(one, Slot)]
         _check_holds("pins", len(self.pins), len(hits))
-        self.blocks.index.touch([slot.key for slot in hits])
+        self.blocks.touch([slot.key for slot in hits])
         opened: list[Opened | Miss] = []
         for one in found:
             if isinstance(one, Miss):
@@ -314,7 +314,7 @@ class Store:
         writing = sum(slot.windows for slot in slots)
         assert writing == self.windows.writing, "a slot held by no window"
         for slot in slots:
-            if slot.state is State.FILLING:
+            if slot.state is State.FILLING and not slot.moves:
                 assert self.windows.reserved(slot), "a filling slot that nobody will seal"
 
     def _seal(self, window: Window) -> str:
@@ -336,6 +336,11 @@ class Store:
         if self.windows.get(window.serial) is not None:
             self.windows.close(window)
         self.blocks.settle(window.slot)
+
+    def _in_dram(self, key: bytes) -> Slot | Miss:
+        """Readers read DRAM: a block that was not brought there in time is none."""
+        found = self.blocks.find(key)
+        return Miss.NO_ROOM if isinstance(found, Slot) and found.tier is Tier.SSD else found
 
     def _unpin(self, pin: Pin) -> None:
         self.blocks.settle(self.pins.unpin(pin))

@@ -86,7 +86,8 @@ class StreamingKVService(KVService):
         with self._own_session(context) as session:
             for index, name in enumerate(hashes_of(request.hashes)):
                 found = self.store.exists(tenant, place, [name])[0]
-                opened = self.store.open(session, place, [name])[0] if found is None else found
+                async with self.brought(session, place, [name]):
+                    opened = self.store.open(session, place, [name])[0] if found is None else found
                 if isinstance(opened, Miss):
                     block = pb.GetBlock(index=index, outcome=OUTCOME[opened])
                     yield pb.GetReply(block=block)
@@ -169,13 +170,18 @@ class StreamingKVService(KVService):
             missing = size
             while missing:
                 missing -= len(await incoming.data(missing))
+            if block.durable:
+                await self.durable(self.store.keys(session.tenant, place, [name]))
             return pb.PutReply.EXISTED
         writer = self._writer(reserved.slot, place.layout, whole)
         while writer.missing:
             data = await incoming.data(writer.missing)
             writer.write(data)
             self.counters.add("put_bytes", len(data))
+        key = reserved.slot.key
         sealed = self.store.seal(session, [reserved.handle])[0]
+        if block.durable:
+            await self.durable([key])
         return pb.PutReply.STORED if sealed == "sealed" else pb.PutReply.EXISTED
 
     async def _pieces(

@@ -10,6 +10,7 @@ from kvstore.block import Miss
 from kvstore.core import index as index_module
 from kvstore.core.index import Index
 from kvstore.core.lifecycle import Slot, State
+from kvstore.core.ranking import Seen
 
 OWNERS = [(b"a", 0), (b"b", 0)]
 TURNS_RED = pytest.raises((AssertionError, pytest.fail.Exception, KeyError, RuntimeError))
@@ -34,7 +35,7 @@ def chain_in(index: Index, name: str, count: int) -> list[bytes]:
 
 def naively_coldest(index: Index, owner: object, spared: set[bytes]) -> list[bytes]:
     """Look for the first to go, let it go, look again from the start."""
-    unlisted, recency = list(index._unlisted), list(index._recency)
+    unlisted, recency = list(index._unlisted), list(index._ranking.recency)
     slots = {slot.key: slot for slot in index}
     children = {key: set(slot.children) for key, slot in slots.items()}
     found: list[bytes] = []
@@ -87,7 +88,7 @@ def a_forest_behaves_like_its_model(seed: int, steps: int = 700) -> None:
             prefix = path(key)
             index.touch(prefix)
             moved = [k for k in reversed(prefix) if k in held and listed(k)]
-            assert list(index._recency)[len(index._recency) - len(moved) :] == moved
+            assert list(index._ranking.recency)[len(index._ranking.recency) - len(moved) :] == moved
         elif held:
             slot = held[dice.choice(sorted(held))]
             slot.pins = 0 if slot.pins else 1
@@ -156,7 +157,12 @@ def test_a_hole_that_is_never_healed_leaves_nothing_behind() -> None:
     for key in keys:
         index.drop(key, Miss.EVICTED)
         index.check()
-    assert len(index) == 0 and not index._orphans and not index._unlisted and not index._recency
+    assert (
+        len(index) == 0
+        and not index._orphans
+        and not index._unlisted
+        and not index._ranking.recency
+    )
 
 
 def test_a_block_that_names_itself_as_its_parent_is_never_listed() -> None:
@@ -209,6 +215,51 @@ def test_another_owner_is_not_asked_to_make_room() -> None:
     assert keys_of(index.coldest(OWNERS[1])) == [b"theirs", b"theirs behind mine"]
 
 
+def test_another_slot_stands_for_a_block_in_its_place() -> None:
+    index = Index()
+    keys = chain_in(index, "a", 3)
+    chain_in(index, "b", 2)
+    order = keys_of(index.coldest())
+    recent = keys_of(index.recent())
+    for key in keys:
+        old = index.get(key)
+        assert old is not None
+        copy = sealed(key, old.parent)
+        assert index.replace(copy) is old
+        index.check()
+        assert index.get(key) is copy and not old.listed and not old.children
+    assert keys_of(index.coldest()) == order and keys_of(index.recent()) == recent
+    assert index.longest(keys) == 3
+    index.drop(keys[0], Miss.DAMAGED)
+    copy = sealed(keys[2], keys[1])
+    assert index.replace(copy) is not copy and index.held(keys[2]) is copy and not copy.listed
+    index.add(sealed(keys[0]))
+    assert index.longest(keys) == 3 and index.get(keys[2]) is copy
+    index.check()
+
+
+def test_a_slot_of_another_block_cannot_stand_for_one() -> None:
+    index = Index()
+    keys = chain_in(index, "a", 2)
+    with pytest.raises(AssertionError, match="not a copy"):
+        index.replace(sealed(keys[1], b"another parent"))
+    with pytest.raises(AssertionError, match="not a copy"):
+        index.replace(sealed(keys[1], keys[0], owner=1))
+    with pytest.raises(KeyError):
+        index.replace(sealed(b"never heard of"))
+
+
+def test_choosing_leaves_the_index_as_it_is_wherever_the_caller_stops() -> None:
+    index = Index()
+    chain_in(index, "a", 4), chain_in(index, "b", 3)
+    whole = keys_of(index.coldest())
+    for count in range(8):
+        choices = index.coldest()
+        assert keys_of(next(choices) for _ in range(min(count, 7))) == whole[:count]
+        index.check()
+        assert keys_of(index.coldest()) == whole
+
+
 def test_the_memory_of_forgotten_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "FORGOTTEN_MAX", 10)
     index = Index()
@@ -256,7 +307,9 @@ def test_a_drop_that_leaves_what_is_behind_listed_turns_the_suite_red(
 
 def test_an_eviction_of_any_old_block_turns_the_suite_red(monkeypatch: pytest.MonkeyPatch) -> None:
     def by_age(self: Index, owner: object = None, spared: object = ()) -> list[Slot]:
-        return [slot for slot in map(self._slots.__getitem__, self._recency) if not slot.held]
+        return [
+            slot for slot in map(self._slots.__getitem__, self._ranking.recency) if not slot.held
+        ]
 
     monkeypatch.setattr(Index, "coldest", by_age)
     with TURNS_RED:
@@ -266,9 +319,9 @@ def test_an_eviction_of_any_old_block_turns_the_suite_red(monkeypatch: pytest.Mo
 def test_a_heal_that_lists_only_the_hole_turns_the_suite_red(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def only(self: Index, slot: Slot) -> None:
+    def only(self: Index, slot: Slot, before: Seen | None) -> None:
         slot.listed = True
-        self._recency[slot.key] = None
+        self._ranking.enter(slot, before)
 
     monkeypatch.setattr(Index, "_list", only)
     with TURNS_RED:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xxhash
 
+from kvstore.block import tenant_digest
 from kvstore.core.lifecycle import Slot, State
 from kvstore.layout import IDENTITY_OFFSET, SLOT_MAGIC, TABLE_OFFSET, Fragment, SlotLayout
 from kvstore.limits import PUT_CHUNK_BYTES_MAX, MiB
@@ -177,7 +178,8 @@ def test_the_root_is_over_identity_and_table() -> None:
     desk.write(LAYOUT.whole, random.Random(0))
     size = 8 * LAYOUT.token_bytes
     table = [xxhash.xxh3_64_intdigest(desk.payload[i * size : (i + 1) * size]) for i in range(6)]
-    identity = (b"k" * 32 + b"n" * 32 + struct.pack("<II", 5, 8)).ljust(192, b"\0")
+    said = b"k" * 32 + b"n" * 32 + struct.pack("<IIQ", 5, 8, 0) + desk.slot.parent.ljust(32, b"\0")
+    identity = (said + tenant_digest(desk.slot.tenant)).ljust(192, b"\0")
     wanted = xxhash.xxh3_128_digest(identity + struct.pack("<6Q", *table))
     assert desk.heads.root(desk.slot, LAYOUT) == wanted
 

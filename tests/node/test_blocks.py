@@ -192,7 +192,7 @@ def test_an_eviction_before_the_refusal_turns_the_suite_red(
     def one_first(self: Blocks, *args: object) -> None:
         first = next(iter(self.index.coldest()), None)
         if first is not None and not self.slabs.empty_slabs:
-            self._evict(first)
+            self.drop(first, Miss.EVICTED)
         make_room(self, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Blocks, "_make_room", one_first)

@@ -17,6 +17,7 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REMOVED: _ClassVar[Outcome]
     DAMAGED: _ClassVar[Outcome]
     QUARANTINED: _ClassVar[Outcome]
+    NO_ROOM: _ClassVar[Outcome]
 HIT: Outcome
 ABSENT: Outcome
 UNSEALED: Outcome
@@ -25,6 +26,7 @@ EVICTED: Outcome
 REMOVED: Outcome
 DAMAGED: Outcome
 QUARANTINED: Outcome
+NO_ROOM: Outcome
 
 class Fragment(_message.Message):
     __slots__ = ("layer_first", "layers", "head_first", "heads")
@@ -137,7 +139,7 @@ class RemoveReply(_message.Message):
     def __init__(self, removed: _Optional[int] = ...) -> None: ...
 
 class PutBlock(_message.Message):
-    __slots__ = ("namespace", "group", "hash", "parent", "tokens", "payload_bytes", "dtype")
+    __slots__ = ("namespace", "group", "hash", "parent", "tokens", "payload_bytes", "dtype", "durable")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +147,7 @@ class PutBlock(_message.Message):
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
     namespace: bytes
     group: int
     hash: bytes
@@ -152,7 +155,8 @@ class PutBlock(_message.Message):
     tokens: int
     payload_bytes: int
     dtype: str
-    def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hash: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., tokens: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., dtype: _Optional[str] = ...) -> None: ...
+    durable: bool
+    def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hash: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., tokens: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., dtype: _Optional[str] = ..., durable: bool = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("block", "data")
@@ -280,12 +284,14 @@ class WriteReply(_message.Message):
     def __init__(self) -> None: ...
 
 class SealRequest(_message.Message):
-    __slots__ = ("session", "handles")
+    __slots__ = ("session", "handles", "durable")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     handles: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, session: _Optional[bytes] = ..., handles: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    durable: bool
+    def __init__(self, session: _Optional[bytes] = ..., handles: _Optional[_Iterable[bytes]] = ..., durable: bool = ...) -> None: ...
 
 class SealReply(_message.Message):
     __slots__ = ("sealed",)

@@ -1,0 +1,58 @@
+"""Leaves by recency, readable from both ends without taking anything out.
+
+Two heaps hold an entry of every leaf. An entry is not searched for when its block is touched, gets
+a block behind it or goes: it is skipped from then on, and swept out once such entries are the most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+SWEEP_MIN = 256  # entries of a heap that it is not worth to sweep
+
+Entry = tuple[int, bytes]  # (stamp, key); the stamp negated in the heap of the youngest
+
+
+class Leaves:
+    """The leaves of one owner and kind from both ends, and entries that were leaves once."""
+
+    def __init__(self) -> None:
+        self.old: list[Entry] = []
+        self.young: list[Entry] = []
+        self._sweep_at = SWEEP_MIN
+
+    def push(self, stamp: int, key: bytes, is_leaf: Callable[[Entry], bool]) -> None:
+        heappush(self.old, (stamp, key))
+        heappush(self.young, (-stamp, key))
+        if max(len(self.old), len(self.young)) > self._sweep_at:
+            for heap in (self.old, self.young):
+                heap[:] = set(filter(is_leaf, heap))
+                heapify(heap)
+            self._sweep_at = max(SWEEP_MIN, 2 * len(self.old))
+
+    def ends(self, is_leaf: Callable[[Entry], bool]) -> tuple[End, End]:
+        for heap in (self.old, self.young):
+            while heap and not is_leaf(heap[0]):
+                heappop(heap)
+        return End(self.old), End(self.young)
+
+
+class End:
+    """Reads a heap from its least on, without taking anything off it."""
+
+    def __init__(self, heap: list[Entry]) -> None:
+        self._heap = heap
+        self._next = [(heap[0], 0)] if heap else []  # a heap of (entry, place); -1: pushed here
+
+    def push(self, entry: Entry) -> None:
+        heappush(self._next, (entry, -1))
+
+    def first(self, goes: Callable[[Entry], bool]) -> Entry | None:
+        """The least that goes; those before it are not looked at again."""
+        while self._next and not goes(self._next[0][0]):
+            _, at = heappop(self._next)
+            for below in (2 * at + 1, 2 * at + 2) if at >= 0 else ():
+                if below < len(self._heap):
+                    heappush(self._next, (self._heap[below], below))
+        return self._next[0][0] if self._next else None

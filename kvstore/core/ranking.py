@@ -1,0 +1,189 @@
+"""Which listed block goes next: of the leaves, the one that is worth least to keep.
+
+A block's kind is how often it was used (once, twice or thrice, up to seven times, more), and short
+last blocks, which a longer prompt cannot use, are a kind of their own. What a kind is worth at an
+age is learned in a `LifeTable` from every use, of evicted blocks that are still remembered too.
+Nothing is learned from a use soon after another: that is one request that asks twice.
+
+The leaves of a kind lie in two heaps, oldest first and youngest first, and only these two ends are
+compared: worth mostly falls with age, or all of a kind is worth so little that the newest should
+not have come. Where worth is equal the least recently used goes, so while nothing is known this
+is LRU. A block is touched after those behind it, so a parent is always younger than its children.
+
+A use, a drop and a choice cost the logarithm of the number of leaves. Learning stops wherever it
+finds less than LRU would: see `Rival`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kvstore.core.leaves import End, Entry, Leaves
+from kvstore.core.life_table import AGES, TICK, LifeTable
+from kvstore.core.lifecycle import Owner, Slot
+from kvstore.core.rival import Rival
+
+SHORT = 4  # the kind of short last blocks, after those by number of uses
+KINDS = SHORT + 1
+LEARN_TICKS = 24  # between two workings out of what blocks are worth
+ONE_USE = 256  # a touch after fewer uses than one part in this of all blocks is no use of its own
+
+Worth = tuple[float, int, bytes]  # what goes first is least
+
+
+@dataclass(slots=True)
+class Seen:
+    """What is known of a block's uses; it outlives the block for a while."""
+
+    stamp: int  # of the last touch, unique
+    at: int  # the use count of its last use
+    uses: int
+    kind: int
+
+
+class Ranking:
+    """Listed blocks by recency, and their leaves by what they are worth."""
+
+    def __init__(self, slots: Mapping[bytes, Slot]) -> None:
+        self.recency: OrderedDict[bytes, Seen] = OrderedDict()  # least recent first
+        self._slots = slots  # the index's own, whose `children` say what is a leaf
+        self._leaves: dict[tuple[Owner, int], Leaves] = {}
+        self._table = LifeTable(KINDS)
+        self._rival = Rival()
+        self._worth: list[list[float]] = [[0.0] * AGES for _ in range(KINDS)]
+        self._stamp = 0
+        self._uses = 0
+
+    def enter(self, slot: Slot, before: Seen | None = None) -> None:
+        """A block is listed, for the first time or again: that is a use of it."""
+        seen = before or Seen(0, 0, 0, 0)
+        self.recency[slot.key] = seen
+        self._use(slot, seen, found=False)
+        self._touched(slot, seen)
+
+    def touch(self, slots: Sequence[Slot]) -> None:
+        """Listed blocks are used now, in this order, the deepest first."""
+        again = max(len(self.recency) // ONE_USE, len(slots))
+        for slot in slots:
+            seen = self.recency[slot.key]
+            if self._uses - seen.at > again:
+                self._use(slot, seen, found=True)
+            self._touched(slot, seen)
+
+    def leave(self, slot: Slot, evicted: bool = False) -> Seen:
+        """A block is no longer listed."""
+        seen = self.recency.pop(slot.key)
+        if not evicted:
+            self._rival.lose(slot.key)
+        self._rival.fit(len(self.recency))
+        return seen
+
+    def bared(self, slot: Slot) -> None:
+        """The last block behind a listed one is gone."""
+        seen = self.recency[slot.key]
+        self._of(slot, seen).push(seen.stamp, slot.key, self._is_leaf)
+
+    def forget(self, seen: Seen) -> None:
+        """A block that left will not be recognised when it comes again."""
+        self._table.lose(seen.kind, seen.at // TICK)
+
+    def coldest(self, owner: Owner | None, stays: Callable[[Slot], bool]) -> Iterator[Slot]:
+        """Blocks in the order in which they go, each a leaf once those before it are gone."""
+        gone: Counter[bytes] = Counter()  # chosen children by parent
+        chosen: set[bytes] = set()
+
+        def goes(entry: Entry) -> bool:
+            slot, seen = self._slots.get(entry[1]), self.recency.get(entry[1])
+            if slot is None or seen is None or seen.stamp != abs(entry[0]):
+                return False
+            leaf = gone[slot.key] == len(slot.children)
+            return leaf and slot.key not in chosen and not stays(slot)
+
+        ends = {
+            place: leaves.ends(self._is_leaf)
+            for place, leaves in self._leaves.items()
+            if owner in (None, place[0])
+        }
+        first = {place: self._first(place[1], both, goes) for place, both in ends.items()}
+        while found := min((one for one in first.values() if one), default=None):
+            slot = self._slots[found[2]]
+            yield slot
+            chosen.add(slot.key)
+            gone[slot.parent] += 1
+            changed = {(slot.owner, self.recency[slot.key].kind)}
+            parent = self._slots.get(slot.parent)
+            if parent is not None and gone[parent.key] == len(parent.children):
+                seen = self.recency[parent.key]
+                place = parent.owner, seen.kind
+                if owner in (None, parent.owner):
+                    changed.add(place)
+                    for sign, end in zip((1, -1), self._ends_at(ends, place), strict=True):
+                        end.push((sign * seen.stamp, parent.key))
+            for place in changed:
+                first[place] = self._first(place[1], ends[place], goes)
+
+    def check(self) -> None:
+        stamps = [seen.stamp for seen in self.recency.values()]
+        assert stamps == sorted(set(stamps)), "recency is not in the order of touches"
+        queued = {
+            (place, *entry)
+            for place, leaves in self._leaves.items()
+            for entry in {(-stamp, key) for stamp, key in leaves.young}.intersection(leaves.old)
+        }
+        for key, seen in self.recency.items():
+            slot = self._slots[key]
+            if not slot.children:
+                assert ((slot.owner, seen.kind), seen.stamp, key) in queued, "a leaf is not queued"
+
+    def _use(self, slot: Slot, seen: Seen, found: bool) -> None:
+        self._rival.use(slot.key, found)
+        if seen.uses:
+            self._table.use(seen.kind, seen.at // TICK)
+        self._uses += 1
+        if self._uses % TICK == 0:
+            self._table.pass_tick()
+            if self._table.tick % LEARN_TICKS == 0:
+                self._worth = self._table.worth().tolist()
+        seen.uses += 1
+        seen.at = self._uses
+        seen.kind = SHORT if slot.short else min(seen.uses, 8).bit_length() - 1
+        self._table.wait(seen.kind)
+
+    def _touched(self, slot: Slot, seen: Seen) -> None:
+        self._stamp += 1
+        seen.stamp = self._stamp
+        self._rival.touch(slot.key)
+        self.recency.move_to_end(slot.key)
+        if not slot.children:
+            self._of(slot, seen).push(seen.stamp, slot.key, self._is_leaf)
+
+    def _of(self, slot: Slot, seen: Seen) -> Leaves:
+        return self._leaves.setdefault((slot.owner, seen.kind), Leaves())
+
+    def _is_leaf(self, entry: Entry) -> bool:
+        """Whether an entry is of a leaf as it is now, not as it once was."""
+        seen = self.recency.get(entry[1])
+        return (
+            seen is not None and seen.stamp == abs(entry[0]) and not self._slots[entry[1]].children
+        )
+
+    def _first(
+        self, kind: int, ends: tuple[End, End], goes: Callable[[Entry], bool]
+    ) -> Worth | None:
+        """What goes first of a kind: its oldest or its youngest."""
+        found = [end.first(goes) for end in ends]
+        return min((self._worth_of(kind, one[1]) for one in found if one), default=None)
+
+    def _worth_of(self, kind: int, key: bytes) -> Worth:
+        seen = self.recency[key]
+        if not self._rival.pays:
+            return 0.0, seen.stamp, key
+        return self._worth[kind][self._table.age(seen.at // TICK)], seen.stamp, key
+
+    @staticmethod
+    def _ends_at(
+        ends: dict[tuple[Owner, int], tuple[End, End]], place: tuple[Owner, int]
+    ) -> tuple[End, End]:
+        return ends.setdefault(place, (End([]), End([])))

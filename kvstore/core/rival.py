@@ -1,0 +1,50 @@
+"""What plain LRU would hold of the same blocks, and whether doing otherwise has paid.
+
+Every use says whether the block is held and whether LRU would hold it. Each that LRU alone would
+have found costs one credit, each that was found beside it earns one, and what LRU would find earns
+a small allowance besides: `SLACK` of its hits is what learning may cost. Without credit the caller
+does as LRU does until the allowance has made up for it, so that it never falls far behind. Credit
+is bounded, so that what was earned in good times is not spent for long in bad ones. A little is
+given at the start, for where LRU finds nothing and so never pays for a try.
+
+Memory: one entry of a dict for each block held.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+SLACK = 0.004  # of LRU's hits
+AGAIN = 2.0  # credit with which to try again
+GIFT = AGAIN + 1  # at the start
+CREDIT_SHARE = 8  # at most one credit for so many held blocks
+
+
+class Rival:
+    """Keys that LRU would hold, least recently used first."""
+
+    def __init__(self) -> None:
+        self.pays = True  # to do otherwise
+        self._held: OrderedDict[bytes, None] = OrderedDict()
+        self._credit = GIFT
+
+    def use(self, key: bytes, found: bool) -> None:
+        """A block is used, and was there or not."""
+        self._credit += found
+        if key in self._held:
+            self._credit -= 1 - SLACK
+        self._credit = min(self._credit, max(2 * AGAIN, len(self._held) / CREDIT_SHARE))
+        self.pays = self._credit > (0 if self.pays else AGAIN)
+
+    def touch(self, key: bytes) -> None:
+        self._held[key] = None
+        self._held.move_to_end(key)
+
+    def lose(self, key: bytes) -> None:
+        """A block is gone for a reason that LRU would have had too."""
+        self._held.pop(key, None)
+
+    def fit(self, count: int) -> None:
+        """Hold no more than so many."""
+        while len(self._held) > count:
+            self._held.popitem(last=False)

@@ -1,0 +1,62 @@
+"""Which blocks make room in a tier: the coldest, all chosen before one goes.
+
+In DRAM those that are on SSD too go first, the least recently used before others: they only lose a
+copy. Any other is lost, so it goes only when nothing that stays stands behind it. One that leaves
+SSD goes from DRAM too: what was acknowledged as durable is so for as long as the node has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from itertools import islice
+
+from kvstore.core.lifecycle import Owner, Slot, State, Tier
+from kvstore.core.slabs import Slab, Slabs
+
+
+def copies(
+    copied: Iterable[Slot], owner: Owner, short: int, spared: Collection[bytes]
+) -> list[Slot]:
+    """Up to `short` DRAM slots of the owner's blocks that are on SSD too; oldest first."""
+    free = (
+        slot for slot in copied if slot.owner == owner and not slot.held and slot.key not in spared
+    )
+    return list(islice(free, short))
+
+
+def lost(tier: Tier, coldest: Iterable[Slot], short: int) -> list[Slot]:
+    """Up to `short` slots of the tier whose blocks are lost with them. `coldest` is as the index
+    gives it: each block after all that stand behind it.
+    """
+    chosen: list[Slot] = []
+    rooted: set[bytes] = set()  # blocks with something behind them that stays
+    for slot in coldest:
+        here = slot if slot.tier is tier else slot.twin
+        copied = here is not None and here.twin is not None
+        if here is None or here.held or slot.key in rooted or (copied and tier is Tier.DRAM):
+            rooted.add(slot.parent)
+            continue
+        chosen.append(here)
+        if len(chosen) == short:
+            break
+    return chosen
+
+
+def coldest_slabs(slabs: Slabs, owner: Owner, coldest: Iterable[Slot], count: int) -> list[Slab]:
+    """Up to `count` slabs of other owners that can be emptied now, by their coldest blocks."""
+    if not count:
+        return []
+    movable = {
+        slot.number: slab
+        for slab in slabs.occupied()
+        if slab.slots[0].owner != owner
+        and all(s.state in (State.SEALED, State.EMPTY) and not s.held for s in slab.slots)
+        for slot in slab.slots
+    }
+    here = (slot if slot.tier is slabs.tier else slot.twin for slot in coldest)
+    found = {
+        movable[slot.number].number: movable[slot.number]
+        for slot in here
+        if slot is not None and slot.number in movable
+    }
+    return list(islice(found.values(), count))

@@ -1,0 +1,139 @@
+"""The seam's real form: a directory with preallocated files, their index, and a lock.
+
+The directory is one process's at a time, on any filesystem with O_DIRECT. What was synced and
+committed is there after a restart with the same layout, or with more files. Whatever is wrong with
+the directory is said when it is opened: afterwards only the disk can fail.
+
+    DIRECTORY/lock               the process that has it
+    DIRECTORY/layout.json        how many files of which size
+    DIRECTORY/blocks-00000 ...   the data
+    DIRECTORY/index/             LMDB
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import lmdb
+
+from kvstore.disk.files import DataFile, held_bytes, sync_directory
+from kvstore.disk.header import Header
+from kvstore.disk.ledger import Ledger, room_bytes
+from kvstore.disk.lock import DirectoryLock
+from kvstore.disk.protocol import DISK_ALIGN, Disk
+from kvstore.errors import ConfigError
+
+
+class LocalDisk(Disk):
+    """Made by `open`. `close` it, or its directory stays locked until the process ends."""
+
+    def __init__(
+        self, data: Sequence[DataFile], ledger: Ledger, header: Header, resources: ExitStack
+    ) -> None:
+        self.files = header.files
+        self.file_bytes = header.file_bytes
+        self._data = data
+        self._ledger = ledger
+        self._resources = resources
+
+    @classmethod
+    def open(cls, path: Path, size_bytes: int, file_bytes: int, *, buffered: bool = False) -> Self:
+        """Make the directory or find it as it was left. Raises `ConfigError`, and takes no room.
+
+        `buffered` goes through the system's page cache, for filesystems without O_DIRECT.
+        """
+        header = _header(path, size_bytes, file_bytes)
+        try:
+            with ExitStack() as resources:
+                data, ledger = _opened(path, header, buffered, resources)
+                return cls(data, ledger, header, resources.pop_all())
+        except (OSError, lmdb.Error) as error:
+            raise ConfigError(
+                f"node.ssd {str(path)!r} cannot be used ({error}): give a directory that the "
+                "node can write"
+            ) from error
+
+    def read(self, file: int, offset: int, into: memoryview) -> None:
+        self._data[file].read(offset, into)
+
+    def write(self, file: int, offset: int, parts: Sequence[memoryview]) -> None:
+        self._data[file].write(offset, parts)
+
+    def sync(self, file: int) -> None:
+        self._data[file].sync()
+
+    def commit(self, puts: Mapping[bytes, bytes], deletes: Collection[bytes]) -> None:
+        self._ledger.commit(puts, deletes)
+
+    def scan(self) -> Iterator[tuple[bytes, bytes]]:
+        return self._ledger.scan()
+
+    def close(self) -> None:
+        self._resources.close()
+
+
+def data_path(path: Path, number: int) -> Path:
+    """Where a data file lies in the directory."""
+    return path / f"blocks-{number:05}"
+
+
+def _header(path: Path, size_bytes: int, file_bytes: int) -> Header:
+    at = f"node.ssd {str(path)!r}"
+    if file_bytes < DISK_ALIGN or file_bytes % DISK_ALIGN:
+        raise ConfigError(f"{at}: files of {file_bytes} bytes: give a multiple of {DISK_ALIGN}")
+    if size_bytes < file_bytes:
+        raise ConfigError(
+            f"{at}: a size of {size_bytes} bytes holds no file of {file_bytes}: give at least "
+            "as much, or leave node.ssd away"
+        )
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{at} is not a directory: give a directory, or a path to make one at")
+    return Header(size_bytes // file_bytes, file_bytes)
+
+
+def _opened(
+    path: Path, header: Header, buffered: bool, resources: ExitStack
+) -> tuple[list[DataFile], Ledger]:
+    """Everything in the directory, made where it was missing; `resources` closes it."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    resources.callback(DirectoryLock(path).close)
+    before = Header.read(path)
+    if before is not None:
+        header.check_follows(before, path)
+    _check_room(path, header)
+    data: list[DataFile] = []
+    with ExitStack() as undo:
+        for number in range(header.files):
+            file = DataFile(data_path(path, number), header.file_bytes, buffered=buffered)
+            undo.callback(file.discard)
+            data.append(file)
+        ledger = Ledger(path / "index", header.files * header.file_bytes)
+        resources.callback(ledger.close)
+        sync_directory(path)
+        if header != before:
+            header.write(path)
+        undo.pop_all()
+    for file in data:
+        resources.callback(file.close)
+    return data, ledger
+
+
+def _check_room(path: Path, header: Header) -> None:
+    """Refuse a size that the filesystem has no room for, before any of it is taken."""
+    numbers = range(header.files)
+    size = header.files * header.file_bytes
+    held = sum(min(held_bytes(data_path(path, n)), header.file_bytes) for n in numbers)
+    index = max(0, room_bytes(size) - held_bytes(path / "index" / "data.mdb"))
+    system = os.statvfs(path)
+    free = system.f_bavail * system.f_frsize
+    if system.f_blocks and size + index > free + held:  # 0 blocks: the filesystem does not tell
+        fits = max(0, free + held - index) // header.file_bytes * header.file_bytes
+        raise ConfigError(
+            f"node.ssd {str(path)!r}: {size} bytes and {index} for their index do not fit: "
+            f"{free} bytes are free there and {held} are the node's already: free some, or give "
+            f"at most {fits} bytes"
+        )

@@ -1,0 +1,94 @@
+"""Blocks on their way from SSD to DRAM, where readers read: verified there before anybody may.
+
+What an earlier run of the node recorded is taken for granted until it is read, but not where
+somebody wants it acknowledged: that is what `prove` is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from kvstore.core.lifecycle import Slot, Tier
+from kvstore.disk.protocol import DiskError
+from kvstore.errors import Overloaded
+from kvstore.layout import SlotLayout
+from kvstore.node.blocks import Blocks
+from kvstore.node.frozen import Frozen
+from kvstore.node.namespaces import LayoutOf
+from kvstore.node.threads import Threads
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """A block on its way into DRAM, and the slot it will be in."""
+
+    target: Slot
+    task: asyncio.Task[None]
+
+
+class Promotion:
+    """Reads blocks of one SSD tier into the arena, each once for however many want it."""
+
+    def __init__(
+        self, blocks: Blocks, frozen: Frozen, layout_of: LayoutOf, threads: Threads
+    ) -> None:
+        self._blocks, self._frozen = blocks, frozen
+        self._layout_of, self._threads = layout_of, threads
+        self._coming: dict[bytes, Coming] = {}  # by stored key
+        self.unproven: dict[Slot, int] = {}  # recovered, and not read since -> generation
+
+    @asynccontextmanager
+    async def brought(self, keys: Sequence[bytes]) -> AsyncIterator[None]:
+        """Inside this, blocks of these keys that were on SSD alone are in DRAM, if they fit."""
+        waits: list[Coming] = []
+        try:
+            spared = set(keys)
+            for key in keys:
+                slot = self._blocks.index.get(key)
+                if slot is None or slot.tier is not Tier.SSD:
+                    continue
+                coming = self._coming.get(key) or self._begin_read(slot, spared)
+                if coming is None:
+                    break  # DRAM is full of what others hold
+                coming.target.moves += 1  # so that nothing takes it before this caller looks
+                waits.append(coming)
+            if waits:
+                await asyncio.wait([one.task for one in waits])
+            yield
+        finally:
+            for one in waits:
+                self._blocks.let_go(one.target)
+
+    async def prove(self, slots: Sequence[Slot]) -> bool:
+        """Read what only an earlier run's records vouch for; whether all of it is there."""
+        doubted = [slot for slot in slots if self.unproven.get(slot) == slot.generation]
+        async with self.brought([slot.key for slot in doubted]):
+            return all(self.unproven.get(slot) != slot.generation for slot in doubted)
+
+    def _begin_read(self, slot: Slot, spared: Collection[bytes]) -> Coming | None:
+        layout = self._layout_of(slot.owner)
+        try:
+            target = self._blocks.begin_read(slot, layout, spared)
+        except Overloaded:
+            return None
+        coming = Coming(target, asyncio.create_task(self._read(slot, target, layout)))
+        self._coming[slot.key] = coming
+        return coming
+
+    async def _read(self, slot: Slot, target: Slot, layout: SlotLayout) -> None:
+        good = False
+        try:
+            good = await self._threads.read(self._frozen.read, slot, target, layout)
+        except DiskError as failed:
+            log.warning("a block could not be read: %s", failed)
+        del self._coming[slot.key]
+        if good:
+            self.unproven.pop(slot, None)
+        self._blocks.end_read(slot, target, intact=good)
+        self._blocks.let_go(target)

@@ -1,0 +1,67 @@
+"""The SSD tier of one node: what is written to it, read from it, and found on it at the start.
+
+Nothing is acknowledged as durable before both its bytes and its record are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from kvstore.clock import Clock
+from kvstore.core.lifecycle import Owner, Slot
+from kvstore.disk.protocol import Disk
+from kvstore.layout import SlotLayout
+from kvstore.node.blocks import Blocks
+from kvstore.node.frozen import Frozen
+from kvstore.node.namespaces import LayoutOf
+from kvstore.node.promotion import Promotion
+from kvstore.node.recovery import recovered
+from kvstore.node.threads import Threads
+from kvstore.node.write_back import WriteBack, not_durable
+from kvstore.telemetry import Counters
+
+
+class Tiers:
+    """The SSD tier and the moves to and from it."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        disk: Disk,
+        layout_of: LayoutOf,
+        threads: Threads,
+        clock: Clock,
+        counters: Counters,
+    ) -> None:
+        self._blocks, self._disk = blocks, disk
+        frozen = Frozen(blocks.view, disk)
+        self._up = Promotion(blocks, frozen, layout_of, threads)
+        self._down = WriteBack(blocks, disk, frozen, layout_of, threads, clock, counters)
+
+    async def serve(self) -> None:
+        """Write what waits, until cancelled."""
+        await self._down.serve()
+
+    async def durable(self, slots: Sequence[Slot]) -> None:
+        """Return once every one of these sealed blocks survives a power loss, or raise."""
+        generations = [slot.generation for slot in slots]
+        if not await self._up.prove(slots):
+            raise not_durable("what is recorded of it could not be read")
+        if generations != [slot.generation for slot in slots]:
+            raise not_durable("it was dropped meanwhile")
+        await self._down.durable(slots)
+
+    async def flushed(self) -> None:
+        """Return once no restart brings back what was dropped before now, or raise."""
+        await self._down.flushed()
+
+    def brought(self, keys: Sequence[bytes]) -> AbstractAsyncContextManager[None]:
+        """Inside this, blocks of these keys that were on SSD alone are in DRAM, if they fit."""
+        return self._up.brought(keys)
+
+    def recover(self, tenants: Collection[str], known: Callable[[Owner], SlotLayout | None]) -> int:
+        """Take up what an earlier run recorded; how many blocks that was."""
+        found = recovered(self._blocks, self._disk, tenants, known)
+        self._up.unproven = {slot: slot.generation for slot in found}
+        return len(found)

@@ -1,0 +1,143 @@
+"""A node with an SSD tier, as its callers see it: what it acknowledged it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstore.block import Chain
+from kvstore.wire.v1 import kv_pb2 as pb
+from tests.nodes import (
+    CALL_SECONDS,
+    LARGE,
+    Caller,
+    NodeProcess,
+    eventually,
+    pairs,
+    payload,
+    prompt,
+    put_parts,
+    refused,
+    running,
+)
+
+BLOCKS = 12  # of 4 MiB: three times what DRAM has room for
+
+
+@pytest.fixture
+def node() -> Iterator[NodeProcess]:
+    with running(dram="16MiB", slab="8MiB", ssd="128MiB") as started:
+        yield started
+
+
+def put_durable(caller: Caller, blocks: Chain) -> list[int]:
+    payloads = [payload(h, LARGE, n) for h, n in pairs(blocks)]
+    parts = put_parts(blocks, payloads, LARGE, durable=True)
+    return list(caller.kv.Put(parts, timeout=CALL_SECONDS).stored)
+
+
+def check_bytes(caller: Caller, blocks: Chain) -> None:
+    outcomes, found = caller.get(blocks, LARGE)
+    assert outcomes == [pb.HIT] * len(blocks)
+    assert found == [payload(h, LARGE, n) for h, n in pairs(blocks)]
+
+
+def test_what_dram_has_no_room_for_is_read_from_ssd(node: NodeProcess) -> None:
+    caller = node.caller()
+    caller.register(LARGE)
+    blocks = prompt(1, BLOCKS, LARGE)
+    assert put_durable(caller, blocks) == [pb.PutReply.STORED] * BLOCKS
+    assert caller.match(blocks, LARGE) == (BLOCKS, pb.HIT)
+    check_bytes(caller, blocks)
+    counters = caller.counters()
+    assert counters["stored_blocks"] == BLOCKS and counters["evicted_blocks"] == 0
+    assert counters["promoted_blocks"] >= BLOCKS - 4
+
+
+@pytest.mark.parametrize("end", [NodeProcess.kill, NodeProcess.close], ids=["killed", "stopped"])
+def test_durable_blocks_are_there_when_the_node_starts_again(
+    node: NodeProcess, end: Callable[[NodeProcess], None]
+) -> None:
+    caller = node.caller()
+    caller.register(LARGE)
+    blocks = prompt(2, BLOCKS, LARGE, last=3)
+    put_durable(caller, blocks)
+    end(node)
+    node.start()
+    caller = node.caller()
+    assert caller.match(blocks, LARGE) == (BLOCKS, pb.HIT), "no call has named the namespace yet"
+    check_bytes(caller, blocks)
+    more = prompt(3, BLOCKS, LARGE)
+    put_durable(caller, more)
+    check_bytes(caller, more)
+
+
+def test_what_is_sealed_comes_to_ssd_by_itself(node: NodeProcess) -> None:
+    caller = node.caller()
+    caller.register(LARGE)
+    caller.put(prompt(4, 2, LARGE), spec=LARGE)
+    eventually(lambda: caller.counters()["stored_blocks"] == 2)
+
+
+def test_removed_blocks_stay_removed(node: NodeProcess) -> None:
+    caller = node.caller()
+    caller.register(LARGE)
+    blocks = prompt(5, 3, LARGE)
+    put_durable(caller, blocks)
+    caller.ask("Remove", **caller.about(blocks, LARGE))
+    assert caller.match(blocks, LARGE) == (0, pb.REMOVED)
+    put_durable(caller, prompt(6, 1, LARGE))  # the next commit says so on the disk
+    node.kill()
+    node.start()
+    assert node.caller().match(blocks, LARGE)[0] == 0
+
+
+def test_a_full_ssd_evicts_the_coldest(node: NodeProcess) -> None:
+    caller = node.caller()
+    caller.register(LARGE)
+    chains = [prompt(10 + number, 8, LARGE) for number in range(8)]
+    for blocks in chains:  # twice what the SSD has room for
+        put_durable(caller, blocks)
+    check_bytes(caller, chains[-1])
+    assert caller.match(chains[0], LARGE)[0] < 8
+    assert caller.counters()["evicted_blocks"] > 0
+
+
+def test_a_flipped_bit_is_a_miss_and_harms_one_block(node: NodeProcess) -> None:
+    caller = node.caller()
+    caller.register(LARGE)
+    blocks = prompt(7, 3, LARGE)
+    put_durable(caller, blocks)
+    node.kill()
+    flip_inside(node.directory / "ssd", payload(blocks.hashes[1], LARGE, blocks.tokens[1]))
+    node.start()
+    caller = node.caller()
+    outcomes, found = caller.get(blocks, LARGE)
+    assert outcomes == [pb.HIT, pb.DAMAGED, pb.UNLISTED]
+    assert found[0] == payload(blocks.hashes[0], LARGE, blocks.tokens[0])
+    put_durable(caller, blocks)
+    check_bytes(caller, blocks)
+
+
+def test_without_ssd_a_durable_put_is_refused() -> None:
+    with running() as node:
+        caller = node.caller()
+        caller.register(LARGE)
+        refusal = refused(lambda: put_durable(caller, prompt(8, 1, LARGE)))
+        assert "start it with --ssd" in refusal.text
+
+
+def flip_inside(directory: Path, data: bytes) -> None:
+    """Flip one bit of the file that holds the data."""
+    for file in sorted(directory.glob("blocks-*")):
+        at = file.read_bytes().find(data[:4096])
+        if at >= 0:
+            with file.open("r+b") as handle:
+                handle.seek(at + 100)
+                old = handle.read(1)
+                handle.seek(at + 100)
+                handle.write(bytes([old[0] ^ 1]))
+            return
+    raise AssertionError("the block is in no file")

@@ -1,0 +1,180 @@
+"""The node on a disk that may do anything: seeds that hold, and mutants that none forgives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from kvstore.core.slabs import Slabs
+from kvstore.disk.protocol import DiskError
+from kvstore.node.blocks import Blocks
+from kvstore.node.frozen import Frozen
+from kvstore.node.tiers import Tiers
+from kvstore.node.write_back import WriteBack
+from tests.simulation import seeds
+from tests.simulation.sim_disk import SimDisk
+
+SEEDS, PIECES = 2_000, 8
+MUTANT_SEEDS = 400  # within which each mutant is found
+
+
+@pytest.mark.parametrize("piece", range(PIECES))
+def test_no_seed_gives_a_wrong_byte_or_loses_what_was_acknowledged(piece: int) -> None:
+    count = SEEDS // PIECES
+    outcome = seeds.run(piece * count, count)
+    assert not outcome.failed, "\n".join(f"seed {seed}:\n{what}" for seed, what in outcome.failed)
+    assert outcome.reads > 5 * count, "the seeds hardly read anything"
+
+
+def test_a_seed_replays() -> None:
+    assert seeds.run(7, 1) == seeds.run(7, 1)
+
+
+def _ack_at_once(patch: pytest.MonkeyPatch) -> None:
+    async def durable(self: Tiers, slots: Sequence[Any]) -> None:
+        await asyncio.sleep(0)
+
+    patch.setattr(Tiers, "durable", durable)
+
+
+def _a_failed_sync_is_forgiven(patch: pytest.MonkeyPatch) -> None:
+    sync = SimDisk.sync
+
+    def forgiving(self: SimDisk, file: int) -> None:
+        try:
+            sync(self, file)
+        except DiskError:
+            return
+
+    patch.setattr(SimDisk, "sync", forgiving)
+
+
+def _nothing_is_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SimDisk, "sync", lambda self, file: None)
+
+
+def _reads_are_believed(patch: pytest.MonkeyPatch) -> None:
+    read = Frozen.read
+
+    def believed(self: Frozen, *given: Any) -> bool:
+        read(self, *given)
+        return True
+
+    patch.setattr(Frozen, "read", believed)
+    patch.setattr("tests.simulation.world.chunks", _unverified_chunks)
+
+
+def _unverified_chunks(view: Any, heads: Any, slot: Any, layout: Any, fragment: Any) -> Any:
+    from kvstore.memory.strips import spans
+
+    for _, at, size in spans(slot, layout, fragment):
+        yield bytes(view[at : at + size])
+
+
+def _moving_slots_may_go(patch: pytest.MonkeyPatch) -> None:
+    from kvstore.core.lifecycle import Slot
+
+    patch.setattr(Slot, "held", property(lambda self: self.pins > 0 or self.windows > 0))
+
+
+def _damage_is_written(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("kvstore.node.frozen.verified", lambda view, head, slot, layout: True)
+
+
+def _places_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """Any whole block that lies there is taken for the one that is looked for."""
+
+    def read(self: Frozen, source: Any, target: Any, layout: Any) -> bool:
+        head = self._head(layout)
+        file, offset = divmod(source.offset, self._disk.file_bytes)
+        self._disk.read(file, offset, head)
+        self._disk.read(file, offset + layout.head_bytes, self._payload(target, layout))
+        end = layout.head_bytes
+        self._view[target.offset + 64 : target.offset + end] = head[64:end]
+        return True
+
+    patch.setattr(Frozen, "read", read)
+    patch.setattr("tests.simulation.world.chunks", _unverified_chunks)
+
+
+def _generations_begin_anew(patch: pytest.MonkeyPatch) -> None:
+    """Of two records of one key an old one may win: generations begin anew at each start."""
+    restore = Slabs.restore
+
+    def restored(self: Slabs, owner: Any, slot_bytes: int, offset: int, generation: int) -> Any:
+        slot = restore(self, owner, slot_bytes, offset, generation)
+        if slot is not None:
+            slot.generation = 1
+        return slot
+
+    patch.setattr(Slabs, "restore", restored)
+
+
+def _a_retired_disk_goes_on(patch: pytest.MonkeyPatch) -> None:
+    """After a failed sync the next one counts for what the failed one lost."""
+    batch = WriteBack._batch
+
+    async def tried_again(self: WriteBack) -> bool:
+        outcome = await batch(self)
+        self.broken = ""
+        return outcome
+
+    end_write = Blocks.end_write
+    patch.setattr(WriteBack, "_batch", tried_again)
+    patch.setattr(
+        Blocks,
+        "end_write",
+        lambda self, slot, target, *, stored: end_write(self, slot, target, stored=True),
+    )
+
+
+def _free_means_unrecorded(patch: pytest.MonkeyPatch) -> None:
+    """After a restart the slots of recovered blocks are given out again."""
+    settled = Slabs.settled
+
+    def forgetful(self: Slabs) -> None:
+        settled(self)
+        for slab in self._slabs:
+            for slot in slab.slots:
+                if slot not in self._free[slot.owner]:
+                    self._free[slot.owner].append(slot)
+
+    patch.setattr(Slabs, "settled", forgetful)
+
+
+def _evicted_with_its_twin(patch: pytest.MonkeyPatch) -> None:
+    """What leaves DRAM leaves SSD as well."""
+
+    def both(self: Blocks, slot: Any) -> None:
+        from kvstore.block import Miss
+
+        self.drop(self.index.held(slot.key), Miss.DAMAGED)  # type: ignore[arg-type]
+
+    patch.setattr(Blocks, "leave_tier", both)
+
+
+MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "an acknowledgement does not wait": _ack_at_once,
+    "nothing is synced": _nothing_is_synced,
+    "a failed sync is forgiven": _a_failed_sync_is_forgiven,
+    "reads are believed": _reads_are_believed,
+    "slots that move may go": _moving_slots_may_go,
+    "a damaged block is written": _damage_is_written,
+    "a block may be in another's place": _places_are_not_looked_at,
+    "generations begin anew at each start": _generations_begin_anew,
+    "a failed disk is used on": _a_retired_disk_goes_on,
+    "recovered slots are free": _free_means_unrecorded,
+    "both copies go at once": _evicted_with_its_twin,
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_seeds_find_out_when(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTANTS[mutant](monkeypatch)
+    for first in range(0, MUTANT_SEEDS, 10):
+        if seeds.run(first, 10).failed:
+            return
+    raise AssertionError(f"{MUTANT_SEEDS} seeds see nothing wrong")

@@ -1,0 +1,327 @@
+"""One simulated node and its callers: the node's own code on a disk that may do anything.
+
+Everything follows from one seed: the node's sizes, which faults there are and how often, what the
+callers do, and in which order the disk's calls run. An oracle knows every payload that was ever
+offered for a block and which blocks were acknowledged as durable. A read gives one of those
+payloads or a miss, always; and what was acknowledged is there after any crash, unless it was
+evicted, removed, or a fault destroyed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvstore.block import Chain, Miss, chain
+from kvstore.clock import SimClock
+from kvstore.core.lifecycle import Tier
+from kvstore.core.slabs import Slabs
+from kvstore.errors import KVStoreError, Overloaded
+from kvstore.memory.arena import Arena
+from kvstore.memory.strips import Damaged, StripWriter, chunks
+from kvstore.node.blocks import Blocks
+from kvstore.node.handles import Handles
+from kvstore.node.sessions import Sessions
+from kvstore.node.store import Opened, Store
+from kvstore.node.tiers import Tiers
+from kvstore.telemetry import Counters
+from tests.node.rig import SECRETS, SLAB, SMALL, TOKENS
+from tests.simulation.sim_disk import Faults, SimDisk
+
+STEPS = 60
+TURNS = 6  # of the event loop, after each step
+PLACES = {SMALL.owner: SMALL}
+
+
+class Wrong(AssertionError):
+    """The node broke a promise."""
+
+
+@dataclass
+class Jobs:
+    """The disk's calls that wait for a thread; a step runs any of them, in any order."""
+
+    rng: random.Random
+    waiting: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = field(
+        default_factory=list
+    )
+
+    async def read(self, call: Callable[..., Any], *given: Any) -> Any:
+        future = asyncio.get_running_loop().create_future()
+        self.waiting.append((future, call, given))
+        return await future
+
+    write = read
+
+    def run_one(self) -> bool:
+        if not self.waiting:
+            return False
+        future, call, given = self.waiting.pop(self.rng.randrange(len(self.waiting)))
+        if future.done():  # whoever asked was cancelled
+            return True
+        try:
+            future.set_result(call(*given))
+        except Exception as error:
+            future.set_exception(error)
+        return True
+
+
+@dataclass
+class Oracle:
+    """What may be read, and what must be."""
+
+    offered: dict[bytes, set[bytes]] = field(default_factory=dict)  # by block hash
+    acked: set[bytes] = field(default_factory=set)
+    spoiled: bool = False  # a fault may have destroyed what was acknowledged
+    flipped: bool = False  # memory has been damaged: blocks in it may be, and none on SSD
+    reads: int = 0
+    hits: int = 0
+
+    def check_read(self, block: bytes, data: bytes) -> None:
+        self.reads += 1
+        self.hits += 1
+        if data not in self.offered.get(block, ()):
+            raise Wrong(f"block {block.hex()[:8]} was read as bytes that nobody offered for it")
+
+
+class World:
+    """A node that is started, used, broken, crashed and started again."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.oracle, self.clock = Oracle(), SimClock()
+        self.dram_slabs, self.file_slabs = rng.choice([1, 2, 4]), rng.choice([2, 4, 8])
+        self.disk = SimDisk(2, self.file_slabs * SLAB, rng, _faults(rng))
+        harmful = self.disk.faults
+        self.oracle.spoiled = bool(
+            harmful.lost or harmful.misdirected or harmful.misdirected_too or harmful.read_fails
+        )
+        self.flips = rng.random() < 0.3
+        self.epoch, self.tasks = 0, set[asyncio.Task[None]]()
+        self.chains: list[Chain] = []
+        self._prompts = 0
+
+    # Life
+
+    def start(self) -> None:
+        self.epoch += 1
+        self.counters, self.arena = Counters(), Arena.create(self.dram_slabs * SLAB)
+        slabs = Slabs(2 * self.file_slabs * SLAB, SLAB, Tier.SSD, self.epoch << 40)
+        self.blocks = Blocks(self.arena, SLAB, self.counters, slabs)
+        self.sessions = Sessions()
+        self.store = Store(self.blocks, Handles(self.epoch), self.clock, SECRETS, self.counters)
+        self.jobs = Jobs(self.rng)
+        layout = SMALL.layout
+        self.tiers = Tiers(
+            *(self.blocks, self.disk, lambda owner: layout, self.jobs, self.clock, self.counters)
+        )
+        faults, self.disk.faults = self.disk.faults, Faults()  # a node that cannot start is none
+        self.tiers.recover(SECRETS, lambda owner: layout if owner in PLACES else None)
+        self.disk.faults = faults
+        self.session = self.sessions.begin("default", "simulation")
+        self.serving = asyncio.ensure_future(self.tiers.serve())
+
+    async def stop(self) -> None:
+        """Nobody of this process does anything any more."""
+        for task in [*self.tasks, self.serving]:
+            task.cancel()
+        await asyncio.gather(*self.tasks, self.serving, return_exceptions=True)
+        self.tasks.clear()
+        self.arena.close()
+
+    async def run(self, steps: int = STEPS) -> Oracle:
+        self.start()
+        try:
+            for _ in range(steps):
+                await self.step()
+            await self.crash()
+            await self.settle()
+            await self.check_acked()
+        finally:
+            await self.stop()
+        return self.oracle
+
+    async def step(self) -> None:
+        dice = self.rng.random()
+        if dice < 0.3:
+            self.begin(self.put())
+        elif dice < 0.55:
+            self.begin(self.get())
+        elif dice < 0.58:
+            self.begin(self.remove())
+        elif dice < 0.62:
+            await self.crash()
+        elif dice < 0.66 and self.flips:
+            self.flip()
+        elif dice < 0.75:
+            await self.settle()
+        else:
+            for _ in range(self.rng.randrange(8)):
+                self.jobs.run_one()
+                await asyncio.sleep(0)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        self.check()
+
+    def begin(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+
+    async def settle(self) -> None:
+        """Run the disk until nothing waits for it."""
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        while self.jobs.run_one():
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+
+    # What callers do
+
+    async def put(self) -> None:
+        blocks = self._some_chain()
+        keep, rng = rng_sample(self.rng, len(blocks)), self.rng
+        triples = [(blocks.hashes[i], blocks.parent(i), blocks.tokens[i]) for i in range(keep)]
+        try:
+            windows = self.store.reserve(self.session, SMALL, triples, SMALL.layout.whole)
+        except Overloaded:
+            return
+        handles, hashes = [], []
+        for (block, _, tokens), one in zip(triples, windows, strict=True):
+            if one is None:
+                continue
+            data = rng.randbytes(SMALL.layout.block_bytes(tokens))
+            self.oracle.offered.setdefault(block, set()).add(data)
+            whole = SMALL.layout.whole
+            writer = StripWriter(self.blocks.view, self.blocks.heads, one.slot, SMALL.layout, whole)
+            writer.write(data)
+            handles.append(one.handle)
+            hashes.append(block)
+        if handles:
+            self.store.seal(self.session, handles)
+        if rng.random() < 0.7:
+            every = [block for block, _, _ in triples]
+            held = map(self.blocks.index.held, self._keys(every))
+            try:
+                await self.tiers.durable([slot for slot in held if slot is not None])
+            except KVStoreError:
+                return
+            there = zip(every, self._keys(every), strict=True)
+            self.oracle.acked |= {block for block, key in there if key in self.blocks.index}
+
+    async def get(self) -> None:
+        blocks = self._some_chain()
+        keys = self._keys(blocks.hashes)
+        async with self.tiers.brought(keys):
+            opened = self.store.open(self.session, SMALL, blocks.hashes)
+        for block, one in zip(blocks.hashes, opened, strict=True):
+            if isinstance(one, Opened):
+                self._read(block, one)
+
+    async def remove(self) -> None:
+        blocks = self._some_chain()
+        some = blocks.hashes[self.rng.randrange(len(blocks)) :]
+        self.store.remove("default", SMALL, some)
+        self.oracle.acked -= set(some)
+        with suppress(KVStoreError):
+            await self.tiers.flushed()
+
+    # What befalls the node
+
+    async def crash(self) -> None:
+        await self.stop()
+        # A process that is killed leaves to the disk what it gave it; a power loss does not.
+        self.disk = self.disk.crash()
+        self.oracle.flipped = False  # what was damaged is gone with the memory
+        self.start()
+        if not self.oracle.spoiled:
+            missing = [b for b in self.oracle.acked if self._keys([b])[0] not in self.blocks.index]
+            if missing:
+                raise Wrong(f"{len(missing)} acknowledged blocks are gone after a crash")
+
+    def flip(self) -> None:
+        if self.rng.random() < 0.5:
+            self.disk.flip_bit()
+            self.oracle.spoiled = True
+            return
+        slots = [slot for slot in self.blocks.index if slot.tier is Tier.DRAM]
+        if slots:
+            slot = self.rng.choice(slots)
+            self.arena.view[slot.offset + SMALL.layout.head_bytes + 5] ^= 1
+            self.oracle.flipped = True
+
+    # What must hold
+
+    def check(self) -> None:
+        self.store.check()
+        for task in [task for task in self.tasks if task.done()]:
+            self.tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+        if self.serving.done():
+            raise Wrong(f"the tier stopped serving: {self.serving.exception()!r}")
+        for key in self._keys(self.oracle.acked):
+            if key in self.blocks.index:
+                continue
+            why = self.blocks.index.why_not(key)
+            if why not in (Miss.EVICTED, Miss.REMOVED) and not self.oracle.spoiled:
+                raise Wrong(f"an acknowledged block is gone: {why}")
+        gone = zip(list(self.oracle.acked), self._keys(list(self.oracle.acked)), strict=True)
+        self.oracle.acked -= {block for block, key in gone if key not in self.blocks.index}
+
+    async def check_acked(self) -> None:
+        """Every acknowledged block can be read, one after the other."""
+        for block in sorted(self.oracle.acked):
+            task = asyncio.ensure_future(self._read_one(block))
+            while not task.done():
+                await self.settle()
+            task.result()
+            self.check()
+
+    async def _read_one(self, block: bytes) -> None:
+        keys = self._keys([block])
+        listed = self.blocks.index.get(keys[0]) is not None
+        async with self.tiers.brought(keys):
+            opened = self.store.open(self.session, SMALL, [block])[0]
+        if isinstance(opened, Opened):
+            self._read(block, opened)
+        elif listed and not self.oracle.spoiled:
+            raise Wrong(f"an acknowledged block cannot be read: {opened}")
+
+    def _read(self, block: bytes, opened: Opened) -> None:
+        try:
+            view, heads, layout = self.blocks.view, self.blocks.heads, SMALL.layout
+            data = b"".join(chunks(view, heads, opened.slot, layout, layout.whole))
+        except Damaged:
+            self.blocks.examine(opened.slot, SMALL.layout)
+            if not (self.oracle.spoiled or self.oracle.flipped):
+                raise Wrong("a block is damaged though nothing damaged it") from None
+        else:
+            self.oracle.check_read(block, data)
+        self.store.close(self.session, [opened.handle])
+
+    def _some_chain(self) -> Chain:
+        """A prompt: a new one, or one seen before and perhaps longer."""
+        rng = self.rng
+        if not self.chains or rng.random() < 0.3:
+            self._prompts += 1
+            size = rng.randrange(1, 5 * TOKENS)
+            tokens = range(1_000 * self._prompts, 1_000 * self._prompts + size)
+            self.chains.append(chain(SMALL.owner[0], SMALL.owner[1], tokens, TOKENS))
+        return rng.choice(self.chains)
+
+    def _keys(self, hashes: Any) -> list[bytes]:
+        return self.store.keys("default", SMALL, list(hashes))
+
+
+def rng_sample(rng: random.Random, most: int) -> int:
+    return rng.randrange(1, most + 1)
+
+
+def _faults(rng: random.Random) -> Faults:
+    """Each seed has some kinds of fault and not others: together they hide one another."""
+    often = {name: rng.choice([0.01, 0.1]) for name in Faults.__slots__ if name != "read_only"}
+    return Faults(**{name: often[name] if rng.random() < 0.15 else 0.0 for name in often})
