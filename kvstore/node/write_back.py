@@ -60,7 +60,14 @@ class WriteBack:
             await self._changed.wait()
             self._changed.clear()
             while self._waiting and not self.broken:
-                if not await self._batch():
+                try:
+                    room = await self._batch()
+                except Exception:
+                    log.exception("writing to SSD failed in a way that nobody foresaw")
+                    self.broken = "the node met a bug; its log says which"
+                    self._give_up()
+                    break
+                if not room:
                     await self._clock.sleep(FULL_SECONDS)
 
     async def durable(self, slots: Sequence[Slot]) -> None:
