@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from kvstore.block import Chain, Miss, chain
 from kvstore.clock import SimClock
-from kvstore.core.lifecycle import Tier
+from kvstore.core.lifecycle import Slot, Tier
 from kvstore.core.slabs import Slabs
 from kvstore.errors import KVStoreError, Overloaded
 from kvstore.memory.arena import Arena
@@ -119,6 +119,7 @@ class World:
         self.counters, self.arena = Counters(), Memory(self.dram_slabs * SLAB)
         slabs = Slabs(2 * self.file_slabs * SLAB, SLAB, Tier.SSD, self.epoch << 40)
         self.blocks = Blocks(cast(Arena, self.arena), SLAB, self.counters, slabs)
+        self.blocks.index.drop = self._watched(self.blocks.index.drop)  # type: ignore[method-assign]
         self.sessions = Sessions()
         self.store = Store(self.blocks, Handles(self.epoch), self.clock, SECRETS, self.counters)
         self.jobs = Jobs(self.rng)
@@ -209,14 +210,18 @@ class World:
         if handles:
             self.store.seal(self.session, handles)
         if rng.random() < 0.7:
-            every = [block for block, _, _ in triples]
+            every, dropped = [block for block, _, _ in triples], len(self.dropped)
             held = map(self.blocks.index.held, self._keys(every))
             try:
                 await self.tiers.durable([slot for slot in held if slot is not None])
             except KVStoreError:
                 return
+            # One that was dropped meanwhile may be there anew, and of that nothing was said.
+            gone = {key for key, _ in self.dropped[dropped:]}
             there = zip(every, self._keys(every), strict=True)
-            self.oracle.acked |= {block for block, key in there if key in self.blocks.index}
+            self.oracle.acked |= {
+                block for block, key in there if key in self.blocks.index and key not in gone
+            }
 
     async def get(self) -> None:
         blocks = self._some_chain()
@@ -239,6 +244,7 @@ class World:
 
     async def crash(self) -> None:
         await self.stop()
+        self.note_drops()
         # A process that is killed leaves to the disk what it gave it; a power loss does not.
         self.disk = self.disk.crash()
         self.oracle.flipped = False  # what was damaged is gone with the memory
@@ -269,14 +275,21 @@ class World:
                 raise error
         if self.serving.done():
             raise Wrong(f"the tier stopped serving: {self.serving.exception()!r}")
-        for key in self._keys(self.oracle.acked):
-            if key in self.blocks.index:
+        self.note_drops()
+        missing = [key for _, key in self._acked() if key not in self.blocks.index]
+        if missing and not self.oracle.spoiled:
+            raise Wrong(f"{len(missing)} acknowledged blocks are gone and nobody dropped them")
+
+    def note_drops(self) -> None:
+        """What the node let go of itself is acknowledged no more."""
+        new, self.seen = self.dropped[self.seen :], len(self.dropped)
+        acked = {key: block for block, key in self._acked()}
+        for key, why in new:
+            if key not in acked:
                 continue
-            why = self.blocks.index.why_not(key)
             if why not in (Miss.EVICTED, Miss.REMOVED) and not self.oracle.spoiled:
                 raise Wrong(f"an acknowledged block is gone: {why}")
-        gone = zip(list(self.oracle.acked), self._keys(list(self.oracle.acked)), strict=True)
-        self.oracle.acked -= {block for block, key in gone if key not in self.blocks.index}
+            self.oracle.acked.discard(acked[key])
 
     async def check_acked(self) -> None:
         """Every acknowledged block can be read, one after the other."""
@@ -318,6 +331,22 @@ class World:
             tokens = range(1_000 * self._prompts, 1_000 * self._prompts + size)
             self.chains.append(chain(SMALL.owner[0], SMALL.owner[1], tokens, TOKENS))
         return rng.choice(self.chains)
+
+    def _acked(self) -> list[tuple[bytes, bytes]]:
+        """Hash and stored key of each acknowledged block."""
+        acked = list(self.oracle.acked)
+        return list(zip(acked, self._keys(acked), strict=True))
+
+    def _watched(self, drop: Callable[[bytes, Miss], Slot]) -> Callable[[bytes, Miss], Slot]:
+        """The index's own, with a note of each block that goes: it may be put again at once."""
+        self.dropped: list[tuple[bytes, Miss]] = []
+        self.seen = 0
+
+        def noted(key: bytes, why: Miss) -> Slot:
+            self.dropped.append((key, why))
+            return drop(key, why)
+
+        return noted
 
     def _keys(self, hashes: Any) -> list[bytes]:
         return self.store.keys("default", SMALL, list(hashes))
