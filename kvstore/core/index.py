@@ -7,6 +7,9 @@ stays held but unlisted, is no hit, is evicted first, and is listed again when t
 Which listed block goes next is the ranking's to say. A touched prefix is touched deepest block
 first, so that where nothing is known the least recently used leaves go first. What is known of a
 dropped block's uses is kept with the reason for its being gone.
+
+What an earlier run left sleeps (`kvstore.core.sleepers`) until it is asked for by its key, or its
+place is wanted: it is held and listed like any other, and wakes as the least recently used.
 """
 
 from __future__ import annotations
@@ -14,10 +17,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from kvstore.block import Miss
 from kvstore.core.lifecycle import Owner, Slot, State
 from kvstore.core.ranking import Ranking, Seen
+from kvstore.core.sleepers import Sleepers
 
 FORGOTTEN_MAX = 65_536  # gone keys that are remembered; more where more than that are held
 
@@ -39,36 +44,42 @@ class Index:
         self._unlisted: OrderedDict[bytes, None] = OrderedDict()
         self._orphans: dict[bytes, set[bytes]] = {}  # absent parent -> held children
         self._gone: OrderedDict[bytes, Gone] = OrderedDict()
+        self.sleepers = Sleepers()  # whoever recovers a tier puts its own here, before all else
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._slots) + len(self.sleepers)
 
     def __contains__(self, key: bytes) -> bool:
-        return key in self._slots
+        return key in self._slots or key in self.sleepers
 
     def __iter__(self) -> Iterator[Slot]:
+        """Blocks that are awake."""
         return iter(self._slots.values())
 
     def get(self, key: bytes) -> Slot | None:
         """The listed slot of a key."""
-        slot = self._slots.get(key)
+        slot = self.held(key)
         return slot if slot is not None and slot.listed else None
 
     def held(self, key: bytes) -> Slot | None:
         """The slot of a key, listed or not."""
-        return self._slots.get(key)
+        slot = self._slots.get(key)
+        if slot is None and (row := self.sleepers.find(key)) is not None:
+            self._wake(row)
+            slot = self._slots[key]
+        return slot
 
     def why_not(self, key: bytes) -> Miss:
         """Why `get` has nothing."""
         gone = self._gone.get(key, Gone(Miss.ABSENT))
-        return Miss.UNLISTED if key in self._slots else gone.why
+        return Miss.UNLISTED if key in self else gone.why
 
     def longest(self, keys: Sequence[bytes]) -> int:
         """How many leading keys of a chain are listed, in O(log n) look-ups."""
         low, high = 0, len(keys)
         while low < high:
             middle = (low + high) // 2
-            if self.get(keys[middle]) is not None:
+            if self._listed(keys[middle]):
                 low = middle + 1
             else:
                 high = middle
@@ -80,8 +91,9 @@ class Index:
         self._slots[slot.key] = slot
         before = self._gone.pop(slot.key, Gone(Miss.ABSENT)).seen
         slot.children = self._orphans.pop(slot.key, set())
+        slot.sleeping = len(self.sleepers.behind(slot.key))
         if slot.parent:
-            parent = self._slots.get(slot.parent)
+            parent = self.held(slot.parent)
             family = parent.children if parent else self._orphans.setdefault(slot.parent, set())
             family.add(slot.key)
             if parent is None or not parent.listed:
@@ -100,17 +112,19 @@ class Index:
         self._unlisted.pop(key, None)
         if slot.children:
             self._orphans[key] = slot.children
-        for behind in self._behind(slot) if slot.listed else ():
+        unlisted = [slot, *self._behind(slot)] if slot.listed else []
+        for behind in unlisted[1:]:
             behind.listed = False
             self._forget(self._ranking.leave(behind))
             self._unlisted[behind.key] = None
-        slot.listed, slot.children = False, set()
+        self.sleepers.list_behind([one.key for one in unlisted if one.sleeping], listed=False)
+        slot.listed, slot.children, slot.sleeping = False, set(), 0
         parent = self._slots.get(slot.parent)
         family = parent.children if parent is not None else self._orphans.get(slot.parent, set())
         family.discard(key)
         if parent is None and not family:
             self._orphans.pop(slot.parent, None)
-        if parent is not None and parent.listed and not family:
+        if parent is not None and parent.listed and not parent.family:
             self._ranking.bared(parent)
         return slot
 
@@ -119,8 +133,9 @@ class Index:
         old = self._slots[slot.key]
         assert slot is not old and slot.state is State.SEALED and not slot.listed
         assert (slot.parent, slot.owner) == (old.parent, old.owner), "not a copy of the same block"
-        slot.short, slot.listed, slot.children = old.short, old.listed, old.children
-        old.listed, old.children = False, set()
+        slot.short, slot.listed = old.short, old.listed
+        slot.children, slot.sleeping = old.children, old.sleeping
+        old.listed, old.children, old.sleeping = False, set(), 0
         self._slots[slot.key] = slot
         return old
 
@@ -143,8 +158,25 @@ class Index:
         yield from (one for key in self._unlisted if not stays(one := self._slots[key]))
         yield from self._ranking.coldest(owner, stays)
 
+    def rouse(self, owner: Owner, count: int) -> int:
+        """Wake an owner's longest-written sleepers, some leaves with what is before them, so that
+        `coldest` can name them. How many leaves were left: up to `count`."""
+        rows = list(islice(self.sleepers.oldest(owner), count))
+        for row in rows:
+            self._wake(row)
+        return len(rows)
+
+    def rouse_places(self, begin: int, end: int) -> None:
+        """Wake whatever sleeps in these places of its tier."""
+        for row in self.sleepers.within(begin, end):
+            self._wake(row)
+
+    def unused(self, slot: Slot) -> bool:
+        """Whether a block of an earlier run has not been used in this one."""
+        return slot.listed and self._ranking.recency[slot.key].uses == 0
+
     def recent(self) -> Iterator[Slot]:
-        """Held blocks, most recently used first, unlisted ones last."""
+        """Blocks that are awake, most recently used first, unlisted ones last."""
         for key in reversed(self._ranking.recency):
             yield self._slots[key]
         for key in reversed(self._unlisted):
@@ -152,16 +184,21 @@ class Index:
 
     @property
     def unlisted(self) -> int:
-        return len(self._unlisted)
+        return len(self._unlisted) + self.sleepers.unlisted
 
     def check(self) -> None:
         listed = self._ranking.recency.keys()
         assert listed | self._unlisted.keys() == self._slots.keys()
         assert listed.isdisjoint(self._unlisted), "listed and unlisted at once"
         self._ranking.check()
+        self.sleepers.check()
         for key, slot in self._slots.items():
             assert slot.key == key and slot.state is State.SEALED
-            assert slot.listed == (key in listed)
+            assert slot.listed == (key in listed) and self.sleepers.find(key) is None
+            asleep = self.sleepers.behind(key)
+            assert len(asleep) == slot.sleeping, "sleepers behind a block are miscounted"
+            assert all(self.sleepers.listed(row) == slot.listed for row in asleep)
+            assert slot.parent not in self.sleepers, "awake before what stands before it"
             parent = self._slots.get(slot.parent) if slot.parent else None
             if slot.parent:
                 assert slot.listed == (parent is not None and parent.listed), "closure is broken"
@@ -174,17 +211,44 @@ class Index:
             assert children and parent_key not in self._slots, "orphans of a held parent"
 
     def owners(self) -> dict[Owner, int]:
-        counts: dict[Owner, int] = {}
+        counts = self.sleepers.owners()
         for slot in self._slots.values():
             counts[slot.owner] = counts.get(slot.owner, 0) + 1
         return counts
 
     def _list(self, slot: Slot, before: Seen | None) -> None:
         # Deepest first: a parent must be younger than its children.
-        for one in reversed([slot, *self._behind(slot)]):
+        entered = [slot, *self._behind(slot)]
+        for one in reversed(entered):
             one.listed = True
             self._unlisted.pop(one.key, None)
             self._ranking.enter(one, before if one is slot else None)
+        self.sleepers.list_behind([one.key for one in entered if one.sleeping], listed=True)
+
+    def _listed(self, key: bytes) -> bool:
+        """Whether `get` has a slot, without waking anybody."""
+        slot = self._slots.get(key)
+        if slot is not None:
+            return slot.listed
+        row = self.sleepers.find(key)
+        return row is not None and self.sleepers.listed(row)
+
+    def _wake(self, row: int) -> None:
+        for one in self.sleepers.line(row):
+            listed = self.sleepers.listed(one)
+            slot = self.sleepers.wake(one)
+            self._slots[slot.key] = slot
+            slot.listed = listed
+            parent = self._slots.get(slot.parent)
+            if parent is not None:
+                parent.children.add(slot.key)
+                parent.sleeping -= 1
+            elif slot.parent:
+                self._orphans.setdefault(slot.parent, set()).add(slot.key)
+            if listed:
+                self._ranking.enter_last(slot)
+            else:
+                self._unlisted[slot.key] = None
 
     def _forget(self, seen: Seen | None) -> None:
         if seen is not None:

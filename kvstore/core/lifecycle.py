@@ -42,9 +42,9 @@ Owner = tuple[bytes, int]  # (namespace digest, group): whose slots a slab holds
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """One place for one block. `generation` rises whenever the memory changes hands."""
+    """One use of a place for one block. `generation` rises whenever the place changes hands."""
 
-    number: int
+    number: int  # no two have the same
     offset: int  # of the slot's head in the arena, bytes
     owner: Owner
     state: State = State.EMPTY
@@ -61,8 +61,15 @@ class Slot:
     moves: int = 0  # between tiers, under way from or to here
     tier: Tier = Tier.DRAM
     twin: Slot | None = None  # the same block in the other tier
+    unproven: bool = False  # an earlier run's record vouches for it, and nobody has read it since
     listed: bool = False  # in the index, with every block before it
     children: set[bytes] = field(default_factory=set)  # stored keys of held blocks right behind
+    sleeping: int = 0  # blocks right behind that sleep: see kvstore.core.sleepers
+
+    @property
+    def family(self) -> int:
+        """How many blocks the node has right behind this one; a leaf has none."""
+        return len(self.children) + self.sleeping
 
     def move(self, state: State) -> None:
         if state not in NEXT[self.state]:

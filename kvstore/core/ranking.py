@@ -21,13 +21,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvstore.core.leaves import End, Entry, Leaves
-from kvstore.core.life_table import AGES, TICK, LifeTable
+from kvstore.core.life_table import AGES, TICK, TICKS_MAX, LifeTable
 from kvstore.core.lifecycle import Owner, Slot
 from kvstore.core.rival import Rival
 
 SHORT = 4  # the kind of short last blocks, after those by number of uses
 KINDS = SHORT + 1
 LEARN_TICKS = 24  # between two workings out of what blocks are worth
+FIRST_STAMP = 1 << 62  # in the middle: what an earlier run left is older
 ONE_USE = 256  # a touch after fewer uses than one part in this of all blocks is no use of its own
 
 Worth = tuple[float, int, bytes]  # what goes first is least
@@ -53,7 +54,7 @@ class Ranking:
         self._table = LifeTable(KINDS)
         self._rival = Rival()
         self._worth: list[list[float]] = [[0.0] * AGES for _ in range(KINDS)]
-        self._stamp = 0
+        self._stamp = self._oldest = FIRST_STAMP
         self._uses = 0
 
     def enter(self, slot: Slot, before: Seen | None = None) -> None:
@@ -62,6 +63,16 @@ class Ranking:
         self.recency[slot.key] = seen
         self._use(slot, seen, found=False)
         self._touched(slot, seen)
+
+    def enter_last(self, slot: Slot) -> None:
+        """A block of an earlier run is listed as the least recently used; of its uses nothing is
+        known. What stands before it is listed already."""
+        self._oldest -= 1
+        seen = Seen(self._oldest, -TICKS_MAX * TICK, 0, SHORT if slot.short else 0)
+        self.recency[slot.key] = seen
+        self.recency.move_to_end(slot.key, last=False)
+        if not slot.family:
+            self._of(slot, seen).push(seen.stamp, slot.key, self._is_leaf)
 
     def touch(self, slots: Sequence[Slot]) -> None:
         """Listed blocks are used now, in this order, the deepest first."""
@@ -98,7 +109,7 @@ class Ranking:
             slot, seen = self._slots.get(entry[1]), self.recency.get(entry[1])
             if slot is None or seen is None or seen.stamp != abs(entry[0]):
                 return False
-            leaf = gone[slot.key] == len(slot.children)
+            leaf = gone[slot.key] == slot.family
             return leaf and slot.key not in chosen and not stays(slot)
 
         ends = {
@@ -114,7 +125,7 @@ class Ranking:
             gone[slot.parent] += 1
             changed = {(slot.owner, self.recency[slot.key].kind)}
             parent = self._slots.get(slot.parent)
-            if parent is not None and gone[parent.key] == len(parent.children):
+            if parent is not None and gone[parent.key] == parent.family:
                 seen = self.recency[parent.key]
                 place = parent.owner, seen.kind
                 if owner in (None, parent.owner):
@@ -134,7 +145,7 @@ class Ranking:
         }
         for key, seen in self.recency.items():
             slot = self._slots[key]
-            if not slot.children:
+            if not slot.family:
                 assert ((slot.owner, seen.kind), seen.stamp, key) in queued, "a leaf is not queued"
 
     def _use(self, slot: Slot, seen: Seen, found: bool) -> None:
@@ -156,7 +167,7 @@ class Ranking:
         seen.stamp = self._stamp
         self._rival.touch(slot.key)
         self.recency.move_to_end(slot.key)
-        if not slot.children:
+        if not slot.family:
             self._of(slot, seen).push(seen.stamp, slot.key, self._is_leaf)
 
     def _of(self, slot: Slot, seen: Seen) -> Leaves:
@@ -165,9 +176,7 @@ class Ranking:
     def _is_leaf(self, entry: Entry) -> bool:
         """Whether an entry is of a leaf as it is now, not as it once was."""
         seen = self.recency.get(entry[1])
-        return (
-            seen is not None and seen.stamp == abs(entry[0]) and not self._slots[entry[1]].children
-        )
+        return seen is not None and seen.stamp == abs(entry[0]) and not self._slots[entry[1]].family
 
     def _first(
         self, kind: int, ends: tuple[End, End], goes: Callable[[Entry], bool]

@@ -44,19 +44,20 @@ def lost(tier: Tier, coldest: Iterable[Slot], short: int) -> list[Slot]:
 
 def coldest_slabs(slabs: Slabs, owner: Owner, coldest: Iterable[Slot], count: int) -> list[Slab]:
     """Up to `count` slabs of other owners that can be emptied now, by their coldest blocks."""
-    if not count:
-        return []
-    movable = {
-        slot.number: slab
-        for slab in slabs.occupied()
-        if slab.slots[0].owner != owner
-        and all(s.state in (State.SEALED, State.EMPTY) and not s.held for s in slab.slots)
-        for slot in slab.slots
-    }
-    here = (slot if slot.tier is slabs.tier else slot.twin for slot in coldest)
-    found = {
-        movable[slot.number].number: movable[slot.number]
-        for slot in here
-        if slot is not None and slot.number in movable
-    }
-    return list(islice(found.values(), count))
+    found: dict[int, Slab] = {}
+    looked_at: set[int] = set()
+    for slot in coldest:
+        here = slot if slot.tier is slabs.tier else slot.twin
+        if here is None or here.owner == owner:
+            continue
+        slab = slabs.slab_of(here)
+        if slab.number not in looked_at and all(map(_may_go, slab.slots.values())):
+            found[slab.number] = slab
+            if len(found) == count:
+                break
+        looked_at.add(slab.number)
+    return list(found.values())
+
+
+def _may_go(slot: Slot) -> bool:
+    return slot.state is State.SEALED and not slot.held

@@ -1,12 +1,18 @@
 """An arena cut into slabs; a slab holds equal slots of one owner. An empty slab may change owner.
 
-Pure bookkeeping: which slots exist, which are free. It never touches memory and never evicts; the
-caller empties slots first when `take` finds none.
+Pure bookkeeping: which places are used, which are free. It never touches memory and never evicts;
+the caller empties slots first when `take` finds none. A `Slot` stands for one use of a place, from
+`take` to `give`; a place that an earlier run of the node left in use has none until `wake`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kvstore.core.lifecycle import Owner, Slot, State, Tier
 from kvstore.errors import Invalid
@@ -14,17 +20,28 @@ from kvstore.errors import Invalid
 
 @dataclass(eq=False, slots=True)
 class Slab:
-    """One run of the arena and the slots cut from it."""
+    """One run of the arena and the places it is cut into."""
 
     number: int
     offset: int
-    slots: list[Slot] = field(default_factory=list)
+    owner: Owner | None = None  # None while it is empty
     slot_bytes: int = 0
-    used: int = 0
+    places: int = 0
+    free: list[int] = field(default_factory=list)  # places nobody has, the next to give out last
+    slots: dict[int, Slot] = field(default_factory=dict)  # by place; the others in use sleep
+
+    @property
+    def used(self) -> int:
+        return self.places - len(self.free)
+
+    @property
+    def awake(self) -> bool:
+        """Whether every place in use has its slot."""
+        return len(self.slots) == self.used
 
 
 class Slabs:
-    """Free and used slots of one arena."""
+    """Free and used places of one arena."""
 
     def __init__(
         self, arena_bytes: int, slab_bytes: int, tier: Tier = Tier.DRAM, generation: int = 0
@@ -34,95 +51,119 @@ class Slabs:
         self.slab_bytes, self.tier = slab_bytes, tier
         self._slabs = [Slab(i, i * slab_bytes) for i in range(arena_bytes // slab_bytes)]
         self._empty = self._slabs[::-1]  # the lowest is taken first
-        self._free: dict[Owner, list[Slot]] = {}
-        self._slab_of: dict[int, Slab] = {}  # slot number -> slab
+        self._open: dict[Owner, dict[int, Slab]] = {}  # slabs with free places, by number
+        self._room = Counter[Owner]()  # free places in those
+        self._retired: set[int] = set()  # slabs that give out no place any more
         self._next_number = 0
-        self._generation = generation  # the last that was given out
+        self.generation = generation  # the last that was given out
 
     def take(self, owner: Owner, slot_bytes: int) -> Slot | None:
-        """A free slot of the owner's, of a newly cut slab if need be; None when there is none."""
+        """A slot of the owner's, in a newly cut slab if need be; None when no place is free."""
         self._check_fits(slot_bytes)
-        free = self._free.setdefault(owner, [])
-        if not free:
+        if not self._open.get(owner):
             if not self._empty:
                 return None
             self._cut(self._empty.pop(), owner, slot_bytes)
-        slot = free.pop()
-        self._slab_of[slot.number].used += 1
-        slot.generation = self._renewed()
+        slab = next(iter(self._open[owner].values()))
+        slot = self._made(slab, slab.free.pop(), self._renewed())
+        self._room[owner] -= 1
+        if not slab.free:
+            del self._open[owner][slab.number]
         return slot
-
-    def restore(self, owner: Owner, slot_bytes: int, offset: int, generation: int) -> Slot | None:
-        """The slot that a record from before a restart names; None if it cannot be what it says.
-
-        Call `settled` after the last one: until then no slot can be taken.
-        """
-        if offset < 0 or offset + slot_bytes > self.capacity_bytes:
-            return None
-        slab = self._slabs[offset // self.slab_bytes]
-        if not slab.slots:
-            self._fit_out(slab, owner, slot_bytes)
-        index, within = divmod(offset - slab.offset, slot_bytes)
-        if within or slab.slot_bytes != slot_bytes or index >= len(slab.slots):
-            return None
-        slot = slab.slots[index]
-        if slot.owner != owner or slot.generation:
-            return None  # two records of one place: the disk lied about one of them
-        slot.generation = generation
-        slab.used += 1
-        self._generation = max(self._generation, generation)
-        return slot
-
-    def settled(self) -> None:
-        """Every record has been read: what none of them named is free."""
-        self._empty = [slab for slab in self._slabs[::-1] if not slab.used]
-        self._free = {}
-        for slab in self._slabs:
-            if not slab.used:
-                for slot in slab.slots:
-                    del self._slab_of[slot.number]
-                slab.slots = []
-            for slot in slab.slots:
-                free = self._free.setdefault(slot.owner, [])
-                if not slot.generation:
-                    free.append(slot)
 
     def give(self, slot: Slot) -> None:
-        """Take back an EMPTY slot; a slab whose last slot comes back may change owner."""
+        """Take back an EMPTY slot's place; a slab whose last place comes back may change owner."""
         assert slot.state is State.EMPTY, "only an empty slot is given back"
+        assert (slot.pins, slot.windows, slot.moves) == (0, 0, 0), "somebody may still use it"
         slot.generation = self._renewed()
-        slab = self._slab_of[slot.number]
-        slab.used -= 1
-        self._free[slot.owner].append(slot)
-        if slab.used == 0:
-            gone = {s.number for s in slab.slots}
-            self._free[slot.owner] = [s for s in self._free[slot.owner] if s.number not in gone]
-            for number in gone:
-                del self._slab_of[number]
-            slab.slots = []
+        slab, place = self._place(slot.offset)
+        assert slab.slots.pop(place) is slot, "a slot is given back twice"
+        slab.free.append(place)
+        if slab.number in self._retired:
+            return
+        self._open.setdefault(slot.owner, {})[slab.number] = slab
+        self._room[slot.owner] += 1
+        if not slab.used:
+            self._close(slab)
+            slab.owner, slab.places, slab.free = None, 0, []
             self._empty.append(slab)
 
+    def restore(
+        self,
+        owners: Sequence[tuple[Owner, int]],
+        owner: NDArray[np.int64],
+        offset: NDArray[np.uint64],
+        generation: NDArray[np.uint64],
+    ) -> NDArray[np.bool_]:
+        """Take up, before any other use, the places that records of an earlier run name.
+
+        Parallel arrays, a row for each record; `owners` are (owner, bytes of its slots), which
+        `owner` numbers. Answers which rows can be what they say: where two claim one place, or one
+        slab, the later generation is believed. Those in use sleep, all others are free.
+        """
+        sizes = np.array([size for _, size in owners], np.int64)[owner]
+        good = offset < self.capacity_bytes
+        at = np.where(good, offset, 0).astype(np.int64)
+        number, within = np.divmod(at, self.slab_bytes)
+        good &= (within % sizes == 0) & (within + sizes <= self.slab_bytes)
+        latest = np.lexsort((generation, number))
+        latest = latest[good[latest]]
+        last = np.append(number[latest][1:] != number[latest][:-1], True)[: len(latest)]
+        owner_of = np.full(len(self._slabs), -1)
+        owner_of[number[latest][last]] = owner[latest][last]
+        good &= owner_of[number] == owner
+        rows = np.lexsort((generation, at))
+        rows = rows[good[rows]]
+        last = np.append(at[rows][1:] != at[rows][:-1], True)[: len(rows)]
+        good[rows[~last]] = False
+        rows = rows[last]  # by place: slab for slab
+        for some in np.split(rows, np.flatnonzero(np.diff(number[rows])) + 1):
+            if not len(some):
+                break  # there are no rows at all
+            slab = self._slabs[number[some[0]]]
+            slab.owner, slab.slot_bytes = owners[owner[some[0]]]
+            slab.places = self.slots_in_slab(slab.slot_bytes)
+            free = np.ones(slab.places, bool)
+            free[within[some] // slab.slot_bytes] = False
+            slab.free = np.flatnonzero(free)[::-1].tolist()
+            if slab.free:
+                self._open.setdefault(slab.owner, {})[slab.number] = slab
+                self._room[slab.owner] += len(slab.free)
+        self._empty = [slab for slab in self._slabs[::-1] if slab.owner is None]
+        self.generation = max(self.generation, int(generation[rows].max(initial=0)))
+        return good
+
+    def wake(self, offset: int, generation: int) -> Slot:
+        """The slot of a place that was restored."""
+        slab, place = self._place(offset)
+        assert place >= 0 and place not in slab.slots, "nobody sleeps there"
+        return self._made(slab, place, generation)
+
+    def retire(self, begin: int, end: int) -> None:
+        """Give out no place in these slabs any more; what is in use there stays."""
+        for slab in self._slabs[begin // self.slab_bytes : -(-end // self.slab_bytes)]:
+            self._retired.add(slab.number)
+            self._close(slab)
+        self._empty = [slab for slab in self._empty if slab.number not in self._retired]
+
     def at(self, offset: int) -> Slot | None:
-        """The slot whose head stands at an offset of the arena."""
-        if not 0 <= offset < self.capacity_bytes:
-            return None
-        slab = self._slabs[offset // self.slab_bytes]
-        if not slab.slots:
-            return None
-        index, within = divmod(offset - slab.offset, slab.slot_bytes)
-        # The end of a slab that no slot fills may have held a head when it was cut otherwise.
-        return slab.slots[index] if not within and index < len(slab.slots) else None
+        """The slot in use whose head stands at an offset of the arena."""
+        slab, place = self._place(offset) if 0 <= offset < self.capacity_bytes else (None, 0)
+        return None if slab is None else slab.slots.get(place)
+
+    def slab_of(self, slot: Slot) -> Slab:
+        return self._slabs[slot.offset // self.slab_bytes]
 
     def room(self, owner: Owner, slot_bytes: int) -> int:
         """How many slots the owner can take as things stand."""
         self._check_fits(slot_bytes)
-        return len(self._free.get(owner, ())) + len(self._empty) * self.slots_in_slab(slot_bytes)
+        return self._room[owner] + len(self._empty) * self.slots_in_slab(slot_bytes)
 
     def slots_in_slab(self, slot_bytes: int) -> int:
         return self.slab_bytes // slot_bytes
 
     def occupied(self) -> list[Slab]:
-        return [slab for slab in self._slabs if slab.slots]
+        return [slab for slab in self._slabs if slab.owner is not None]
 
     @property
     def empty_slabs(self) -> int:
@@ -133,27 +174,28 @@ class Slabs:
         return len(self._slabs) * self.slab_bytes
 
     def check(self) -> None:
-        free = [slot.number for slots in self._free.values() for slot in slots]
-        assert len(set(free)) == len(free), "a slot is free twice"
-        for owner, slots in self._free.items():
-            assert all(slot.owner == owner for slot in slots), "a free slot under another owner"
-        empty = [slab.number for slab in self._empty]
-        assert sorted(empty) == [s.number for s in self._slabs if not s.slots], "a slab is lost"
-        seen = []
+        in_service = [slab for slab in self._slabs if slab.number not in self._retired]
+        empty = sorted(slab.number for slab in self._empty)
+        assert empty == [s.number for s in in_service if s.owner is None], "a slab is lost"
+        room = Counter[Owner]()
         for slab in self._slabs:
-            numbers = [slot.number for slot in slab.slots]
-            seen += numbers
-            used = len(set(numbers) - set(free))
-            assert slab.used == used, f"slab {slab.number} miscounts its used slots"
-            assert used > 0 or not slab.slots, "a slab without used slots keeps its owner"
-            assert len({slot.owner for slot in slab.slots}) <= 1, "a slab of two owners"
-            for i, slot in enumerate(slab.slots):
-                assert self._slab_of[slot.number] is slab, "a slot of another slab"
-                assert slot.offset == slab.offset + i * slab.slot_bytes, "slots overlap"
-                assert (i + 1) * slab.slot_bytes <= self.slab_bytes, "a slot beyond its slab"
-                assert slot.generation <= self._generation, "a generation to be given out again"
-        assert self._slab_of.keys() == set(seen), "slots of no slab"
-        assert set(free) <= set(seen), "a free slot of no slab"
+            free, places = set(slab.free), set(range(slab.places))
+            assert len(free) == len(slab.free), "a place is free twice"
+            assert free <= places and slab.slots.keys() <= places - free, "a free place is in use"
+            if slab.owner is None:
+                assert not slab.places, "a slab without owner is cut"
+                continue
+            assert slab.places == self.slots_in_slab(slab.slot_bytes), "slots beyond their slab"
+            serving = slab.number not in self._retired
+            assert slab.used or not serving, "a slab without used slots keeps its owner"
+            is_open = slab.number in self._open.get(slab.owner, {})
+            assert is_open == (serving and bool(free)), "free places that nobody finds"
+            room[slab.owner] += len(free) if serving else 0
+            for place, slot in slab.slots.items():
+                assert slot.owner == slab.owner, "a slab of two owners"
+                assert slot.offset == slab.offset + place * slab.slot_bytes, "slots overlap"
+                assert slot.generation <= self.generation, "a generation to be given out again"
+        assert +room == +self._room, "free places are miscounted"
 
     def _check_fits(self, slot_bytes: int) -> None:
         if slot_bytes > self.slab_bytes:
@@ -163,18 +205,36 @@ class Slabs:
             )
 
     def _renewed(self) -> int:
-        # One counter for the arena: a slot number or offset cut anew never repeats a generation.
-        self._generation += 1
-        return self._generation
+        # One counter for the arena: a place cut anew never repeats a generation.
+        self.generation += 1
+        return self.generation
 
     def _cut(self, slab: Slab, owner: Owner, slot_bytes: int) -> None:
-        self._fit_out(slab, owner, slot_bytes)
-        self._free[owner].extend(reversed(slab.slots))
+        slab.owner, slab.slot_bytes = owner, slot_bytes
+        slab.places = self.slots_in_slab(slot_bytes)
+        slab.free = list(range(slab.places))[::-1]
+        self._open.setdefault(owner, {})[slab.number] = slab
+        self._room[owner] += slab.places
 
-    def _fit_out(self, slab: Slab, owner: Owner, slot_bytes: int) -> None:
-        slab.slot_bytes = slot_bytes
-        for i in range(self.slots_in_slab(slot_bytes)):
-            slot = Slot(self._next_number, slab.offset + i * slot_bytes, owner, tier=self.tier)
-            self._next_number += 1
-            slab.slots.append(slot)
-            self._slab_of[slot.number] = slab
+    def _close(self, slab: Slab) -> None:
+        """Let nobody find its free places."""
+        if slab.owner is not None and slab.number in self._open.get(slab.owner, ()):
+            del self._open[slab.owner][slab.number]
+            self._room[slab.owner] -= len(slab.free)
+
+    def _made(self, slab: Slab, place: int, generation: int) -> Slot:
+        assert slab.owner is not None
+        offset = slab.offset + place * slab.slot_bytes
+        slot = Slot(self._next_number, offset, slab.owner, generation=generation, tier=self.tier)
+        self._next_number += 1
+        slab.slots[place] = slot
+        return slot
+
+    def _place(self, offset: int) -> tuple[Slab, int]:
+        """Of an offset inside the arena; -1, which is no place, where no slot can begin."""
+        slab = self._slabs[offset // self.slab_bytes]
+        if not slab.places:
+            return slab, -1
+        place, within = divmod(offset - slab.offset, slab.slot_bytes)
+        # The end of a slab that no slot fills may have held a head when it was cut otherwise.
+        return slab, place if not within else -1

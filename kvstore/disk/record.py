@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+
+import numpy as np
 
 _FIELDS = struct.Struct("<QQ16s32s32sIIQ16s")
 RECORD_BYTES = _FIELDS.size
+
+# The same as numpy reads many of them; `owner` is namespace and group in one.
+RECORDS = np.dtype(
+    [
+        *(("place", "<u8"), ("generation", "<u8"), ("root", "S16"), ("parent", "S32")),
+        *(("owner", "S36"), ("tokens", "<u4"), ("origin", "<u8"), ("tenant", "S16")),
+    ]
+)
+assert RECORDS.itemsize == RECORD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +35,7 @@ class Record:
     tenant: bytes  # its digest
 
     def pack(self) -> bytes:
-        return _FIELDS.pack(
-            self.place,
-            self.generation,
-            self.root,
-            self.parent,
-            self.namespace,
-            self.group,
-            self.tokens,
-            self.origin,
-            self.tenant,
-        )
+        return _FIELDS.pack(*astuple(self))
 
     @classmethod
     def parse(cls, value: bytes) -> Record | None:

@@ -17,7 +17,7 @@ from kvstore.block import Miss
 from kvstore.core.index import Index
 from kvstore.core.lifecycle import Owner, Slot, State, Tier
 from kvstore.core.room import coldest_slabs, copies, lost
-from kvstore.core.slabs import Slabs
+from kvstore.core.slabs import Slab, Slabs
 from kvstore.errors import Overloaded
 from kvstore.layout import SlotLayout
 from kvstore.memory.arena import Arena
@@ -229,7 +229,7 @@ class Blocks:
         self.slabs.check()
         self.index.check()
         tiers = [self.slabs] + ([self.ssd] if self.ssd is not None else [])
-        slots = [slot for tier in tiers for slab in tier.occupied() for slot in slab.slots]
+        slots = [slot for tier in tiers for slab in tier.occupied() for slot in slab.slots.values()]
         for slot in slots:
             slot.check()
             assert self._slabs_of(slot).at(slot.offset) is slot, "a slot is not found at its offset"
@@ -253,7 +253,7 @@ class Blocks:
         assert self.copied.keys() == {slot for slot in self.index if slot.twin is not None}
         copies = sum(slot.tier is Tier.SSD and slot.state is State.FILLING for slot in slots)
         used = sum(slab.used for tier in tiers for slab in tier.occupied())
-        known_used = len(named) + twins + copies
+        known_used = len(named) + twins + copies + len(self.index.sleepers)
         assert used == known_used, "a free slot is not empty, or an empty one is not free"
 
     def _filled(self, slot: Slot) -> None:
@@ -274,11 +274,8 @@ class Blocks:
         per_slab = slabs.slots_in_slab(layout.slot_bytes)
         chosen = copies(self.copied, owner, short, spared) if slabs is self.slabs else []
         if len(chosen) < short and (slabs is self.ssd or self._lone()):
-            coldest = self.index.coldest(owner, spared)
-            chosen += lost(slabs.tier, coldest, short - len(chosen))
-        emptied = coldest_slabs(
-            slabs, owner, self.index.coldest(), -(-(short - len(chosen)) // per_slab)
-        )
+            chosen += self._lost(slabs, owner, spared, short - len(chosen))
+        emptied = self._emptied(slabs, owner, -(-(short - len(chosen)) // per_slab))
         if len(chosen) + per_slab * len(emptied) < short:
             self._counters.add("overloaded")
             raise Overloaded(
@@ -286,15 +283,41 @@ class Blocks:
                 "are being written or are pinned fill the pool",
                 RETRY_MS,
             )
-        chosen += [s for slab in emptied for s in slab.slots if s.state is State.SEALED]
+        chosen += [s for slab in emptied for s in slab.slots.values()]
         for slot in chosen:
             if slot.tier is Tier.DRAM and slot.twin is not None:
                 self.leave_tier(slot)
                 continue
-            held = self.index.held(slot.key)
-            assert held is not None, "a sealed block that the index does not hold"
             self._counters.add("evicted_blocks")
-            self.drop(held, Miss.EVICTED)
+            self.drop(self._indexed(slot), Miss.EVICTED)
+
+    def _lost(
+        self, slabs: Slabs, owner: Owner, spared: Collection[bytes], short: int
+    ) -> list[Slot]:
+        """The owner's coldest slots of a tier. What sleeps goes before what was used since."""
+        chosen = lost(slabs.tier, self.index.coldest(owner, spared), short)
+        cold = sum(self.index.unused(self._indexed(slot)) for slot in chosen)
+        if slabs is self.ssd and cold < short and self.index.rouse(owner, short - cold):
+            chosen = lost(slabs.tier, self.index.coldest(owner, spared), short)
+        return chosen
+
+    def _emptied(self, slabs: Slabs, owner: Owner, count: int) -> list[Slab]:
+        """Up to `count` slabs of other owners that can be emptied now."""
+        if count <= 0:
+            return []
+        if slabs is self.ssd:
+            for other in self.index.sleepers.owners().keys() - {owner}:
+                self.index.rouse(other, count)
+        emptied = coldest_slabs(slabs, owner, self.index.coldest(), count)
+        if slabs is self.ssd:
+            for slab in emptied:
+                self.index.rouse_places(slab.offset, slab.offset + slabs.slab_bytes)
+        return emptied
+
+    def _indexed(self, slot: Slot) -> Slot:
+        held = self.index.held(slot.key)
+        assert held is not None, "a sealed block that the index does not hold"
+        return held
 
     def _lone(self) -> bool:
         """Whether any sealed block is in DRAM alone: else there is no need to look for one."""

@@ -41,7 +41,6 @@ class Promotion:
         self._blocks, self._frozen = blocks, frozen
         self._layout_of, self._threads = layout_of, threads
         self._coming: dict[bytes, Coming] = {}  # by stored key
-        self.unproven: dict[Slot, int] = {}  # recovered, and not read since -> generation
 
     @asynccontextmanager
     async def brought(self, keys: Sequence[bytes]) -> AsyncIterator[None]:
@@ -67,9 +66,9 @@ class Promotion:
 
     async def prove(self, slots: Sequence[Slot]) -> bool:
         """Read what only an earlier run's records vouch for; whether all of it is there."""
-        doubted = [slot for slot in slots if self.unproven.get(slot) == slot.generation]
+        doubted = [slot for slot in slots if slot.unproven]
         async with self.brought([slot.key for slot in doubted]):
-            return all(self.unproven.get(slot) != slot.generation for slot in doubted)
+            return not any(slot.unproven for slot in doubted)
 
     def _begin_read(self, slot: Slot, spared: Collection[bytes]) -> Coming | None:
         layout = self._layout_of(slot.owner)
@@ -88,7 +87,6 @@ class Promotion:
         except DiskError as failed:
             log.warning("a block could not be read: %s", failed)
         del self._coming[slot.key]
-        if good:
-            self.unproven.pop(slot, None)
+        slot.unproven = slot.unproven and not good
         self._blocks.end_read(slot, target, intact=good)
         self._blocks.let_go(target)

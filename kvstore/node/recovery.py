@@ -1,17 +1,21 @@
 """What a node writes down of each block on SSD, and how it takes them up again when it starts.
 
-Only the records are read then, so that serving begins at once. The bytes of a block are verified
-when it is read, against its record.
+Only the records are read then, all at once as arrays, so that serving begins soon: a block becomes
+an object when somebody asks for it. Its bytes are verified when it is read, against its record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvstore.block import tenant_digest
-from kvstore.core.lifecycle import Owner, Slot, State
+from kvstore.core.lifecycle import Owner, Slot
+from kvstore.core.sleepers import ROW, Sleepers, first_words, firsts, parents
 from kvstore.disk.protocol import Disk
-from kvstore.disk.record import Record
+from kvstore.disk.record import RECORD_BYTES, RECORDS, Record
 from kvstore.layout import SlotLayout
 from kvstore.limits import HASH_BYTES
 from kvstore.node.blocks import Blocks
@@ -32,38 +36,81 @@ def record_of(slot: Slot, target: Slot) -> bytes:
     ).pack()
 
 
-def recovered(
+def recover(
     blocks: Blocks,
     disk: Disk,
     tenants: Collection[str],
     known: Callable[[Owner], SlotLayout | None],
-) -> list[Slot]:
-    """The blocks that the disk's index names, now in the node's own. Call it before any other.
+) -> int:
+    """Take up what the disk's index names, before any other use of `blocks`; how many that was.
 
-    A record of a tenant or namespace that is not known, or of a place that it cannot have, is
-    passed over, and what it took is free.
+    A record of a tenant or namespace that is not known, of a place that it cannot have, or that
+    stands among its own ancestors is passed over, and what it took is free. Of two records of one
+    block the later generation counts.
     """
-    named = {tenant_digest(name): name for name in tenants}
-    slabs, found = blocks.ssd, list[Slot]()
+    slabs = blocks.ssd
     assert slabs is not None
+    table, owners, names = _known(*_read(disk), tenants, known)
+    table = _in_order(table)
+    parent = parents(table)
+    circular = parent[firsts(parent)] >= 0
+    if circular.any():
+        table = table[~circular]
+    places = (table["owner"].astype(np.int64), table["place"], table["generation"])
+    table = table[slabs.restore(owners, *places)]
+    blocks.index.sleepers = Sleepers(table, [owner for owner, _ in owners], names, slabs)
+    return len(table)
+
+
+def _read(disk: Disk) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """Keys and records of the index, whatever they say."""
+    keys, values = bytearray(), bytearray()
     for key, value in disk.scan():
-        record = Record.parse(value)
-        tenant = named.get(record.tenant) if record is not None else None
-        if record is None or tenant is None or len(key) != HASH_BYTES:
-            continue
-        owner = (record.namespace, record.group)
-        layout = known(owner)
-        if layout is None:
-            continue
-        slot = slabs.restore(owner, layout.slot_bytes, record.place, record.generation)
-        if slot is None:
-            continue
-        slot.key, slot.tenant, slot.tokens = key, tenant, record.tokens
-        slot.parent = record.parent if any(record.parent) else b""
-        slot.root, slot.origin = record.root, record.origin
-        slot.move(State.FILLING)
-        slot.move(State.SEALED)
-        blocks.index.add(slot)
-        found.append(slot)
-    slabs.settled()
-    return found
+        if len(key) == HASH_BYTES and len(value) == RECORD_BYTES:
+            keys += key
+            values += value
+    return np.frombuffer(keys, f"S{HASH_BYTES}"), np.frombuffer(values, RECORDS)
+
+
+def _in_order(table: NDArray[np.void]) -> NDArray[np.void]:
+    """Each key once, as `Sleepers` wants them."""
+    words = first_words(table["key"])
+    order = np.lexsort((table["generation"], words))
+    table, words = table[order], words[order]
+    alike = np.flatnonzero(words[1:] == words[:-1])
+    if not len(alike):
+        return table
+    latest = {bytes(table["key"][row]): row for one in alike for row in (one, one + 1)}
+    stays = np.ones(len(table), bool)
+    stays[alike] = stays[alike + 1] = False
+    stays[list(latest.values())] = True
+    return table[stays]
+
+
+def _known(
+    keys: NDArray[np.void],
+    records: NDArray[np.void],
+    tenants: Collection[str],
+    known: Callable[[Owner], SlotLayout | None],
+) -> tuple[NDArray[np.void], list[tuple[Owner, int]], list[str]]:
+    """Rows of those whose owner and tenant are known; and as the rows number them, owners with the
+    bytes of their slots, and tenants."""
+    found, owner = np.unique(records["owner"], return_inverse=True)
+    named = [bytes(one).ljust(HASH_BYTES + 4, b"\0") for one in found]
+    every = [(one[:HASH_BYTES], int.from_bytes(one[HASH_BYTES:], "little")) for one in named]
+    layouts = list(map(known, every))
+    of_digest = {tenant_digest(name): name for name in tenants}
+    digests, tenant = np.unique(records["tenant"], return_inverse=True)
+    names = [of_digest.get(bytes(one).ljust(16, b"\0")) for one in digests]
+    good = np.array([one is not None for one in layouts], bool)[owner]
+    good &= np.array([one is not None for one in names], bool)[tenant]
+    table = np.zeros(np.count_nonzero(good), ROW)
+    records, table["key"], table["owner"] = records[good], keys[good], owner[good]
+    for name in ("parent", "root", "place", "generation", "origin", "tokens"):
+        table[name] = records[name]
+    table["tenant"] = tenant[good]
+    # One that is not known has no row, so its 0 is never looked at.
+    full = np.array([one.block_tokens if one else 0 for one in layouts], np.uint32)
+    table["short"] = table["tokens"] < full[table["owner"]]
+    sizes = [one.slot_bytes if one else 0 for one in layouts]
+    return table, list(zip(every, sizes, strict=True)), [name or "" for name in names]

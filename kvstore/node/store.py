@@ -309,7 +309,7 @@ class Store:
         self.blocks.check()
         self.pins.check()
         self.windows.check()
-        slots = [slot for slab in self.blocks.slabs.occupied() for slot in slab.slots]
+        slots = [slot for slab in self.blocks.slabs.occupied() for slot in slab.slots.values()]
         assert sum(slot.pins for slot in slots) == len(self.pins), "a slot held by no pin"
         writing = sum(slot.windows for slot in slots)
         assert writing == self.windows.writing, "a slot held by no window"

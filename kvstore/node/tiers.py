@@ -16,7 +16,7 @@ from kvstore.node.blocks import Blocks
 from kvstore.node.frozen import Frozen
 from kvstore.node.namespaces import LayoutOf
 from kvstore.node.promotion import Promotion
-from kvstore.node.recovery import recovered
+from kvstore.node.recovery import recover
 from kvstore.node.threads import Threads
 from kvstore.node.write_back import WriteBack, not_durable
 from kvstore.telemetry import Counters
@@ -62,6 +62,4 @@ class Tiers:
 
     def recover(self, tenants: Collection[str], known: Callable[[Owner], SlotLayout | None]) -> int:
         """Take up what an earlier run recorded; how many blocks that was."""
-        found = recovered(self._blocks, self._disk, tenants, known)
-        self._up.unproven = {slot: slot.generation for slot in found}
-        return len(found)
+        return recover(self._blocks, self._disk, tenants, known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
+import numpy as np
 import pytest
 
 from kvstore.core.lifecycle import Owner, Slot
@@ -73,8 +74,8 @@ def test_a_slot_is_found_at_its_offset_and_nothing_elsewhere(seed: int) -> None:
             used.append(slot)
         else:
             slabs.give(used.pop(dice.randrange(len(used))))
-        heads = {one.offset: one for slab in slabs.occupied() for one in slab.slots}
-        assert {one.offset: one for one in used}.items() <= heads.items()
+        heads = {one.offset: one for slab in slabs.occupied() for one in slab.slots.values()}
+        assert {one.offset: one for one in used} == heads
         for offset in range(-SLAB, (SLABS + 2) * SLAB):
             assert slabs.at(offset) is heads.get(offset), f"offset {offset}"
 
@@ -144,3 +145,74 @@ def test_a_slab_lost_on_the_way_back_turns_the_suite_red(monkeypatch: pytest.Mon
     monkeypatch.setattr(Slabs, "give", forgetful)
     with TURNS_RED:
         takes_and_gives_never_clash(0)
+
+
+def restored(
+    rows: list[tuple[int, int, int]], slabs: Slabs | None = None
+) -> tuple[Slabs, list[bool]]:
+    """Slabs that take up (owner, place, generation) rows, and which of them they believe."""
+    slabs = slabs or Slabs(SLABS * SLAB, SLAB, generation=1_000)
+    owner, place, generation = (list(column) for column in zip(*rows, strict=True))
+    good = slabs.restore(
+        list(SIZES.items()),
+        np.array(owner, np.int64),
+        np.array(place, np.uint64),
+        np.array(generation, np.uint64),
+    )
+    slabs.check()
+    return slabs, good.tolist()
+
+
+def test_what_is_restored_is_in_use_and_all_else_is_free() -> None:
+    slabs, good = restored([(0, 0, 5), (0, 30, 6), (1, 233, 7), (3, 500, 1)])
+    assert all(good) and slabs.empty_slabs == 3
+    assert slabs.room((b"a", 0), 10) == 8 + 3 * 10 and slabs.room((b"a", 1), 33) == 2 + 3 * 3
+    slot = slabs.wake(30, 6)
+    assert (slot.offset, slot.generation, slot.owner) == (30, 6, (b"a", 0))
+    assert slabs.at(30) is slot and slabs.at(0) is None
+    taken = {slabs.take((b"a", 0), 10) for _ in range(38)}
+    assert None not in taken and slabs.take((b"a", 0), 10) is None
+    offsets = {one.offset for one in taken if one is not None}
+    assert len(offsets) == 38 and offsets.isdisjoint({0, 30})
+    assert all(one.generation > 1_000 for one in taken if one is not None)
+    slabs.check()
+
+
+def test_records_of_places_that_cannot_be_are_passed_over() -> None:
+    beyond, between = SLABS * SLAB, 95
+    _, good = restored([(0, beyond, 9), (0, between, 9), (0, 2**63, 9), (1, 99, 9), (0, 10, 9)])
+    assert good == [False, False, False, False, True]
+
+
+def test_of_two_records_of_one_place_or_slab_the_later_is_believed() -> None:
+    _, good = restored([(0, 0, 5), (0, 0, 7), (2, 100, 3), (2, 150, 4), (0, 110, 9)])
+    assert good == [False, True, False, False, True]
+    slabs, _ = restored([(0, 0, 2_000)])
+    assert slabs.generation == 2_000, "a generation that was used comes again"
+
+
+def test_nothing_to_restore_leaves_everything_empty() -> None:
+    slabs = Slabs(SLABS * SLAB, SLAB)
+    none = np.zeros(0)
+    assert not len(slabs.restore([], none.astype(np.int64), none, none))  # type: ignore[arg-type]
+    assert slabs.empty_slabs == SLABS
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_retired_slabs_give_nothing_out_and_keep_what_is_in_use(seed: int) -> None:
+    dice, slabs = random.Random(seed), Slabs(SLABS * SLAB, SLAB)
+    owners = list(SIZES)
+    taken = [slabs.take(owner, SIZES[owner]) for owner in dice.choices(owners, k=10)]
+    slabs.retire(2 * SLAB, 4 * SLAB)
+    slabs.check()
+    for _ in range(200):
+        owner = dice.choice(owners)
+        slot, room = None, slabs.room(owner, SIZES[owner])
+        if dice.random() < 0.5:
+            slot = slabs.take(owner, SIZES[owner])
+            assert (slot is None) == (room == 0)
+            assert slot is None or not 2 * SLAB <= slot.offset < 4 * SLAB
+            taken.append(slot)
+        elif taken and (slot := taken.pop(dice.randrange(len(taken)))) is not None:
+            slabs.give(slot)
+        slabs.check()

@@ -143,10 +143,10 @@ class Rig:
                     *sorted(slot.children),
                 )
                 for slab in blocks.slabs.occupied()
-                for slot in slab.slots
+                for slot in slab.slots.values()
             },
             "empty slabs": blocks.slabs.empty_slabs,
-            "free": {owner: [s.number for s in some] for owner, some in blocks.slabs._free.items()},
+            "free": {slab.number: list(slab.free) for slab in blocks.slabs.occupied()},
             "recency": [slot.key for slot in index.recent()],
             "gone": dict(index._gone),
             "orphans": {key: set(some) for key, some in index._orphans.items()},

@@ -328,7 +328,7 @@ def _stale_give(self: Slabs, slot: Slot, give: object = Slabs.give) -> None:
     kept = slot.generation
     give(self, slot)  # type: ignore[operator]
     slot.generation = kept
-    self._generation = kept
+    self.generation = kept
 
 
 def _unsealed_seal(self: Heads, *_: object) -> None:

@@ -133,16 +133,19 @@ def _a_retired_disk_goes_on(patch: pytest.MonkeyPatch) -> None:
 
 def _free_means_unrecorded(patch: pytest.MonkeyPatch) -> None:
     """After a restart the slots of recovered blocks are given out again."""
-    settled = Slabs.settled
+    restore = Slabs.restore
 
-    def forgetful(self: Slabs) -> None:
-        settled(self)
-        for slab in self._slabs:
-            for slot in slab.slots:
-                if slot not in self._free[slot.owner]:
-                    self._free[slot.owner].append(slot)
+    def forgetful(self: Slabs, *given: Any) -> Any:
+        good = restore(self, *given)
+        for slab in self.occupied():
+            assert slab.owner is not None
+            self._close(slab)
+            slab.free = list(range(slab.places))
+            self._open.setdefault(slab.owner, {})[slab.number] = slab
+            self._room[slab.owner] += slab.places
+        return good
 
-    patch.setattr(Slabs, "settled", forgetful)
+    patch.setattr(Slabs, "restore", forgetful)
 
 
 def _evicted_with_its_twin(patch: pytest.MonkeyPatch) -> None:
