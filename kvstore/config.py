@@ -61,7 +61,7 @@ class NodeConfig:
     dram_bytes: int = 1 * GiB
     slab_bytes: int = 32 * MiB
     lease_ms: int = LEASE_MS_DEFAULT
-    ssd: SsdConfig | None = None
+    ssd: tuple[SsdConfig, ...] = ()
 
     def __post_init__(self) -> None:
         if self.slab_bytes < 64 * KiB or self.slab_bytes % (4 * KiB):
@@ -70,10 +70,7 @@ class NodeConfig:
             raise ConfigError(
                 f"node.dram = {self.dram_bytes}: room for at least one slab of {self.slab_bytes}"
             )
-        if self.ssd is not None and self.ssd.size_bytes < self.slab_bytes:
-            raise ConfigError(
-                f"node.ssd = {self.ssd.size_bytes}: room for at least one slab of {self.slab_bytes}"
-            )
+        self._check_ssd()
         if not 200 <= self.lease_ms <= 60_000:
             raise ConfigError(f"node.lease_ms = {self.lease_ms}: 200 to 60000")
         if len(os.fsencode(self.shm_socket)) > _SOCKET_PATH_BYTES_MAX:
@@ -82,12 +79,26 @@ class NodeConfig:
                 f"(at most {_SOCKET_PATH_BYTES_MAX} bytes with the socket's name)"
             )
 
-    @property
-    def ssd_file_bytes(self) -> int:
-        """A whole number of slabs, so that no block lies in two files."""
-        assert self.ssd is not None
-        slabs = min(max(1, GiB // self.slab_bytes), self.ssd.size_bytes // self.slab_bytes)
+    def ssd_file_bytes(self, ssd: SsdConfig) -> int:
+        """A whole number of slabs, so that no block lies in two files. It follows from the path
+        alone: which others there are may change."""
+        slabs = min(max(1, GiB // self.slab_bytes), ssd.size_bytes // self.slab_bytes)
         return slabs * self.slab_bytes
+
+    def _check_ssd(self) -> None:
+        named: dict[Path, Path] = {}
+        for ssd in self.ssd:
+            if ssd.size_bytes < self.slab_bytes:
+                raise ConfigError(
+                    f"node.ssd = {ssd.path}:{ssd.size_bytes}: room for at least one slab of "
+                    f"{self.slab_bytes}"
+                )
+            other = named.setdefault(ssd.path.resolve(), ssd.path)
+            if other is not ssd.path:
+                raise ConfigError(
+                    f"node.ssd = {other} and {ssd.path} are one directory: give each path once, "
+                    "with its whole size"
+                )
 
     @property
     def shm_socket(self) -> Path:

@@ -5,7 +5,8 @@ range of a layer is one run whatever the tensor-parallel degree. The head holds 
 of the slot (generation, state, root), the block's identity, and the strip table:
 
     0    magic u64 | 8 generation u64 | 16 state u32 | 20 pad | 32 root 16 B
-    48   on a disk: place u64, xxh3-64 of the 56 bytes before it; in memory zeros
+    48   on a disk: place u64, BLAKE3 of the 56 bytes before it, keyed with the path's id, 8 B;
+         in memory zeros
     64   identity: stored key 32 B, namespace 32 B, group u32, tokens u32, origin u64,
          parent 32 B (zeros: none), tenant's digest 16 B, zeros to 256
     256  strip table: u64 a strip, xxh3-64 of its bytes (0 kept as 1); 0 = not written yet

@@ -21,7 +21,7 @@ NAMES = {
     "stored_blocks": "blocks written to SSD, synced and recorded",
     "unstored_blocks": "blocks that were to be and were not: dropped, no room, failure",
     "promoted_blocks": "blocks read from SSD into DRAM",
-    "ssd_failures": "times that the SSD tier stopped taking blocks",
+    "ssd_failures": "times that a file of the SSD tier was retired, or all of a path",
     "removed_blocks": "blocks a caller removed",
     "damaged_blocks": "blocks dropped because their bytes no longer had their hash",
     "put_bytes": "payload bytes received by Put and Write",

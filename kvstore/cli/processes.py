@@ -46,7 +46,10 @@ def add(commands: Commands) -> None:
     node.add_argument(
         "--ssd",
         metavar="PATH:SIZE",
-        help="a directory to keep blocks in over restarts, made if need be, and how much of it",
+        action="append",
+        default=[],
+        help="a directory to keep blocks in over restarts, made if need be, and how much of it; "
+        "several times for several disks, in any order",
     )
     node.add_argument(
         "--ssd-buffered",
@@ -94,7 +97,7 @@ def run_node(args: argparse.Namespace) -> int:
         listen=args.listen,
         dram_bytes=parse_bytes("--dram", args.dram),
         slab_bytes=parse_bytes("--slab", args.slab),
-        ssd=SsdConfig.parse(args.ssd, buffered=args.ssd_buffered) if args.ssd else None,
+        ssd=tuple(SsdConfig.parse(text, buffered=args.ssd_buffered) for text in args.ssd),
     )
     asyncio.run(Node(config).run(_ready))
     return 0

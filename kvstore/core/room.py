@@ -24,16 +24,20 @@ def copies(
     return list(islice(free, short))
 
 
-def lost(tier: Tier, coldest: Iterable[Slot], short: int) -> list[Slot]:
+def lost(slabs: Slabs, coldest: Iterable[Slot], short: int) -> list[Slot]:
     """Up to `short` slots of the tier whose blocks are lost with them. `coldest` is as the index
     gives it: each block after all that stand behind it.
+
+    One in a retired slab would make no room: it stays, and keeps no other.
     """
     chosen: list[Slot] = []
     rooted: set[bytes] = set()  # blocks with something behind them that stays
     for slot in coldest:
-        here = slot if slot.tier is tier else slot.twin
+        here = slot if slot.tier is slabs.tier else slot.twin
+        if here is not None and slabs.retired(here):
+            continue
         copied = here is not None and here.twin is not None
-        if here is None or here.held or slot.key in rooted or (copied and tier is Tier.DRAM):
+        if here is None or here.held or slot.key in rooted or (copied and slabs.tier is Tier.DRAM):
             rooted.add(slot.parent)
             continue
         chosen.append(here)
@@ -51,11 +55,13 @@ def coldest_slabs(slabs: Slabs, owner: Owner, coldest: Iterable[Slot], count: in
         if here is None or here.owner == owner:
             continue
         slab = slabs.slab_of(here)
-        if slab.number not in looked_at and all(map(_may_go, slab.slots.values())):
+        if slab.retired or slab.number in looked_at:
+            continue
+        looked_at.add(slab.number)
+        if all(map(_may_go, slab.slots.values())):
             found[slab.number] = slab
             if len(found) == count:
                 break
-        looked_at.add(slab.number)
     return list(found.values())
 
 

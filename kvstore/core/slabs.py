@@ -29,6 +29,7 @@ class Slab:
     places: int = 0
     free: list[int] = field(default_factory=list)  # places nobody has, the next to give out last
     slots: dict[int, Slot] = field(default_factory=dict)  # by place; the others in use sleep
+    retired: bool = False  # gives out no place any more
 
     @property
     def used(self) -> int:
@@ -53,7 +54,6 @@ class Slabs:
         self._empty = self._slabs[::-1]  # the lowest is taken first
         self._open: dict[Owner, dict[int, Slab]] = {}  # slabs with free places, by number
         self._room = Counter[Owner]()  # free places in those
-        self._retired: set[int] = set()  # slabs that give out no place any more
         self._next_number = 0
         self.generation = generation  # the last that was given out
 
@@ -79,7 +79,7 @@ class Slabs:
         slab, place = self._place(slot.offset)
         assert slab.slots.pop(place) is slot, "a slot is given back twice"
         slab.free.append(place)
-        if slab.number in self._retired:
+        if slab.retired:
             return
         self._open.setdefault(slot.owner, {})[slab.number] = slab
         self._room[slot.owner] += 1
@@ -140,11 +140,17 @@ class Slabs:
         return self._made(slab, place, generation)
 
     def retire(self, begin: int, end: int) -> None:
-        """Give out no place in these slabs any more; what is in use there stays."""
-        for slab in self._slabs[begin // self.slab_bytes : -(-end // self.slab_bytes)]:
-            self._retired.add(slab.number)
+        """Give out no place of these whole slabs any more. What is in use there stays until it is
+        back."""
+        assert begin % self.slab_bytes == end % self.slab_bytes == 0, "a part of a slab"
+        for slab in self._slabs[begin // self.slab_bytes : end // self.slab_bytes]:
+            slab.retired = True
             self._close(slab)
-        self._empty = [slab for slab in self._empty if slab.number not in self._retired]
+        self._empty = [slab for slab in self._empty if not slab.retired]
+
+    def retired(self, slot: Slot) -> bool:
+        """Whether the slot's place is given out no more once it is back."""
+        return self.slab_of(slot).retired
 
     def at(self, offset: int) -> Slot | None:
         """The slot in use whose head stands at an offset of the arena."""
@@ -174,7 +180,7 @@ class Slabs:
         return len(self._slabs) * self.slab_bytes
 
     def check(self) -> None:
-        in_service = [slab for slab in self._slabs if slab.number not in self._retired]
+        in_service = [slab for slab in self._slabs if not slab.retired]
         empty = sorted(slab.number for slab in self._empty)
         assert empty == [s.number for s in in_service if s.owner is None], "a slab is lost"
         room = Counter[Owner]()
@@ -186,11 +192,10 @@ class Slabs:
                 assert not slab.places, "a slab without owner is cut"
                 continue
             assert slab.places == self.slots_in_slab(slab.slot_bytes), "slots beyond their slab"
-            serving = slab.number not in self._retired
-            assert slab.used or not serving, "a slab without used slots keeps its owner"
+            assert slab.used or slab.retired, "a slab without used slots keeps its owner"
             is_open = slab.number in self._open.get(slab.owner, {})
-            assert is_open == (serving and bool(free)), "free places that nobody finds"
-            room[slab.owner] += len(free) if serving else 0
+            assert is_open == (bool(free) and not slab.retired), "free places that nobody finds"
+            room[slab.owner] += 0 if slab.retired else len(free)
             for place, slot in slab.slots.items():
                 assert slot.owner == slab.owner, "a slab of two owners"
                 assert slot.offset == slab.offset + place * slab.slot_bytes, "slots overlap"

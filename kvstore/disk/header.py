@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+import secrets
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
 from kvstore.disk.files import sync_directory
 from kvstore.errors import ConfigError
 
-FORMAT = 1
+FORMAT = 2  # 1 had no id
+_ID_BYTES = 32
 _NAME = "layout.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """`files` data files of `file_bytes` each."""
+    """`files` data files of `file_bytes` each, and what tells this path from any other."""
 
     files: int
     file_bytes: int
+    id: str = field(default_factory=lambda: secrets.token_hex(_ID_BYTES))
     format: int = FORMAT
 
     @classmethod
@@ -42,8 +45,10 @@ class Header:
                     f"{FORMAT}: start the version that wrote it, or empty the directory"
                 )
             header = cls(**fields)
-            if not all(type(value) is int and value > 0 for value in asdict(header).values()):
+            if not all(type(one) is int and one > 0 for one in (header.files, header.file_bytes)):
                 raise ValueError("it is to name whole numbers")
+            if "id" not in fields or len(bytes.fromhex(header.id)) != _ID_BYTES:
+                raise ValueError(f"its id is to be {2 * _ID_BYTES} hex digits")
         except (ValueError, TypeError) as error:
             raise ConfigError(
                 f"node.ssd {str(path)!r}: {_NAME} there cannot be read ({error}): give another "
@@ -66,7 +71,7 @@ class Header:
         if before.file_bytes != self.file_bytes:
             raise ConfigError(
                 f"{at} was made with files of {before.file_bytes} bytes, not {self.file_bytes}: "
-                "start with the setting it was made with, or empty the directory"
+                "start with the --slab and the size it was made with, or empty the directory"
             )
         if before.files > self.files:
             raise ConfigError(

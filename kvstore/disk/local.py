@@ -5,7 +5,7 @@ committed is there after a restart with the same layout, or with more files. Wha
 the directory is said when it is opened: afterwards only the disk can fail.
 
     DIRECTORY/lock               the process that has it
-    DIRECTORY/layout.json        how many files of which size
+    DIRECTORY/layout.json        how many files of which size, and the path's id
     DIRECTORY/blocks-00000 ...   the data
     DIRECTORY/index/             LMDB
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -36,6 +37,7 @@ class LocalDisk(Disk):
     ) -> None:
         self.files = header.files
         self.file_bytes = header.file_bytes
+        self.id = bytes.fromhex(header.id)
         self._data = data
         self._ledger = ledger
         self._resources = resources
@@ -49,7 +51,7 @@ class LocalDisk(Disk):
         header = _header(path, size_bytes, file_bytes)
         try:
             with ExitStack() as resources:
-                data, ledger = _opened(path, header, buffered, resources)
+                data, ledger, header = _opened(path, header, buffered, resources)
                 return cls(data, ledger, header, resources.pop_all())
         except (OSError, lmdb.Error) as error:
             raise ConfigError(
@@ -97,13 +99,14 @@ def _header(path: Path, size_bytes: int, file_bytes: int) -> Header:
 
 def _opened(
     path: Path, header: Header, buffered: bool, resources: ExitStack
-) -> tuple[list[DataFile], Ledger]:
+) -> tuple[list[DataFile], Ledger, Header]:
     """Everything in the directory, made where it was missing; `resources` closes it."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     resources.callback(DirectoryLock(path).close)
     before = Header.read(path)
     if before is not None:
         header.check_follows(before, path)
+        header = replace(header, id=before.id)
     _check_room(path, header)
     data: list[DataFile] = []
     with ExitStack() as undo:
@@ -119,7 +122,7 @@ def _opened(
         undo.pop_all()
     for file in data:
         resources.callback(file.close)
-    return data, ledger
+    return data, ledger, header
 
 
 def _check_room(path: Path, header: Header) -> None:

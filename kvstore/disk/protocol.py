@@ -34,6 +34,7 @@ class Disk(Protocol):
 
     files: int
     file_bytes: int
+    id: bytes  # 32 bytes that no other path has, drawn when it was made
 
     def read(self, file: int, offset: int, into: memoryview) -> None:
         """Fill `into` from there. Raises `DiskError`."""

@@ -24,7 +24,7 @@ assert RECORDS.itemsize == RECORD_BYTES
 class Record:
     """The value under a block's stored key."""
 
-    place: int  # of the slot: its offset as if the disk's files were one
+    place: int  # of the slot: its offset as if the files of its path were one
     generation: int
     root: bytes
     parent: bytes  # stored key; zeros where there is none

@@ -41,7 +41,7 @@ class Blocks:
         self.filling: dict[bytes, set[Slot]] = {}  # by stored key: prefills of one prompt share it
         self.doomed: set[Slot] = set()
         self.copied: OrderedDict[Slot, None] = OrderedDict()  # DRAM slots with a twin, oldest first
-        self.unsaid: set[bytes] = set()  # keys whose record on the disk is to go
+        self.unsaid: set[tuple[bytes, int]] = set()  # records that are to go: key, offset of slot
         self.on_sealed: Callable[[Slot], None] = lambda slot: None
         self._counters = counters
 
@@ -156,10 +156,9 @@ class Blocks:
             target.move(State.SEALED)
             slot.twin, target.twin = target, slot
             self.copied[slot] = None
-            self.unsaid.discard(slot.key)
         else:
-            if stored and slot.key not in self.index:
-                self.unsaid.add(target.key)
+            if stored:
+                self.unsaid.add((target.key, target.offset))
             self.doom(target)
             self.settle(target)
         self.settle(slot)
@@ -295,10 +294,10 @@ class Blocks:
         self, slabs: Slabs, owner: Owner, spared: Collection[bytes], short: int
     ) -> list[Slot]:
         """The owner's coldest slots of a tier. What sleeps goes before what was used since."""
-        chosen = lost(slabs.tier, self.index.coldest(owner, spared), short)
+        chosen = lost(slabs, self.index.coldest(owner, spared), short)
         cold = sum(self.index.unused(self._indexed(slot)) for slot in chosen)
         if slabs is self.ssd and cold < short and self.index.rouse(owner, short - cold):
-            chosen = lost(slabs.tier, self.index.coldest(owner, spared), short)
+            chosen = lost(slabs, self.index.coldest(owner, spared), short)
         return chosen
 
     def _emptied(self, slabs: Slabs, owner: Owner, count: int) -> list[Slab]:
@@ -328,7 +327,7 @@ class Blocks:
     def _leave(self, slot: Slot) -> None:
         self.copied.pop(slot, None)
         if slot.tier is Tier.SSD:
-            self.unsaid.add(slot.key)
+            self.unsaid.add((slot.key, slot.offset))
         self.doom(slot)
         self.settle(slot)
 

@@ -17,7 +17,7 @@ import resource
 import secrets
 import signal
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from kvstore.clock import SystemClock
@@ -25,6 +25,7 @@ from kvstore.config import NodeConfig, stable_node_id
 from kvstore.core.lifecycle import Tier
 from kvstore.core.slabs import Slabs
 from kvstore.disk.local import LocalDisk
+from kvstore.disk.volumes import Volumes
 from kvstore.errors import ConfigError, KVStoreError, Unavailable
 from kvstore.limits import KiB
 from kvstore.memory.arena import Arena
@@ -67,10 +68,9 @@ class Node:
         self.epoch = _next_epoch(config)
         self._counters = Counters()
         self._arena = Arena.create(config.dram_bytes)
-        self._disk = _disk(config)
-        self._blocks = Blocks(
-            self._arena, config.slab_bytes, self._counters, _ssd_slabs(config, self.epoch)
-        )
+        self._volumes = _volumes(config)
+        ssd = _ssd_slabs(self._volumes, config.slab_bytes, self.epoch)
+        self._blocks = Blocks(self._arena, config.slab_bytes, self._counters, ssd)
         self._sessions = Sessions()
 
     async def run(self, ready: Callable[[str], None]) -> None:
@@ -101,7 +101,7 @@ class Node:
             shm_socket=os.fspath(config.shm_socket.absolute()),
             arena_bytes=self._arena.size,
         )
-        tiers = None if self._disk is None else await self._tiers(namespaces, tenants)
+        tiers = None if self._volumes is None else await self._tiers(namespaces, tenants)
         kv = StreamingKVService(store, namespaces, self._sessions, self._counters, opened, tiers)
         admin = AdminService(
             self.node_id, self.epoch, store, namespaces, self._sessions, self._counters, self.stop
@@ -140,9 +140,9 @@ class Node:
             socket.close()
             await announcer.leave()
             await metadata.close()
-            if self._disk is not None:
+            if self._volumes is not None:
                 self._threads.shutdown()
-                self._disk.close()
+                self._volumes.close()
             self._lock.close()
 
     def stop(self) -> None:
@@ -153,11 +153,11 @@ class Node:
 
     async def _tiers(self, namespaces: Namespaces, tenants: Collection[str]) -> Tiers:
         """The SSD tier, with the blocks it had when the node last ran."""
-        assert self._disk is not None
+        assert self._volumes is not None
         self._threads = Threads()
         tiers = Tiers(
             self._blocks,
-            self._disk,
+            self._volumes,
             lambda owner: namespaces.place_of(owner).layout,
             self._threads,
             SystemClock(),
@@ -247,20 +247,28 @@ class _Announcer:
             await self._metadata.put(key, value, lease=self._lease.id)
 
 
-def _disk(config: NodeConfig) -> LocalDisk | None:
-    if config.ssd is None:
+def _volumes(config: NodeConfig) -> Volumes | None:
+    """Every path of the SSD tier opened, or none of them."""
+    if not config.ssd:
         return None
-    ssd = config.ssd
-    return LocalDisk.open(ssd.path, ssd.size_bytes, config.ssd_file_bytes, buffered=ssd.buffered)
+    with ExitStack() as opened:
+        disks = {}
+        for one in config.ssd:
+            disk = LocalDisk.open(
+                one.path, one.size_bytes, config.ssd_file_bytes(one), buffered=one.buffered
+            )
+            opened.callback(disk.close)
+            disks[os.fspath(one.path)] = disk
+        volumes = Volumes(disks)
+        opened.pop_all()
+        return volumes
 
 
-def _ssd_slabs(config: NodeConfig, epoch: int) -> Slabs | None:
+def _ssd_slabs(volumes: Volumes | None, slab_bytes: int, epoch: int) -> Slabs | None:
     """Its generations begin anew with each start: none is ever given out twice."""
-    if config.ssd is None:
+    if volumes is None:
         return None
-    files = config.ssd.size_bytes // config.ssd_file_bytes
-    size = files * config.ssd_file_bytes
-    return Slabs(size, config.slab_bytes, Tier.SSD, epoch << 40)
+    return Slabs(volumes.capacity_bytes, slab_bytes, Tier.SSD, epoch << 40)
 
 
 def _bound_the_process() -> None:

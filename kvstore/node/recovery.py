@@ -6,6 +6,7 @@ an object when somebody asks for it. Its bytes are verified when it is read, aga
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
 
 import numpy as np
@@ -14,17 +15,19 @@ from numpy.typing import NDArray
 from kvstore.block import tenant_digest
 from kvstore.core.lifecycle import Owner, Slot
 from kvstore.core.sleepers import ROW, Sleepers, first_words, firsts, parents
-from kvstore.disk.protocol import Disk
 from kvstore.disk.record import RECORD_BYTES, RECORDS, Record
+from kvstore.disk.volumes import Volumes
 from kvstore.layout import SlotLayout
 from kvstore.limits import HASH_BYTES
 from kvstore.node.blocks import Blocks
 
+_NOWHERE = np.uint64(1 << 62)  # a place that no tier has
 
-def record_of(slot: Slot, target: Slot) -> bytes:
+
+def record_of(slot: Slot, target: Slot, volumes: Volumes) -> bytes:
     """What the index is to say of a block that has been written to `target`."""
     return Record(
-        place=target.offset,
+        place=volumes.address(target.offset).place,
         generation=target.generation,
         root=slot.root,
         parent=slot.parent or bytes(HASH_BYTES),
@@ -38,20 +41,23 @@ def record_of(slot: Slot, target: Slot) -> bytes:
 
 def recover(
     blocks: Blocks,
-    disk: Disk,
+    volumes: Volumes,
     tenants: Collection[str],
     known: Callable[[Owner], SlotLayout | None],
 ) -> int:
-    """Take up what the disk's index names, before any other use of `blocks`; how many that was.
+    """Take up what the indexes name, before any other use of `blocks`; how many that was.
 
     A record of a tenant or namespace that is not known, of a place that it cannot have, or that
     stands among its own ancestors is passed over, and what it took is free. Of two records of one
-    block the later generation counts.
+    block, as a crash between the commits of two paths leaves them, the later generation counts.
     """
     slabs = blocks.ssd
     assert slabs is not None
-    table, owners, names = _known(*_read(disk), tenants, known)
-    table = _in_order(table)
+    table, owners, names = _known(*_read(volumes), tenants, known)
+    table, superseded = _in_order(table)
+    blocks.unsaid |= {
+        (bytes(one["key"]).ljust(HASH_BYTES, b"\0"), int(one["place"])) for one in superseded
+    }
     parent = parents(table)
     circular = parent[firsts(parent)] >= 0
     if circular.any():
@@ -62,29 +68,32 @@ def recover(
     return len(table)
 
 
-def _read(disk: Disk) -> tuple[NDArray[np.void], NDArray[np.void]]:
-    """Keys and records of the index, whatever they say."""
-    keys, values = bytearray(), bytearray()
-    for key, value in disk.scan():
+def _read(volumes: Volumes) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """Keys and records of the indexes, whatever they say, with places in the run of all paths."""
+    keys, values, counts = bytearray(), bytearray(), Counter[int]()
+    for key, value, base in volumes.scan():
         if len(key) == HASH_BYTES and len(value) == RECORD_BYTES:
             keys += key
             values += value
-    return np.frombuffer(keys, f"S{HASH_BYTES}"), np.frombuffer(values, RECORDS)
+            counts[base] += 1
+    records = np.frombuffer(values, RECORDS)
+    bases = np.repeat(np.array(list(counts), np.uint64), list(counts.values()))
+    places = records["place"]
+    records["place"] = np.where(places < _NOWHERE, places + bases, _NOWHERE)
+    return np.frombuffer(keys, f"S{HASH_BYTES}"), records
 
 
-def _in_order(table: NDArray[np.void]) -> NDArray[np.void]:
-    """Each key once, as `Sleepers` wants them."""
+def _in_order(table: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """Rows as `Sleepers` wants them, and those that a later one of the same key supersedes."""
     words = first_words(table["key"])
     order = np.lexsort((table["generation"], words))
     table, words = table[order], words[order]
     alike = np.flatnonzero(words[1:] == words[:-1])
-    if not len(alike):
-        return table
     latest = {bytes(table["key"][row]): row for one in alike for row in (one, one + 1)}
     stays = np.ones(len(table), bool)
     stays[alike] = stays[alike + 1] = False
     stays[list(latest.values())] = True
-    return table[stays]
+    return table[stays], table[~stays]
 
 
 def _known(

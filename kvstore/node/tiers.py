@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 
 from kvstore.clock import Clock
 from kvstore.core.lifecycle import Owner, Slot
-from kvstore.disk.protocol import Disk
+from kvstore.disk.volumes import Volumes
 from kvstore.layout import SlotLayout
 from kvstore.node.blocks import Blocks
 from kvstore.node.frozen import Frozen
@@ -28,16 +28,16 @@ class Tiers:
     def __init__(
         self,
         blocks: Blocks,
-        disk: Disk,
+        volumes: Volumes,
         layout_of: LayoutOf,
         threads: Threads,
         clock: Clock,
         counters: Counters,
     ) -> None:
-        self._blocks, self._disk = blocks, disk
-        frozen = Frozen(blocks.view, disk)
+        self._blocks, self._volumes = blocks, volumes
+        frozen = Frozen(blocks.view, volumes)
         self._up = Promotion(blocks, frozen, layout_of, threads)
-        self._down = WriteBack(blocks, disk, frozen, layout_of, threads, clock, counters)
+        self._down = WriteBack(blocks, volumes, frozen, layout_of, threads, clock, counters)
 
     async def serve(self) -> None:
         """Write what waits, until cancelled."""
@@ -62,4 +62,4 @@ class Tiers:
 
     def recover(self, tenants: Collection[str], known: Callable[[Owner], SlotLayout | None]) -> int:
         """Take up what an earlier run recorded; how many blocks that was."""
-        return recover(self._blocks, self._disk, tenants, known)
+        return recover(self._blocks, self._volumes, tenants, known)

@@ -1,27 +1,30 @@
 """Sealed blocks on their way from DRAM to SSD, and the acknowledgement that they are there.
 
 Blocks that wait are written in batches: bytes side by side, then one sync of each file, then one
-commit of the index, then every acknowledgement. A disk that fails a sync has forgotten what it was
-given, so those blocks are not on it, and nothing more is written to it. One that is full is asked
-again later. Reading goes on in either case.
+commit of each path's index, then every acknowledgement. A file that failed is retired, and what was
+being written to it is written elsewhere, so whoever waits for it hears of the failure only if that
+too goes wrong. A disk that is full is asked again later. Reading goes on in either case.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from kvstore.clock import Clock
 from kvstore.core.lifecycle import Slot, State, Tier
-from kvstore.disk.protocol import Disk, DiskError, DiskFull
+from kvstore.disk.protocol import DiskError, DiskFull
+from kvstore.disk.volumes import Volumes
 from kvstore.errors import Overloaded, Unavailable
 from kvstore.limits import MiB
 from kvstore.node.blocks import Blocks
 from kvstore.node.frozen import Frozen
 from kvstore.node.namespaces import LayoutOf
 from kvstore.node.recovery import record_of
+from kvstore.node.retirement import Retirement
 from kvstore.node.threads import Threads
 from kvstore.telemetry import Counters
 
@@ -29,6 +32,21 @@ log = logging.getLogger(__name__)
 
 BATCH_BYTES, BATCH_BLOCKS = 64 * MiB, 256
 FULL_SECONDS = 1.0  # before a disk that was full is asked again
+TRIES_MAX = 3  # files that may fail under one block before it stays in DRAM alone
+DROPPED = "it was dropped before it was written"
+
+
+@dataclass(eq=False, slots=True)
+class Copy:
+    """One block being written, and what came of it."""
+
+    slot: Slot
+    target: Slot
+    generation: int  # of `slot`
+    tries: int  # this one included
+    whole: bool = True  # False: the bytes in DRAM are not what was sealed
+    trouble: DiskError | None = None  # why it is not on SSD
+    recorded: bool = False
 
 
 class WriteBack:
@@ -37,22 +55,29 @@ class WriteBack:
     def __init__(
         self,
         blocks: Blocks,
-        disk: Disk,
+        volumes: Volumes,
         frozen: Frozen,
         layout_of: LayoutOf,
         threads: Threads,
         clock: Clock,
         counters: Counters,
     ) -> None:
-        self._blocks, self._disk, self._frozen = blocks, disk, frozen
+        assert blocks.ssd is not None, "blocks without an SSD"
+        self._blocks, self._volumes, self._frozen = blocks, volumes, frozen
         self._layout_of, self._threads = layout_of, threads
         self._clock, self._counters = clock, counters
-        self._waiting: OrderedDict[Slot, int] = OrderedDict()  # to be written -> generation
+        self._waiting: OrderedDict[Slot, tuple[int, int]] = OrderedDict()  # -> generation, tries
         self._writing: set[Slot] = set()
         self._acks: dict[Slot, list[asyncio.Future[None]]] = {}
         self._changed, self._committing = asyncio.Event(), asyncio.Lock()
-        self.broken = ""  # why nothing is written any more
+        self._bug = ""
+        self.retirement = Retirement(volumes, blocks.ssd, counters)
         blocks.on_sealed = self._sealed
+
+    @property
+    def broken(self) -> str:
+        """Why nothing is written any more."""
+        return self._bug or self.retirement.broken
 
     async def serve(self) -> None:
         """Write what waits, until cancelled."""
@@ -64,11 +89,12 @@ class WriteBack:
                     room = await self._batch()
                 except Exception:
                     log.exception("writing to SSD failed in a way that nobody foresaw")
-                    self.broken = "the node met a bug; its log says which"
-                    self._give_up()
+                    self._bug = "the node met a bug; its log says which"
                     break
                 if not room:
                     await self._clock.sleep(FULL_SECONDS)
+            if self.broken:
+                self._give_up()
 
     async def durable(self, slots: Sequence[Slot]) -> None:
         """Return once every one of these sealed blocks survives a power loss, or raise."""
@@ -86,98 +112,153 @@ class WriteBack:
                 raise one
 
     async def flushed(self) -> None:
-        """Return once the disk's index says nothing of blocks that were dropped before now."""
-        try:
-            await self._commit({})
-        except DiskError as failed:
-            raise Unavailable(f"dropped, but a restart may bring it back: {failed}") from None
+        """Return once no path's index says anything of blocks that were dropped before now."""
+        # Whoever asks may be cancelled. The commit goes on then, and keeps its turn.
+        every = range(len(self._volumes.names))
+        failed = await asyncio.shield(asyncio.ensure_future(self._commit((), every)))
+        if failed:
+            self._changed.set()  # perhaps nothing is written any more
+            raise Unavailable(f"dropped, but a restart may bring it back: {failed[0]}")
 
     def _sealed(self, slot: Slot) -> None:
-        self._waiting[slot] = slot.generation
+        self._answer(slot, not_durable(DROPPED))  # the block that was in the slot before
+        self._waiting[slot] = slot.generation, 0
         self._changed.set()
 
     async def _batch(self) -> bool:
-        """Write some of what waits; False when the disk has no room for it."""
-        blocks, pairs = self._blocks, self._begun()
-        self._writing = {slot for slot, _ in pairs}
-        trouble: Exception | None = None
-        good: list[tuple[Slot, Slot]] = []
-        try:
-            good = await self._written(pairs)
-        except DiskError as failed:
-            trouble = failed
-            if not isinstance(failed, DiskFull):
-                self.broken = str(failed)
-                self._counters.add("ssd_failures")
-            log.error("the SSD tier takes no blocks: %s", failed)
-        stored = {slot for slot, _ in good}
-        for slot, target in pairs:
-            generation, layout = slot.generation, self._layout_of(slot.owner)
-            whole = blocks.end_write(slot, target, stored=slot in stored)
-            self._counters.add("stored_blocks" if whole else "unstored_blocks")
-            if isinstance(trouble, DiskFull) and slot.generation == generation:
-                self._waiting[slot] = generation  # until there is room again
-            elif not whole and trouble is None and slot.state is State.SEALED:
-                blocks.examine(slot, layout)
-            self._answer(slot, None if whole else not_durable(str(trouble or "damaged")))
+        """Write some of what waits; False when a disk has no room for it."""
+        copies = self._begun()
+        self._writing = {copy.slot for copy in copies}
+        await self._write(copies)
+        for copy in copies:
+            self._end(copy)
         self._writing = set()
-        if self.broken:
-            self._give_up()
-        return trouble is None
+        full = [copy.trouble for copy in copies if isinstance(copy.trouble, DiskFull)]
+        for error in full[:1]:
+            log.error("the SSD tier takes no blocks until there is room: %s", error)
+        return not full
 
-    async def _written(self, pairs: Sequence[tuple[Slot, Slot]]) -> list[tuple[Slot, Slot]]:
-        """Bytes, syncs, records, in this order; the pairs of which all are durable."""
-        blocks = self._blocks
-        calls = [
-            self._threads.write(self._frozen.write, *pair, self._layout_of(pair[0].owner))
-            for pair in pairs
-        ]
-        wrote = await asyncio.gather(*calls, return_exceptions=True)  # none may outlive its slots
-        for one in wrote:
-            if isinstance(one, BaseException):
+    def _end(self, copy: Copy) -> None:
+        """Say what came of a block, or let it wait for its next try."""
+        slot, layout = copy.slot, self._layout_of(copy.slot.owner)
+        stored = self._blocks.end_write(slot, copy.target, stored=copy.recorded)
+        there = slot.state is State.SEALED and slot.generation == copy.generation
+        if there and isinstance(copy.trouble, DiskFull):
+            self._waiting[slot] = copy.generation, copy.tries - 1
+        elif there and copy.trouble is not None and copy.tries < TRIES_MAX and not self.broken:
+            self._waiting[slot] = copy.generation, copy.tries
+        else:
+            if there and not copy.whole:
+                self._blocks.examine(slot, layout)
+            why = (self.broken or str(copy.trouble)) if copy.trouble else DROPPED
+            self._counters.add("stored_blocks" if stored else "unstored_blocks")
+            self._answer(slot, None if stored else not_durable(why))
+
+    async def _write(self, copies: Sequence[Copy]) -> None:
+        """Bytes, syncs, records, in this order; each copy then knows its trouble."""
+        laid = await asyncio.gather(*map(self._lay, copies), return_exceptions=True)
+        for one in laid:  # all have ended: none may outlive its slots
+            if one is not None:
                 raise one
-        good = [
-            pair
-            for pair, one in zip(pairs, wrote, strict=True)
-            if one and blocks.index.held(pair[0].key) is pair[0]
-        ]
-        for file in sorted({target.offset // self._disk.file_bytes for _, target in good}):
-            await self._threads.write(self._disk.sync, file)
-        await self._commit({slot.key: record_of(slot, target) for slot, target in good})
-        return good
+        files: dict[int, list[Copy]] = defaultdict(list)
+        for copy in copies:
+            files[self._volumes.file_of(copy.target.offset)].append(copy)
+        for file, there in sorted(files.items()):
+            await self._sync(file, there)
+        paths = range(len(self._volumes.names))
+        await self._commit(copies, [one for one in paths if not self.retirement.whole(one)])
 
-    async def _commit(self, puts: dict[bytes, bytes]) -> None:
-        """Record these blocks, and that those dropped before now are gone. One at a time: of two
-        the later one must not undo the earlier."""
+    async def _lay(self, copy: Copy) -> None:
+        layout = self._layout_of(copy.slot.owner)
+        try:
+            copy.whole = await self._threads.write(
+                self._frozen.write, copy.slot, copy.target, layout
+            )
+        except DiskError as failed:
+            copy.trouble = failed
+            if not isinstance(failed, DiskFull):
+                self.retirement.failed(self._volumes.file_of(copy.target.offset), failed)
+
+    async def _sync(self, file: int, there: Sequence[Copy]) -> None:
+        """Make a file's copies durable. One that failed before is not asked: it would lie."""
+        retired = self.retirement.causes.get(file)
+        try:
+            if retired is not None:
+                raise DiskError(retired)
+            if self._good(there):
+                await self._threads.write(self._volumes.sync, file)
+        except DiskError as failed:
+            self.retirement.failed(file, failed)
+            for copy in there:  # what is lost is lost, also where the disk says that it is full
+                copy.trouble = copy.trouble or DiskError(str(failed))
+
+    async def _commit(self, copies: Iterable[Copy], paths: Iterable[int]) -> list[DiskError]:
+        """Record these blocks, and that those dropped before now are gone; what went wrong.
+
+        One at a time: of two the later one must not undo the earlier. The paths side by side.
+        """
         async with self._committing:
-            gone, self._blocks.unsaid = self._blocks.unsaid, set()
-            if not puts and not gone:
-                return
-            try:
-                await self._threads.write(self._disk.commit, puts, gone - puts.keys())
-            except BaseException:
-                self._blocks.unsaid |= gone
-                raise
+            news: dict[int, list[Copy]] = defaultdict(list)
+            for copy in self._good(copies):
+                news[self._volumes.path_of(copy.target.offset)].append(copy)
+            gone: dict[int, set[tuple[bytes, int]]] = defaultdict(set)
+            for key, offset in self._blocks.unsaid:
+                gone[self._volumes.path_of(offset)].add((key, offset))
+            changed = [one for one in paths if news[one] or gone[one]]
+            outcomes = await asyncio.gather(*(self._change(p, news[p], gone[p]) for p in changed))
+            return [error for error in outcomes if error is not None]
 
-    def _begun(self) -> list[tuple[Slot, Slot]]:
+    async def _change(
+        self, path: int, news: Sequence[Copy], gone: set[tuple[bytes, int]]
+    ) -> DiskError | None:
+        """One path's part of a commit."""
+        puts = {copy.slot.key: record_of(copy.slot, copy.target, self._volumes) for copy in news}
+        deletes = {key for key, _ in gone} - puts.keys()
+        self._blocks.unsaid -= gone
+        try:
+            await self._threads.write(self._volumes.commit, path, puts, deletes)
+        except BaseException as failed:
+            self._blocks.unsaid |= gone
+            if not isinstance(failed, DiskError):
+                raise
+            if not isinstance(failed, DiskFull):
+                self.retirement.refused(path, failed)
+            for copy in news:
+                copy.trouble = failed
+            return failed
+        for copy in news:
+            copy.recorded = True
+        return None
+
+    def _begun(self) -> list[Copy]:
         """Slots on SSD for the next blocks that wait and are still there."""
-        pairs: list[tuple[Slot, Slot]] = []
+        copies: list[Copy] = []
         size = 0
-        while self._waiting and len(pairs) < BATCH_BLOCKS and size < BATCH_BYTES:
-            slot, generation = self._waiting.popitem(last=False)
+        while self._waiting and len(copies) < BATCH_BLOCKS and size < BATCH_BYTES:
+            slot, (generation, tries) = self._waiting.popitem(last=False)
             fresh = slot.generation == generation and slot.state is State.SEALED
             if not fresh or slot.twin is not None:
-                self._answer(slot, not_durable("it was dropped before it was written"))
+                self._answer(slot, not_durable(DROPPED))
                 continue
             layout = self._layout_of(slot.owner)
             try:
-                pairs.append((slot, self._blocks.begin_write(slot, layout)))
+                target = self._blocks.begin_write(slot, layout)
             except Overloaded as full:
                 self._counters.add("unstored_blocks")
                 self._answer(slot, full)
                 continue
+            copies.append(Copy(slot, target, generation, tries + 1))
             size += layout.slot_bytes
-        return pairs
+        return copies
+
+    def _good(self, copies: Iterable[Copy]) -> list[Copy]:
+        """Those that are laid down without trouble, of blocks that the node still has."""
+        held = self._blocks.index.held
+        return [
+            copy
+            for copy in copies
+            if copy.whole and copy.trouble is None and held(copy.slot.key) is copy.slot
+        ]
 
     def _answer(self, slot: Slot, error: Exception | None) -> None:
         for ack in self._acks.pop(slot, ()):

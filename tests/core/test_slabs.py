@@ -198,21 +198,55 @@ def test_nothing_to_restore_leaves_everything_empty() -> None:
     assert slabs.empty_slabs == SLABS
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_retired_slabs_give_nothing_out_and_keep_what_is_in_use(seed: int) -> None:
-    dice, slabs = random.Random(seed), Slabs(SLABS * SLAB, SLAB)
-    owners = list(SIZES)
-    taken = [slabs.take(owner, SIZES[owner]) for owner in dice.choices(owners, k=10)]
-    slabs.retire(2 * SLAB, 4 * SLAB)
+def test_a_retired_slab_gives_out_no_slot_and_keeps_those_in_use_until_they_are_back() -> None:
+    slabs = Slabs(3 * SLAB, SLAB)
+    owner = (b"b", 0)
+    one, two = slabs.take(owner, 50), slabs.take(owner, 50)
+    assert one is not None and two is not None and (one.offset, two.offset) == (0, 50)
+    slabs.give(two)
+    slabs.retire(0, 2 * SLAB)  # one is cut and half used, one is empty
     slabs.check()
-    for _ in range(200):
-        owner = dice.choice(owners)
-        slot, room = None, slabs.room(owner, SIZES[owner])
-        if dice.random() < 0.5:
-            slot = slabs.take(owner, SIZES[owner])
-            assert (slot is None) == (room == 0)
-            assert slot is None or not 2 * SLAB <= slot.offset < 4 * SLAB
-            taken.append(slot)
-        elif taken and (slot := taken.pop(dice.randrange(len(taken)))) is not None:
-            slabs.give(slot)
+    assert slabs.retired(one) and slabs.at(0) is one
+    assert slabs.room(owner, 50) == 2
+    left = [slabs.take(owner, 50), slabs.take(owner, 50)]
+    assert [slot and slot.offset for slot in left] == [2 * SLAB, 2 * SLAB + 50]
+    assert slabs.take(owner, 50) is None and slabs.take((b"a", 0), 10) is None
+    generation = one.generation
+    slabs.give(one)
+    slabs.check()
+    assert one.generation > generation, "who still reads it must see that it is gone"
+    assert slabs.take(owner, 50) is None and slabs.at(0) is None
+    with pytest.raises(AssertionError, match="a part of a slab"):
+        slabs.retire(0, SLAB + 1)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_is_retired_when_no_later_slot_is_there(seed: int) -> None:
+    dice = random.Random(seed)
+    slabs = Slabs(SLABS * SLAB, SLAB)
+    used: list[Slot] = []
+    retired: set[int] = set()
+    for step in range(600):
+        owner = dice.choice(list(SIZES))
+        slot = slabs.take(owner, SIZES[owner]) if dice.random() < 0.6 else None
+        if slot is not None:
+            assert slot.offset // SLAB not in retired
+            used.append(slot)
+        elif used:
+            slabs.give(used.pop(dice.randrange(len(used))))
+        if step % 150 == 100:
+            number = dice.randrange(SLABS)
+            slabs.retire(number * SLAB, (number + 1) * SLAB)
+            retired.add(number)
+        slabs.check()
+
+
+def test_a_retired_slab_that_is_found_again_turns_the_suite_red() -> None:
+    slabs = Slabs(SLAB, SLAB)
+    one, two = slabs.take((b"b", 0), 50), slabs.take((b"b", 0), 50)
+    assert one is not None and two is not None
+    slabs.retire(0, SLAB)
+    slabs.give(one)
+    slabs._open[two.owner][0] = slabs.slab_of(one)
+    with pytest.raises(AssertionError, match="free places that nobody finds"):
         slabs.check()

@@ -132,6 +132,7 @@ def test_a_restart_finds_the_data_and_the_index(tmp_path: Path) -> None:
     before.commit({b"key": b"1"}, ())
     before.close()
     after, into = opened(tmp_path, files=3), aligned(DISK_ALIGN)
+    assert after.id == before.id
     after.read(1, DISK_ALIGN, into)
     assert bytes(into) == bytes(page(7))
     assert list(after.scan()) == [(b"key", b"1")]
@@ -153,10 +154,12 @@ def test_fewer_files_and_files_of_another_size_are_refused(tmp_path: Path) -> No
         (b"\xff", "cannot be read"),
         (b'{"files": 2}', "cannot be read"),
         (b'{"files": true, "file_bytes": 1}', "whole numbers"),
+        (b'{"files": 1, "file_bytes": 1}', "its id is to be 64 hex digits"),
+        (b'{"files": 1, "file_bytes": 1, "id": "ab"}', "its id is to be 64 hex digits"),
         (b"[1, 2]", "cannot be read"),
         (
-            json.dumps({"files": 2, "bytes": 9, "format": 2}).encode(),
-            "has format 2, this .* reads 1",
+            json.dumps({"files": 2, "file_bytes": 9, "format": 1}).encode(),
+            "has format 1, this .* reads 2",
         ),
     ],
 )

@@ -65,7 +65,7 @@ class SimDisk(Disk):
         self.files = files
         self.file_bytes = file_bytes
         self.faults = faults or Faults()  # a test may put others here at any time
-        self._rng = rng
+        self._rng, self.id = rng, rng.randbytes(32)
         self._data = [_File(bytearray(file_bytes), bytearray(file_bytes)) for _ in range(files)]
         self._index: dict[bytes, bytes] = {}
         self._lock = threading.Lock()
@@ -132,6 +132,7 @@ class SimDisk(Disk):
             assert self._ended != "no power", "the power is lost already"
             after = SimDisk(0, self.file_bytes, self._rng, self.faults)
             after.files, after._data, after._index = self.files, self._data, self._index
+            after.id = self.id
             for file in after._data:
                 if file.pending:
                     file.forget(self._rng)

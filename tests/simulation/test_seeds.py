@@ -10,10 +10,10 @@ import pytest
 
 from kvstore.core.slabs import Slabs
 from kvstore.disk.protocol import DiskError
+from kvstore.disk.volumes import Volumes
 from kvstore.node.blocks import Blocks
 from kvstore.node.frozen import Frozen
 from kvstore.node.tiers import Tiers
-from kvstore.node.write_back import WriteBack
 from tests.simulation import seeds
 from tests.simulation.sim_disk import SimDisk
 
@@ -89,9 +89,8 @@ def _places_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
     def read(self: Frozen, source: Any, target: Any, layout: Any) -> bool:
         head = self._head(layout)
-        file, offset = divmod(source.offset, self._disk.file_bytes)
-        self._disk.read(file, offset, head)
-        self._disk.read(file, offset + layout.head_bytes, self._payload(target, layout))
+        self._volumes.read(source.offset, head)
+        self._volumes.read(source.offset + layout.head_bytes, self._payload(target, layout))
         end = layout.head_bytes
         self._view[target.offset + 64 : target.offset + end] = head[64:end]
         return True
@@ -113,22 +112,21 @@ def _generations_begin_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Slabs, "restore", restored)
 
 
-def _a_retired_disk_goes_on(patch: pytest.MonkeyPatch) -> None:
-    """After a failed sync the next one counts for what the failed one lost."""
-    batch = WriteBack._batch
+def _a_failed_sync_is_asked_again(patch: pytest.MonkeyPatch) -> None:
+    """The second sync after a failed one counts for what the failed one lost."""
+    sync = Volumes.sync
 
-    async def tried_again(self: WriteBack) -> bool:
-        outcome = await batch(self)
-        self.broken = ""
-        return outcome
+    def insistent(self: Volumes, file: int) -> None:
+        try:
+            sync(self, file)
+        except DiskError:
+            sync(self, file)
 
-    end_write = Blocks.end_write
-    patch.setattr(WriteBack, "_batch", tried_again)
-    patch.setattr(
-        Blocks,
-        "end_write",
-        lambda self, slot, target, *, stored: end_write(self, slot, target, stored=True),
-    )
+    patch.setattr(Volumes, "sync", insistent)
+
+
+def _a_retired_file_goes_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Slabs, "retire", lambda self, begin, end: None)
 
 
 def _free_means_unrecorded(patch: pytest.MonkeyPatch) -> None:
@@ -168,7 +166,8 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a damaged block is written": _damage_is_written,
     "a block may be in another's place": _places_are_not_looked_at,
     "generations begin anew at each start": _generations_begin_anew,
-    "a failed disk is used on": _a_retired_disk_goes_on,
+    "a failed sync is asked again": _a_failed_sync_is_asked_again,
+    "a retired file is used again": _a_retired_file_goes_on,
     "recovered slots are free": _free_means_unrecorded,
     "both copies go at once": _evicted_with_its_twin,
 }

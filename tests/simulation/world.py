@@ -20,6 +20,7 @@ from kvstore.block import Chain, Miss, chain
 from kvstore.clock import SimClock
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.core.slabs import Slabs
+from kvstore.disk.volumes import Volumes
 from kvstore.errors import KVStoreError, Overloaded
 from kvstore.memory.arena import Arena
 from kvstore.memory.strips import Damaged, StripWriter, chunks
@@ -30,6 +31,7 @@ from kvstore.node.store import Opened, Store
 from kvstore.node.tiers import Tiers
 from kvstore.telemetry import Counters
 from tests.node.rig import SECRETS, SLAB, SMALL, TOKENS
+from tests.simulation.jobs import FailedFiles, Jobs
 from tests.simulation.sim_disk import Faults, SimDisk
 
 STEPS = 60
@@ -46,35 +48,6 @@ class Memory:
 
     def __init__(self, size: int) -> None:
         self.size, self.view = size, memoryview(bytearray(size))
-
-
-@dataclass
-class Jobs:
-    """The disk's calls that wait for a thread; a step runs any of them, in any order."""
-
-    rng: random.Random
-    waiting: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = field(
-        default_factory=list
-    )
-
-    async def read(self, call: Callable[..., Any], *given: Any) -> Any:
-        future = asyncio.get_running_loop().create_future()
-        self.waiting.append((future, call, given))
-        return await future
-
-    write = read
-
-    def run_one(self) -> bool:
-        if not self.waiting:
-            return False
-        future, call, given = self.waiting.pop(self.rng.randrange(len(self.waiting)))
-        if future.done():  # whoever asked was cancelled
-            return True
-        try:
-            future.set_result(call(*given))
-        except Exception as error:
-            future.set_exception(error)
-        return True
 
 
 @dataclass
@@ -102,11 +75,15 @@ class World:
         self.rng = rng = random.Random(seed)
         self.oracle, self.clock = Oracle(), SimClock()
         self.dram_slabs, self.file_slabs = rng.choice([1, 2, 4]), rng.choice([2, 4, 8])
-        self.disk = SimDisk(2, self.file_slabs * SLAB, rng, _faults(rng))
-        harmful = self.disk.faults
-        self.oracle.spoiled = bool(
-            harmful.lost or harmful.misdirected or harmful.misdirected_too or harmful.read_fails
-        )
+        sizes = rng.choice([(2,), (1, 1), (2, 1), (3, 2)])  # files of each path
+        faults = _faults(rng)
+        self.disks = {
+            f"path {number}": SimDisk(
+                files, self.file_slabs * SLAB, rng, faults if rng.random() < 0.7 else Faults()
+            )
+            for number, files in enumerate(sizes)
+        }
+        self.oracle.spoiled = any(map(_harmful, (disk.faults for disk in self.disks.values())))
         self.flips = rng.random() < 0.3
         self.epoch, self.tasks = 0, set[asyncio.Task[None]]()
         self.chains: list[Chain] = []
@@ -117,19 +94,24 @@ class World:
     def start(self) -> None:
         self.epoch += 1
         self.counters, self.arena = Counters(), Memory(self.dram_slabs * SLAB)
-        slabs = Slabs(2 * self.file_slabs * SLAB, SLAB, Tier.SSD, self.epoch << 40)
+        volumes = Volumes(self.disks)
+        slabs = Slabs(volumes.capacity_bytes, SLAB, Tier.SSD, self.epoch << 40)
         self.blocks = Blocks(cast(Arena, self.arena), SLAB, self.counters, slabs)
         self.blocks.index.drop = self._watched(self.blocks.index.drop)  # type: ignore[method-assign]
         self.sessions = Sessions()
         self.store = Store(self.blocks, Handles(self.epoch), self.clock, SECRETS, self.counters)
-        self.jobs = Jobs(self.rng)
+        self.failed = FailedFiles(self.blocks, volumes)
+        self.jobs = Jobs(self.rng, self.failed)
         layout = SMALL.layout
         self.tiers = Tiers(
-            *(self.blocks, self.disk, lambda owner: layout, self.jobs, self.clock, self.counters)
+            *(self.blocks, volumes, lambda owner: layout, self.jobs, self.clock, self.counters)
         )
-        faults, self.disk.faults = self.disk.faults, Faults()  # a node that cannot start is none
+        faults = {name: disk.faults for name, disk in self.disks.items()}
+        for disk in self.disks.values():
+            disk.faults = Faults()  # a node that cannot start is none
         self.tiers.recover(SECRETS, lambda owner: layout if owner in PLACES else None)
-        self.disk.faults = faults
+        for name, disk in self.disks.items():
+            disk.faults = faults[name]
         self.session = self.sessions.begin("default", "simulation")
         self.serving = asyncio.ensure_future(self.tiers.serve())
 
@@ -246,7 +228,9 @@ class World:
         await self.stop()
         self.note_drops()
         # A process that is killed leaves to the disk what it gave it; a power loss does not.
-        self.disk = self.disk.crash()
+        disks = [(name, disk.crash()) for name, disk in self.disks.items()]
+        self.rng.shuffle(disks)
+        self.disks = dict(disks)
         self.oracle.flipped = False  # what was damaged is gone with the memory
         self.start()
         if not self.oracle.spoiled:
@@ -256,7 +240,7 @@ class World:
 
     def flip(self) -> None:
         if self.rng.random() < 0.5:
-            self.disk.flip_bit()
+            self.rng.choice(list(self.disks.values())).flip_bit()
             self.oracle.spoiled = True
             return
         slots = [slot for slot in self.blocks.index if slot.tier is Tier.DRAM]
@@ -269,6 +253,7 @@ class World:
 
     def check(self) -> None:
         self.store.check()
+        self.failed.check()
         for task in [task for task in self.tasks if task.done()]:
             self.tasks.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -354,6 +339,11 @@ class World:
 
 def rng_sample(rng: random.Random, most: int) -> int:
     return rng.randrange(1, most + 1)
+
+
+def _harmful(faults: Faults) -> bool:
+    """Whether they may destroy what was acknowledged."""
+    return bool(faults.lost or faults.misdirected or faults.misdirected_too or faults.read_fails)
 
 
 def _faults(rng: random.Random) -> Faults:

@@ -1,0 +1,64 @@
+"""Which files of the SSD tier take no more blocks, and why: for as long as the process runs.
+
+After a write or sync that failed nobody knows what a file has taken since its last good sync, and a
+second sync would lie: so no slot of it is given out again. What was durable in it before is still
+read. A path whose index or filesystem takes nothing is retired whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from kvstore.core.slabs import Slabs
+from kvstore.disk.protocol import DiskError, DiskReadOnly
+from kvstore.disk.volumes import Volumes
+from kvstore.telemetry import Counters
+
+log = logging.getLogger(__name__)
+
+_REMEDY = (
+    "blocks that it held durably are still read, and DRAM and the other files serve on. See what "
+    "the system says of the device (dmesg, smartctl); then start the node again to use it again, "
+    "or start it without that path"
+)
+
+
+class Retirement:
+    """The files that are retired. Paths and files are numbered as `Volumes` numbers them."""
+
+    def __init__(self, volumes: Volumes, slabs: Slabs, counters: Counters) -> None:
+        self._volumes, self._slabs, self._counters = volumes, slabs, counters
+        self.causes: dict[int, str] = {}  # by file
+
+    @property
+    def broken(self) -> str:
+        """Why nothing can be written at all; empty while a file is left."""
+        if len(self.causes) < self._volumes.files:
+            return ""
+        return f"every file of it is retired, the last for this: {list(self.causes.values())[-1]}"
+
+    def failed(self, file: int, error: DiskError) -> None:
+        """A write or sync of the file failed."""
+        if isinstance(error, DiskReadOnly):
+            self.refused(self._volumes.path_of(self._volumes.span(file)[0]), error)
+        else:
+            self._retire(self._volumes.called(file), [file], error)
+
+    def refused(self, path: int, error: DiskError) -> None:
+        """The path's index could not be changed, or its filesystem takes no writes any more."""
+        self._retire(f"{self._volumes.names[path]}", self._volumes.files_of(path), error)
+
+    def whole(self, path: int) -> bool:
+        """Whether every file of the path is retired."""
+        return all(file in self.causes for file in self._volumes.files_of(path))
+
+    def _retire(self, called: str, files: Iterable[int], error: DiskError) -> None:
+        fresh = [file for file in files if file not in self.causes]
+        if not fresh:
+            return
+        for file in fresh:
+            self.causes[file] = str(error)
+            self._slabs.retire(*self._volumes.span(file))
+        self._counters.add("ssd_failures")
+        log.error("SSD: %s takes no more blocks (%s): %s", called, error, _REMEDY)

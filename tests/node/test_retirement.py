@@ -1,0 +1,229 @@
+"""A file that failed is used no more, and a block that was being written to it goes elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from kvstore.core.lifecycle import Slot, Tier
+from kvstore.core.slabs import Slabs
+from kvstore.disk.protocol import DiskError, DiskFull, DiskReadOnly
+from kvstore.disk.volumes import Volumes
+from kvstore.errors import Unavailable
+from kvstore.node.blocks import Blocks
+from kvstore.node.store import Store
+from kvstore.node.threads import Threads
+from kvstore.node.tiers import Tiers
+from tests.node.rig import SECRETS, SLAB, SMALL, TOKENS, Rig, prompt
+from tests.simulation.sim_disk import SimDisk
+
+FILE_BYTES = 2 * SLAB  # 8 blocks
+SECONDS = 10.0
+
+
+class Failing(SimDisk):
+    """A disk that raises what it is told to, and knows which of its files were synced."""
+
+    def __init__(self, files: int) -> None:
+        super().__init__(files, FILE_BYTES, random.Random(files))
+        self.errors: dict[tuple[str, int], DiskError] = {}
+        self.synced: list[int] = []
+        self.written: list[int] = []
+
+    def write(self, file: int, offset: int, parts: Sequence[memoryview]) -> None:
+        self.written.append(file)
+        self._fail("write", file)
+        super().write(file, offset, parts)
+
+    def sync(self, file: int) -> None:
+        self.synced.append(file)
+        self._fail("sync", file)
+        super().sync(file)
+
+    def commit(self, puts: Any, deletes: Any) -> None:
+        self._fail("commit", 0)
+        super().commit(puts, deletes)
+
+    def _fail(self, call: str, file: int) -> None:
+        if error := self.errors.get((call, file)):
+            raise error
+
+
+class TieredRig(Rig):
+    """A store with an SSD tier of simulated paths, and threads that call them."""
+
+    def __init__(self, disks: dict[str, Failing]) -> None:
+        super().__init__(slabs=16)
+        self.volumes = Volumes(disks)
+        self.ssd = Slabs(self.volumes.capacity_bytes, SLAB, Tier.SSD)
+        self.blocks = Blocks(self.arena, SLAB, self.counters, self.ssd)
+        self.store = Store(self.blocks, self.handles, self.clock, SECRETS, self.counters)
+        self.threads = Threads()
+        layout = SMALL.layout
+        self.tiers = Tiers(
+            *(self.blocks, self.volumes, lambda _: layout, self.threads, self.clock, self.counters)
+        )
+        self.writing = self.session()
+
+    def put_some(self, number: int, blocks: int = 4) -> list[Slot]:
+        chain = prompt(SMALL, blocks * TOKENS, start=1_000 * number)
+        return self.put(self.writing, SMALL, chain)
+
+    async def durable(self, slots: list[Slot]) -> str:
+        """Why these did not become durable; empty where they did."""
+        try:
+            await asyncio.wait_for(self.tiers.durable(slots), SECONDS)
+        except Unavailable as refused:
+            return str(refused)
+        self.store.check()
+        return ""
+
+    def files(self, slots: list[Slot]) -> set[int]:
+        return {self.volumes.file_of(slot.twin.offset) for slot in slots if slot.twin is not None}
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def served() -> None:
+            serving = asyncio.create_task(self.tiers.serve())
+            try:
+                await work()
+                assert not serving.done()
+            finally:
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+                self.threads.shutdown()
+
+        asyncio.run(served())
+        self.store.check()
+
+
+EIO = DiskError("Input/output error")
+
+
+@pytest.mark.parametrize("call", ["sync", "write"])
+def test_what_was_being_written_to_a_file_that_failed_is_written_to_another(
+    call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Failing(3)
+    rig = TieredRig({"/data/a": disk})
+
+    async def work() -> None:
+        before = rig.put_some(1)
+        assert await rig.durable(before) == ""
+        disk.errors[call, 0] = EIO
+        after = rig.put_some(2)
+        assert await rig.durable(after) == ""
+        assert (rig.files(before), rig.files(after)) == ({0}, {1})
+        del disk.errors[call, 0]
+        tried = len([file for file in disk.synced + disk.written if file == 0])
+        for number in range(3, 6):
+            assert await rig.durable(rig.put_some(number)) == ""
+        assert len([file for file in disk.synced + disk.written if file == 0]) == tried
+        for slot in before:
+            rig.blocks.leave_tier(slot)
+        hashes = prompt(SMALL, 4 * TOKENS, start=1_000).hashes
+        async with rig.tiers.brought(rig.store.keys("default", SMALL, hashes)):
+            assert rig.hits(SMALL, prompt(SMALL, 4 * TOKENS, start=1_000)) == 4
+        assert rig.counters.totals()["promoted_blocks"] == 4, "it is still read"
+
+    rig.run(work)
+    assert rig.counters.totals()["ssd_failures"] == 1
+    said = [one.getMessage() for one in caplog.records]
+    assert len(said) == 1 and "file 0 of /data/a takes no more blocks (Input/output" in said[0]
+    assert "start the node again" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        (("commit", 0), EIO),
+        (("sync", 0), DiskReadOnly("Read-only")),
+        (("write", 0), DiskReadOnly("")),
+    ],
+)
+def test_a_path_whose_index_or_filesystem_fails_is_retired_whole(
+    place: tuple[str, int], error: DiskError
+) -> None:
+    bad, good = Failing(2), Failing(1)
+    rig = TieredRig({"bad": bad, "good": good})
+
+    async def work() -> None:
+        bad.errors[place] = error
+        slots = rig.put_some(1)
+        assert await rig.durable(slots) == ""
+        assert rig.files(slots) == {2}
+        assert len(list(good.scan())) == 4 and not list(bad.scan())
+
+    rig.run(work)
+    assert rig.counters.totals()["ssd_failures"] == 1
+
+
+def test_when_every_file_is_retired_durable_says_why_and_dram_serves() -> None:
+    disk = Failing(2)
+    rig = TieredRig({"a": disk})
+    disk.errors = {("sync", 0): EIO, ("sync", 1): EIO}
+
+    async def work() -> None:
+        slots = rig.put_some(1)
+        assert "every file of it is retired" in await rig.durable(slots)
+        assert disk.synced == [0, 1], "no file was synced again"
+        assert "Input/output error" in await rig.durable(rig.put_some(2))
+        assert rig.hits(SMALL, prompt(SMALL, 4 * TOKENS, start=2_000)) == 4
+
+    rig.run(work)
+    assert disk.synced == [0, 1]
+
+
+def test_a_block_under_which_files_fail_again_and_again_stays_in_dram_alone() -> None:
+    disk = Failing(6)
+    rig = TieredRig({"a": disk})
+    disk.errors = {("sync", file): EIO for file in range(5)}
+
+    async def work() -> None:
+        slots = rig.put_some(1, blocks=1)
+        assert "Input/output error" in await rig.durable(slots)
+        assert disk.synced == [0, 1, 2]
+        assert await rig.durable(rig.put_some(2, blocks=1)) == ""
+        assert disk.synced == [0, 1, 2, 3, 4, 5]
+
+    rig.run(work)
+
+
+def test_a_full_disk_is_no_failure_and_is_asked_again() -> None:
+    disk = Failing(1)
+    rig = TieredRig({"a": disk})
+    disk.errors["commit", 0] = DiskFull("no room")
+
+    async def work() -> None:
+        slots = rig.put_some(1)
+        waiting = asyncio.create_task(rig.durable(slots))
+        async with asyncio.timeout(SECONDS):
+            while not rig.clock._sleepers:
+                await asyncio.sleep(0.001)
+        disk.errors.clear()
+        await rig.clock.advance(1.5)
+        assert await waiting == ""
+
+    rig.run(work)
+    assert rig.counters.totals()["ssd_failures"] == 0
+
+
+def test_a_full_tier_with_a_retired_file_evicts_from_the_others_alone() -> None:
+    disk = Failing(2)
+    rig = TieredRig({"a": disk})
+
+    async def work() -> None:
+        kept = rig.put_some(1, blocks=8)  # all of file 0
+        assert await rig.durable(kept) == ""
+        disk.errors["write", 0] = EIO
+        rig.blocks.ssd.retire(0, FILE_BYTES)  # type: ignore[union-attr]
+        for number in range(2, 5):
+            assert await rig.durable(rig.put_some(number, blocks=8)) == ""
+        assert rig.files(kept) == {0}
+        assert rig.hits(SMALL, prompt(SMALL, 8 * TOKENS, start=1_000)) == 8
+
+    rig.run(work)
+    assert rig.counters.totals()["evicted_blocks"] == 16
