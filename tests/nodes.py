@@ -54,7 +54,7 @@ def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
 
 
 class NodeProcess:
-    """`moonpool node` in a directory of its own."""
+    """`moonpool node` in a directory of its own; `ssd` is a size, or sizes by name."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class NodeProcess:
         dram: str = "16MiB",
         slab: str = "8MiB",
         listen: str = "127.0.0.1:0",
-        ssd: str = "",
+        ssd: str | dict[str, str] | None = None,
     ) -> None:
         self.directory = directory
         where = ["--dir", os.fspath(directory), "--listen", listen]
         arguments = ["node", *where, "--dram", dram, "--slab", slab]
-        if ssd:
-            arguments += ["--ssd", f"{directory / 'ssd'}:{ssd}"]
+        for name, size in ({"ssd": ssd} if isinstance(ssd, str) else ssd or {}).items():
+            arguments += ["--ssd", f"{directory / name}:{size}"]
         self._child = Child("node", arguments, directory)
         self._callers: list[Caller] = []
 

@@ -87,12 +87,26 @@ def run_stat(args: argparse.Namespace) -> int:
             }
             for one in reply.namespaces
         ],
+        "ssd": [
+            {
+                "path": one.path,
+                "size_bytes": one.size_bytes,
+                "files": one.files,
+                "retired_files": one.retired_files,
+                "cause": one.cause,
+            }
+            for one in reply.ssd
+        ],
     }
     if args.json:
         print(json.dumps(facts))
         return 0
     print(f"node {reply.node_id}, epoch {reply.epoch}, {reply.state}")
     print(f"memory    {_size(reply.arena_bytes)} in {reply.slabs} slabs, {reply.slabs_empty} empty")
+    for one in reply.ssd:
+        print(f"ssd       {one.path}: {_size(one.size_bytes)} in {one.files} files")
+        if one.retired_files:
+            print(f"          {one.retired_files} of them take no more blocks: {one.cause}")
     print(f"blocks    {reply.blocks} sealed, {reply.blocks_unlisted} of them behind a hole")
     print(f"in use    {reply.windows} windows, {reply.pins} pins, {reply.sessions} sessions")
     asked, hit = reply.counters["query_tokens"], reply.counters["hit_tokens"]

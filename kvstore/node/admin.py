@@ -14,6 +14,7 @@ from kvstore.layout import SlotLayout
 from kvstore.node.namespaces import Namespaces
 from kvstore.node.sessions import Sessions
 from kvstore.node.store import Store
+from kvstore.node.tiers import Tiers
 from kvstore.rpc.handler import typed
 from kvstore.telemetry import Counters
 from kvstore.wire.v1 import admin_pb2 as pb
@@ -37,11 +38,12 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         sessions: Sessions,
         counters: Counters,
         drain: Callable[[], None],
+        tiers: Tiers | None = None,
     ) -> None:
         self._node_id, self._epoch = node_id, epoch
         self._store, self._namespaces, self._sessions = store, namespaces, sessions
         self._counters = counters
-        self._drain = drain
+        self._drain, self._tiers = drain, tiers
         self._process = psutil.Process()
 
     @typed
@@ -80,6 +82,16 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                     quarantined=self._namespaces.quarantined.get(digest, ""),
                 )
                 for digest, spec in self._namespaces.known().items()
+            ],
+            ssd=[
+                pb.SsdStats(
+                    path=path.name,
+                    size_bytes=path.size_bytes,
+                    files=path.files,
+                    retired_files=path.retired_files,
+                    cause=path.cause,
+                )
+                for path in (self._tiers.paths() if self._tiers is not None else ())
             ],
         )
 

@@ -104,7 +104,9 @@ class Node:
         tiers = None if self._volumes is None else await self._tiers(namespaces, tenants)
         kv = StreamingKVService(store, namespaces, self._sessions, self._counters, opened, tiers)
         admin = AdminService(
-            self.node_id, self.epoch, store, namespaces, self._sessions, self._counters, self.stop
+            *(self.node_id, self.epoch, store, namespaces, self._sessions, self._counters),
+            drain=self.stop,
+            tiers=tiers,
         )
         server = Server(
             listen_address(config.listen),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from kvstore.core.slabs import Slabs
 from kvstore.disk.protocol import DiskError, DiskReadOnly
@@ -22,6 +23,17 @@ _REMEDY = (
     "the system says of the device (dmesg, smartctl); then start the node again to use it again, "
     "or start it without that path"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PathState:
+    """One path, as an operator asks for it."""
+
+    name: str
+    size_bytes: int
+    files: int
+    retired_files: int
+    cause: str  # of the last that was retired
 
 
 class Retirement:
@@ -52,6 +64,15 @@ class Retirement:
     def whole(self, path: int) -> bool:
         """Whether every file of the path is retired."""
         return all(file in self.causes for file in self._volumes.files_of(path))
+
+    def paths(self) -> list[PathState]:
+        volumes, states = self._volumes, list[PathState]()
+        for path, (name, disk) in enumerate(zip(volumes.names, volumes.disks, strict=True)):
+            files = volumes.files_of(path)
+            causes = [why for file, why in self.causes.items() if file in files]
+            size = disk.files * disk.file_bytes
+            states.append(PathState(name, size, len(files), len(causes), (causes or [""])[-1]))
+        return states
 
     def _retire(self, called: str, files: Iterable[int], error: DiskError) -> None:
         fresh = [file for file in files if file not in self.causes]

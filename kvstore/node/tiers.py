@@ -17,6 +17,7 @@ from kvstore.node.frozen import Frozen
 from kvstore.node.namespaces import LayoutOf
 from kvstore.node.promotion import Promotion
 from kvstore.node.recovery import recover
+from kvstore.node.retirement import PathState
 from kvstore.node.threads import Threads
 from kvstore.node.write_back import WriteBack, not_durable
 from kvstore.telemetry import Counters
@@ -59,6 +60,10 @@ class Tiers:
     def brought(self, keys: Sequence[bytes]) -> AbstractAsyncContextManager[None]:
         """Inside this, blocks of these keys that were on SSD alone are in DRAM, if they fit."""
         return self._up.brought(keys)
+
+    def paths(self) -> list[PathState]:
+        """The paths as they are now, in the order they were named."""
+        return self._down.retirement.paths()
 
     def recover(self, tenants: Collection[str], known: Callable[[Owner], SlotLayout | None]) -> int:
         """Take up what an earlier run recorded; how many blocks that was."""

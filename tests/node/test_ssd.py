@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from kvstore.block import Chain
+from kvstore.config import NodeConfig, SsdConfig
+from kvstore.errors import ConfigError
+from kvstore.limits import MiB
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.nodes import (
     CALL_SECONDS,
@@ -36,6 +40,16 @@ def put_durable(caller: Caller, blocks: Chain) -> list[int]:
     payloads = [payload(h, LARGE, n) for h, n in pairs(blocks)]
     parts = put_parts(blocks, payloads, LARGE, durable=True)
     return list(caller.kv.Put(parts, timeout=CALL_SECONDS).stored)
+
+
+@contextmanager
+def again(node: NodeProcess, **ssd: str) -> Iterator[Caller]:
+    """A caller of the node of the same directory, started with these paths."""
+    other = NodeProcess(node.directory, dram="16MiB", slab="8MiB", ssd=ssd)
+    try:
+        yield other.start().caller()
+    finally:
+        other.close()
 
 
 def check_bytes(caller: Caller, blocks: Chain) -> None:
@@ -141,3 +155,36 @@ def flip_inside(directory: Path, data: bytes) -> None:
                 handle.write(bytes([old[0] ^ 1]))
             return
     raise AssertionError("the block is in no file")
+
+
+def test_paths_may_be_named_in_another_order_left_away_and_named_again() -> None:
+    sizes = {"one": "64MiB", "two": "96MiB"}
+    with running(dram="16MiB", slab="8MiB", ssd=sizes) as node:
+        caller = node.caller()
+        caller.register(LARGE)
+        chains = [prompt(number, 4, LARGE) for number in range(5)]
+        for blocks in chains:  # 80 MiB: more than either path has room for
+            put_durable(caller, blocks)
+        paths = [(one.path, one.size_bytes, one.retired_files) for one in caller.stats().ssd]
+        assert paths == [
+            (f"{node.directory}/one", 64 * MiB, 0),
+            (f"{node.directory}/two", 96 * MiB, 0),
+        ]
+        node.kill()
+        with again(node, two=sizes["two"], one=sizes["one"]) as caller:
+            for blocks in chains:
+                check_bytes(caller, blocks)
+        with again(node, two=sizes["two"]) as caller:
+            left = sum(caller.match(blocks, LARGE)[0] for blocks in chains)
+            assert 0 < left < 20
+        caller = node.start().caller()
+        for blocks in chains:
+            check_bytes(caller, blocks)
+
+
+def test_one_path_twice_is_refused_by_both_names(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "same").symlink_to(tmp_path / "there")
+    ssd = tuple(SsdConfig(tmp_path / name, 64 * MiB) for name in ("there", "same"))
+    with pytest.raises(ConfigError, match=r"node\.ssd = .*/there and .*/same are one directory"):
+        NodeConfig(tmp_path, ssd=ssd)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17moonpool/v1/admin.proto\x12\x0bmoonpool.v1\"\x0e\n\x0c\x44rainRequest\"\x0c\n\nDrainReply\"#\n\x0eReleaseRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"9\n\x0cReleaseReply\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\x16\n\x0e\x64ropped_blocks\x18\x02 \x01(\x04\"\x0e\n\x0cStatsRequest\"\x95\x03\n\nStatsReply\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05state\x18\x03 \x01(\t\x12\x13\n\x0b\x61rena_bytes\x18\x04 \x01(\x04\x12\x12\n\nslab_bytes\x18\x05 \x01(\x04\x12\r\n\x05slabs\x18\x06 \x01(\r\x12\x13\n\x0bslabs_empty\x18\x07 \x01(\r\x12\x0e\n\x06\x62locks\x18\x08 \x01(\x04\x12\x17\n\x0f\x62locks_unlisted\x18\t \x01(\x04\x12\x0f\n\x07windows\x18\n \x01(\x04\x12\x0c\n\x04pins\x18\x0b \x01(\x04\x12\x10\n\x08sessions\x18\x0c \x01(\r\x12\x16\n\x0eresident_bytes\x18\r \x01(\x04\x12\x37\n\x08\x63ounters\x18\x0e \x03(\x0b\x32%.moonpool.v1.StatsReply.CountersEntry\x12/\n\nnamespaces\x18\x0f \x03(\x0b\x32\x1b.moonpool.v1.NamespaceStats\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"z\n\x0eNamespaceStats\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04spec\x18\x03 \x01(\t\x12\x0e\n\x06\x62locks\x18\x04 \x01(\x04\x12\x13\n\x0b\x62lock_bytes\x18\x05 \x01(\x04\x12\x13\n\x0bquarantined\x18\x06 \x01(\t\"/\n\x0bListRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05limit\x18\x02 \x01(\r\"\x88\x01\n\tListReply\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\r\n\x05\x62lock\x18\x03 \x01(\t\x12\x0e\n\x06parent\x18\x04 \x01(\t\x12\x0e\n\x06tokens\x18\x05 \x01(\r\x12\x0c\n\x04root\x18\x06 \x01(\x0c\x12\x0c\n\x04pins\x18\x07 \x01(\r\x12\x0e\n\x06listed\x18\x08 \x01(\x08\x32\x80\x02\n\x05\x41\x64min\x12;\n\x05\x44rain\x12\x19.moonpool.v1.DrainRequest\x1a\x17.moonpool.v1.DrainReply\x12;\n\x05Stats\x12\x19.moonpool.v1.StatsRequest\x1a\x17.moonpool.v1.StatsReply\x12:\n\x04List\x12\x18.moonpool.v1.ListRequest\x1a\x16.moonpool.v1.ListReply0\x01\x12\x41\n\x07Release\x12\x1b.moonpool.v1.ReleaseRequest\x1a\x19.moonpool.v1.ReleaseReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17moonpool/v1/admin.proto\x12\x0bmoonpool.v1\"\x0e\n\x0c\x44rainRequest\"\x0c\n\nDrainReply\"#\n\x0eReleaseRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"9\n\x0cReleaseReply\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\x16\n\x0e\x64ropped_blocks\x18\x02 \x01(\x04\"\x0e\n\x0cStatsRequest\"\xb9\x03\n\nStatsReply\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05state\x18\x03 \x01(\t\x12\x13\n\x0b\x61rena_bytes\x18\x04 \x01(\x04\x12\x12\n\nslab_bytes\x18\x05 \x01(\x04\x12\r\n\x05slabs\x18\x06 \x01(\r\x12\x13\n\x0bslabs_empty\x18\x07 \x01(\r\x12\x0e\n\x06\x62locks\x18\x08 \x01(\x04\x12\x17\n\x0f\x62locks_unlisted\x18\t \x01(\x04\x12\x0f\n\x07windows\x18\n \x01(\x04\x12\x0c\n\x04pins\x18\x0b \x01(\x04\x12\x10\n\x08sessions\x18\x0c \x01(\r\x12\x16\n\x0eresident_bytes\x18\r \x01(\x04\x12\x37\n\x08\x63ounters\x18\x0e \x03(\x0b\x32%.moonpool.v1.StatsReply.CountersEntry\x12/\n\nnamespaces\x18\x0f \x03(\x0b\x32\x1b.moonpool.v1.NamespaceStats\x12\"\n\x03ssd\x18\x10 \x03(\x0b\x32\x15.moonpool.v1.SsdStats\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"a\n\x08SsdStats\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\r\n\x05\x66iles\x18\x03 \x01(\r\x12\x15\n\rretired_files\x18\x04 \x01(\r\x12\r\n\x05\x63\x61use\x18\x05 \x01(\t\"z\n\x0eNamespaceStats\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04spec\x18\x03 \x01(\t\x12\x0e\n\x06\x62locks\x18\x04 \x01(\x04\x12\x13\n\x0b\x62lock_bytes\x18\x05 \x01(\x04\x12\x13\n\x0bquarantined\x18\x06 \x01(\t\"/\n\x0bListRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05limit\x18\x02 \x01(\r\"\x88\x01\n\tListReply\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\r\n\x05\x62lock\x18\x03 \x01(\t\x12\x0e\n\x06parent\x18\x04 \x01(\t\x12\x0e\n\x06tokens\x18\x05 \x01(\r\x12\x0c\n\x04root\x18\x06 \x01(\x0c\x12\x0c\n\x04pins\x18\x07 \x01(\r\x12\x0e\n\x06listed\x18\x08 \x01(\x08\x32\x80\x02\n\x05\x41\x64min\x12;\n\x05\x44rain\x12\x19.moonpool.v1.DrainRequest\x1a\x17.moonpool.v1.DrainReply\x12;\n\x05Stats\x12\x19.moonpool.v1.StatsRequest\x1a\x17.moonpool.v1.StatsReply\x12:\n\x04List\x12\x18.moonpool.v1.ListRequest\x1a\x16.moonpool.v1.ListReply0\x01\x12\x41\n\x07Release\x12\x1b.moonpool.v1.ReleaseRequest\x1a\x19.moonpool.v1.ReleaseReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,15 +44,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATSREQUEST']._serialized_start=166
   _globals['_STATSREQUEST']._serialized_end=180
   _globals['_STATSREPLY']._serialized_start=183
-  _globals['_STATSREPLY']._serialized_end=588
-  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_start=541
-  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_end=588
-  _globals['_NAMESPACESTATS']._serialized_start=590
-  _globals['_NAMESPACESTATS']._serialized_end=712
-  _globals['_LISTREQUEST']._serialized_start=714
-  _globals['_LISTREQUEST']._serialized_end=761
-  _globals['_LISTREPLY']._serialized_start=764
-  _globals['_LISTREPLY']._serialized_end=900
-  _globals['_ADMIN']._serialized_start=903
-  _globals['_ADMIN']._serialized_end=1159
+  _globals['_STATSREPLY']._serialized_end=624
+  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_start=577
+  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_end=624
+  _globals['_SSDSTATS']._serialized_start=626
+  _globals['_SSDSTATS']._serialized_end=723
+  _globals['_NAMESPACESTATS']._serialized_start=725
+  _globals['_NAMESPACESTATS']._serialized_end=847
+  _globals['_LISTREQUEST']._serialized_start=849
+  _globals['_LISTREQUEST']._serialized_end=896
+  _globals['_LISTREPLY']._serialized_start=899
+  _globals['_LISTREPLY']._serialized_end=1035
+  _globals['_ADMIN']._serialized_start=1038
+  _globals['_ADMIN']._serialized_end=1294
 # @@protoc_insertion_point(module_scope)

@@ -33,7 +33,7 @@ class StatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatsReply(_message.Message):
-    __slots__ = ("node_id", "epoch", "state", "arena_bytes", "slab_bytes", "slabs", "slabs_empty", "blocks", "blocks_unlisted", "windows", "pins", "sessions", "resident_bytes", "counters", "namespaces")
+    __slots__ = ("node_id", "epoch", "state", "arena_bytes", "slab_bytes", "slabs", "slabs_empty", "blocks", "blocks_unlisted", "windows", "pins", "sessions", "resident_bytes", "counters", "namespaces", "ssd")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class StatsReply(_message.Message):
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    SSD_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     epoch: int
     state: str
@@ -71,7 +72,22 @@ class StatsReply(_message.Message):
     resident_bytes: int
     counters: _containers.ScalarMap[str, int]
     namespaces: _containers.RepeatedCompositeFieldContainer[NamespaceStats]
-    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., slabs: _Optional[int] = ..., slabs_empty: _Optional[int] = ..., blocks: _Optional[int] = ..., blocks_unlisted: _Optional[int] = ..., windows: _Optional[int] = ..., pins: _Optional[int] = ..., sessions: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceStats, _Mapping]]] = ...) -> None: ...
+    ssd: _containers.RepeatedCompositeFieldContainer[SsdStats]
+    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., slabs: _Optional[int] = ..., slabs_empty: _Optional[int] = ..., blocks: _Optional[int] = ..., blocks_unlisted: _Optional[int] = ..., windows: _Optional[int] = ..., pins: _Optional[int] = ..., sessions: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceStats, _Mapping]]] = ..., ssd: _Optional[_Iterable[_Union[SsdStats, _Mapping]]] = ...) -> None: ...
+
+class SsdStats(_message.Message):
+    __slots__ = ("path", "size_bytes", "files", "retired_files", "cause")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_FILES_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    size_bytes: int
+    files: int
+    retired_files: int
+    cause: str
+    def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., files: _Optional[int] = ..., retired_files: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class NamespaceStats(_message.Message):
     __slots__ = ("namespace", "model", "spec", "blocks", "block_bytes", "quarantined")
