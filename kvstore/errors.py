@@ -73,7 +73,7 @@ class Rejected(KVStoreError):
 
 
 class Overloaded(Rejected):
-    """Pinned and open blocks fill the pool; nothing can be evicted."""
+    """Pinned and open blocks fill the pool, and none was let go within the deadline."""
 
 
 class Draining(Rejected):

@@ -18,6 +18,8 @@ RPC_UNARY_MAX = 16  # of those, whose message is received and answered at once; 
 RPC_UNARY_SECONDS = 10.0  # from its admission to its answer: a caller that stalls is hung up on
 RPC_BULK_MAX = 24  # streams of blocks' bytes at once; more are refused at once
 PUT_CHUNK_BYTES_MAX = 1 * MiB  # put and get stream in pieces of this size; bulk rides shm
+ROOM_WAITERS_MAX = 8  # calls that wait for room in a full pool; more are refused at once
+ROOM_SECONDS_MAX = 5.0  # that one waits, whatever its deadline: it holds a place among the calls
 STREAMED_BLOCKS_MAX = 4_096  # blocks in one Put stream: bounds what one caller can queue
 STRIP_BYTES_MAX = 64 * MiB  # hashed in one go, which holds up a node's other callers
 
@@ -44,6 +46,9 @@ assert RPC_KEYS_MAX * HANDLE_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
 assert RPC_KEYS_MAX * (2 * HANDLE_BYTES_MAX + 32) < RPC_REPLY_BYTES_MAX
 assert PUT_CHUNK_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
 assert RPC_UNARY_MAX + RPC_BULK_MAX <= RPC_CALLS_MAX
+assert ROOM_WAITERS_MAX < RPC_UNARY_MAX  # else no call that ends a hold gets in
+assert ROOM_WAITERS_MAX < RPC_BULK_MAX
+assert ROOM_SECONDS_MAX < RPC_UNARY_SECONDS
 assert RPC_KEYS_MAX < HOLDS_MAX
 assert 2 * SPECS_BYTES_MAX + 512 * NAMESPACES_MAX <= RPC_REPLY_BYTES_MAX
 assert PIN_MS_DEFAULT <= PIN_MS_MAX

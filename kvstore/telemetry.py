@@ -29,7 +29,7 @@ NAMES = {
     "opened_bytes": "payload bytes opened for transfer through shared memory",
     "quarantines": "namespaces in which an engine found wrong KV",
     "expired_pins": "pins that ended by the node's clock",
-    "overloaded": "calls refused because open and pinned blocks filled the pool",
+    "overloaded": "times that what was held left no room for a call's blocks",
     "sessions": "sessions begun",
 }
 

@@ -162,7 +162,8 @@ class Client:
         hand_off: bool = False,
         origin: int = 0,
     ) -> Writer:
-        """Reserve blocks `first` on for writing. Raises `Overloaded` when nothing can make room.
+        """Reserve blocks `first` on for writing. Where pinned blocks fill the pool the node waits
+        for room within this client's deadline, and then says `Overloaded`.
 
         `origin` tells readers what computed the bytes, where the caller has a number for that.
         """

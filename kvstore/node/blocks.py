@@ -43,6 +43,7 @@ class Blocks:
         self.copied: OrderedDict[Slot, None] = OrderedDict()  # DRAM slots with a twin, oldest first
         self.unsaid: set[tuple[bytes, int]] = set()  # records that are to go: key, offset of slot
         self.on_sealed: Callable[[Slot], None] = lambda slot: None
+        self.on_unheld: Callable[[], None] = lambda: None  # there may be room now
         self._counters = counters
 
     def fill(
@@ -125,6 +126,8 @@ class Blocks:
 
     def settle(self, slot: Slot) -> None:
         """Free a doomed slot that nobody holds any more."""
+        if not slot.held:
+            self.on_unheld()
         if slot.state is State.DOOMED and not slot.held:
             self.doomed.discard(slot)
             slot.move(State.EMPTY)

@@ -18,8 +18,9 @@ from kvstore.limits import BLOCK_TOKENS_MAX, HASH_BYTES, NAME_BYTES_MAX, RPC_KEY
 from kvstore.node.namespaces import Namespaces, Place
 from kvstore.node.sessions import Session as NodeSession  # KVService.Session is a call
 from kvstore.node.sessions import Sessions
-from kvstore.node.store import Opened, Store
+from kvstore.node.store import Opened, Reserved, Store
 from kvstore.node.tiers import Tiers
+from kvstore.node.waiting import Waiting
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import tenant_of
 from kvstore.telemetry import Counters
@@ -59,7 +60,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         tiers: Tiers | None = None,
     ) -> None:
         self.store, self.namespaces, self.sessions = store, namespaces, sessions
-        self.tiers = tiers
+        self.tiers, self.waiting = tiers, Waiting(store.blocks)
         self.counters = counters
         self._opened = opened  # what every session is told of this node
         self.drained = asyncio.Event()
@@ -114,7 +115,7 @@ class KVService(kv_pb2_grpc.KVServicer):
 
     @typed
     async def Reserve(self, request: pb.ReserveRequest, context: Context) -> pb.ReserveReply:
-        session = self.session(request.session, context)
+        self.session(request.session, context)
         place = await self.namespaces.place(request.namespace, request.group)
         hashes = hashes_of(request.hashes)
         parents = _parents(request, hashes)
@@ -123,9 +124,15 @@ class KVService(kv_pb2_grpc.KVServicer):
         _check_name("writer_group", request.writer_group)
         chain = list(zip(hashes, parents, tokens, strict=True))
         fragment = fragment_of(request.fragment, place.layout)
-        reserved = self.store.reserve(
-            session, place, chain, fragment, request.writer_group, request.origin
-        )
+
+        def reserve() -> list[Reserved | None]:
+            session = self.session(request.session, context)  # it may have ended in the line
+            return self.store.reserve(
+                session, place, chain, fragment, request.writer_group, request.origin
+            )
+
+        patience = self.waiting.patience(context, place.layout, len(chain))
+        reserved = await self.waiting.for_room(reserve, patience)
         reply = pb.ReserveReply()
         granted, existed = pb.ReserveReply.GRANTED, pb.ReserveReply.EXISTS
         reply.grants.extend([granted if one else existed for one in reserved])

@@ -76,7 +76,7 @@ class StreamingKVService(KVService):
                     raise Invalid("data before its PutBlock, or more data than it announced")
                 if len(reply.stored) >= STREAMED_BLOCKS_MAX:
                     raise Invalid(f"more than {STREAMED_BLOCKS_MAX} blocks in one Put")
-                reply.stored.append(await self._put(session, part.block, incoming))
+                reply.stored.append(await self._put(session, part.block, incoming, context))
         return reply
 
     @typed
@@ -156,7 +156,7 @@ class StreamingKVService(KVService):
                 self.store.claims.pin(session, request.handle, "handle")
 
     async def _put(
-        self, session: Session, block: pb.PutBlock, incoming: Incoming
+        self, session: Session, block: pb.PutBlock, incoming: Incoming, context: Context
     ) -> pb.PutReply.Stored:
         place = await self.namespaces.place(block.namespace, block.group)
         check_hash("hash", block.hash)
@@ -165,7 +165,11 @@ class StreamingKVService(KVService):
         size = place.layout.block_bytes(tokens)
         _check_payload(block, size, place)
         chain, whole = [(name, parent, tokens)], place.layout.whole
-        reserved = self.store.reserve(session, place, chain, whole)[0]
+        patience = self.waiting.patience(context, place.layout, 1)
+        found = await self.waiting.for_room(
+            lambda: self.store.reserve(session, place, chain, whole), patience
+        )
+        reserved = found[0]
         if reserved is None:
             missing = size
             while missing:

@@ -16,6 +16,7 @@ from tests.nodes import (
     eventually,
     payload,
     prompt,
+    put_parts,
     refused,
 )
 
@@ -128,7 +129,13 @@ def test_a_pool_full_of_pinned_blocks_is_overloaded_until_one_is_let_go(caller: 
         pinned += caller.ask("Pin", **caller.about(blocks), pin_ms=60_000).handles
     before = caller.stats()
     assert before.slabs_empty == 0 and before.pins == ROOM
-    for call in (lambda: caller.put(prompt(9_999)), lambda: caller.reserve(prompt(9_999))):
+    blocks = prompt(9_999)
+    parts = put_parts(blocks, [payload(blocks.hashes[0])])
+    reserve = pb.ReserveRequest(session=caller.session, **caller.about(blocks))
+    for call in (
+        lambda: caller.kv.Put(parts, timeout=0.3),
+        lambda: caller.kv.Reserve(reserve, timeout=0.3),
+    ):
         found = refused(call)
         assert (found.code, found.kind) == (CODE.RESOURCE_EXHAUSTED, "Overloaded"), found
         assert found.retry_after_ms > 0 and "pinned" in found.text

@@ -178,7 +178,8 @@ class KVServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Reserve(self, request, context):
-        """Take write windows on consecutive blocks of a chain, or on blocks that stand alone.
+        """Take write windows on consecutive blocks of a chain, or on blocks that stand alone. Where what
+        others hold fills the pool it waits for room, as Put does, until shortly before the deadline.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,73 @@
+"""Calls that wait for room in a full pool: first come, first served, and never past their deadline.
+
+Eviction makes room at once wherever it can. What it cannot take is held: pinned, being written, on
+its way between the tiers. Every hold that ends lets the first in the line look again; nobody looks
+in between. Few may wait, because each that does occupies one of the calls that a node serves at
+once, and those that end holds must always get in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+from kvstore.errors import Overloaded
+from kvstore.layout import SlotLayout
+from kvstore.limits import ROOM_SECONDS_MAX, ROOM_WAITERS_MAX
+from kvstore.node.blocks import RETRY_MS, Blocks
+
+Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
+T = TypeVar("T")
+
+MARGIN_SECONDS = 0.1  # for the refusal to reach the caller before its deadline does
+
+
+class Waiting:
+    """The line for one pool's memory."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+        self._first = asyncio.Lock()  # is given on in the order it was asked for
+        self._let_go = asyncio.Event()
+        self._line = 0
+        blocks.on_unheld = self._let_go.set
+
+    async def for_room(self, attempt: Callable[[], T], seconds: float) -> T:
+        """What `attempt` gives as soon as it is not `Overloaded`; after `seconds` it raises that.
+
+        An attempt that fails must have changed nothing. It may find the world changed: it looks up
+        again whatever it works on.
+        """
+        full = Overloaded("other calls wait for room before this one", RETRY_MS)
+        if not self._line:
+            try:
+                return attempt()
+            except Overloaded as refusal:
+                full = refusal
+        if seconds <= 0 or self._line >= ROOM_WAITERS_MAX:
+            raise full
+        self._line += 1
+        try:
+            async with asyncio.timeout(seconds), self._first:
+                while True:
+                    self._let_go.clear()
+                    try:
+                        return attempt()
+                    except Overloaded as refusal:
+                        full = refusal
+                    await self._let_go.wait()
+        except TimeoutError:
+            waited = f"{full}; none came in {seconds:.2f} s"
+            raise Overloaded(waited, full.retry_after_ms) from None
+        finally:
+            self._line -= 1
+
+    def patience(self, context: Context, layout: SlotLayout, count: int) -> float:
+        """Seconds that a call for so many blocks may wait: none, if they could never all fit."""
+        slabs = self._blocks.slabs
+        slab_count = slabs.capacity_bytes // slabs.slab_bytes
+        if count > slab_count * slabs.slots_in_slab(layout.slot_bytes):
+            return 0.0
+        left = context.time_remaining()
+        return min(ROOM_SECONDS_MAX, ROOM_SECONDS_MAX if left is None else left - MARGIN_SECONDS)

@@ -1,0 +1,232 @@
+"""A call that finds the pool full waits in line for what ends a hold, within its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from kvstore.errors import Overloaded
+from kvstore.layout import SlotLayout
+from kvstore.limits import ROOM_SECONDS_MAX, ROOM_WAITERS_MAX
+from kvstore.node.waiting import MARGIN_SECONDS, Waiting
+from kvstore.wire.v1 import kv_pb2 as pb
+from tests.node.rig import SLAB, SMALL, Rig, prompt, triples
+from tests.nodes import SPEC, Caller, Refusal, eventually, pairs, payload, put_parts
+from tests.nodes import prompt as chain_of
+
+SLOTS = 16  # of the rig's four slabs
+ROOM = 16 * 2**20 // SlotLayout.of(SPEC, 0).slot_bytes  # of the node's DRAM
+
+
+class Full:
+    """A pool in which every block is pinned, and the line before it."""
+
+    def __init__(self) -> None:
+        self.rig = Rig()
+        self.waiting = Waiting(self.rig.blocks)
+        self.session = self.rig.session()
+        blocks = prompt(SMALL, SLOTS * 4)
+        self.rig.put(self.session, SMALL, blocks)
+        self.pins = [self.rig.pinned(self.session, one).handle for one in blocks.hashes]
+        self.order: list[int] = []
+        self.attempts = 0
+
+    def ask(self, number: int, blocks: int = 1, seconds: float = 5.0) -> asyncio.Task[Any]:
+        """A call for the first blocks of a prompt of its own."""
+        some = triples(prompt(SMALL, blocks * 4, 1_000 * (number + 1)))
+
+        def attempt() -> Any:
+            self.attempts += 1
+            return self.rig.store.reserve(self.session, SMALL, some, SMALL.layout.whole)
+
+        async def call() -> None:
+            await self.waiting.for_room(attempt, seconds)
+            self.order.append(number)
+
+        return asyncio.create_task(call())
+
+    def unpin(self, count: int) -> None:
+        going, self.pins = self.pins[-count:], self.pins[:-count]
+        self.rig.store.unpin(self.session, going)
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def run(test: Callable[[Full], Awaitable[None]]) -> None:
+    full = Full()
+    asyncio.run(test(full))  # type: ignore[arg-type]
+    full.rig.store.check()
+
+
+def test_the_waiting_are_served_as_they_came_and_none_overtakes_them() -> None:
+    async def test(full: Full) -> None:
+        tasks = [full.ask(0, blocks=3), full.ask(1), full.ask(2)]
+        await turns()
+        for _ in range(2):  # room for the second and third, which the first is to have
+            full.unpin(1)
+            await turns()
+        tasks.append(full.ask(3))
+        await turns()
+        assert full.order == []
+        full.unpin(4)
+        await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        assert full.order == [0, 1, 2, 3]
+
+    run(test)
+
+
+def test_nobody_looks_for_room_while_no_hold_ends() -> None:
+    async def test(full: Full) -> None:
+        task = full.ask(0, seconds=0.2)
+        with pytest.raises(Overloaded):
+            await task
+        assert full.attempts == 2, "one on arrival, one at the head of the line"
+
+    run(test)
+
+
+def test_the_refusal_names_what_was_wanted_and_how_long_it_was_waited_for() -> None:
+    async def test(full: Full) -> None:
+        with pytest.raises(
+            Overloaded, match=r"no room for 2 blocks .* none came in 0\.05 s"
+        ) as one:
+            await full.ask(0, blocks=2, seconds=0.05)
+        assert one.value.retry_after_ms > 0
+
+    run(test)
+
+
+def test_a_call_whose_time_is_over_or_whose_caller_left_makes_room_in_the_line() -> None:
+    async def test(full: Full) -> None:
+        first, second, third = full.ask(0, seconds=0.05), full.ask(1), full.ask(2)
+        await turns()
+        second.cancel()
+        with pytest.raises(Overloaded):
+            await first
+        full.unpin(1)
+        await asyncio.wait_for(third, 5)
+        await asyncio.wait_for(full.ask(3, blocks=0), 5)  # the line is empty again
+        assert full.order == [2, 3]
+
+    run(test)
+
+
+def test_only_so_many_wait() -> None:
+    async def test(full: Full) -> None:
+        tasks = [full.ask(number) for number in range(ROOM_WAITERS_MAX)]
+        await turns()
+        with pytest.raises(Overloaded, match="other calls wait"):
+            await full.ask(99)
+        full.unpin(ROOM_WAITERS_MAX)
+        await asyncio.wait_for(asyncio.gather(*tasks), 5)
+
+    run(test)
+
+
+@pytest.mark.parametrize("how", ["seal", "abort", "end of session"])
+def test_what_ends_a_write_window_wakes_the_line(how: str) -> None:
+    async def test(full: Full) -> None:
+        full.unpin(1)
+        writer = full.rig.session()
+        window = full.rig.reserve(writer, SMALL, prompt(SMALL, 4, 77))[0]
+        task = full.ask(0)
+        await turns()
+        assert not task.done()
+        if how == "seal":
+            full.rig.write(window.slot, SMALL)
+            full.rig.store.seal(writer, [window.handle])
+        elif how == "abort":
+            full.rig.store.abort(writer, [window.handle])
+        else:
+            full.rig.end(writer)
+        await asyncio.wait_for(task, 5)
+
+    run(test)
+
+
+class Call:
+    def __init__(self, left: float | None) -> None:
+        self.time_remaining = lambda: left
+
+
+def test_patience_ends_before_the_deadline_and_is_not_spent_in_vain() -> None:
+    rig = Rig(slabs=2)
+    waiting, layout = Waiting(rig.blocks), SMALL.layout
+    fits = 2 * (SLAB // layout.slot_bytes)
+    assert waiting.patience(Call(1.0), layout, fits) == 1.0 - MARGIN_SECONDS
+    assert waiting.patience(Call(1.0), layout, fits + 1) == 0.0, "that never has room"
+    assert waiting.patience(Call(None), layout, 1) == ROOM_SECONDS_MAX
+    assert waiting.patience(Call(3_600.0), layout, 1) == ROOM_SECONDS_MAX
+    assert waiting.patience(Call(0.01), layout, 1) < 0
+
+
+@pytest.fixture
+def pinned(caller: Caller) -> list[bytes]:
+    """Every block of a full pool is pinned; the handles."""
+    handles: list[bytes] = []
+    for number in range(0, ROOM, 512):
+        blocks = chain_of(number + 1, 512)
+        caller.put(blocks)
+        handles += caller.ask("Pin", **caller.about(blocks), pin_ms=60_000).handles
+    assert caller.stats().slabs_empty == 0
+    return handles
+
+
+def reserve(caller: Caller, number: int, seconds: float | None) -> Any:
+    request = pb.ReserveRequest(session=caller.session, **caller.about(chain_of(number)))
+    return caller.kv.Reserve(request, timeout=seconds)
+
+
+def put(caller: Caller, number: int, seconds: float | None) -> Any:
+    blocks = chain_of(number)
+    payloads = [payload(h, SPEC, n) for h, n in pairs(blocks)]
+    return caller.kv.Put(put_parts(blocks, payloads), timeout=seconds)
+
+
+@pytest.mark.parametrize("call", [reserve, put])
+def test_a_call_into_a_pool_of_pinned_blocks_fails_before_its_deadline_or_gets_their_room(
+    caller: Caller, pinned: list[bytes], call: Callable[..., Any]
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(grpc.RpcError) as caught:
+        call(caller, 9_999, 0.3)
+    took = time.monotonic() - began
+    found = Refusal(caught.value)
+    assert (found.code, found.kind) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "Overloaded"), found
+    assert found.retry_after_ms > 0 and "pinned" in found.text
+    assert 0.15 < took < 0.3
+    other = Caller(caller.address)  # whoever waits does not keep others from ending their holds
+    later = threading.Timer(0.1, lambda: caller.ask("Unpin", handles=pinned[-1:]))
+    later.start()
+    began = time.monotonic()
+    call(other, 9_998, 5.0)
+    assert 0.1 <= time.monotonic() - began < 4.0
+    later.join()
+    other.close()
+
+
+def test_those_who_wait_leave_room_for_the_calls_that_end_holds(
+    caller: Caller, pinned: list[bytes]
+) -> None:
+    """More calls wait for room than a node serves at once; an Unpin gets in, and room with it."""
+    calls = []
+    for number in range(40):
+        request = pb.ReserveRequest(
+            session=caller.session, **caller.about(chain_of(7_000 + number))
+        )
+        calls.append(caller.kv.Reserve.future(request, timeout=10.0))
+    eventually(lambda: sum(one.done() for one in calls) == len(calls) - ROOM_WAITERS_MAX)
+    caller.ask("Unpin", handles=pinned[-ROOM_WAITERS_MAX:])
+    eventually(lambda: all(one.done() for one in calls))
+    kinds = [Refusal(one.exception()).kind if one.exception() else "granted" for one in calls]
+    assert kinds.count("granted") == ROOM_WAITERS_MAX
+    assert set(kinds) == {"granted", "Overloaded"}
