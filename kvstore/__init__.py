@@ -5,6 +5,7 @@ the next request with that prefix, on any engine of the host, loads it instead.
 
     block.py spec.py layout.py      the words: what a block is called, what its bytes mean, where
     errors.py limits.py config.py   they lie; every error, every limit, every setting
+    clock.py failpoint.py           time; places at which a test makes a node die
     core/                           decisions, pure: lifecycle, index and eviction, pins, windows
     memory/  disk/                  the arena (one shared mapping), slot heads, strips; the SSD
     kernels/   (top-level folder)   copy, permute and hash in one pass, outside the GIL

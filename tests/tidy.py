@@ -22,7 +22,7 @@ from tests import tree
 LINES_MAX = 400
 LINES_USUAL = 200  # at most a quarter of the files have more
 
-WORDS = ("block", "clock", "config", "errors", "layout", "limits", "spec")
+WORDS = ("block", "clock", "config", "errors", "failpoint", "layout", "limits", "spec")
 # Lowest first. A package may import itself and what stands on lines before its own. Two packages
 # of one line do not know each other, save the words, which are values and make sense of each other.
 LAYERS: tuple[tuple[str, ...], ...] = (

@@ -20,6 +20,7 @@ from kvstore.disk.failure import failure
 from kvstore.disk.files import sync_directory
 from kvstore.disk.protocol import DiskFull
 from kvstore.errors import ConfigError
+from kvstore.failpoint import failpoint
 from kvstore.limits import GiB, MiB
 
 _MAP_BYTES_MIN = 1 * GiB  # of address space, which costs nothing until it is used
@@ -61,6 +62,8 @@ class Ledger:
         with self._explained("committing to"), self._environment.begin(write=True) as transaction:
             for key in deletes:
                 transaction.delete(key)
+            if deletes:
+                failpoint("commit.inside")
             for key, value in puts.items():
                 transaction.put(key, value)
 

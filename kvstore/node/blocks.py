@@ -19,6 +19,7 @@ from kvstore.core.lifecycle import Owner, Slot, State, Tier
 from kvstore.core.room import coldest_slabs, copies, lost
 from kvstore.core.slabs import Slab, Slabs
 from kvstore.errors import Overloaded
+from kvstore.failpoint import failpoint
 from kvstore.layout import SlotLayout
 from kvstore.memory.arena import Arena
 from kvstore.memory.heads import Heads
@@ -292,6 +293,7 @@ class Blocks:
                 continue
             self._counters.add("evicted_blocks")
             self.drop(self._indexed(slot), Miss.EVICTED)
+            failpoint("evict.after_drop")
 
     def _lost(
         self, slabs: Slabs, owner: Owner, spared: Collection[bytes], short: int

@@ -27,6 +27,7 @@ from kvstore.core.slabs import Slabs
 from kvstore.disk.local import LocalDisk
 from kvstore.disk.volumes import Volumes
 from kvstore.errors import ConfigError, KVStoreError, Unavailable
+from kvstore.failpoint import arm, failpoint
 from kvstore.limits import KiB
 from kvstore.memory.arena import Arena
 from kvstore.metadata import Metadata, open_metadata
@@ -59,6 +60,7 @@ class Node:
     """One storage node. `run` serves until a signal, or until `stop` is called."""
 
     def __init__(self, config: NodeConfig) -> None:
+        arm(os.environ)
         self._config = config
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -131,6 +133,7 @@ class Node:
             await self._stopping.wait()
             store.draining = True
             kv.drained.set()
+            failpoint("shutdown.before_drain")
             await server.set_health(NOT_SERVING)
             await announcer.change_state("draining")
             await self._drained(store)
@@ -142,6 +145,7 @@ class Node:
             socket.close()
             await announcer.leave()
             await metadata.close()
+            failpoint("shutdown.before_close")
             if self._volumes is not None:
                 self._threads.shutdown()
                 self._volumes.close()
@@ -169,6 +173,7 @@ class Node:
         began = SystemClock().now()
         gc.disable()  # it would look through all that was recovered again and again, and in vain
         found = tiers.recover(tenants, namespaces.layout_of)
+        failpoint("recovery.before_serving")
         gc.freeze()
         gc.enable()
         log.info("%d blocks on SSD, after %.1f s", found, SystemClock().now() - began)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.disk.protocol import DiskError
 from kvstore.errors import Overloaded
+from kvstore.failpoint import failpoint
 from kvstore.layout import SlotLayout
 from kvstore.node.blocks import Blocks
 from kvstore.node.frozen import Frozen
@@ -82,10 +83,12 @@ class Promotion:
 
     async def _read(self, slot: Slot, target: Slot, layout: SlotLayout) -> None:
         good = False
+        failpoint("promotion.before_read")
         try:
             good = await self._threads.read(self._frozen.read, slot, target, layout)
         except DiskError as failed:
             log.warning("a block could not be read: %s", failed)
+        failpoint("promotion.after_read")
         del self._coming[slot.key]
         slot.unproven = slot.unproven and not good
         self._blocks.end_read(slot, target, intact=good)

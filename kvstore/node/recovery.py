@@ -17,6 +17,7 @@ from kvstore.core.lifecycle import Owner, Slot
 from kvstore.core.sleepers import ROW, Sleepers, first_words, firsts, parents
 from kvstore.disk.record import RECORD_BYTES, RECORDS, Record
 from kvstore.disk.volumes import Volumes
+from kvstore.failpoint import failpoint
 from kvstore.layout import SlotLayout
 from kvstore.limits import HASH_BYTES
 from kvstore.node.blocks import Blocks
@@ -76,6 +77,7 @@ def _read(volumes: Volumes) -> tuple[NDArray[np.void], NDArray[np.void]]:
             keys += key
             values += value
             counts[base] += 1
+        failpoint("recovery.between_records")
     records = np.frombuffer(values, RECORDS)
     bases = np.repeat(np.array(list(counts), np.uint64), list(counts.values()))
     places = records["place"]

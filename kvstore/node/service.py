@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from kvstore.block import Miss
 from kvstore.errors import Invalid
+from kvstore.failpoint import failpoint
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import BLOCK_TOKENS_MAX, HASH_BYTES, NAME_BYTES_MAX, RPC_KEYS_MAX
 from kvstore.node.namespaces import Namespaces, Place
@@ -109,8 +110,10 @@ class KVService(kv_pb2_grpc.KVServicer):
         place = await self.namespaces.place(request.namespace, request.group)
         hashes = hashes_of(request.hashes)
         removed = self.store.remove(tenant_of(context), place, hashes)
+        failpoint("remove.before_flush")
         if self.tiers is not None:
             await self.tiers.flushed()
+        failpoint("remove.before_answer")
         return pb.RemoveReply(removed=removed)
 
     @typed

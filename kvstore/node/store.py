@@ -21,6 +21,7 @@ from kvstore.errors import (
     Overloaded,
     Quarantined,
 )
+from kvstore.failpoint import failpoint
 from kvstore.layout import Fragment
 from kvstore.limits import HOLDS_MAX, PARTNERS_SECONDS, PIN_MS_DEFAULT, PIN_MS_MAX
 from kvstore.node.blocks import Blocks
@@ -320,7 +321,9 @@ class Store:
     def _seal(self, window: Window) -> str:
         if not self.windows.seal(window, self._clock.now()):
             return "waiting"
+        failpoint("seal.before_index")
         sealed = self.blocks.seal(window.slot, window.layout)
+        failpoint("seal.after_index")
         self.blocks.settle(window.slot)
         return "sealed" if sealed else "existed"
 

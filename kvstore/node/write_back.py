@@ -19,6 +19,7 @@ from kvstore.core.lifecycle import Slot, State, Tier
 from kvstore.disk.protocol import DiskError, DiskFull
 from kvstore.disk.volumes import Volumes
 from kvstore.errors import Overloaded, Unavailable
+from kvstore.failpoint import failpoint
 from kvstore.limits import MiB
 from kvstore.node.blocks import Blocks
 from kvstore.node.frozen import Frozen
@@ -156,6 +157,7 @@ class WriteBack:
 
     async def _write(self, copies: Sequence[Copy]) -> None:
         """Bytes, syncs, records, in this order; each copy then knows its trouble."""
+        failpoint("write_back.before_write")
         laid = await asyncio.gather(*map(self._lay, copies), return_exceptions=True)
         for one in laid:  # all have ended: none may outlive its slots
             if one is not None:
@@ -163,10 +165,13 @@ class WriteBack:
         files: dict[int, list[Copy]] = defaultdict(list)
         for copy in copies:
             files[self._volumes.file_of(copy.target.offset)].append(copy)
+        failpoint("write_back.before_sync")
         for file, there in sorted(files.items()):
             await self._sync(file, there)
+        failpoint("write_back.before_commit")
         paths = range(len(self._volumes.names))
         await self._commit(copies, [one for one in paths if not self.retirement.whole(one)])
+        failpoint("write_back.before_ack")
 
     async def _lay(self, copy: Copy) -> None:
         layout = self._layout_of(copy.slot.owner)
@@ -214,6 +219,8 @@ class WriteBack:
         """One path's part of a commit."""
         puts = {copy.slot.key: record_of(copy.slot, copy.target, self._volumes) for copy in news}
         deletes = {key for key, _ in gone} - puts.keys()
+        if deletes:
+            failpoint("commit.before_deletes")
         self._blocks.unsaid -= gone
         try:
             await self._threads.write(self._volumes.commit, path, puts, deletes)
