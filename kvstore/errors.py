@@ -76,6 +76,10 @@ class Overloaded(Rejected):
     """Pinned and open blocks fill the pool, and none was let go within the deadline."""
 
 
+class QuotaExceeded(Overloaded):
+    """A tenant would have more than its quota, and what it has cannot go now."""
+
+
 class Draining(Rejected):
     """The node is shutting down: it serves reads and takes no new blocks."""
 

@@ -143,25 +143,48 @@ class Index:
         """Mark a prefix as used now, deepest block first."""
         self._ranking.touch([slot for slot in map(self.get, reversed(keys)) if slot is not None])
 
-    def coldest(self, owner: Owner | None = None, spared: Collection[bytes] = ()) -> Iterator[Slot]:
+    def coldest(
+        self,
+        owner: Owner | None = None,
+        tenant: str | None = None,
+        spared: Collection[bytes] = (),
+    ) -> Iterator[Slot]:
         """Blocks to evict, in order: unlisted first, then leaves, as the ranking says.
 
         Each is what comes first once those before it are gone, so a caller can choose all it needs
-        before it drops any. With an owner, only that owner's. A held or spared block stays, and
-        so do the blocks before it: evicting those would make it unreachable.
+        before it drops any. With an owner or a tenant, only theirs. A held or spared block stays,
+        and so do the blocks before it: evicting those would make it unreachable.
         """
 
         def stays(slot: Slot) -> bool:
-            other = owner is not None and slot.owner != owner
-            return slot.held or other or slot.key in spared
+            return (
+                slot.held
+                or slot.key in spared
+                or owner not in (None, slot.owner)
+                or tenant not in (None, slot.tenant)
+            )
 
         yield from (one for key in self._unlisted if not stays(one := self._slots[key]))
-        yield from self._ranking.coldest(owner, stays)
+        yield from self._ranking.coldest(owner, tenant, stays)
 
-    def rouse(self, owner: Owner, count: int) -> int:
-        """Wake an owner's longest-written sleepers, some leaves with what is before them, so that
-        `coldest` can name them. How many leaves were left: up to `count`."""
-        rows = list(islice(self.sleepers.oldest(owner), count))
+    def worth(self, slot: Slot) -> tuple[float, int]:
+        """What it is worth to keep a held block, and its last use; the least goes first."""
+        return self._ranking.worth(slot.key) if slot.key in self._ranking.recency else (-1.0, 0)
+
+    def kind(self, slot: Slot) -> int:
+        """The ranking's kind of a held block; -1 for one that is not listed."""
+        seen = self._ranking.recency.get(slot.key)
+        return -1 if seen is None else seen.kind
+
+    def owners_of(self, tenant: str) -> list[Owner]:
+        """Those of which a tenant may have blocks."""
+        known = [*self._ranking.places(), *self.sleepers.places()]
+        return list(dict.fromkeys(owner for owner, name in known if name == tenant))
+
+    def rouse(self, owner: Owner, tenant: str, count: int) -> int:
+        """Wake the longest-written sleepers, up to `count` leaves with what is before them, so that
+        `coldest` can name them. How many leaves it were."""
+        rows = list(islice(self.sleepers.oldest(owner, tenant), count))
         for row in rows:
             self._wake(row)
         return len(rows)
@@ -173,7 +196,8 @@ class Index:
 
     def unused(self, slot: Slot) -> bool:
         """Whether a block of an earlier run has not been used in this one."""
-        return slot.listed and self._ranking.recency[slot.key].uses == 0
+        seen = self._ranking.recency.get(slot.key)
+        return seen is not None and seen.uses == 0
 
     def recent(self) -> Iterator[Slot]:
         """Blocks that are awake, most recently used first, unlisted ones last."""

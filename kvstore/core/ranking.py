@@ -17,7 +17,7 @@ finds less than LRU would: see `Rival`.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvstore.core.leaves import End, Entry, Leaves
@@ -32,6 +32,7 @@ FIRST_STAMP = 1 << 62  # in the middle: what an earlier run left is older
 ONE_USE = 256  # a touch after fewer uses than one part in this of all blocks is no use of its own
 
 Worth = tuple[float, int, bytes]  # what goes first is least
+Lane = tuple[tuple[Owner, str], int]  # (owner, tenant), kind
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class Ranking:
     def __init__(self, slots: Mapping[bytes, Slot]) -> None:
         self.recency: OrderedDict[bytes, Seen] = OrderedDict()  # least recent first
         self._slots = slots  # the index's own, whose `children` say what is a leaf
-        self._leaves: dict[tuple[Owner, int], Leaves] = {}
+        self._leaves: dict[tuple[Owner, str], dict[int, Leaves]] = {}  # by kind
         self._table = LifeTable(KINDS)
         self._rival = Rival()
         self._worth: list[list[float]] = [[0.0] * AGES for _ in range(KINDS)]
@@ -100,7 +101,20 @@ class Ranking:
         """A block that left will not be recognised when it comes again."""
         self._table.lose(seen.kind, seen.at // TICK)
 
-    def coldest(self, owner: Owner | None, stays: Callable[[Slot], bool]) -> Iterator[Slot]:
+    def worth(self, key: bytes) -> tuple[float, int]:
+        """Of a listed block: what it is worth to keep, and its last touch; the least goes first."""
+        seen = self.recency[key]
+        if not self._rival.pays:
+            return 0.0, seen.stamp
+        return self._worth[seen.kind][self._table.age(seen.at // TICK)], seen.stamp
+
+    def places(self) -> Iterable[tuple[Owner, str]]:
+        """Owners and tenants of whom blocks are or were listed."""
+        return self._leaves.keys()
+
+    def coldest(
+        self, owner: Owner | None, tenant: str | None, stays: Callable[[Slot], bool]
+    ) -> Iterator[Slot]:
         """Blocks in the order in which they go, each a leaf once those before it are gone."""
         gone: Counter[bytes] = Counter()  # chosen children by parent
         chosen: set[bytes] = set()
@@ -112,41 +126,46 @@ class Ranking:
             leaf = gone[slot.key] == slot.family
             return leaf and slot.key not in chosen and not stays(slot)
 
+        if owner is not None and tenant is not None:
+            places = [(owner, tenant)]
+        else:
+            places = [one for one in self._leaves if owner in (None, one[0])]
+            places = [one for one in places if tenant in (None, one[1])]
         ends = {
-            place: leaves.ends(self._is_leaf)
-            for place, leaves in self._leaves.items()
-            if owner in (None, place[0])
+            (place, kind): leaves.ends(self._is_leaf)
+            for place in places
+            for kind, leaves in self._leaves.get(place, {}).items()
         }
-        first = {place: self._first(place[1], both, goes) for place, both in ends.items()}
+        first = {lane: self._first(both, goes) for lane, both in ends.items()}
         while found := min((one for one in first.values() if one), default=None):
             slot = self._slots[found[2]]
             yield slot
             chosen.add(slot.key)
             gone[slot.parent] += 1
-            changed = {(slot.owner, self.recency[slot.key].kind)}
+            changed = {self._lane(slot)}
             parent = self._slots.get(slot.parent)
             if parent is not None and gone[parent.key] == parent.family:
-                seen = self.recency[parent.key]
-                place = parent.owner, seen.kind
-                if owner in (None, parent.owner):
-                    changed.add(place)
-                    for sign, end in zip((1, -1), self._ends_at(ends, place), strict=True):
+                seen, lane = self.recency[parent.key], self._lane(parent)
+                if lane[0] in places:
+                    changed.add(lane)
+                    for sign, end in zip((1, -1), self._ends_at(ends, lane), strict=True):
                         end.push((sign * seen.stamp, parent.key))
-            for place in changed:
-                first[place] = self._first(place[1], ends[place], goes)
+            for lane in changed:
+                first[lane] = self._first(ends[lane], goes)
 
     def check(self) -> None:
         stamps = [seen.stamp for seen in self.recency.values()]
         assert stamps == sorted(set(stamps)), "recency is not in the order of touches"
         queued = {
-            (place, *entry)
-            for place, leaves in self._leaves.items()
+            ((place, kind), *entry)
+            for place, lanes in self._leaves.items()
+            for kind, leaves in lanes.items()
             for entry in {(-stamp, key) for stamp, key in leaves.young}.intersection(leaves.old)
         }
         for key, seen in self.recency.items():
             slot = self._slots[key]
             if not slot.family:
-                assert ((slot.owner, seen.kind), seen.stamp, key) in queued, "a leaf is not queued"
+                assert (self._lane(slot), seen.stamp, key) in queued, "a leaf is not queued"
 
     def _use(self, slot: Slot, seen: Seen, found: bool) -> None:
         self._rival.use(slot.key, found)
@@ -171,28 +190,22 @@ class Ranking:
             self._of(slot, seen).push(seen.stamp, slot.key, self._is_leaf)
 
     def _of(self, slot: Slot, seen: Seen) -> Leaves:
-        return self._leaves.setdefault((slot.owner, seen.kind), Leaves())
+        lanes = self._leaves.setdefault((slot.owner, slot.tenant), {})
+        return lanes.setdefault(seen.kind, Leaves())
+
+    def _lane(self, slot: Slot) -> Lane:
+        return (slot.owner, slot.tenant), self.recency[slot.key].kind
 
     def _is_leaf(self, entry: Entry) -> bool:
         """Whether an entry is of a leaf as it is now, not as it once was."""
         seen = self.recency.get(entry[1])
         return seen is not None and seen.stamp == abs(entry[0]) and not self._slots[entry[1]].family
 
-    def _first(
-        self, kind: int, ends: tuple[End, End], goes: Callable[[Entry], bool]
-    ) -> Worth | None:
+    def _first(self, ends: tuple[End, End], goes: Callable[[Entry], bool]) -> Worth | None:
         """What goes first of a kind: its oldest or its youngest."""
         found = [end.first(goes) for end in ends]
-        return min((self._worth_of(kind, one[1]) for one in found if one), default=None)
-
-    def _worth_of(self, kind: int, key: bytes) -> Worth:
-        seen = self.recency[key]
-        if not self._rival.pays:
-            return 0.0, seen.stamp, key
-        return self._worth[kind][self._table.age(seen.at // TICK)], seen.stamp, key
+        return min(((*self.worth(one[1]), one[1]) for one in found if one), default=None)
 
     @staticmethod
-    def _ends_at(
-        ends: dict[tuple[Owner, int], tuple[End, End]], place: tuple[Owner, int]
-    ) -> tuple[End, End]:
-        return ends.setdefault(place, (End([]), End([])))
+    def _ends_at(ends: dict[Lane, tuple[End, End]], lane: Lane) -> tuple[End, End]:
+        return ends.setdefault(lane, (End([]), End([])))

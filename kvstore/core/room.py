@@ -1,68 +1,178 @@
-"""Which blocks make room in a tier: the coldest, all chosen before one goes.
+"""Which slots make room in a tier: all are chosen before one goes, so a refusal costs nobody.
 
-In DRAM those that are on SSD too go first, the least recently used before others: they only lose a
-copy. Any other is lost, so it goes only when nothing that stays stands behind it. One that leaves
-SSD goes from DRAM too: what was acknowledged as durable is so for as long as the node has it.
+In DRAM the copies of what is on SSD too go first: they cost a read to have again. Any other block
+is lost, so it goes only when nothing that stays stands behind it. One that leaves SSD goes from
+DRAM too: what was acknowledged as durable is so for as long as the node has it. What an earlier
+run left and nobody asked for since goes before what was used.
+
+Whose blocks go is `Shares`' to say, which of them `Lanes`' and the index's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
+from kvstore.core.index import Index
+from kvstore.core.lanes import Lanes
 from kvstore.core.lifecycle import Owner, Slot, State, Tier
+from kvstore.core.shares import Shares
 from kvstore.core.slabs import Slab, Slabs
+from kvstore.errors import Overloaded, QuotaExceeded
+
+RETRY_MS = 50  # when it may be worth asking a full pool again
 
 
-def copies(
-    copied: Iterable[Slot], owner: Owner, short: int, spared: Collection[bytes]
-) -> list[Slot]:
-    """Up to `short` DRAM slots of the owner's blocks that are on SSD too; oldest first."""
-    free = (
-        slot for slot in copied if slot.owner == owner and not slot.held and slot.key not in spared
-    )
-    return list(islice(free, short))
+class Room:
+    """Decides for the tiers of one node, and changes nothing but who is awake."""
+
+    def __init__(
+        self,
+        index: Index,
+        copied: Lanes,
+        alone: Lanes,
+        shares: Shares,
+        ssd: Slabs | None,
+    ) -> None:
+        """`copied` and `alone`: sealed slots in DRAM with and without a copy on SSD."""
+        self._index, self._copied, self._alone = index, copied, alone
+        self._shares, self._ssd = shares, ssd
+
+    def choose(
+        self,
+        slabs: Slabs,
+        owner: Owner,
+        tenant: str,
+        slot_bytes: int,
+        wanted: int,
+        spared: Collection[bytes] = (),
+    ) -> list[Slot]:
+        """Slots that are to go so that `wanted` of the owner's fit, and the tenant's quota holds.
+
+        Raises `QuotaExceeded`, or `Overloaded` where too much is held.
+        """
+        chosen = self._over_quota(slabs, tenant, wanted * slot_bytes, spared)
+        short = wanted - slabs.room(owner, slot_bytes)
+        short -= sum(slot.owner == owner for slot in chosen)
+        if short <= 0:
+            return chosen
+        spared = {*spared, *(slot.key for slot in chosen)}
+        payers = dict(self._shares.payers(slabs.tier, tenant, wanted * slot_bytes))
+        for payer, most in payers.items():
+            count = short if most is None else min(short, most // slot_bytes)
+            found = list(islice(self._of(slabs, owner, payer, spared, count), count))
+            chosen += found
+            short -= len(found)
+        per_slab = slabs.slots_in_slab(slot_bytes)
+        for slab in self._slabs(slabs, owner, payers, -(-short // per_slab)):
+            chosen += slab.slots.values()
+            short -= per_slab
+        if short > 0:
+            raise Overloaded(
+                f"no room for {wanted} blocks of {slot_bytes} bytes: blocks that are being "
+                "written or are pinned fill the pool, or other tenants have no more than their due",
+                RETRY_MS,
+            )
+        return chosen
+
+    def _over_quota(
+        self, slabs: Slabs, tenant: str, more: int, spared: Collection[bytes]
+    ) -> list[Slot]:
+        """The tenant's own slots that are to go before it may have so many bytes more."""
+        excess = self._shares.excess(slabs.tier, tenant, more)
+        chosen: list[Slot] = []
+        for owner in self._index.owners_of(tenant) if excess > 0 else ():
+            for slot in self._of(slabs, owner, tenant, spared):
+                chosen.append(slot)
+                excess -= slabs.slab_of(slot).slot_bytes
+                if excess <= 0:
+                    return chosen
+        if excess > 0:
+            raise QuotaExceeded(
+                f"tenant {tenant!r} would have {excess} bytes more of {slabs.tier.name} than its "
+                "quota allows, and what it has is being written or pinned",
+                RETRY_MS,
+            )
+        return chosen
+
+    def _of(
+        self,
+        slabs: Slabs,
+        owner: Owner,
+        tenant: str,
+        spared: Collection[bytes],
+        count: int = 1,
+    ) -> Iterator[Slot]:
+        """The coldest of one owner and tenant; what sleeps is woken for `count` of them."""
+        if slabs.tier is Tier.SSD:
+            yield from self._of_ssd(slabs, owner, tenant, spared, count)
+            return
+        yield from self._copied.coldest(owner, tenant, spared)
+        if self._ssd is None:
+            yield from lost(slabs, self._index.coldest(owner, tenant, spared))
+        else:  # most of what the index has is not here
+            yield from lost(slabs, self._alone.coldest(owner, tenant, spared))
+
+    def _of_ssd(
+        self, slabs: Slabs, owner: Owner, tenant: str, spared: Collection[bytes], count: int
+    ) -> Iterator[Slot]:
+        coldest = lost(slabs, self._index.coldest(owner, tenant, spared))
+        first = list(islice(coldest, count))
+        unused = sum(self._index.unused(slot) for slot in first)
+        if unused < count and self._index.rouse(owner, tenant, count - unused):
+            yield from lost(slabs, self._index.coldest(owner, tenant, spared))
+        else:
+            yield from first
+            yield from coldest
+
+    def _slabs(
+        self, slabs: Slabs, owner: Owner, payers: Collection[str], count: int
+    ) -> Iterator[Slab]:
+        """Up to `count` slabs of other owners that can be emptied now, by their coldest blocks."""
+        if count <= 0:
+            return
+        if slabs.tier is Tier.SSD:
+            for other, tenant in self._index.sleepers.places():
+                if other != owner and tenant in payers:
+                    self._index.rouse(other, tenant, count)
+        looked_at: set[int] = set()
+        for slot in self._index.coldest():
+            here = slot if slot.tier is slabs.tier else slot.twin
+            if here is None or here.owner == owner:
+                continue
+            slab = slabs.slab_of(here)
+            if slab.retired or slab.number in looked_at:
+                continue
+            looked_at.add(slab.number)
+            if slabs.tier is Tier.SSD:
+                self._index.rouse_places(slab.offset, slab.offset + slabs.slab_bytes)
+            if all(_may_go(one) and one.tenant in payers for one in slab.slots.values()):
+                yield slab
+                count -= 1
+            if not count:
+                return
 
 
-def lost(slabs: Slabs, coldest: Iterable[Slot], short: int) -> list[Slot]:
-    """Up to `short` slots of the tier whose blocks are lost with them. `coldest` is as the index
-    gives it: each block after all that stand behind it.
+def lost(slabs: Slabs, coldest: Iterable[Slot]) -> Iterator[Slot]:
+    """Slots of the tier whose blocks are lost with them, of blocks in an order in which each that
+    is listed comes after all that stand behind it.
 
     One in a retired slab would make no room: it stays, and keeps no other.
     """
-    chosen: list[Slot] = []
-    rooted: set[bytes] = set()  # blocks with something behind them that stays
+    gone: Counter[bytes] = Counter()  # of the blocks behind each, those that do not keep it
     for slot in coldest:
         here = slot if slot.tier is slabs.tier else slot.twin
         if here is not None and slabs.retired(here):
+            gone[slot.parent] += 1
             continue
         copied = here is not None and here.twin is not None
-        if here is None or here.held or slot.key in rooted or (copied and slabs.tier is Tier.DRAM):
-            rooted.add(slot.parent)
+        if here is None or here.held or (copied and slabs.tier is Tier.DRAM):
             continue
-        chosen.append(here)
-        if len(chosen) == short:
-            break
-    return chosen
-
-
-def coldest_slabs(slabs: Slabs, owner: Owner, coldest: Iterable[Slot], count: int) -> list[Slab]:
-    """Up to `count` slabs of other owners that can be emptied now, by their coldest blocks."""
-    found: dict[int, Slab] = {}
-    looked_at: set[int] = set()
-    for slot in coldest:
-        here = slot if slot.tier is slabs.tier else slot.twin
-        if here is None or here.owner == owner:
+        if slot.listed and gone[slot.key] < slot.family:
             continue
-        slab = slabs.slab_of(here)
-        if slab.retired or slab.number in looked_at:
-            continue
-        looked_at.add(slab.number)
-        if all(map(_may_go, slab.slots.values())):
-            found[slab.number] = slab
-            if len(found) == count:
-                break
-    return list(found.values())
+        gone[slot.parent] += 1
+        yield here
 
 
 def _may_go(slot: Slot) -> bool:

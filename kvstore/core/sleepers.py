@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,12 +37,13 @@ Rows = NDArray[np.int32]
 
 
 class Sleepers:
-    """Rows of one SSD tier. `owners` and `tenants` are what the rows' numbers of them mean."""
+    """Rows of one SSD tier. `owners`, each with the bytes of its slots, and `tenants` are what the
+    rows' numbers of them mean."""
 
     def __init__(
         self,
         table: NDArray[np.void] | None = None,
-        owners: Sequence[Owner] = (),
+        owners: Sequence[tuple[Owner, int]] = (),
         tenants: Sequence[str] = (),
         slabs: Slabs | None = None,
     ) -> None:
@@ -50,6 +52,7 @@ class Sleepers:
         table = np.zeros(0, ROW) if table is None else table
         self._owners, self._tenants, self._slabs = owners, tenants, slabs
         self._place, self._owner = table["place"].copy(), table["owner"].copy()
+        self._tenant = table["tenant"].copy()
         self._bytes = memoryview(table.tobytes())
         self._first = memoryview(first_words(table["key"]).tobytes()).cast("Q")
         self._parent = parent = parents(table)
@@ -66,9 +69,12 @@ class Sleepers:
         self._unlisted = int(np.count_nonzero(~rooted))
         leaves = np.flatnonzero(np.diff(self._begins) == 0)
         order = leaves[np.lexsort((table["generation"][leaves], rooted[leaves]))]
+        kinds = self._owner * np.int64(max(1, len(tenants))) + table["tenant"]
         self._oldest = {
-            owner: iter(order[self._owner[order] == number].tolist())
-            for number, owner in enumerate(owners)
+            (owner, tenant): iter(order[kinds[order] == number].tolist())
+            for number, (owner, tenant) in enumerate(
+                product([owner for owner, _ in owners], tenants)
+            )
         }
 
     def __len__(self) -> int:
@@ -114,7 +120,7 @@ class Sleepers:
             _ROW.unpack_from(self._bytes, self._at(row))
         )
         slot = self._slabs.wake(place, generation)
-        assert slot.owner == self._owners[owner], "restored for another owner"
+        assert slot.owner == self._owners[owner][0], "restored for another owner"
         slot.key, slot.parent, slot.root = key, parent if any(parent) else b"", root
         slot.tenant, slot.tokens = self._tenants[tenant], tokens
         slot.origin, slot.short = origin, short
@@ -139,10 +145,15 @@ class Sleepers:
             self._listed[rows] = listed
             rows = self._children(rows)
 
-    def oldest(self, owner: Owner) -> Iterator[int]:
-        """Rows of an owner's leaves that sleep, the longest written first. Each is named only once,
-        so whoever takes one wakes it."""
-        return (row for row in self._oldest.get(owner, iter(())) if self._asleep[row])
+    def places(self) -> list[tuple[Owner, str]]:
+        """Owners and tenants that may have sleepers."""
+        return list(self._oldest) if self._count else []
+
+    def oldest(self, owner: Owner, tenant: str) -> Iterator[int]:
+        """Rows of their leaves that sleep, the longest written first. Each is named only once, so
+        whoever takes one wakes it."""
+        rows = self._oldest.get((owner, tenant), iter(()))
+        return (row for row in rows if self._asleep[row])
 
     def within(self, begin: int, end: int) -> list[int]:
         """Rows of blocks that sleep in these places."""
@@ -154,7 +165,14 @@ class Sleepers:
 
     def owners(self) -> dict[Owner, int]:
         counts = np.bincount(self._owner[self._asleep], minlength=len(self._owners))
-        return {self._owners[i]: int(n) for i, n in enumerate(counts) if n}
+        return {self._owners[i][0]: int(n) for i, n in enumerate(counts) if n}
+
+    def bytes_of(self) -> dict[str, int]:
+        """Bytes of the places that each tenant's sleepers have."""
+        sizes = np.array([size for _, size in self._owners], np.int64)[self._owner[self._asleep]]
+        tenants = self._tenant[self._asleep]
+        sums = np.bincount(tenants, weights=sizes, minlength=len(self._tenants))
+        return {self._tenants[i]: int(size) for i, size in enumerate(sums) if size}
 
     def check(self) -> None:
         assert self._count == np.count_nonzero(self._asleep), "sleepers are miscounted"

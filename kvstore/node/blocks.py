@@ -9,15 +9,17 @@ on SSD; when the DRAM slot goes, the twin takes its place, and nothing is lost.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
 from kvstore.block import Miss
 from kvstore.core.index import Index
+from kvstore.core.lanes import Lanes
 from kvstore.core.lifecycle import Owner, Slot, State, Tier
-from kvstore.core.room import coldest_slabs, copies, lost
-from kvstore.core.slabs import Slab, Slabs
+from kvstore.core.room import Room
+from kvstore.core.shares import Shares
+from kvstore.core.slabs import Slabs
 from kvstore.errors import Overloaded
 from kvstore.failpoint import failpoint
 from kvstore.layout import SlotLayout
@@ -25,8 +27,6 @@ from kvstore.memory.arena import Arena
 from kvstore.memory.heads import Heads
 from kvstore.memory.strips import intact
 from kvstore.telemetry import Counters
-
-RETRY_MS = 50  # when it may be worth asking a full pool again
 
 
 class Blocks:
@@ -41,7 +41,9 @@ class Blocks:
         self.index = Index()
         self.filling: dict[bytes, set[Slot]] = {}  # by stored key: prefills of one prompt share it
         self.doomed: set[Slot] = set()
-        self.copied: OrderedDict[Slot, None] = OrderedDict()  # DRAM slots with a twin, oldest first
+        self.copied, self.alone = Lanes(self.index), Lanes(self.index)  # sealed DRAM slots
+        self.shares = Shares()
+        self._room = Room(self.index, self.copied, self.alone, self.shares, ssd)
         self.unsaid: set[tuple[bytes, int]] = set()  # records that are to go: key, offset of slot
         self.on_sealed: Callable[[Slot], None] = lambda slot: None
         self.on_unheld: Callable[[], None] = lambda: None  # there may be room now
@@ -60,7 +62,7 @@ class Blocks:
 
         Blocks of `spared` keys are not evicted for these.
         """
-        self._make_room(self.slabs, owner, layout, len(wanted), spared)
+        self._make_room(self.slabs, owner, tenant, layout, len(wanted), spared)
         taken: list[Slot] = []
         for key, parent, tokens in wanted:
             slot = self.slabs.take(owner, layout.slot_bytes)
@@ -68,6 +70,7 @@ class Blocks:
             slot.move(State.FILLING)
             slot.key, slot.parent, slot.tokens, slot.tenant = key, parent, tokens, tenant
             slot.root, slot.origin, slot.short = b"", origin, tokens < layout.block_tokens
+            self.shares.take(Tier.DRAM, tenant, layout.slot_bytes)
             self.heads.fill(slot, layout)
             self.filling.setdefault(key, set()).add(slot)
             taken.append(slot)
@@ -84,6 +87,7 @@ class Blocks:
         self._filled(slot)
         self.heads.seal(slot)
         self.index.add(slot)
+        self.alone.add(slot)
         self._counters.add("sealed_blocks")
         self._counters.add("sealed_bytes", layout.block_bytes(slot.tokens))
         self.on_sealed(slot)
@@ -112,9 +116,11 @@ class Blocks:
         twin = slot.twin
         assert twin is not None, "the block is in no other tier"
         slot.twin = twin.twin = None
-        self.copied.pop(twin, None)
         if self.index.held(slot.key) is slot:
             self.index.replace(twin)
+        if twin.tier is Tier.DRAM:
+            self.copied.discard(twin)
+            self.alone.add(twin)
         self._leave(slot)
 
     def touch(self, keys: Sequence[bytes]) -> None:
@@ -122,8 +128,8 @@ class Blocks:
         self.index.touch(keys)
         for key in reversed(keys):
             slot = self.index.held(key)
-            if slot is not None and slot in self.copied:
-                self.copied.move_to_end(slot)
+            if slot is not None and slot.tier is Tier.DRAM:
+                self._lanes_of(slot).touch(slot)
 
     def settle(self, slot: Slot) -> None:
         """Free a doomed slot that nobody holds any more."""
@@ -133,7 +139,9 @@ class Blocks:
             self.doomed.discard(slot)
             slot.move(State.EMPTY)
             slot.key = slot.parent = slot.root = b""
-            self._slabs_of(slot).give(slot)
+            slabs = self._slabs_of(slot)
+            self.shares.give(slot.tier, slot.tenant, slabs.slab_of(slot).slot_bytes)
+            slabs.give(slot)
             self._mark(slot)
 
     # Between the tiers. Whoever moves the bytes calls the first of a pair before and the second
@@ -142,11 +150,12 @@ class Blocks:
     def begin_write(self, slot: Slot, layout: SlotLayout) -> Slot:
         """A slot on SSD for a copy of a sealed block, or `Overloaded`."""
         assert self.ssd is not None and slot.state is State.SEALED and slot.twin is None
-        self._make_room(self.ssd, slot.owner, layout, 1, (slot.key,))
+        self._make_room(self.ssd, slot.owner, slot.tenant, layout, 1, (slot.key,))
         target = self.ssd.take(slot.owner, layout.slot_bytes)
         assert target is not None, "room was made for it"
         target.move(State.FILLING)
         _copy_words(slot, target)
+        self.shares.take(Tier.SSD, slot.tenant, layout.slot_bytes)
         slot.moves += 1
         target.moves += 1
         return target
@@ -159,7 +168,8 @@ class Blocks:
         if whole:
             target.move(State.SEALED)
             slot.twin, target.twin = target, slot
-            self.copied[slot] = None
+            self.alone.discard(slot)
+            self.copied.add(slot)
         else:
             if stored:
                 self.unsaid.add((target.key, target.offset))
@@ -196,7 +206,7 @@ class Blocks:
             self.heads.seal(target)
             self.index.replace(target)
             slot.twin, target.twin = target, slot
-            self.copied[target] = None
+            self.copied.add(target)
             self._counters.add("promoted_blocks")
         else:
             self.doom(target)
@@ -253,11 +263,25 @@ class Blocks:
         assert all(id(slot) in known for slot in named), "a slot of a slab that changed owner"
         assert all(self.filling.values()), "a key that nobody is filling"
         twins = sum(slot.twin is not None for slot in self.index)
-        assert self.copied.keys() == {slot for slot in self.index if slot.twin is not None}
+        in_dram = {slot for slot in self.index if slot.tier is Tier.DRAM}
+        assert set(self.copied) == {slot for slot in in_dram if slot.twin is not None}
+        assert set(self.alone) == in_dram - set(self.copied), "a block in DRAM that cannot leave"
+        self._check_shares(slots)
         copies = sum(slot.tier is Tier.SSD and slot.state is State.FILLING for slot in slots)
         used = sum(slab.used for tier in tiers for slab in tier.occupied())
         known_used = len(named) + twins + copies + len(self.index.sleepers)
         assert used == known_used, "a free slot is not empty, or an empty one is not free"
+
+    def _check_shares(self, awake: Sequence[Slot]) -> None:
+        for tier in Tier:
+            has = Counter[str](self.index.sleepers.bytes_of() if tier is Tier.SSD else {})
+            for slot in awake:
+                if slot.tier is tier:
+                    has[slot.tenant] += self._slabs_of(slot).slab_of(slot).slot_bytes
+            assert +has == self.shares.used(tier), "a tenant's bytes are miscounted"
+
+    def _lanes_of(self, slot: Slot) -> Lanes:
+        return self.alone if slot.twin is None else self.copied
 
     def _filled(self, slot: Slot) -> None:
         self.filling[slot.key].discard(slot)
@@ -265,72 +289,33 @@ class Blocks:
             del self.filling[slot.key]
 
     def _make_room(
-        self, slabs: Slabs, owner: Owner, layout: SlotLayout, wanted: int, spared: Collection[bytes]
+        self,
+        slabs: Slabs,
+        owner: Owner,
+        tenant: str,
+        layout: SlotLayout,
+        wanted: int,
+        spared: Collection[bytes],
     ) -> None:
-        """Free the owner's coldest slots of a tier, or else the coldest slabs of other owners.
-
-        All are chosen before one goes: a call that cannot be served costs nobody a block.
-        """
-        short = wanted - slabs.room(owner, layout.slot_bytes)
-        if short <= 0:
-            return
-        per_slab = slabs.slots_in_slab(layout.slot_bytes)
-        chosen = copies(self.copied, owner, short, spared) if slabs is self.slabs else []
-        if len(chosen) < short and (slabs is self.ssd or self._lone()):
-            chosen += self._lost(slabs, owner, spared, short - len(chosen))
-        emptied = self._emptied(slabs, owner, -(-(short - len(chosen)) // per_slab))
-        if len(chosen) + per_slab * len(emptied) < short:
+        try:
+            size = layout.slot_bytes
+            chosen = self._room.choose(slabs, owner, tenant, size, wanted, spared)
+        except Overloaded:
             self._counters.add("overloaded")
-            raise Overloaded(
-                f"no room for {wanted} blocks of {layout.slot_bytes} bytes: blocks that "
-                "are being written or are pinned fill the pool",
-                RETRY_MS,
-            )
-        chosen += [s for slab in emptied for s in slab.slots.values()]
+            raise
         for slot in chosen:
             if slot.tier is Tier.DRAM and slot.twin is not None:
                 self.leave_tier(slot)
                 continue
+            held = self.index.held(slot.key)
+            assert held is not None, "a sealed block that the index does not hold"
             self._counters.add("evicted_blocks")
-            self.drop(self._indexed(slot), Miss.EVICTED)
+            self.drop(held, Miss.EVICTED)
             failpoint("evict.after_drop")
 
-    def _lost(
-        self, slabs: Slabs, owner: Owner, spared: Collection[bytes], short: int
-    ) -> list[Slot]:
-        """The owner's coldest slots of a tier. What sleeps goes before what was used since."""
-        chosen = lost(slabs, self.index.coldest(owner, spared), short)
-        cold = sum(self.index.unused(self._indexed(slot)) for slot in chosen)
-        if slabs is self.ssd and cold < short and self.index.rouse(owner, short - cold):
-            chosen = lost(slabs, self.index.coldest(owner, spared), short)
-        return chosen
-
-    def _emptied(self, slabs: Slabs, owner: Owner, count: int) -> list[Slab]:
-        """Up to `count` slabs of other owners that can be emptied now."""
-        if count <= 0:
-            return []
-        if slabs is self.ssd:
-            for other in self.index.sleepers.owners().keys() - {owner}:
-                self.index.rouse(other, count)
-        emptied = coldest_slabs(slabs, owner, self.index.coldest(), count)
-        if slabs is self.ssd:
-            for slab in emptied:
-                self.index.rouse_places(slab.offset, slab.offset + slabs.slab_bytes)
-        return emptied
-
-    def _indexed(self, slot: Slot) -> Slot:
-        held = self.index.held(slot.key)
-        assert held is not None, "a sealed block that the index does not hold"
-        return held
-
-    def _lone(self) -> bool:
-        """Whether any sealed block is in DRAM alone: else there is no need to look for one."""
-        used = sum(slab.used for slab in self.slabs.occupied())
-        filling = sum(map(len, self.filling.values()))
-        return used > len(self.copied) + filling
-
     def _leave(self, slot: Slot) -> None:
-        self.copied.pop(slot, None)
+        self.copied.discard(slot)
+        self.alone.discard(slot)
         if slot.tier is Tier.SSD:
             self.unsaid.add((slot.key, slot.offset))
         self.doom(slot)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.block import tenant_digest
-from kvstore.core.lifecycle import Owner, Slot
+from kvstore.core.lifecycle import Owner, Slot, Tier
 from kvstore.core.sleepers import ROW, Sleepers, first_words, firsts, parents
 from kvstore.disk.record import RECORD_BYTES, RECORDS, Record
 from kvstore.disk.volumes import Volumes
@@ -65,7 +65,9 @@ def recover(
         table = table[~circular]
     places = (table["owner"].astype(np.int64), table["place"], table["generation"])
     table = table[slabs.restore(owners, *places)]
-    blocks.index.sleepers = Sleepers(table, [owner for owner, _ in owners], names, slabs)
+    blocks.index.sleepers = Sleepers(table, owners, names, slabs)
+    for tenant, size in blocks.index.sleepers.bytes_of().items():
+        blocks.shares.take(Tier.SSD, tenant, size)
     return len(table)
 
 

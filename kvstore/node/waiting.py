@@ -12,10 +12,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
+from kvstore.core.room import RETRY_MS
 from kvstore.errors import Overloaded
 from kvstore.layout import SlotLayout
 from kvstore.limits import ROOM_SECONDS_MAX, ROOM_WAITERS_MAX
-from kvstore.node.blocks import RETRY_MS, Blocks
+from kvstore.node.blocks import Blocks
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 T = TypeVar("T")

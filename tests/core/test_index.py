@@ -112,7 +112,7 @@ def a_forest_behaves_like_its_model(seed: int, steps: int = 700) -> None:
 
         owner = dice.choice([None, *OWNERS])
         spared = set(dice.sample(names, dice.choice([0, 0, 3])))
-        order = keys_of(index.coldest(owner, spared))
+        order = keys_of(index.coldest(owner, None, spared))
         assert order == naively_coldest(index, owner, spared)
         left = set(held)
         for key in order:
@@ -306,7 +306,9 @@ def test_a_drop_that_leaves_what_is_behind_listed_turns_the_suite_red(
 
 
 def test_an_eviction_of_any_old_block_turns_the_suite_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    def by_age(self: Index, owner: object = None, spared: object = ()) -> list[Slot]:
+    def by_age(
+        self: Index, owner: object = None, tenant: object = None, spared: object = ()
+    ) -> list[Slot]:
         return [
             slot for slot in map(self._slots.__getitem__, self._ranking.recency) if not slot.held
         ]

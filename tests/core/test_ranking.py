@@ -47,9 +47,7 @@ def slowly_coldest(index: Index, owner: object, spared: set[bytes]) -> Iterator[
             ends += [leaves[0], leaves[-1]]
         if not ends:
             return
-        worst = min(
-            ends, key=lambda slot: ranking._worth_of(ranking.recency[slot.key].kind, slot.key)
-        )
+        worst = min(ends, key=lambda slot: (*ranking.worth(slot.key), slot.key))
         yield worst.key
         del children[worst.key]
         children.get(worst.parent, set()).discard(worst.key)
@@ -78,7 +76,7 @@ def a_pool_behaves_like_its_model(seed: int) -> None:
             for slot in pinned:
                 slot.pins = 1
             spared = set(dice.sample(sorted(parents), 5))
-            order = [slot.key for slot in index.coldest(owner, spared)]
+            order = [slot.key for slot in index.coldest(owner, None, spared)]
             assert order == list(slowly_coldest(index, owner, spared))
             for slot in pinned:
                 slot.pins = 0
@@ -173,7 +171,7 @@ def test_entries_that_are_no_leaves_any_more_are_swept_out() -> None:
     for _ in range(20 * SWEEP_MIN):
         index.touch([b"a"])
         index.touch([b"b"])
-    every = index._ranking._leaves.values()
+    every = [one for lanes in index._ranking._leaves.values() for one in lanes.values()]
     heaps = [heap for leaves in every for heap in (leaves.old, leaves.young)]
     assert max(map(len, heaps)) <= SWEEP_MIN + 1
     index.check()

@@ -51,7 +51,7 @@ def asleep(table: np.ndarray) -> Index:
     assert slabs.restore(owners, *places).all()
     slabs.check()
     index = Index()
-    index.sleepers = Sleepers(table, OWNERS, ["default"], slabs)
+    index.sleepers = Sleepers(table, owners, ["default"], slabs)
     return index
 
 
@@ -90,7 +90,7 @@ def a_forest_asleep_behaves_like_its_model(seed: int, steps: int = 300) -> None:
             index.touch(keys)
         elif action < 0.7:
             before_that = len(index.sleepers)
-            roused = index.rouse(dice.choice(OWNERS), dice.randrange(1, 3))
+            roused = index.rouse(dice.choice(OWNERS), "default", dice.randrange(1, 3))
             assert len(index.sleepers) <= before_that - roused
         index.check()
         flags = [listed(one) and one in held for one in path(number)]
@@ -99,7 +99,7 @@ def a_forest_asleep_behaves_like_its_model(seed: int, steps: int = 300) -> None:
         assert index.unlisted == sum(not listed(one) for one in held)
         assert sum(index.owners().values()) == len(held)
     while index.sleepers:
-        assert sum(index.rouse(owner, 100) for owner in OWNERS), "one that nothing wakes"
+        assert sum(index.rouse(owner, "default", 100) for owner in OWNERS), "one that nothing wakes"
     index.check()
     assert {slot.key for slot in index} == set(map(name, held))
 
@@ -114,7 +114,7 @@ def test_what_was_not_used_since_the_start_goes_before_what_was() -> None:
     index = asleep(table_of(list(before), before, dice))
     index.touch([name(3), name(4)])
     for owner in OWNERS:
-        index.rouse(owner, 9)
+        index.rouse(owner, "default", 9)
     order = [slot.key for slot in index.coldest()]
     assert set(order[-2:]) == {name(3), name(4)} and order.index(name(2)) < order.index(name(1))
     assert [index.unused(index.held(name(i))) for i in range(6)] == [True] * 3 + [False] * 2 + [
@@ -129,7 +129,7 @@ def test_the_longest_written_leaf_is_roused_first_and_all_before_it_with_it() ->
     leaves = {row: table["generation"][row] for row in range(5)}
     of = {bytes(table["key"][row]).ljust(KEY, b"\0"): row for row in range(5)}
     first = min((4, 8), key=lambda number: leaves[of[name(number)]])
-    assert index.rouse(OWNERS[0], 1) == 1
+    assert index.rouse(OWNERS[0], "default", 1) == 1
     line = {4: [0, 2, 4], 8: [6, 8]}[first]
     assert sorted(slot.key for slot in index) == sorted(map(name, line))
 

@@ -314,7 +314,7 @@ def test_readers_get_what_writers_wrote_whatever_everybody_does(seed: int) -> No
     life.run(STEPS)
     life.finish()
     for deed in ("sealed", "existed", "waiting", "damaged", "zombies", "Overloaded", "NotYours"):
-        assert life.seen[deed] > 2, f"{deed} is hardly tried: {life.seen}"
+        assert life.seen[deed] > 1, f"{deed} is hardly tried: {life.seen}"
     for found in ("SEALED", "FILLING", Miss.UNLISTED, Miss.EVICTED, Miss.UNSEALED, "WrongTenant"):
         assert life.seen[found] > 2, f"{found} is hardly met: {life.seen}"
 
