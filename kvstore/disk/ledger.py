@@ -18,8 +18,8 @@ import lmdb
 
 from kvstore.disk.failure import failure
 from kvstore.disk.files import sync_directory
+from kvstore.disk.index_check import damage
 from kvstore.disk.protocol import DiskFull
-from kvstore.errors import ConfigError
 from kvstore.failpoint import failpoint
 from kvstore.limits import GiB, MiB
 
@@ -36,6 +36,10 @@ def room_bytes(size_bytes: int) -> int:
     return _ROOM_BYTES_MIN + size_bytes // _ROOM_SHARE
 
 
+class IndexDamaged(Exception):
+    """What is there is no index that could be read; the message says why."""
+
+
 class Ledger:
     """Keys and values in the order of keys."""
 
@@ -44,13 +48,9 @@ class Ledger:
         self._map_bytes = max(_MAP_BYTES_MIN, size_bytes // _MAP_SHARE)
         if not path.exists():
             self._make()
-        try:
-            self._environment = self._open(path)
-        except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError) as error:
-            raise ConfigError(
-                f"node.ssd {str(path.parent)!r}: the index {path} is damaged ({error}): remove "
-                "that directory, and the blocks it told of are forgotten"
-            ) from error
+        elif why := damage(path, self._map_bytes):
+            raise IndexDamaged(why)
+        self._environment = self._open(path)
         try:
             self._environment.reader_check()
             self._take_room(room_bytes(size_bytes))

@@ -8,6 +8,8 @@ the directory is said when it is opened: afterwards only the disk can fail.
     DIRECTORY/layout.json        how many files of which size, and the path's id
     DIRECTORY/blocks-00000 ...   the data
     DIRECTORY/index/             LMDB
+    DIRECTORY/index.lost         there while the index is to be made anew
+    DIRECTORY/index.damaged-0    what was moved out of its place
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Self
 
@@ -25,21 +28,30 @@ from kvstore.disk.files import DataFile, held_bytes, sync_directory
 from kvstore.disk.header import Header
 from kvstore.disk.ledger import Ledger, room_bytes
 from kvstore.disk.lock import DirectoryLock
+from kvstore.disk.lost_index import LostIndex, opened_index
 from kvstore.disk.protocol import DISK_ALIGN, Disk
 from kvstore.errors import ConfigError
+
+_REBUILT_MAX = 65_536  # entries of one transaction: LMDB bounds the pages of each
 
 
 class LocalDisk(Disk):
     """Made by `open`. `close` it, or its directory stays locked until the process ends."""
 
     def __init__(
-        self, data: Sequence[DataFile], ledger: Ledger, header: Header, resources: ExitStack
+        self,
+        data: Sequence[DataFile],
+        ledger: Ledger,
+        lost: LostIndex,
+        header: Header,
+        resources: ExitStack,
     ) -> None:
         self.files = header.files
         self.file_bytes = header.file_bytes
         self.id = bytes.fromhex(header.id)
         self._data = data
         self._ledger = ledger
+        self._lost, self.index_lost = lost, lost.marked
         self._resources = resources
 
     @classmethod
@@ -52,7 +64,7 @@ class LocalDisk(Disk):
         try:
             with ExitStack() as resources:
                 data, ledger, header = _opened(path, header, buffered, resources)
-                return cls(data, ledger, header, resources.pop_all())
+                return cls(data, ledger, LostIndex(path), header, resources.pop_all())
         except (OSError, lmdb.Error) as error:
             raise ConfigError(
                 f"node.ssd {str(path)!r} cannot be used ({error}): give a directory that the "
@@ -73,6 +85,13 @@ class LocalDisk(Disk):
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         return self._ledger.scan()
+
+    def rebuilt(self, entries: Mapping[bytes, bytes]) -> None:
+        keys = iter(sorted(entries))
+        while some := list(islice(keys, _REBUILT_MAX)):
+            self._ledger.commit({key: entries[key] for key in some}, ())
+        self._lost.unmark()
+        self.index_lost = False
 
     def close(self) -> None:
         self._resources.close()
@@ -114,7 +133,7 @@ def _opened(
             file = DataFile(data_path(path, number), header.file_bytes, buffered=buffered)
             undo.callback(file.discard)
             data.append(file)
-        ledger = Ledger(path / "index", header.files * header.file_bytes)
+        ledger = opened_index(path, header.files * header.file_bytes, known=before is not None)
         resources.callback(ledger.close)
         sync_directory(path)
         if header != before:

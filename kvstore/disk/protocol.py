@@ -35,6 +35,7 @@ class Disk(Protocol):
     files: int
     file_bytes: int
     id: bytes  # 32 bytes that no other path has, drawn when it was made
+    index_lost: bool  # gone or damaged when the disk was opened: `rebuilt` says what was in it
 
     def read(self, file: int, offset: int, into: memoryview) -> None:
         """Fill `into` from there. Raises `DiskError`."""
@@ -54,6 +55,10 @@ class Disk(Protocol):
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         """Every key and value of the index, as of the call, in the order of keys."""
+        ...
+
+    def rebuilt(self, entries: Mapping[bytes, bytes]) -> None:
+        """Put these in the place of an index that was lost. Until it returns, each start asks."""
         ...
 
     def close(self) -> None:

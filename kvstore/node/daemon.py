@@ -172,7 +172,7 @@ class Node:
         await namespaces.load()
         began = SystemClock().now()
         gc.disable()  # it would look through all that was recovered again and again, and in vain
-        found = tiers.recover(tenants, namespaces.layout_of)
+        found = tiers.recover(tenants, namespaces.layouts())
         failpoint("recovery.before_serving")
         gc.freeze()
         gc.enable()

@@ -64,14 +64,13 @@ class Namespaces:
         for entry in entries:
             self._remember(KVSpec.of_dict(NamespaceRecord.parse(entry).spec))
 
-    def layout_of(self, owner: Owner) -> SlotLayout | None:
-        """How an owner's blocks lie, if its namespace is known."""
-        spec = self._specs.get(owner[0])
-        if spec is None or owner[1] >= len(spec.groups):
-            return None
-        if owner not in self._places:
-            self._places[owner] = Place(owner, SlotLayout.of(spec, owner[1]), spec.dtype)
-        return self._places[owner].layout
+    def layouts(self) -> dict[Owner, SlotLayout]:
+        """How the blocks lie of every owner whose namespace is known."""
+        for digest, spec in self._specs.items():
+            for group in range(len(spec.groups)):
+                layout = SlotLayout.of(spec, group)
+                self._places.setdefault((digest, group), Place((digest, group), layout, spec.dtype))
+        return {owner: place.layout for owner, place in self._places.items()}
 
     async def load_quarantines(self) -> None:
         """What earlier runs, and other nodes, have found wrong."""

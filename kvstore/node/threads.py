@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+G = TypeVar("G")
 T = TypeVar("T")
 
 DEPTH = 16  # reads, and writes, that the device has before it at once
@@ -24,6 +25,10 @@ class Threads:
 
     async def write(self, call: Callable[..., T], *given: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._writers, call, *given)
+
+    def each(self, call: Callable[[G], T], items: Iterable[G]) -> Iterator[T]:
+        """As `map`, side by side in the threads that read: for a start, before anybody waits."""
+        return self._readers.map(call, items)
 
     def shutdown(self) -> None:
         self._readers.shutdown()

@@ -5,7 +5,7 @@ Nothing is acknowledged as durable before both its bytes and its record are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from kvstore.clock import Clock
@@ -14,6 +14,7 @@ from kvstore.disk.volumes import Volumes
 from kvstore.layout import SlotLayout
 from kvstore.node.blocks import Blocks
 from kvstore.node.frozen import Frozen
+from kvstore.node.head_scan import HeadScan
 from kvstore.node.namespaces import LayoutOf
 from kvstore.node.promotion import Promotion
 from kvstore.node.recovery import recover
@@ -36,6 +37,7 @@ class Tiers:
         counters: Counters,
     ) -> None:
         self._blocks, self._volumes = blocks, volumes
+        self._threads, self._clock = threads, clock
         frozen = Frozen(blocks.view, volumes)
         self._up = Promotion(blocks, frozen, layout_of, threads)
         self._down = WriteBack(blocks, volumes, frozen, layout_of, threads, clock, counters)
@@ -65,6 +67,9 @@ class Tiers:
         """The paths as they are now, in the order they were named."""
         return self._down.retirement.paths()
 
-    def recover(self, tenants: Collection[str], known: Callable[[Owner], SlotLayout | None]) -> int:
+    def recover(self, tenants: Collection[str], layouts: Mapping[Owner, SlotLayout]) -> int:
         """Take up what an earlier run recorded; how many blocks that was."""
-        return recover(self._blocks, self._volumes, tenants, known)
+        assert self._blocks.ssd is not None
+        scan = HeadScan(self._volumes, self._blocks.ssd.slab_bytes, tenants, layouts)
+        scan.rebuild(self._threads.each, self._clock)
+        return recover(self._blocks, self._volumes, tenants, layouts.get)

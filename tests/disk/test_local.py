@@ -169,21 +169,6 @@ def test_a_layout_that_cannot_be_read_is_refused(tmp_path: Path, text: bytes, ma
     refused(tmp_path, match)
 
 
-def test_a_damaged_index_is_refused_and_a_removed_one_is_empty(tmp_path: Path) -> None:
-    disk = opened(tmp_path)
-    disk.commit({b"key": b"value"}, ())
-    disk.close()
-    index = tmp_path / "index" / "data.mdb"
-    index.write_bytes(bytes(index.stat().st_size))
-    refused(tmp_path, "is damaged .* remove that directory")
-    for file in (tmp_path / "index").iterdir():
-        file.unlink()
-    (tmp_path / "index").rmdir()
-    disk = opened(tmp_path)
-    assert list(disk.scan()) == []
-    disk.close()
-
-
 def test_a_file_that_was_cut_short_is_whole_again_at_the_next_start(tmp_path: Path) -> None:
     opened(tmp_path).close()
     os.truncate(data_path(tmp_path, 1), DISK_ALIGN)

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from kvstore.core.lifecycle import Slot, Tier
-from kvstore.core.slabs import Slabs
 from kvstore.disk.protocol import DiskError, DiskFull, DiskReadOnly
-from kvstore.disk.volumes import Volumes
-from kvstore.errors import Unavailable
-from kvstore.node.blocks import Blocks
-from kvstore.node.store import Store
-from kvstore.node.threads import Threads
-from kvstore.node.tiers import Tiers
-from tests.node.rig import SECRETS, SLAB, SMALL, TOKENS, Rig, prompt
+from tests.node.rig import SLAB, SMALL, TOKENS, prompt
+from tests.node.tiered_rig import SECONDS, TieredRig
 from tests.simulation.sim_disk import SimDisk
 
 FILE_BYTES = 2 * SLAB  # 8 blocks
-SECONDS = 10.0
 
 
 class Failing(SimDisk):
@@ -51,53 +43,6 @@ class Failing(SimDisk):
     def _fail(self, call: str, file: int) -> None:
         if error := self.errors.get((call, file)):
             raise error
-
-
-class TieredRig(Rig):
-    """A store with an SSD tier of simulated paths, and threads that call them."""
-
-    def __init__(self, disks: dict[str, Failing]) -> None:
-        super().__init__(slabs=16)
-        self.volumes = Volumes(disks)
-        self.ssd = Slabs(self.volumes.capacity_bytes, SLAB, Tier.SSD)
-        self.blocks = Blocks(self.arena, SLAB, self.counters, self.ssd)
-        self.store = Store(self.blocks, self.handles, self.clock, SECRETS, self.counters)
-        self.threads = Threads()
-        layout = SMALL.layout
-        self.tiers = Tiers(
-            *(self.blocks, self.volumes, lambda _: layout, self.threads, self.clock, self.counters)
-        )
-        self.writing = self.session()
-
-    def put_some(self, number: int, blocks: int = 4) -> list[Slot]:
-        chain = prompt(SMALL, blocks * TOKENS, start=1_000 * number)
-        return self.put(self.writing, SMALL, chain)
-
-    async def durable(self, slots: list[Slot]) -> str:
-        """Why these did not become durable; empty where they did."""
-        try:
-            await asyncio.wait_for(self.tiers.durable(slots), SECONDS)
-        except Unavailable as refused:
-            return str(refused)
-        self.store.check()
-        return ""
-
-    def files(self, slots: list[Slot]) -> set[int]:
-        return {self.volumes.file_of(slot.twin.offset) for slot in slots if slot.twin is not None}
-
-    def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async def served() -> None:
-            serving = asyncio.create_task(self.tiers.serve())
-            try:
-                await work()
-                assert not serving.done()
-            finally:
-                serving.cancel()
-                await asyncio.gather(serving, return_exceptions=True)
-                self.threads.shutdown()
-
-        asyncio.run(served())
-        self.store.check()
 
 
 EIO = DiskError("Input/output error")
@@ -219,7 +164,7 @@ def test_a_full_tier_with_a_retired_file_evicts_from_the_others_alone() -> None:
         kept = rig.put_some(1, blocks=8)  # all of file 0
         assert await rig.durable(kept) == ""
         disk.errors["write", 0] = EIO
-        rig.blocks.ssd.retire(0, FILE_BYTES)  # type: ignore[union-attr]
+        rig.ssd.retire(0, FILE_BYTES)
         for number in range(2, 5):
             assert await rig.durable(rig.put_some(number, blocks=8)) == ""
         assert rig.files(kept) == {0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +12,14 @@ import pytest
 from kvstore.block import Chain
 from kvstore.config import NodeConfig, SsdConfig
 from kvstore.errors import ConfigError
+from kvstore.layout import SlotLayout
 from kvstore.limits import MiB
+from kvstore.spec import KVSpec
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.nodes import (
     CALL_SECONDS,
     LARGE,
+    SPEC,
     Caller,
     NodeProcess,
     eventually,
@@ -36,9 +40,9 @@ def node() -> Iterator[NodeProcess]:
         yield started
 
 
-def put_durable(caller: Caller, blocks: Chain) -> list[int]:
-    payloads = [payload(h, LARGE, n) for h, n in pairs(blocks)]
-    parts = put_parts(blocks, payloads, LARGE, durable=True)
+def put_durable(caller: Caller, blocks: Chain, spec: KVSpec = LARGE) -> list[int]:
+    payloads = [payload(h, spec, n) for h, n in pairs(blocks)]
+    parts = put_parts(blocks, payloads, spec, durable=True)
     return list(caller.kv.Put(parts, timeout=CALL_SECONDS).stored)
 
 
@@ -52,10 +56,10 @@ def again(node: NodeProcess, **ssd: str) -> Iterator[Caller]:
         other.close()
 
 
-def check_bytes(caller: Caller, blocks: Chain) -> None:
-    outcomes, found = caller.get(blocks, LARGE)
+def check_bytes(caller: Caller, blocks: Chain, spec: KVSpec = LARGE) -> None:
+    outcomes, found = caller.get(blocks, spec)
     assert outcomes == [pb.HIT] * len(blocks)
-    assert found == [payload(h, LARGE, n) for h, n in pairs(blocks)]
+    assert found == [payload(h, spec, n) for h, n in pairs(blocks)]
 
 
 def test_what_dram_has_no_room_for_is_read_from_ssd(node: NodeProcess) -> None:
@@ -135,6 +139,57 @@ def test_a_flipped_bit_is_a_miss_and_harms_one_block(node: NodeProcess) -> None:
     check_bytes(caller, blocks)
 
 
+def remove_index(index: Path) -> None:
+    shutil.rmtree(index)
+
+
+def zero_pages(index: Path) -> None:
+    """LMDB ends the process that comes upon one of these."""
+    with (index / "data.mdb").open("r+b") as file:
+        file.seek(2 * 4096)
+        file.write(bytes(64 * 4096))
+
+
+@pytest.mark.parametrize("harm", [remove_index, zero_pages])
+def test_without_its_index_a_path_is_served_from_the_heads_of_its_slots(
+    node: NodeProcess, harm: Callable[[Path], None]
+) -> None:
+    caller = node.caller()
+    caller.register(SPEC)
+    caller.register(LARGE)
+    chains = [(prompt(20, BLOCKS, LARGE, last=3), LARGE), (prompt(21, 40), SPEC)]
+    for blocks, spec in chains:
+        put_durable(caller, blocks, spec)
+    node.kill()
+    harm(node.directory / "ssd" / "index")
+    caller = node.start().caller()
+    assert "is made anew from the heads" in node.log
+    for blocks, spec in chains:
+        check_bytes(caller, blocks, spec)
+    node.kill()
+    caller = node.start().caller()  # by its index again
+    assert node.log.count("is made anew") == 1
+    for blocks, spec in chains:
+        check_bytes(caller, blocks, spec)
+
+
+def test_without_its_index_a_flipped_head_costs_one_block(node: NodeProcess) -> None:
+    caller = node.caller()
+    caller.register(LARGE)
+    chains = [prompt(30 + number, 1, LARGE) for number in range(6)]
+    for blocks in chains:
+        put_durable(caller, blocks)
+    node.kill()
+    remove_index(node.directory / "ssd" / "index")
+    data = payload(chains[2].hashes[0], LARGE)
+    flip_inside(node.directory / "ssd", data, SlotLayout.of(LARGE, 0).head_bytes)
+    caller = node.start().caller()
+    held = [caller.match(blocks, LARGE)[0] for blocks in chains]
+    assert held == [1, 1, 0, 1, 1, 1]
+    for blocks in chains[:2] + chains[3:]:
+        check_bytes(caller, blocks)
+
+
 def test_without_ssd_a_durable_put_is_refused() -> None:
     with running() as node:
         caller = node.caller()
@@ -143,15 +198,15 @@ def test_without_ssd_a_durable_put_is_refused() -> None:
         assert "start it with --ssd" in refusal.text
 
 
-def flip_inside(directory: Path, data: bytes) -> None:
-    """Flip one bit of the file that holds the data."""
+def flip_inside(directory: Path, data: bytes, before: int = 0) -> None:
+    """Flip one bit of the file that holds the data: in it, or so many bytes before."""
     for file in sorted(directory.glob("blocks-*")):
         at = file.read_bytes().find(data[:4096])
         if at >= 0:
             with file.open("r+b") as handle:
-                handle.seek(at + 100)
+                handle.seek(at - before + 100)
                 old = handle.read(1)
-                handle.seek(at + 100)
+                handle.seek(at - before + 100)
                 handle.write(bytes([old[0] ^ 1]))
             return
     raise AssertionError("the block is in no file")

@@ -68,6 +68,7 @@ class SimDisk(Disk):
         self._rng, self.id = rng, rng.randbytes(32)
         self._data = [_File(bytearray(file_bytes), bytearray(file_bytes)) for _ in range(files)]
         self._index: dict[bytes, bytes] = {}
+        self.index_lost = False
         self._lock = threading.Lock()
         self._ended = ""  # why no call is answered any more
 
@@ -120,6 +121,15 @@ class SimDisk(Disk):
             self._begin("scanning", self.faults.read_fails)
             return iter(sorted(self._index.items()))
 
+    def rebuilt(self, entries: Mapping[bytes, bytes]) -> None:
+        self.commit(entries, ())
+        self.index_lost = False
+
+    def lose_index(self) -> None:
+        """As if the next start found the index gone."""
+        with self._lock:
+            self._index, self.index_lost = {}, True
+
     def close(self) -> None:
         self._ended = self._ended or "closed"
 
@@ -132,7 +142,7 @@ class SimDisk(Disk):
             assert self._ended != "no power", "the power is lost already"
             after = SimDisk(0, self.file_bytes, self._rng, self.faults)
             after.files, after._data, after._index = self.files, self._data, self._index
-            after.id = self.id
+            after.id, after.index_lost = self.id, self.index_lost
             for file in after._data:
                 if file.pending:
                     file.forget(self._rng)

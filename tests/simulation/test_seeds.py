@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from kvstore.core.slabs import Slabs
+from kvstore.disk.head import Address, told
 from kvstore.disk.protocol import DiskError
 from kvstore.disk.volumes import Volumes
+from kvstore.layout import PLACE_OFFSET
 from kvstore.node.blocks import Blocks
 from kvstore.node.frozen import Frozen
+from kvstore.node.head_scan import HeadScan
 from kvstore.node.tiers import Tiers
 from tests.simulation import seeds
 from tests.simulation.sim_disk import SimDisk
@@ -157,6 +163,23 @@ def _evicted_with_its_twin(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Blocks, "leave_tier", both)
 
 
+def _a_lost_index_stays_empty(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HeadScan, "rebuild", lambda self, each, clock: None)
+
+
+def _a_head_counts_wherever_it_stands(patch: pytest.MonkeyPatch) -> None:
+    def believed(head: memoryview, address: Address) -> Any:
+        (place,) = struct.unpack_from("<Q", head, PLACE_OFFSET)
+        record = told(head, address._replace(place=place))
+        return record and dataclasses.replace(record, place=address.place)
+
+    patch.setattr("kvstore.node.head_scan.told", believed)
+
+
+def _a_head_counts_on_any_path(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("kvstore.disk.head.blake3", lambda words, key: blake3(words))
+
+
 MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "an acknowledgement does not wait": _ack_at_once,
     "nothing is synced": _nothing_is_synced,
@@ -168,6 +191,9 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "generations begin anew at each start": _generations_begin_anew,
     "a failed sync is asked again": _a_failed_sync_is_asked_again,
     "a retired file is used again": _a_retired_file_goes_on,
+    "a lost index stays empty": _a_lost_index_stays_empty,
+    "a head counts wherever it stands": _a_head_counts_wherever_it_stands,
+    "a head counts on any path": _a_head_counts_on_any_path,
     "recovered slots are free": _free_means_unrecorded,
     "both copies go at once": _evicted_with_its_twin,
 }

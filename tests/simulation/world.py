@@ -33,6 +33,7 @@ from kvstore.telemetry import Counters
 from tests.node.rig import SECRETS, SLAB, SMALL, TOKENS
 from tests.simulation.jobs import FailedFiles, Jobs
 from tests.simulation.sim_disk import Faults, SimDisk
+from tests.simulation.strays import stray_heads
 
 STEPS = 60
 TURNS = 6  # of the event loop, after each step
@@ -109,7 +110,7 @@ class World:
         faults = {name: disk.faults for name, disk in self.disks.items()}
         for disk in self.disks.values():
             disk.faults = Faults()  # a node that cannot start is none
-        self.tiers.recover(SECRETS, lambda owner: layout if owner in PLACES else None)
+        self.tiers.recover(SECRETS, {owner: place.layout for owner, place in PLACES.items()})
         for name, disk in self.disks.items():
             disk.faults = faults[name]
         self.session = self.sessions.begin("default", "simulation")
@@ -229,6 +230,10 @@ class World:
         self.note_drops()
         # A process that is killed leaves to the disk what it gave it; a power loss does not.
         disks = [(name, disk.crash()) for name, disk in self.disks.items()]
+        if self.rng.random() < 0.3:
+            stray_heads(self.blocks, [disk for _, disk in disks], self.rng)
+            for disk in self.rng.choices([disk for _, disk in disks], k=2):
+                disk.lose_index()
         self.rng.shuffle(disks)
         self.disks = dict(disks)
         self.oracle.flipped = False  # what was damaged is gone with the memory

@@ -1,0 +1,55 @@
+"""Whether an index can be read from end to end and written to, asked in a process of its own.
+
+LMDB aborts the process that meets some kinds of damage, and a page that is missing from the file is
+a SIGBUS: better for a child than for a node, which would never start again.
+`python -m kvstore.disk.index_check PATH` ends with 0, or says what is wrong and ends with 1.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import deque
+from pathlib import Path
+
+import lmdb
+
+CHECK_SECONDS = 120.0  # a million blocks take half a second where the disk is idle
+DAMAGED = 1
+_CRASHES = {-signal.SIGABRT, -signal.SIGBUS, -signal.SIGSEGV}
+
+
+def damage(path: Path, map_bytes: int) -> str:
+    """What is wrong with the index; empty if nothing is. Nobody else may have it open."""
+    command = [sys.executable, "-m", "kvstore.disk.index_check", str(path), str(map_bytes)]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"it cannot be read within {CHECK_SECONDS:.0f} s"
+    if ran.returncode == 0:
+        return ""
+    if ran.returncode in _CRASHES:
+        return f"reading it ends in {signal.Signals(-ran.returncode).name}"
+    if ran.returncode == DAMAGED and ran.stdout:
+        return ran.stdout.strip()
+    raise OSError(f"the check of {path} ended with {ran.returncode}: {ran.stderr.strip()[-500:]}")
+
+
+def main(path: str, map_bytes: str) -> int:
+    try:
+        environment = lmdb.open(path, map_size=int(map_bytes), create=False)
+        with environment.begin() as transaction:
+            deque(transaction.cursor().iternext(values=False), 0)
+        with environment.begin(write=True) as transaction:
+            transaction.put(b"\0", b"")  # takes from the list of free pages
+            transaction.abort()
+        environment.close()
+    except lmdb.Error as error:
+        print(error)
+        return DAMAGED
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))
