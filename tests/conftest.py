@@ -15,6 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+# gRPC's handlers around fork hang or end the new process when other threads are in gRPC then. Read
+# when gRPC is loaded; what is started here is exec'd at once and needs none of them.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 _MARK = "MOONPOOL_TEST_RUN"  # inherited by whatever a test starts, at any depth
 _GRACE_SECONDS = 5.0  # a process that was told to end may take this long
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")

@@ -22,6 +22,7 @@ from kvstore.node.sessions import Sessions
 from kvstore.node.store import Opened, Reserved, Store
 from kvstore.node.tiers import Tiers
 from kvstore.node.waiting import Waiting
+from kvstore.node.write_back import not_durable
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import tenant_of
 from kvstore.telemetry import Counters
@@ -155,7 +156,9 @@ class KVService(kv_pb2_grpc.KVServicer):
         keys = [slot.key for slot in slots]
         results = self.store.seal(session, handles)
         if request.durable:
-            await self.durable(keys)
+            await self.durable(
+                [key for key, one in zip(keys, results, strict=True) if one != "waiting"]
+            )
         return pb.SealReply(sealed=[_SEALED[one] for one in results])
 
     @typed
@@ -261,11 +264,14 @@ class KVService(kv_pb2_grpc.KVServicer):
         return self.tiers.brought(self.store.keys(session.tenant, place, hashes))
 
     async def durable(self, keys: Sequence[bytes]) -> None:
-        """Return once the sealed blocks among these survive a power loss."""
+        """Return once all of these blocks survive a power loss, or raise."""
         if self.tiers is None:
             raise Invalid("durable: this node has no SSD; start it with --ssd PATH:SIZE")
-        held = (self.store.blocks.index.held(key) for key in keys)
-        await self.tiers.durable([slot for slot in held if slot is not None])
+        held = [self.store.blocks.index.held(key) for key in keys]
+        slots = [slot for slot in held if slot is not None]
+        if len(slots) < len(keys):
+            raise not_durable("it was dropped meanwhile")
+        await self.tiers.durable(slots)
 
     def session(self, token: bytes, context: Context) -> NodeSession:
         """The caller's session. A token of another tenant's is as unknown as any."""

@@ -122,7 +122,6 @@ class WriteBack:
             raise Unavailable(f"dropped, but a restart may bring it back: {failed[0]}")
 
     def _sealed(self, slot: Slot) -> None:
-        self._answer(slot, not_durable(DROPPED))  # the block that was in the slot before
         self._waiting[slot] = slot.generation, 0
         self._changed.set()
 
