@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,13 @@ class Failing(SimDisk):
         self.errors: dict[tuple[str, int], DiskError] = {}
         self.synced: list[int] = []
         self.written: list[int] = []
+        self.recorded: set[bytes] = set()  # by any commit
+        self._held: dict[str, tuple[threading.Event, threading.Event]] = {}
+
+    def held(self, call: str) -> tuple[threading.Event, threading.Event]:
+        """The next such call says that it has begun, and waits until it may go on."""
+        self._held[call] = threading.Event(), threading.Event()
+        return self._held[call]
 
     def write(self, file: int, offset: int, parts: Sequence[memoryview]) -> None:
         self.written.append(file)
@@ -38,9 +46,14 @@ class Failing(SimDisk):
 
     def commit(self, puts: Any, deletes: Any) -> None:
         self._fail("commit", 0)
+        self.recorded |= puts.keys()
         super().commit(puts, deletes)
 
     def _fail(self, call: str, file: int) -> None:
+        if events := self._held.pop(call, None):
+            begun, go_on = events
+            begun.set()
+            assert go_on.wait(SECONDS)
         if error := self.errors.get((call, file)):
             raise error
 
@@ -172,3 +185,30 @@ def test_a_full_tier_with_a_retired_file_evicts_from_the_others_alone() -> None:
 
     rig.run(work)
     assert rig.counters.totals()["evicted_blocks"] == 16
+
+
+@pytest.mark.parametrize("call", ["sync", "commit"])
+def test_what_is_dropped_while_it_is_written_is_in_no_index_once_that_was_flushed(
+    call: str,
+) -> None:
+    disk = Failing(1)
+    rig = TieredRig({"a": disk})
+
+    async def work() -> None:
+        begun, go_on = disk.held(call)
+        rig.put_some(1)
+        assert await asyncio.to_thread(begun.wait, SECONDS)
+        rig.store.remove("default", SMALL, prompt(SMALL, 4 * TOKENS, start=1_000).hashes)
+        flushed = asyncio.create_task(rig.tiers.flushed())
+        if call == "sync":
+            await flushed
+        go_on.set()
+        await flushed
+        if call == "commit":
+            assert len(disk.recorded) == 4 and not list(disk.scan())
+        assert await rig.durable(rig.put_some(2)) == ""
+        assert len(list(disk.scan())) == 4
+        if call == "sync":
+            assert disk.recorded == dict(disk.scan()).keys(), "recorded after it was flushed"
+
+    rig.run(work)
