@@ -2,6 +2,10 @@
 
 import sys
 
-from kvstore.cli.main import main
+from kvstore.cli import parent
+
+parent.heed()  # before anything that takes long
+
+from kvstore.cli.main import main  # noqa: E402
 
 sys.exit(main())

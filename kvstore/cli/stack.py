@@ -6,7 +6,6 @@ to be cleaned up, and what a killed stack left in its directory does not hinder 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
@@ -20,12 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kvstore.cli.parent import environment
 from kvstore.errors import ConfigError, Unavailable
 
 READY_SECONDS = 120.0  # a large model takes its time to load
 STOP_SECONDS = 12.0  # node and engines drain in less
 RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = 0.5, 10.0
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                preexec_fn=_die_with(os.getpid()),
+                env=environment(),
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which stops us in order
             )
 
@@ -190,15 +189,3 @@ class Stack:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-def _die_with(parent: int):  # type: ignore[no-untyped-def]
-    """Before exec: ask the kernel for a SIGTERM when the parent is gone, however it went."""
-    libc = ctypes.CDLL(None)
-
-    def arrange() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it went while we were being made
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return arrange
