@@ -64,12 +64,15 @@ class NodeProcess:
         slab: str = "8MiB",
         listen: str = "127.0.0.1:0",
         ssd: str | dict[str, str] | None = None,
+        ssd_at: Path | None = None,  # through the page cache; else below the node's own directory
     ) -> None:
         self.directory = directory
         where = ["--dir", os.fspath(directory), "--listen", listen]
         arguments = ["node", *where, "--dram", dram, "--slab", slab]
         for name, size in ({"ssd": ssd} if isinstance(ssd, str) else ssd or {}).items():
-            arguments += ["--ssd", f"{directory / name}:{size}"]
+            arguments += ["--ssd", f"{ssd_at or directory / name}:{size}"]
+        if ssd_at is not None:
+            arguments += ["--ssd-buffered"]
         self._child = Child("node", arguments, directory)
         self._callers: list[Caller] = []
 

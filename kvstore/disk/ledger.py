@@ -118,10 +118,11 @@ class Ledger:
         except lmdb.MapFullError as error:
             raise DiskFull(f"{doing} {self.path}: all {self._map_bytes} bytes are used") from error
         except lmdb.Error as error:
-            code = error.code
+            code, said = error.code, str(error)
             if code == errno.EIO and _free_bytes(self.path) < _FULL_BYTES:
                 code = errno.ENOSPC  # LMDB calls a write that was cut short an EIO
-            raise failure(f"{doing} {self.path}", code, str(error)) from error
+                said = os.strerror(code)
+            raise failure(f"{doing} {self.path}", code, said) from error
 
 
 def _free_bytes(path: Path) -> int:
