@@ -148,12 +148,14 @@ class Index:
         owner: Owner | None = None,
         tenant: str | None = None,
         spared: Collection[bytes] = (),
+        stored: bool | None = None,
     ) -> Iterator[Slot]:
         """Blocks to evict, in order: unlisted first, then leaves, as the ranking says.
 
         Each is what comes first once those before it are gone, so a caller can choose all it needs
-        before it drops any. With an owner or a tenant, only theirs. A held or spared block stays,
-        and so do the blocks before it: evicting those would make it unreachable.
+        before it drops any. With an owner or a tenant, only theirs; `stored`: only those that are
+        on SSD, or only those that are not. A held or spared block stays, and so do the blocks
+        before it: evicting those would make it unreachable.
         """
 
         def stays(slot: Slot) -> bool:
@@ -162,10 +164,16 @@ class Index:
                 or slot.key in spared
                 or owner not in (None, slot.owner)
                 or tenant not in (None, slot.tenant)
+                or stored not in (None, slot.stored)
             )
 
         yield from (one for key in self._unlisted if not stays(one := self._slots[key]))
-        yield from self._ranking.coldest(owner, tenant, stays)
+        yield from self._ranking.coldest(owner, tenant, stored, stays)
+
+    def moved(self, slot: Slot) -> None:
+        """A held block came to SSD, or is there no more."""
+        if slot.listed:
+            self._ranking.moved(slot)
 
     def worth(self, slot: Slot) -> tuple[float, int]:
         """What it is worth to keep a held block, and its last use; the least goes first."""

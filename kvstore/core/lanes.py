@@ -1,7 +1,7 @@
-"""Blocks in DRAM in the order in which they give their places there away: least worth first.
+"""Copies in DRAM of what is on SSD too, in the order in which they go: least worth first.
 
 What a block is worth is the index's to say (`kvstore.core.ranking`), and the same in each tier. A
-copy of what is on SSD too costs a read to have again, so DRAM keeps those that will be wanted
+copy costs a read to have again, so DRAM keeps those that will be wanted
 soonest, and a block that was read once does not displace one that is read all day. Replaying the
 Mooncake paper's conversation trace with a DRAM of a tenth of the SSD, this finds 0.40 of all hits
 in DRAM where the least recently used first finds 0.20.
@@ -22,7 +22,7 @@ Lane = OrderedDict[Slot, None]  # of one kind, least recently used first
 
 
 class Lanes:
-    """Slots of one tier, by owner and tenant, then by kind."""
+    """Slots in DRAM, by owner and tenant, then by kind."""
 
     def __init__(self, index: Index) -> None:
         self._index = index

@@ -71,6 +71,11 @@ class Slot:
         """How many blocks the node has right behind this one; a leaf has none."""
         return len(self.children) + self.sleeping
 
+    @property
+    def stored(self) -> bool:
+        """Whether the block is on SSD, here or as the twin."""
+        return self.tier is Tier.SSD or self.twin is not None
+
     def move(self, state: State) -> None:
         if state not in NEXT[self.state]:
             raise InvariantError(f"slot {self.number}: {self.state.name} -> {state.name}")

@@ -5,10 +5,12 @@ last blocks, which a longer prompt cannot use, are a kind of their own. What a k
 age is learned in a `LifeTable` from every use, of evicted blocks that are still remembered too.
 Nothing is learned from a use soon after another: that is one request that asks twice.
 
-The leaves of a kind lie in two heaps, oldest first and youngest first, and only these two ends are
-compared: worth mostly falls with age, or all of a kind is worth so little that the newest should
-not have come. Where worth is equal the least recently used goes, so while nothing is known this
-is LRU. A block is touched after those behind it, so a parent is always younger than its children.
+Blocks that are on SSD and those that are in DRAM alone are ranked apart, since room is made in one
+tier at a time. The leaves of a kind lie in two heaps, oldest first and youngest first, and only
+these two ends are compared: worth mostly falls with age, or all of a kind is worth so little that
+the newest should not have come. Where worth is equal the least recently used goes, so while nothing
+is known this is LRU. A block is touched after those behind it, so a parent is always younger than
+its children.
 
 A use, a drop and a choice cost the logarithm of the number of leaves. Learning stops wherever it
 finds less than LRU would: see `Rival`.
@@ -19,6 +21,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kvstore.core.leaves import End, Entry, Leaves
 from kvstore.core.life_table import AGES, TICK, TICKS_MAX, LifeTable
@@ -32,7 +35,8 @@ FIRST_STAMP = 1 << 62  # in the middle: what an earlier run left is older
 ONE_USE = 256  # a touch after fewer uses than one part in this of all blocks is no use of its own
 
 Worth = tuple[float, int, bytes]  # what goes first is least
-Lane = tuple[tuple[Owner, str], int]  # (owner, tenant), kind
+Kind = tuple[int, bool]  # by its uses, and whether it is on SSD
+Lane = tuple[tuple[Owner, str], Kind]  # (owner, tenant), kind
 
 
 @dataclass(slots=True)
@@ -51,7 +55,8 @@ class Ranking:
     def __init__(self, slots: Mapping[bytes, Slot]) -> None:
         self.recency: OrderedDict[bytes, Seen] = OrderedDict()  # least recent first
         self._slots = slots  # the index's own, whose `children` say what is a leaf
-        self._leaves: dict[tuple[Owner, str], dict[int, Leaves]] = {}  # by kind
+        self._leaves: dict[tuple[Owner, str], dict[Kind, Leaves]] = {}
+        self._is_leaf = {stored: partial(self._leaf, stored) for stored in (False, True)}
         self._table = LifeTable(KINDS)
         self._rival = Rival()
         self._worth: list[list[float]] = [[0.0] * AGES for _ in range(KINDS)]
@@ -73,7 +78,7 @@ class Ranking:
         self.recency[slot.key] = seen
         self.recency.move_to_end(slot.key, last=False)
         if not slot.family:
-            self._of(slot, seen).push(seen.stamp, slot.key, self._is_leaf)
+            self._push(slot, seen)
 
     def touch(self, slots: Sequence[Slot]) -> None:
         """Listed blocks are used now, in this order, the deepest first."""
@@ -94,8 +99,12 @@ class Ranking:
 
     def bared(self, slot: Slot) -> None:
         """The last block behind a listed one is gone."""
-        seen = self.recency[slot.key]
-        self._of(slot, seen).push(seen.stamp, slot.key, self._is_leaf)
+        self._push(slot, self.recency[slot.key])
+
+    def moved(self, slot: Slot) -> None:
+        """A listed block came to SSD, or is there no more."""
+        if not slot.family:
+            self._push(slot, self.recency[slot.key])
 
     def forget(self, seen: Seen) -> None:
         """A block that left will not be recognised when it comes again."""
@@ -113,9 +122,14 @@ class Ranking:
         return self._leaves.keys()
 
     def coldest(
-        self, owner: Owner | None, tenant: str | None, stays: Callable[[Slot], bool]
+        self,
+        owner: Owner | None,
+        tenant: str | None,
+        stored: bool | None,
+        stays: Callable[[Slot], bool],
     ) -> Iterator[Slot]:
-        """Blocks in the order in which they go, each a leaf once those before it are gone."""
+        """Blocks in the order in which they go, each a leaf once those before it are gone: those
+        that are on SSD, those that are not, or (None) both."""
         gone: Counter[bytes] = Counter()  # chosen children by parent
         chosen: set[bytes] = set()
 
@@ -124,7 +138,8 @@ class Ranking:
             if slot is None or seen is None or seen.stamp != abs(entry[0]):
                 return False
             leaf = gone[slot.key] == slot.family
-            return leaf and slot.key not in chosen and not stays(slot)
+            here = stored in (None, slot.stored)
+            return leaf and here and slot.key not in chosen and not stays(slot)
 
         if owner is not None and tenant is not None:
             places = [(owner, tenant)]
@@ -132,9 +147,10 @@ class Ranking:
             places = [one for one in self._leaves if owner in (None, one[0])]
             places = [one for one in places if tenant in (None, one[1])]
         ends = {
-            (place, kind): leaves.ends(self._is_leaf)
+            (place, kind): leaves.ends(self._is_leaf[kind[1]])
             for place in places
             for kind, leaves in self._leaves.get(place, {}).items()
+            if stored in (None, kind[1])
         }
         first = {lane: self._first(both, goes) for lane, both in ends.items()}
         while found := min((one for one in first.values() if one), default=None):
@@ -146,7 +162,7 @@ class Ranking:
             parent = self._slots.get(slot.parent)
             if parent is not None and gone[parent.key] == parent.family:
                 seen, lane = self.recency[parent.key], self._lane(parent)
-                if lane[0] in places:
+                if lane[0] in places and stored in (None, parent.stored):
                     changed.add(lane)
                     for sign, end in zip((1, -1), self._ends_at(ends, lane), strict=True):
                         end.push((sign * seen.stamp, parent.key))
@@ -187,19 +203,23 @@ class Ranking:
         self._rival.touch(slot.key)
         self.recency.move_to_end(slot.key)
         if not slot.family:
-            self._of(slot, seen).push(seen.stamp, slot.key, self._is_leaf)
+            self._push(slot, seen)
 
-    def _of(self, slot: Slot, seen: Seen) -> Leaves:
+    def _push(self, slot: Slot, seen: Seen) -> None:
         lanes = self._leaves.setdefault((slot.owner, slot.tenant), {})
-        return lanes.setdefault(seen.kind, Leaves())
+        leaves = lanes.setdefault((seen.kind, slot.stored), Leaves())
+        leaves.push(seen.stamp, slot.key, self._is_leaf[slot.stored])
 
     def _lane(self, slot: Slot) -> Lane:
-        return (slot.owner, slot.tenant), self.recency[slot.key].kind
+        return (slot.owner, slot.tenant), (self.recency[slot.key].kind, slot.stored)
 
-    def _is_leaf(self, entry: Entry) -> bool:
+    def _leaf(self, stored: bool, entry: Entry) -> bool:
         """Whether an entry is of a leaf as it is now, not as it once was."""
         seen = self.recency.get(entry[1])
-        return seen is not None and seen.stamp == abs(entry[0]) and not self._slots[entry[1]].family
+        if seen is None or seen.stamp != abs(entry[0]):
+            return False
+        slot = self._slots[entry[1]]
+        return not slot.family and slot.stored is stored
 
     def _first(self, ends: tuple[End, End], goes: Callable[[Entry], bool]) -> Worth | None:
         """What goes first of a kind: its oldest or its youngest."""

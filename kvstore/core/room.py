@@ -10,7 +10,6 @@ Whose blocks go is `Shares`' to say, which of them `Lanes`' and the index's.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
@@ -27,17 +26,9 @@ RETRY_MS = 50  # when it may be worth asking a full pool again
 class Room:
     """Decides for the tiers of one node, and changes nothing but who is awake."""
 
-    def __init__(
-        self,
-        index: Index,
-        copied: Lanes,
-        alone: Lanes,
-        shares: Shares,
-        ssd: Slabs | None,
-    ) -> None:
-        """`copied` and `alone`: sealed slots in DRAM with and without a copy on SSD."""
-        self._index, self._copied, self._alone = index, copied, alone
-        self._shares, self._ssd = shares, ssd
+    def __init__(self, index: Index, copied: Lanes, shares: Shares) -> None:
+        """`copied`: slots in DRAM of blocks that are on SSD too."""
+        self._index, self._copied, self._shares = index, copied, shares
 
     def choose(
         self,
@@ -109,19 +100,16 @@ class Room:
             yield from self._of_ssd(slabs, owner, tenant, spared, count)
             return
         yield from self._copied.coldest(owner, tenant, spared)
-        if self._ssd is None:
-            yield from lost(slabs, self._index.coldest(owner, tenant, spared))
-        else:  # most of what the index has is not here
-            yield from lost(slabs, self._alone.coldest(owner, tenant, spared))
+        yield from lost(slabs, self._index.coldest(owner, tenant, spared, stored=False))
 
     def _of_ssd(
         self, slabs: Slabs, owner: Owner, tenant: str, spared: Collection[bytes], count: int
     ) -> Iterator[Slot]:
-        coldest = lost(slabs, self._index.coldest(owner, tenant, spared))
+        coldest = lost(slabs, self._index.coldest(owner, tenant, spared, stored=True))
         first = list(islice(coldest, count))
         unused = sum(self._index.unused(slot) for slot in first)
         if unused < count and self._index.rouse(owner, tenant, count - unused):
-            yield from lost(slabs, self._index.coldest(owner, tenant, spared))
+            yield from lost(slabs, self._index.coldest(owner, tenant, spared, stored=True))
         else:
             yield from first
             yield from coldest
@@ -155,23 +143,20 @@ class Room:
 
 
 def lost(slabs: Slabs, coldest: Iterable[Slot]) -> Iterator[Slot]:
-    """Slots of the tier whose blocks are lost with them, of blocks in an order in which each that
-    is listed comes after all that stand behind it.
+    """Slots of the tier whose blocks are lost with them. `coldest` is as the index gives it: each
+    block that is listed after all that stand behind it.
 
     One in a retired slab would make no room: it stays, and keeps no other.
     """
-    gone: Counter[bytes] = Counter()  # of the blocks behind each, those that do not keep it
+    stay: set[bytes] = set()  # blocks with something behind them that stays
     for slot in coldest:
         here = slot if slot.tier is slabs.tier else slot.twin
-        if here is not None and slabs.retired(here):
-            gone[slot.parent] += 1
+        assert here is not None, "a block that is not in this tier"
+        if slabs.retired(here):
             continue
-        copied = here is not None and here.twin is not None
-        if here is None or here.held or (copied and slabs.tier is Tier.DRAM):
+        if here.held or slot.key in stay:
+            stay.add(slot.parent)
             continue
-        if slot.listed and gone[slot.key] < slot.family:
-            continue
-        gone[slot.parent] += 1
         yield here
 
 

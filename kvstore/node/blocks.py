@@ -41,9 +41,9 @@ class Blocks:
         self.index = Index()
         self.filling: dict[bytes, set[Slot]] = {}  # by stored key: prefills of one prompt share it
         self.doomed: set[Slot] = set()
-        self.copied, self.alone = Lanes(self.index), Lanes(self.index)  # sealed DRAM slots
+        self.copied = Lanes(self.index)  # slots in DRAM of blocks that are on SSD too
         self.shares = Shares()
-        self._room = Room(self.index, self.copied, self.alone, self.shares, ssd)
+        self._room = Room(self.index, self.copied, self.shares)
         self.unsaid: set[tuple[bytes, int]] = set()  # records that are to go: key, offset of slot
         self.on_sealed: Callable[[Slot], None] = lambda slot: None
         self.on_unheld: Callable[[], None] = lambda: None  # there may be room now
@@ -87,7 +87,6 @@ class Blocks:
         self._filled(slot)
         self.heads.seal(slot)
         self.index.add(slot)
-        self.alone.add(slot)
         self._counters.add("sealed_blocks")
         self._counters.add("sealed_bytes", layout.block_bytes(slot.tokens))
         self.on_sealed(slot)
@@ -120,7 +119,7 @@ class Blocks:
             self.index.replace(twin)
         if twin.tier is Tier.DRAM:
             self.copied.discard(twin)
-            self.alone.add(twin)
+            self.index.moved(twin)
         self._leave(slot)
 
     def touch(self, keys: Sequence[bytes]) -> None:
@@ -128,8 +127,8 @@ class Blocks:
         self.index.touch(keys)
         for key in reversed(keys):
             slot = self.index.held(key)
-            if slot is not None and slot.tier is Tier.DRAM:
-                self._lanes_of(slot).touch(slot)
+            if slot is not None:
+                self.copied.touch(slot)
 
     def settle(self, slot: Slot) -> None:
         """Free a doomed slot that nobody holds any more."""
@@ -168,8 +167,8 @@ class Blocks:
         if whole:
             target.move(State.SEALED)
             slot.twin, target.twin = target, slot
-            self.alone.discard(slot)
             self.copied.add(slot)
+            self.index.moved(slot)
         else:
             if stored:
                 self.unsaid.add((target.key, target.offset))
@@ -263,9 +262,7 @@ class Blocks:
         assert all(id(slot) in known for slot in named), "a slot of a slab that changed owner"
         assert all(self.filling.values()), "a key that nobody is filling"
         twins = sum(slot.twin is not None for slot in self.index)
-        in_dram = {slot for slot in self.index if slot.tier is Tier.DRAM}
-        assert set(self.copied) == {slot for slot in in_dram if slot.twin is not None}
-        assert set(self.alone) == in_dram - set(self.copied), "a block in DRAM that cannot leave"
+        assert set(self.copied) == {slot for slot in self.index if slot.twin is not None}
         self._check_shares(slots)
         copies = sum(slot.tier is Tier.SSD and slot.state is State.FILLING for slot in slots)
         used = sum(slab.used for tier in tiers for slab in tier.occupied())
@@ -279,9 +276,6 @@ class Blocks:
                 if slot.tier is tier:
                     has[slot.tenant] += self._slabs_of(slot).slab_of(slot).slot_bytes
             assert +has == self.shares.used(tier), "a tenant's bytes are miscounted"
-
-    def _lanes_of(self, slot: Slot) -> Lanes:
-        return self.alone if slot.twin is None else self.copied
 
     def _filled(self, slot: Slot) -> None:
         self.filling[slot.key].discard(slot)
@@ -315,7 +309,6 @@ class Blocks:
 
     def _leave(self, slot: Slot) -> None:
         self.copied.discard(slot)
-        self.alone.discard(slot)
         if slot.tier is Tier.SSD:
             self.unsaid.add((slot.key, slot.offset))
         self.doom(slot)
