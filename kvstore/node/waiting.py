@@ -21,7 +21,8 @@ from kvstore.node.blocks import Blocks
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 T = TypeVar("T")
 
-MARGIN_SECONDS = 0.1  # for the refusal to reach the caller before its deadline does
+# For the refusal to reach the caller before its deadline does, on a busy machine too.
+MARGIN_SECONDS, MARGIN_SHARE = 0.1, 0.2
 
 
 class Waiting:
@@ -71,4 +72,7 @@ class Waiting:
         if count > slab_count * slabs.slots_in_slab(layout.slot_bytes):
             return 0.0
         left = context.time_remaining()
-        return min(ROOM_SECONDS_MAX, ROOM_SECONDS_MAX if left is None else left - MARGIN_SECONDS)
+        if left is None:
+            return ROOM_SECONDS_MAX
+        margin = max(MARGIN_SECONDS, MARGIN_SHARE * left)
+        return min(ROOM_SECONDS_MAX, float(left - margin))
