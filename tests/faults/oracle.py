@@ -32,7 +32,6 @@ class Known:
     blocks: Chain
     possible: set[int] = field(default_factory=set)  # variants
     durable: bool = False  # one of them has to be there
-    removed: bool = False  # none may be there
 
 
 class Oracle:
@@ -47,7 +46,6 @@ class Oracle:
         with self.lock:
             self._variants += 1
             one.possible.add(self._variants)
-            one.removed = False
             return self._variants
 
     def end_put(self, one: Known, variant: int, stored: Sequence[int], durable: bool) -> None:
@@ -65,7 +63,7 @@ class Oracle:
 
     def end_remove(self, one: Known) -> None:
         with self.lock:
-            one.possible, one.removed = set(), True
+            one.possible = set()
 
     def check_bytes(self, one: Known, outcomes: Sequence[int], found: Sequence[bytes]) -> int:
         """Fails for bytes that nobody offered; how many blocks were there."""
