@@ -133,12 +133,12 @@ class Ranking:
         gone: Counter[bytes] = Counter()  # chosen children by parent
         chosen: set[bytes] = set()
 
-        def goes(entry: Entry) -> bool:
+        def goes(lane: Lane, entry: Entry) -> bool:
             slot, seen = self._slots.get(entry[1]), self.recency.get(entry[1])
             if slot is None or seen is None or seen.stamp != abs(entry[0]):
                 return False
             leaf = gone[slot.key] == slot.family
-            here = stored in (None, slot.stored)
+            here = lane[1][1] is slot.stored
             return leaf and here and slot.key not in chosen and not stays(slot)
 
         if owner is not None and tenant is not None:
@@ -152,7 +152,7 @@ class Ranking:
             for kind, leaves in self._leaves.get(place, {}).items()
             if stored in (None, kind[1])
         }
-        first = {lane: self._first(both, goes) for lane, both in ends.items()}
+        first = {lane: self._first(both, partial(goes, lane)) for lane, both in ends.items()}
         while found := min((one for one in first.values() if one), default=None):
             slot = self._slots[found[2]]
             yield slot
@@ -167,7 +167,7 @@ class Ranking:
                     for sign, end in zip((1, -1), self._ends_at(ends, lane), strict=True):
                         end.push((sign * seen.stamp, parent.key))
             for lane in changed:
-                first[lane] = self._first(ends[lane], goes)
+                first[lane] = self._first(ends[lane], partial(goes, lane))
 
     def check(self) -> None:
         stamps = [seen.stamp for seen in self.recency.values()]

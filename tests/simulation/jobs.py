@@ -74,7 +74,7 @@ class FailedFiles:
         assert self._blocks.ssd is not None
         for slab in self._blocks.ssd.occupied():
             since = self._at.get(self._volumes.file_of(slab.offset))
-            for slot in slab.slots if since is not None else ():
+            for slot in slab.slots.values() if since is not None else ():
                 late = slot.state is not State.EMPTY and slot.generation > since
                 assert not late, "a file that failed is used again"
 
@@ -90,4 +90,4 @@ class FailedFiles:
     def _note(self, files: Iterable[int]) -> None:
         assert self._blocks.ssd is not None
         for file in files:
-            self._at.setdefault(file, self._blocks.ssd._generation)
+            self._at.setdefault(file, self._blocks.ssd.generation)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from kvstore.core.lifecycle import Slot, State, Tier
+from kvstore.core.lifecycle import Slot, Tier
 from kvstore.disk.volumes import Volumes
 from kvstore.node.blocks import Blocks
 from tests.node.rig import SLAB, SMALL
@@ -43,11 +43,9 @@ def free_places(blocks: Blocks) -> Iterator[int]:
     """Offsets on SSD where a block may be written next."""
     assert blocks.ssd is not None
     size = SMALL.layout.slot_bytes
-    for begin in range(0, blocks.ssd.capacity_bytes, SLAB):
-        for offset in range(begin, begin + SLAB - size + 1, size):
-            slot = blocks.ssd.at(offset)
-            if slot is None or slot.state is State.EMPTY:
-                yield offset
+    for slab in blocks.ssd._slabs:
+        places = range(SLAB // size) if slab.owner is None else slab.free
+        yield from (slab.offset + place * size for place in sorted(places))
 
 
 def copies(volumes: Volumes, offset: int) -> list[memoryview]:
