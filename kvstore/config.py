@@ -13,7 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from kvstore.errors import ConfigError
-from kvstore.limits import LEASE_MS_DEFAULT, GiB, KiB, MiB
+from kvstore.limits import LEASE_MS_DEFAULT, SCRUB_RATE_DEFAULT, GiB, KiB, MiB
 
 _UNITS = {"": 1, "b": 1, "kib": KiB, "mib": MiB, "gib": GiB, "tib": 1024 * GiB}
 _SOCKET_PATH_BYTES_MAX = 107  # sun_path of a Unix socket, less its final zero
@@ -62,6 +62,7 @@ class NodeConfig:
     slab_bytes: int = 32 * MiB
     lease_ms: int = LEASE_MS_DEFAULT
     ssd: tuple[SsdConfig, ...] = ()
+    scrub_rate: int = SCRUB_RATE_DEFAULT  # bytes a second; 0: the node verifies nothing by itself
 
     def __post_init__(self) -> None:
         if self.slab_bytes < 64 * KiB or self.slab_bytes % (4 * KiB):

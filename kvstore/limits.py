@@ -40,6 +40,7 @@ PIN_MS_MAX = 600_000
 HAND_OFF_MS_MAX = 600_000  # a hand-off handle older than this opens nothing
 PARTNERS_SECONDS = 10.0  # a sealed fragment waits so long for the rest of its block
 LEASE_MS_DEFAULT = 2_000  # a node whose lease is gone is suspect after this
+SCRUB_RATE_DEFAULT = 16 * MiB  # bytes a second: a TiB in 18 hours, half a percent of one core
 
 assert RPC_KEYS_MAX * HASH_BYTES < RPC_MESSAGE_BYTES_MAX
 assert RPC_KEYS_MAX * HANDLE_BYTES_MAX < RPC_MESSAGE_BYTES_MAX

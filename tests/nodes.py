@@ -65,6 +65,7 @@ class NodeProcess:
         listen: str = "127.0.0.1:0",
         ssd: str | dict[str, str] | None = None,
         ssd_at: Path | None = None,  # through the page cache; else below the node's own directory
+        scrub_rate: str = "",
     ) -> None:
         self.directory = directory
         where = ["--dir", os.fspath(directory), "--listen", listen]
@@ -73,6 +74,8 @@ class NodeProcess:
             arguments += ["--ssd", f"{ssd_at or directory / name}:{size}"]
         if ssd_at is not None:
             arguments += ["--ssd-buffered"]
+        if scrub_rate:
+            arguments += ["--scrub-rate", scrub_rate]
         self._child = Child("node", arguments, directory)
         self._callers: list[Caller] = []
 

@@ -6,12 +6,9 @@ import argparse
 import json
 from typing import Any
 
-from kvstore.cli.options import Commands, add_node, command, locator
+from kvstore.cli.options import Commands, add_node, admin, command
 from kvstore.limits import GiB, KiB, MiB
-from kvstore.rpc.channel import open_channel
-from kvstore.rpc.status import typed_errors
 from kvstore.wire.v1 import admin_pb2 as pb
-from kvstore.wire.v1 import admin_pb2_grpc
 
 DEADLINE_SECONDS = 10.0
 
@@ -49,14 +46,8 @@ def add(commands: Commands) -> None:
     release.set_defaults(run=run_release)
 
 
-def _stub(args: argparse.Namespace) -> tuple[Any, str]:
-    address = locator(args).find()
-    return admin_pb2_grpc.AdminStub(open_channel(address)), address
-
-
 def _ask(args: argparse.Namespace, method: str, request: Any) -> Any:
-    stub, address = _stub(args)
-    with typed_errors(address):
+    with admin(args) as stub:
         return getattr(stub, method)(request, timeout=DEADLINE_SECONDS)
 
 
@@ -125,8 +116,7 @@ def run_stat(args: argparse.Namespace) -> int:
 
 def run_ls(args: argparse.Namespace) -> int:
     request = pb.ListRequest(limit=args.limit)
-    stub, address = _stub(args)
-    with typed_errors(address):
+    with admin(args) as stub:
         for one in stub.List(request, timeout=DEADLINE_SECONDS):
             facts = {
                 "block": one.block,

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from kvstore.config import state_dir
 from kvstore.metadata.discovery import FixedAddress, FromMetadata, Locator
+from kvstore.rpc.channel import open_channel
+from kvstore.rpc.status import typed_errors
+from kvstore.wire.v1 import admin_pb2_grpc
 
 Commands = Any  # argparse's own type of a group of subcommands is private
 
@@ -51,6 +56,14 @@ def add_node(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--node", metavar="HOST:PORT", help="a node's address, instead of finding it in --dir"
     )
+
+
+@contextmanager
+def admin(args: argparse.Namespace) -> Iterator[Any]:
+    """The Admin service of the node that `add_node` names; what it refuses is a typed error."""
+    address = locator(args).find()
+    with closing(open_channel(address)) as channel, typed_errors(address):
+        yield admin_pb2_grpc.AdminStub(channel)
 
 
 def locator(args: argparse.Namespace) -> Locator:

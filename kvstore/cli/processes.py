@@ -56,6 +56,13 @@ def add(commands: Commands) -> None:
         action="store_true",
         help="write through the page cache: for a filesystem without O_DIRECT",
     )
+    node.add_argument(
+        "--scrub-rate",
+        default="16MiB",
+        metavar="SIZE",
+        help="bytes a second at which blocks are verified in the background, in memory and on "
+        "SSD; 0 leaves it to `moonpool scrub` (default: %(default)s)",
+    )
     node.set_defaults(run=run_node)
 
     engine = command(
@@ -98,6 +105,7 @@ def run_node(args: argparse.Namespace) -> int:
         dram_bytes=parse_bytes("--dram", args.dram),
         slab_bytes=parse_bytes("--slab", args.slab),
         ssd=tuple(SsdConfig.parse(text, buffered=args.ssd_buffered) for text in args.ssd),
+        scrub_rate=parse_bytes("--scrub-rate", args.scrub_rate),
     )
     asyncio.run(Node(config).run(_ready))
     return 0

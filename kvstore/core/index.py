@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from kvstore.block import Miss
 from kvstore.core.lifecycle import Owner, Slot, State
 from kvstore.core.ranking import Ranking, Seen
-from kvstore.core.sleepers import Sleepers
+from kvstore.core.sleepers import Covers, Sleepers
 
 FORGOTTEN_MAX = 65_536  # gone keys that are remembered; more where more than that are held
 
@@ -56,6 +56,11 @@ class Index:
         """Blocks that are awake."""
         return iter(self._slots.values())
 
+    def keys(self, covers: Covers) -> Iterator[bytes]:
+        """The stored keys as they are now, for whoever looks each up again when its turn comes.
+        Of blocks that sleep those that are covered, of others all."""
+        return chain(list(self._slots), map(self.sleepers.key, self.sleepers.rows(covers)))
+
     def get(self, key: bytes) -> Slot | None:
         """The listed slot of a key."""
         slot = self.held(key)
@@ -68,6 +73,17 @@ class Index:
             self._wake(row)
             slot = self._slots[key]
         return slot
+
+    def peek(self, key: bytes) -> Slot | None:
+        """The slot of a key, listed or not. Of one that sleeps a likeness, and it sleeps on."""
+        row = self.sleepers.find(key)
+        return self._slots.get(key) if row is None else self.sleepers.peek(row)
+
+    def prove(self, slot: Slot) -> None:
+        """The bytes of a slot that `peek` gave were read, and are what its record says."""
+        slot.unproven = False
+        if (row := self.sleepers.find(slot.key)) is not None:
+            self.sleepers.prove(row)
 
     def why_not(self, key: bytes) -> Miss:
         """Why `get` has nothing."""

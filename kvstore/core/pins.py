@@ -38,6 +38,9 @@ class Pins:
     def __len__(self) -> int:
         return len(self._pins)
 
+    def __iter__(self) -> Iterator[Pin]:
+        return iter(self._pins.values())
+
     def get(self, serial: int) -> Pin | None:
         return self._pins.get(serial)
 

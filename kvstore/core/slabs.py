@@ -55,7 +55,7 @@ class Slabs:
         self._open: dict[Owner, dict[int, Slab]] = {}  # slabs with free places, by number
         self._room = Counter[Owner]()  # free places in those
         self._next_number = 0
-        self.generation = generation  # the last that was given out
+        self.generation = generation  # the last given out: a later one is higher
 
     def take(self, owner: Owner, slot_bytes: int) -> Slot | None:
         """A slot of the owner's, in a newly cut slab if need be; None when no place is free."""

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.lifecycle import Owner, Slot, State
+from kvstore.core.lifecycle import Owner, Slot, State, Tier
 from kvstore.core.slabs import Slabs
 
 KEY = 32  # bytes of a stored key
+NOBODY = -1  # no slot has this number
 ROW = np.dtype(
     [
         *(("key", f"S{KEY}"), ("parent", f"S{KEY}"), ("root", "S16")),
@@ -34,6 +36,7 @@ _ROW = struct.Struct("<32s32s16sQQQIII?")
 assert ROW.itemsize == _ROW.size
 
 Rows = NDArray[np.int32]
+Covers = Callable[[Owner, str], bool]  # whether something is about blocks of this owner and tenant
 
 
 class Sleepers:
@@ -64,6 +67,7 @@ class Sleepers:
         for row in np.flatnonzero((parent < 0) & ~_is_zero(table["parent"])).tolist():
             self._lost.setdefault(bytes(self._bytes[self._at(row) + KEY :][:KEY]), []).append(row)
         self._asleep = np.ones(len(table), bool)
+        self._proven = np.zeros(len(table), bool)  # read since: see Slot.unproven
         self._listed = rooted
         self._count = len(table)
         self._unlisted = int(np.count_nonzero(~rooted))
@@ -113,20 +117,38 @@ class Sleepers:
         found: list[int] = children[self._asleep[children]].tolist()
         return found
 
+    def key(self, row: int) -> bytes:
+        """Of a row, asleep or not."""
+        at = self._at(int(row))
+        return bytes(self._bytes[at : at + KEY])
+
+    def rows(self, covers: Covers) -> Rows:
+        """Those that sleep now, of all owners and tenants that are covered."""
+        kinds = [[covers(owner, tenant) for tenant in self._tenants] for owner, _ in self._owners]
+        if not self._count:
+            return np.zeros(0, np.int32)
+        covered = np.array(kinds, bool)[self._owner, self._tenant]
+        return np.flatnonzero(self._asleep & covered).astype(np.int32)
+
+    def peek(self, row: int) -> Slot:
+        """A likeness of the slot that a sleeping row will have, in no slab. It sleeps on."""
+        words = _ROW.unpack_from(self._bytes, self._at(row))
+        owner = self._owners[words[6]][0]
+        slot = Slot(NOBODY, words[3], owner, generation=words[4], tier=Tier.SSD)
+        self._tell(slot, row, words)
+        return slot
+
+    def prove(self, row: int) -> None:
+        """Its bytes were read, and are what its record says."""
+        self._proven[row] = True
+
     def wake(self, row: int) -> Slot:
         """Its slot, SEALED and in no index. Every row before it is awake already."""
         assert self._asleep[row] and self._slabs is not None
-        key, parent, root, place, generation, origin, owner, tenant, tokens, short = (
-            _ROW.unpack_from(self._bytes, self._at(row))
-        )
-        slot = self._slabs.wake(place, generation)
-        assert slot.owner == self._owners[owner][0], "restored for another owner"
-        slot.key, slot.parent, slot.root = key, parent if any(parent) else b"", root
-        slot.tenant, slot.tokens = self._tenants[tenant], tokens
-        slot.origin, slot.short = origin, short
-        slot.unproven = True
-        slot.move(State.FILLING)
-        slot.move(State.SEALED)
+        words = _ROW.unpack_from(self._bytes, self._at(row))
+        slot = self._slabs.wake(words[3], words[4])
+        assert slot.owner == self._owners[words[6]][0], "restored for another owner"
+        self._tell(slot, row, words)
         slot.sleeping = len(self.behind(slot.key))
         self._asleep[row] = False
         self._count -= 1
@@ -183,6 +205,14 @@ class Sleepers:
         before = self._parent[behind]
         inside = self._asleep[before]
         assert (self._listed[behind[inside]] == self._listed[before[inside]]).all(), "not closed"
+
+    def _tell(self, slot: Slot, row: int, words: tuple[Any, ...]) -> None:
+        """A new slot is that of the row's block, SEALED."""
+        slot.key, parent, slot.root, _, _, slot.origin, _, tenant, slot.tokens, slot.short = words
+        slot.parent, slot.tenant = parent if any(parent) else b"", self._tenants[tenant]
+        slot.unproven = not self._proven[row]
+        slot.move(State.FILLING)
+        slot.move(State.SEALED)
 
     def _row(self, key: bytes) -> int | None:
         first = int.from_bytes(key[:8], "big")

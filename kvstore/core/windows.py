@@ -47,6 +47,9 @@ class Windows:
     def __len__(self) -> int:
         return len(self._windows)
 
+    def __iter__(self) -> Iterator[Window]:
+        return iter(self._windows.values())
+
     def get(self, serial: int) -> Window | None:
         return self._windows.get(serial)
 

@@ -131,6 +131,34 @@ class QuarantineRecord(_Record):
 
 
 @dataclass(frozen=True)
+class PurgeRecord(_Record):
+    """A tombstone: what a node had of a namespace, or of a tenant, up to a generation is gone."""
+
+    prefix = "purges/"
+    node_id: str
+    namespace: str  # its digest, lower-case hex; empty where a tenant is named
+    tenant: str
+    generation: int  # of the node's SSD, the last that is purged
+
+    def __post_init__(self) -> None:
+        name = _is_name(self.node_id, self.prefix) and "/" not in self.node_id
+        _need("node_id", name, "printable text that fits a key, without /")
+        _need("namespace", self.namespace == "" or _is_hex(self.namespace), "hex, or empty")
+        _need("tenant", bool(self.namespace) != bool(self.tenant), "empty or the only one named")
+        fits = not self.tenant or _is_name(self.tenant, self.prefix_of(self.node_id) + "tenant/")
+        _need("tenant", fits, "printable text that fits a key")
+        _need("generation", _is_count(self.generation), "an integer from 0")
+
+    @classmethod
+    def prefix_of(cls, node_id: str) -> str:
+        return f"{cls.prefix}{node_id}/"
+
+    def key(self) -> str:
+        whose = f"namespace/{self.namespace}" if self.namespace else f"tenant/{self.tenant}"
+        return self.prefix_of(self.node_id) + whose
+
+
+@dataclass(frozen=True)
 class TenantRecord(_Record):
     """A tenant and the secret it signs with. Neither repr nor an error shows the secret."""
 

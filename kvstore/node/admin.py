@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any, TypeAlias
 
 import psutil
@@ -12,6 +13,8 @@ from kvstore.block import Miss
 from kvstore.errors import Invalid
 from kvstore.layout import SlotLayout
 from kvstore.node.namespaces import Namespaces
+from kvstore.node.purge import Purge, Scope
+from kvstore.node.scrubber import Progress, Scrubber
 from kvstore.node.sessions import Sessions
 from kvstore.node.store import Store
 from kvstore.node.tiers import Tiers
@@ -24,6 +27,7 @@ Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
 LIST_DEFAULT, LIST_MAX = 1_000, 1_000_000
 SHORT_NAME = 12  # hex digits that name a block to a person
+_PROGRESS_SECONDS = 0.25  # between two replies of a scrub
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):
@@ -38,12 +42,15 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         sessions: Sessions,
         counters: Counters,
         drain: Callable[[], None],
+        scrubber: Scrubber,
+        purge: Purge,
         tiers: Tiers | None = None,
     ) -> None:
         self._node_id, self._epoch = node_id, epoch
         self._store, self._namespaces, self._sessions = store, namespaces, sessions
         self._counters = counters
         self._drain, self._tiers = drain, tiers
+        self._scrubber, self._purge = scrubber, purge
         self._process = psutil.Process()
 
     @typed
@@ -108,12 +115,30 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                 f"namespace {request.namespace!r} names {len(named)} namespaces; "
                 f"in quarantine are: {known or 'none'}"
             )
-        blocks = self._store.blocks
-        wrong = [slot for slot in blocks.index if slot.owner[0] == named[0]]
-        for slot in wrong:
-            blocks.drop(slot, Miss.QUARANTINED)
+        dropped = await self._purged(Scope(namespace=named[0]), Miss.QUARANTINED)
         await self._namespaces.release(named[0])
-        return pb.ReleaseReply(namespace=named[0], dropped_blocks=len(wrong))
+        return pb.ReleaseReply(namespace=named[0], dropped_blocks=dropped)
+
+    @typed
+    async def Purge(
+        self, request: pb.PurgeRequest, context: Context
+    ) -> AsyncIterator[pb.PurgeReply]:
+        if request.WhichOneof("whose") == "tenant":
+            scope = Scope(tenant=self._tenant(request.tenant))
+        else:
+            scope = Scope(namespace=await self._namespace(request.namespace))
+        yield pb.PurgeReply(dropped_blocks=await self._purged(scope, Miss.REMOVED))
+
+    @typed
+    async def Scrub(
+        self, request: pb.ScrubRequest, context: Context
+    ) -> AsyncIterator[pb.ScrubReply]:
+        loop, told = asyncio.get_running_loop(), 0.0
+        async with aclosing(self._scrubber.round(request.bytes_per_second)) as steps:
+            async for progress in steps:
+                if progress.ended or loop.time() - told >= _PROGRESS_SECONDS:
+                    told = loop.time()
+                    yield _told(progress)
 
     @typed
     async def List(self, request: pb.ListRequest, context: Context) -> AsyncIterator[pb.ListReply]:
@@ -137,3 +162,34 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             )
             if sent % 256 == 0:
                 await asyncio.sleep(0)
+
+    async def _purged(self, scope: Scope, why: Miss) -> int:
+        # A caller that hangs up does not leave it half done.
+        return await asyncio.shield(asyncio.create_task(self._purge.carry_out(scope, why)))
+
+    async def _namespace(self, given: str) -> bytes:
+        await self._namespaces.load()  # what this run has not been asked for may be on SSD
+        known = list(self._namespaces.known())
+        named = [digest for digest in known if digest.hex().startswith(given)]
+        if len(named) != 1 or not given:
+            names = ", ".join(one.hex()[:SHORT_NAME] for one in known)
+            raise Invalid(
+                f"namespace {given!r} names {len(named)} namespaces; there are: {names or 'none'}"
+            )
+        return named[0]
+
+    def _tenant(self, given: str) -> str:
+        if given not in self._store.tenants:
+            names = ", ".join(self._store.tenants)
+            raise Invalid(f"tenant {given!r} is not known here; there are: {names}")
+        return given
+
+
+def _told(progress: Progress) -> pb.ScrubReply:
+    return pb.ScrubReply(
+        blocks=progress.blocks,
+        blocks_done=progress.blocks_done,
+        bytes_done=progress.bytes_done,
+        damaged=progress.damaged,
+        unread=progress.unread,
+    )

@@ -230,12 +230,19 @@ class Blocks:
         """Look at a sealed block's bytes; drop it, as a counted miss, if they are damaged."""
         if slot.state is not State.SEALED or intact(self.view, self.heads, slot, layout):
             return True
-        self._counters.add("damaged_blocks")
-        if slot.twin is not None:
-            self.leave_tier(slot)
-        else:
-            self.drop(slot, Miss.DAMAGED)
+        self.damaged(slot)
         return False
+
+    def damaged(self, slot: Slot) -> None:
+        """A copy of a sealed block is not what was sealed: it goes, and the other one stays."""
+        self._counters.add("damaged_blocks")
+        other = slot.twin
+        if other is None:
+            self.drop(slot, Miss.DAMAGED)
+            return
+        self.leave_tier(slot)
+        if other.tier is Tier.DRAM:
+            self.on_sealed(other)  # it is to be on SSD again
 
     def check(self) -> None:
         self.slabs.check()

@@ -38,6 +38,8 @@ from kvstore.node.blocks import Blocks
 from kvstore.node.data_socket import DataSocket
 from kvstore.node.handles import Handles
 from kvstore.node.namespaces import Namespaces
+from kvstore.node.purge import Purge, load_tombstones
+from kvstore.node.scrubber import Scrubber
 from kvstore.node.sessions import Sessions
 from kvstore.node.store import Store
 from kvstore.node.streams import StreamingKVService
@@ -103,12 +105,23 @@ class Node:
             shm_socket=os.fspath(config.shm_socket.absolute()),
             arena_bytes=self._arena.size,
         )
-        tiers = None if self._volumes is None else await self._tiers(namespaces, tenants)
+        tiers = None if self._volumes is None else await self._tiers(metadata, namespaces, tenants)
         kv = StreamingKVService(store, namespaces, self._sessions, self._counters, opened, tiers)
+        scrubber = Scrubber(
+            self._blocks,
+            tiers,
+            lambda owner: namespaces.place_of(owner).layout,
+            SystemClock(),
+            self._counters,
+            config.scrub_rate,
+        )
+        purge = Purge(
+            *(store, metadata, tiers, self.node_id),
+            *(_first_generation(self.epoch), SystemClock(), self._counters),
+        )
         admin = AdminService(
             *(self.node_id, self.epoch, store, namespaces, self._sessions, self._counters),
-            drain=self.stop,
-            tiers=tiers,
+            *(self.stop, scrubber, purge, tiers),
         )
         server = Server(
             listen_address(config.listen),
@@ -125,6 +138,7 @@ class Node:
             asyncio.create_task(socket.serve()),
             asyncio.create_task(self._expire(store)),
             asyncio.create_task(announcer.keep()),
+            asyncio.create_task(scrubber.serve()),
         ]
         if tiers is not None:
             tasks.append(asyncio.create_task(tiers.serve()))
@@ -157,7 +171,9 @@ class Node:
             self._hurry.set()
         self._stopping.set()
 
-    async def _tiers(self, namespaces: Namespaces, tenants: Collection[str]) -> Tiers:
+    async def _tiers(
+        self, metadata: Metadata, namespaces: Namespaces, tenants: Collection[str]
+    ) -> Tiers:
         """The SSD tier, with the blocks it had when the node last ran."""
         assert self._volumes is not None
         self._threads = Threads()
@@ -170,9 +186,10 @@ class Node:
             self._counters,
         )
         await namespaces.load()
+        tombstones = await load_tombstones(metadata, self.node_id)
         began = SystemClock().now()
         gc.disable()  # it would look through all that was recovered again and again, and in vain
-        found = tiers.recover(tenants, namespaces.layouts())
+        found = tiers.recover(tenants, namespaces.layouts(), tombstones)
         failpoint("recovery.before_serving")
         gc.freeze()
         gc.enable()
@@ -275,7 +292,12 @@ def _ssd_slabs(volumes: Volumes | None, slab_bytes: int, epoch: int) -> Slabs | 
     """Its generations begin anew with each start: none is ever given out twice."""
     if volumes is None:
         return None
-    return Slabs(volumes.capacity_bytes, slab_bytes, Tier.SSD, epoch << 40)
+    return Slabs(volumes.capacity_bytes, slab_bytes, Tier.SSD, _first_generation(epoch))
+
+
+def _first_generation(epoch: int) -> int:
+    """Above all that earlier starts gave out on SSD, and below all that this one does."""
+    return epoch << 40
 
 
 def _bound_the_process() -> None:

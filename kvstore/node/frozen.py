@@ -17,6 +17,8 @@ from kvstore.disk.volumes import Volumes
 from kvstore.layout import IDENTITY_OFFSET, TABLE_OFFSET, SlotLayout
 from kvstore.memory.strips import verified
 
+_ZEROS = memoryview(mmap.mmap(-1, DISK_ALIGN)).toreadonly()
+
 
 class Frozen:
     """Writes slots of one arena to the SSD tier, and reads them back."""
@@ -45,10 +47,7 @@ class Frozen:
         """
         head = self._head(layout)
         self._volumes.read(source.offset, head)
-        address = self._volumes.address(source.offset)
-        if head[:IDENTITY_OFFSET] != stamped(source.generation, source.root, address):
-            return False
-        if not vouched(head, source.root, layout):
+        if not self.belongs(head, source, layout):
             return False
         at = target.offset
         if (
@@ -60,6 +59,22 @@ class Frozen:
         end = TABLE_OFFSET + 8 * layout.strips
         self._view[at + TABLE_OFFSET : at + end] = head[TABLE_OFFSET:end]
         return verified(self._view, head, target, layout)
+
+    def peek(self, source: Slot, at: int, into: memoryview) -> None:
+        """What lies in a slot from `at` on, unverified, into memory of the caller's own."""
+        self._volumes.read(source.offset + at, into)
+
+    def belongs(self, head: memoryview, slot: Slot, layout: SlotLayout) -> bool:
+        """Whether a head from the disk is that of the block in this slot, unharmed and in its
+        place."""
+        address = self._volumes.address(slot.offset)
+        if head[:IDENTITY_OFFSET] != stamped(slot.generation, slot.root, address):
+            return False
+        return vouched(head, slot.root, layout)
+
+    def erase(self, slot: Slot) -> None:
+        """Overwrite the beginning of a slot's head: what lies there is no block any more."""
+        self._volumes.write(slot.offset, [_ZEROS])
 
     def _head(self, layout: SlotLayout) -> memoryview:
         """Memory of this thread's own, as a disk wants it aligned."""

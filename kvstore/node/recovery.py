@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kvstore.block import tenant_digest
 from kvstore.core.lifecycle import Owner, Slot, Tier
 from kvstore.core.sleepers import ROW, Sleepers, first_words, firsts, parents
+from kvstore.core.tombstones import Tombstones, purged
 from kvstore.disk.record import RECORD_BYTES, RECORDS, Record
 from kvstore.disk.volumes import Volumes
 from kvstore.failpoint import failpoint
@@ -45,20 +46,30 @@ def recover(
     volumes: Volumes,
     tenants: Collection[str],
     known: Callable[[Owner], SlotLayout | None],
+    tombstones: Tombstones,
 ) -> int:
     """Take up what the indexes name, before any other use of `blocks`; how many that was.
 
     A record of a tenant or namespace that is not known, of a place that it cannot have, or that
-    stands among its own ancestors is passed over, and what it took is free. Of two records of one
-    block, as a crash between the commits of two paths leaves them, the later generation counts.
+    stands among its own ancestors is passed over, and what it took is free. So is one that was
+    purged, and the next commit deletes it. Of two records of one block, as a crash between the
+    commits of two paths leaves them, the later generation counts.
     """
     slabs = blocks.ssd
     assert slabs is not None
     table, owners, names = _known(*_read(volumes), tenants, known)
-    table, superseded = _in_order(table)
-    blocks.unsaid |= {
-        (bytes(one["key"]).ljust(HASH_BYTES, b"\0"), int(one["place"])) for one in superseded
-    }
+    gone = purged(
+        tombstones,
+        *([owner[0] for owner, _ in owners], table["owner"]),
+        *([tenant_digest(name) for name in names], table["tenant"]),
+        table["generation"],
+    )
+    there, superseded = _in_order(table[~gone])
+    for rows in (table[gone], superseded):
+        inside = rows[rows["place"] < slabs.capacity_bytes]
+        keys = (bytes(key).ljust(HASH_BYTES, b"\0") for key in inside["key"])
+        blocks.unsaid.update(zip(keys, inside["place"].tolist(), strict=True))
+    table = there
     parent = parents(table)
     circular = parent[firsts(parent)] >= 0
     if circular.any():

@@ -6,7 +6,7 @@ Time comes in through the clock the store was built with; only the owner's clock
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 
 from kvstore.block import Miss, stored_key
@@ -78,6 +78,11 @@ class Store:
     def keys(self, tenant: str, place: Place, hashes: Sequence[bytes]) -> list[bytes]:
         secret, (namespace, group) = self._secrets[tenant], place.owner
         return [stored_key(secret, namespace, group, one) for one in hashes]
+
+    @property
+    def tenants(self) -> Collection[str]:
+        """Whose blocks there can be."""
+        return self._secrets.keys()
 
     # Looking
 
@@ -305,6 +310,14 @@ class Store:
         for window in self.windows.of_session(session.serial):
             self._give_up(window)
             self._let_go(window)
+
+    def expel(self, covers: Callable[[Slot], bool]) -> None:
+        """End writers and pins of these slots. Mapped memory stays held while a process may write;
+        a reader learns from the slot's head that it is no longer what it was."""
+        for window in [one for one in self.windows if covers(one.slot)]:
+            self._give_up(window)
+        for pin in [one for one in self.pins if covers(one.slot)]:
+            self._unpin(pin)
 
     def check(self) -> None:
         self.blocks.check()

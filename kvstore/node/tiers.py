@@ -5,11 +5,12 @@ Nothing is acknowledged as durable before both its bytes and its record are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from kvstore.clock import Clock
 from kvstore.core.lifecycle import Owner, Slot
+from kvstore.core.tombstones import Tombstones
 from kvstore.disk.volumes import Volumes
 from kvstore.layout import SlotLayout
 from kvstore.node.blocks import Blocks
@@ -38,7 +39,7 @@ class Tiers:
     ) -> None:
         self._blocks, self._volumes = blocks, volumes
         self._threads, self._clock = threads, clock
-        frozen = Frozen(blocks.view, volumes)
+        self._frozen = frozen = Frozen(blocks.view, volumes)
         self._up = Promotion(blocks, frozen, layout_of, threads)
         self._down = WriteBack(blocks, volumes, frozen, layout_of, threads, clock, counters)
 
@@ -59,17 +60,39 @@ class Tiers:
         """Return once no restart brings back what was dropped before now, or raise."""
         await self._down.flushed()
 
+    def being_written(self) -> Iterable[Slot]:
+        """Slots on SSD that get a block right now."""
+        return self._down.being_written()
+
+    async def erase(self, slots: Sequence[Slot]) -> None:
+        """Return once nothing on the disk speaks of what was dropped before now, and the heads in
+        these slots, which the caller holds, are overwritten. Raises `DiskError`."""
+        await self._down.erase(slots)
+
     def brought(self, keys: Sequence[bytes]) -> AbstractAsyncContextManager[None]:
         """Inside this, blocks of these keys that were on SSD alone are in DRAM, if they fit."""
         return self._up.brought(keys)
+
+    async def peek(self, slot: Slot, at: int, into: memoryview) -> None:
+        """What lies in a slot on SSD from `at` on, unverified. Raises `DiskError`."""
+        await self._threads.read(self._frozen.peek, slot, at, into)
+
+    def belongs(self, head: memoryview, slot: Slot, layout: SlotLayout) -> bool:
+        """Whether a head that was read there is that of the block in this slot on SSD."""
+        return self._frozen.belongs(head, slot, layout)
 
     def paths(self) -> list[PathState]:
         """The paths as they are now, in the order they were named."""
         return self._down.retirement.paths()
 
-    def recover(self, tenants: Collection[str], layouts: Mapping[Owner, SlotLayout]) -> int:
-        """Take up what an earlier run recorded; how many blocks that was."""
+    def recover(
+        self,
+        tenants: Collection[str],
+        layouts: Mapping[Owner, SlotLayout],
+        tombstones: Tombstones,
+    ) -> int:
+        """Take up what an earlier run recorded and did not purge; how many blocks that was."""
         assert self._blocks.ssd is not None
         scan = HeadScan(self._volumes, self._blocks.ssd.slab_bytes, tenants, layouts)
         scan.rebuild(self._threads.each, self._clock)
-        return recover(self._blocks, self._volumes, tenants, layouts.get)
+        return recover(self._blocks, self._volumes, tenants, layouts.get, tombstones)

@@ -68,9 +68,10 @@ class WriteBack:
         self._layout_of, self._threads = layout_of, threads
         self._clock, self._counters = clock, counters
         self._waiting: OrderedDict[Slot, tuple[int, int]] = OrderedDict()  # -> generation, tries
-        self._writing: set[Slot] = set()
+        self._writing: dict[Slot, Slot] = {}  # and the slot on SSD that each gets
         self._acks: dict[Slot, list[asyncio.Future[None]]] = {}
         self._changed, self._committing = asyncio.Event(), asyncio.Lock()
+        self._turn = asyncio.Lock()  # a batch's, or an erasure's
         self._bug = ""
         self.retirement = Retirement(volumes, blocks.ssd, counters)
         blocks.on_sealed = self._sealed
@@ -87,7 +88,8 @@ class WriteBack:
             self._changed.clear()
             while self._waiting and not self.broken:
                 try:
-                    room = await self._batch()
+                    async with self._turn:
+                        room = await self._batch()
                 except Exception:
                     log.exception("writing to SSD failed in a way that nobody foresaw")
                     self._bug = "the node met a bug; its log says which"
@@ -115,11 +117,52 @@ class WriteBack:
     async def flushed(self) -> None:
         """Return once no path's index says anything of blocks that were dropped before now."""
         # Whoever asks may be cancelled. The commit goes on then, and keeps its turn.
-        every = range(len(self._volumes.names))
-        failed = await asyncio.shield(asyncio.ensure_future(self._commit((), every)))
+        failed = await asyncio.shield(asyncio.ensure_future(self._forgotten()))
         if failed:
             self._changed.set()  # perhaps nothing is written any more
             raise Unavailable(f"dropped, but a restart may bring it back: {failed[0]}")
+
+    def being_written(self) -> Iterable[Slot]:
+        """Slots on SSD that get a block right now."""
+        return self._writing.values()
+
+    async def erase(self, slots: Sequence[Slot]) -> None:
+        """As `Tiers.erase`. Other writes get their turn between two batches."""
+        async with self._turn:  # nothing is on its way to any of them now
+            failed = await self._forgotten()
+        for first in range(0, len(slots), BATCH_BLOCKS):
+            async with self._turn:
+                failed += await self._erase(slots[first : first + BATCH_BLOCKS])
+        if failed:
+            self._changed.set()
+            raise failed[0]
+
+    async def _forgotten(self) -> list[DiskError]:
+        """Record that what was dropped before now is gone. A batch under way records none of it
+        later, and what it has recorded by then is among it."""
+        return await self._commit((), range(len(self._volumes.names)))
+
+    async def _erase(self, slots: Sequence[Slot]) -> list[DiskError]:
+        """Overwrite the heads in these slots, durably; what went wrong."""
+        outcomes = await asyncio.gather(*map(self._overwrite, slots), return_exceptions=True)
+        for one in outcomes:  # all have ended: none may outlive its slots
+            if isinstance(one, BaseException) and not isinstance(one, DiskError):
+                raise one
+        failed = [one for one in outcomes if isinstance(one, DiskError)]
+        for file in sorted({self._volumes.file_of(slot.offset) for slot in slots}):
+            failed += [one for one in [await self._sync(file)] if one is not None]
+        return failed
+
+    async def _overwrite(self, slot: Slot) -> None:
+        file = self._volumes.file_of(slot.offset)
+        if (retired := self.retirement.causes.get(file)) is not None:
+            raise DiskError(retired)
+        try:
+            await self._threads.write(self._frozen.erase, slot)
+        except DiskError as failed:
+            if not isinstance(failed, DiskFull):
+                self.retirement.failed(file, failed)
+            raise
 
     def _sealed(self, slot: Slot) -> None:
         self._waiting[slot] = slot.generation, 0
@@ -128,11 +171,11 @@ class WriteBack:
     async def _batch(self) -> bool:
         """Write some of what waits; False when a disk has no room for it."""
         copies = self._begun()
-        self._writing = {copy.slot for copy in copies}
+        self._writing = {copy.slot: copy.target for copy in copies}
         await self._write(copies)
         for copy in copies:
             self._end(copy)
-        self._writing = set()
+        self._writing = {}
         full = [copy.trouble for copy in copies if isinstance(copy.trouble, DiskFull)]
         for error in full[:1]:
             log.error("the SSD tier takes no blocks until there is room: %s", error)
@@ -166,7 +209,9 @@ class WriteBack:
             files[self._volumes.file_of(copy.target.offset)].append(copy)
         failpoint("write_back.before_sync")
         for file, there in sorted(files.items()):
-            await self._sync(file, there)
+            failed = await self._sync(file) if self._good(there) else None
+            for copy in there:
+                copy.trouble = copy.trouble or failed
         failpoint("write_back.before_commit")
         paths = range(len(self._volumes.names))
         await self._commit(copies, [one for one in paths if not self.retirement.whole(one)])
@@ -183,18 +228,16 @@ class WriteBack:
             if not isinstance(failed, DiskFull):
                 self.retirement.failed(self._volumes.file_of(copy.target.offset), failed)
 
-    async def _sync(self, file: int, there: Sequence[Copy]) -> None:
-        """Make a file's copies durable. One that failed before is not asked: it would lie."""
-        retired = self.retirement.causes.get(file)
+    async def _sync(self, file: int) -> DiskError | None:
+        """Make a file durable, or say why not. One that failed once would lie: it is not asked."""
         try:
-            if retired is not None:
+            if (retired := self.retirement.causes.get(file)) is not None:
                 raise DiskError(retired)
-            if self._good(there):
-                await self._threads.write(self._volumes.sync, file)
+            await self._threads.write(self._volumes.sync, file)
         except DiskError as failed:
             self.retirement.failed(file, failed)
-            for copy in there:  # what is lost is lost, also where the disk says that it is full
-                copy.trouble = copy.trouble or DiskError(str(failed))
+            return DiskError(str(failed))  # what is lost is lost, also where the disk is full
+        return None
 
     async def _commit(self, copies: Iterable[Copy], paths: Iterable[int]) -> list[DiskError]:
         """Record these blocks, and that those dropped before now are gone; what went wrong.

@@ -9,7 +9,13 @@ import pytest
 
 from kvstore.metadata import Entry
 from kvstore.metadata.bounds import KEY_BYTES_MAX, VALUE_BYTES_MAX
-from kvstore.metadata.records import BadRecord, NamespaceRecord, NodeRecord, TenantRecord
+from kvstore.metadata.records import (
+    BadRecord,
+    NamespaceRecord,
+    NodeRecord,
+    PurgeRecord,
+    TenantRecord,
+)
 
 NODE: dict[str, Any] = {
     "node_id": "n1",
@@ -25,6 +31,8 @@ RECORDS = [
     NodeRecord(**{**NODE, "state": "draining", "tiers": {}, "transports": (), "labels": {}}),
     NamespaceRecord("ab" * 32, {"layers": 2, "dtype": "bf16", "groups": [[0, 1], None]}),
     TenantRecord("tenant/ä", "00ff"),
+    PurgeRecord("n1", "ab" * 32, "", 7),
+    PurgeRecord("n1", "", "tenant/ä", 1 << 41),
 ]
 
 
@@ -49,6 +57,8 @@ def test_keys_say_what_and_which() -> None:
         "nodes/n1",
         "namespaces/" + "ab" * 32,
         "tenants/tenant/ä",
+        "purges/n1/namespace/" + "ab" * 32,
+        "purges/n1/tenant/tenant/ä",
     ]
 
 
@@ -94,6 +104,20 @@ def test_a_digest_is_lower_case_hex(digest: Any) -> None:
 def test_a_spec_is_what_json_gives_back(spec: Any) -> None:
     with pytest.raises(BadRecord, match="spec"):
         NamespaceRecord("ab", spec)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "tenant"), [("", ""), ("ab", "a"), ("AB", ""), (None, "a"), ("", 1), ("", "\n")]
+)
+def test_a_purge_is_of_a_namespace_or_of_a_tenant(namespace: Any, tenant: Any) -> None:
+    with pytest.raises(BadRecord, match=r"namespace|tenant"):
+        PurgeRecord("n1", namespace, tenant, 1)
+
+
+@pytest.mark.parametrize("node_id", ["", "a/b", None])
+def test_a_purge_is_one_nodes(node_id: Any) -> None:
+    with pytest.raises(BadRecord, match="node_id"):
+        PurgeRecord(node_id, "ab", "", 1)
 
 
 def test_a_record_too_long_for_a_value_is_refused() -> None:

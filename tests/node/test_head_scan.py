@@ -9,6 +9,7 @@ import pytest
 
 from kvstore.block import tenant_digest
 from kvstore.core.lifecycle import Owner, Slot
+from kvstore.core.tombstones import Tombstones
 from kvstore.disk.protocol import DISK_ALIGN, DiskError
 from kvstore.disk.record import Record
 from kvstore.layout import SlotLayout
@@ -49,7 +50,7 @@ def index_of(disk: SimDisk) -> Index:
 def stored(disks: Mapping[str, SimDisk], puts: Sequence[Put], epoch: int = 1) -> None:
     """Run a node on the disks that puts blocks and waits until they are durable."""
     rig = TieredRig(disks, epoch)
-    rig.tiers.recover(SECRETS, LAYOUTS)
+    rig.tiers.recover(SECRETS, LAYOUTS, Tombstones())
 
     async def work() -> None:
         for put in puts:
@@ -182,7 +183,7 @@ def test_blocks_that_were_found_by_their_heads_are_read_and_verified() -> None:
     disk.head(2 * SIZE + DISK_ALIGN)[3] ^= 1  # in the payload of the third
     disk.lose_index()
     rig = TieredRig({"a": disk}, epoch=2)
-    assert rig.tiers.recover(SECRETS, LAYOUTS) == 4
+    assert rig.tiers.recover(SECRETS, LAYOUTS, Tombstones()) == 4
     blocks = prompt(SMALL, 4 * TOKENS, start=1_000)
 
     async def work() -> None:

@@ -80,11 +80,12 @@ class FailedFiles:
 
     def _concerned(self, what: str, given: tuple[Any, ...], whole: bool) -> Iterable[int]:
         volumes = self._volumes
-        if what == "read":
+        if what in ("read", "peek"):
             return ()
         if what == "commit":
             return volumes.files_of(given[0])
-        file = given[0] if what == "sync" else volumes.file_of(given[1].offset)
+        written = {"write": 1, "erase": 0}
+        file = given[0] if what == "sync" else volumes.file_of(given[written[what]].offset)
         return volumes.files_of(volumes.path_of(volumes.span(file)[0])) if whole else [file]
 
     def _note(self, files: Iterable[int]) -> None:

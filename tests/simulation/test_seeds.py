@@ -8,10 +8,13 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from blake3 import blake3
 
+from kvstore.block import Miss
 from kvstore.core.slabs import Slabs
+from kvstore.core.sleepers import Sleepers
 from kvstore.disk.head import Address, told
 from kvstore.disk.protocol import DiskError
 from kvstore.disk.volumes import Volumes
@@ -19,12 +22,15 @@ from kvstore.layout import PLACE_OFFSET
 from kvstore.node.blocks import Blocks
 from kvstore.node.frozen import Frozen
 from kvstore.node.head_scan import HeadScan
+from kvstore.node.purge import Purge
+from kvstore.node.store import Store
 from kvstore.node.tiers import Tiers
+from kvstore.node.write_back import WriteBack
 from tests.simulation import seeds
 from tests.simulation.sim_disk import SimDisk
 
 SEEDS, PIECES = 2_000, 8
-MUTANT_SEEDS = 400  # within which each mutant is found
+MUTANT_SEEDS = 1_000  # within which each mutant is found
 
 
 @pytest.mark.parametrize("piece", range(PIECES))
@@ -156,8 +162,6 @@ def _evicted_with_its_twin(patch: pytest.MonkeyPatch) -> None:
     """What leaves DRAM leaves SSD as well."""
 
     def both(self: Blocks, slot: Any) -> None:
-        from kvstore.block import Miss
-
         self.drop(self.index.held(slot.key), Miss.DAMAGED)  # type: ignore[arg-type]
 
     patch.setattr(Blocks, "leave_tier", both)
@@ -180,6 +184,58 @@ def _a_head_counts_on_any_path(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("kvstore.disk.head.blake3", lambda words, key: blake3(words))
 
 
+def _one_damaged_copy_takes_both(patch: pytest.MonkeyPatch) -> None:
+    """A scrubber that drops the whole block."""
+
+    def both(self: Blocks, slot: Any) -> None:
+        self.drop(self.index.held(slot.key), Miss.DAMAGED)  # type: ignore[arg-type]
+
+    patch.setattr(Blocks, "damaged", both)
+
+
+def _no_tombstone(patch: pytest.MonkeyPatch) -> None:
+    async def bury(self: Purge, scope: Any) -> None:
+        await asyncio.sleep(0)
+
+    patch.setattr(Purge, "_bury", bury)
+
+
+def _the_index_is_not_told(patch: pytest.MonkeyPatch) -> None:
+    """A purge relies on its tombstone alone."""
+
+    async def forgotten(self: WriteBack) -> list[DiskError]:
+        await asyncio.sleep(0)
+        return []
+
+    patch.setattr(WriteBack, "_forgotten", forgotten)
+
+
+def _purged_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
+    _no_tombstone(patch)
+
+    async def erase(self: Tiers, slots: Any) -> None:
+        await asyncio.sleep(0)
+
+    patch.setattr(Tiers, "erase", erase)
+
+
+def _filling_blocks_survive_a_purge(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Store, "expel", lambda self, covers: None)
+
+
+def _sleepers_survive_a_purge(patch: pytest.MonkeyPatch) -> None:
+    _no_tombstone(patch)
+    rows = Sleepers.rows
+    patch.setattr(Sleepers, "rows", lambda self, covers: rows(self, covers)[:0])
+
+
+def _tombstones_are_not_heeded(patch: pytest.MonkeyPatch) -> None:
+    """What is purged comes back with the disk's index."""
+    patch.setattr(
+        "kvstore.node.recovery.purged", lambda *given: np.zeros(len(given[-1]), dtype=bool)
+    )
+
+
 MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "an acknowledgement does not wait": _ack_at_once,
     "nothing is synced": _nothing_is_synced,
@@ -196,6 +252,13 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a head counts on any path": _a_head_counts_on_any_path,
     "recovered slots are free": _free_means_unrecorded,
     "both copies go at once": _evicted_with_its_twin,
+    "one damaged copy takes both": _one_damaged_copy_takes_both,
+    "a purge has no tombstone": _no_tombstone,
+    "a purge leaves the disk's index": _the_index_is_not_told,
+    "a purge is of memory alone": _purged_in_memory_alone,
+    "a purge lets writers seal": _filling_blocks_survive_a_purge,
+    "a purge lets sleepers lie": _sleepers_survive_a_purge,
+    "a start heeds no tombstone": _tombstones_are_not_heeded,
 }
 
 

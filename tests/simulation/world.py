@@ -4,7 +4,8 @@ Everything follows from one seed: the node's sizes, which faults there are and h
 callers do, and in which order the disk's calls run. An oracle knows every payload that was ever
 offered for a block and which blocks were acknowledged as durable. A read gives one of those
 payloads or a miss, always; and what was acknowledged is there after any crash, unless it was
-evicted, removed, or a fault destroyed it.
+evicted, removed, purged, or a fault destroyed it. What was offered before a purge that returned is
+never read again, nor found by a start whose index has come back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kvstore.block import Chain, Miss, chain
@@ -21,52 +21,27 @@ from kvstore.clock import SimClock
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.core.slabs import Slabs
 from kvstore.disk.volumes import Volumes
-from kvstore.errors import KVStoreError, Overloaded
+from kvstore.errors import KVStoreError, Overloaded, WindowClosed
 from kvstore.memory.arena import Arena
 from kvstore.memory.strips import Damaged, StripWriter, chunks
+from kvstore.metadata.protocol import Metadata
 from kvstore.node.blocks import Blocks
 from kvstore.node.handles import Handles
+from kvstore.node.purge import Purge, Scope, load_tombstones
+from kvstore.node.scrubber import Scrubber
 from kvstore.node.sessions import Sessions
 from kvstore.node.store import Opened, Store
 from kvstore.node.tiers import Tiers
 from kvstore.telemetry import Counters
 from tests.node.rig import SECRETS, SLAB, SMALL, TOKENS
 from tests.simulation.jobs import FailedFiles, Jobs
+from tests.simulation.nature import Memory, Notes, Oracle, Wrong
 from tests.simulation.sim_disk import Faults, SimDisk
 from tests.simulation.strays import stray_heads
 
 STEPS = 60
 TURNS = 6  # of the event loop, after each step
 PLACES = {SMALL.owner: SMALL}
-
-
-class Wrong(AssertionError):
-    """The node broke a promise."""
-
-
-class Memory:
-    """An arena that no other process maps: thousands of nodes need no descriptor each."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self.view = size, memoryview(bytearray(size))
-
-
-@dataclass
-class Oracle:
-    """What may be read, and what must be."""
-
-    offered: dict[bytes, set[bytes]] = field(default_factory=dict)  # by block hash
-    acked: set[bytes] = field(default_factory=set)
-    spoiled: bool = False  # a fault may have destroyed what was acknowledged
-    flipped: bool = False  # memory has been damaged: blocks in it may be, and none on SSD
-    reads: int = 0
-    hits: int = 0
-
-    def check_read(self, block: bytes, data: bytes) -> None:
-        self.reads += 1
-        self.hits += 1
-        if data not in self.offered.get(block, ()):
-            raise Wrong(f"block {block.hex()[:8]} was read as bytes that nobody offered for it")
 
 
 class World:
@@ -85,14 +60,17 @@ class World:
             for number, files in enumerate(sizes)
         }
         self.oracle.spoiled = any(map(_harmful, (disk.faults for disk in self.disks.values())))
-        self.flips = rng.random() < 0.3
+        self.flips, self.purges = rng.random() < 0.3, rng.random() < 0.4
+        self.scrubs, self.slow_writers = rng.random() < 0.5, rng.random() < 0.3
         self.epoch, self.tasks = 0, set[asyncio.Task[None]]()
+        self.notes, self.purging = Notes(), 0
+        self.purged: dict[tuple[str, bytes], bytes] = {}  # records of it, by path and key
         self.chains: list[Chain] = []
         self._prompts = 0
 
     # Life
 
-    def start(self) -> None:
+    async def start(self) -> None:
         self.epoch += 1
         self.counters, self.arena = Counters(), Memory(self.dram_slabs * SLAB)
         volumes = Volumes(self.disks)
@@ -110,9 +88,16 @@ class World:
         faults = {name: disk.faults for name, disk in self.disks.items()}
         for disk in self.disks.values():
             disk.faults = Faults()  # a node that cannot start is none
-        self.tiers.recover(SECRETS, {owner: place.layout for owner, place in PLACES.items()})
+        notes = cast(Metadata, self.notes)
+        tombstones = await load_tombstones(notes, "n")
+        layouts = {owner: place.layout for owner, place in PLACES.items()}
+        self.tiers.recover(SECRETS, layouts, tombstones)
         for name, disk in self.disks.items():
             disk.faults = faults[name]
+        self.purger = Purge(self.store, notes, self.tiers, "n", 0, self.clock, self.counters)
+        self.scrubber = Scrubber(
+            *(self.blocks, self.tiers, lambda owner: layout, self.clock, self.counters, 0)
+        )
         self.session = self.sessions.begin("default", "simulation")
         self.serving = asyncio.ensure_future(self.tiers.serve())
 
@@ -124,7 +109,7 @@ class World:
         self.tasks.clear()
 
     async def run(self, steps: int = STEPS) -> Oracle:
-        self.start()
+        await self.start()
         try:
             for _ in range(steps):
                 await self.step()
@@ -147,7 +132,11 @@ class World:
             await self.crash()
         elif dice < 0.66 and self.flips:
             self.flip()
-        elif dice < 0.75:
+        elif dice < 0.68 and self.purges:
+            self.begin(self.purge())
+        elif dice < 0.70 and self.scrubs:
+            self.begin(self.scrub())
+        elif dice < 0.76:
             await self.settle()
         else:
             for _ in range(self.rng.randrange(8)):
@@ -190,8 +179,14 @@ class World:
             writer.write(data)
             handles.append(one.handle)
             hashes.append(block)
+        for _ in range(rng.randrange(60) if self.slow_writers else 0):
+            await asyncio.sleep(0)  # others have their turn between the bytes and the seal
         if handles:
-            self.store.seal(self.session, handles)
+            try:
+                self.store.seal(self.session, handles)
+            except WindowClosed:
+                self.store.abort(self.session, handles)
+                return
         if rng.random() < 0.7:
             every, dropped = [block for block, _, _ in triples], len(self.dropped)
             held = map(self.blocks.index.held, self._keys(every))
@@ -223,9 +218,37 @@ class World:
         with suppress(KVStoreError):
             await self.tiers.flushed()
 
+    async def purge(self) -> None:
+        """Of the tenant or of the namespace: here either is all there is."""
+        one = self.rng.random() < 0.5
+        scope = Scope(tenant="default") if one else Scope(namespace=SMALL.owner[0])
+        before = {block: set(payloads) for block, payloads in self.oracle.offered.items()}
+        held = self.blocks.index
+        records = {name: one for name, one in self._records().items() if name[1] in held}
+        self.oracle.acked.clear()
+        self.purging += 1
+        try:
+            await self.purger.carry_out(scope)
+        except KVStoreError:
+            return
+        finally:
+            self.purging -= 1
+        self.oracle.forget(before)
+        left = records.items() & self._records().items()
+        if left:
+            raise Wrong(f"the indexes still name {len(left)} purged blocks")
+        self.purged |= records
+
+    async def scrub(self) -> None:
+        with suppress(Overloaded):
+            async for _ in self.scrubber.round(0):
+                pass
+
     # What befalls the node
 
     async def crash(self) -> None:
+        if self.purging:
+            self.oracle.acked.clear()  # it had begun, and may have come to any point
         await self.stop()
         self.note_drops()
         # A process that is killed leaves to the disk what it gave it; a power loss does not.
@@ -237,11 +260,28 @@ class World:
         self.rng.shuffle(disks)
         self.disks = dict(disks)
         self.oracle.flipped = False  # what was damaged is gone with the memory
-        self.start()
+        back = self._put_back()
+        await self.start()
+        if any(key in self.blocks.index for key in back):
+            raise Wrong("purged blocks are found again, since an index has come back")
         if not self.oracle.spoiled:
             missing = [b for b in self.oracle.acked if self._keys([b])[0] not in self.blocks.index]
             if missing:
                 raise Wrong(f"{len(missing)} acknowledged blocks are gone after a crash")
+
+    def _put_back(self) -> set[bytes]:
+        """An index is lost at times, and made again from what lies about. Keys that only it has."""
+        if self.rng.random() < 0.5 or any(disk.index_lost for disk in self.disks.values()):
+            return set()
+        there = self._records()
+        for (name, key), value in self.purged.items():
+            self.disks[name]._index.setdefault(key, value)
+        return {key for _, key in self.purged} - {key for _, key in there}
+
+    def _records(self) -> dict[tuple[str, bytes], bytes]:
+        """What the indexes say, by path and key."""
+        disks = self.disks.items()
+        return {(name, key): one for name, disk in disks for key, one in disk._index.items()}
 
     def flip(self) -> None:
         if self.rng.random() < 0.5:

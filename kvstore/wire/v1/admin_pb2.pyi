@@ -6,6 +6,40 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class PurgeRequest(_message.Message):
+    __slots__ = ("namespace", "tenant")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    tenant: str
+    def __init__(self, namespace: _Optional[str] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class PurgeReply(_message.Message):
+    __slots__ = ("dropped_blocks",)
+    DROPPED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    dropped_blocks: int
+    def __init__(self, dropped_blocks: _Optional[int] = ...) -> None: ...
+
+class ScrubRequest(_message.Message):
+    __slots__ = ("bytes_per_second",)
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    bytes_per_second: int
+    def __init__(self, bytes_per_second: _Optional[int] = ...) -> None: ...
+
+class ScrubReply(_message.Message):
+    __slots__ = ("blocks", "blocks_done", "bytes_done", "damaged", "unread")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_DONE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_DONE_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
+    blocks: int
+    blocks_done: int
+    bytes_done: int
+    damaged: int
+    unread: int
+    def __init__(self, blocks: _Optional[int] = ..., blocks_done: _Optional[int] = ..., bytes_done: _Optional[int] = ..., damaged: _Optional[int] = ..., unread: _Optional[int] = ...) -> None: ...
+
 class DrainRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -54,6 +54,16 @@ class AdminStub(object):
                 request_serializer=moonpool_dot_v1_dot_admin__pb2.ReleaseRequest.SerializeToString,
                 response_deserializer=moonpool_dot_v1_dot_admin__pb2.ReleaseReply.FromString,
                 _registered_method=True)
+        self.Purge = channel.unary_stream(
+                '/moonpool.v1.Admin/Purge',
+                request_serializer=moonpool_dot_v1_dot_admin__pb2.PurgeRequest.SerializeToString,
+                response_deserializer=moonpool_dot_v1_dot_admin__pb2.PurgeReply.FromString,
+                _registered_method=True)
+        self.Scrub = channel.unary_stream(
+                '/moonpool.v1.Admin/Scrub',
+                request_serializer=moonpool_dot_v1_dot_admin__pb2.ScrubRequest.SerializeToString,
+                response_deserializer=moonpool_dot_v1_dot_admin__pb2.ScrubReply.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -86,6 +96,23 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Purge(self, request, context):
+        """Forget a namespace's blocks, or a tenant's. When this ends, no tier and no restart of the node
+        serves what it held of them before the call; what is put later is served. A stream of one
+        reply, since a large SSD takes longer than other calls may.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Scrub(self, request, context):
+        """Verify every sealed block, in memory and on SSD, from now on; what is damaged is dropped. The
+        first reply says how many there are, the last is the whole round's. Hanging up ends the round.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -108,6 +135,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Release,
                     request_deserializer=moonpool_dot_v1_dot_admin__pb2.ReleaseRequest.FromString,
                     response_serializer=moonpool_dot_v1_dot_admin__pb2.ReleaseReply.SerializeToString,
+            ),
+            'Purge': grpc.unary_stream_rpc_method_handler(
+                    servicer.Purge,
+                    request_deserializer=moonpool_dot_v1_dot_admin__pb2.PurgeRequest.FromString,
+                    response_serializer=moonpool_dot_v1_dot_admin__pb2.PurgeReply.SerializeToString,
+            ),
+            'Scrub': grpc.unary_stream_rpc_method_handler(
+                    servicer.Scrub,
+                    request_deserializer=moonpool_dot_v1_dot_admin__pb2.ScrubRequest.FromString,
+                    response_serializer=moonpool_dot_v1_dot_admin__pb2.ScrubReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -218,6 +255,60 @@ class Admin(object):
             '/moonpool.v1.Admin/Release',
             moonpool_dot_v1_dot_admin__pb2.ReleaseRequest.SerializeToString,
             moonpool_dot_v1_dot_admin__pb2.ReleaseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Purge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/moonpool.v1.Admin/Purge',
+            moonpool_dot_v1_dot_admin__pb2.PurgeRequest.SerializeToString,
+            moonpool_dot_v1_dot_admin__pb2.PurgeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Scrub(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/moonpool.v1.Admin/Scrub',
+            moonpool_dot_v1_dot_admin__pb2.ScrubRequest.SerializeToString,
+            moonpool_dot_v1_dot_admin__pb2.ScrubReply.FromString,
             options,
             channel_credentials,
             insecure,

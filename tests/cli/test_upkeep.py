@@ -1,0 +1,62 @@
+"""`moonpool scrub` and `moonpool purge` on the command line: what they print, and their codes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kvstore.cli.main import main
+from tests.nodes import SPEC, Caller, NodeProcess, caller, node, prompt
+
+__all__ = ["caller", "node"]
+
+
+def test_a_scrub_of_sound_blocks_ends_with_0_and_its_figures(
+    node: NodeProcess, caller: Caller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caller.put(prompt(1, 3))
+    assert main(["scrub", "--node", node.address]) == 0
+    assert "3 blocks, " in capsys.readouterr().out
+    assert main(["scrub", "--node", node.address, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["blocks"], found["blocks_done"], found["damaged"]) == (3, 3, 0)
+    assert found["bytes_done"] > 0
+
+
+def test_a_scrub_of_nothing_ends_at_once(
+    node: NodeProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["scrub", "--node", node.address]) == 0
+    assert "0 blocks, 0 bytes verified" in capsys.readouterr().out
+
+
+def test_a_rate_that_is_no_size_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scrub", "--node", "127.0.0.1:1", "--rate", "fast"]) == 2
+    assert "--rate = 'fast'" in capsys.readouterr().err
+
+
+def test_a_purge_says_what_went(
+    node: NodeProcess, caller: Caller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caller.put(prompt(1, 3))
+    name = SPEC.digest.hex()[:12]
+    assert main(["purge", "--namespace", name, "--yes", "--node", node.address]) == 0
+    assert capsys.readouterr().out == f"purged namespace {name}: 3 blocks dropped\n"
+
+
+def test_a_purge_of_what_is_not_there_says_what_is(
+    node: NodeProcess, caller: Caller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["purge", "--namespace", "00", "--yes", "--node", node.address]) == 2
+    assert SPEC.digest.hex()[:12] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("whose", [[], ["--namespace", "ab", "--tenant", "default"]])
+def test_a_purge_is_of_one_or_the_other(
+    whose: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["purge", "--yes", *whose])
+    assert ended.value.code == 2
+    assert "--namespace" in capsys.readouterr().err

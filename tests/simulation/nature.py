@@ -1,0 +1,58 @@
+"""What the simulated world is made of beside the node: an oracle, and what stands in for nature."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from kvstore.metadata.protocol import Entry
+
+
+class Wrong(AssertionError):
+    """The node broke a promise."""
+
+
+class Memory:
+    """An arena that no other process maps: thousands of nodes need no descriptor each."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.view = size, memoryview(bytearray(size))
+
+
+class Notes:
+    """Metadata that outlives every crash and never fails."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+
+    async def put(self, key: str, value: bytes) -> int:
+        await asyncio.sleep(0)
+        self._entries[key] = Entry(key, value, 1)
+        await asyncio.sleep(0)
+        return 1
+
+    async def list(self, prefix: str) -> tuple[list[Entry], int]:
+        return [one for key, one in self._entries.items() if key.startswith(prefix)], 1
+
+
+@dataclass
+class Oracle:
+    """What may be read, and what must be."""
+
+    offered: dict[bytes, set[bytes]] = field(default_factory=dict)  # by block hash
+    acked: set[bytes] = field(default_factory=set)
+    spoiled: bool = False  # a fault may have destroyed what was acknowledged
+    flipped: bool = False  # memory has been damaged: blocks in it may be, and none on SSD
+    reads: int = 0
+    hits: int = 0
+
+    def forget(self, before: dict[bytes, set[bytes]]) -> None:
+        """A purge has returned: of what was offered before it nothing may be read."""
+        for block, payloads in before.items():
+            self.offered[block] = self.offered[block] - payloads
+
+    def check_read(self, block: bytes, data: bytes) -> None:
+        self.reads += 1
+        self.hits += 1
+        if data not in self.offered.get(block, ()):
+            raise Wrong(f"block {block.hex()[:8]} was read as bytes that nobody offered for it")
