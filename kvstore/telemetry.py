@@ -19,6 +19,7 @@ NAMES = {
     "aborted_blocks": "blocks given up before their seal, by their writer or its end",
     "evicted_blocks": "blocks that made room for others",
     "stored_blocks": "blocks written to SSD, synced and recorded",
+    "passed_blocks": "times that a block was worth less than what it would displace on SSD",
     "unstored_blocks": "blocks that were to be and were not: dropped, no room, failure",
     "promoted_blocks": "blocks read from SSD into DRAM",
     "ssd_failures": "times that a file of the SSD tier was retired, or all of a path",

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from kvstore.core.index import Index
 from kvstore.core.lifecycle import Owner, Slot
+from kvstore.core.slabs import Slabs
 
 Lane = OrderedDict[Slot, None]  # of one kind, least recently used first
 
@@ -24,10 +25,11 @@ Lane = OrderedDict[Slot, None]  # of one kind, least recently used first
 class Lanes:
     """Slots in DRAM, by owner and tenant, then by kind."""
 
-    def __init__(self, index: Index) -> None:
-        self._index = index
+    def __init__(self, index: Index, slabs: Slabs) -> None:
+        self._index, self._slabs = index, slabs
         self._lanes: dict[tuple[Owner, str], dict[int, Lane]] = {}
         self._lane_of: dict[Slot, Lane] = {}
+        self.bytes = 0  # of the places of all of them
 
     def __len__(self) -> int:
         return len(self._lane_of)
@@ -44,11 +46,13 @@ class Lanes:
         lane = lanes.setdefault(self._index.kind(slot), OrderedDict())
         lane[slot] = None
         self._lane_of[slot] = lane
+        self.bytes += self._slabs.slab_of(slot).slot_bytes
 
     def discard(self, slot: Slot) -> None:
         lane = self._lane_of.pop(slot, None)
         if lane is not None:
             del lane[slot]
+            self.bytes -= self._slabs.slab_of(slot).slot_bytes
 
     def touch(self, slot: Slot) -> None:
         """A block that may be here was used: its kind may be another now."""

@@ -67,6 +67,17 @@ class Room:
             )
         return chosen
 
+    def first(
+        self, slabs: Slabs, owner: Owner, tenant: str, slot_bytes: int, spared: Collection[bytes]
+    ) -> Slot | None:
+        """What would go first for one more of the owner's; None if there is room or nobody pays."""
+        if slabs.room(owner, slot_bytes):
+            return None
+        for payer, _ in self._shares.payers(slabs.tier, tenant, slot_bytes):
+            for slot in self._of(slabs, owner, payer, spared):
+                return slot
+        return None
+
     def _over_quota(
         self, slabs: Slabs, tenant: str, more: int, spared: Collection[bytes]
     ) -> list[Slot]:

@@ -41,11 +41,12 @@ class Blocks:
         self.index = Index()
         self.filling: dict[bytes, set[Slot]] = {}  # by stored key: prefills of one prompt share it
         self.doomed: set[Slot] = set()
-        self.copied = Lanes(self.index)  # slots in DRAM of blocks that are on SSD too
+        self.copied = Lanes(self.index, self.slabs)  # slots in DRAM of blocks that are on SSD too
         self.shares = Shares()
         self._room = Room(self.index, self.copied, self.shares)
         self.unsaid: set[tuple[bytes, int]] = set()  # records that are to go: key, offset of slot
         self.on_sealed: Callable[[Slot], None] = lambda slot: None
+        self.on_used: Callable[[Slot], None] = lambda slot: None  # one that is in DRAM alone
         self.on_unheld: Callable[[], None] = lambda: None  # there may be room now
         self._counters = counters
 
@@ -122,13 +123,28 @@ class Blocks:
             self.index.moved(twin)
         self._leave(slot)
 
+    @property
+    def alone(self) -> float:
+        """Share of DRAM in use whose blocks would be lost with their places."""
+        used = sum(self.shares.used(Tier.DRAM).values())
+        return (used - self.copied.bytes) / self.slabs.capacity_bytes
+
+    def displaced(self, slot: Slot) -> float | None:
+        """Worth of what a copy of the block would displace on SSD; None if there is room."""
+        assert self.ssd is not None
+        size = self.slabs.slab_of(slot).slot_bytes
+        gone = self._room.first(self.ssd, slot.owner, slot.tenant, size, (slot.key,))
+        return None if gone is None else self.index.worth(gone)[0]
+
     def touch(self, keys: Sequence[bytes]) -> None:
         """These blocks are used now: the first of a prompt last, so that it stays the longest."""
         self.index.touch(keys)
         for key in reversed(keys):
             slot = self.index.held(key)
-            if slot is not None:
+            if slot is not None and slot.stored:
                 self.copied.touch(slot)
+            elif slot is not None and slot.listed:
+                self.on_used(slot)
 
     def settle(self, slot: Slot) -> None:
         """Free a doomed slot that nobody holds any more."""

@@ -22,7 +22,7 @@ from kvstore.node.sessions import Sessions
 from kvstore.node.store import Opened, Reserved, Store
 from kvstore.node.tiers import Tiers
 from kvstore.node.waiting import Waiting
-from kvstore.node.write_back import not_durable
+from kvstore.node.write_queue import not_durable
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import tenant_of
 from kvstore.telemetry import Counters

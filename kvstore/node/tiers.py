@@ -21,7 +21,8 @@ from kvstore.node.promotion import Promotion
 from kvstore.node.recovery import recover
 from kvstore.node.retirement import PathState
 from kvstore.node.threads import Threads
-from kvstore.node.write_back import WriteBack, not_durable
+from kvstore.node.write_back import WriteBack
+from kvstore.node.write_queue import not_durable
 from kvstore.telemetry import Counters
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kvstore.clock import Clock
-from kvstore.core.lifecycle import Slot, State, Tier
+from kvstore.core.lifecycle import Slot, State
 from kvstore.disk.protocol import DiskError, DiskFull
 from kvstore.disk.volumes import Volumes
 from kvstore.errors import Overloaded, Unavailable
@@ -27,6 +27,7 @@ from kvstore.node.namespaces import LayoutOf
 from kvstore.node.recovery import record_of
 from kvstore.node.retirement import Retirement
 from kvstore.node.threads import Threads
+from kvstore.node.write_queue import DROPPED, WriteQueue, not_durable
 from kvstore.telemetry import Counters
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,6 @@ log = logging.getLogger(__name__)
 BATCH_BYTES, BATCH_BLOCKS = 64 * MiB, 256
 FULL_SECONDS = 1.0  # before a disk that was full is asked again
 TRIES_MAX = 3  # files that may fail under one block before it stays in DRAM alone
-DROPPED = "it was dropped before it was written"
 
 
 @dataclass(eq=False, slots=True)
@@ -43,7 +43,6 @@ class Copy:
 
     slot: Slot
     target: Slot
-    generation: int  # of `slot`
     tries: int  # this one included
     whole: bool = True  # False: the bytes in DRAM are not what was sealed
     trouble: DiskError | None = None  # why it is not on SSD
@@ -67,14 +66,12 @@ class WriteBack:
         self._blocks, self._volumes, self._frozen = blocks, volumes, frozen
         self._layout_of, self._threads = layout_of, threads
         self._clock, self._counters = clock, counters
-        self._waiting: OrderedDict[Slot, tuple[int, int]] = OrderedDict()  # -> generation, tries
+        self._queue = WriteQueue(blocks, counters)
         self._writing: dict[Slot, Slot] = {}  # and the slot on SSD that each gets
-        self._acks: dict[Slot, list[asyncio.Future[None]]] = {}
-        self._changed, self._committing = asyncio.Event(), asyncio.Lock()
+        self._committing = asyncio.Lock()
         self._turn = asyncio.Lock()  # a batch's, or an erasure's
         self._bug = ""
         self.retirement = Retirement(volumes, blocks.ssd, counters)
-        blocks.on_sealed = self._sealed
 
     @property
     def broken(self) -> str:
@@ -84,9 +81,9 @@ class WriteBack:
     async def serve(self) -> None:
         """Write what waits, until cancelled."""
         while True:
-            await self._changed.wait()
-            self._changed.clear()
-            while self._waiting and not self.broken:
+            await self._queue.changed.wait()
+            self._queue.changed.clear()
+            while len(self._queue) and not self.broken:
                 try:
                     async with self._turn:
                         room = await self._batch()
@@ -97,29 +94,23 @@ class WriteBack:
                 if not room:
                     await self._clock.sleep(FULL_SECONDS)
             if self.broken:
-                self._give_up()
+                self._queue.give_up(self.broken)
 
     async def durable(self, slots: Sequence[Slot]) -> None:
         """Return once every one of these sealed blocks survives a power loss, or raise."""
-        acks = []
-        for slot in slots:
-            if slot.tier is Tier.SSD or slot.twin is not None:
-                continue
-            if self.broken or not (slot in self._waiting or slot in self._writing):
-                raise not_durable(self.broken or "it was evicted before it was written")
-            ack = asyncio.get_running_loop().create_future()
-            self._acks.setdefault(slot, []).append(ack)
-            acks.append(ack)
-        for one in await asyncio.gather(*acks, return_exceptions=True):
-            if isinstance(one, BaseException):
-                raise one
+        alone = [slot for slot in slots if not slot.stored]
+        if alone and self.broken:
+            raise not_durable(self.broken)
+        if any(slot.state is not State.SEALED for slot in alone):
+            raise not_durable(DROPPED)
+        await self._queue.written(alone, self._writing)
 
     async def flushed(self) -> None:
         """Return once no path's index says anything of blocks that were dropped before now."""
         # Whoever asks may be cancelled. The commit goes on then, and keeps its turn.
         failed = await asyncio.shield(asyncio.ensure_future(self._forgotten()))
         if failed:
-            self._changed.set()  # perhaps nothing is written any more
+            self._queue.changed.set()  # perhaps nothing is written any more
             raise Unavailable(f"dropped, but a restart may bring it back: {failed[0]}")
 
     def being_written(self) -> Iterable[Slot]:
@@ -134,7 +125,7 @@ class WriteBack:
             async with self._turn:
                 failed += await self._erase(slots[first : first + BATCH_BLOCKS])
         if failed:
-            self._changed.set()
+            self._queue.changed.set()
             raise failed[0]
 
     async def _forgotten(self) -> list[DiskError]:
@@ -164,10 +155,6 @@ class WriteBack:
                 self.retirement.failed(file, failed)
             raise
 
-    def _sealed(self, slot: Slot) -> None:
-        self._waiting[slot] = slot.generation, 0
-        self._changed.set()
-
     async def _batch(self) -> bool:
         """Write some of what waits; False when a disk has no room for it."""
         copies = self._begun()
@@ -185,17 +172,17 @@ class WriteBack:
         """Say what came of a block, or let it wait for its next try."""
         slot, layout = copy.slot, self._layout_of(copy.slot.owner)
         stored = self._blocks.end_write(slot, copy.target, stored=copy.recorded)
-        there = slot.state is State.SEALED and slot.generation == copy.generation
+        there = slot.state is State.SEALED
         if there and isinstance(copy.trouble, DiskFull):
-            self._waiting[slot] = copy.generation, copy.tries - 1
+            self._queue.add(slot, copy.tries - 1)
         elif there and copy.trouble is not None and copy.tries < TRIES_MAX and not self.broken:
-            self._waiting[slot] = copy.generation, copy.tries
+            self._queue.add(slot, copy.tries)
         else:
             if there and not copy.whole:
                 self._blocks.examine(slot, layout)
             why = (self.broken or str(copy.trouble)) if copy.trouble else DROPPED
             self._counters.add("stored_blocks" if stored else "unstored_blocks")
-            self._answer(slot, None if stored else not_durable(why))
+            self._queue.answer(slot, None if stored else not_durable(why))
 
     async def _write(self, copies: Sequence[Copy]) -> None:
         """Bytes, syncs, records, in this order; each copy then knows its trouble."""
@@ -283,20 +270,18 @@ class WriteBack:
         """Slots on SSD for the next blocks that wait and are still there."""
         copies: list[Copy] = []
         size = 0
-        while self._waiting and len(copies) < BATCH_BLOCKS and size < BATCH_BYTES:
-            slot, (generation, tries) = self._waiting.popitem(last=False)
-            fresh = slot.generation == generation and slot.state is State.SEALED
-            if not fresh or slot.twin is not None:
-                self._answer(slot, not_durable(DROPPED))
-                continue
+        for slot, tries in self._queue.next(BATCH_BLOCKS):
             layout = self._layout_of(slot.owner)
+            if size >= BATCH_BYTES:
+                self._queue.add(slot, tries)
+                continue
             try:
                 target = self._blocks.begin_write(slot, layout)
             except Overloaded as full:
                 self._counters.add("unstored_blocks")
-                self._answer(slot, full)
+                self._queue.answer(slot, full)
                 continue
-            copies.append(Copy(slot, target, generation, tries + 1))
+            copies.append(Copy(slot, target, tries + 1))
             size += layout.slot_bytes
         return copies
 
@@ -308,21 +293,3 @@ class WriteBack:
             for copy in copies
             if copy.whole and copy.trouble is None and held(copy.slot.key) is copy.slot
         ]
-
-    def _answer(self, slot: Slot, error: Exception | None) -> None:
-        for ack in self._acks.pop(slot, ()):
-            if ack.done():
-                continue
-            if error is None:
-                ack.set_result(None)
-            else:
-                ack.set_exception(error)
-
-    def _give_up(self) -> None:
-        for slot in [*self._waiting, *self._acks]:
-            self._answer(slot, not_durable(self.broken))
-        self._waiting.clear()
-
-
-def not_durable(why: str) -> Exception:
-    return Unavailable(f"the block is in DRAM and not on SSD: {why}")

@@ -1,45 +1,116 @@
-"""Whom an acknowledgement is for: the block that was asked about, not its place."""
+"""Whom an acknowledgement is for, what is written first, and what not at all."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from kvstore.core.lifecycle import Tier
 from kvstore.core.slabs import Slabs
 from kvstore.disk.volumes import Volumes
-from kvstore.errors import Unavailable
+from kvstore.errors import Overloaded, Unavailable
+from kvstore.node.blocks import Blocks
+from kvstore.node.store import Store
 from kvstore.node.threads import Threads
 from kvstore.node.tiers import Tiers
-from tests.node.rig import SLAB, SMALL, Rig, prompt
+from tests.node.rig import SECRETS, SLAB, SMALL, Rig, prompt
 from tests.simulation.sim_disk import SimDisk
 
 SLOTS = SLAB // SMALL.layout.slot_bytes
 
 
-def test_a_block_evicted_before_it_was_written_is_not_acknowledged_with_the_next_in_its_slot() -> (
-    None
-):
-    async def story() -> None:
-        rig, threads = Rig(slabs=1), Threads()
-        rig.blocks.ssd = Slabs(4 * SLAB, SLAB, Tier.SSD)
-        volumes = Volumes({"a": SimDisk(1, 4 * SLAB, random.Random(1))})
+def with_ssd(story: Callable[[Rig, Tiers], Awaitable[None]], dram: int = 1, ssd: int = 4) -> None:
+    """A rig of so many slabs in either tier, that is not being served yet."""
+
+    async def run() -> None:
+        rig, threads = Rig(slabs=dram), Threads()
+        slabs = Slabs(ssd * SLAB, SLAB, Tier.SSD)
+        rig.blocks = Blocks(rig.arena, SLAB, rig.counters, slabs)
+        rig.store = Store(rig.blocks, rig.handles, rig.clock, SECRETS, rig.counters)
+        volumes = Volumes({"a": SimDisk(1, ssd * SLAB, random.Random(1))})
         layout = SMALL.layout
         tiers = Tiers(rig.blocks, volumes, lambda _: layout, threads, rig.clock, rig.counters)
+        try:
+            await story(rig, tiers)
+        finally:
+            threads.shutdown()
+
+    asyncio.run(run())
+
+
+def test_a_block_that_somebody_waits_for_is_not_evicted_before_it_is_written() -> None:
+    async def story(rig: Rig, tiers: Tiers) -> None:
         session = rig.session()
         slots = rig.put(session, SMALL, prompt(SMALL, 4 * SLOTS))
         asked = asyncio.create_task(tiers.durable(slots))
         await asyncio.sleep(0)  # it waits now; nothing is being written yet
-        again = rig.put(session, SMALL, prompt(SMALL, 4, 1_000))
-        offsets = {slot.offset for slot in slots}
-        assert again[0].offset in offsets, "the place of one that was evicted for it"
+        with pytest.raises(Overloaded):
+            rig.put(session, SMALL, prompt(SMALL, 4, 1_000))
         serving = asyncio.create_task(tiers.serve())
-        await tiers.durable(again)
+        await asyncio.wait_for(asked, 5)
+        again = rig.put(session, SMALL, prompt(SMALL, 4, 1_000))
+        assert again[0].offset in {slot.offset for slot in slots}, "now it has made room"
+        serving.cancel()
+
+    with_ssd(story)
+
+
+def test_a_block_that_is_removed_before_it_was_written_is_not_acknowledged() -> None:
+    async def story(rig: Rig, tiers: Tiers) -> None:
+        blocks = prompt(SMALL, 4)
+        asked = asyncio.create_task(tiers.durable(rig.put(rig.session(), SMALL, blocks)))
+        await asyncio.sleep(0)
+        rig.store.remove("default", SMALL, blocks.hashes)
+        serving = asyncio.create_task(tiers.serve())
         with pytest.raises(Unavailable, match="dropped before it was written"):
             await asyncio.wait_for(asked, 5)
+        rig.store.check()
         serving.cancel()
-        threads.shutdown()
 
-    asyncio.run(story())
+    with_ssd(story)
+
+
+def test_a_block_worth_less_than_what_it_would_displace_stays_in_dram_until_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(rig: Rig, tiers: Tiers) -> None:
+        session, worth = rig.session(), dict[bytes, float]()
+        monkeypatch.setattr(rig.blocks.index, "worth", lambda s: (worth.get(s.key, 0.5), s.number))
+        serving = asyncio.create_task(tiers.serve())
+        await tiers.durable(rig.put(session, SMALL, prompt(SMALL, 4 * SLOTS)))  # SSD is full
+        new = prompt(SMALL, 4, 1_000)
+        (slot,) = rig.put(session, SMALL, new)
+        worth[slot.key] = 0.1
+        while not rig.counters.totals()["passed_blocks"]:
+            await asyncio.sleep(0.001)
+        assert not slot.stored and rig.hits(SMALL, new) == 1
+        worth[slot.key] = 0.9
+        rig.store.match("default", SMALL, new.hashes)  # a use of it
+        for _ in range(2_000):
+            if slot.stored:
+                break
+            await asyncio.sleep(0.001)
+        assert slot.stored, "what is used again is looked at again"
+        serving.cancel()
+
+    with_ssd(story, dram=2, ssd=1)
+
+
+def test_what_is_asked_to_be_durable_is_written_however_little_it_is_worth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(rig: Rig, tiers: Tiers) -> None:
+        session = rig.session()
+        serving = asyncio.create_task(tiers.serve())
+        await tiers.durable(rig.put(session, SMALL, prompt(SMALL, 4 * SLOTS)))
+        slots = rig.put(session, SMALL, prompt(SMALL, 4, 1_000))
+        least = {slot.key: 0.0 for slot in slots}
+        monkeypatch.setattr(rig.blocks.index, "worth", lambda s: (least.get(s.key, 1.0), s.number))
+        await asyncio.wait_for(tiers.durable(slots), 5)
+        assert all(slot.stored for slot in slots)
+        serving.cancel()
+
+    with_ssd(story, dram=2, ssd=1)

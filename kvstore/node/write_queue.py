@@ -1,0 +1,111 @@
+"""Blocks that are in DRAM alone and wait to be written, and callers that wait for it.
+
+A block that somebody waits for is held until its answer, so nothing evicts it meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from itertools import islice
+
+from kvstore.core.lifecycle import Owner, Slot, State
+from kvstore.core.placement import TierView, Waiting, plan, presses
+from kvstore.errors import Unavailable
+from kvstore.node.blocks import Blocks
+from kvstore.telemetry import Counters
+
+DROPPED = "it was dropped before it was written"
+
+
+class WriteQueue:
+    """The order in which blocks are written."""
+
+    def __init__(self, blocks: Blocks, counters: Counters) -> None:
+        self._blocks, self._counters = blocks, counters
+        self._waiting: OrderedDict[Slot, int] = OrderedDict()  # -> how often it was tried
+        self._acks: dict[Slot, list[asyncio.Future[None]]] = {}
+        self._pressed = False
+        self.changed = asyncio.Event()
+        blocks.on_sealed = self.add
+        blocks.on_used = self.add
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, slot: Slot, tries: int = 0) -> None:
+        self._waiting.setdefault(slot, tries)
+        self.changed.set()
+
+    async def written(self, slots: Sequence[Slot], writing: Collection[Slot]) -> None:
+        """Return once all of these sealed blocks were written, or raise what one met."""
+        acks = [asyncio.get_running_loop().create_future() for _ in slots]
+        for slot, ack in zip(slots, acks, strict=True):
+            slot.moves += 1
+            self._acks.setdefault(slot, []).append(ack)
+            if slot not in writing:
+                self.add(slot)
+        try:
+            outcomes = await asyncio.gather(*acks, return_exceptions=True)
+        finally:
+            for slot in slots:
+                self._blocks.let_go(slot)
+        for one in outcomes:
+            if isinstance(one, BaseException):
+                raise one
+
+    def next(self, count: int) -> list[tuple[Slot, int]]:
+        """Up to so many blocks to write now, and how often each was tried."""
+        self._forget_dropped()
+        self._pressed = presses(self._blocks.alone, self._pressed)
+        asked = [slot for slot in self._acks if slot in self._waiting]
+        others = (slot for slot in self._waiting if slot not in self._acks)
+        looked_at = len(self._waiting) if self._pressed else count
+        chosen: list[tuple[Slot, int]] = []
+        for move in plan(
+            TierView(self._pressed, self._viewed([*asked, *islice(others, looked_at)]))
+        ):
+            if len(chosen) == count:
+                break
+            tries = self._waiting.pop(move.slot)
+            if move.write:
+                chosen.append((move.slot, tries))
+            else:
+                self._counters.add("passed_blocks")
+        return chosen
+
+    def answer(self, slot: Slot, error: Exception | None) -> None:
+        for ack in self._acks.pop(slot, ()):
+            if ack.done():
+                continue
+            if error is None:
+                ack.set_result(None)
+            else:
+                ack.set_exception(error)
+
+    def give_up(self, why: str) -> None:
+        for slot in [*self._acks]:
+            self.answer(slot, not_durable(why))
+        self._waiting.clear()
+
+    def _forget_dropped(self) -> None:
+        gone = [s for s in self._waiting if s.state is not State.SEALED or s.twin is not None]
+        for slot in gone:
+            del self._waiting[slot]
+            self.answer(slot, not_durable(DROPPED))
+
+    def _viewed(self, slots: Sequence[Slot]) -> list[Waiting]:
+        displaced: dict[tuple[Owner, str], float | None] = {}
+        for slot in slots:
+            if (slot.owner, slot.tenant) not in displaced:
+                displaced[slot.owner, slot.tenant] = self._blocks.displaced(slot)
+        worth, acks = self._blocks.index.worth, self._acks
+        return [
+            Waiting(slot, slot in acks, worth(slot)[0], displaced[slot.owner, slot.tenant])
+            for slot in slots
+        ]
+
+
+def not_durable(why: str) -> Exception:
+    return Unavailable(f"the block is in DRAM and not on SSD: {why}")
