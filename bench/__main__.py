@@ -27,8 +27,9 @@ BENCHES = {
     "warm": "vLLM's time to first token with a warm pool, and with a slow one (at most 1.05)",
     "ssd": "writing and reading the SSD tier's files, against fio (at least 0.85)",
     "eviction": "hits of the node's eviction on a --trace, against LRU's (at least 0.99)",
+    "placement": "the share of a --trace's hits that DRAM has, against LRU's (at least 1.0)",
 }
-NEED_A_FILE = {"eviction"}  # so `all` goes without
+NEED_A_FILE = {"eviction", "placement"}  # so `all` goes without
 RESULTS = Path(__file__).resolve().parent / "results"
 
 EPILOG = """\
@@ -92,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("name", metavar="NAME", choices=[*BENCHES, "all"], help="which to run")
     parser.add_argument("--json", action="store_true", help="no table, only the JSON")
     parser.add_argument("--runs", type=_runs, metavar="N", help="rounds (default: each its own)")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="eviction: the trace")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="eviction, placement: the trace")
     parser.add_argument(
         "--blocks", type=_sizes, metavar="N,N", help="eviction: how many blocks the node may hold"
     )

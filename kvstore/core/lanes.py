@@ -2,9 +2,8 @@
 
 What a block is worth is the index's to say (`kvstore.core.ranking`), and the same in each tier. A
 copy costs a read to have again, so DRAM keeps those that will be wanted
-soonest, and a block that was read once does not displace one that is read all day. Replaying the
-Mooncake paper's conversation trace with a DRAM of a tenth of the SSD, this finds 0.40 of all hits
-in DRAM where the least recently used first finds 0.20.
+soonest, and a block that was read once does not displace one that is read all day: see `bench
+placement` for what that finds.
 
 Of each kind the oldest and the youngest are compared, as `Ranking` does; here a block may go
 before those behind it.
