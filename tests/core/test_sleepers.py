@@ -143,6 +143,37 @@ def test_places_are_roused_whoever_is_there() -> None:
     assert sorted(there) == [2 * SLAB + 10 * i for i in range(10)]
 
 
+def test_a_look_at_all_of_them_wakes_nobody_and_shows_each_as_it_will_be() -> None:
+    before = {0: None, 1: 0, 2: 1, 3: None, 7: 3, 14: 7}
+    index = asleep(table_of(list(before), before, random.Random(5)))
+    assert sorted(index.keys(lambda owner, tenant: True)) == sorted(map(name, before))
+    looks = {number: index.peek(name(number)) for number in before}
+    assert len(index.sleepers) == len(before)
+    for number, look in looks.items():
+        slot = index.held(name(number))
+        words = ("key", "parent", "owner", "offset", "generation", "root", "tokens", "tenant")
+        assert all(getattr(look, word) == getattr(slot, word) for word in words)
+        assert index.peek(name(number)) is slot and slot.unproven
+    index.check()
+
+
+def test_what_was_proven_asleep_is_proven_when_it_wakes() -> None:
+    before = dict.fromkeys(range(3))
+    index = asleep(table_of(list(before), before, random.Random(6)))
+    index.prove(index.peek(name(1)))
+    assert [index.held(name(number)).unproven for number in before] == [True, False, True]
+
+
+def test_keys_are_of_those_asleep_that_are_asked_for_and_of_all_awake() -> None:
+    before = dict.fromkeys(range(6))
+    index = asleep(table_of(list(before), before, random.Random(7)))
+    index.held(name(1))
+    keys = index.keys(lambda owner, tenant: (owner, tenant) == (OWNERS[0], "default"))
+    index.held(name(3))  # too late to be among them
+    assert sorted(keys) == sorted(map(name, (0, 1, 2, 4)))
+    assert list(index.keys(lambda owner, tenant: tenant == "other")) == [name(1), name(3)]
+
+
 def test_records_that_stand_in_a_circle_are_told_from_those_that_do_not() -> None:
     before = {0: 2, 2: 4, 4: 0, 6: None, 8: 6, 10: 4, 12: 12}
     table = table_of(list(before), before, random.Random(4))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import dataclass, field
 
 from kvstore.metadata.protocol import Entry
+from tests.simulation.sim_disk import Faults
 
 
 class Wrong(AssertionError):
@@ -56,3 +58,14 @@ class Oracle:
         self.hits += 1
         if data not in self.offered.get(block, ()):
             raise Wrong(f"block {block.hex()[:8]} was read as bytes that nobody offered for it")
+
+
+def harmful(faults: Faults) -> bool:
+    """Whether they may destroy what was acknowledged."""
+    return bool(faults.lost or faults.misdirected or faults.misdirected_too or faults.read_fails)
+
+
+def some_faults(rng: random.Random) -> Faults:
+    """Each seed has some kinds of fault and not others: together they hide one another."""
+    often = {name: rng.choice([0.01, 0.1]) for name in Faults.__slots__ if name != "read_only"}
+    return Faults(**{name: often[name] if rng.random() < 0.15 else 0.0 for name in often})

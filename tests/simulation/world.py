@@ -35,7 +35,7 @@ from kvstore.node.tiers import Tiers
 from kvstore.telemetry import Counters
 from tests.node.rig import SECRETS, SLAB, SMALL, TOKENS
 from tests.simulation.jobs import FailedFiles, Jobs
-from tests.simulation.nature import Memory, Notes, Oracle, Wrong
+from tests.simulation.nature import Memory, Notes, Oracle, Wrong, harmful, some_faults
 from tests.simulation.sim_disk import Faults, SimDisk
 from tests.simulation.strays import stray_heads
 
@@ -52,14 +52,14 @@ class World:
         self.oracle, self.clock = Oracle(), SimClock()
         self.dram_slabs, self.file_slabs = rng.choice([1, 2, 4]), rng.choice([2, 4, 8])
         sizes = rng.choice([(2,), (1, 1), (2, 1), (3, 2)])  # files of each path
-        faults = _faults(rng)
+        faults = some_faults(rng)
         self.disks = {
             f"path {number}": SimDisk(
                 files, self.file_slabs * SLAB, rng, faults if rng.random() < 0.7 else Faults()
             )
             for number, files in enumerate(sizes)
         }
-        self.oracle.spoiled = any(map(_harmful, (disk.faults for disk in self.disks.values())))
+        self.oracle.spoiled = any(map(harmful, (disk.faults for disk in self.disks.values())))
         self.flips, self.purges = rng.random() < 0.3, rng.random() < 0.4
         self.scrubs, self.slow_writers = rng.random() < 0.5, rng.random() < 0.3
         self.epoch, self.tasks = 0, set[asyncio.Task[None]]()
@@ -384,14 +384,3 @@ class World:
 
 def rng_sample(rng: random.Random, most: int) -> int:
     return rng.randrange(1, most + 1)
-
-
-def _harmful(faults: Faults) -> bool:
-    """Whether they may destroy what was acknowledged."""
-    return bool(faults.lost or faults.misdirected or faults.misdirected_too or faults.read_fails)
-
-
-def _faults(rng: random.Random) -> Faults:
-    """Each seed has some kinds of fault and not others: together they hide one another."""
-    often = {name: rng.choice([0.01, 0.1]) for name in Faults.__slots__ if name != "read_only"}
-    return Faults(**{name: often[name] if rng.random() < 0.15 else 0.0 for name in often})
