@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import string
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 from kvstore.errors import Invalid
 from kvstore.metadata.bounds import INT64_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX
 from kvstore.metadata.protocol import Entry
+
+
+WEIGHT_MIN, WEIGHT_MAX = 0.001, 1_000.0  # further apart, what is due to the least is no block
 
 
 class BadRecord(Invalid):
@@ -174,6 +177,26 @@ class TenantRecord(_Record):
         return self.prefix + self.name
 
 
+@dataclass(frozen=True)
+class ShareRecord(_Record):
+    """What an operator grants one tenant; a tenant without a record has weight 1 and no quota."""
+
+    prefix = "shares/"
+    name: str
+    weight: float
+    bytes_max: int  # of each tier; 0 for no quota
+
+    def __post_init__(self) -> None:
+        _need("name", _is_name(self.name, self.prefix), "printable text that fits a key")
+        _need("weight", _is_weight(self.weight), f"a number from {WEIGHT_MIN} to {WEIGHT_MAX}")
+        _need("bytes_max", _is_count(self.bytes_max), "bytes of each tier, 0 for no quota")
+        # One encoding for equal records, whether a peer wrote 2 or 2.0.
+        object.__setattr__(self, "weight", float(self.weight))
+
+    def key(self) -> str:
+        return self.prefix + self.name
+
+
 def _need(name: str, good: bool, expected: str) -> None:
     if not good:
         raise BadRecord(f"{name} must be {expected}")
@@ -201,6 +224,10 @@ def _is_hex(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= INT64_MAX
+
+
+def _is_weight(value: object) -> bool:
+    return type(value) in (int, float) and WEIGHT_MIN <= cast(float, value) <= WEIGHT_MAX
 
 
 def _is_dict_of(value: object, is_good: Any) -> bool:

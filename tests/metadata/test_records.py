@@ -14,6 +14,7 @@ from kvstore.metadata.records import (
     NamespaceRecord,
     NodeRecord,
     PurgeRecord,
+    ShareRecord,
     TenantRecord,
 )
 
@@ -33,6 +34,7 @@ RECORDS = [
     TenantRecord("tenant/ä", "00ff"),
     PurgeRecord("n1", "ab" * 32, "", 7),
     PurgeRecord("n1", "", "tenant/ä", 1 << 41),
+    ShareRecord("tenant/ä", 2.5, 8 << 30),
 ]
 
 
@@ -59,6 +61,7 @@ def test_keys_say_what_and_which() -> None:
         "tenants/tenant/ä",
         "purges/n1/namespace/" + "ab" * 32,
         "purges/n1/tenant/tenant/ä",
+        "shares/tenant/ä",
     ]
 
 
@@ -118,6 +121,26 @@ def test_a_purge_is_of_a_namespace_or_of_a_tenant(namespace: Any, tenant: Any) -
 def test_a_purge_is_one_nodes(node_id: Any) -> None:
     with pytest.raises(BadRecord, match="node_id"):
         PurgeRecord(node_id, "ab", "", 1)
+
+
+@pytest.mark.parametrize(
+    "weight", [0, -1.0, 0.0001, 1_001, 1e300, float("inf"), float("nan"), True, "2", None]
+)
+def test_a_weight_is_a_number_above_nothing_and_within_reason(weight: Any) -> None:
+    with pytest.raises(BadRecord, match="weight must be a number from"):
+        ShareRecord("a", weight, 0)
+
+
+@pytest.mark.parametrize("quota", [-1, 1.0, True, "8GiB", None, 1 << 63])
+def test_a_quota_is_bytes(quota: Any) -> None:
+    with pytest.raises(BadRecord, match="bytes_max must be bytes"):
+        ShareRecord("a", 1.0, quota)
+
+
+def test_a_weight_of_two_is_one_record_however_it_is_written() -> None:
+    written = b'{"bytes_max":0,"name":"a","weight":2.0}'
+    assert ShareRecord("a", 2, 0).encode() == ShareRecord("a", 2.0, 0).encode() == written
+    assert ShareRecord.parse(stored(ShareRecord("a", 1.0, 0), weight=2)).weight == 2.0
 
 
 def test_a_record_too_long_for_a_value_is_refused() -> None:
