@@ -35,6 +35,7 @@ SESSIONS_MAX = 256  # open sessions a node serves at once
 HOLDS_MAX = 131_072  # pins at a node, and write windows: each costs it some 300 bytes
 NAMESPACES_MAX = 4_096
 SPECS_BYTES_MAX = 1 * MiB  # of all namespaces a node knows, as text: Stats answers with them
+SHARES_MAX = 256  # tenants with a share of their own: Stats answers with them too
 PIN_MS_DEFAULT = 30_000
 PIN_MS_MAX = 600_000
 HAND_OFF_MS_MAX = 600_000  # a hand-off handle older than this opens nothing
@@ -51,5 +52,8 @@ assert ROOM_WAITERS_MAX < RPC_UNARY_MAX  # else no call that ends a hold gets in
 assert ROOM_WAITERS_MAX < RPC_BULK_MAX
 assert ROOM_SECONDS_MAX < RPC_UNARY_SECONDS
 assert RPC_KEYS_MAX < HOLDS_MAX
-assert 2 * SPECS_BYTES_MAX + 512 * NAMESPACES_MAX <= RPC_REPLY_BYTES_MAX
+assert (
+    2 * SPECS_BYTES_MAX + 400 * NAMESPACES_MAX + (NAME_BYTES_MAX + 64) * SHARES_MAX
+    <= RPC_REPLY_BYTES_MAX
+)
 assert PIN_MS_DEFAULT <= PIN_MS_MAX

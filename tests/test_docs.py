@@ -100,6 +100,7 @@ def test_the_make_targets_of_the_readme_exist() -> None:
         "stat",
         "ls",
         "drain",
+        "share",
         "make-model",
         "spec",
     ],

@@ -6,8 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from kvstore.cli.options import Commands, add_node, admin, command
-from kvstore.limits import GiB, KiB, MiB
+from kvstore.cli.options import Commands, add_node, admin, command, size_text
 from kvstore.wire.v1 import admin_pb2 as pb
 
 DEADLINE_SECONDS = 10.0
@@ -93,9 +92,10 @@ def run_stat(args: argparse.Namespace) -> int:
         print(json.dumps(facts))
         return 0
     print(f"node {reply.node_id}, epoch {reply.epoch}, {reply.state}")
-    print(f"memory    {_size(reply.arena_bytes)} in {reply.slabs} slabs, {reply.slabs_empty} empty")
+    arena = size_text(reply.arena_bytes)
+    print(f"memory    {arena} in {reply.slabs} slabs, {reply.slabs_empty} empty")
     for one in reply.ssd:
-        print(f"ssd       {one.path}: {_size(one.size_bytes)} in {one.files} files")
+        print(f"ssd       {one.path}: {size_text(one.size_bytes)} in {one.files} files")
         if one.retired_files:
             print(f"          {one.retired_files} of them take no more blocks: {one.cause}")
     print(f"blocks    {reply.blocks} sealed, {reply.blocks_unlisted} of them behind a hole")
@@ -104,13 +104,13 @@ def run_stat(args: argparse.Namespace) -> int:
     print(f"hit rate  {hit / asked:.1%} of {asked} tokens asked for" if asked else "hit rate  -")
     for one in reply.namespaces:
         name = one.namespace.hex()[:12]
-        print(f"  {name}  {one.model}: {one.blocks} blocks of {_size(one.block_bytes)}")
+        print(f"  {name}  {one.model}: {one.blocks} blocks of {size_text(one.block_bytes)}")
         if one.quarantined:
             print(f"    in quarantine, so neither read nor written: {one.quarantined}")
     print("since its start:")
     for name, value in sorted(reply.counters.items()):
         if value:
-            print(f"  {name:<24} {_size(value) if name.endswith('_bytes') else value}")
+            print(f"  {name:<24} {size_text(value) if name.endswith('_bytes') else value}")
     return 0
 
 
@@ -146,10 +146,3 @@ def run_drain(args: argparse.Namespace) -> int:
     _ask(args, "Drain", pb.DrainRequest())
     print("draining")
     return 0
-
-
-def _size(count: int) -> str:
-    for unit, size in (("GiB", GiB), ("MiB", MiB), ("KiB", KiB)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"

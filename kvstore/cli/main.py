@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from kvstore.cli import admin, blocks, demo, models, processes, upkeep
+from kvstore.cli import admin, blocks, demo, models, processes, share, upkeep
 from kvstore.errors import ConfigError, Invalid, KVStoreError
 
 ENGINE_EXTRA = {"torch", "safetensors", "tokenizers", "transformers"}
@@ -69,6 +69,6 @@ def _parser() -> argparse.ArgumentParser:
         "-v", "--verbose", action="count", default=0, help="log more (-v info, -vv everything)"
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, processes, blocks, admin, upkeep, models):
+    for module in (demo, processes, blocks, admin, upkeep, share, models):
         module.add(commands)
     return parser

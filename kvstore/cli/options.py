@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstore.config import state_dir
+from kvstore.limits import GiB, KiB, MiB
 from kvstore.metadata.discovery import FixedAddress, FromMetadata, Locator
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.status import typed_errors
@@ -68,3 +69,11 @@ def admin(args: argparse.Namespace) -> Iterator[Any]:
 
 def locator(args: argparse.Namespace) -> Locator:
     return FixedAddress(args.node) if args.node else FromMetadata(args.dir)
+
+
+def size_text(count: int) -> str:
+    """Bytes as a person reads them."""
+    for unit, size in (("GiB", GiB), ("MiB", MiB), ("KiB", KiB)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"

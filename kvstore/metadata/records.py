@@ -16,7 +16,6 @@ from kvstore.errors import Invalid
 from kvstore.metadata.bounds import INT64_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX
 from kvstore.metadata.protocol import Entry
 
-
 WEIGHT_MIN, WEIGHT_MAX = 0.001, 1_000.0  # further apart, what is due to the least is no block
 
 

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 import psutil
 
 from kvstore.block import Miss
+from kvstore.core.lifecycle import Tier
+from kvstore.core.shares import FAIR
 from kvstore.errors import Invalid
 from kvstore.layout import SlotLayout
 from kvstore.node.namespaces import Namespaces
@@ -100,7 +102,23 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                 )
                 for path in (self._tiers.paths() if self._tiers is not None else ())
             ],
+            tenants=self._tenants(),
         )
+
+    def _tenants(self) -> list[pb.TenantStats]:
+        """Whoever has a share of its own, or blocks."""
+        shares = self._store.blocks.shares
+        dram, ssd = shares.used(Tier.DRAM), shares.used(Tier.SSD)
+        return [
+            pb.TenantStats(
+                name=name,
+                weight=shares.granted.get(name, FAIR).weight,
+                bytes_max=shares.granted.get(name, FAIR).bytes_max or 0,
+                dram_bytes=dram.get(name, 0),
+                ssd_bytes=ssd.get(name, 0),
+            )
+            for name in sorted({*shares.granted, *dram, *ssd})
+        ]
 
     @typed
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:

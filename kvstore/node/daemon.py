@@ -36,6 +36,7 @@ from kvstore.metadata.records import NodeRecord, TenantRecord
 from kvstore.node.admin import AdminService
 from kvstore.node.blocks import Blocks
 from kvstore.node.data_socket import DataSocket
+from kvstore.node.grants import Grants
 from kvstore.node.handles import Handles
 from kvstore.node.namespaces import Namespaces
 from kvstore.node.purge import Purge, load_tombstones
@@ -87,6 +88,8 @@ class Node:
         tenants = {DEFAULT_TENANT: await _secret(metadata, DEFAULT_TENANT)}
         namespaces = Namespaces(metadata)
         await namespaces.load_quarantines()
+        grants = Grants(metadata, self._blocks.shares, SystemClock())
+        await grants.load()
         store = Store(
             self._blocks,
             Handles(self.epoch),
@@ -139,6 +142,7 @@ class Node:
             asyncio.create_task(self._expire(store)),
             asyncio.create_task(announcer.keep()),
             asyncio.create_task(scrubber.serve()),
+            asyncio.create_task(grants.keep()),
         ]
         if tiers is not None:
             tasks.append(asyncio.create_task(tiers.serve()))

@@ -1,0 +1,154 @@
+"""`moonpool share`: what each tenant of a node is granted and uses, and the way to change it.
+
+A share is a record in the metadata, so it can be set while no node runs, and holds over restarts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from kvstore.cli.options import Commands, add_directory, command, size_text
+from kvstore.config import parse_bytes
+from kvstore.errors import ConfigError, Unavailable
+from kvstore.metadata import Metadata, open_metadata
+from kvstore.metadata.discovery import FromMetadata
+from kvstore.metadata.records import BadRecord, ShareRecord
+from kvstore.rpc.channel import open_channel
+from kvstore.rpc.status import typed_errors
+from kvstore.wire.v1 import admin_pb2 as pb
+from kvstore.wire.v1 import admin_pb2_grpc
+
+DEADLINE_SECONDS = 10.0
+_NO_QUOTA = "none"
+_TEACHING = """\
+Show what each tenant of this host's node is granted and uses; with a name, grant it.
+
+When a tier is full, room is made by whoever has more than its due: what a tenant
+has is divided by its weight, and those who come out highest give way first, the
+asking tenant among them. So a weight reserves nothing: a tenant that is alone may
+use everything, and one that keeps to its due loses nothing to one that does not.
+A tenant of weight 3 is due three times what one of weight 1 is.
+
+A quota is the most a tenant may have of each tier (DRAM, SSD), however free the
+rest is; at its quota a tenant makes room for itself by its own coldest blocks.
+
+The node takes a change up within a few seconds. Callers have no identity yet: all
+of them are the tenant `default`.
+"""
+
+
+def add(commands: Commands) -> None:
+    share = command(
+        commands,
+        "share",
+        "show or set tenants' weights and quotas",
+        "moonpool share default --weight 2 --quota 8GiB",
+    )
+    share.description = _TEACHING
+    add_directory(share)
+    share.add_argument("name", nargs="?", metavar="NAME", help="the tenant to set")
+    share.add_argument("--weight", type=float, help="above 0; a tenant with none set has 1")
+    share.add_argument("--quota", metavar="SIZE|none", help="of each tier, like 8GiB")
+    share.add_argument("--json", action="store_true", help="one JSON object")
+    share.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    changes = args.weight is not None or args.quota is not None
+    if args.name is None and changes:
+        raise ConfigError("whose share? write moonpool share NAME --weight 2 --quota 8GiB")
+    if args.name is not None and not changes:
+        raise ConfigError(f"say what {args.name} is granted: --weight 2, --quota 8GiB, or both")
+    return _set(args) if changes else _show(args)
+
+
+def _show(args: argparse.Namespace) -> int:
+    address = FromMetadata(args.dir).find()
+    with typed_errors(address):
+        stub = admin_pb2_grpc.AdminStub(open_channel(address))
+        tenants = stub.Stats(pb.StatsRequest(), timeout=DEADLINE_SECONDS).tenants
+    if args.json:
+        facts = [
+            {
+                **_facts(ShareRecord(one.name, one.weight, one.bytes_max)),
+                "dram_bytes": one.dram_bytes,
+                "ssd_bytes": one.ssd_bytes,
+            }
+            for one in tenants
+        ]
+        print(json.dumps({"tenants": facts}))
+        return 0
+    print(f"{'tenant':<24} {'weight':>8} {'quota':>12} {'DRAM':>12} {'SSD':>12}")
+    for one in tenants:
+        quota = size_text(one.bytes_max) if one.bytes_max else _NO_QUOTA
+        uses = f"{size_text(one.dram_bytes):>12} {size_text(one.ssd_bytes):>12}"
+        print(f"{one.name:<24} {one.weight:>8g} {quota:>12} {uses}")
+    return 0
+
+
+def _set(args: argparse.Namespace) -> int:
+    record = asyncio.run(_stored(args.dir, args.name, args.weight, _quota(args.quota)))
+    if args.json:
+        print(json.dumps(_facts(record)))
+        return 0
+    quota = f"a quota of {size_text(record.bytes_max)} of each tier" if record.bytes_max else None
+    print(f"{record.name}: weight {record.weight:g}, {quota or 'no quota'}")
+    return 0
+
+
+async def _stored(
+    directory: Path, name: str, weight: float | None, bytes_max: int | None
+) -> ShareRecord:
+    """The share after what is given was changed in it; what is None stays as it was."""
+    path = directory / "metadata.db"
+    if not path.exists():
+        raise Unavailable(f"no node has run in {directory}: start one with `moonpool up`")
+    metadata = open_metadata(os.fspath(path))
+    try:
+        record, revision = await _found(metadata, name)
+        if weight is not None:
+            record = replace(record, weight=weight)
+        if bytes_max is not None:
+            record = replace(record, bytes_max=bytes_max)
+        put = await metadata.put_if(record.key(), record.encode(), expected_revision=revision)
+    finally:
+        await metadata.close()
+    if put is None:
+        raise Unavailable(f"the share of {name} was changed by another meanwhile: set it again")
+    return record
+
+
+async def _found(metadata: Metadata, name: str) -> tuple[ShareRecord, int]:
+    """A tenant's share, and the revision at which it stands."""
+    fair = ShareRecord(name, weight=1.0, bytes_max=0)
+    entry = await metadata.get(fair.key())
+    if entry is None:
+        return fair, 0
+    try:
+        return ShareRecord.parse(entry), entry.revision
+    except BadRecord:  # no node counts it: it is written anew
+        return fair, entry.revision
+
+
+def _quota(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if text == _NO_QUOTA:
+        return 0
+    size = parse_bytes("--quota", text)
+    if not size:
+        raise ConfigError(f"--quota = {text!r}: write a size above 0, or none for no quota")
+    return size
+
+
+def _facts(record: ShareRecord) -> dict[str, object]:
+    return {
+        "tenant": record.name,
+        "weight": record.weight,
+        "quota_bytes": record.bytes_max or None,
+    }
