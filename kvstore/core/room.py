@@ -5,11 +5,15 @@ is lost, so it goes only when nothing that stays stands behind it. One that leav
 DRAM too: what was acknowledged as durable is so for as long as the node has it. What an earlier
 run left and nobody asked for since goes before what was used.
 
-Whose blocks go is `Shares`' to say, which of them `Lanes`' and the index's.
+Whose blocks go is `Shares`' to say, which of them `Lanes`' and the index's. A slab changes owner
+whole, so only where those who lose by it can spare all that they have in it; one who has nothing
+gets it of those who can spare anything, so that few slabs keep nobody out. A tenant's own blocks go
+when those above its level have nothing left to give.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
@@ -50,13 +54,24 @@ class Room:
             return chosen
         spared = {*spared, *(slot.key for slot in chosen)}
         payers = dict(self._shares.payers(slabs.tier, tenant, wanted * slot_bytes))
-        for payer, most in payers.items():
-            count = short if most is None else min(short, most // slot_bytes)
+        others = {name: most for name, most in payers.items() if most is not None}
+        for payer, most in others.items():
+            count = min(short, most // slot_bytes)
             found = list(islice(self._of(slabs, owner, payer, spared, count), count))
             chosen += found
             short -= len(found)
+            others[payer] = most - len(found) * slot_bytes
+        taken: set[int] = set()
+        slack = 0 if self._shares.used(slabs.tier).get(tenant) else slabs.slab_bytes
         per_slab = slabs.slots_in_slab(slot_bytes)
-        for slab in self._slabs(slabs, owner, payers, -(-short // per_slab)):
+        for slab in self._slabs(slabs, owner, others, slack, -(-short // per_slab), taken):
+            chosen += slab.slots.values()
+            short -= per_slab
+        found = list(islice(self._of(slabs, owner, tenant, spared, short), max(0, short)))
+        chosen += found
+        short -= len(found)
+        own = {**others, tenant: slabs.capacity_bytes}
+        for slab in self._slabs(slabs, owner, own, slack, -(-short // per_slab), taken):
             chosen += slab.slots.values()
             short -= per_slab
         if short > 0:
@@ -126,16 +141,25 @@ class Room:
             yield from coldest
 
     def _slabs(
-        self, slabs: Slabs, owner: Owner, payers: Collection[str], count: int
+        self,
+        slabs: Slabs,
+        owner: Owner,
+        pay: dict[str, int],
+        slack: int,
+        count: int,
+        taken: set[int],
     ) -> Iterator[Slab]:
-        """Up to `count` slabs of other owners that can be emptied now, by their coldest blocks."""
-        if count <= 0:
+        """Up to `count` slabs of other owners that can be emptied now, by their coldest blocks.
+
+        Each tenant gives what it has left to `pay`, and the last time up to `slack` more.
+        """
+        if count <= 0 or not any(most > 0 for most in pay.values()):
             return
         if slabs.tier is Tier.SSD:
             for other, tenant in self._index.sleepers.places():
-                if other != owner and tenant in payers:
+                if other != owner and pay.get(tenant, 0) > 0:
                     self._index.rouse(other, tenant, count)
-        looked_at: set[int] = set()
+        looked_at = set(taken)
         for slot in self._index.coldest():
             here = slot if slot.tier is slabs.tier else slot.twin
             if here is None or here.owner == owner:
@@ -146,7 +170,15 @@ class Room:
             looked_at.add(slab.number)
             if slabs.tier is Tier.SSD:
                 self._index.rouse_places(slab.offset, slab.offset + slabs.slab_bytes)
-            if all(_may_go(one) and one.tenant in payers for one in slab.slots.values()):
+            lost = Counter(one.tenant for one in slab.slots.values())
+            affordable = all(
+                (most := pay.get(name, 0)) > 0 and slots * slab.slot_bytes <= most + slack
+                for name, slots in lost.items()
+            )
+            if affordable and all(map(_may_go, slab.slots.values())):
+                for name, slots in lost.items():
+                    pay[name] -= slots * slab.slot_bytes
+                taken.add(slab.number)
                 yield slab
                 count -= 1
             if not count:
