@@ -80,7 +80,7 @@ class Room:
                 "written or are pinned fill the pool, or other tenants have no more than their due",
                 RETRY_MS,
             )
-        return chosen
+        return list(dict.fromkeys(chosen))  # of the slabs some may go for the quota
 
     def first(
         self, slabs: Slabs, owner: Owner, tenant: str, slot_bytes: int, spared: Collection[bytes]

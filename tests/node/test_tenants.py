@@ -129,3 +129,12 @@ def test_a_quota_is_exceeded_when_all_that_the_tenant_has_is_pinned() -> None:
     rig.store.unpin(other, [one.handle for one in pins])
     flood(rig, other, SMALL, 2)
     assert used(rig, "other") == 2 * SLOT
+
+
+def test_what_goes_for_the_quota_is_not_asked_to_go_with_its_slab_again() -> None:
+    rig = Rig(slabs=1)
+    rig.blocks.shares.granted = {"other": Share(bytes_max=SLAB)}
+    other = rig.session("other")
+    flood(rig, other, SMALL, 4)
+    flood(rig, other, LARGE, 1)
+    assert used(rig, "other") == LARGE.layout.slot_bytes
