@@ -28,6 +28,7 @@ BENCHES = {
     "ssd": "writing and reading the SSD tier's files, against fio (at least 0.85)",
     "eviction": "hits of the node's eviction on a --trace, against LRU's (at least 0.99)",
     "placement": "the share of a --trace's hits that DRAM has, against LRU's (at least 1.0)",
+    "recovery": "a node's restart to serving with 500,000 blocks on SSD (at most 5 s)",
 }
 NEED_A_FILE = {"eviction", "placement"}  # so `all` goes without
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -95,7 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runs", type=_runs, metavar="N", help="rounds (default: each its own)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="eviction, placement: the trace")
     parser.add_argument(
-        "--blocks", type=_sizes, metavar="N,N", help="eviction: how many blocks the node may hold"
+        "--blocks",
+        type=_sizes,
+        metavar="N,N",
+        help="eviction, placement: how many blocks the node may hold; recovery: how many are on SSD",
     )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
     parser.add_argument(
