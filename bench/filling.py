@@ -1,14 +1,20 @@
 """What a bench has an SSD tier hold: chains of the smallest blocks, no two of them alike.
 
-They are stored by a real client in a real node, whose own write-back brings them to SSD; nothing
-is laid there behind its back. Tokens and bytes follow from a chain's and a block's number, so a
-bench knows what it is to find without keeping it.
+They are laid onto the disk of a stopped node by the node's own code, since through a running one
+half a million would take many minutes: sealed in a small arena, written with their heads, synced
+and recorded, each under the key that the node would give it. Tokens and bytes follow from a chain's
+and a block's number, so a bench knows what it is to find without keeping it.
 """
 
 from __future__ import annotations
 
-import time
+import asyncio
+import mmap
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +22,28 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from bench.pool import bfloat16_like, touched
-from kvstore.block import Keyed
+from kvstore.block import stored_key
 from kvstore.client import PAGED, Chain, Client
+from kvstore.core.lifecycle import Slot, State, Tier
+from kvstore.core.slabs import Slabs
+from kvstore.disk.protocol import Disk
+from kvstore.disk.volumes import Volumes
 from kvstore.layout import SlotLayout
+from kvstore.limits import MiB
+from kvstore.memory.heads import Heads
+from kvstore.memory.strips import StripWriter
+from kvstore.metadata import open_metadata
+from kvstore.metadata.records import TenantRecord
+from kvstore.node.frozen import Frozen
+from kvstore.node.recovery import record_of
+from kvstore.node.threads import DEPTH
+from kvstore.rpc.identity import DEFAULT_TENANT
 from kvstore.wire.v1 import admin_pb2 as pb
 
 CHAIN_BLOCKS = 40
-BATCH_BLOCKS = 4_000  # stored at once
-WAITING_MAX = 16_384  # blocks that are not on SSD yet: the node's DRAM has room for many more
-STALLED_S = 60.0  # without one more block on SSD
-DEADLINE_S = 30.0  # of a call while the tier is filled: the disk may be busy
+BATCH_BLOCKS = 4_000  # written, synced and recorded at once
+SLAB_BYTES = 32 * MiB
+FIRST_EPOCH = 1  # generations are the node's first start's, and no later one's
 SPEC = bfloat16_like("recovery", layers=1, kv_heads=1, block_tokens=8)
 LAYOUT = SlotLayout.of(SPEC, 0)
 
@@ -75,43 +93,71 @@ class Filling:
             raise RuntimeError(f"chain {number} was read wrong, or not whole: {found}")
 
 
-def fill(directory: Path, filling: Filling) -> None:
-    """Store every chain, and return when all of it is on SSD."""
+def fill(directory: Path, filling: Filling, client: Client, disk: Disk) -> None:
+    """Lay every block onto the disk of a node that is stopped, and record it as the node does."""
+    secret = asyncio.run(_secret(directory))
+    volumes = Volumes({"filled": disk})
+    slabs = Slabs(volumes.capacity_bytes, SLAB_BYTES, Tier.SSD, FIRST_EPOCH << 40)
+    view = memoryview(mmap.mmap(-1, BATCH_BLOCKS * LAYOUT.slot_bytes))
+    heads, frozen = Heads(view), Frozen(view, volumes)
     batch = BATCH_BLOCKS // CHAIN_BLOCKS
     with (
-        Client.at(directory, SPEC, label="bench fill", deadline_seconds=DEADLINE_S) as client,
+        ThreadPoolExecutor(DEPTH) as threads,
         tqdm(total=filling.blocks, unit=" blocks", desc="on SSD", mininterval=1) as bar,
     ):
         for first in range(0, filling.chains, batch):
             numbers = range(first, min(filling.chains, first + batch))
             chains = [filling.chain(client, number) for number in numbers]
-            hashes = tuple(one for chain in chains for one in chain.hashes)
-            parents = tuple(chain.parent(n) for chain in chains for n in range(len(chain)))
-            start = first * CHAIN_BLOCKS
-            layer = filling.payload(range(start, start + len(hashes)))
-            memory = client.memory([layer], PAGED, np.arange(len(hashes)))
-            if not all(client.store_each(Keyed(hashes, LAYOUT.block_tokens, parents), memory)):
-                raise RuntimeError(f"of blocks {start} on some could not be stored")
-            _wait_stored(client, start + len(hashes) - WAITING_MAX, bar)
-        _wait_stored(client, filling.blocks, bar)
+            sources = _named(client, chains, secret)
+            begin = first * CHAIN_BLOCKS
+            payload = filling.payload(range(begin, begin + len(sources)))
+            for source, data in zip(sources, payload, strict=True):
+                _seal(source, data.tobytes(), view, heads)
+            targets = [slabs.take(source.owner, LAYOUT.slot_bytes) for source in sources]
+            placed = [target for target in targets if target is not None]
+            if not all(threads.map(frozen.write, sources, placed, repeat(LAYOUT, len(sources)))):
+                raise RuntimeError(f"of blocks {begin} on some were damaged in memory")
+            for file in {volumes.file_of(target.offset) for target in placed}:
+                volumes.sync(file)
+            pairs = zip(sources, placed, strict=True)
+            volumes.commit(0, {one.key: record_of(one, at, volumes) for one, at in pairs}, ())
+            bar.update(len(sources))
 
 
-def _wait_stored(client: Client, wanted: int, bar: tqdm[None]) -> None:
-    """Until so many blocks are on SSD, and none was lost on its way there."""
-    moved = time.monotonic()
-    while True:
-        counters = stats(client).counters
-        stored = counters["stored_blocks"]
-        if lost := counters["unstored_blocks"] + counters["evicted_blocks"]:
-            raise RuntimeError(f"{lost} blocks did not come to SSD")
-        if stored > bar.n:
-            moved = time.monotonic()
-            bar.update(stored - bar.n)
-        if stored >= wanted:
-            return
-        if time.monotonic() > moved + STALLED_S:
-            raise RuntimeError(f"no block came to SSD for {STALLED_S:.0f} s, after {stored}")
-        time.sleep(0.05)
+def _named(client: Client, chains: Sequence[Chain], secret: bytes) -> list[Slot]:
+    """Slots of the arena, one behind the other, with the words of each block."""
+    space = client.space
+    slots: list[Slot] = []
+    for chain in chains:
+        parent = b""
+        for one, tokens in zip(chain.hashes, chain.tokens, strict=True):
+            key = stored_key(secret, space.digest, space.group, one)
+            number = len(slots)
+            slot = Slot(number, number * LAYOUT.slot_bytes, (space.digest, space.group))
+            slot.key, slot.parent, slot.tokens, slot.tenant = key, parent, tokens, DEFAULT_TENANT
+            slots.append(slot)
+            parent = key
+    return slots
+
+
+def _seal(slot: Slot, data: bytes, view: memoryview, heads: Heads) -> None:
+    slot.move(State.FILLING)
+    heads.fill(slot, LAYOUT)
+    StripWriter(view, heads, slot, LAYOUT, LAYOUT.whole).write(data)
+    slot.root = heads.root(slot, LAYOUT)
+    slot.move(State.SEALED)
+    heads.seal(slot)
+
+
+async def _secret(directory: Path) -> bytes:
+    """The tenant's, which the node drew when it first started."""
+    metadata = open_metadata(os.fspath(directory / "metadata.db"))
+    try:
+        entry = await metadata.get(TenantRecord.prefix + DEFAULT_TENANT)
+        assert entry is not None, "the node has never run"
+        return bytes.fromhex(TenantRecord.parse(entry).secret)
+    finally:
+        await metadata.close()
 
 
 def stats(client: Client) -> pb.StatsReply:

@@ -1,11 +1,11 @@
 """How long a node takes from its start to serving, with a full SSD tier from an earlier run.
 
-A real node process is filled through a real client with blocks of the smallest slots there are, so
-as many as a disk can have, and stopped. Each run then starts `moonpool node` in the same directory.
-It counts from exec until a caller that is new to the node has a whole chain matched, opened, read
-from SSD and verified. The system's page cache is dropped before each run where that is permitted;
-the row says whether it was. At the end the node is to report every block, and a sample of chains is
-to be there whole and to have its bytes.
+A node process makes its directory and is stopped; then blocks of the smallest slots there are, so
+as many as a disk can have, are laid there (bench/filling.py). Each run starts `moonpool node` and
+counts from exec until a caller that is new to it has a whole chain matched, opened, read from SSD
+and verified. The system's page cache is dropped before each run where that is permitted; the row
+says whether it was. At the end the node is to report every block, and a sample of chains is to be
+there whole and to have its bytes.
 
 The directory is made below TMPDIR, or /var/tmp.
 """
@@ -24,13 +24,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.filling import CHAIN_BLOCKS, LAYOUT, SPEC, WAITING_MAX, Filling, fill, stats
+from bench.filling import CHAIN_BLOCKS, LAYOUT, SLAB_BYTES, SPEC, Filling, fill, stats
 from bench.guest import NotInstalled
 from bench.report import Goal, Report, Row
 from bench.rounds import Spread
 from kvstore.cli.stack import STOP_SECONDS, Child
 from kvstore.client import Client
-from kvstore.config import parse_bytes
+from kvstore.config import NodeConfig, SsdConfig
+from kvstore.disk.local import LocalDisk
 from kvstore.errors import ConfigError
 from kvstore.limits import GiB, MiB
 
@@ -39,8 +40,7 @@ TAKES = ("blocks",)  # options of the command
 LIMIT_S = 5.0
 BLOCKS = (500_000,)
 SAMPLE_CHAINS, READ_CHAINS = 200, 20  # matched, and of those read
-DRAM, SLAB_BYTES = "512MiB", 32 * MiB
-assert 4 * WAITING_MAX * LAYOUT.slot_bytes <= parse_bytes("DRAM", DRAM)
+DRAM = "512MiB"
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 RECOVERED = re.compile(r"(\d+) blocks on SSD, after ([\d.]+) s")
 
@@ -67,8 +67,7 @@ def _rows(blocks: int, runs: int, say: Say) -> list[Row]:
         directory = Path(name)
         say(f"storing {blocks} blocks")
         began = time.monotonic()
-        with _node(directory, blocks):
-            fill(directory, filling)
+        _fill(directory, filling)
         also: dict[str, object] = {"fill_s": time.monotonic() - began}
         dice, ready, serving = random.Random(1), [], []
         for number in range(runs):
@@ -128,6 +127,19 @@ def _node(directory: Path, blocks: int) -> Iterator[None]:
     finally:
         child.stop()
         child.reap(time.monotonic() + STOP_SECONDS)
+
+
+def _fill(directory: Path, filling: Filling) -> None:
+    size = _ssd_bytes(filling.blocks)
+    with _node(directory, filling.blocks), Client.at(directory, SPEC) as client:
+        pass  # the node has a tenant, a namespace and its files now, and the client its names
+    ssd = SsdConfig(directory / "ssd", size)
+    config = NodeConfig(directory, slab_bytes=SLAB_BYTES, ssd=(ssd,))
+    disk = LocalDisk.open(ssd.path, size, config.ssd_file_bytes(ssd))
+    try:
+        fill(directory, filling, client, disk)
+    finally:
+        disk.close()
 
 
 def _checked(client: Client, filling: Filling, dice: random.Random) -> dict[str, object]:

@@ -59,12 +59,12 @@ def test_a_block_that_is_not_there_again_ends_the_bench(
     room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test of the test: all but one are stored, and nothing is left behind."""
-    fill = recovery.fill
+    fill = recovery._fill
 
     def less(directory: Path, filling: Filling) -> None:
         fill(directory, Filling(filling.blocks - 1, filling.bytes))
 
-    monkeypatch.setattr(recovery, "fill", less)
+    monkeypatch.setattr(recovery, "_fill", less)
     try:
         with pytest.raises(RuntimeError, match="reports 1999 blocks of 2000"):
             recovery.run(1, quiet, [BLOCKS])
