@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         "--blocks",
         type=_sizes,
         metavar="N,N",
-        help="eviction, placement: how many blocks the node may hold; recovery: how many are on SSD",
+        help="eviction, placement, recovery: how many blocks the node may hold, or has",
     )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
     parser.add_argument(

@@ -39,6 +39,10 @@ class Lanes:
     def __iter__(self) -> Iterator[Slot]:
         return iter(self._lane_of)
 
+    def places(self) -> list[tuple[Owner, str]]:
+        """Owners and tenants of whom there are or were slots."""
+        return list(self._lanes)
+
     def add(self, slot: Slot) -> None:
         """The youngest of its kind."""
         lanes = self._lanes.setdefault((slot.owner, slot.tenant), {})

@@ -160,29 +160,40 @@ class Room:
                 if other != owner and pay.get(tenant, 0) > 0:
                     self._index.rouse(other, tenant, count)
         looked_at = set(taken)
-        for slot in self._index.coldest():
-            here = slot if slot.tier is slabs.tier else slot.twin
-            if here is None or here.owner == owner:
-                continue
+        for here in self._of_others(slabs, owner):
             slab = slabs.slab_of(here)
             if slab.retired or slab.number in looked_at:
                 continue
             looked_at.add(slab.number)
             if slabs.tier is Tier.SSD:
                 self._index.rouse_places(slab.offset, slab.offset + slabs.slab_bytes)
-            lost = Counter(one.tenant for one in slab.slots.values())
+            cost = Counter(one.tenant for one in slab.slots.values())
             affordable = all(
                 (most := pay.get(name, 0)) > 0 and slots * slab.slot_bytes <= most + slack
-                for name, slots in lost.items()
+                for name, slots in cost.items()
             )
             if affordable and all(map(_may_go, slab.slots.values())):
-                for name, slots in lost.items():
+                for name, slots in cost.items():
                     pay[name] -= slots * slab.slot_bytes
                 taken.add(slab.number)
                 yield slab
                 count -= 1
             if not count:
                 return
+
+    def _of_others(self, slabs: Slabs, owner: Owner) -> Iterator[Slot]:
+        """Slots of other owners in a tier, the coldest first; in DRAM those that are on SSD too."""
+        if all(slab.owner == owner for slab in slabs.occupied()):
+            return
+        if slabs.tier is Tier.DRAM:
+            for place in self._copied.places():
+                if place[0] != owner:
+                    yield from self._copied.coldest(*place, ())
+        for slot in self._index.coldest(stored=slabs.tier is Tier.SSD):
+            here = slot if slot.tier is slabs.tier else slot.twin
+            assert here is not None, "a block that is not in this tier"
+            if here.owner != owner:
+                yield here
 
 
 def lost(slabs: Slabs, coldest: Iterable[Slot]) -> Iterator[Slot]:

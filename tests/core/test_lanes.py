@@ -10,6 +10,7 @@ import pytest
 from kvstore.core.index import Index
 from kvstore.core.lanes import Lanes
 from kvstore.core.lifecycle import Slot, State
+from kvstore.core.slabs import Slabs
 
 OWNERS = [(b"a", 0), (b"b", 0)]
 TENANTS = ["default", "other"]
@@ -53,7 +54,7 @@ def slowly_coldest(
 
 def lanes_behave_like_their_model(seed: int) -> None:
     dice, index = random.Random(seed), Ranked()
-    lanes = Lanes(index)
+    lanes = Lanes(index, Slabs(1, 1))
     recency: list[Slot] = []  # least recently used first
     for number in range(400):
         slot = Slot(number, 0, dice.choice(OWNERS), State.SEALED, key=b"%d" % number)
@@ -115,7 +116,7 @@ REAL = Lanes.coldest
 
 def test_a_block_that_is_used_changes_its_kind() -> None:
     index = Ranked()
-    lanes = Lanes(index)
+    lanes = Lanes(index, Slabs(1, 1))
     slots = [Slot(number, 0, OWNERS[0], State.SEALED, key=b"%d" % number) for number in range(3)]
     for slot in slots:
         slot.tenant, index.kinds[slot], index.worths[slot] = "default", 0, 0.5
