@@ -52,20 +52,23 @@ class FailedFiles:
 
     def __init__(self, blocks: Blocks, volumes: Volumes) -> None:
         self._blocks, self._volumes = blocks, volumes
-        self._at: dict[int, int] = {}  # file -> the last generation given out before it failed
+        self._at: dict[int, int] = {}  # file -> the last generation given out before it was known
+        self._news: set[int] = set()  # files that failed since the last check
+        self._lied: set[int] = set()  # files of which a write or sync failed
         self.wrong = ""
 
     def watched(self, call: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-        if call.__name__ == "sync" and given[0] in self._at:
+        if call.__name__ == "sync" and given[0] in self._lied:
             self.wrong = f"file {given[0]} was synced after it had failed"
         try:
             return call(*given)
         except DiskFull:
             if call.__name__ == "sync":
-                self._note([given[0]])
+                self._note([given[0]], lied=True)
             raise
         except DiskError as error:
-            self._note(self._concerned(call.__name__, given, isinstance(error, DiskReadOnly)))
+            files = self._concerned(call.__name__, given, isinstance(error, DiskReadOnly))
+            self._note(files, lied=call.__name__ != "commit")
             raise
 
     def check(self) -> None:
@@ -77,6 +80,9 @@ class FailedFiles:
             for slot in slab.slots.values() if since is not None else ():
                 late = slot.state is not State.EMPTY and slot.generation > since
                 assert not late, "a file that failed is used again"
+        for file in self._news:  # the node has had its turns, so it knows
+            self._at.setdefault(file, self._blocks.ssd.generation)
+        self._news.clear()
 
     def _concerned(self, what: str, given: tuple[Any, ...], whole: bool) -> Iterable[int]:
         volumes = self._volumes
@@ -88,7 +94,7 @@ class FailedFiles:
         file = given[0] if what == "sync" else volumes.file_of(given[written[what]].offset)
         return volumes.files_of(volumes.path_of(volumes.span(file)[0])) if whole else [file]
 
-    def _note(self, files: Iterable[int]) -> None:
-        assert self._blocks.ssd is not None
-        for file in files:
-            self._at.setdefault(file, self._blocks.ssd.generation)
+    def _note(self, files: Iterable[int], lied: bool) -> None:
+        self._news.update(files)
+        if lied:
+            self._lied.update(files)
