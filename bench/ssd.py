@@ -1,8 +1,8 @@
 """How close the SSD tier's disk comes to fio: one file written in order, then read at random.
 
-Ours is `LocalDisk` with DEPTH threads, each with one block in flight from memory of its own; fio
-has as many in flight. Both use O_DIRECT, the same file, so the same places of the disk, the same
-block size, every block once, and, when writing, one sync at the end that counts. They take turns.
+Ours is `LocalDisk` with DEPTH threads, each with one block in flight from its part of an arena, as
+a node's blocks lie in one; fio has as many in flight. Both use O_DIRECT, the same file, so the same
+places of the disk, the same block size, every block once, and, when writing, one sync at the end that counts. They take turns.
 fio runs with whichever of its engines was fastest in a trial before; psync is DEPTH threads of its
 own, each with a part of the file. Its seconds are those that it counts itself, without its start.
 The file is made below TMPDIR, or /var/tmp.
@@ -11,7 +11,6 @@ The file is made below TMPDIR, or /var/tmp.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import random
 import shutil
@@ -29,6 +28,7 @@ from bench.rounds import Rounds, measure
 from kvstore.disk.local import LocalDisk, data_path
 from kvstore.errors import ConfigError
 from kvstore.limits import GiB, MiB
+from kvstore.memory.arena import Arena
 
 RUNS = 10
 GOAL = 0.85
@@ -93,7 +93,9 @@ class _Ours:
         self._blocks = range(0, sizes.file_bytes, sizes.block_bytes)
         self._threads = ThreadPoolExecutor(DEPTH)
         self._dice = random.Random(1)
-        self._memory = [memoryview(mmap.mmap(-1, self._size)) for _ in range(DEPTH)]
+        self._arena = Arena.create(DEPTH * self._size)
+        places = range(0, self._arena.size, self._size)
+        self._memory = [self._arena.view[at : at + self._size] for at in places]
         for one in self._memory:
             one[:] = self._dice.randbytes(self._size)
 
@@ -111,6 +113,8 @@ class _Ours:
 
     def close(self) -> None:
         self._threads.shutdown()
+        self._memory.clear()
+        self._arena.close()
 
     def _each(self, offsets: Sequence[int], call: Callable[[int, memoryview], None]) -> None:
         left = iter(offsets)  # shared: a thread takes the next when it is done with one
