@@ -2,10 +2,10 @@
 
 Ours is `LocalDisk` with DEPTH threads, each with one block in flight from its part of an arena, as
 a node's blocks lie in one; fio has as many in flight. Both use O_DIRECT, the same file, so the same
-places of the disk, the same block size, every block once, and, when writing, one sync at the end that counts. They take turns.
-fio runs with whichever of its engines was fastest in a trial before; psync is DEPTH threads of its
-own, each with a part of the file. Its seconds are those that it counts itself, without its start.
-The file is made below TMPDIR, or /var/tmp.
+places of the disk, the same block size, every block once, and, when writing, one sync at the end
+that counts. They take turns. fio runs with whichever of its engines was fastest in a trial before;
+psync is DEPTH threads of its own, each with a part of the file. Its seconds are those that it
+counts itself, without its start. The file is made below TMPDIR, or /var/tmp.
 """
 
 from __future__ import annotations
