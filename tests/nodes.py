@@ -70,7 +70,7 @@ class NodeProcess:
         self.directory = directory
         where = ["--dir", os.fspath(directory), "--listen", listen]
         arguments = ["node", *where, "--dram", dram, "--slab", slab]
-        for name, size in ({"ssd": ssd} if isinstance(ssd, str) else ssd or {}).items():
+        for name, size in ({"ssd": ssd} if isinstance(ssd, str) else ssd).items() if ssd else ():
             arguments += ["--ssd", f"{ssd_at or directory / name}:{size}"]
         if ssd_at is not None:
             arguments += ["--ssd-buffered"]

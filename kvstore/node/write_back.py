@@ -174,6 +174,7 @@ class WriteBack:
         stored = self._blocks.end_write(slot, copy.target, stored=copy.recorded)
         there = slot.state is State.SEALED
         if there and isinstance(copy.trouble, DiskFull):
+            self._queue.answer(slot, not_durable(str(copy.trouble)))
             self._queue.add(slot, copy.tries - 1)
         elif there and copy.trouble is not None and copy.tries < TRIES_MAX and not self.broken:
             self._queue.add(slot, copy.tries)
