@@ -4,7 +4,7 @@ KVStoreError
  ├ Invalid    (change the call)   ├ UnknownNamespace ├ SpecMismatch ├ OutOfRange ├ ConfigError
  ├ Lapsed     (open again)        ├ PinExpired ├ WindowClosed ├ AlreadyWritten ├ Incomplete
  │                                └ SessionEnded
- ├ Rejected   (you may retry)     ├ Overloaded ├ Draining ├ Unavailable
+ ├ Rejected   (you may retry)     ├ Overloaded (├ QuotaExceeded) ├ Draining ├ Unavailable
  ├ Denied     (you may not)       ├ NotYours ├ Unauthenticated ├ WrongTenant
  │                                └ Quarantined
  └ Broken     (file a bug)        └ InvariantError
