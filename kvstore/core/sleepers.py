@@ -1,7 +1,7 @@
 """Blocks that an earlier run left on SSD and nobody has asked for since: rows, and no objects.
 
 A restart finds hundreds of thousands of them, and most are not asked for before long. So a block
-costs a row of 128 bytes here until somebody wants it, or its place; then it wakes: it gets its
+costs some 160 bytes here until somebody wants it, or its place; then it wakes: it gets its
 `Slot`, after all blocks before it, and is as any other from then on. A row is never put back.
 
 Rows lie in the order of the first words of their keys. Those behind a hole (the block before them

@@ -270,20 +270,14 @@ class WriteBack:
     def _begun(self) -> list[Copy]:
         """Slots on SSD for the next blocks that wait and are still there."""
         copies: list[Copy] = []
-        size = 0
-        for slot, tries in self._queue.next(BATCH_BLOCKS):
-            layout = self._layout_of(slot.owner)
-            if size >= BATCH_BYTES:
-                self._queue.add(slot, tries)
-                continue
+        for slot, tries in self._queue.next(BATCH_BLOCKS, BATCH_BYTES):
             try:
-                target = self._blocks.begin_write(slot, layout)
+                target = self._blocks.begin_write(slot, self._layout_of(slot.owner))
             except Overloaded as full:
                 self._counters.add("unstored_blocks")
                 self._queue.answer(slot, full)
                 continue
             copies.append(Copy(slot, target, tries + 1))
-            size += layout.slot_bytes
         return copies
 
     def _good(self, copies: Iterable[Copy]) -> list[Copy]:

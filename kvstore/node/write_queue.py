@@ -55,8 +55,9 @@ class WriteQueue:
             if isinstance(one, BaseException):
                 raise one
 
-    def next(self, count: int) -> list[tuple[Slot, int]]:
-        """Up to so many blocks to write now, and how often each was tried."""
+    def next(self, count: int, size: int) -> list[tuple[Slot, int]]:
+        """Up to so many blocks to write now, with the one that passes `size` bytes the last, and
+        how often each was tried. The others keep their place in the line."""
         self._forget_dropped()
         self._pressed = presses(self._blocks.alone, self._pressed)
         asked = [slot for slot in self._acks if slot in self._waiting]
@@ -66,11 +67,12 @@ class WriteQueue:
         for move in plan(
             TierView(self._pressed, self._viewed([*asked, *islice(others, looked_at)]))
         ):
-            if len(chosen) == count:
+            if len(chosen) == count or size <= 0:
                 break
             tries = self._waiting.pop(move.slot)
             if move.write:
                 chosen.append((move.slot, tries))
+                size -= self._blocks.slabs.slab_of(move.slot).slot_bytes
             else:
                 self._counters.add("passed_blocks")
         return chosen

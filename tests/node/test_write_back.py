@@ -16,6 +16,7 @@ from kvstore.node.blocks import Blocks
 from kvstore.node.store import Store
 from kvstore.node.threads import Threads
 from kvstore.node.tiers import Tiers
+from kvstore.node.write_queue import WriteQueue
 from tests.node.rig import SECRETS, SLAB, SMALL, Rig, prompt
 from tests.simulation.sim_disk import SimDisk
 
@@ -114,3 +115,15 @@ def test_what_is_asked_to_be_durable_is_written_however_little_it_is_worth(
         serving.cancel()
 
     with_ssd(story, dram=2, ssd=1)
+
+
+def test_what_is_too_much_for_one_batch_keeps_its_place_in_the_line() -> None:
+    rig = Rig(slabs=4)
+    queue = WriteQueue(rig.blocks, rig.counters)
+    rig.blocks.ssd = Slabs(4 * SLAB, SLAB, Tier.SSD)
+    slots = rig.put(rig.session(), SMALL, prompt(SMALL, 4 * 10))
+    size = SMALL.layout.slot_bytes
+    assert [slot for slot, _ in queue.next(99, 2 * size + 1)] == slots[:3]
+    (late,) = rig.put(rig.session(), SMALL, prompt(SMALL, 4, 1_000))
+    assert [slot for slot, _ in queue.next(4, 99 * size)] == slots[3:7]
+    assert [slot for slot, _ in queue.next(99, 99 * size)] == [*slots[7:], late]
