@@ -16,8 +16,9 @@ FIRST := 0
 VLLM := .venv-vllm
 SGLANG := .venv-sglang
 LMCACHE := .venv-lmcache
+MOONCAKE := .venv-mooncake
 
-.PHONY: help setup demo test test-vllm test-sglang test-lmcache simulate check bench proto clean
+.PHONY: help setup demo test test-vllm test-sglang test-lmcache simulate check bench bench-peers proto clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +53,9 @@ check: setup  ## lint, formatting, types, and the rules of the tree
 bench: setup  ## run every benchmark; prints JSON
 	@$(BIN)/python -m bench all --json
 
+bench-peers: setup $(MOONCAKE)/installed  ## measure beside Mooncake's store, in .venv-mooncake; takes root
+	@$(BIN)/python -m bench peers --json
+
 proto: setup  ## write the committed gRPC stubs anew from proto/
 	@$(BIN)/python proto/generate.py
 
@@ -72,7 +76,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing Moonpool and its tools into .venv. Torch is large: 2 to 10 minutes, once."
 	@"$(PYTHON)" -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		-c constraints.txt -e '.[node,engine,dev]'
+		-c constraints.txt -e '.[node,engine,ucx,dev]'
 	@echo "Compiling the kernels, once."
 	@$(BIN)/python -c 'import kvstore.kernels.strips'
 	@touch $@
@@ -121,4 +125,12 @@ $(LMCACHE)/installed: pyproject.toml constraints.txt tests/connectors/lmcache/re
 	@$(LMCACHE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps lmcache==0.5.6
 	@echo "Compiling the kernels, once."
 	@$(LMCACHE)/bin/python -c 'import kvstore.kernels.strips'
+	@touch $@
+
+# Mooncake's store, the build without CUDA. Of ours nothing goes in: the bench talks to it by lines.
+$(MOONCAKE)/installed: Makefile
+	@echo "Installing Mooncake's store into $(MOONCAKE): a minute, once."
+	@"$(PYTHON)" -m venv $(MOONCAKE)
+	@$(MOONCAKE)/bin/python -m pip install --quiet --disable-pip-version-check \
+		mooncake-transfer-engine-non-cuda==0.3.13.post1 $$(grep -E '^numpy==' constraints.txt)
 	@touch $@

@@ -20,6 +20,8 @@ from bench.traces import BadTrace
 
 BENCHES = {
     "local": "a same-host get of 64 blocks of 1 MiB, verified, against memcpy (at least 0.80)",
+    "tcp": "a get of 64 blocks of 1 MiB over TCP, verified, against plain sockets (at least 0.85)",
+    "ucx": "blocks pulled over UCX's shared memory, verified, against bare NIXL (at least 0.90)",
     "publish": "a prefill that publishes its KV layer by layer, against one alone (at most 1.03)",
     "overlap": "the share of a hand-off's transfer hidden behind its prefill (at least 0.90)",
     "verify": "verification's share of a same-host fetch, Llama-8B geometry (at most 0.35)",
@@ -28,6 +30,9 @@ BENCHES = {
     "ssd": "writing and reading the SSD tier's files, against fio (at least 0.85)",
     "eviction": "hits of the node's eviction on a --trace, against LRU's (at least 0.99)",
     "placement": "the share of a --trace's hits that DRAM has, against LRU's (at least 1.0)",
+    "peers": "batched puts and gets beside Mooncake's store, same host and TCP (at least 1.0)",
+    "follow": "a new conductor's way to knowing 5,000,000 blocks of a node (at most 10 s)",
+    "codec": "what codecs do to a model's next token, and cost; none must change none (1.0)",
     "recovery": "a node's restart to serving with 500,000 blocks on SSD (at most 5 s)",
 }
 NEED_A_FILE = {"eviction", "placement"}  # so `all` goes without
@@ -39,6 +44,7 @@ the JSON:
   rows[].limit    median of what it is held against, in `unit`
   rows[].ratio    of the two, as `ratio_is` says; `spread` is of the ratio in each single round
   rows[].counted  whether the row decides
+  rows[].goal     its own, where it differs from the report's
   ratio, holds    of the worst counted row, and whether it is on the right side of `goal`
 
 example: python -m bench local --runs 20
@@ -99,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         "--blocks",
         type=_sizes,
         metavar="N,N",
-        help="eviction, placement, recovery: how many blocks the node may hold, or has",
+        help="eviction, placement, recovery, follow: how many blocks the node may hold, or has",
     )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
     parser.add_argument(

@@ -24,6 +24,7 @@ from tqdm import tqdm
 from bench.pool import bfloat16_like, touched
 from kvstore.block import stored_key
 from kvstore.client import PAGED, Chain, Client
+from kvstore.config import DEFAULT_TENANT
 from kvstore.core.lifecycle import Slot, State, Tier
 from kvstore.core.slabs import Slabs
 from kvstore.disk.protocol import Disk
@@ -37,7 +38,6 @@ from kvstore.metadata.records import TenantRecord
 from kvstore.node.frozen import Frozen
 from kvstore.node.recovery import record_of
 from kvstore.node.threads import DEPTH
-from kvstore.rpc.identity import DEFAULT_TENANT
 from kvstore.wire.v1 import admin_pb2 as pb
 
 CHAIN_BLOCKS = 40

@@ -152,7 +152,8 @@ def _slow_down(bytes_per_second: float) -> None:
 
     def slow(self: Any, layout: Any, slots: Any, memory: Any, starts: Any, fragment: Any) -> Any:
         found = load(self, layout, slots, memory, starts, fragment)
-        moved = int(slots.tokens.sum()) * layout.token_bytes * fragment.layers * fragment.heads
+        strip_bytes = sum(map(layout.strip_bytes, slots.tokens.tolist()))
+        moved = strip_bytes * fragment.layers * fragment.heads
         time.sleep(moved / bytes_per_second)
         return found
 

@@ -27,10 +27,12 @@ RUN_BYTES = 256  # K, or V, of one token and head: 128 elements of bfloat16
 
 
 @contextmanager
-def running_node(dram: str, slab: str = "32MiB") -> Iterator[Path]:
+def running_node(dram: str, slab: str = "32MiB", transport: str = "tcp") -> Iterator[Path]:
     """A node process; its directory. It is stopped and its directory removed on any way out."""
     with tempfile.TemporaryDirectory(prefix="moonpool-bench-") as directory:
-        plan = Plan(Path(directory) / "pool", dram, slab, None)
+        plan = Plan(
+            Path(directory) / "pool", dram, slab, None, node_options=("--transport", transport)
+        )
         with Stack(plan, restart=False) as stack:
             stack.start()
             try:

@@ -1,7 +1,9 @@
 """What a bench found: rows, each a figure beside the figure it is held against, and the verdict.
 
 Only rows that were declared as counted before the run decide, and the worst of them is the bench's
-ratio: a good row cannot make up for a bad one. Rows that are not counted are there to be read.
+ratio: a good row cannot make up for a bad one. Rows that are not counted are there to be read. A
+row with a goal of its own counts by how far it is from that: the report's ratio is the worst one,
+brought to the scale of the report's goal.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class Row:
     ratio: float | None = None
     spread: Spread | None = None  # of the ratio within each round
     counted: bool = True
+    goal: float | None = None  # None: the report's
     also: Mapping[str, Any] = field(default_factory=dict)  # further figures, for the reader
 
     def __post_init__(self) -> None:
@@ -57,8 +60,12 @@ class Report:
 
     @property
     def ratio(self) -> float:
-        """The worst counted row's."""
-        ratios = [row.ratio for row in self.rows if row.counted and row.ratio is not None]
+        """The worst counted row's, as it would be if its goal were the report's."""
+        ratios = [
+            row.ratio * (self.goal / (row.goal or self.goal))
+            for row in self.rows
+            if row.counted and row.ratio is not None
+        ]
         if not ratios:
             raise ValueError(f"{self.name}: no row counts")
         return min(ratios) if self.sense is Goal.AT_LEAST else max(ratios)
@@ -98,8 +105,9 @@ class Report:
             limit = "" if row.limit is None else f"{row.limit:.3f}"
             ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
             spread = "" if row.spread is None else f"{row.spread.q1:.3f} .. {row.spread.q3:.3f}"
+            own = "" if row.goal is None or not row.counted else f"  goal {row.goal}"
             figures = f"{row.value:>14.3f} {limit:>10} {ratio:>8}"
-            lines.append(f"{name:<{width}} {figures}  {spread}".rstrip())
+            lines.append(f"{name:<{width}} {figures}  {spread}{own}".rstrip())
         verdict = "holds" if self.holds else "DOES NOT HOLD"
         lines.append(f"{self.ratio_is}: {self.ratio:.3f}, goal {self.sense} {self.goal}: {verdict}")
         return "\n".join(lines)

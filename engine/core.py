@@ -16,6 +16,7 @@ from .hooks import KVHooks, NoHooks
 from .model import Model
 from .scheduler import Limits, Scheduler
 from .sequence import Chunk, Finish, Request, Sequence
+from .team import SOLO, Team
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,10 @@ class EngineCore:
         folder: str | Path,
         settings: EngineSettings | None = None,
         hooks: KVHooks | None = None,
+        team: Team = SOLO,
     ) -> EngineCore:
-        """An engine for a local Hugging Face folder."""
-        return cls(Model.load(folder), settings, hooks)
+        """An engine for a local Hugging Face folder, or this rank's part of one."""
+        return cls(Model.load(folder, team), settings, hooks)
 
     @property
     def idle(self) -> bool:

@@ -1,4 +1,8 @@
-"""The engine process: loads a model, joins the pool of its host, serves until a signal."""
+"""The engine process: loads a model, joins the pool of its host, serves until a signal.
+
+With tensor parallelism it is one process a rank, on one host: this one is rank 0, which serves, and
+`run_rank` is each other one. All end together, whichever ends first.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,25 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
-from kvstore.client import Client, FromMetadata
+from kvstore.client import Client, InDirectory
 from kvstore.rpc.identity import listen_address
 from kvstore.rpc.server import NOT_SERVING, Server
+from kvstore.spec import KVSpec
 from kvstore.wire.v1 import engine_pb2_grpc
 
+from .config import ModelConfig
 from .core import EngineCore, EngineSettings
+from .follower import follow
+from .gloo import GlooTeam
 from .namespace import spec_of
 from .pool import Pool
 from .service import EngineService
+from .shard import Shard
+from .team import SOLO, Team
 from .worker import Worker
 
 DRAIN_SECONDS = 5.0
@@ -32,22 +43,52 @@ class EngineConfig:
     directory: Path  # of the host's node: where its metadata is
     role: str = "both"  # prefill, decode or both: what a router asks of it
     listen: str = "127.0.0.1:0"
-    threads: int = 0  # torch threads; 0 leaves torch's own choice
+    threads: int = 0  # torch threads of each process; 0 shares the host's cores between them
+    codec: str = "none"  # how the pool keeps blocks: see kvstore.codec
     settings: EngineSettings = field(default_factory=EngineSettings)
+    ranks: int = 1  # processes that share the model
 
 
-async def run(config: EngineConfig, ready: Callable[[str], None]) -> None:
-    """Serve; `ready` is told the address once calls are answered."""
-    if config.threads:
-        torch.set_num_threads(config.threads)
+class Others(Protocol):
+    """The processes of ranks 1 on, as whoever can start some has them."""
+
+    meeting: Path  # a folder of this user alone, where ranks find each other
+
+    def start(self) -> None:
+        """Start them; each begins to load its part of the model."""
+
+    def meet(self) -> None:
+        """Return when each has loaded its part and joins now. Raises `ConfigError` if one ended."""
+
+
+async def run(
+    config: EngineConfig, ready: Callable[[str], None], others: Others | None = None
+) -> None:
+    """Serve; `ready` is told the address once calls are answered.
+
+    Of several ranks this is the first, and `others` are the rest. Raises `RankLost` if one goes.
+    """
+    _set_threads(config)
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    spec = spec_of(config.model, config.settings.page_tokens)
-    core = EngineCore.load(config.model, config.settings)
+    Shard(ModelConfig.load(config.model), 0, config.ranks)  # before others are started in vain
+    team: Team = SOLO if others is None else GlooTeam(0, config.ranks, others.meeting)
+    if others is not None:
+        others.start()
+    spec = spec_of(config.model, config.settings.page_tokens, config.codec)
+    core = EngineCore.load(config.model, config.settings, team=team)
+    if others is not None:
+        others.meet()
+        team.join_others()
+        team.tell(spec.canonical().encode())  # they need not hash the weights too
     # Its node may start later, or again: the client finds it when it is asked something.
-    client = Client(FromMetadata(config.directory), spec, label=f"engine {config.role}")
-    worker = Worker(core, Pool(client, core.cache))
+    client = Client(InDirectory(config.directory), spec, label=f"engine {config.role}")
+
+    def broken() -> None:
+        loop.call_soon_threadsafe(stopping.set)
+
+    worker = Worker(core, Pool(client, core.cache, team), team, broken)
     worker.start()
     service = EngineService(worker, config.role, str(config.model), spec.digest)
     server = Server(
@@ -61,3 +102,31 @@ async def run(config: EngineConfig, ready: Callable[[str], None]) -> None:
     await asyncio.to_thread(worker.stop, DRAIN_SECONDS)
     await server.stop(0.5)
     await asyncio.to_thread(client.close)
+    if worker.error is not None:
+        raise worker.error
+
+
+def run_rank(config: EngineConfig, rank: int, meeting: Path, join: Callable[[], None]) -> None:
+    """Be rank `rank`, from 1, until rank 0 ends the engine; `join` waits until all can meet.
+
+    Raises `RankLost` if another rank goes.
+    """
+    _set_threads(config)
+    team = GlooTeam(rank, config.ranks, meeting)
+    core = EngineCore.load(config.model, config.settings, team=team)
+    join()
+    team.join_others()
+    spec = KVSpec.parse(team.hear().decode())
+    label = f"engine {config.role} rank {rank}"
+    client = Client(InDirectory(config.directory), spec, label=label)
+    try:
+        follow(core, Pool(client, core.cache, team), team)
+    finally:
+        client.close()
+
+
+def _set_threads(config: EngineConfig) -> None:
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    elif config.ranks > 1:  # the ranks of a host share its cores
+        torch.set_num_threads(max(1, torch.get_num_threads() // config.ranks))

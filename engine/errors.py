@@ -1,11 +1,12 @@
-"""What the engine refuses, and by which name: all are `Invalid`, since the same call fails again.
+"""What the engine refuses, and by which name: `Invalid`, since the same call fails again.
 
-A full cache is no error: allocation answers None and the request waits.
+A full cache is no error: allocation answers None and the request waits. An engine of several
+processes that loses one of them ends.
 """
 
 from __future__ import annotations
 
-from kvstore.errors import Invalid
+from kvstore.errors import Invalid, Unavailable
 
 
 class UnsupportedModel(Invalid):
@@ -22,3 +23,7 @@ class BadRequest(Invalid):
 
 class RequestTooLong(BadRequest):
     """Prompt and new tokens exceed the model's positions or the whole cache."""
+
+
+class RankLost(Unavailable):
+    """Another rank of this engine ended or does not answer. The engine ends; start it again."""

@@ -1,7 +1,8 @@
 """The decoder: the logits `transformers` would compute, over pages instead of a private cache.
 
 Each layer writes its K and V to the pages, says so, and only then attends. So once `on_layer` has
-been called those bytes are final, and whatever `before_layer` put in the pages is seen.
+been called those bytes are final, and whatever `before_layer` put in the pages is seen. Of a team
+each rank computes its own heads and its part of the MLP; they add up what the parts give.
 """
 
 from __future__ import annotations
@@ -17,25 +18,31 @@ from .attention import Attention
 from .batch import Batch
 from .cache import PagedKV
 from .config import ModelConfig
+from .shard import Shard
+from .team import SOLO, Team
 from .weights import LayerWeights, Weights
 
 LayerHook = Callable[[int], None]
 
 
 class Model:
-    """A Llama, Qwen2 or Qwen3 style decoder on the CPU, in its checkpoint's dtype."""
+    """A Llama, Qwen2 or Qwen3 style decoder on the CPU, in its checkpoint's dtype.
 
-    def __init__(self, config: ModelConfig, loaded: Weights) -> None:
+    `config` is of the part that is computed here: all of it, or a rank's own heads.
+    """
+
+    def __init__(self, config: ModelConfig, loaded: Weights, team: Team = SOLO) -> None:
         self.config = config
         self.dtype: torch.dtype = getattr(torch, config.dtype)
         self._weights = loaded
+        self._team = team
         self._freqs = rope.frequencies(config.rope, config.head_dim)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Model:
-        """The model of a local Hugging Face folder."""
-        config = ModelConfig.load(folder)
-        return cls(config, weights.load(folder, config))
+    def load(cls, folder: str | Path, team: Team = SOLO) -> Model:
+        """The model of a local Hugging Face folder, or this rank's part of it."""
+        shard = Shard(ModelConfig.load(folder), team.rank, team.ranks)
+        return cls(shard.part, weights.load(folder, shard), team)
 
     @torch.inference_mode()
     def forward(
@@ -60,11 +67,13 @@ class Model:
             q = self._write_kv(index, layer, normed, turn, batch, cache)
             if on_layer is not None:
                 on_layer(index)
-            x = x + layer.o(attention(index, q, cache).flatten(1))
+            x = x + self._team.sum(layer.o(attention(index, q, cache).flatten(1)))
             gate, up = layer.gate_up(self._norm(x, layer.post_norm)).chunk(2, dim=-1)
-            x = x + layer.down(functional.silu(gate) * up)
+            x = x + self._team.sum(layer.down(functional.silu(gate) * up))
         wanted = x.index_select(0, batch.logit_rows)
-        return functional.linear(self._norm(wanted, self._weights.norm), self._weights.lm_head)
+        logits = functional.linear(self._norm(wanted, self._weights.norm), self._weights.lm_head)
+        # Joined, not summed: all ranks see the same bits and so take the same tokens.
+        return self._team.join(logits)[:, : self.config.vocab_size]
 
     def _write_kv(
         self,

@@ -15,8 +15,11 @@ from kvstore.spec import KVGroup, KVSpec
 from .config import ModelConfig
 
 
-def spec_of(folder: str | Path, block_tokens: int = 64) -> KVSpec:
-    """The KVSpec of a Hugging Face folder, its weights hashed. Reads every byte of them once."""
+def spec_of(folder: str | Path, block_tokens: int = 64, codec: str = "none") -> KVSpec:
+    """The KVSpec of a Hugging Face folder, its weights hashed. Reads every byte of them once.
+
+    `codec` is how the pool keeps its blocks: see `kvstore.codec`.
+    """
     config = ModelConfig.load(folder)
     group = KVGroup(
         layers=tuple(range(config.layers)),
@@ -30,4 +33,5 @@ def spec_of(folder: str | Path, block_tokens: int = 64) -> KVSpec:
         dtype=config.dtype,
         groups=(group,),
         rope=asdict(config.rope),
+        codec=codec,
     )

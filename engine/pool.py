@@ -2,6 +2,9 @@
 
 The pool can only help. Whatever it answers, however it fails, the sequence goes on: blocks that
 cannot be had are computed, blocks that cannot be stored are not. Errors are counted, never raised.
+
+Each rank of a team loads and publishes its own heads of a block. What one of them lacks, all
+compute; a block that one of them does not store is never sealed.
 """
 
 from __future__ import annotations
@@ -13,13 +16,15 @@ from collections.abc import Sequence as Chunks
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from kvstore.client import PAGED, Chain, Client, Match, Writer
+from kvstore.client import PAGED, Chain, Client, Fragment, Memory, Miss, Writer
 from kvstore.errors import KVStoreError
 
 from .cache import PagedKV
 from .hooks import NoHooks
-from .pool_use import PoolUse
+from .pool_use import Found, PoolUse, agreed, same_copies
 from .sequence import Chunk, Finish, Sequence
+from .shard import KVHeads
+from .team import SOLO, Team
 
 log = logging.getLogger(__name__)
 
@@ -27,16 +32,20 @@ log = logging.getLogger(__name__)
 class Pool(NoHooks):
     """Hooks that join an `EngineCore` to a `Client`. Runs on the engine's thread only."""
 
-    def __init__(self, client: Client, cache: PagedKV) -> None:
+    def __init__(self, client: Client, cache: PagedKV, team: Team = SOLO) -> None:
         self._client = client
         self._cache = cache
+        self._team = team
+        layout = client.space.layout
+        self._heads = KVHeads.of(layout.kv_heads, team.rank, team.ranks)
+        self._fragment = Fragment(0, layout.layers, self._heads.first, self._heads.count)
         self._uses: dict[str, PoolUse] = {}
         self._ranges: dict[str, tuple[int, int]] = {}  # blocks that the step under way completes
         self._loaded = False
         self.failures = 0  # calls to the pool that failed, and were done without
 
     def expect(self, request_id: str, use: PoolUse) -> None:
-        """Say what a request wants before it is added to the engine."""
+        """Say what a request wants before the engine's next step."""
         self._uses[request_id] = use
 
     def forget(self, request_id: str) -> None:
@@ -54,16 +63,18 @@ class Pool(NoHooks):
         use.chain = self._client.chain(sequence.request.prompt)
         with self._attempt():
             self._open(sequence, use)
+        use.found = Found(landing=use.reader is not None, miss=use.miss)
         tokens = self._landed(use)
         if use.hand_offs is None:
-            with self._attempt():
+            with self._attempt() as attempt:
                 self._reserve(use, tokens or 0)
+            use.complete = not attempt.failed
         return tokens
 
     def _open(self, sequence: Sequence, use: PoolUse) -> None:
         """Open what there is of the prompt: all of it by its hand-off, or the matching prefix."""
         assert use.chain is not None
-        memory = self._client.memory(self._cache.layers, PAGED, sequence.block_table)
+        memory = self._memory(sequence)
         blocks = use.chain
         if use.hand_offs is None:
             found = self._client.match(blocks)
@@ -79,26 +90,52 @@ class Pool(NoHooks):
         return loaded
 
     def _landed(self, use: PoolUse) -> int | None:
-        """Tokens in the pages; None while a prefill that is followed has more to come."""
+        """Tokens that all ranks have in their pages; None while more may come to one of them."""
+        if use.found.landing:
+            self._load(use)
+        rows = self._team.exchange(use.found.numbers())
+        found = agreed([Found.of(row) for row in rows])
+        if found.landing:
+            return None
+        if found.tokens and not self._same_copies(use, found.tokens):
+            found = Found(loaded_bytes=found.loaded_bytes, miss=Miss.EVICTED)
+        use.read = None
+        use.pool_tokens = found.sealed_tokens
+        use.hand_off_tokens = found.tokens - found.sealed_tokens
+        use.loaded_bytes = found.loaded_bytes
+        use.miss = found.miss
+        return found.tokens
+
+    def _same_copies(self, use: PoolUse, tokens: int) -> bool:
+        """Whether no rank's heads are another writer's: a block may change between two look-ups."""
+        if self._team.ranks == 1:
+            return True
+        assert use.chain is not None and use.read is not None
+        blocks = sum(end <= tokens for end in use.chain.ends)
+        return same_copies(self._team.exchange(use.read.copies(blocks)))
+
+    def _load(self, use: PoolUse) -> None:
+        """Load what has landed for this rank."""
         reader = use.reader
-        if reader is None:
-            return 0
+        assert reader is not None
         had = reader.bytes_loaded
         finished = None
         with self._attempt():
             finished = reader.poll()
         self._loaded |= reader.bytes_loaded > had
         if finished is False and not use.stalled():
-            return None
+            return
         reader.close()
-        use.reader = None
+        use.reader, use.read = None, reader
         if finished is None:  # what was copied has not been confirmed
-            return 0
-        use.pool_tokens = reader.sealed_tokens
-        use.hand_off_tokens = reader.tokens - reader.sealed_tokens
-        use.loaded_bytes = reader.bytes_loaded
-        use.miss = reader.miss or use.miss
-        return reader.tokens
+            use.found = Found(miss=use.miss)
+            return
+        use.found = Found(
+            tokens=reader.tokens,
+            sealed_tokens=reader.sealed_tokens,
+            loaded_bytes=reader.bytes_loaded,
+            miss=reader.miss or use.miss,
+        )
 
     # -- going out ----------------------------------------------------------------------------
 
@@ -107,8 +144,14 @@ class Pool(NoHooks):
         assert use.chain is not None
         first = sum(end <= tokens for end in use.chain.ends)
         hand_offs, wanted = (b"",) * first, use.reserved is not None
-        if first < len(use.chain):
-            use.writer = self._client.writer(use.chain, first=first, hand_off=wanted)
+        if first < len(use.chain) and self._heads.writes:
+            use.writer = self._client.writer(
+                use.chain,
+                first=first,
+                fragment=self._fragment,
+                writer_group=use.writer_group,
+                hand_off=wanted,
+            )
             hand_offs += use.writer.hand_offs
         if use.reserved is not None:
             use.reserved(hand_offs)
@@ -156,24 +199,44 @@ class Pool(NoHooks):
             use.reader.close()
         if use.writer is not None:
             use.writer.abort()  # whatever a cut-short prompt left unsealed
-        if (
-            use.enabled
-            and sequence.finish is not Finish.ABORT
-            and sequence.request.max_new_tokens > 1
-        ):
-            with self._attempt():
-                use.published_blocks += self._publish_reply(sequence)
+        if use.enabled and sequence.finish is not Finish.ABORT:
+            if sequence.request.max_new_tokens > 1:
+                self._publish_reply(sequence, use)
+            self._settle(use)
 
-    def _publish_reply(self, sequence: Sequence) -> int:
+    def _publish_reply(self, sequence: Sequence, use: PoolUse) -> None:
         """Store the full blocks of prompt and reply, so that the next turn finds them."""
         known = self._client.chain(sequence.tokens[: sequence.computed_tokens]).full()
         if not len(known):
-            return 0
-        found: Match = self._client.match(known)
-        if found.blocks == len(known):
-            return 0
-        memory = self._client.memory(self._cache.layers, PAGED, sequence.block_table)
-        return self._client.put(known, memory, first=found.blocks)
+            return
+        found = len(known)
+        with self._attempt():
+            found = self._client.match(known).blocks
+        first = min(row[0] for row in self._team.exchange([found]))
+        if first == len(known) or not self._heads.writes:
+            return
+        group = use.writer_group and f"{use.writer_group} reply"
+        with (
+            self._attempt(),
+            self._client.writer(
+                known, first=first, fragment=self._fragment, writer_group=group
+            ) as writer,
+        ):
+            writer.put(self._memory(sequence))
+            sealed = writer.seal()
+            use.published_blocks += len(sealed) - sealed.count("EXISTED")
+
+    def _settle(self, use: PoolUse) -> None:
+        """What was published is what all ranks that write have sealed."""
+        mine = (int(self._heads.writes), int(use.complete), use.published_blocks)
+        writers = [row for row in self._team.exchange(mine) if row[0]]
+        use.complete = all(row[1] for row in writers)
+        use.published_blocks = min(row[2] for row in writers)
+
+    def _memory(self, sequence: Sequence) -> Memory:
+        """The sequence's pages, as the part of each block that this rank has."""
+        table = sequence.block_table
+        return self._client.memory(self._cache.layers, PAGED, table, head_first=self._heads.first)
 
     def _stop_writing(self, use: PoolUse) -> None:
         if use.writer is not None:

@@ -3,12 +3,51 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kvstore.client import Chain, Reader, Writer
+from kvstore.client import Chain, Miss, Reader, Writer
 
 STALLED_SECONDS = 5.0  # a hand-off that brings nothing new for this long is given up
+_REASONS = ("", *Miss)  # by number, as ranks tell them to each other
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of loading a prompt, at one rank or at all of them."""
+
+    landing: bool = False  # more may come
+    tokens: int = 0  # leading ones whose KV is in the pages
+    sealed_tokens: int = 0  # of these, the ones in blocks that were sealed when they were opened
+    loaded_bytes: int = 0
+    miss: str = ""
+
+    def numbers(self) -> Sequence[int]:
+        reason = _REASONS.index(self.miss)
+        return int(self.landing), self.tokens, self.sealed_tokens, self.loaded_bytes, reason
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> Found:
+        landing, tokens, sealed, loaded, reason = numbers
+        return cls(bool(landing), tokens, sealed, loaded, _REASONS[reason])
+
+
+def agreed(ranks: Sequence[Found]) -> Found:
+    """What all ranks may use: no more than any of them has, and nothing while one waits. Pure."""
+    least = min(ranks, key=lambda one: one.tokens)
+    return Found(
+        landing=any(one.landing for one in ranks),
+        tokens=least.tokens,
+        sealed_tokens=min(least.tokens, *(one.sealed_tokens for one in ranks)),
+        loaded_bytes=sum(one.loaded_bytes for one in ranks),
+        miss=least.miss,
+    )
+
+
+def same_copies(ranks: Sequence[Sequence[int]]) -> bool:
+    """Whether all ranks have parts of the same bytes, by `Reader.copies` of each. Pure."""
+    by_slot, by_root = (set(column) for column in zip(*ranks, strict=True))
+    return len(by_slot) == 1 or (len(by_root) == 1 and 0 not in by_root)
 
 
 @dataclass(slots=True)
@@ -18,14 +57,17 @@ class PoolUse:
     enabled: bool = True
     hand_offs: tuple[bytes, ...] | None = None  # follow a prefill, instead of asking by prefix
     reserved: Callable[[tuple[bytes, ...]], None] | None = None  # told the hand-off to pass on
+    writer_group: str = ""  # that a team's ranks write as; a rank alone needs none
     chain: Chain | None = None  # of the prompt
+    found: Found = Found()  # at this rank
     pool_tokens: int = 0
     hand_off_tokens: int = 0
     loaded_bytes: int = 0
     miss: str = ""
     published_blocks: int = 0
-    complete: bool = True  # whether everything that was reserved has been sealed
+    complete: bool = True  # whether all that was computed of the prompt has been sealed
     reader: Reader | None = field(default=None, repr=False)
+    read: Reader | None = field(default=None, repr=False)  # that has loaded what it could
     writer: Writer | None = field(default=None, repr=False)
     progress: tuple[float, int] = (0.0, 0)  # when the reader last brought something, and its bytes
 

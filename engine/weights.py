@@ -2,22 +2,25 @@
 
 A tensor left over would be a part of the model that this engine does not compute, so it is an
 error, as a missing one is. Projections that read the same input are joined: one matmul, not three.
+A rank of several reads its own rows and columns, and no more.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 
-from .config import ModelConfig
 from .errors import BrokenCheckpoint
+from .shard import Shard
 
 INDEX = "model.safetensors.index.json"
+Part = tuple[int, range]  # of how many rows or columns a checkpoint has, those that a rank reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,10 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One decoder layer. q_norm and k_norm are (head_dim,) where the model has them."""
+    """One decoder layer, or a rank's part of it, whose o and down give summands of the output.
+
+    q_norm and k_norm are (head_dim,) where the model has them.
+    """
 
     input_norm: torch.Tensor
     qkv: Linear  # rows: all Q heads, then K heads, then V heads
@@ -47,7 +53,10 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """embedding and lm_head are (vocab, hidden); one tensor where they are tied."""
+    """embedding is (vocab, hidden), and so is lm_head: one tensor where they are tied.
+
+    A rank of several has its rows of lm_head, with rows of zeros where the vocabulary has ended.
+    """
 
     embedding: torch.Tensor
     layers: tuple[LayerWeights, ...]
@@ -55,26 +64,26 @@ class Weights:
     lm_head: torch.Tensor
 
 
-def load(folder: str | Path, config: ModelConfig) -> Weights:
-    """The weights of a Hugging Face folder, in the config's dtype."""
-    tensors = dict(_tensors(Path(folder), getattr(torch, config.dtype)))
-    weights = _assemble(_Checkpoint(tensors), config)
+def load(folder: str | Path, shard: Shard) -> Weights:
+    """The weights of a Hugging Face folder that `shard` computes with, in its config's dtype."""
+    config = shard.config
+    with ExitStack() as opened:
+        slices = {
+            name: file.get_slice(name)
+            for path in _files(Path(folder))
+            for file in [opened.enter_context(safe_open(path, framework="pt"))]
+            for name in file.keys()  # noqa: SIM118  (a handle, not a dict)
+        }
+        weights = _assemble(_Checkpoint(slices, getattr(torch, config.dtype)), shard)
     # Old exports carry the RoPE frequencies, and tied ones a copy of the embedding: both derived.
     derived = {"lm_head.weight"} if config.tied_embeddings else set()
-    unused = {n for n in tensors if not n.endswith("rotary_emb.inv_freq")} - derived
+    unused = {n for n in slices if not n.endswith("rotary_emb.inv_freq")} - derived
     if unused:
         raise BrokenCheckpoint(
             f"the checkpoint has {len(unused)} tensors that {config.architecture} does not use, "
             f"such as {min(unused)}"
         )
     return weights
-
-
-def _tensors(folder: Path, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-    for path in _files(folder):
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118  (a handle, not a dict)
-                yield name, file.get_tensor(name).to(dtype)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -89,58 +98,92 @@ def _files(folder: Path) -> list[Path]:
 
 
 class _Checkpoint:
-    """Hands each tensor out once, its shape checked."""
+    """Hands each tensor out once, its shape checked, or some of its rows or columns."""
 
-    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
-        self._tensors = tensors
+    def __init__(self, slices: dict[str, Any], dtype: torch.dtype) -> None:
+        self._slices, self._dtype = slices, dtype
 
-    def take(self, name: str, *shape: int) -> torch.Tensor:
-        tensor = self._tensors.pop(name, None)
-        if tensor is None:
+    def take(
+        self, name: str, *shape: int, rows: range | None = None, columns: range | None = None
+    ) -> torch.Tensor:
+        found = self._slices.pop(name, None)
+        if found is None:
             raise BrokenCheckpoint(f"the checkpoint lacks {name}")
-        if tensor.shape != shape:
-            raise BrokenCheckpoint(f"{name} is {tuple(tensor.shape)}, the config says {shape}")
-        return tensor
+        if tuple(found.get_shape()) != shape:
+            raise BrokenCheckpoint(f"{name} is {tuple(found.get_shape())}, the config says {shape}")
+        if columns is not None:
+            tensor = found[:, columns.start : columns.stop].contiguous()
+        elif rows is not None:
+            tensor = found[rows.start : rows.stop]
+        else:
+            tensor = found[:]
+        loaded: torch.Tensor = tensor.to(self._dtype)
+        return loaded
 
-    def plain(self, names: tuple[str, ...], rows: tuple[int, ...], columns: int) -> Linear:
-        """The named projections joined row-wise, without bias."""
-        parts = [self.take(f"{n}.weight", r, columns) for n, r in zip(names, rows, strict=True)]
+    def plain(self, names: tuple[str, ...], rows: tuple[Part, ...], columns: int) -> Linear:
+        """Some rows of each of the named projections, joined, without bias."""
+        parts = [
+            self.take(f"{n}.weight", whole, columns, rows=own)
+            for n, (whole, own) in zip(names, rows, strict=True)
+        ]
         return Linear(_joined(parts))
 
-    def biased(self, names: tuple[str, ...], rows: tuple[int, ...], columns: int) -> Linear:
-        """The named projections joined row-wise, with their biases."""
+    def biased(self, names: tuple[str, ...], rows: tuple[Part, ...], columns: int) -> Linear:
+        """Some rows of each of the named projections, joined, with their biases."""
         weight = self.plain(names, rows, columns).weight
-        parts = [self.take(f"{n}.bias", r) for n, r in zip(names, rows, strict=True)]
+        parts = [
+            self.take(f"{n}.bias", whole, rows=own)
+            for n, (whole, own) in zip(names, rows, strict=True)
+        ]
         return Linear(weight, _joined(parts))
+
+    def summand(self, name: str, rows: int, columns: Part) -> Linear:
+        """Some columns of a projection, without bias: all ranks' outputs add up to the whole's."""
+        whole, own = columns
+        return Linear(self.take(f"{name}.weight", rows, whole, columns=own))
+
+    def biased_summand(self, name: str, rows: int, columns: Part) -> Linear:
+        """The same, with the bias at one rank, so that the sum has it once."""
+        bias = self.take(f"{name}.bias", rows)
+        weight = self.summand(name, rows, columns).weight
+        return Linear(weight, bias if columns[1].start == 0 else None)
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _assemble(checkpoint: _Checkpoint, c: ModelConfig) -> Weights:
+def _assemble(checkpoint: _Checkpoint, shard: Shard) -> Weights:
+    c = shard.config
     embedding = checkpoint.take("model.embed_tokens.weight", c.vocab_size, c.hidden_size)
-    layers = tuple(_layer(checkpoint, f"model.layers.{i}", c) for i in range(c.layers))
+    layers = tuple(_layer(checkpoint, f"model.layers.{i}", shard) for i in range(c.layers))
     norm = checkpoint.take("model.norm.weight", c.hidden_size)
+    rows = shard.vocab_rows
     if c.tied_embeddings:
-        return Weights(embedding, layers, norm, embedding)
-    head = checkpoint.take("lm_head.weight", c.vocab_size, c.hidden_size)
+        head = embedding[rows.start : rows.stop]
+    else:
+        head = checkpoint.take("lm_head.weight", c.vocab_size, c.hidden_size, rows=rows)
+    if len(head) < len(rows):
+        head = torch.nn.functional.pad(head, (0, 0, 0, len(rows) - len(head)))
     return Weights(embedding, layers, norm, head)
 
 
-def _layer(checkpoint: _Checkpoint, at: str, c: ModelConfig) -> LayerWeights:
-    take, attention, mlp = checkpoint.take, f"{at}.self_attn", f"{at}.mlp"
+def _layer(checkpoint: _Checkpoint, at: str, shard: Shard) -> LayerWeights:
+    c, attention, mlp = shard.config, f"{at}.self_attn", f"{at}.mlp"
+    take = checkpoint.take
     qkv = checkpoint.biased if c.qkv_bias else checkpoint.plain
-    o = checkpoint.biased if c.o_bias else checkpoint.plain
-    dense = checkpoint.biased if c.mlp_bias else checkpoint.plain
-    q, kv, wide = c.heads * c.head_dim, c.kv_heads * c.head_dim, c.intermediate_size
+    o = checkpoint.biased_summand if c.o_bias else checkpoint.summand
+    gate_up = checkpoint.biased if c.mlp_bias else checkpoint.plain
+    down = checkpoint.biased_summand if c.mlp_bias else checkpoint.summand
+    q, kv = (c.heads * c.head_dim, shard.q_rows), (c.kv_heads * c.head_dim, shard.kv_rows)
+    wide = (c.intermediate_size, shard.mlp_rows)
     return LayerWeights(
         input_norm=take(f"{at}.input_layernorm.weight", c.hidden_size),
         qkv=qkv(tuple(f"{attention}.{n}_proj" for n in "qkv"), (q, kv, kv), c.hidden_size),
-        o=o((f"{attention}.o_proj",), (c.hidden_size,), q),
+        o=o(f"{attention}.o_proj", c.hidden_size, q),
         q_norm=take(f"{attention}.q_norm.weight", c.head_dim) if c.qk_norm else None,
         k_norm=take(f"{attention}.k_norm.weight", c.head_dim) if c.qk_norm else None,
         post_norm=take(f"{at}.post_attention_layernorm.weight", c.hidden_size),
-        gate_up=dense((f"{mlp}.gate_proj", f"{mlp}.up_proj"), (wide, wide), c.hidden_size),
-        down=dense((f"{mlp}.down_proj",), (c.hidden_size,), wide),
+        gate_up=gate_up((f"{mlp}.gate_proj", f"{mlp}.up_proj"), (wide, wide), c.hidden_size),
+        down=down(f"{mlp}.down_proj", c.hidden_size, wide),
     )

@@ -2,6 +2,9 @@
 
 Everything that touches model, cache or pool runs here. A job hears of its events in order and then
 no more; a job whose caller has gone is cancelled and its pages and windows are freed.
+
+At rank 0 of a team it tells the other ranks, before each step, what came in since the last. A step
+that failed at one rank leaves the ranks in different states, so with a team it ends the engine.
 """
 
 from __future__ import annotations
@@ -10,15 +13,18 @@ import logging
 import queue
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .cadence import Cadence
 from .core import EngineCore, FinishEvent, TokenEvent
 from .errors import BadRequest
+from .orders import END, STEP, Admit, Drop, encode
 from .pool import Pool
 from .pool_use import PoolUse
 from .sequence import Request
+from .team import SOLO, Team
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +62,19 @@ class Job:
 class Worker:
     """Runs one `EngineCore` until `stop`."""
 
-    def __init__(self, core: EngineCore, pool: Pool) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        pool: Pool,
+        team: Team = SOLO,
+        broken: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`broken` is called on the engine's thread when it ends by an error, which is `error`."""
         self.core, self.pool = core, pool
         core.hooks = pool
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.error: Exception | None = None
+        self._team, self._broken = team, broken
+        self._commands: queue.SimpleQueue[Job | Drop] = queue.SimpleQueue()
         self._jobs: dict[str, Job] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -69,11 +84,11 @@ class Worker:
 
     def submit(self, job: Job) -> None:
         """Queue a job. Safe from any thread."""
-        self._commands.put(lambda: self._add(job))
+        self._commands.put(job)
 
     def cancel(self, request_id: str) -> None:
         """End a job without further word. Safe from any thread; unknown ids are passed over."""
-        self._commands.put(lambda: self._cancel(request_id))
+        self._commands.put(Drop(request_id))
 
     @property
     def requests(self) -> int:
@@ -88,6 +103,15 @@ class Worker:
         self._thread.join(timeout=deadline_seconds + 1.0)
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            log.error("the engine ends: %s", error, exc_info=error)
+            self.error = error
+            self._fail_all(error)
+            self._broken()
+
+    def _serve(self) -> None:
         cadence = Cadence()
         while not self._stopping.is_set():
             self._obey()
@@ -95,8 +119,10 @@ class Worker:
                 continue
             try:
                 events = self.core.step()
-            except Exception as error:  # the engine outlives any one batch
-                log.error("a step failed", exc_info=error)
+            except Exception as error:
+                if self._team.ranks > 1:
+                    raise
+                log.error("a step failed", exc_info=error)  # one rank outlives any one batch
                 self._fail_all(error)
                 continue
             self._announce_started()
@@ -109,25 +135,38 @@ class Worker:
                 time.sleep(cadence.pause(time.monotonic()))
         for request_id in list(self._jobs):
             self._cancel(request_id)
+        self._team.tell(END)
 
     def _obey(self) -> None:
-        wait = IDLE_SECONDS if self.core.idle else 0.0
+        commands = self._taken()
+        if self._team.ranks > 1:
+            for one in commands:
+                self._team.tell(encode(_order(one)))
+            # Also where there is nothing to do: so the others know that this rank is alive.
+            self._team.tell(STEP)
+        for one in commands:
+            if isinstance(one, Job):
+                self._add(one)
+            else:
+                self._cancel(one.request_id)
+
+    def _taken(self) -> list[Job | Drop]:
+        """What has come in. Waits a while for the first where there is nothing to do."""
+        wait, taken = IDLE_SECONDS if self.core.idle else 0.0, []
         try:
             while True:
-                self._commands.get(block=wait > 0, timeout=wait)()
+                taken.append(self._commands.get(block=wait > 0, timeout=wait))
                 wait = 0.0
         except queue.Empty:
-            return
+            return taken
 
     def _add(self, job: Job) -> None:
-        self.pool.expect(job.request.id, job.use)
         try:
             self.core.add(job.request)
         except BadRequest as error:
-            if job.request.id not in self._jobs:
-                self.pool.forget(job.request.id)
             job.tell(Failed(error))
             return
+        self.pool.expect(job.request.id, job.use)
         self._jobs[job.request.id] = job
 
     def _cancel(self, request_id: str) -> None:
@@ -161,3 +200,10 @@ class Worker:
             self.core.abort(request_id)
             self.pool.forget(request_id)
             job.tell(Failed(error))
+
+
+def _order(command: Job | Drop) -> Admit | Drop:
+    if isinstance(command, Drop):
+        return command
+    command.use.writer_group = uuid.uuid4().hex  # nobody else may guess what to write as
+    return Admit.of(command.request, command.use)

@@ -15,9 +15,10 @@ import numba
 import numpy as np
 from numba import njit
 
+from .codec_move import decode_strip, desk_words, encode_strip
 from .memory import fence, load_published, publish
 from .stale import forget_stale
-from .strip_move import LANE_WORDS, Slot, Steps, move_strip
+from .strip_move import LANE_WORDS, Slot, Steps, move_strip, size_of
 from .xxh3 import U, xxh3_64
 from .xxh3_128 import xxh3_128
 
@@ -46,6 +47,7 @@ def transfer(
 ) -> None:  # fmt: skip
     """Inward: engine to slots, publishing entries. Outward: slots to engine, until one differs."""
     lanes = np.empty(LANE_WORDS, np.uint64)
+    desk = np.empty(desk_words(slot), np.uint64)
     for i in range(len(payloads)):
         good[i] = True
         for layer in range(slot.layer_count):
@@ -60,11 +62,19 @@ def transfer(
                 if outward and promised == U(0):
                     good[i] = False
                     continue
-                found = entry_of(
-                    move_strip(
+                if slot.codec == 0:
+                    strip_hash = move_strip(
                         lanes, strip, base, block_table, steps, slot, starts[i], tokens[i], outward
                     )
-                )
+                elif outward:
+                    strip_hash = decode_strip(
+                        lanes, strip, base, block_table, steps, slot, starts[i], tokens[i]
+                    )
+                else:
+                    strip_hash = encode_strip(
+                        lanes, desk, strip, base, block_table, steps, slot, starts[i], tokens[i]
+                    )
+                found = entry_of(strip_hash)
                 if outward:
                     good[i] = found == promised
                 else:
@@ -78,7 +88,7 @@ def verify(arena: Any, slot: Any, payloads: Any, tables: Any, tokens: Any, good:
     lanes = np.empty(8, np.uint64)
     for i in range(len(payloads)):
         good[i] = True
-        n = tokens[i] * slot.parts * slot.run_bytes
+        n = size_of(tokens[i], slot.parts, slot.code_bytes, slot.group_tokens)
         for layer in range(slot.layer_first, slot.layer_first + slot.layer_count):
             for head in range(slot.head_first, slot.head_first + slot.head_count):
                 if good[i]:
@@ -108,3 +118,10 @@ def roots(arena: Any, offsets: Any, size: Any, words: Any) -> None:
     for i in range(len(offsets)):
         low, high = xxh3_128(arena + U(offsets[i]), size, lanes)
         words[i, 0], words[i, 1] = high, low
+
+
+@njit(types.void(WORDS, INTS, WORDS), nogil=True, cache=True)
+def entries(addresses: Any, sizes: Any, found: Any) -> None:
+    lanes = np.empty(8, np.uint64)
+    for i in range(len(addresses)):
+        found[i] = entry_of(xxh3_64(addresses[i], sizes[i], lanes))

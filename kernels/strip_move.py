@@ -17,6 +17,7 @@ from .memory import copy_chunk, load_8, prefetch, store_8, stream_line
 from .xxh3 import LONG, U, absorb_tail, begin, finish_64, xxh3_64
 
 CHUNK, LINE = 32, 64
+SCALE = 4  # bytes, a float32
 LANE_WORDS = 8 + BLOCK // 8
 """The eight lanes, and behind them the room where an incoming block is joined."""
 AHEAD_TOKENS = 8
@@ -29,7 +30,11 @@ class Slot(NamedTuple):
     kv_heads: int
     strip_stride: int
     parts: int
-    run_bytes: int
+    run_bytes: int  # at the engine
+    code_bytes: int  # of the same run in the slot
+    codec: int
+    item: int
+    group_tokens: int  # that share a scale; 0 where slots hold what engines have
     layer_first: int
     layer_count: int
     head_first: int
@@ -44,6 +49,18 @@ class Steps(NamedTuple):
     token: int
     part: int
     page_tokens: int
+
+
+def strip_bytes(tokens: Any, parts: Any, code_bytes: Any, group_tokens: Any) -> Any:
+    """Bytes of a strip: its runs and, under a codec, its scales, in whole lines."""
+    codes = tokens * parts * code_bytes
+    if group_tokens == 0:
+        return codes
+    scales = (tokens + group_tokens - 1) // group_tokens * parts * SCALE
+    return (codes + scales + LINE - 1) // LINE * LINE
+
+
+size_of: Any = njit(strip_bytes)
 
 
 @njit
@@ -109,6 +126,15 @@ def move(
 
 
 @njit
+def finished(lanes: Any, strip: Any, n: Any) -> Any:
+    """The hash of a strip in its slot, whose blocks but the last have been folded."""
+    if n < LONG:
+        return xxh3_64(strip, n, lanes)
+    absorb_tail(lanes, strip, (n - 1) // BLOCK * BLOCK, n)
+    return finish_64(lanes, n)
+
+
+@njit
 def address_of(base: Any, table: Any, steps: Any, position: Any) -> Any:
     """Where the engine keeps the sequence's token at a position."""
     page = table[position // steps.page_tokens]
@@ -147,7 +173,4 @@ def move_strip(
                     done += piece
                 far += U(steps.token)
         token += share
-    if n < LONG:
-        return xxh3_64(strip, n, lanes)
-    absorb_tail(lanes, strip, (n - 1) // BLOCK * BLOCK, n)
-    return finish_64(lanes, n)
+    return finished(lanes, strip, n)

@@ -1,7 +1,8 @@
 """Strips between an engine's pages and the arena's slots, hashed on the way, a batch a call.
 
 A strip is one (layer, KV head) of a block: contiguous in its slot, and vouched for by its own entry
-of the slot's strip table, XXH3-64 of its bytes with 0 told as 1. An entry is stored after its
+of the slot's strip table, XXH3-64 of its bytes with 0 told as 1. Under a codec its bytes are codes,
+made and unmade on the way. An entry is stored after its
 bytes, so another process that sees it nonzero may read them. Every size is checked before a kernel
 runs; the engine's addresses cannot be, and are the caller's word.
 """
@@ -23,7 +24,7 @@ from .bounds import (
     integers,
     within,
 )
-from .shapes import Geometry, Pages
+from .shapes import CODECS, ITEM_BYTES, Geometry, Pages
 from .strip_move import Slot
 
 
@@ -85,6 +86,16 @@ def verify(
     return good
 
 
+def entries(addresses: NDArray[np.uint64], sizes: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """What a strip table says of strips wherever they lie: on the caller's word."""
+    places = np.require(addresses, np.uint64, ["C", "W"])
+    lengths = integers("sizes", sizes, len(places))
+    within("sizes", lengths, 0, np.iinfo(np.int64).max, "a strip's bytes")
+    found = np.zeros(len(places), np.uint64)
+    strip_loops.entries(places, lengths, found)
+    return found
+
+
 def written(
     arena: NDArray[np.uint8], geometry: Geometry, blocks: Blocks,
     layer_first: int, layer_count: int, head_first: int, head_count: int,
@@ -114,7 +125,11 @@ def roots(arena: NDArray[np.uint8], offsets: NDArray[np.int64], size: int) -> ND
 def _slot(geometry: Geometry, span: tuple[int, int, int, int]) -> Slot:
     check_ranges(geometry, *span)
     g = geometry
-    return Slot(g.kv_heads, g.strip_stride, g.parts, g.run_bytes, *span)
+    codec, item = 0, 0
+    if g.coding:
+        codec, item = CODECS.index(g.coding.codec), list(ITEM_BYTES).index(g.coding.item)
+    runs = (g.parts, g.run_bytes, g.code_bytes, codec, item, g.group_tokens)
+    return Slot(g.kv_heads, g.strip_stride, *runs, *span)
 
 
 def _transfer(

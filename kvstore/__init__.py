@@ -1,16 +1,20 @@
 """Moonpool: a KV-cache-centric tiered storage service for LLM inference. The house on one screen.
 
 A prefill engine computes a prompt's KV; this stores it under hashes of the prompt's prefix, so that
-the next request with that prefix, on any engine of the host, loads it instead.
+the next request with that prefix, on any engine of the pool, loads it instead. An engine asks the
+node of its own host; what that lacks it fetches from the others' (node/pool.py).
 
     block.py spec.py layout.py      the words: what a block is called, what its bytes mean, where
-    errors.py limits.py config.py   they lie; every error, every limit, every setting
+    codec.py                        they lie, and how they are written where not as computed
+    errors.py limits.py config.py   every error, every limit, every setting
     clock.py failpoint.py           time; places at which a test makes a node die
     core/                           decisions, pure: lifecycle, index and eviction, pins, windows
     memory/  disk/                  the arena (one shared mapping), slot heads, strips; the SSD
     kernels/   (top-level folder)   copy, permute and hash in one pass, outside the GIL
-    wire/ rpc/ metadata/ transfer/  stubs of proto/, gRPC manners, who serves, how bytes move
+    wire/ rpc/ metadata/ transfer/  stubs of proto/, manners of calls (gRPC, and on the own host a
+                                    socket), who serves, how bytes move
     node/                           the storage daemon: carries decisions out, holds the blocks
+    conductor/                      follows every node's directory, answers for the whole pool
     client/                         what engines call: match, reader, writer, pin, put, get
     engine/connectors/              the client inside vLLM, SGLang and LMCache
     engine/    (top-level folder)   a small real inference engine on the client, its service
@@ -25,5 +29,6 @@ Imports point down this list, never up. Three facts carry the rest:
     writer or with the last process that holds the mapping, never by a clock.
 3.  A miss is a value. Whatever fails, the engine computes what it could not load.
 
-Start reading at block.py, then core/lifecycle.py, then node/store.py; for the SSD, node/tiers.py.
+Start reading at block.py, then core/lifecycle.py, then node/store.py; for the SSD, node/tiers.py;
+for other hosts, node/fetch.py and transfer/frames.py.
 """

@@ -1,6 +1,6 @@
 """Block identity: which hash names which tokens, and which key a tenant's block is stored under.
 
-`chain` and `foreign` are the only makers of block hashes and `stored_key` the only maker of stored
+`chain` and `foreign` are the only makers of block hashes and `stored_keys` the only maker of stored
 keys, so a salt or a tenant cannot be forgotten in one path out of many. A hash names a *prompt
 prefix*, not bytes: two prefills of one prompt may differ in bits, and every reader verifies bytes
 apart.
@@ -38,7 +38,7 @@ class Miss(enum.StrEnum):
     EVICTED = "evicted"  # held once, made room for another
     REMOVED = "removed"  # a caller took it away
     DAMAGED = "damaged"  # its bytes no longer had their hash
-    NO_ROOM = "no_room"  # on SSD, and DRAM is full of what others hold
+    NO_ROOM = "no_room"  # on SSD, and DRAM is full, or the disk was late
     QUARANTINED = "quarantined"  # an engine's audit found wrong KV in its namespace
     UNREACHABLE = "unreachable"  # the node did not answer in time
 
@@ -184,13 +184,21 @@ def foreign(namespace: bytes, group: int, keys: Sequence[str | bytes], block_tok
     return Keyed(tuple(hashes), block_tokens)
 
 
-def stored_key(secret: bytes, namespace: bytes, group: int, block_hash: bytes) -> bytes:
-    """PRF(tenant secret, namespace, group, hash): what a block is stored under.
+def stored_keys(
+    secret: bytes, namespace: bytes, group: int, hashes: Sequence[bytes]
+) -> list[bytes]:
+    """PRF(tenant secret, namespace, group, hash) of each: what blocks are stored under.
 
     A caller can neither choose nor learn a tenant's stored keys; and a hash that was made in one
     namespace names nothing in another, whatever a caller says it is.
     """
-    return blake3(namespace + _COUNT.pack(group) + block_hash, key=secret).digest()
+    begin = namespace + _COUNT.pack(group)
+    return [blake3(begin + one, key=secret).digest() for one in hashes]
+
+
+def stored_key(secret: bytes, namespace: bytes, group: int, block_hash: bytes) -> bytes:
+    """Of one block."""
+    return stored_keys(secret, namespace, group, [block_hash])[0]
 
 
 @functools.lru_cache(maxsize=4_096)

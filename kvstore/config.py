@@ -8,14 +8,21 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from kvstore.errors import ConfigError
 from kvstore.limits import LEASE_MS_DEFAULT, SCRUB_RATE_DEFAULT, GiB, KiB, MiB
 
 _UNITS = {"": 1, "b": 1, "kib": KiB, "mib": MiB, "gib": GiB, "tib": 1024 * GiB}
+DEFAULT_TENANT = "default"  # whose calls are those of callers without identity
+CREDENTIALS = (  # variables that say what a caller shows of itself
+    *("MOONPOOL_TLS_CA", "MOONPOOL_TLS_CERT", "MOONPOOL_TLS_KEY"),
+    *("MOONPOOL_TOKEN", "MOONPOOL_TOKEN_FILE"),
+)
 _SOCKET_PATH_BYTES_MAX = 107  # sun_path of a Unix socket, less its final zero
 
 
@@ -27,12 +34,126 @@ def parse_bytes(key: str, text: str) -> int:
     return int(Decimal(match[1]) * _UNITS[match[2].lower()])  # a float would lose bytes
 
 
+def label(text: str) -> tuple[str, str]:
+    """'rack=r7' -> ('rack', 'r7')"""
+    name, _, value = text.partition("=")
+    if not (name and value and text.isprintable() and len(text) <= 256):
+        raise ConfigError(f"--label = {text[:256]!r}: write NAME=VALUE, as in rack=r7")
+    return name, value
+
+
 def state_dir() -> Path:
     """Where a host keeps Moonpool's metadata and sockets unless told otherwise."""
     if "MOONPOOL_DIR" in os.environ:
         return Path(os.environ["MOONPOOL_DIR"])
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "moonpool"
+
+
+def host_name() -> str:
+    """What tells this machine, as long as it is up, from all others: who shares it shares memory.
+
+    $MOONPOOL_HOST overrides it, for hosts that are namespaces of one kernel.
+    """
+    given = os.environ.get("MOONPOOL_HOST")
+    return given or Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdConfig:
+    """Where the metadata of a pool of several hosts lies, and what etcd is shown."""
+
+    endpoints: tuple[str, ...]  # all http://HOST:PORT, or all https://
+    cluster: str = "default"  # pools of different names share an etcd and nothing else
+    ca: Path | None = None  # PEM; without one, the CAs that gRPC brings along
+    cert: Path | None = None  # PEM, with its key, where etcd asks for one
+    key: Path | None = None
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, text: str, **settings: Any) -> EtcdConfig:
+        """'http://10.0.0.1:2379,http://10.0.0.2:2379'"""
+        return cls(tuple(one.strip().rstrip("/") for one in text.split(",")), **settings)
+
+    @property
+    def secure(self) -> bool:
+        return self.endpoints[0].startswith("https://")
+
+    def __post_init__(self) -> None:
+        for one in self.endpoints:
+            if not re.fullmatch(r"https?://(\[[0-9a-fA-F:.%]+\]|[^\s/:@\[\]]+):\d{1,5}", one):
+                raise ConfigError(
+                    f"--etcd = {one!r}: write http://HOST:PORT or https://HOST:PORT, several with "
+                    "commas between them"
+                )
+        if len({one.partition("://")[0] for one in self.endpoints}) != 1:
+            raise ConfigError("--etcd names http:// and https://: all endpoints take one of them")
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.cluster):
+            raise ConfigError(f"--cluster = {self.cluster!r}: 1 to 64 of letters, digits and . _ -")
+        if (self.cert is None) != (self.key is None):
+            raise ConfigError("--etcd-cert and --etcd-key belong together: name both")
+        if not self.secure and (self.ca or self.cert):
+            raise ConfigError("--etcd-ca and --etcd-cert are for https:// endpoints")
+        if bool(self.user) != bool(self.password):
+            raise ConfigError("set MOONPOOL_ETCD_USER and MOONPOOL_ETCD_PASSWORD, or neither")
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """Where a process's certificate lies, and whom it believes: PEM files, which may be renewed."""
+
+    ca: Path  # whoever this authority signed is believed
+    cert: Path  # its role is a URI in it: see `moonpool certs`
+    key: Path
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> TlsConfig | None:
+        """From the three paths, by the names under which a user gave them; all of them or none."""
+        missing = [name for name, path in given.items() if not path]
+        if len(missing) == len(given):
+            return None
+        if missing:
+            raise ConfigError(f"TLS takes {', '.join(given)}: {', '.join(missing)} is not given")
+        return cls(*map(Path, given.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a caller shows: its certificate, and the token that says whose calls these are."""
+
+    tls: TlsConfig | None = None
+    token: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if self.token and self.tls is None:
+            raise ConfigError(
+                "a token is sent over TLS only: name MOONPOOL_TLS_CA, MOONPOOL_TLS_CERT and "
+                "MOONPOOL_TLS_KEY too, or no token"
+            )
+        if not (self.token.isascii() and self.token.isprintable()):
+            raise ConfigError("the token is no printable text: write it as `moonpool token` did")
+
+    @classmethod
+    def of_environment(cls) -> Credentials:
+        """As MOONPOOL_TLS_CA, _CERT, _KEY and MOONPOOL_TOKEN, or MOONPOOL_TOKEN_FILE, say."""
+        given = {name: os.environ.get(name, "") for name in CREDENTIALS}
+        token, file = given.pop("MOONPOOL_TOKEN"), given.pop("MOONPOOL_TOKEN_FILE")
+        if token and file:
+            raise ConfigError(
+                "MOONPOOL_TOKEN and MOONPOOL_TOKEN_FILE are set: one of them is enough"
+            )
+        if file:
+            try:
+                token = Path(file).read_text().strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(
+                    f"MOONPOOL_TOKEN_FILE = {file!r} cannot be read: {error}"
+                ) from None
+        return cls(TlsConfig.of(given), token)
+
+
+OPEN = Credentials()  # to a process on this host that serves without TLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +179,18 @@ class NodeConfig:
 
     directory: Path  # metadata, socket, node id; one node a directory
     listen: str = "127.0.0.1:0"
+    advertise: str = ""  # the host under which others reach this one; empty: as it listens
+    data_port: int = 0  # for blocks' bytes to and from other hosts; 0 takes a free one
     dram_bytes: int = 1 * GiB
     slab_bytes: int = 32 * MiB
     lease_ms: int = LEASE_MS_DEFAULT
     ssd: tuple[SsdConfig, ...] = ()
     scrub_rate: int = SCRUB_RATE_DEFAULT  # bytes a second; 0: the node verifies nothing by itself
+    transports: tuple[str, ...] = ("tcp",)  # by which blocks go to other hosts, beside "tcp": "ucx"
+    etcd: EtcdConfig | None = None  # where several hosts share one pool; else a file in `directory`
+    metadata: Path | None = None  # a file that several nodes of this host share; None: its own
+    tls: TlsConfig | None = None  # None: loopback only, and open to every caller there
+    labels: tuple[tuple[str, str], ...] = ()  # where the node stands: copies are kept apart
 
     def __post_init__(self) -> None:
         if self.slab_bytes < 64 * KiB or self.slab_bytes % (4 * KiB):
@@ -72,6 +200,11 @@ class NodeConfig:
                 f"node.dram = {self.dram_bytes}: room for at least one slab of {self.slab_bytes}"
             )
         self._check_ssd()
+        if set(self.transports) not in ({"tcp"}, {"tcp", "ucx"}):
+            raise ConfigError(
+                f"node.transports = {','.join(self.transports)}: tcp, or tcp,ucx (calls of either "
+                "go over tcp connections)"
+            )
         if not 200 <= self.lease_ms <= 60_000:
             raise ConfigError(f"node.lease_ms = {self.lease_ms}: 200 to 60000")
         if len(os.fsencode(self.shm_socket)) > _SOCKET_PATH_BYTES_MAX:
@@ -106,12 +239,28 @@ class NodeConfig:
         return self.directory / "node.sock"
 
     @property
+    def metadata_file(self) -> Path:
+        return self.metadata or self.directory / "metadata.db"
+
+    @property
     def lock_file(self) -> Path:
         return self.directory / "node.lock"
 
     @property
     def id_file(self) -> Path:
         return self.directory / "node.id"
+
+
+@dataclass(frozen=True, slots=True)
+class ConductorConfig:
+    """A conductor. It keeps nothing of its own."""
+
+    metadata: Path  # of the nodes that it follows, where no etcd is named
+    listen: str = "127.0.0.1:0"
+    lease_ms: int = LEASE_MS_DEFAULT
+    etcd: EtcdConfig | None = None
+    advertise: str = ""  # as of a node
+    tls: TlsConfig | None = None  # as in NodeConfig
 
 
 def stable_node_id(path: Path) -> str:

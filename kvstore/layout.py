@@ -1,7 +1,8 @@
 """Where every byte of a block lies in its slot.
 
 Slot = head, then payload. The payload is head-major, `[layer][kv head][token][K then V]`, so a head
-range of a layer is one run whatever the tensor-parallel degree. The head holds what the node says
+range of a layer is one run whatever the tensor-parallel degree; under a codec a strip is written as
+`kvstore.codec` says. The head holds what the node says
 of the slot (generation, state, root), the block's identity, and the strip table:
 
     0    magic u64 | 8 generation u64 | 16 state u32 | 20 pad | 32 root 16 B
@@ -18,7 +19,9 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 
+from kvstore.codec import Coding
 from kvstore.errors import OutOfRange
 from kvstore.spec import KVSpec
 
@@ -65,59 +68,86 @@ class Fragment:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SlotLayout:
-    """Sizes and offsets of the slots of one (namespace, group)."""
+    """Sizes and offsets of the slots of one (namespace, group). What follows from its fields is
+    worked out once: every block that passes asks for it."""
 
     layers: int
     kv_heads: int
     block_tokens: int
     parts: int
-    run_bytes: int
+    run_bytes: int  # of one part of a token at the engine
+    coding: Coding | None = None  # None: slots hold what engines have
 
     @classmethod
     def of(cls, spec: KVSpec, group: int) -> SlotLayout:
         g = spec.groups[group]
         heads, tokens = g.kv_heads, g.block_tokens
-        return cls(len(g.layers), heads, tokens, g.parts, spec.run_bytes(group))
+        runs = (g.parts, spec.run_bytes(group))
+        return cls(len(g.layers), heads, tokens, *runs, spec.coding)
 
-    @property
+    @cached_property
     def token_bytes(self) -> int:
+        """Bytes of a token in a strip. A coded strip has none to say: tokens share scales."""
+        assert self.coding is None, "the size of a coded strip is strip_bytes(tokens)"
         return self.parts * self.run_bytes
 
-    @property
+    @cached_property
     def strips(self) -> int:
         return self.layers * self.kv_heads
 
-    @property
+    @cached_property
     def strip_stride(self) -> int:
-        return self.block_tokens * self.token_bytes
+        return self.strip_bytes(self.block_tokens)
 
-    @property
+    @cached_property
     def head_bytes(self) -> int:
         return _aligned(TABLE_OFFSET + 8 * self.strips)
 
-    @property
+    @cached_property
     def payload_bytes(self) -> int:
         """Bytes of a full block."""
         return self.strips * self.strip_stride
 
-    @property
+    @cached_property
     def slot_bytes(self) -> int:
         return self.head_bytes + _aligned(self.payload_bytes)
 
-    @property
+    @cached_property
     def root_bytes(self) -> int:
         """Bytes the root covers, from IDENTITY_OFFSET on."""
         return TABLE_OFFSET - IDENTITY_OFFSET + 8 * self.strips
 
-    @property
+    @cached_property
     def whole(self) -> Fragment:
         return Fragment(0, self.layers, 0, self.kv_heads)
 
+    def strip_bytes(self, tokens: int) -> int:
+        """Bytes of each strip of a block of `tokens` tokens: what is hashed, and what travels."""
+        if self.coding is None:
+            return tokens * self.token_bytes
+        return self.coding.strip_bytes(tokens, self.parts, self.run_bytes)
+
     def block_bytes(self, tokens: int) -> int:
         """Dense bytes of a block of `tokens` tokens, as Put and Get stream them."""
-        return self.strips * tokens * self.token_bytes
+        return self.strips * self.strip_bytes(tokens)
+
+    def runs(self, tokens: int, fragment: Fragment) -> list[tuple[int, int]]:
+        """(offset in the payload, bytes) of a fragment's strips, those that touch as one run."""
+        if tokens == self.block_tokens and fragment.heads == self.kv_heads:
+            layer_bytes = self.kv_heads * self.strip_stride
+            return [(fragment.layer_first * layer_bytes, fragment.layers * layer_bytes)]
+        size, stride, found = self.strip_bytes(tokens), self.strip_stride, [(0, 0)]
+        for layer in range(fragment.layer_first, fragment.layer_first + fragment.layers):
+            first = layer * self.kv_heads + fragment.head_first
+            for strip in range(first, first + fragment.heads):
+                at, length = found[-1]
+                if at + length == strip * stride and length:
+                    found[-1] = (at, length + size)
+                else:
+                    found.append((strip * stride, size))
+        return found[1:]
 
     def check(self, fragment: Fragment) -> Fragment:
         """`fragment` if it lies within the block, else `OutOfRange` saying what is there."""

@@ -13,14 +13,61 @@ HANDLE_BYTES_MAX = 80  # an HMAC-sealed claim on one slot
 RPC_KEYS_MAX = 16_384  # a million tokens at 64 a block, in one call
 RPC_MESSAGE_BYTES_MAX = 2 * MiB  # every message: bounds what callers can make a node hold
 RPC_REPLY_BYTES_MAX = 4 * MiB  # a Reserve of RPC_KEYS_MAX blocks answers with two handles for each
-RPC_CALLS_MAX = 48  # calls at once beside the sessions' streams; more are refused at once
-RPC_UNARY_MAX = 16  # of those, whose message is received and answered at once; others wait
+# Places of a server. Of each kind one tenant gets three quarters at most: kvstore/core/turns.py.
+RPC_UNARY_MAX = 20  # calls whose message is received and answered at once; others wait
+RPC_WAITING_MAX = 512  # that wait for that; more are refused
 RPC_UNARY_SECONDS = 10.0  # from its admission to its answer: a caller that stalls is hung up on
-RPC_BULK_MAX = 24  # streams of blocks' bytes at once; more are refused at once
+RPC_BULK_MAX = 32  # streams of blocks' bytes at once; more are refused
+RPC_STREAMS_MAX = 384  # other streams, sessions among them; more are refused
+RPC_CALLS_MAX = 2_048  # of any kind, those among them that are just being refused
+RPC_ARRIVALS_MAX = 16_384  # calls that came and were not looked at yet, a few KiB each
+RPC_CONNECTION_CALLS_MAX = 304  # at once on one connection: its caller waits with more by itself
+RPC_CONNECTIONS_MAX = 2_048  # half of the files a node opens: each costs some 20 KiB
+RPC_HANDSHAKE_SECONDS = 10.0  # a connection that has not said who it is by then is closed
+RPC_RATE_MAX = 1_000.0  # calls a second of one tenant while others call; alone it may have all
+RPC_BURST_MAX = 2_000.0  # calls that a tenant may save up for
+SOCKET_CALLS_MAX = 3  # sockets that one session makes calls on; with more at once it uses gRPC
+SOCKET_CALL_BYTES = 16 * KiB  # of a call on one that are received before it is admitted
 PUT_CHUNK_BYTES_MAX = 1 * MiB  # put and get stream in pieces of this size; bulk rides shm
 ROOM_WAITERS_MAX = 8  # calls that wait for room in a full pool; more are refused at once
 ROOM_SECONDS_MAX = 5.0  # that one waits, whatever its deadline: it holds a place among the calls
+FETCH_SECONDS_MAX = 5.0  # that a call waits for other nodes, or its disk, whatever its deadline
+FETCH_STRIPE_BYTES_MAX = 16 * MiB  # that another node is asked for in one go, if blocks allow it
+FETCH_PEER_BYTES_MAX = (
+    64 * MiB
+)  # on their way from one other node at once; the rest wait their turn
+FETCH_PEER_STRIPES_MAX = 4  # likewise: each takes a thread here and some of its connections there
+COPY_SECONDS_MAX = 5.0  # that one waits for its blocks to be copied to other nodes
+REPLICAS_MAX = 8  # nodes that one put can ask for
+OFFERS_MAX = 256  # puts whose copies are on their way at once; those of more are not made
+TAKE_SECONDS_MAX = 8.0  # that a node takes blocks for one call of another's
+TAKES_MAX = 4  # such calls at once, each of another node's: they hold places among the calls
+TAKE_BLOCKS_MAX = 1_024  # blocks that one such call is to move; it may name more that are there
+MOVE_OUT_SECONDS_MAX = 3_600  # that a node which leaves moves blocks
+MOVE_OUT_BLOCKS_MAX = 131_072  # of those worth most: 128 bytes each, 128 GiB at a MiB a block
 STREAMED_BLOCKS_MAX = 4_096  # blocks in one Put stream: bounds what one caller can queue
+DATA_CALL_BLOCKS_MAX = 1_024  # of one call on a data connection
+DATA_CONNECTIONS_MAX = 64  # that a node serves at once, a thread each
+DATA_GREETINGS_MAX = 32  # connections beside them that have not said yet whose they are
+DATA_GREETING_SECONDS = 2.0  # in which they do
+DATA_SESSION_CONNECTIONS_MAX = 8  # of one session, so that no caller takes all there are
+DATA_STREAMS = 4  # connections of one caller to one node: what one call is spread over at most
+DATA_STAGING_BYTES = 2 * MiB  # a caller's, for each of them: what a processor's cache can hold
+DATA_RATE_MIN = 64 * KiB  # bytes a second: whoever is slower holds slots up, and had better compute
+PROBE_BYTES_MIN, PROBE_BYTES_MAX = 64 * KiB, 16 * MiB  # each way; a fast link takes more to tell
+CONTACT_BYTES_MAX = 4 * MiB  # each way, of one probe of a peer that a node meets
+CONTACTS_SHOWN_MAX = 64  # of those, in Stats: the worst
+REGISTERED_BYTES_MAX = 64 * GiB  # at a time: larger pieces fail in the field
+UCX_BLOB_BYTES_MAX = 16 * KiB  # that an agent says of itself and one region: some 120 a device
+UCX_REGIONS_MAX = 16  # that one data connection attaches
+UCX_AGENTS_UNUSED_MAX = 64  # known to a node though no connection speaks of them
+UCX_LOADS_MAX = 4_096  # regions of one agent, some KiB each, until it is dropped when unused
+UCX_RUNS_MAX = 1_024  # of one request to NIXL
+UCX_ASIDE_BYTES = 16 * MiB  # of a piece of memory in which blocks of another node land
+UCX_ASIDE_PIECES = 4  # as many calls of a node bring blocks over ucx at once
+UCX_MOVE_SECONDS = 5.0  # that one such request may take
+STALL_SECONDS = 10.0  # a caller that moves no byte for so long is hung up on
+REMOTE_WINDOW_SECONDS = 60.0  # of a session that maps no memory, in which no byte of it has moved
 STRIP_BYTES_MAX = 64 * MiB  # hashed in one go, which holds up a node's other callers
 
 BLOCK_TOKENS_MAX = 65_536
@@ -31,29 +78,65 @@ GROUPS_MAX = 64
 ROPE_FACTS_MAX = 64  # settings of the position encoding named in one spec
 NAME_BYTES_MAX = 1_024  # model id, revision, tenant, session label
 
-SESSIONS_MAX = 256  # open sessions a node serves at once
+SESSIONS_MAX = 344  # open sessions a node serves at once, of one tenant three quarters
 HOLDS_MAX = 131_072  # pins at a node, and write windows: each costs it some 300 bytes
 NAMESPACES_MAX = 4_096
 SPECS_BYTES_MAX = 1 * MiB  # of all namespaces a node knows, as text: Stats answers with them
 SHARES_MAX = 256  # tenants with a share of their own: Stats answers with them too
+TENANTS_MAX = 1_024  # tenants a node knows; Stats answers with those that have blocks
+TENANT_NAME_BYTES_MAX = 64
+TOKENS_MAX = 16_384  # tokens a node knows, some 300 bytes each
+TOKEN_DAYS_DEFAULT = 90
+TOKEN_DAYS_MAX = 3_650
 PIN_MS_DEFAULT = 30_000
 PIN_MS_MAX = 600_000
 HAND_OFF_MS_MAX = 600_000  # a hand-off handle older than this opens nothing
 PARTNERS_SECONDS = 10.0  # a sealed fragment waits so long for the rest of its block
 LEASE_MS_DEFAULT = 2_000  # a node whose lease is gone is suspect after this
+FOLLOWERS_MAX = 16  # of a node's directory at once: conductors are few; more are refused
+FOLLOW_ENTRIES_MAX = 64 * KiB  # blocks in one message of a node's directory: 9 bytes each
+FOLLOW_SILENCE_SECONDS = (
+    3.0  # a node that its followers hear nothing of is suspect: it beats each 1
+)
+FOLLOW_STALL_SECONDS = 30.0  # a follower that takes no message for so long is hung up on
+NODES_MAX = 4_096  # that a conductor follows: each costs it a connection and a task
+NODE_BLOCKS_MAX = 64 * MiB  # that it believes one node to hold: 10 bytes each
+HOLDERS_MAX = 64  # named in one answer, those with the most
+SUSPECT_SECONDS = 60.0  # what a node had stays known for so long after its lease went
+CHANGES_KEPT = 512 * KiB  # of a node's directory, for who was away: 9 bytes each
 SCRUB_RATE_DEFAULT = 16 * MiB  # bytes a second: a TiB in 18 hours, half a percent of one core
 
 assert RPC_KEYS_MAX * HASH_BYTES < RPC_MESSAGE_BYTES_MAX
 assert RPC_KEYS_MAX * HANDLE_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
 assert RPC_KEYS_MAX * (2 * HANDLE_BYTES_MAX + 32) < RPC_REPLY_BYTES_MAX
 assert PUT_CHUNK_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
-assert RPC_UNARY_MAX + RPC_BULK_MAX <= RPC_CALLS_MAX
-assert ROOM_WAITERS_MAX < RPC_UNARY_MAX  # else no call that ends a hold gets in
-assert ROOM_WAITERS_MAX < RPC_BULK_MAX
+assert 2 * (RPC_UNARY_MAX + RPC_WAITING_MAX + RPC_BULK_MAX + RPC_STREAMS_MAX) <= RPC_CALLS_MAX
+assert SESSIONS_MAX <= RPC_STREAMS_MAX
+assert ROOM_WAITERS_MAX < RPC_UNARY_MAX * 3 // 4  # else no call that ends a hold gets in
+assert ROOM_WAITERS_MAX < RPC_BULK_MAX * 3 // 4
 assert ROOM_SECONDS_MAX < RPC_UNARY_SECONDS
+assert FETCH_STRIPE_BYTES_MAX <= FETCH_PEER_BYTES_MAX
+assert FETCH_SECONDS_MAX < RPC_UNARY_SECONDS
 assert RPC_KEYS_MAX < HOLDS_MAX
+assert DATA_CALL_BLOCKS_MAX <= RPC_KEYS_MAX
+assert DATA_STREAMS <= DATA_SESSION_CONNECTIONS_MAX < DATA_CONNECTIONS_MAX
+assert DATA_GREETING_SECONDS < STALL_SECONDS < REMOTE_WINDOW_SECONDS
+assert FETCH_STRIPE_BYTES_MAX <= UCX_ASIDE_BYTES
+assert UCX_MOVE_SECONDS < STALL_SECONDS
 assert (
-    2 * SPECS_BYTES_MAX + 400 * NAMESPACES_MAX + (NAME_BYTES_MAX + 64) * SHARES_MAX
+    2 * SPECS_BYTES_MAX
+    + 400 * NAMESPACES_MAX
+    + (NAME_BYTES_MAX + 64) * SHARES_MAX
+    + (TENANT_NAME_BYTES_MAX + 64) * TENANTS_MAX
+    + 700 * CONTACTS_SHOWN_MAX
     <= RPC_REPLY_BYTES_MAX
 )
+assert PROBE_BYTES_MIN <= CONTACT_BYTES_MAX <= PROBE_BYTES_MAX
+assert 9 * FOLLOW_ENTRIES_MAX < 1 * MiB < RPC_REPLY_BYTES_MAX
+assert HOLDERS_MAX * (RPC_KEYS_MAX + NAME_BYTES_MAX) < RPC_REPLY_BYTES_MAX
+assert 9 * RPC_KEYS_MAX < RPC_MESSAGE_BYTES_MAX
+assert TAKE_SECONDS_MAX < RPC_UNARY_SECONDS and COPY_SECONDS_MAX < RPC_UNARY_SECONDS
+assert TAKES_MAX < RPC_UNARY_MAX // 4  # else takes keep the calls of readers out
+assert (HASH_BYTES + 8) * RPC_KEYS_MAX < RPC_MESSAGE_BYTES_MAX
+assert TAKE_BLOCKS_MAX <= RPC_KEYS_MAX
 assert PIN_MS_DEFAULT <= PIN_MS_MAX

@@ -15,6 +15,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from kvstore.codec import NONE, Coding
 from kvstore.errors import Invalid
 from kvstore.limits import (
     BLOCK_BYTES_MAX,
@@ -89,7 +90,7 @@ class KVSpec:
     dtype: str  # as the engine resolved it, never "auto"
     groups: tuple[KVGroup, ...]
     rope: Mapping[str, str | int | float] = field(default_factory=dict)
-    codec: str = "none"
+    codec: str = NONE  # how blocks are written: see kvstore.codec
     draft_model: str = ""
     hash_version: int = HASH_VERSION
 
@@ -109,22 +110,34 @@ class KVSpec:
         if self.dtype not in ITEM_BYTES:
             raise Invalid(f"dtype {self.dtype!r} is not one of {', '.join(ITEM_BYTES)}")
         _within("groups", len(self.groups), 1, GROUPS_MAX)
-        if self.codec != "none":
-            raise Invalid(f"codec {self.codec!r} is not supported by this release; use none")
+        coding = Coding.of(self.codec, self.dtype)
         if self.hash_version != HASH_VERSION:
             raise Invalid(f"hash_version {self.hash_version} is unknown; this is {HASH_VERSION}")
         for index, group in enumerate(self.groups):
-            size = len(group.layers) * group.kv_heads * group.block_tokens * self.token_bytes(index)
             strip = group.block_tokens * self.token_bytes(index)
+            if coding is not None:  # more than the engine has where heads are very small
+                runs = (group.parts, self.run_bytes(index))
+                strip = max(strip, coding.strip_bytes(group.block_tokens, *runs))
+            size = len(group.layers) * group.kv_heads * strip
             _within(f"bytes of a strip of groups[{index}]", strip, 1, STRIP_BYTES_MAX)
             _within(f"bytes of a block of groups[{index}]", size, 1, BLOCK_BYTES_MAX)
 
+    @property
+    def coding(self) -> Coding | None:
+        """How strips are written in slots; None where that is as the engine has them."""
+        return Coding.of(self.codec, self.dtype)
+
+    @property
+    def stored(self) -> str:
+        """What the bytes of a block are: the codec, or the dtype where that is none."""
+        return self.dtype if self.codec == NONE else self.codec
+
     def token_bytes(self, group: int) -> int:
-        """Bytes of one token in one strip: K and V of one KV head of one layer."""
+        """Bytes of one token of one KV head of one layer, K and V, at the engine."""
         return self.groups[group].parts * self.run_bytes(group)
 
     def run_bytes(self, group: int) -> int:
-        """Bytes of one part (K, or V) of one token and KV head."""
+        """Bytes of one part (K, or V) of one token and KV head at the engine."""
         return self.groups[group].head_dim * ITEM_BYTES[self.dtype]
 
     def canonical(self) -> str:

@@ -1,4 +1,4 @@
-"""What holds for every test: own state, no process left behind, and an end.
+"""What holds for every test: own state, no process and no store left behind, and an end.
 
 No test may run longer than `faulthandler_timeout` in pyproject.toml: then every thread's stack is
 printed and the run ends.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,19 @@ def _orphans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
     started = [one for one in psutil.process_iter(["environ"]) if one.pid != os.getpid()]
     _fail_for([one for one in started if (one.info["environ"] or {}).get(_MARK) == run])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Fails a file of tests whose metadata stores outlive it: one that is watched polls on beside
+    every test that follows. A fixture could not say so of fixtures wider than itself."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        left = [one for one in threading.enumerate() if one.name.startswith("metadata ")]
+        for one in left:
+            one.join(_GRACE_SECONDS)
+        if found := [one.name for one in left if one.is_alive()]:  # the name is the store's path
+            pytest.fail("metadata stores left open: " + "; ".join(found), pytrace=False)
 
 
 def _fail_for(left: list[psutil.Process]) -> None:

@@ -24,6 +24,7 @@ import pytest
 
 from kvstore.block import Chain, chain
 from kvstore.cli.stack import Child
+from kvstore.config import OPEN, Credentials, TlsConfig
 from kvstore.layout import SlotLayout
 from kvstore.memory.arena import HELLO, Arena
 from kvstore.rpc.channel import open_channel
@@ -66,6 +67,8 @@ class NodeProcess:
         ssd: str | dict[str, str] | None = None,
         ssd_at: Path | None = None,  # through the page cache; else below the node's own directory
         scrub_rate: str = "",
+        options: Sequence[str] = (),  # any others, as the command takes them
+        tls: TlsConfig | None = None,
     ) -> None:
         self.directory = directory
         where = ["--dir", os.fspath(directory), "--listen", listen]
@@ -76,6 +79,10 @@ class NodeProcess:
             arguments += ["--ssd-buffered"]
         if scrub_rate:
             arguments += ["--scrub-rate", scrub_rate]
+        arguments += options
+        if tls is not None:
+            arguments += ["--tls-ca", os.fspath(tls.ca), "--tls-cert", os.fspath(tls.cert)]
+            arguments += ["--tls-key", os.fspath(tls.key)]
         self._child = Child("node", arguments, directory)
         self._callers: list[Caller] = []
 
@@ -111,8 +118,8 @@ class NodeProcess:
         self.signal(signal.SIGKILL)
         self.wait()
 
-    def caller(self, label: str = "test") -> Caller:
-        made = Caller(self.address, label)
+    def caller(self, label: str = "test", credentials: Credentials = OPEN) -> Caller:
+        made = Caller(self.address, label, credentials)
         self._callers.append(made)
         return made
 
@@ -128,9 +135,9 @@ class NodeProcess:
 class Caller:
     """A channel to a node, its stubs, and a session where one is begun."""
 
-    def __init__(self, address: str, label: str = "test") -> None:
+    def __init__(self, address: str, label: str = "test", credentials: Credentials = OPEN) -> None:
         self.address = address
-        self.channel = open_channel(address)
+        self.channel = open_channel(address, credentials)
         self.kv = kv_pb2_grpc.KVStub(self.channel)
         self.admin = admin_pb2_grpc.AdminStub(self.channel)
         self.stream = self.kv.Session(pb.SessionRequest(label=label))

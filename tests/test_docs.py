@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.cli.stack import Plan, Stack
+from tests.etcd import free_port, need_etcd
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = ROOT / "deploy" / "guide"
@@ -52,6 +53,48 @@ def test_the_commands_of_the_run_page_run(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+def test_the_commands_of_the_cluster_page_run(tmp_path: Path) -> None:
+    need_etcd()
+    script = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + blocks(
+        GUIDE / "cluster.md", "bash"
+    )
+    for port in ("2379", "2380"):
+        assert port in script
+        script = script.replace(port, str(free_port()))
+    with tempfile.TemporaryDirectory(prefix="mp") as home:
+        ran = shell(script, Path(home), Path(home))
+    assert ran.returncode == 0, ran.stderr
+    assert "default: weight 2, no quota" in ran.stdout
+
+
+def test_the_commands_of_the_page_on_copies_run(tmp_path: Path) -> None:
+    script = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + blocks(
+        GUIDE / "copies.md", "bash"
+    )
+    with tempfile.TemporaryDirectory(prefix="mp") as home:
+        ran = shell(script, Path(home), Path(home))
+    assert ran.returncode == 0, ran.stderr
+    assert "3 of 3 blocks are at 2 nodes" in ran.stdout
+    assert "moved 2 of 5 blocks; 3 were elsewhere too, 0 are left" in ran.stdout
+    assert "2 of 2 blocks, 128 of 128 tokens" in ran.stdout
+    assert "5 blocks dropped at 1 of 1 nodes" in ran.stdout
+
+
+def test_the_commands_of_the_security_page_run(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="mp") as home:
+        ran = shell(blocks(GUIDE / "security.md", "bash"), tmp_path, Path(home))
+    assert ran.returncode == 0, ran.stderr
+    assert "serving" in ran.stdout, "the operator saw the node's figures"
+    assert "takes a token of the admin scope" not in ran.stderr
+    assert "the token is not known here, or it is over" in ran.stderr
+
+
+def test_the_commands_of_the_conductor_page_run(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="mp") as home:
+        ran = shell(blocks(GUIDE / "conductor.md", "bash"), Path(home), Path(home))
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_the_commands_of_the_any_language_page_run(tmp_path: Path) -> None:
     with node() as home:
         ran = shell(blocks(GUIDE / "any-language.md", "bash"), tmp_path, home)
@@ -60,16 +103,17 @@ def test_the_commands_of_the_any_language_page_run(tmp_path: Path) -> None:
     assert "0 of 3 blocks, 0 of 150 tokens; the next is removed" in ran.stdout
 
 
-def test_the_python_page_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "says"), [("python.md", "0 0 absent\n"), ("codecs.md", "")])
+def test_the_python_of_a_page_runs(tmp_path: Path, name: str, says: str) -> None:
     with node() as home:
         begin = f"from pathlib import Path\ndirectory = Path({str(home)!r})\n"
         page = tmp_path / "page.py"
-        page.write_text(begin + blocks(GUIDE / "python.md", "python"))
+        page.write_text(begin + blocks(GUIDE / name, "python"))
         ran = subprocess.run(
             [sys.executable, str(page)], capture_output=True, text=True, timeout=100
         )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == "0 0 absent\n"
+    assert ran.stdout == says
 
 
 def test_every_link_and_path_of_the_readme_is_there() -> None:
@@ -92,6 +136,7 @@ def test_the_make_targets_of_the_readme_exist() -> None:
         "demo",
         "up",
         "node",
+        "conductor",
         "engine",
         "put",
         "get",
@@ -99,8 +144,14 @@ def test_the_make_targets_of_the_readme_exist() -> None:
         "rm",
         "stat",
         "ls",
+        "doctor",
         "drain",
+        "replicate",
+        "purge",
         "share",
+        "tenant",
+        "token",
+        "certs",
         "make-model",
         "spec",
     ],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
+from kvstore.codec import Coding
 from kvstore.core.lifecycle import Slot
 from kvstore.errors import OutOfRange
 from kvstore.layout import (
@@ -25,6 +27,7 @@ from kvstore.memory.strips import spans
 from kvstore.spec import KVGroup, KVSpec
 
 LAYOUT = SlotLayout(layers=3, kv_heads=4, block_tokens=5, parts=2, run_bytes=6)
+CODING = Coding("fp8", "float32")
 
 
 def strips_of(f: Fragment) -> set[tuple[int, int]]:
@@ -68,6 +71,29 @@ def test_a_layout_is_read_off_its_group() -> None:
     assert full.payload_bytes == 2 * 8 * 16 * 512
 
 
+def test_a_coded_strip_has_a_byte_an_element_its_scales_and_whole_lines() -> None:
+    groups = (KVGroup((0, 2), 8, 128, 24), KVGroup((1,), 1, 576, 64, parts=1))
+    spec = KVSpec("m", "r", "bfloat16", groups, codec="int8")
+    full, latent = SlotLayout.of(spec, 0), SlotLayout.of(spec, 1)
+    assert full.strip_stride == 24 * 256 + 64 == full.strip_bytes(24)  # 2 groups x 2 scales
+    assert [full.strip_bytes(tokens) for tokens in (1, 16, 17)] == [320, 4160, 4416]
+    assert latent.strip_stride == 64 * 576 + 64
+    assert full.block_bytes(17) == 16 * 4416
+    assert full.payload_bytes == full.block_bytes(24)
+    with pytest.raises(AssertionError, match=r"strip_bytes\(tokens\)"):
+        _ = full.token_bytes
+
+
+def test_the_spans_of_a_coded_short_block_lie_at_the_strides_of_a_full_one() -> None:
+    spec = KVSpec("m", "r", "float32", (KVGroup((0, 1), 2, 40, 24),), codec="fp8")
+    layout, slot = SlotLayout.of(spec, 0), Slot(0, 0, (b"", 0), tokens=5)
+    found = list(spans(slot, layout, layout.whole))
+    assert [at for _, at, _ in found] == [
+        layout.head_bytes + strip * layout.strip_stride for strip in range(4)
+    ]
+    assert {size for _, _, size in found} == {layout.strip_bytes(5)} == {448}
+
+
 def test_the_head_stands_where_the_table_in_the_module_says() -> None:
     head = HEAD.pack(
         *(1, 2, 3, b"r" * 16, 7, 8, b"k" * 32, b"n" * 32, 4, 5, 6, b"p" * 32, b"t" * 16)
@@ -86,7 +112,8 @@ def test_the_head_stands_where_the_table_in_the_module_says() -> None:
 def random_layouts() -> list[SlotLayout]:
     dice = random.Random(7)
     shape = [(1, 5), (1, 9), (1, 40), (1, 2), (1, 300)]
-    return [SlotLayout(*(dice.randint(*side) for side in shape)) for _ in range(200)]
+    plain = [SlotLayout(*(dice.randint(*side) for side in shape)) for _ in range(200)]
+    return [*plain, *(replace(one, run_bytes=4 * one.run_bytes, coding=CODING) for one in plain)]
 
 
 def test_table_strips_and_the_next_slot_never_overlap() -> None:
@@ -113,7 +140,7 @@ def test_a_short_block_keeps_the_places_and_leaves_out_the_gaps() -> None:
         short = list(spans(slot, layout, layout.whole))
         whole = list(spans(full, layout, layout.whole))
         assert [at for _, at, _ in short] == [at for _, at, _ in whole]
-        assert {size for _, _, size in short} == {tokens * layout.token_bytes}
+        assert {size for _, _, size in short} == {layout.strip_bytes(tokens)}
         assert sum(size for _, _, size in short) == layout.block_bytes(tokens)
     assert LAYOUT.block_bytes(LAYOUT.block_tokens) == LAYOUT.payload_bytes
 

@@ -41,6 +41,7 @@ OTHER_FACTS: dict[str, Any] = {
     "groups": (GROUP, GROUP),
     "rope": {"theta": 10000.0, "kind": "default", "positions": 4097},
     "draft_model": "eagle",
+    "codec": "fp8",
 }
 OTHER_SHAPES: dict[str, Any] = {
     "layers": (0, 2, 1),
@@ -75,7 +76,7 @@ def test_the_canonical_text_and_the_digest_are_the_same_for_ever() -> None:
 
 
 def test_every_field_is_in_the_tables_above_or_has_one_value_in_this_release() -> None:
-    only_one_value = {"codec", "hash_version"}
+    only_one_value = {"hash_version"}
     together = {"reuse", "window_tokens"}  # see the test of windows
     named = {item.name for kind in (KVSpec, KVGroup) for item in dataclasses.fields(kind)}
     assert named == OTHER_FACTS.keys() | OTHER_SHAPES.keys() | only_one_value | together
@@ -198,8 +199,11 @@ def test_what_this_release_does_not_support_is_refused_by_name() -> None:
     for reuse in (Reuse.CHECKPOINT, "sometimes"):
         with pytest.raises(Invalid, match=rf"reuse .*{reuse}.* is not supported .* use chain, win"):
             reshaped(reuse=reuse)
-    with pytest.raises(Invalid, match="codec 'zstd' is not supported by this release; use none"):
+    with pytest.raises(Invalid, match=r"codec 'zstd' is not supported .* use none, fp8, int8"):
         changed(codec="zstd")
+    for dtype in ("float8_e4m3fn", "int8", "uint8"):
+        with pytest.raises(Invalid, match=f"codec 'fp8' is for .*; {dtype} is a byte already"):
+            changed(codec="fp8", dtype=dtype)
     with pytest.raises(Invalid, match="hash_version 2 is unknown"):
         changed(hash_version=2)
     with pytest.raises(Invalid, match="dtype 'auto' is not one of float32, bfloat16"):

@@ -22,7 +22,7 @@ from tests import tree
 LINES_MAX = 400
 LINES_USUAL = 200  # at most a quarter of the files have more
 
-WORDS = ("block", "clock", "config", "errors", "failpoint", "layout", "limits", "spec")
+WORDS = ("block", "clock", "codec", "config", "errors", "failpoint", "layout", "limits", "spec")
 # Lowest first. A package may import itself and what stands on lines before its own. Two packages
 # of one line do not know each other, save the words, which are values and make sense of each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
@@ -52,15 +52,17 @@ ONLY: dict[str, tuple[str, ...]] = {
 # Names, and the only places that may import them.
 _TORCH = ("kvstore.kernels", "kvstore.engine", "bench", "tests")
 _GRPC = (
-    *("kvstore.rpc", "kvstore.wire", "kvstore.node", "kvstore.client"),
-    *("kvstore.engine.daemon", "kvstore.engine.service", "bench", "tests"),
+    *("kvstore.rpc", "kvstore.wire", "kvstore.node", "kvstore.conductor", "kvstore.client"),
+    *("kvstore.engine.daemon", "kvstore.engine.service", "kvstore.metadata.etcd", "bench", "tests"),
 )
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "torch": _TORCH,
     "transformers": _TORCH,
     "grpc": _GRPC,
+    "aetcd": ("kvstore.metadata.etcd", "tests"),
     "grpc_health": _GRPC,
     "grpc_reflection": _GRPC,
+    "nixl_cu12": ("kvstore.transfer", "bench", "tests"),
     "numba": ("kvstore.kernels", "bench", "tests"),
     "llvmlite": ("kvstore.kernels", "tests"),
     # Compiled by numba, which costs 100 MiB and a second: a storage node goes without.

@@ -1,4 +1,4 @@
-"""`moonpool stat`, `ls`, `drain`: what a node holds and has done, for people and as JSON."""
+"""`moonpool stat`, `ls`, `release`: what a node holds and has done, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from kvstore.cli.options import Commands, add_node, admin, command, size_text
+from kvstore.transfer.probe import Probe
 from kvstore.wire.v1 import admin_pb2 as pb
 
 DEADLINE_SECONDS = 10.0
@@ -27,12 +28,6 @@ def add(commands: Commands) -> None:
     )
     ls.add_argument("--json", action="store_true", help="one JSON object a line")
     ls.set_defaults(run=run_ls)
-
-    drain = command(
-        commands, "drain", "let a node finish what it has begun, then stop it", "moonpool drain"
-    )
-    add_node(drain)
-    drain.set_defaults(run=run_drain)
 
     release = command(
         commands,
@@ -87,6 +82,7 @@ def run_stat(args: argparse.Namespace) -> int:
             }
             for one in reply.ssd
         ],
+        "contacts": [contact_facts(one) for one in reply.contacts],
     }
     if args.json:
         print(json.dumps(facts))
@@ -98,6 +94,10 @@ def run_stat(args: argparse.Namespace) -> int:
         print(f"ssd       {one.path}: {size_text(one.size_bytes)} in {one.files} files")
         if one.retired_files:
             print(f"          {one.retired_files} of them take no more blocks: {one.cause}")
+    for contact in reply.contacts:
+        for way, rates in contact_facts(contact)["transports"].items():
+            there, back = (rates[f"{one}_bytes_per_second"] / 1e9 for one in ("there", "back"))
+            print(f"peer      {contact.address}: {way} {there:.3g} GB/s there, {back:.3g} back")
     print(f"blocks    {reply.blocks} sealed, {reply.blocks_unlisted} of them behind a hole")
     print(f"in use    {reply.windows} windows, {reply.pins} pins, {reply.sessions} sessions")
     asked, hit = reply.counters["query_tokens"], reply.counters["hit_tokens"]
@@ -112,6 +112,20 @@ def run_stat(args: argparse.Namespace) -> int:
         if value:
             print(f"  {name:<24} {size_text(value) if name.endswith('_bytes') else value}")
     return 0
+
+
+def contact_facts(contact: pb.ContactStats) -> dict[str, Any]:
+    """What a node has measured of the transports to another; of one that does not work nothing."""
+    return {
+        "node": contact.node_id,
+        "address": contact.address,
+        "seconds_ago": contact.seconds_ago,
+        "transports": {
+            one.name: {name: getattr(one, name) for name in Probe.__dataclass_fields__}
+            for one in contact.transports
+            if one.there_bytes_per_second
+        },
+    }
 
 
 def run_ls(args: argparse.Namespace) -> int:
@@ -139,10 +153,4 @@ def run_ls(args: argparse.Namespace) -> int:
 def run_release(args: argparse.Namespace) -> int:
     reply = _ask(args, "Release", pb.ReleaseRequest(namespace=args.namespace))
     print(f"released {reply.namespace.hex()[:12]}; {reply.dropped_blocks} blocks dropped")
-    return 0
-
-
-def run_drain(args: argparse.Namespace) -> int:
-    _ask(args, "Drain", pb.DrainRequest())
-    print("draining")
     return 0

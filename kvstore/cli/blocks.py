@@ -84,7 +84,7 @@ class _Call:
             raise Invalid(f"--group {args.group}: the spec has 0..{len(self.spec.groups) - 1}")
         self.group: int = args.group
         self.layout = SlotLayout.of(self.spec, self.group)
-        tokens, size = _tokens(args.tokens), self.layout.block_tokens
+        tokens, size = tokens_of(args.tokens), self.layout.block_tokens
         self.blocks: Chain = chain(self.spec.digest, self.group, tokens, size)
         self.address = locator(args).find()
         self.stub = kv_pb2_grpc.KVStub(open_channel(self.address))
@@ -125,7 +125,7 @@ def _parts(call: _Call, source: Any) -> Iterator[pb.PutRequest]:
             parent=call.blocks.parent(i),
             tokens=tokens,
             payload_bytes=left,
-            dtype=call.spec.dtype,
+            dtype=call.spec.stored,
         )
         yield pb.PutRequest(block=block)
         while left:
@@ -171,7 +171,7 @@ def _report(hits: int, blocks: Chain, miss: str) -> None:
     print(f"{hits} of {len(blocks)} blocks, {tokens} of {blocks.token_count} tokens{why}")
 
 
-def _tokens(given: str) -> list[int]:
+def tokens_of(given: str) -> list[int]:
     """Token ids from the command line, or from a file with a JSON list."""
     try:
         raw = json.loads(f"[{given}]") if given[:1].isdigit() else _read(given)

@@ -12,7 +12,20 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from kvstore.cli import admin, blocks, demo, models, processes, share, upkeep
+from kvstore.cli import (
+    admin,
+    blocks,
+    certs,
+    copies,
+    demo,
+    doctor,
+    engine,
+    models,
+    processes,
+    share,
+    tenants,
+    upkeep,
+)
 from kvstore.errors import ConfigError, Invalid, KVStoreError
 
 ENGINE_EXTRA = {"torch", "safetensors", "tokenizers", "transformers"}
@@ -42,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "cryptography":
+            print("moonpool: no cryptography here: pip install 'moonpool[node]'", file=sys.stderr)
+            return 2
         if error.name not in ENGINE_EXTRA:
             raise
         print(f"moonpool: no {error.name} here: pip install 'moonpool[engine]'", file=sys.stderr)
@@ -69,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         "-v", "--verbose", action="count", default=0, help="log more (-v info, -vv everything)"
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, processes, blocks, admin, upkeep, share, models):
+    for module in (
+        *(demo, processes, engine, blocks, admin, copies, doctor, upkeep),
+        *(share, tenants, certs, models),
+    ):
         module.add(commands)
     return parser

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kvstore.cli.options import Commands, command
+from kvstore.cli.options import Commands, add_codec, command
 
 
 def add(commands: Commands) -> None:
@@ -27,6 +27,7 @@ def add(commands: Commands) -> None:
     )
     spec.add_argument("--model", type=Path, required=True, metavar="DIR")
     spec.add_argument("--block-tokens", type=int, default=64)
+    add_codec(spec)
     spec.set_defaults(run=run_spec)
 
 
@@ -40,7 +41,7 @@ def run_make(args: argparse.Namespace) -> int:
 def run_spec(args: argparse.Namespace) -> int:
     from kvstore.engine.namespace import spec_of
 
-    print(spec_of(args.model, args.block_tokens).canonical())
+    print(spec_of(args.model, args.block_tokens, args.codec).canonical())
     return 0
 
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from kvstore.config import state_dir
+from kvstore.codec import CODECS, NONE
+from kvstore.config import EtcdConfig, NodeConfig, TlsConfig, state_dir
+from kvstore.errors import ConfigError, Unavailable
 from kvstore.limits import GiB, KiB, MiB
-from kvstore.metadata.discovery import FixedAddress, FromMetadata, Locator
+from kvstore.metadata import Metadata, open_metadata
 from kvstore.rpc.channel import open_channel
+from kvstore.rpc.locator import FixedAddress, InDirectory, Locator
 from kvstore.rpc.status import typed_errors
 from kvstore.wire.v1 import admin_pb2_grpc
 
+# From the environment alone: everybody on the host can see a command line.
+_ETCD_USER, _ETCD_PASSWORD = "MOONPOOL_ETCD_USER", "MOONPOOL_ETCD_PASSWORD"
+_ETCD_FILES = {
+    "ca": "PEM file of the CA that signed etcd's certificate",
+    "cert": "PEM file of the certificate that etcd asks for",
+    "key": "PEM file of its key",
+}
 Commands = Any  # argparse's own type of a group of subcommands is private
 
 
@@ -29,6 +40,11 @@ def command(commands: Commands, name: str, text: str, example: str) -> argparse.
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     return parser
+
+
+def say_ready(address: str) -> None:
+    """One line of JSON on stdout, for whoever started this process."""
+    print(json.dumps({"ready": address}), flush=True)
 
 
 def share_cores() -> None:
@@ -51,6 +67,68 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_etcd(parser: argparse.ArgumentParser) -> None:
+    """Where the metadata lies that the nodes of several hosts share."""
+    parser.add_argument(
+        "--etcd",
+        metavar="URL[,URL...]",
+        help="keep the metadata in etcd, so that all nodes that name it are one pool, like "
+        "http://127.0.0.1:2379 or https://a:2379,https://b:2379 (default: a file in --dir, for one "
+        f"host). Where etcd knows users, {_ETCD_USER} and {_ETCD_PASSWORD} in the environment say "
+        "who we are",
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="NAME",
+        help="the pool's name in that etcd, where there are several (default: default)",
+    )
+    for name, text in _ETCD_FILES.items():
+        parser.add_argument(f"--etcd-{name}", type=Path, metavar="PATH", help=text)
+
+
+def etcd(args: argparse.Namespace) -> EtcdConfig | None:
+    """What `add_etcd` and the environment say; None without --etcd."""
+    settings = {name: value for name, value in _etcd_settings(args).items() if value is not None}
+    if args.etcd is None:
+        if settings:
+            raise ConfigError("--cluster and --etcd-... are for a pool in etcd: give --etcd too")
+        return None
+    user, password = os.environ.get(_ETCD_USER, ""), os.environ.get(_ETCD_PASSWORD, "")
+    return EtcdConfig.parse(args.etcd, **settings, user=user, password=password)
+
+
+def etcd_arguments(args: argparse.Namespace) -> tuple[str, ...]:
+    """The same, for the command line of a child, which has our environment too."""
+    options = {"--etcd": args.etcd, "--cluster": args.cluster}
+    options |= {f"--etcd-{name}": getattr(args, f"etcd_{name}") for name in _ETCD_FILES}
+    given = [(name, os.fspath(value)) for name, value in options.items() if value is not None]
+    return tuple(part for pair in given for part in pair)
+
+
+def _etcd_settings(args: argparse.Namespace) -> dict[str, Any]:
+    return {"cluster": args.cluster} | {name: getattr(args, f"etcd_{name}") for name in _ETCD_FILES}
+
+
+def add_metadata(parser: argparse.ArgumentParser) -> None:
+    """For several nodes of one host, each of which has a directory of its own."""
+    parser.add_argument(
+        "--metadata",
+        type=Path,
+        metavar="FILE",
+        help="the metadata that several nodes of this host share (default: metadata.db in --dir)",
+    )
+
+
+def add_codec(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--codec",
+        choices=CODECS,
+        default=NONE,
+        help="how the pool keeps blocks: none as they are computed; fp8 and int8 in a byte an "
+        "element, not exactly. Part of the namespace (default: %(default)s)",
+    )
+
+
 def add_node(parser: argparse.ArgumentParser) -> None:
     """Which node to talk to: the one of a directory, or an address."""
     add_directory(parser)
@@ -62,13 +140,51 @@ def add_node(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def admin(args: argparse.Namespace) -> Iterator[Any]:
     """The Admin service of the node that `add_node` names; what it refuses is a typed error."""
-    address = locator(args).find()
+    with admin_at(locator(args).find()) as stub:
+        yield stub
+
+
+@contextmanager
+def admin_at(address: str) -> Iterator[Any]:
+    """The same of the node at an address."""
     with closing(open_channel(address)) as channel, typed_errors(address):
         yield admin_pb2_grpc.AdminStub(channel)
 
 
+@asynccontextmanager
+async def metadata(args: argparse.Namespace) -> AsyncIterator[Metadata]:
+    """The metadata that `add_directory`, `add_etcd` and `add_metadata` name."""
+    named = getattr(args, "metadata", None)
+    shared, path = etcd(args), NodeConfig(args.dir, metadata=named).metadata_file
+    if shared is None and not path.exists():
+        raise Unavailable(
+            f"no node has kept its metadata in {args.dir}: start one with `moonpool up`, or give "
+            "--etcd as the pool's nodes have it"
+        )
+    store = open_metadata(shared or os.fspath(path))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
 def locator(args: argparse.Namespace) -> Locator:
-    return FixedAddress(args.node) if args.node else FromMetadata(args.dir)
+    return FixedAddress(args.node) if args.node else InDirectory(args.dir)
+
+
+def add_tls(parser: argparse.ArgumentParser) -> None:
+    """TLS, for a process that serves."""
+    for name, text in (
+        ("ca", "whose certificates are believed, PEM; without TLS only loopback is served"),
+        ("cert", "this process's certificate, as `moonpool certs` makes it"),
+        ("key", "its key"),
+    ):
+        parser.add_argument(f"--tls-{name}", default="", metavar="FILE", help=text)
+
+
+def tls(args: argparse.Namespace) -> TlsConfig | None:
+    given = {"--tls-ca": args.tls_ca, "--tls-cert": args.tls_cert, "--tls-key": args.tls_key}
+    return TlsConfig.of(given)
 
 
 def size_text(count: int) -> str:

@@ -1,16 +1,27 @@
-"""`moonpool node`, `moonpool engine`, `moonpool up`: the processes that serve."""
+"""`moonpool node`, `conductor` and `up`: the processes that serve, less the engine."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from pathlib import Path
 
-from kvstore.cli.options import Commands, add_directory, command, share_cores
+from kvstore.cli.options import (
+    Commands,
+    add_directory,
+    add_etcd,
+    add_metadata,
+    add_tls,
+    command,
+    etcd,
+    etcd_arguments,
+    say_ready,
+    tls,
+)
 from kvstore.cli.stack import Plan, Stack
-from kvstore.config import NodeConfig, SsdConfig, parse_bytes
+from kvstore.conductor.daemon import Conductor
+from kvstore.config import ConductorConfig, NodeConfig, SsdConfig, label, parse_bytes
 from kvstore.node.daemon import Node
 
 
@@ -27,6 +38,8 @@ def add(commands: Commands) -> None:
         "--model", type=Path, metavar="DIR", help="a Hugging Face folder (default: a random model)"
     )
     up.add_argument("--no-engines", action="store_true", help="run the storage node alone")
+    add_etcd(up)
+    add_tls(up)
     up.set_defaults(run=run_up)
 
     node = command(
@@ -37,11 +50,13 @@ def add(commands: Commands) -> None:
     )
     add_directory(node)
     _add_memory(node)
+    _add_listen(node)
     node.add_argument(
-        "--listen",
-        default="127.0.0.1:0",
-        metavar="HOST:PORT",
-        help="gRPC address; port 0 takes a free one (default: %(default)s)",
+        "--data-port",
+        type=int,
+        default=0,
+        metavar="PORT",
+        help="where other hosts send and fetch blocks' bytes; 0 takes a free one (default: 0)",
     )
     node.add_argument(
         "--ssd",
@@ -63,22 +78,39 @@ def add(commands: Commands) -> None:
         help="bytes a second at which blocks are verified in the background, in memory and on "
         "SSD; 0 leaves it to `moonpool scrub` (default: %(default)s)",
     )
+    node.add_argument(
+        "--label",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="where the node stands, several times: copies of a block go to another `rack`, and "
+        "another `host` (which is set by itself), where there is one",
+    )
+    add_etcd(node)
+    add_metadata(node)
+    add_tls(node)
+    node.add_argument(
+        "--transport",
+        default="tcp",
+        metavar="NAME[,NAME]",
+        help="how blocks go to and from callers that do not map this node's memory: tcp, or "
+        "tcp,ucx to offer UCX as well, to callers that are trusted with this host's memory "
+        "(default: %(default)s)",
+    )
     node.set_defaults(run=run_node)
 
-    engine = command(
+    conductor = command(
         commands,
-        "engine",
-        "run an inference engine on this host's pool",
-        "moonpool engine --model ./my-llama --role decode",
+        "conductor",
+        "follow the nodes of a pool and answer which of them holds what",
+        "moonpool conductor --listen 127.0.0.1:7420",
     )
-    add_directory(engine)
-    engine.add_argument("--model", type=Path, required=True, metavar="DIR")
-    engine.add_argument("--role", choices=("prefill", "decode", "both"), default="both")
-    engine.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
-    engine.add_argument("--pages", type=int, default=512, help="pages of KV (default: %(default)s)")
-    engine.add_argument("--page-tokens", type=int, default=64, help="tokens a page and block")
-    engine.add_argument("--threads", type=int, default=0, help="torch threads (default: its own)")
-    engine.set_defaults(run=run_engine)
+    add_directory(conductor)
+    add_metadata(conductor)
+    add_etcd(conductor)
+    add_tls(conductor)
+    _add_listen(conductor)
+    conductor.set_defaults(run=run_conductor)
 
 
 def _add_memory(parser: argparse.ArgumentParser) -> None:
@@ -93,39 +125,60 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _ready(address: str) -> None:
-    """One line of JSON on stdout, for whoever started this process."""
-    print(json.dumps({"ready": address}), flush=True)
+def _add_listen(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listen",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="gRPC address; port 0 takes a free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--advertise",
+        default="",
+        metavar="HOST",
+        help="the name or address at which other hosts reach this one (default: as in --listen)",
+    )
 
 
 def run_node(args: argparse.Namespace) -> int:
     config = NodeConfig(
         directory=args.dir,
         listen=args.listen,
+        advertise=args.advertise,
+        data_port=args.data_port,
         dram_bytes=parse_bytes("--dram", args.dram),
         slab_bytes=parse_bytes("--slab", args.slab),
         ssd=tuple(SsdConfig.parse(text, buffered=args.ssd_buffered) for text in args.ssd),
         scrub_rate=parse_bytes("--scrub-rate", args.scrub_rate),
+        transports=tuple(args.transport.split(",")),
+        etcd=etcd(args),
+        metadata=args.metadata,
+        tls=tls(args),
+        labels=tuple(label(text) for text in args.label),
     )
-    asyncio.run(Node(config).run(_ready))
+    asyncio.run(Node(config).run(say_ready))
     return 0
 
 
-def run_engine(args: argparse.Namespace) -> int:
-    share_cores()
-    # torch is an extra: only engines need it.
-    from kvstore.engine.core import EngineSettings
-    from kvstore.engine.daemon import EngineConfig, run
-
-    settings = EngineSettings(pages=args.pages, page_tokens=args.page_tokens)
-    config = EngineConfig(args.model, args.dir, args.role, args.listen, args.threads, settings)
-    asyncio.run(run(config, _ready))
+def run_conductor(args: argparse.Namespace) -> int:
+    metadata = args.metadata or args.dir / "metadata.db"
+    metadata.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    config = ConductorConfig(
+        metadata, args.listen, etcd=etcd(args), tls=tls(args), advertise=args.advertise
+    )
+    asyncio.run(Conductor(config).run(say_ready))
     return 0
 
 
 def run_up(args: argparse.Namespace) -> int:
     parse_bytes("--dram", args.dram)
-    plan = Plan(args.dir, args.dram, args.slab, None if args.no_engines else _model(args))
+    etcd(args)  # a wrong setting is told here, and not in the node's log
+    model = None if args.no_engines else _model(args)
+    plan = Plan(
+        *(args.dir, args.dram, args.slab, model),
+        node_options=etcd_arguments(args),
+        tls=tls(args),
+    )
     with Stack(plan, restart=True) as stack:
         stack.start()
         for name, address in stack.addresses.items():

@@ -8,20 +8,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
-from kvstore.cli.options import Commands, add_directory, command, size_text
+from kvstore.cli.options import (
+    Commands,
+    add_directory,
+    add_etcd,
+    admin,
+    command,
+    metadata,
+    size_text,
+)
 from kvstore.config import parse_bytes
 from kvstore.errors import ConfigError, Unavailable
-from kvstore.metadata import Metadata, open_metadata
-from kvstore.metadata.discovery import FromMetadata
+from kvstore.metadata import Metadata
 from kvstore.metadata.records import BadRecord, ShareRecord
-from kvstore.rpc.channel import open_channel
-from kvstore.rpc.status import typed_errors
 from kvstore.wire.v1 import admin_pb2 as pb
-from kvstore.wire.v1 import admin_pb2_grpc
 
 DEADLINE_SECONDS = 10.0
 _NO_QUOTA = "none"
@@ -37,8 +39,8 @@ A tenant of weight 3 is due three times what one of weight 1 is.
 A quota is the most a tenant may have of each tier (DRAM, SSD), however free the
 rest is; at its quota a tenant makes room for itself by its own coldest blocks.
 
-The node takes a change up within a few seconds. Callers have no identity yet: all
-of them are the tenant `default`.
+Nodes take a change up within a few seconds. Callers of a node without TLS are all
+the tenant `default`; over TLS a caller's token says whose it is.
 """
 
 
@@ -51,6 +53,7 @@ def add(commands: Commands) -> None:
     )
     share.description = _TEACHING
     add_directory(share)
+    add_etcd(share)
     share.add_argument("name", nargs="?", metavar="NAME", help="the tenant to set")
     share.add_argument("--weight", type=float, help="above 0; a tenant with none set has 1")
     share.add_argument("--quota", metavar="SIZE|none", help="of each tier, like 8GiB")
@@ -68,9 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    address = FromMetadata(args.dir).find()
-    with typed_errors(address):
-        stub = admin_pb2_grpc.AdminStub(open_channel(address))
+    args.node = None  # the one of the directory
+    with admin(args) as stub:
         tenants = stub.Stats(pb.StatsRequest(), timeout=DEADLINE_SECONDS).tenants
     if args.json:
         facts = [
@@ -92,41 +94,34 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _set(args: argparse.Namespace) -> int:
-    record = asyncio.run(_stored(args.dir, args.name, args.weight, _quota(args.quota)))
+    record = asyncio.run(_stored(args, _quota(args.quota)))
     if args.json:
         print(json.dumps(_facts(record)))
         return 0
-    quota = f"a quota of {size_text(record.bytes_max)} of each tier" if record.bytes_max else None
-    print(f"{record.name}: weight {record.weight:g}, {quota or 'no quota'}")
+    words = f"a quota of {size_text(record.bytes_max)} of each tier" if record.bytes_max else None
+    print(f"{record.name}: weight {record.weight:g}, {words or 'no quota'}")
     return 0
 
 
-async def _stored(
-    directory: Path, name: str, weight: float | None, bytes_max: int | None
-) -> ShareRecord:
+async def _stored(args: argparse.Namespace, bytes_max: int | None) -> ShareRecord:
     """The share after what is given was changed in it; what is None stays as it was."""
-    path = directory / "metadata.db"
-    if not path.exists():
-        raise Unavailable(f"no node has run in {directory}: start one with `moonpool up`")
-    metadata = open_metadata(os.fspath(path))
-    try:
-        record, revision = await _found(metadata, name)
+    name, weight = args.name, args.weight
+    async with metadata(args) as store:
+        record, revision = await _found(store, name)
         if weight is not None:
             record = replace(record, weight=weight)
         if bytes_max is not None:
             record = replace(record, bytes_max=bytes_max)
-        put = await metadata.put_if(record.key(), record.encode(), expected_revision=revision)
-    finally:
-        await metadata.close()
+        put = await store.put_if(record.key(), record.encode(), expected_revision=revision)
     if put is None:
         raise Unavailable(f"the share of {name} was changed by another meanwhile: set it again")
     return record
 
 
-async def _found(metadata: Metadata, name: str) -> tuple[ShareRecord, int]:
+async def _found(store: Metadata, name: str) -> tuple[ShareRecord, int]:
     """A tenant's share, and the revision at which it stands."""
     fair = ShareRecord(name, weight=1.0, bytes_max=0)
-    entry = await metadata.get(fair.key())
+    entry = await store.get(fair.key())
     if entry is None:
         return fair, 0
     try:

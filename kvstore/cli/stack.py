@@ -14,12 +14,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from kvstore.cli.parent import environment
+from kvstore.config import CREDENTIALS, TlsConfig
 from kvstore.errors import ConfigError, Unavailable
 
 READY_SECONDS = 120.0  # a large model takes its time to load
@@ -36,12 +38,20 @@ class Plan:
     slab: str
     model: Path | None  # None: no engines
     node_listen: str = "127.0.0.1:0"
+    node_options: tuple[str, ...] = ()  # any others
+    # None: the node serves without TLS, and whatever the environment says of certificates is not
+    # for its engines, who talk to this node alone.
+    tls: TlsConfig | None = None
 
     def commands(self) -> dict[str, list[str]]:
         """Arguments of each process, in the order they start."""
         where = ["--dir", os.fspath(self.directory)]
         memory = ["--dram", self.dram, "--slab", self.slab, "--listen", self.node_listen]
-        planned = {"node": ["node", *where, *memory]}
+        shown = []
+        if self.tls is not None:
+            for name in ("ca", "cert", "key"):
+                shown += [f"--tls-{name}", os.fspath(getattr(self.tls, name))]
+        planned = {"node": ["node", *where, *memory, *self.node_options, *shown]}
         if self.model is not None:
             model = ["--model", os.fspath(self.model)]
             for role in ("prefill", "decode"):
@@ -52,8 +62,11 @@ class Plan:
 class Child:
     """One process, its log file, and the address it said it serves at."""
 
-    def __init__(self, name: str, arguments: list[str], directory: Path) -> None:
+    def __init__(
+        self, name: str, arguments: list[str], directory: Path, without: Collection[str] = ()
+    ) -> None:
         self.name, self._arguments = name, arguments
+        self._without = without  # of this process's environment
         self.log = directory / f"{name}.log"
         self.address = ""
         self._process: subprocess.Popen[bytes] | None = None
@@ -66,7 +79,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=environment(),
+                env={k: v for k, v in environment().items() if k not in self._without},
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which stops us in order
             )
 
@@ -122,7 +135,7 @@ class Stack:
     def __init__(self, plan: Plan, *, restart: bool) -> None:
         plan.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.children = {
-            name: Child(name, arguments, plan.directory)
+            name: Child(name, arguments, plan.directory, () if plan.tls else CREDENTIALS)
             for name, arguments in plan.commands().items()
         }
         self._restart = restart

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from tqdm import tqdm
 
-from kvstore.cli.options import Commands, add_node, admin, command
+from kvstore.cli.options import (
+    Commands,
+    add_etcd,
+    add_metadata,
+    add_node,
+    admin,
+    admin_at,
+    command,
+    metadata,
+)
 from kvstore.config import parse_bytes
+from kvstore.errors import ConfigError, KVStoreError, Unavailable
+from kvstore.metadata.records import NodeRecord
 from kvstore.wire.v1 import admin_pb2 as pb
 
 PURGE_SECONDS_MAX = 3_600.0  # a head of each block is overwritten: minutes for millions of them
+_AT_ONCE, _ROUNDS_MAX = 16, 5  # nodes; rounds over all of them
 SCRUB_SECONDS_MAX = 7 * 86_400.0  # a round of a large SSD at a low rate takes days
 
 
@@ -51,6 +65,13 @@ def add(commands: Commands) -> None:
         help="as `moonpool stat` names it; leading digits do",
     )
     whose.add_argument("--tenant", default="", metavar="NAME", help="in every namespace")
+    purge.add_argument(
+        "--everywhere",
+        action="store_true",
+        help="at every node of the pool that runs now; exit code 1 if one of them was not reached",
+    )
+    add_etcd(purge)
+    add_metadata(purge)
     purge.add_argument("--yes", action="store_true", help="do not ask first")
     purge.set_defaults(run=run_purge)
 
@@ -83,10 +104,56 @@ def run_purge(args: argparse.Namespace) -> int:
         print("nothing was purged: answer y, or give --yes", file=sys.stderr)
         return 1
     given = {"namespace": args.namespace} if args.namespace else {"tenant": args.tenant}
+    request = pb.PurgeRequest(**given)
+    if args.everywhere:
+        return _purge_everywhere(args, request, whose)
     with admin(args) as stub:
-        (reply,) = stub.Purge(pb.PurgeRequest(**given), timeout=PURGE_SECONDS_MAX)
+        (reply,) = stub.Purge(request, timeout=PURGE_SECONDS_MAX)
     print(f"purged {whose}: {reply.dropped_blocks} blocks dropped")
     return 0
+
+
+def _purge_everywhere(args: argparse.Namespace, request: pb.PurgeRequest, whose: str) -> int:
+    """All nodes at once, and again until a round finds nothing: while one is not purged yet,
+    another may have fetched blocks from it once more."""
+    if args.node:
+        raise ConfigError("--everywhere and --node: give one of them")
+    addresses, dropped = asyncio.run(_addresses(args)), 0
+    if not addresses:
+        raise Unavailable("no node of the pool runs now, so none was asked")
+    failed: dict[str, str] = {}
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for _ in range(_ROUNDS_MAX):
+            left = [one for one in addresses if one not in failed]
+            rounds = list(threads.map(lambda address: _purge_at(address, request), left))
+            failed |= {one: why for one, why in zip(left, rounds, strict=True) if type(why) is str}
+            found = sum(one for one in rounds if type(one) is int)
+            dropped += found
+            if not found:
+                break
+    reached = len(addresses) - len(failed)
+    print(f"purged {whose}: {dropped} blocks dropped at {reached} of {len(addresses)} nodes")
+    for address, why in failed.items():
+        print(f"moonpool: {address} was not purged: {why}", file=sys.stderr)
+    if found:
+        print(f"moonpool: blocks of {whose} keep coming: stop its engines first", file=sys.stderr)
+    return 1 if failed or found else 0
+
+
+def _purge_at(address: str, request: pb.PurgeRequest) -> int | str:
+    """Blocks that one node dropped, or why it did not."""
+    try:
+        with admin_at(address) as stub:
+            (reply,) = stub.Purge(request, timeout=PURGE_SECONDS_MAX)
+    except KVStoreError as error:
+        return str(error)
+    return int(reply.dropped_blocks)
+
+
+async def _addresses(args: argparse.Namespace) -> list[str]:
+    async with metadata(args) as store:
+        entries, _ = await store.list(NodeRecord.prefix)
+    return [NodeRecord.parse(entry).address for entry in entries]
 
 
 def _agreed(whose: str) -> bool:

@@ -16,9 +16,10 @@ from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
 from kvstore.client.weights import weights_digest
 from kvstore.client.writer import Writer
-from kvstore.errors import KVStoreError, Lapsed, Overloaded, Unavailable
+from kvstore.config import Credentials, TlsConfig
+from kvstore.errors import Invalid, KVStoreError, Lapsed, Overloaded, Unavailable
 from kvstore.layout import Fragment
-from kvstore.metadata.discovery import FixedAddress, FromMetadata, Locator
+from kvstore.rpc.locator import FixedAddress, InDirectory, Locator
 from kvstore.spec import KVGroup, KVSpec
 from kvstore.transfer.protocol import Memory
 
@@ -28,10 +29,12 @@ __all__ = [
     "AsyncClient",
     "Chain",
     "Client",
+    "Credentials",
     "FixedAddress",
     "Fragment",
-    "FromMetadata",
     "Hold",
+    "InDirectory",
+    "Invalid",
     "KVGroup",
     "KVSpec",
     "KVStoreError",
@@ -44,6 +47,7 @@ __all__ = [
     "Overloaded",
     "Pinned",
     "Reader",
+    "TlsConfig",
     "Unavailable",
     "Writer",
     "chain",

@@ -61,8 +61,8 @@ class AsyncClient:
     async def match(self, blocks: Chain) -> Match:
         return await self.run(self.blocking.match, blocks)
 
-    async def put(self, blocks: Chain, memory: Memory, *, first: int = 0) -> int:
-        return await self.run(self.blocking.put, blocks, memory, first=first)
+    async def put(self, blocks: Chain, memory: Memory, *, first: int = 0, replicas: int = 1) -> int:
+        return await self.run(self.blocking.put, blocks, memory, first=first, replicas=replicas)
 
     async def get(self, blocks: Chain, memory: Memory, *, first: int = 0) -> Match:
         return await self.run(self.blocking.get, blocks, memory, first=first)

@@ -18,12 +18,13 @@ from kvstore.block import Blocks, Chain, Keyed, Miss, chain, extend, foreign
 from kvstore.client import keyed as each
 from kvstore.client.connection import Connection
 from kvstore.client.hold import Hold
-from kvstore.client.memory import memory_of
+from kvstore.client.memory import check_target, memory_of
 from kvstore.client.opened import MISSES
 from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
 from kvstore.client.space import Space, calls
 from kvstore.client.writer import Writer
+from kvstore.config import Credentials
 from kvstore.errors import (
     KVStoreError,
     Lapsed,
@@ -33,9 +34,10 @@ from kvstore.errors import (
     UnknownNamespace,
 )
 from kvstore.layout import Fragment
-from kvstore.metadata.discovery import FixedAddress, FromMetadata, Locator
+from kvstore.rpc.locator import FixedAddress, InDirectory, Locator
 from kvstore.spec import KVSpec
 from kvstore.transfer.protocol import Memory
+from kvstore.transfer.recode import recode
 from kvstore.wire.v1 import kv_pb2 as pb
 
 T = TypeVar("T")
@@ -61,9 +63,13 @@ class Client:
         group: int = 0,
         label: str = "client",
         deadline_seconds: float = 2.0,
+        transport: str = "auto",
+        credentials: Credentials | None = None,
     ) -> None:
+        """`transport`: "shm" on the node's own host, "tcp" on any other; "auto" takes that.
+        "ucx" where the node offers it and this process has NIXL: it is never taken unasked."""
         self.space = Space.of(spec, group)
-        self.connection = Connection(locator, label, deadline_seconds)
+        self.connection = Connection(locator, label, deadline_seconds, transport, credentials)
 
     def of_group(self, group: int) -> Client:
         """This client for another group of its namespace, on the same connection."""
@@ -73,9 +79,13 @@ class Client:
 
     @classmethod
     def at(cls, where: str | Path, spec: KVSpec, **options: Any) -> Client:
-        """A client of the node at HOST:PORT, or of the node that runs in a directory."""
+        """A client of the node at HOST:PORT, or of the node that runs in a directory.
+
+        It shows `credentials` if they are given, else what the environment names (MOONPOOL_TLS_CA,
+        _CERT, _KEY and MOONPOOL_TOKEN, or MOONPOOL_TOKEN_FILE), else nothing.
+        """
         fixed = isinstance(where, str) and ":" in where
-        locator = FixedAddress(str(where)) if fixed else FromMetadata(Path(where))
+        locator = FixedAddress(str(where)) if fixed else InDirectory(Path(where))
         client = cls(locator, spec, **options)
         try:
             client.register()
@@ -131,6 +141,14 @@ class Client:
         layout, dtype = self.space.layout, self.space.spec.dtype
         return memory_of(tensors, layout, dtype, axes, block_table, layer_first, head_first)
 
+    def recode(self, memory: Memory, blocks: int) -> None:
+        """Make of the first `blocks` full blocks in `memory` what the namespace's codec leaves.
+
+        What was computed equals what is loaded only after this; with codec none, before too.
+        """
+        check_target(memory)
+        recode(self.space.layout, memory, blocks)
+
     def match(self, blocks: Chain) -> Match:
         """How much of a chain's start is in the pool now."""
         each.only_chain(blocks)
@@ -184,26 +202,31 @@ class Client:
         fragment: Fragment | None = None,
         pin_ms: int = 0,
         writer_group: str = "",
+        writer_node: str = "",
     ) -> Reader:
         """Open blocks `first` on for loading into `memory`.
 
         Blocks that are still being written are followed by their `hand_offs`, or by the name of
-        their `writer_group` where the two sides have agreed on one.
+        their `writer_group` where the two sides have agreed on one; `writer_node` is the id, or the
+        host, of the node that this group writes to, where it is another than the reader's.
         """
         each.only_chain(blocks)
         found = tuple(hand_offs)
 
         def follow() -> Reader:
             where = (self.connection, self.space, blocks, memory, first, found, fragment)
-            return Reader(*where, pin_ms, writer_group)
+            return Reader(*where, pin_ms, writer_group, writer_node)
 
         return self._again(follow)
 
-    def put(self, blocks: Blocks, memory: Memory, *, first: int = 0) -> int:
-        """Store and seal blocks `first` on from `memory`; how many were not there before."""
+    def put(self, blocks: Blocks, memory: Memory, *, first: int = 0, replicas: int = 1) -> int:
+        """Store and seal blocks `first` on from `memory`; how many were not there before.
+
+        `replicas` nodes shall have them: see `Writer.seal`.
+        """
         with self.writer(blocks, first=first) as writer:
             writer.put(memory)
-            return writer.seal().count("SEALED")
+            return writer.seal(replicas=replicas).count("SEALED")
 
     def get(self, blocks: Chain, memory: Memory, *, first: int = 0) -> Match:
         """Load what can be had of the chain from block `first` on; what is loaded is verified."""

@@ -14,36 +14,47 @@ from typing import Any
 
 import grpc
 
-from kvstore.errors import KVStoreError, SessionEnded, Unavailable
-from kvstore.metadata.discovery import Locator
+from kvstore.config import Credentials, host_name
+from kvstore.errors import Invalid, KVStoreError, SessionEnded, Unavailable
 from kvstore.rpc.channel import open_channel
+from kvstore.rpc.locator import Locator
+from kvstore.rpc.socket_client import SocketCalls, Stub
 from kvstore.rpc.status import raised_by
+from kvstore.rpc.tls import data_client
 from kvstore.transfer.protocol import Transport
 from kvstore.transfer.shm import ShmTransport
+from kvstore.transfer.tcp import TcpTransport
+from kvstore.transfer.ucx import UcxTransport
 from kvstore.wire.v1 import admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 
+_REMOTE = {"tcp": TcpTransport, "ucx": UcxTransport}
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.5, 5.0  # how long a failed node is left alone
 
 
 class Link:
     """A live session with a node: its stubs, its token and its transport."""
 
-    def __init__(self, address: str, label: str, deadline_seconds: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        label: str,
+        deadline_seconds: float,
+        transport: str = "auto",
+        credentials: Credentials | None = None,
+    ) -> None:
         self.address = address
-        self._channel = open_channel(address)
-        self.kv = kv_pb2_grpc.KVStub(self._channel)
+        self._channel = open_channel(address, credentials)
+        over_grpc = kv_pb2_grpc.KVStub(self._channel)
         self.admin = admin_pb2_grpc.AdminStub(self._channel)
         first: Future[kv_pb2.SessionEvent.Opened] = Future()
-        self._stream = self.kv.Session(kv_pb2.SessionRequest(label=label))
+        self._stream = over_grpc.Session(kv_pb2.SessionRequest(label=label))
         threading.Thread(target=self._listen, args=(first,), daemon=True).start()
         try:
             self.opened = first.result(deadline_seconds)
-            self.transport: Transport = ShmTransport(
-                self.opened.shm_socket,
-                self.opened.shm_token,
-                self.opened.arena_bytes,
-                deadline_seconds,
-            )
+            self.transport = self._attached(transport, deadline_seconds, credentials)
+            self._sockets = SocketCalls(self.opened.shm_socket, self.opened.data_token, address)
+            near = self.transport.name == ShmTransport.name
+            self.kv = Stub(over_grpc, self._sockets if near else None)
         except (grpc.RpcError, TimeoutError, KVStoreError) as error:
             self._hang_up()
             if isinstance(error, grpc.RpcError):
@@ -59,8 +70,28 @@ class Link:
 
     def close(self) -> None:
         """End the transport before the session: nobody may write once the node frees our slots."""
+        self._sockets.close()
         self.transport.close()
         self._hang_up()
+
+    def _attached(
+        self, transport: str, deadline_seconds: float, credentials: Credentials | None
+    ) -> Transport:
+        """The way bytes go: what was asked for, or works; never another than was asked for."""
+        opened = self.opened
+        if transport == "auto":
+            transport = "shm" if opened.host == host_name() else "tcp"
+        if transport == "shm":
+            return ShmTransport(
+                opened.shm_socket, opened.shm_token, opened.arena_bytes, deadline_seconds
+            )
+        if transport not in _REMOTE:
+            raise Invalid(f"transport {transport!r}: one of auto, shm, {', '.join(_REMOTE)}")
+        shown = (credentials or Credentials.of_environment()).tls
+        tls = None if shown is None else data_client(shown)
+        return _REMOTE[transport](
+            *(opened.data_address, opened.session, opened.data_token, deadline_seconds, tls)
+        )
 
     def _listen(self, first: Future[Any]) -> None:
         try:
@@ -77,10 +108,22 @@ class Link:
 
 
 class Connection:
-    """Calls to whichever node a `Locator` finds. Safe to use from several threads."""
+    """Calls to whichever node a `Locator` finds. Safe to use from several threads.
 
-    def __init__(self, locator: Locator, label: str, deadline_seconds: float = 2.0) -> None:
-        self._locator, self._label = locator, label
+    Each link shows the certificate and token that `credentials` name, or the environment, as they
+    are on disk when it begins.
+    """
+
+    def __init__(
+        self,
+        locator: Locator,
+        label: str,
+        deadline_seconds: float = 2.0,
+        transport: str = "auto",
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._locator, self._label, self._transport = locator, label, transport
+        self._credentials = credentials
         self.deadline_seconds = deadline_seconds
         self._lock = threading.Lock()
         self._link: Link | None = None
@@ -106,7 +149,8 @@ class Connection:
             self._drop()
             try:
                 address = self._locator.find()
-                self._link = Link(address, self._label, self.deadline_seconds)
+                told = (self.deadline_seconds, self._transport, self._credentials)
+                self._link = Link(address, self._label, *told)
             except KVStoreError:
                 self._rest()
                 raise
@@ -118,6 +162,9 @@ class Connection:
         link = self.link()
         try:
             return method(link)(request, timeout=self.deadline_seconds)
+        except KVStoreError as error:
+            self._heed(error, link, getattr(request, "session", link.session))
+            raise
         except ValueError as error:  # gRPC's word for a channel that was closed before the call
             raise SessionEnded("the session was ended by another thread") from error
         except grpc.RpcError as error:

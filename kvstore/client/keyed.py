@@ -43,18 +43,17 @@ def load_each(connection: Connection, space: Space, blocks: Keyed, memory: Memor
     part, starts = space.layout.check(memory.fragment), starts_of(blocks)
     memory.check(part, starts, np.array(blocks.tokens, dtype=np.int32))
     check_target(memory)
+
     opened = Opened(connection, space, blocks, (), 0)
     damaged = np.zeros(opened.count, dtype=bool)
+    transport = opened.link.transport
     try:
-        good = opened.vouched()
-        rows, transport = np.flatnonzero(good), opened.link.transport
-        if len(rows):
-            slots, places = opened.slots.pick(rows), starts[opened.rows[rows]]
-            good[rows] = transport.load(space.layout, slots, memory, places, part)
-        # After the copies: what changed hands meanwhile was not this block, or is not any more.
-        current = transport.current(opened.slots)
-        damaged = current & ~good
-        loaded[opened.rows[current & good]] = True
+        if opened.count:
+            good = transport.load(space.layout, opened.slots, memory, starts[opened.rows], part)
+            # After the copies: what changed hands meanwhile was not this block, or is not any more.
+            current = transport.current(opened.slots)
+            damaged = current & ~good
+            loaded[opened.rows[current & good]] = True
     finally:
         opened.close(damaged)
     return loaded

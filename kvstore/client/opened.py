@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-import grpc
 import numpy as np
 
 from kvstore.block import Blocks, Miss
@@ -19,6 +18,7 @@ from kvstore.errors import Invalid, KVStoreError
 from kvstore.transfer.protocol import Mask
 from kvstore.wire.v1 import kv_pb2 as pb
 
+CLOSE_SECONDS = 5.0
 MISSES = {
     pb.ABSENT: Miss.ABSENT,
     pb.UNSEALED: Miss.UNSEALED,
@@ -42,6 +42,7 @@ class Opened:
         hand_offs: Sequence[bytes],
         pin_ms: int,
         writer_group: str = "",
+        writer_node: str = "",
     ) -> None:
         self._space = space
         self._connection = connection
@@ -61,6 +62,7 @@ class Opened:
                     hand_offs=hand_offs[some],
                     pin_ms=pin_ms,
                     writer_group=writer_group,
+                    writer_node=writer_node,
                 )
                 part = connection.call(lambda link: link.kv.Open, request)
                 self._handles.extend(part.handles)
@@ -79,20 +81,8 @@ class Opened:
         self.miss: Miss | None = MISSES.get(outcomes[first], Miss.ABSENT) if len(misses) else None
         self.rows = np.flatnonzero(hits) if chain.alone else np.arange(first)
         self.count = len(self.rows)
-        self.slots = slots_of(reply.slot_offsets, reply.generations, reply.tokens).pick(self.rows)
-        every = list(reply.roots)
-        roots = [every[row] for row in self.rows.tolist()]
-        self.rooted = np.array([len(root) == 16 for root in roots], dtype=bool)
-        self._roots = np.frombuffer(b"".join(roots), dtype=np.uint8).reshape(-1, 16)
-
-    def vouched(self) -> Mask:
-        """Blocks whose strip table has the root the owner recorded; filling ones have none yet."""
-        good = np.ones(self.count, dtype=bool)
-        rows = np.flatnonzero(self.rooted)
-        if len(rows):
-            found = self.link.transport.roots(self._space.layout, self.slots.pick(rows))
-            good[rows] = (found == self._roots).all(axis=1)
-        return good
+        columns = (reply.slot_offsets, reply.generations, reply.tokens)
+        self.slots = slots_of(*columns, self._handles, reply.roots).pick(self.rows)
 
     def close(self, suspects: Mask | None = None) -> None:
         """Let go of the pins. Waits for the owner only to name blocks that failed their hash."""
@@ -113,10 +103,4 @@ class Opened:
         good = [handle for handle in self._handles if handle and handle not in reported]
         for some in calls(len(good)):
             request = pb.CloseRequest(session=self.link.session, handles=good[some])
-            # A close that fails costs nothing: the pin ends with its time or the session.
-            with contextlib.suppress(ValueError):  # of a channel that is closed
-                self.link.kv.Close.future(request, timeout=5.0).add_done_callback(_done)
-
-
-def _done(call: grpc.Future) -> None:
-    call.exception()
+            self.link.kv.post_close(request, timeout=CLOSE_SECONDS)

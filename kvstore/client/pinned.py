@@ -13,6 +13,7 @@ from kvstore.block import Chain, Miss
 from kvstore.client.connection import Connection
 from kvstore.client.opened import Opened
 from kvstore.client.space import Space
+from kvstore.errors import Invalid
 
 
 class Pinned:
@@ -21,9 +22,8 @@ class Pinned:
     def __init__(self, connection: Connection, space: Space, chain: Chain, pin_ms: int) -> None:
         self._opened = Opened(connection, space, chain, (), pin_ms)
         self._space = space
-        good = self._opened.vouched()
         layout = space.layout
-        good &= self._opened.link.transport.verify(layout, self._opened.slots, layout.whole)
+        good = self._opened.link.transport.verify(layout, self._opened.slots, layout.whole)
         self._bad = ~good
         self.blocks = int(good.argmin()) if not good.all() else len(good)
         self.miss: Miss | None = self._opened.miss if good.all() else Miss.DAMAGED
@@ -31,8 +31,13 @@ class Pinned:
         self.tokens: tuple[int, ...] = tuple(int(n) for n in self._slots.tokens)
 
     def views(self) -> list[npt.NDArray[np.uint8]]:
-        """(layers, KV heads, block tokens, token bytes) of each block; a short block fills less."""
-        layout = self._space.layout
+        """(layers, KV heads, block tokens, token bytes) of each block; a short block fills less.
+
+        Raises `Invalid` where a codec keeps the blocks: their bytes are not the KV.
+        """
+        layout, stored = self._space.layout, self._space.spec.stored
+        if layout.coding is not None:
+            raise Invalid(f"the namespace keeps KV as {stored}: there are no views; use get")
         shape = (layout.layers, layout.kv_heads, layout.block_tokens, layout.token_bytes)
         views = self._opened.link.transport.views(layout, self._slots)
         return [view.reshape(shape) for view in views]

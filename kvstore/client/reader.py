@@ -10,12 +10,14 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import xxhash
 
 from kvstore.block import Chain, Miss
 from kvstore.client.connection import Connection
 from kvstore.client.memory import check_target
 from kvstore.client.opened import Opened
 from kvstore.client.space import Space, starts_of
+from kvstore.errors import Unavailable
 from kvstore.layout import Fragment
 from kvstore.transfer.protocol import Memory
 
@@ -39,6 +41,7 @@ class Reader:
         fragment: Fragment | None = None,
         pin_ms: int = 0,
         writer_group: str = "",
+        writer_node: str = "",
     ) -> None:
         blocks = space.blocks_from(chain, first)
         self._space, self._memory = space, memory
@@ -46,14 +49,15 @@ class Reader:
         starts = starts_of(blocks, first)
         memory.check(self._fragment, starts, np.array(blocks.tokens, dtype=np.int32))
         check_target(memory)
-        self._opened = Opened(connection, space, blocks, hand_offs, pin_ms, writer_group)
+        self._opened = Opened(
+            connection, space, blocks, hand_offs, pin_ms, writer_group, writer_node
+        )
         self._starts = starts[: self._opened.count]
         self._tokens = blocks.tokens
-        good = self._opened.vouched()
-        self._damaged = ~good
-        self._end = _leading(good)  # blocks from here on are misses
+        self._damaged = np.zeros(self._opened.count, dtype=bool)
+        self._end = self._opened.count  # blocks from here on are misses
         self._layers = np.zeros(self._opened.count, dtype=np.int64)  # loaded of each block
-        self.miss: Miss | None = self._opened.miss if self._end == len(good) else Miss.DAMAGED
+        self.miss: Miss | None = self._opened.miss
         self.bytes_loaded = 0
 
     @property
@@ -69,8 +73,22 @@ class Reader:
     @property
     def sealed_tokens(self) -> int:
         """Of `tokens`, those in blocks that were sealed already when they were opened."""
-        rooted = self._opened.rooted[: self.blocks]
-        return int(self._opened.slots.tokens[: self.blocks][rooted].sum())
+        loaded = self._opened.slots.pick(slice(0, self.blocks))
+        return int(loaded.tokens[loaded.rooted].sum())
+
+    def copies(self, blocks: int) -> tuple[int, int]:
+        """Which copies the leading `blocks` come from, as two numbers of 63 bits: by their slots,
+        and by their roots, 0 where one has none yet.
+
+        The bytes of a block are one writer's. Readers that load parts of it, each with a session of
+        its own, have parts of the same bytes where either number is the same for all of them.
+        """
+        slots, epoch = self._opened.slots.pick(slice(0, blocks)), self._opened.link.opened.epoch
+        places = np.concatenate([slots.offsets.astype(np.uint64), slots.generations])
+        by_slot = xxhash.xxh3_64_intdigest(places.tobytes(), seed=epoch) >> 1
+        if not slots.rooted.all():
+            return by_slot, 0
+        return by_slot, xxhash.xxh3_64_intdigest(slots.roots.tobytes()) >> 1 | 1
 
     @property
     def done(self) -> bool:
@@ -86,12 +104,19 @@ class Reader:
         """Load what has landed since the last poll; True once no more will come."""
         if self.done:
             return True
+        try:
+            self._move()
+        except Unavailable:  # the node is gone, and with it the way to its blocks
+            self._give_up(np.arange(self.blocks, self._end), Miss.UNREACHABLE)
+        return self.done
+
+    def _move(self) -> None:
         link, layout, slots = self._opened.link, self._space.layout, self._opened.slots
         transport = link.transport
         rows = np.flatnonzero(self._layers[: self._end] < self._fragment.layers)
         waiting, done = slots.pick(rows), self._layers[rows]
         if link.alive and not transport.stirred(layout, waiting, done, self._fragment):
-            return False
+            return
         # Before the layers are looked at: then a block that fills no more has all it will get.
         alive = link.alive
         more = transport.filling(waiting) & alive
@@ -114,17 +139,16 @@ class Reader:
             )
             self._layers[group[good]] = last
             bad[chosen] = ~good
-            strip_bytes = slots.tokens[group[good]].sum() * layout.token_bytes
-            self.bytes_loaded += int(strip_bytes) * part.layers * part.heads
+            strip_bytes = sum(map(layout.strip_bytes, slots.tokens[group[good]].tolist()))
+            self.bytes_loaded += strip_bytes * part.layers * part.heads
         # After the copies: what changed hands meanwhile was not this block, or is not any more.
         current = transport.current(waiting)
         short = (self._layers[rows] < self._fragment.layers) & ~more
-        bad |= short & self._opened.rooted[rows]  # its root vouched for layers that are gone
+        bad |= short & waiting.rooted  # its root vouched for layers that are gone
         self._damaged[rows[current & bad]] = True
         self._give_up(rows[~current], Miss.EVICTED)
         self._give_up(rows[current & bad], Miss.DAMAGED)
         self._give_up(rows[current & short & ~bad], Miss.ABSENT if alive else Miss.UNREACHABLE)
-        return self.done
 
     def wait(self, timeout_seconds: float, layers: int | None = None) -> bool:
         """Poll until no more will come, or `layers` layers of all blocks have; False if late."""

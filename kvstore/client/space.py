@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from kvstore.block import Blocks
 from kvstore.errors import Invalid
 from kvstore.layout import SlotLayout
-from kvstore.limits import RPC_KEYS_MAX
+from kvstore.limits import ROOT_BYTES, RPC_KEYS_MAX
 from kvstore.spec import KVSpec
 from kvstore.transfer.protocol import Ints, Slots
 
@@ -53,10 +53,23 @@ def starts_of(chain: Blocks, first: int = 0) -> Ints:
     return (first + np.arange(len(chain), dtype=np.int64)) * chain.block_tokens
 
 
-def slots_of(offsets: object, generations: object, tokens: object) -> Slots:
+def slots_of(
+    offsets: object,
+    generations: object,
+    tokens: object,
+    handles: Sequence[bytes],
+    roots: Sequence[bytes] = (),
+) -> Slots:
     """The columns of a reply as `Slots`."""
+    held = np.empty(len(handles), dtype=object)
+    held[:] = handles
+    known = b"".join(
+        one if len(one) == ROOT_BYTES else bytes(ROOT_BYTES) for one in roots
+    ) or bytes(ROOT_BYTES * len(handles))
     return Slots(
         np.array(offsets, dtype=np.int64),
         np.array(generations, dtype=np.uint64),
         np.array(tokens, dtype=np.int32),
+        held,
+        np.frombuffer(known, dtype=np.uint8).reshape(-1, ROOT_BYTES),
     )

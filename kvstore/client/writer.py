@@ -77,11 +77,14 @@ class Writer:
         self.granted = np.array(reply.grants) == pb.ReserveReply.GRANTED
         self._handles: list[bytes] = list(reply.handles)
         self.hand_offs: tuple[bytes, ...] = tuple(reply.hand_offs)
-        self._slots = slots_of(reply.slot_offsets, reply.generations, blocks.tokens)
+        columns = (reply.slot_offsets, reply.generations, blocks.tokens)
+        self._slots = slots_of(*columns, self._handles)
         self._starts = starts_of(blocks, first)
         layers, heads = self.fragment.layers, self.fragment.heads
         self._stored = np.zeros((len(blocks), layers, heads), dtype=bool)
         self._open = self.granted.copy()
+        # Of each block of the window, nodes that had it when it was sealed; 0: not sealed here.
+        self.copies = np.zeros(len(blocks), dtype=np.int64)
 
     def put_layer(
         self,
@@ -144,19 +147,23 @@ class Writer:
                 raise WindowClosed(str(error)) from error
         self._stored[strips] = True
 
-    def seal(self, blocks: tuple[int, int] | None = None) -> list[str]:
+    def seal(self, blocks: tuple[int, int] | None = None, *, replicas: int = 1) -> list[str]:
         """Make blocks [a, b) of the chain (default: all) readable by everyone.
 
         For each block that was granted: 'SEALED', 'WAITING' for other members of the writer group,
         or 'EXISTED' where another writer was first. Raises `Incomplete` naming what is missing.
+
+        `replicas` nodes shall have them, this one among them: it waits for that until shortly
+        before the client's deadline, and `copies` says how far it came. That fails nothing.
         """
         rows = self._rows(blocks)
         sealed: list[str] = []
         for some in calls(len(rows)):
             handles = [self._handles[row] for row in rows[some]]
-            request = pb.SealRequest(session=self._link.session, handles=handles)
+            request = pb.SealRequest(session=self._link.session, handles=handles, replicas=replicas)
             reply = self._call(lambda link: link.kv.Seal, request)
             self._open[rows[some]] = False
+            self.copies[rows[some]] = list(reply.copies) or 1
             sealed += [pb.SealReply.Sealed.Name(one) for one in reply.sealed]
         return sealed
 

@@ -10,6 +10,8 @@ dropped block's uses is kept with the reason for its being gone.
 
 What an earlier run left sleeps (`kvstore.core.sleepers`) until it is asked for by its key, or its
 place is wanted: it is held and listed like any other, and wakes as the least recently used.
+
+Whatever becomes listed, is listed no more, or is found in other tiers is said to the `listing`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from kvstore.block import Miss
+from kvstore.core.fingerprints import ON_SSD
 from kvstore.core.lifecycle import Owner, Slot, State
+from kvstore.core.listing import Listing
 from kvstore.core.ranking import Ranking, Seen
 from kvstore.core.sleepers import Covers, Sleepers
 
@@ -44,7 +48,14 @@ class Index:
         self._unlisted: OrderedDict[bytes, None] = OrderedDict()
         self._orphans: dict[bytes, set[bytes]] = {}  # absent parent -> held children
         self._gone: OrderedDict[bytes, Gone] = OrderedDict()
-        self.sleepers = Sleepers()  # whoever recovers a tier puts its own here, before all else
+        self.sleepers = Sleepers()
+        self.listing = Listing()
+
+    def recovered(self, sleepers: Sleepers) -> None:
+        """What an earlier run left, before all else."""
+        assert not len(self), "blocks are recovered before any other comes"
+        self.sleepers = sleepers
+        self.listing.put_all(sleepers.listed_prints(), ON_SSD)
 
     def __len__(self) -> int:
         return len(self._slots) + len(self.sleepers)
@@ -101,22 +112,53 @@ class Index:
                 high = middle
         return low
 
+    def get_all(self, keys: Sequence[bytes]) -> list[Slot | None]:
+        """The listed slot of each key."""
+        awake = self._slots
+        found = [awake.get(key) or self.held(key) for key in keys]
+        return [slot if slot is not None and slot.listed else None for slot in found]
+
     def add(self, slot: Slot) -> None:
         """Hold a sealed slot, listed if the block before it is listed or it is a first block."""
-        assert slot.state is State.SEALED and slot.key not in self._slots
-        self._slots[slot.key] = slot
-        before = self._gone.pop(slot.key, Gone(Miss.ABSENT)).seen
-        slot.children = self._orphans.pop(slot.key, set())
-        slot.sleeping = len(self.sleepers.behind(slot.key))
-        if slot.parent:
-            parent = self.held(slot.parent)
-            family = parent.children if parent else self._orphans.setdefault(slot.parent, set())
-            family.add(slot.key)
-            if parent is None or not parent.listed:
-                self._unlisted[slot.key] = None
-                self._forget(before)
-                return
-        self._list(slot, before)
+        self.add_all([slot])
+
+    def add_all(self, slots: Sequence[Slot]) -> None:
+        """Hold each of these, those of one prompt in its order. To those that are listed it is one
+        use, the first of a prompt the last to be touched."""
+        # What nothing is behind is told to the ranking and the listing with the rest.
+        simple: list[Slot] = []
+        before: list[Seen | None] = []
+        for slot in slots:
+            key, parent_key = slot.key, slot.parent
+            assert slot.state is State.SEALED and key not in self._slots
+            self._slots[key] = slot
+            gone = self._gone.pop(key, None)
+            seen = None if gone is None else gone.seen
+            orphans = self._orphans.pop(key, None)
+            if orphans is not None:
+                slot.children = orphans
+            slot.sleeping = len(self.sleepers.behind(key))
+            if parent_key:
+                parent = self._slots.get(parent_key) or self.held(parent_key)
+                if parent is None:
+                    self._orphans.setdefault(parent_key, set()).add(key)
+                else:
+                    parent.children.add(key)
+                if parent is None or not parent.listed:
+                    self._unlisted[key] = None
+                    self._forget(seen)
+                    continue
+            if orphans is None and not slot.sleeping:
+                slot.listed = True
+                simple.append(slot)
+                before.append(seen)
+                continue
+            self._enter(simple, before)
+            self._list(slot, seen)
+            simple, before = [], []
+        self._enter(simple, before)
+        if len(simple) < len(slots) > 1:  # not in one piece, so not in the right order
+            self._ranking.touch([slot for slot in reversed(slots) if slot.listed])
 
     def drop(self, key: bytes, why: Miss) -> Slot:
         """Forget a block; what was listed behind it is unlisted."""
@@ -133,7 +175,10 @@ class Index:
             behind.listed = False
             self._forget(self._ranking.leave(behind))
             self._unlisted[behind.key] = None
-        self.sleepers.list_behind([one.key for one in unlisted if one.sleeping], listed=False)
+        for one in unlisted:
+            self.listing.drop(one.key)
+        asleep = [one.key for one in unlisted if one.sleeping]
+        self.listing.put_all(self.sleepers.list_behind(asleep, listed=False), 0)
         slot.listed, slot.children, slot.sleeping = False, set(), 0
         parent = self._slots.get(slot.parent)
         family = parent.children if parent is not None else self._orphans.get(slot.parent, set())
@@ -153,11 +198,17 @@ class Index:
         slot.children, slot.sleeping = old.children, old.sleeping
         old.listed, old.children, old.sleeping = False, set(), 0
         self._slots[slot.key] = slot
+        if slot.listed:
+            self.listing.put(slot)
         return old
 
-    def touch(self, keys: Sequence[bytes]) -> None:
-        """Mark a prefix as used now, deepest block first."""
-        self._ranking.touch([slot for slot in map(self.get, reversed(keys)) if slot is not None])
+    def touch(self, keys: Sequence[bytes]) -> list[Slot]:
+        """Mark a prefix as used now, deepest block first; its held blocks, in that order."""
+        awake = self._slots
+        found = [awake.get(key) or self.held(key) for key in reversed(keys)]
+        held = [slot for slot in found if slot is not None]
+        self._ranking.touch([slot for slot in held if slot.listed])
+        return held
 
     def coldest(
         self,
@@ -190,6 +241,7 @@ class Index:
         """A held block came to SSD, or is there no more."""
         if slot.listed:
             self._ranking.moved(slot)
+            self.listing.put(slot)
 
     def worth(self, slot: Slot) -> tuple[float, int]:
         """What it is worth to keep a held block, and its last use; the least goes first."""
@@ -264,14 +316,24 @@ class Index:
             counts[slot.owner] = counts.get(slot.owner, 0) + 1
         return counts
 
+    def _enter(self, slots: Sequence[Slot], before: Sequence[Seen | None]) -> None:
+        """Listed blocks, new ones, behind which nothing is listed but each other."""
+        if slots:
+            self._ranking.enter(slots, before)
+            self.listing.put_new(slots)
+
     def _list(self, slot: Slot, before: Seen | None) -> None:
-        # Deepest first: a parent must be younger than its children.
         entered = [slot, *self._behind(slot)]
-        for one in reversed(entered):
+        for one in entered:
             one.listed = True
             self._unlisted.pop(one.key, None)
-            self._ranking.enter(one, before if one is slot else None)
-        self.sleepers.list_behind([one.key for one in entered if one.sleeping], listed=True)
+        # Deepest first: a parent must be younger than its children.
+        for one in reversed(entered):
+            self._ranking.enter([one], [before if one is slot else None])
+        for one in entered:
+            self.listing.put(one)
+        asleep = [one.key for one in entered if one.sleeping]
+        self.listing.put_all(self.sleepers.list_behind(asleep, listed=True), ON_SSD)
 
     def _listed(self, key: bytes) -> bool:
         """Whether `get` has a slot, without waking anybody."""

@@ -2,11 +2,13 @@
 
 Two heaps hold an entry of every leaf. An entry is not searched for when its block is touched, gets
 a block behind it or goes: it is skipped from then on, and swept out once such entries are the most.
+What came since the ends were last read waits outside the heaps, each block once: while nobody looks
+for room, which is when blocks are used the most, a use costs one place in a dictionary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 
 SWEEP_MIN = 256  # entries of a heap that it is not worth to sweep
@@ -20,22 +22,41 @@ class Leaves:
     def __init__(self) -> None:
         self.old: list[Entry] = []
         self.young: list[Entry] = []
+        self.new: dict[bytes, int] = {}  # stamps by key: not in the heaps yet
         self._sweep_at = SWEEP_MIN
 
-    def push(self, stamp: int, key: bytes, is_leaf: Callable[[Entry], bool]) -> None:
-        heappush(self.old, (stamp, key))
-        heappush(self.young, (-stamp, key))
-        if max(len(self.old), len(self.young)) > self._sweep_at:
-            for heap in (self.old, self.young):
-                heap[:] = set(filter(is_leaf, heap))
-                heapify(heap)
-            self._sweep_at = max(SWEEP_MIN, 2 * len(self.old))
+    def push(self, stamps: Mapping[bytes, int], is_leaf: Callable[[Entry], bool]) -> None:
+        """By key."""
+        self.new.update(stamps)
+        if len(self.new) > self._sweep_at:
+            self._take_in(is_leaf)
 
     def ends(self, is_leaf: Callable[[Entry], bool]) -> tuple[End, End]:
+        self._take_in(is_leaf)
         for heap in (self.old, self.young):
             while heap and not is_leaf(heap[0]):
                 heappop(heap)
         return End(self.old), End(self.young)
+
+    def entries(self) -> set[Entry]:
+        """Those that both heaps have, and those that wait."""
+        both = {(-stamp, key) for stamp, key in self.young}.intersection(self.old)
+        return both | {(stamp, key) for key, stamp in self.new.items()}
+
+    def _take_in(self, is_leaf: Callable[[Entry], bool]) -> None:
+        """Move what waits into the heaps, and sweep those if that makes them too large."""
+        came = [(stamp, key) for key, stamp in self.new.items() if is_leaf((stamp, key))]
+        self.new.clear()
+        full = max(len(self.old), len(self.young)) + len(came) > self._sweep_at
+        for heap, sign in ((self.old, 1), (self.young, -1)):
+            if full:
+                heap[:] = {*filter(is_leaf, heap), *((sign * at, key) for at, key in came)}
+                heapify(heap)
+            else:
+                for stamp, key in came:
+                    heappush(heap, (sign * stamp, key))
+        if full:
+            self._sweep_at = max(SWEEP_MIN, 2 * len(self.old))
 
 
 class End:

@@ -47,6 +47,7 @@ class LifeTable:
         self._used = np.zeros((kinds, AGES))
         # Of the blocks last used in a tick, how many are unused since. A ring: rows are of ticks.
         self._waiting = np.zeros((TICKS_MAX, kinds))
+        self._fresh = [0] * kinds  # of this tick, that are not counted there yet
         self._starts = np.array(STARTS)
         self._widths = TICK * np.diff([*STARTS, int(STARTS[-1] * AGE_GROWTH)]).astype(float)
 
@@ -56,8 +57,7 @@ class LifeTable:
 
     def wait(self, kind: int) -> None:
         """A block of this kind was used in this tick and waits for its next use."""
-        self._waiting[self.tick % TICKS_MAX, kind] += 1
-        self._came[kind, 0] += 1
+        self._fresh[kind] += 1
 
     def use(self, kind: int, since: int) -> None:
         """One that waited since that tick is used."""
@@ -72,6 +72,7 @@ class LifeTable:
         return True
 
     def pass_tick(self) -> None:
+        self._count_fresh()
         self.tick += 1
         reached = self._starts[1:][self._starts[1:] <= self.tick]
         rows = (self.tick - reached) % TICKS_MAX
@@ -80,6 +81,7 @@ class LifeTable:
 
     def worth(self) -> NDArray[np.float64]:
         """Chance of a use for each use of blocks that one is held, by kind and age. Fades."""
+        self._count_fresh()
         all_kinds = self._used.sum(0) / np.maximum(self._came.sum(0), 1e-9)
         rate = (self._used + KNOWN * DOUBT * all_kinds) / (self._came + KNOWN)
         rate = np.clip(rate, 0, 1)
@@ -97,5 +99,11 @@ class LifeTable:
         return best
 
     def check(self) -> None:
+        self._count_fresh()
         assert (self._waiting >= 0).all(), "more were used than waited"
         assert (self._came >= 0).all() and (self._used >= 0).all()
+
+    def _count_fresh(self) -> None:
+        self._waiting[self.tick % TICKS_MAX] += self._fresh
+        self._came[:, 0] += self._fresh
+        self._fresh = [0] * len(self._fresh)

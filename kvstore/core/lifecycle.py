@@ -37,6 +37,8 @@ class Tier(enum.IntEnum):
     SSD = 1
 
 
+_SSD = Tier.SSD  # a name of its own is found sooner
+
 Owner = tuple[bytes, int]  # (namespace digest, group): whose slots a slab holds
 
 
@@ -74,7 +76,7 @@ class Slot:
     @property
     def stored(self) -> bool:
         """Whether the block is on SSD, here or as the twin."""
-        return self.tier is Tier.SSD or self.twin is not None
+        return self.twin is not None or self.tier is _SSD
 
     def move(self, state: State) -> None:
         if state not in NEXT[self.state]:

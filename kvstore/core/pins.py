@@ -7,7 +7,7 @@ clock never counts.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from kvstore.core.lifecycle import Slot, State
@@ -32,7 +32,7 @@ class Pins:
     def __init__(self) -> None:
         self._pins: dict[int, Pin] = {}
         self._of_session: dict[int, set[int]] = {}
-        self._by_expiry: list[tuple[float, int]] = []
+        self._by_expiry: list[tuple[float, int, int]] = []  # end, first serial, how many from it
         self._next = 1
 
     def __len__(self) -> int:
@@ -45,31 +45,44 @@ class Pins:
         return self._pins.get(serial)
 
     def pin(self, slot: Slot, session: int, expires: float) -> Pin:
-        assert slot.state is not State.EMPTY, "an empty slot cannot be pinned"
-        pin = Pin(self._next, slot, slot.generation, session, expires)
-        self._next += 1
-        self._pins[pin.serial] = pin
-        self._of_session.setdefault(session, set()).add(pin.serial)
-        heapq.heappush(self._by_expiry, (expires, pin.serial))
-        slot.pins += 1
-        return pin
+        return self._pins[self.pin_all([slot], session, expires)]
+
+    def pin_all(self, slots: Sequence[Slot], session: int, expires: float) -> int:
+        """Pin each of these, with consecutive serials; the first of them."""
+        first = self._next
+        for serial, slot in enumerate(slots, first):
+            assert slot.state is not State.EMPTY, "an empty slot cannot be pinned"
+            self._pins[serial] = Pin(serial, slot, slot.generation, session, expires)
+            slot.pins += 1
+        if slots:
+            self._next += len(slots)
+            self._of_session.setdefault(session, set()).update(range(first, self._next))
+            heapq.heappush(self._by_expiry, (expires, first, len(slots)))
+        return first
 
     def renew(self, pin: Pin, expires: float) -> None:
         """Move a pin's end. The old heap entry stays and is passed over when it comes up."""
         pin.expires = expires
-        heapq.heappush(self._by_expiry, (expires, pin.serial))
+        heapq.heappush(self._by_expiry, (expires, pin.serial, 1))
         self._sweep()
 
     def unpin(self, pin: Pin) -> Slot:
         """End a pin; the slot may now be free of holds."""
-        del self._pins[pin.serial]
-        serials = self._of_session[pin.session]
-        serials.discard(pin.serial)
-        if not serials:
-            del self._of_session[pin.session]
-        pin.slot.pins -= 1
-        self._sweep()
+        self.unpin_all([pin])
         return pin.slot
+
+    def unpin_all(self, pins: Collection[Pin]) -> None:
+        """End these pins, of one session."""
+        for pin in pins:
+            del self._pins[pin.serial]
+            pin.slot.pins -= 1
+        if pins:
+            session = next(iter(pins)).session
+            serials = self._of_session[session]
+            serials.difference_update([pin.serial for pin in pins])
+            if not serials:
+                del self._of_session[session]
+            self._sweep()
 
     def of_session(self, session: int) -> list[Pin]:
         return [self._pins[serial] for serial in self._of_session.get(session, ())]
@@ -77,10 +90,11 @@ class Pins:
     def expired(self, now: float) -> Iterator[Pin]:
         """Pins whose time is over; the caller unpins each before asking for the next."""
         while self._by_expiry and self._by_expiry[0][0] <= now:
-            _, serial = heapq.heappop(self._by_expiry)
-            pin = self._pins.get(serial)
-            if pin is not None and pin.expires <= now:
-                yield pin
+            _, first, count = heapq.heappop(self._by_expiry)
+            for serial in range(first, first + count):
+                pin = self._pins.get(serial)
+                if pin is not None and pin.expires <= now:
+                    yield pin
 
     def check(self) -> None:
         held: dict[int, int] = {}
@@ -91,7 +105,11 @@ class Pins:
         for pin in self._pins.values():
             assert pin.slot.pins == held[id(pin.slot)], "a slot miscounts its pins"
         assert sum(map(len, self._of_session.values())) == len(self._pins)
-        waiting = set(self._by_expiry)
+        waiting = {
+            (expires, serial)
+            for expires, first, count in self._by_expiry
+            for serial in range(first, first + count)
+        }
         ends = {(pin.expires, serial) for serial, pin in self._pins.items()}
         assert ends <= waiting, "a pin that does not expire when it should"
         assert len(self._by_expiry) <= 2 * len(self._pins) + STALE_MAX, "stale ends pile up"
@@ -99,5 +117,5 @@ class Pins:
     def _sweep(self) -> None:
         """Forget the ends of closed and renewed pins once they outnumber those that count."""
         if len(self._by_expiry) > 2 * len(self._pins) + STALE_MAX:
-            self._by_expiry = [(pin.expires, pin.serial) for pin in self._pins.values()]
+            self._by_expiry = [(pin.expires, pin.serial, 1) for pin in self._pins.values()]
             heapq.heapify(self._by_expiry)

@@ -63,12 +63,14 @@ class Ranking:
         self._stamp = self._oldest = FIRST_STAMP
         self._uses = 0
 
-    def enter(self, slot: Slot, before: Seen | None = None) -> None:
-        """A block is listed, for the first time or again: that is a use of it."""
-        seen = before or Seen(0, 0, 0, 0)
-        self.recency[slot.key] = seen
-        self._use(slot, seen, found=False)
-        self._touched(slot, seen)
+    def enter(self, slots: Sequence[Slot], before: Sequence[Seen | None]) -> None:
+        """Blocks are listed, for the first time or again: that is a use of each, the deepest the
+        last. `before`: what is known of each, None for one that nobody remembers."""
+        found = [one or Seen(0, 0, 0, 0) for one in before]
+        for slot, seen in zip(slots, found, strict=True):
+            self.recency[slot.key] = seen
+            self._use(slot, seen, found=False)
+        self._touched(slots[::-1])
 
     def enter_last(self, slot: Slot) -> None:
         """A block of an earlier run is listed as the least recently used; of its uses nothing is
@@ -87,7 +89,7 @@ class Ranking:
             seen = self.recency[slot.key]
             if self._uses - seen.at > again:
                 self._use(slot, seen, found=True)
-            self._touched(slot, seen)
+        self._touched(slots)
 
     def leave(self, slot: Slot, evicted: bool = False) -> Seen:
         """A block is no longer listed."""
@@ -176,7 +178,7 @@ class Ranking:
             ((place, kind), *entry)
             for place, lanes in self._leaves.items()
             for kind, leaves in lanes.items()
-            for entry in {(-stamp, key) for stamp, key in leaves.young}.intersection(leaves.old)
+            for entry in leaves.entries()
         }
         for key, seen in self.recency.items():
             slot = self._slots[key]
@@ -188,27 +190,42 @@ class Ranking:
         if seen.uses:
             self._table.use(seen.kind, seen.at // TICK)
         self._uses += 1
-        if self._uses % TICK == 0:
+        if not self._uses % TICK:
             self._table.pass_tick()
             if self._table.tick % LEARN_TICKS == 0:
                 self._worth = self._table.worth().tolist()
-        seen.uses += 1
+        seen.uses = uses = seen.uses + 1
         seen.at = self._uses
-        seen.kind = SHORT if slot.short else min(seen.uses, 8).bit_length() - 1
-        self._table.wait(seen.kind)
+        seen.kind = kind = SHORT if slot.short else min(uses, 8).bit_length() - 1
+        self._table.wait(kind)
 
-    def _touched(self, slot: Slot, seen: Seen) -> None:
-        self._stamp += 1
-        seen.stamp = self._stamp
-        self._rival.touch(slot.key)
-        self.recency.move_to_end(slot.key)
-        if not slot.family:
-            self._push(slot, seen)
+    def _touched(self, slots: Sequence[Slot]) -> None:
+        """In this order, and what is a leaf is queued as one."""
+        recency, stamp = self.recency, self._stamp
+        leaves: dict[tuple[Owner, str, int, bool], dict[bytes, int]] = {}
+        for slot in slots:
+            key, stamp = slot.key, stamp + 1
+            seen = recency[key]
+            seen.stamp = stamp
+            recency.move_to_end(key)
+            if not slot.children and not slot.sleeping:
+                lane = (slot.owner, slot.tenant, seen.kind, slot.stored)
+                queued = leaves.get(lane)
+                if queued is None:
+                    queued = leaves[lane] = {}
+                queued[key] = stamp
+        self._stamp = stamp
+        self._rival.touch([slot.key for slot in slots])
+        for (owner, tenant, kind, stored), stamps in leaves.items():
+            self._leaves_at(owner, tenant, kind, stored).push(stamps, self._is_leaf[stored])
 
     def _push(self, slot: Slot, seen: Seen) -> None:
-        lanes = self._leaves.setdefault((slot.owner, slot.tenant), {})
-        leaves = lanes.setdefault((seen.kind, slot.stored), Leaves())
-        leaves.push(seen.stamp, slot.key, self._is_leaf[slot.stored])
+        leaves = self._leaves_at(slot.owner, slot.tenant, seen.kind, slot.stored)
+        leaves.push({slot.key: seen.stamp}, self._is_leaf[slot.stored])
+
+    def _leaves_at(self, owner: Owner, tenant: str, kind: int, stored: bool) -> Leaves:
+        lanes = self._leaves.setdefault((owner, tenant), {})
+        return lanes.setdefault((kind, stored), Leaves())
 
     def _lane(self, slot: Slot) -> Lane:
         return (slot.owner, slot.tenant), (self.recency[slot.key].kind, slot.stored)
@@ -219,7 +236,7 @@ class Ranking:
         if seen is None or seen.stamp != abs(entry[0]):
             return False
         slot = self._slots[entry[1]]
-        return not slot.family and slot.stored is stored
+        return not slot.children and not slot.sleeping and slot.stored is stored
 
     def _first(self, ends: tuple[End, End], goes: Callable[[Entry], bool]) -> Worth | None:
         """What goes first of a kind: its oldest or its youngest."""

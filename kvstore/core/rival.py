@@ -13,6 +13,7 @@ Memory: one entry of a dict for each block held.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 SLACK = 0.004  # of LRU's hits
 AGAIN = 2.0  # credit with which to try again
@@ -33,12 +34,16 @@ class Rival:
         self._credit += found
         if key in self._held:
             self._credit -= 1 - SLACK
-        self._credit = min(self._credit, max(2 * AGAIN, len(self._held) / CREDIT_SHARE))
+        if self._credit > 2 * AGAIN and self._credit > (most := len(self._held) / CREDIT_SHARE):
+            self._credit = max(2 * AGAIN, most)
         self.pays = self._credit > (0 if self.pays else AGAIN)
 
-    def touch(self, key: bytes) -> None:
-        self._held[key] = None
-        self._held.move_to_end(key)
+    def touch(self, keys: Iterable[bytes]) -> None:
+        """These are used now, in this order."""
+        held = self._held
+        for key in keys:
+            held[key] = None
+            held.move_to_end(key)
 
     def lose(self, key: bytes) -> None:
         """A block is gone for a reason that LRU would have had too."""

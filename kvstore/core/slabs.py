@@ -59,17 +59,27 @@ class Slabs:
 
     def take(self, owner: Owner, slot_bytes: int) -> Slot | None:
         """A slot of the owner's, in a newly cut slab if need be; None when no place is free."""
+        taken = self.take_all(owner, slot_bytes, 1)
+        return taken[0] if taken else None
+
+    def take_all(self, owner: Owner, slot_bytes: int, count: int) -> list[Slot]:
+        """So many slots, or all that can be had."""
         self._check_fits(slot_bytes)
-        if not self._open.get(owner):
-            if not self._empty:
-                return None
-            self._cut(self._empty.pop(), owner, slot_bytes)
-        slab = next(iter(self._open[owner].values()))
-        slot = self._made(slab, slab.free.pop(), self._renewed())
-        self._room[owner] -= 1
-        if not slab.free:
-            del self._open[owner][slab.number]
-        return slot
+        taken: list[Slot] = []
+        while len(taken) < count:
+            if not self._open.get(owner):
+                if not self._empty:
+                    break
+                self._cut(self._empty.pop(), owner, slot_bytes)
+            slab = next(iter(self._open[owner].values()))
+            some = min(count - len(taken), len(slab.free))
+            places, slab.free = slab.free[: -some - 1 : -1], slab.free[:-some]
+            for place in places:
+                taken.append(self._made(slab, place, self._renewed()))
+            self._room[owner] -= some
+            if not slab.free:
+                del self._open[owner][slab.number]
+        return taken
 
     def give(self, slot: Slot) -> None:
         """Take back an EMPTY slot's place; a slab whose last place comes back may change owner."""
@@ -229,9 +239,9 @@ class Slabs:
 
     def _made(self, slab: Slab, place: int, generation: int) -> Slot:
         assert slab.owner is not None
-        offset = slab.offset + place * slab.slot_bytes
-        slot = Slot(self._next_number, offset, slab.owner, generation=generation, tier=self.tier)
-        self._next_number += 1
+        number, offset = self._next_number, slab.offset + place * slab.slot_bytes
+        self._next_number = number + 1
+        slot = Slot(number, offset, slab.owner, State.EMPTY, generation, tier=self.tier)
         slab.slots[place] = slot
         return slot
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvstore.core.fingerprints import Prints
 from kvstore.core.lifecycle import Owner, Slot, State, Tier
 from kvstore.core.slabs import Slabs
 
@@ -155,17 +156,24 @@ class Sleepers:
         self._unlisted -= not self._listed[row]
         return slot
 
-    def list_behind(self, keys: Iterable[bytes], listed: bool) -> None:
-        """What sleeps behind these blocks is listed from now on, or is not."""
+    def list_behind(self, keys: Iterable[bytes], listed: bool) -> Prints:
+        """What sleeps behind these blocks is listed from now on, or is not; whose state that
+        changes."""
         if not self._count:
-            return
+            return np.zeros(0, np.uint64)
         rows = np.array([row for key in keys for row in self.behind(key)], np.int32)
+        changed = [rows[:0]]
         while len(rows):
-            self._unlisted += int(np.count_nonzero(self._listed[rows] != listed)) * (
-                -1 if listed else 1
-            )
+            changed.append(rows[self._listed[rows] != listed])
             self._listed[rows] = listed
             rows = self._children(rows)
+        every = np.concatenate(changed)
+        self._unlisted += -len(every) if listed else len(every)
+        return self._prints(every)
+
+    def listed_prints(self) -> Prints:
+        """Of all that sleep and are listed."""
+        return self._prints(np.flatnonzero(self._asleep & self._listed).astype(np.int32))
 
     def places(self) -> list[tuple[Owner, str]]:
         """Owners and tenants that may have sleepers."""
@@ -213,6 +221,10 @@ class Sleepers:
         slot.unproven = not self._proven[row]
         slot.move(State.FILLING)
         slot.move(State.SEALED)
+
+    def _prints(self, rows: Rows) -> Prints:
+        firsts = np.frombuffer(self._first, np.uint64)[rows]
+        return firsts.byteswap()  # a word has a key's first bytes in the other order
 
     def _row(self, key: bytes) -> int | None:
         first = int.from_bytes(key[:8], "big")

@@ -9,7 +9,7 @@ the slot at once, but its memory is held until every member has let go.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvstore.core.lifecycle import Slot, State
@@ -79,14 +79,31 @@ class Windows:
     def open(
         self, slot: Slot, session: int, fragment: Fragment, layout: SlotLayout, group: GroupKey
     ) -> Window:
-        assert slot.state is State.FILLING, "only a filling slot can be written"
-        window = Window(self._next, slot, slot.generation, session, fragment, layout, group)
-        self._next += 1
-        self._windows[window.serial] = window
-        self._of_group.setdefault(group, []).append(window)
-        self._of_session.setdefault(session, set()).add(window.serial)
-        slot.windows += 1
-        return window
+        return self._windows[self.open_all([(slot, group)], session, fragment, layout)]
+
+    def open_all(
+        self,
+        wanted: Sequence[tuple[Slot, GroupKey]],
+        session: int,
+        fragment: Fragment,
+        layout: SlotLayout,
+    ) -> int:
+        """A window on each of these slots, with consecutive serials; the first of them."""
+        first = self._next
+        for serial, (slot, group) in enumerate(wanted, first):
+            assert slot.state is State.FILLING, "only a filling slot can be written"
+            window = Window(serial, slot, slot.generation, session, fragment, layout, group)
+            self._windows[serial] = window
+            members = self._of_group.get(group)
+            if members is None:
+                self._of_group[group] = [window]
+            else:
+                members.append(window)
+            slot.windows += 1
+        if wanted:
+            self._next += len(wanted)
+            self._of_session.setdefault(session, set()).update(range(first, self._next))
+        return first
 
     def seal(self, window: Window, now: float) -> bool:
         """The member has written its fragment and writes no more. True when the block is whole.
@@ -94,33 +111,41 @@ class Windows:
         Until then the window stays, so that the block is given up if the member's session ends, or
         if its partners never come.
         """
-        assert not window.sealed, "sealed twice"
-        window.sealed = True
-        window.slot.windows -= 1
-        members = self._of_group[window.group]
-        done = sum(w.fragment.layers * w.fragment.heads for w in members if w.sealed)
-        if done < window.layout.strips:
-            self._waiting.append((now, window.serial))
-            return False
-        del self._of_group[window.group]
-        for member in members:
-            self._forget(member)
-        return True
+        return self.seal_all([window], now)[0]
+
+    def seal_all(self, windows: Sequence[Window], now: float) -> list[bool]:
+        """The same for each of these, in this order."""
+        whole: list[bool] = []
+        over: list[Window] = []
+        for window in windows:
+            assert not window.sealed, "sealed twice"
+            window.sealed = True
+            window.slot.windows -= 1
+            members, done = self._of_group[window.group], 0
+            for member in members:
+                if member.sealed:
+                    done += member.fragment.layers * member.fragment.heads
+            whole.append(done == window.layout.strips)
+            if whole[-1]:
+                del self._of_group[window.group]
+                over += members
+            else:
+                self._waiting.append((now, window.serial))
+        self._forget(over)
+        return whole
 
     def give_up(self, window: Window) -> None:
         """The block will not become whole. Windows that may still write stay until `close`."""
         members = self._of_group.get(window.group)
         if members and members[0].slot is window.slot:
             del self._of_group[window.group]
-            for member in members:
-                if member.sealed:
-                    self._forget(member)
+            self._forget([member for member in members if member.sealed])
 
     def close(self, window: Window) -> None:
         """The member of a block that was given up can write no more."""
         assert not window.sealed and self.slot_of(window.group) is not window.slot
         window.slot.windows -= 1
-        self._forget(window)
+        self._forget([window])
 
     def overdue(self, before: float) -> Iterator[Window]:
         """Members that sealed by then and still wait for partners; the caller gives each up."""
@@ -151,9 +176,11 @@ class Windows:
             assert len({id(w.slot) for w in members}) == 1, "a group spread over slots"
             assert members[0].slot.state is State.FILLING, "a group on a slot that is not filling"
 
-    def _forget(self, window: Window) -> None:
-        del self._windows[window.serial]
-        serials = self._of_session[window.session]
-        serials.discard(window.serial)
-        if not serials:
-            del self._of_session[window.session]
+    def _forget(self, windows: Sequence[Window]) -> None:
+        for window in windows:
+            del self._windows[window.serial]
+        for session in {window.session for window in windows}:
+            serials = self._of_session[session]
+            serials.difference_update([one.serial for one in windows if one.session == session])
+            if not serials:
+                del self._of_session[session]

@@ -7,6 +7,7 @@ its copy has read one block's bytes only. See `kvstore.layout` for the offsets.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ import xxhash
 from kvstore.block import tenant_digest
 from kvstore.core.lifecycle import Slot
 from kvstore.layout import (
+    GENERATION_OFFSET,
     HEAD,
     IDENTITY_OFFSET,
     ROOT_OFFSET,
@@ -26,7 +28,8 @@ from kvstore.layout import (
 )
 from kvstore.limits import HASH_BYTES, ROOT_BYTES
 
-_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_U64 = struct.Struct("<Q")
+_NO_ROOT = bytes(ROOT_BYTES)
 
 
 class Heads:
@@ -34,34 +37,58 @@ class Heads:
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
+        whole = len(view) // 8 * 8
+        self._words = np.frombuffer(view[:whole], np.uint64)
+        self._halves = self._words.view(np.uint32)
 
     def fill(self, slot: Slot, layout: SlotLayout) -> None:
-        """A new FILLING block: its identity, no root, and a table of unwritten strips."""
-        at, owner = slot.offset, slot.owner
+        self.fill_all([slot], layout)
+
+    def fill_all(self, slots: Sequence[Slot], layout: SlotLayout) -> None:
+        """New FILLING blocks: the identity of each, no root, and a table of unwritten strips."""
+        at = np.array([slot.offset for slot in slots], np.int64)
+        generations = np.array([slot.generation for slot in slots], np.uint64)
         # The generation and state first: a reader of the old block must notice before bytes change.
-        HEAD.pack_into(
-            self._view,
-            at,
-            SLOT_MAGIC,
-            slot.generation,
-            slot.state,
-            bytes(ROOT_BYTES),
-            *(0, 0),
-            *(slot.key, *owner, slot.tokens, slot.origin, slot.parent),
-            tenant_digest(slot.tenant),
+        self._words[(at + GENERATION_OFFSET) // 8] = generations
+        self._halves[(at + STATE_OFFSET) // 4] = [slot.state for slot in slots]
+        heads = b"".join(
+            [
+                HEAD.pack(
+                    SLOT_MAGIC,
+                    slot.generation,
+                    slot.state,
+                    _NO_ROOT,
+                    0,
+                    0,
+                    slot.key,
+                    slot.owner[0],
+                    slot.owner[1],
+                    slot.tokens,
+                    slot.origin,
+                    slot.parent,
+                    tenant_digest(slot.tenant),
+                )
+                for slot in slots
+            ]
         )
-        table = at + TABLE_OFFSET
-        self._view[table : table + 8 * layout.strips] = bytes(8 * layout.strips)
+        words = np.frombuffer(heads, np.uint64).reshape(len(slots), -1)
+        first = at[:, None] // 8
+        self._words[first + np.arange(words.shape[1])] = words
+        self._words[first + np.arange(layout.strips) + TABLE_OFFSET // 8] = 0
 
     def mark(self, slot: Slot) -> None:
         """Publish the slot's state and generation as they now are."""
         struct.pack_into("<QI", self._view, slot.offset + 8, slot.generation, slot.state)
 
     def seal(self, slot: Slot) -> None:
-        """Publish root, then state."""
-        at = slot.offset + ROOT_OFFSET
-        self._view[at : at + ROOT_BYTES] = slot.root
-        _U32.pack_into(self._view, slot.offset + STATE_OFFSET, slot.state)
+        self.seal_all([slot])
+
+    def seal_all(self, slots: Sequence[Slot]) -> None:
+        """Publish roots, then states."""
+        at = np.array([slot.offset for slot in slots], np.int64)
+        roots = np.frombuffer(b"".join([slot.root for slot in slots]), np.uint64).reshape(-1, 2)
+        self._words[(at[:, None] + ROOT_OFFSET) // 8 + np.arange(2)] = roots
+        self._halves[(at + STATE_OFFSET) // 4] = [slot.state for slot in slots]
 
     def root(self, slot: Slot, layout: SlotLayout) -> bytes:
         """xxh3-128 over identity and strip table, as they stand in memory now."""
@@ -70,8 +97,23 @@ class Heads:
 
     def unwritten(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> Fragment | None:
         """The first strip of the fragment that is not written, as a fragment."""
-        table = self._table(slot, layout, fragment)
-        return None if table.all() else _first(table == 0, fragment)
+        found = self.first_unwritten([slot], layout, fragment)
+        return None if found is None else found[1]
+
+    def first_unwritten(
+        self, slots: Sequence[Slot], layout: SlotLayout, fragment: Fragment
+    ) -> tuple[int, Fragment] | None:
+        """The first of these slots in which a strip of the fragment is not written, and that."""
+        at = np.array([slot.offset for slot in slots], np.int64)
+        numbers = np.arange(layout.strips).reshape(layout.layers, layout.kv_heads)
+        layers = slice(fragment.layer_first, fragment.layer_first + fragment.layers)
+        heads = slice(fragment.head_first, fragment.head_first + fragment.heads)
+        strips = numbers[layers, heads].ravel()
+        tables = self._words[(at[:, None] + TABLE_OFFSET) // 8 + strips]
+        if tables.all():
+            return None
+        place = int((tables == 0).any(axis=1).argmax())
+        return place, _first(tables[place] == 0, fragment)
 
     def written(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> Fragment | None:
         """The first strip of the fragment that is written already, as a fragment."""

@@ -18,7 +18,7 @@ class StripProof:
 
     def __init__(self, head: memoryview, tokens: int, layout: SlotLayout) -> None:
         self._wanted = struct.unpack_from(f"<{layout.strips}Q", head, TABLE_OFFSET)
-        self._stride, self._size = layout.strip_stride, tokens * layout.token_bytes
+        self._stride, self._size = layout.strip_stride, layout.strip_bytes(tokens)
         self._at = 0  # of the payload, bytes
         self._hash = xxhash.xxh3_64()
 

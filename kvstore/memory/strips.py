@@ -24,7 +24,7 @@ def strip_hash(strip: memoryview) -> int:
 
 def spans(slot: Slot, layout: SlotLayout, fragment: Fragment) -> Iterator[tuple[int, int, int]]:
     """(strip, offset in the arena, bytes) of each strip of a fragment, in slot order."""
-    size = slot.tokens * layout.token_bytes
+    size = layout.strip_bytes(slot.tokens)
     payload = slot.offset + layout.head_bytes
     for layer in range(fragment.layer_first, fragment.layer_first + fragment.layers):
         first = layer * layout.kv_heads + fragment.head_first

@@ -62,6 +62,8 @@ class ChangeLog:
                 f"changes are kept from {compacted + 1} on, and {cursor + 1} was asked; list again",
                 compacted,
             )
+        if cursor > head:
+            raise Compacted(f"the store is at {head} and never was at {cursor}; list again", head)
         changes: list[Change] = []
         size = 0
         for revision, kind, key, value, lease in self._file.each(
@@ -75,7 +77,7 @@ class ChangeLog:
             if len(changes) >= PAGE_CHANGES_MAX or size >= PAGE_BYTES_MAX:
                 break
         else:
-            return Page(changes, max(cursor, head), more=False)
+            return Page(changes, head, more=False)
         return Page(changes, changes[-1].revision, more=True)
 
 

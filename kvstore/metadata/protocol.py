@@ -6,7 +6,8 @@ for every client of the store. All forms pass one contract suite (tests/metadata
 learn which form they hold.
 
 Any call may raise `Unavailable` (no answer by the deadline; a write may or may not have happened:
-read before repeating it) or `StoreClosed`. What a call may carry is in `kvstore.metadata.bounds`.
+read before repeating it), `StoreClosed`, or, where the store knows users, `Denied`. What a call may
+carry is in `kvstore.metadata.bounds`.
 """
 
 from __future__ import annotations
@@ -110,9 +111,13 @@ class Metadata(Protocol):
         """Every change under `prefix` with revision > from_revision, in order, once, then live.
 
         Raises `Compacted` when some of them are no longer kept, at the start or when the reader
-        falls behind. After any error the iteration is over: list again, or watch again from the
-        revision *before* the last change seen, and skip what was seen (the deletes at a lease's
-        end may share one revision). Wrap it in `contextlib.aclosing` if you leave it early.
+        falls behind, and when the store never was at `from_revision`: it was made anew, or
+        restored. Goes on by itself over a connection that breaks, and raises `Unavailable` once
+        nobody has answered for some seconds: its silence means that nothing changed.
+
+        After any error the iteration is over: list again, or watch again from the revision
+        *before* the last change seen, and skip what was seen (the deletes at a lease's end may
+        share one revision). Wrap it in `contextlib.aclosing` if you leave it early.
         """
         ...
 

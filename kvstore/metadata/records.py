@@ -87,9 +87,7 @@ class NodeRecord(_Record):
     def __post_init__(self) -> None:
         _need("node_id", _is_name(self.node_id, self.prefix), "printable text that fits a key")
         _need("epoch", _is_count(self.epoch), "an integer from 0")
-        host, _, port = self.address.rpartition(":") if _is_text(self.address) else ("", "", "")
-        valid_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65_536
-        _need("address", bool(host) and valid_port, 'like "127.0.0.1:7410"')
+        _need("address", _is_address(self.address), 'like "127.0.0.1:7410"')
         _need("tiers", _is_dict_of(self.tiers, _is_count), "names with their bytes")
         listed = isinstance(self.transports, tuple) and all(map(_is_text, self.transports))
         _need("transports", listed, "a tuple of names")
@@ -98,6 +96,25 @@ class NodeRecord(_Record):
 
     def key(self) -> str:
         return self.prefix + self.node_id
+
+
+@dataclass(frozen=True)
+class ConductorRecord(_Record):
+    """A conductor that answers for the pool; put under a lease, so that it goes when it does."""
+
+    prefix = "conductors/"
+    conductor_id: str
+    address: str  # gRPC, "host:port"
+    state: Literal["serving", "draining"]
+
+    def __post_init__(self) -> None:
+        name = _is_name(self.conductor_id, self.prefix)
+        _need("conductor_id", name, "printable text that fits a key")
+        _need("address", _is_address(self.address), 'like "127.0.0.1:7420"')
+        _need("state", self.state in ("serving", "draining"), '"serving" or "draining"')
+
+    def key(self) -> str:
+        return self.prefix + self.conductor_id
 
 
 @dataclass(frozen=True)
@@ -177,6 +194,30 @@ class TenantRecord(_Record):
 
 
 @dataclass(frozen=True)
+class TokenRecord(_Record):
+    """A bearer token: whose calls it is shown with, and until when. Never the token itself."""
+
+    prefix = "tokens/"
+    id: str
+    digest: str  # BLAKE3 of the whole token, lower-case hex
+    tenant: str
+    admin: bool  # whether its bearer may call Admin
+    expires: int  # seconds since 1970, by the wall clock: hosts share no other
+
+    def __post_init__(self) -> None:
+        _need("id", _is_name(self.id, self.prefix), "printable text that fits a key")
+        _need("digest", _is_hex(self.digest), "lower-case hex of whole bytes")
+        _need(
+            "tenant", _is_name(self.tenant, TenantRecord.prefix), "printable text that fits a key"
+        )
+        _need("admin", type(self.admin) is bool, "true or false")
+        _need("expires", _is_count(self.expires), "an integer from 0")
+
+    def key(self) -> str:
+        return self.prefix + self.id
+
+
+@dataclass(frozen=True)
 class ShareRecord(_Record):
     """What an operator grants one tenant; a tenant without a record has weight 1 and no quota."""
 
@@ -203,6 +244,12 @@ def _need(name: str, good: bool, expected: str) -> None:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and value.isprintable()  # which lone surrogates are not
+
+
+def _is_address(value: object) -> bool:
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    valid_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65_536
+    return _is_text(value) and bool(host) and valid_port
 
 
 def _is_name(value: object, prefix: str) -> bool:

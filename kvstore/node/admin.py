@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
 import psutil
 
 from kvstore.block import Miss
+from kvstore.config import DEFAULT_TENANT
 from kvstore.core.lifecycle import Tier
 from kvstore.core.shares import FAIR
 from kvstore.errors import Invalid
 from kvstore.layout import SlotLayout
+from kvstore.limits import CONTACTS_SHOWN_MAX, MOVE_OUT_SECONDS_MAX, REPLICAS_MAX, TAKE_BLOCKS_MAX
+from kvstore.node.contacts import Contact, Contacts
+from kvstore.node.departure import Departure, Progress
+from kvstore.node.forms import hashes_of
 from kvstore.node.namespaces import Namespaces
 from kvstore.node.purge import Purge, Scope
-from kvstore.node.scrubber import Progress, Scrubber
+from kvstore.node.replicas import Replicas
+from kvstore.node.scrubber import Progress as Scrubbed
+from kvstore.node.scrubber import Scrubber
 from kvstore.node.sessions import Sessions
 from kvstore.node.store import Store
 from kvstore.node.tiers import Tiers
 from kvstore.rpc.handler import typed
 from kvstore.telemetry import Counters
+from kvstore.transfer.probe import Probe
 from kvstore.wire.v1 import admin_pb2 as pb
 from kvstore.wire.v1 import admin_pb2_grpc
 
@@ -29,6 +37,8 @@ Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
 LIST_DEFAULT, LIST_MAX = 1_000, 1_000_000
 SHORT_NAME = 12  # hex digits that name a block to a person
+_COMPLAINT_CHARS_MAX = 200
+_LOOKED_AT = 4_096  # blocks between two turns of others
 _PROGRESS_SECONDS = 0.25  # between two replies of a scrub
 
 
@@ -44,21 +54,69 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         sessions: Sessions,
         counters: Counters,
         drain: Callable[[], None],
+        leave: Callable[[], Awaitable[None]],
         scrubber: Scrubber,
         purge: Purge,
+        contacts: Contacts,
+        replicas: Replicas,
+        departure: Departure,
         tiers: Tiers | None = None,
     ) -> None:
-        self._node_id, self._epoch = node_id, epoch
+        self._node_id, self.epoch = node_id, epoch
         self._store, self._namespaces, self._sessions = store, namespaces, sessions
         self._counters = counters
-        self._drain, self._tiers = drain, tiers
-        self._scrubber, self._purge = scrubber, purge
+        self._drain, self._leave, self._tiers = drain, leave, tiers
+        self._replicas, self._departure = replicas, departure
+        self._scrubber, self._purge, self._contacts = scrubber, purge, contacts
         self._process = psutil.Process()
 
     @typed
     async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:
         self._drain()
         return pb.DrainReply()
+
+    @typed
+    async def MoveOut(
+        self, request: pb.MoveOutRequest, context: Context
+    ) -> AsyncIterator[pb.MoveOutReply]:
+        if request.seconds > MOVE_OUT_SECONDS_MAX:
+            raise Invalid(f"seconds {request.seconds}: at most {MOVE_OUT_SECONDS_MAX}")
+        await self._leave()
+        async with aclosing(self._departure.move_out(request.seconds)) as steps:
+            async for progress in steps:
+                yield _told_of(progress)
+
+    @typed
+    async def Replicate(
+        self, request: pb.ReplicateRequest, context: Context
+    ) -> AsyncIterator[pb.ReplicateReply]:
+        if not 1 <= request.copies <= REPLICAS_MAX:
+            raise Invalid(f"copies {request.copies}: 1 to {REPLICAS_MAX}, this node's among them")
+        digest = await self._namespace(request.namespace)
+        place = await self._namespaces.place(digest, request.group)
+        index, tenant = self._store.blocks.index, self._tenant(request.tenant or DEFAULT_TENANT)
+        if request.hashes:
+            keys = self._store.keys(tenant, place, hashes_of(request.hashes))
+        else:
+            whose = (place.owner, tenant)
+            keys = []
+            for i, key in enumerate(index.keys(lambda *of: of == whose)):
+                one = index.peek(key)
+                if one is not None and (one.owner, one.tenant) == whose:
+                    keys.append(key)
+                if i % _LOOKED_AT == 0:
+                    await asyncio.sleep(0)
+        keys = [key for key in keys if key in index]
+        reply = pb.ReplicateReply(blocks=len(keys))
+        for at in range(0, len(keys), TAKE_BLOCKS_MAX):
+            some = keys[at : at + TAKE_BLOCKS_MAX]
+            have = (await self._replicas.copied(some, request.copies, False, None)).values()
+            reply.blocks_done += len(some)
+            reply.whole += sum(one >= request.copies for one in have)
+            reply.least = min([reply.least or REPLICAS_MAX, *have])
+            yield reply
+        if not keys:
+            yield reply
 
     @typed
     async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:
@@ -68,7 +126,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             held[digest] = held.get(digest, 0) + count
         return pb.StatsReply(
             node_id=self._node_id,
-            epoch=self._epoch,
+            epoch=self.epoch,
             state="draining" if store.draining else "serving",
             arena_bytes=blocks.slabs.capacity_bytes,
             slab_bytes=blocks.slabs.slab_bytes,
@@ -103,6 +161,16 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                 for path in (self._tiers.paths() if self._tiers is not None else ())
             ],
             tenants=self._tenants(),
+            contacts=[
+                pb.ContactStats(
+                    node_id=one.node_id,
+                    epoch=one.epoch,
+                    address=one.address,
+                    seconds_ago=self._contacts.seconds_since(one),
+                    transports=_transports(one),
+                )
+                for one in self._contacts.worst(CONTACTS_SHOWN_MAX)
+            ],
         )
 
     def _tenants(self) -> list[pb.TenantStats]:
@@ -203,11 +271,34 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return given
 
 
-def _told(progress: Progress) -> pb.ScrubReply:
+def _transports(contact: Contact) -> list[pb.TransportStats]:
+    said = {name: pb.TransportStats(name=name) for name in contact.measured}
+    for name, probe in contact.measured.items():
+        if isinstance(probe, Probe):
+            said[name].round_trip_seconds = probe.round_trip_seconds
+            said[name].there_bytes_per_second = probe.there_bytes_per_second
+            said[name].back_bytes_per_second = probe.back_bytes_per_second
+    for one in contact.complaints:
+        said[one.transport].complaint = one.text[:_COMPLAINT_CHARS_MAX]
+        said[one.transport].error = one.error
+    return list(said.values())
+
+
+def _told(progress: Scrubbed) -> pb.ScrubReply:
     return pb.ScrubReply(
         blocks=progress.blocks,
         blocks_done=progress.blocks_done,
         bytes_done=progress.bytes_done,
         damaged=progress.damaged,
         unread=progress.unread,
+    )
+
+
+def _told_of(progress: Progress) -> pb.MoveOutReply:
+    return pb.MoveOutReply(
+        blocks=progress.blocks,
+        elsewhere=progress.elsewhere,
+        moved=progress.moved,
+        left=progress.left,
+        nodes=progress.nodes,
     )

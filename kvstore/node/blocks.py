@@ -26,6 +26,7 @@ from kvstore.layout import SlotLayout
 from kvstore.memory.arena import Arena
 from kvstore.memory.heads import Heads
 from kvstore.memory.strips import intact
+from kvstore.node.consistency import check
 from kvstore.telemetry import Counters
 
 
@@ -41,6 +42,7 @@ class Blocks:
         self.index = Index()
         self.filling: dict[bytes, set[Slot]] = {}  # by stored key: prefills of one prompt share it
         self.doomed: set[Slot] = set()
+        self.arriving: set[Slot] = set()  # of `filling`, those that come from other nodes
         self.copied = Lanes(self.index, self.slabs)  # slots in DRAM of blocks that are on SSD too
         self.shares = Shares()
         self._room = Room(self.index, self.copied, self.shares)
@@ -64,34 +66,75 @@ class Blocks:
         Blocks of `spared` keys are not evicted for these.
         """
         self._make_room(self.slabs, owner, tenant, layout, len(wanted), spared)
-        taken: list[Slot] = []
-        for key, parent, tokens in wanted:
-            slot = self.slabs.take(owner, layout.slot_bytes)
-            assert slot is not None, "room was made for every block"
+        taken = self.slabs.take_all(owner, layout.slot_bytes, len(wanted))
+        assert len(taken) == len(wanted), "room was made for every block"
+        full, filling = layout.block_tokens, self.filling
+        for slot, (key, parent, tokens) in zip(taken, wanted, strict=True):
             slot.move(State.FILLING)
             slot.key, slot.parent, slot.tokens, slot.tenant = key, parent, tokens, tenant
-            slot.root, slot.origin, slot.short = b"", origin, tokens < layout.block_tokens
-            self.shares.take(Tier.DRAM, tenant, layout.slot_bytes)
-            self.heads.fill(slot, layout)
-            self.filling.setdefault(key, set()).add(slot)
-            taken.append(slot)
+            slot.origin, slot.short = origin, tokens < full
+            others = filling.get(key)
+            if others is None:
+                filling[key] = {slot}
+            else:
+                others.add(slot)
+        if taken:
+            self.shares.take(Tier.DRAM, tenant, layout.slot_bytes * len(taken))
+            self.heads.fill_all(taken, layout)
         return taken
+
+    def arrive(
+        self,
+        owner: Owner,
+        layout: SlotLayout,
+        wanted: tuple[bytes, bytes, int],
+        tenant: str,
+        spared: Collection[bytes],
+        origin: int,
+    ) -> Slot:
+        """A FILLING slot for a block that another node has, held until `arrived`; `Overloaded`
+        where there is no room."""
+        slot = self.fill(owner, layout, [wanted], tenant, spared, origin)[0]
+        slot.moves += 1
+        self.arriving.add(slot)
+        return slot
+
+    def arrived(self, slot: Slot, layout: SlotLayout, *, whole: bool) -> None:
+        """All of the block is here and proven, or it will not come. It may have been given up."""
+        self.arriving.discard(slot)
+        if slot.state is State.FILLING and whole:
+            self.seal(slot, layout)
+        elif slot.state is State.FILLING:
+            self.doom(slot)
+        self.let_go(slot)
 
     def seal(self, slot: Slot, layout: SlotLayout) -> bool:
         """Make a wholly written block readable; False if another with its key was first."""
-        if slot.key in self.index:
-            self.doom(slot)
-            self._counters.add("duplicate_blocks")
-            return False
-        slot.root = self.heads.root(slot, layout)
-        slot.move(State.SEALED)
-        self._filled(slot)
-        self.heads.seal(slot)
-        self.index.add(slot)
-        self._counters.add("sealed_blocks")
-        self._counters.add("sealed_bytes", layout.block_bytes(slot.tokens))
-        self.on_sealed(slot)
-        return True
+        return self.seal_all([slot], layout)[0]
+
+    def seal_all(self, slots: Sequence[Slot], layout: SlotLayout) -> list[bool]:
+        """The same for each of these, in this order."""
+        fresh: dict[bytes, Slot] = {}
+        for slot in slots:
+            if slot.key in fresh or slot.key in self.index:
+                self.doom(slot)
+                self._counters.add("duplicate_blocks")
+                continue
+            fresh[slot.key] = slot
+            slot.root = self.heads.root(slot, layout)
+            slot.move(State.SEALED)
+            self._filled(slot)
+        sealed = [*fresh.values()]
+        if sealed:
+            self.heads.seal_all(sealed)
+            self.index.add_all(sealed)
+            self._counters.add("sealed_blocks", len(sealed))
+            sizes = Counter([slot.tokens for slot in sealed])
+            size = sum(layout.block_bytes(tokens) * count for tokens, count in sizes.items())
+            self._counters.add("sealed_bytes", size)
+            for slot in sealed:
+                self.on_sealed(slot)
+        return [fresh.get(slot.key) is slot for slot in slots]
 
     def doom(self, slot: Slot) -> None:
         """Take an unsealed block out of the world; its memory stays until nobody holds it."""
@@ -136,28 +179,41 @@ class Blocks:
         gone = self._room.first(self.ssd, slot.owner, slot.tenant, size, (slot.key,))
         return None if gone is None else self.index.worth(gone)[0]
 
+    def would_lose(self, owner: Owner, tenant: str, layout: SlotLayout) -> float | None:
+        """Worth of what one more block in DRAM would cost the node; None if it would be nothing."""
+        gone = self._room.first(self.slabs, owner, tenant, layout.slot_bytes, ())
+        return None if gone is None or gone.twin is not None else self.index.worth(gone)[0]
+
     def touch(self, keys: Sequence[bytes]) -> None:
         """These blocks are used now: the first of a prompt last, so that it stays the longest."""
-        self.index.touch(keys)
-        for key in reversed(keys):
-            slot = self.index.held(key)
-            if slot is not None and slot.stored:
+        touched = self.index.touch(keys)
+        for slot in touched if self.ssd is not None else ():
+            if slot.stored:
                 self.copied.touch(slot)
-            elif slot is not None and slot.listed:
+            elif slot.listed:
                 self.on_used(slot)
 
     def settle(self, slot: Slot) -> None:
         """Free a doomed slot that nobody holds any more."""
-        if not slot.held:
+        self.settle_all([slot])
+
+    def settle_all(self, slots: Sequence[Slot]) -> None:
+        """The same for each of these."""
+        free = [slot for slot in slots if not slot.held]
+        if free:
             self.on_unheld()
-        if slot.state is State.DOOMED and not slot.held:
-            self.doomed.discard(slot)
-            slot.move(State.EMPTY)
-            slot.key = slot.parent = slot.root = b""
-            slabs = self._slabs_of(slot)
-            self.shares.give(slot.tier, slot.tenant, slabs.slab_of(slot).slot_bytes)
-            slabs.give(slot)
-            self._mark(slot)
+        for slot in free:
+            if slot.state is State.DOOMED:
+                self._free(slot)
+
+    def _free(self, slot: Slot) -> None:
+        self.doomed.discard(slot)
+        slot.move(State.EMPTY)
+        slot.key = slot.parent = slot.root = b""
+        slabs = self.slabs_of(slot)
+        self.shares.give(slot.tier, slot.tenant, slabs.slab_of(slot).slot_bytes)
+        slabs.give(slot)
+        self._mark(slot)
 
     # Between the tiers. Whoever moves the bytes calls the first of a pair before and the second
     # after; in between both slots are held, and the block may have been dropped.
@@ -219,8 +275,8 @@ class Blocks:
             target.move(State.SEALED)
             self._filled(target)
             self.heads.seal(target)
-            self.index.replace(target)
             slot.twin, target.twin = target, slot
+            self.index.replace(target)
             self.copied.add(target)
             self._counters.add("promoted_blocks")
         else:
@@ -261,48 +317,12 @@ class Blocks:
             self.on_sealed(other)  # it is to be on SSD again
 
     def check(self) -> None:
-        self.slabs.check()
-        self.index.check()
-        tiers = [self.slabs] + ([self.ssd] if self.ssd is not None else [])
-        slots = [slot for tier in tiers for slab in tier.occupied() for slot in slab.slots.values()]
-        for slot in slots:
-            slot.check()
-            assert self._slabs_of(slot).at(slot.offset) is slot, "a slot is not found at its offset"
-            if slot.tier is Tier.DRAM:
-                filling = slot in self.filling.get(slot.key, ())
-                assert filling == (slot.state is State.FILLING)
-            assert (slot in self.doomed) == (slot.state is State.DOOMED)
-            if slot.state is State.DOOMED:
-                assert slot.held, "a doomed slot that nobody holds was not freed"
-            if slot.state is State.SEALED:
-                held = self.index.held(slot.key)
-                assert held in (slot, slot.twin), "sealed but not in the index"
-                assert slot.twin is None or (held is not None and held.tier is Tier.DRAM)
-            if slot.state is not State.EMPTY and slot.tier is Tier.DRAM:
-                self.heads.check(slot)
-        known = {id(slot) for slot in slots}
-        named = [*self.index, *self.doomed, *(s for some in self.filling.values() for s in some)]
-        assert all(id(slot) in known for slot in named), "a slot of a slab that changed owner"
-        assert all(self.filling.values()), "a key that nobody is filling"
-        twins = sum(slot.twin is not None for slot in self.index)
-        assert set(self.copied) == {slot for slot in self.index if slot.twin is not None}
-        self._check_shares(slots)
-        copies = sum(slot.tier is Tier.SSD and slot.state is State.FILLING for slot in slots)
-        used = sum(slab.used for tier in tiers for slab in tier.occupied())
-        known_used = len(named) + twins + copies + len(self.index.sleepers)
-        assert used == known_used, "a free slot is not empty, or an empty one is not free"
-
-    def _check_shares(self, awake: Sequence[Slot]) -> None:
-        for tier in Tier:
-            has = Counter[str](self.index.sleepers.bytes_of() if tier is Tier.SSD else {})
-            for slot in awake:
-                if slot.tier is tier:
-                    has[slot.tenant] += self._slabs_of(slot).slab_of(slot).slot_bytes
-            assert +has == self.shares.used(tier), "a tenant's bytes are miscounted"
+        check(self)
 
     def _filled(self, slot: Slot) -> None:
-        self.filling[slot.key].discard(slot)
-        if not self.filling[slot.key]:
+        others = self.filling[slot.key]
+        others.discard(slot)
+        if not others:
             del self.filling[slot.key]
 
     def _make_room(
@@ -341,7 +361,7 @@ class Blocks:
         if slot.tier is Tier.DRAM:
             self.heads.mark(slot)
 
-    def _slabs_of(self, slot: Slot) -> Slabs:
+    def slabs_of(self, slot: Slot) -> Slabs:
         if slot.tier is Tier.DRAM:
             return self.slabs
         assert self.ssd is not None, "a slot on an SSD that is not there"

@@ -13,10 +13,20 @@ from kvstore.core.lifecycle import Slot, State
 from kvstore.core.pins import Pin, Pins
 from kvstore.core.slabs import Slabs
 from kvstore.core.windows import Window, Windows
-from kvstore.errors import Lapsed, NotYours, PinExpired, WindowClosed, WrongTenant
-from kvstore.limits import HAND_OFF_MS_MAX
+from kvstore.errors import (
+    Invalid,
+    Lapsed,
+    NotYours,
+    Overloaded,
+    PinExpired,
+    WindowClosed,
+    WrongTenant,
+)
+from kvstore.limits import HAND_OFF_MS_MAX, HOLDS_MAX
 from kvstore.node.handles import Claim, Direction, Handles
 from kvstore.node.sessions import Session
+
+_HOLDS_RETRY_MS = 1_000
 
 
 class Claims:
@@ -28,32 +38,49 @@ class Claims:
         self._handles, self._clock = handles, clock
         self._windows, self._pins, self._slabs = windows, pins, slabs
 
-    def for_window(self, window: Window) -> bytes:
-        at = (window.serial, window.slot.offset, window.generation)
-        return self._handles.seal(Claim(*at, Direction.WRITE, window.session, 0.0))
+    def for_windows(self, session: Session, first: int, count: int) -> list[bytes]:
+        """Of windows with consecutive serials."""
+        return self._handles.seal_all(Claim(first, Direction.WRITE, session.serial, 0.0), count)
 
-    def for_pin(self, pin: Pin) -> bytes:
-        at = (pin.serial, pin.slot.offset, pin.generation)
-        return self._handles.seal(Claim(*at, Direction.READ, pin.session, pin.expires))
+    def for_pins(self, session: Session, first: int, count: int, expires: float) -> list[bytes]:
+        """Of pins with consecutive serials, that end together."""
+        return self._handles.seal_all(Claim(first, Direction.READ, session.serial, expires), count)
 
     def for_hand_off(self, slot: Slot) -> bytes:
         expires = self._clock.now() + HAND_OFF_MS_MAX / 1e3
-        claim = Claim(0, slot.offset, slot.generation, Direction.HAND_OFF, 0, expires)
+        claim = Claim(slot.offset, Direction.HAND_OFF, 0, expires, slot.generation)
         return self._handles.seal(claim)
 
-    def own(self, session: Session, handles: Sequence[bytes], direction: Direction) -> list[Claim]:
-        """The claims of a session's own handles, be what they claim over or not."""
-        return [self._own(session, h, direction, f"handles[{i}]") for i, h in enumerate(handles)]
+    def own(
+        self, session: Session, handles: Sequence[bytes], direction: Direction
+    ) -> Sequence[int]:
+        """The serials of a session's own handles, be what they claim over or not."""
+        run = self._handles.open_run(handles, direction)
+        if run is not None and run.session == session.serial:
+            return range(run.serial, run.serial + len(handles))
+        where = enumerate(handles)
+        return [self._own(session, h, direction, f"handles[{i}]").serial for i, h in where]
 
     def window(self, session: Session, handle: bytes, where: str) -> Window:
         """The open window of a handle; says whose it is, or that it is over."""
-        claim = self._own(session, handle, Direction.WRITE, where)
-        window = self._windows.get(claim.serial)
-        if window is None or window.sealed:
-            raise WindowClosed(f"{where} was sealed or aborted before")
-        if window.slot.state is not State.FILLING:
-            raise WindowClosed(f"{where}: the block was given up by another writer of its group")
-        return window
+        return self._open(self._own(session, handle, Direction.WRITE, where).serial, where)
+
+    def windows(self, session: Session, handles: Sequence[bytes]) -> list[Window]:
+        """The open windows of handles, each of another."""
+        serials = self.own(session, handles, Direction.WRITE)
+        get, filling = self._windows.get, State.FILLING
+        found = [
+            window
+            for serial in serials
+            if (window := get(serial)) is not None
+            and not window.sealed
+            and window.slot.state is filling
+        ]
+        if len(found) < len(serials):
+            found = [self._open(serial, f"handles[{i}]") for i, serial in enumerate(serials)]
+        if len(set(serials)) < len(serials):
+            raise Invalid("a handle stands twice in one call")
+        return found
 
     def pin(self, session: Session, handle: bytes, where: str) -> Pin:
         """The live pin of a handle; `PinExpired` says since when it is over."""
@@ -72,12 +99,20 @@ class Claims:
     def handed_off(self, session: Session, handle: bytes, where: str) -> Slot | None:
         """The slot of a hand-off; None when it was given up or is over and the key must do."""
         claim = self._handles.open(handle, Direction.HAND_OFF, where)
-        slot = self._slabs.at(claim.offset)
+        slot = self._slabs.at(claim.serial)
         if slot is None or slot.generation != claim.generation or claim.expires < self._clock.now():
             return None
         if slot.tenant != session.tenant:
             raise WrongTenant(f"{where} belongs to another tenant")
         return slot if slot.state in (State.FILLING, State.SEALED) else None
+
+    def _open(self, serial: int, where: str) -> Window:
+        window = self._windows.get(serial)
+        if window is None or window.sealed:
+            raise WindowClosed(f"{where} was sealed, aborted, or stood still for too long")
+        if window.slot.state is not State.FILLING:
+            raise WindowClosed(f"{where}: the block was given up by another writer of its group")
+        return window
 
     def _own(self, session: Session, handle: bytes, direction: Direction, where: str) -> Claim:
         claim = self._handles.open(handle, direction, where)
@@ -85,3 +120,9 @@ class Claims:
             whose = "reader" if direction is Direction.READ else "writer"
             raise NotYours(f"{where} belongs to another session; only its own {whose} may use it")
         return claim
+
+
+def check_holds(what: str, held: int, more: int) -> None:
+    """Raise `Overloaded` where one call's handles would pass what a node gives out."""
+    if held + more > HOLDS_MAX:
+        raise Overloaded(f"{held} {what} are open; {more} more pass {HOLDS_MAX}", _HOLDS_RETRY_MS)

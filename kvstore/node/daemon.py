@@ -8,55 +8,66 @@ name, so it went with its last user.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import fcntl
 import gc
 import logging
 import os
-import resource
-import secrets
+import random
 import signal
 from collections.abc import Callable, Collection
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from kvstore.block import Miss
 from kvstore.clock import SystemClock
-from kvstore.config import NodeConfig, stable_node_id
+from kvstore.config import Credentials, NodeConfig, host_name, stable_node_id
 from kvstore.core.lifecycle import Tier
 from kvstore.core.slabs import Slabs
 from kvstore.disk.local import LocalDisk
 from kvstore.disk.volumes import Volumes
-from kvstore.errors import ConfigError, KVStoreError, Unavailable
+from kvstore.errors import ConfigError
 from kvstore.failpoint import arm, failpoint
-from kvstore.limits import KiB
 from kvstore.memory.arena import Arena
 from kvstore.metadata import Metadata, open_metadata
-from kvstore.metadata.protocol import Lease, LeaseLost
-from kvstore.metadata.records import NodeRecord, TenantRecord
+from kvstore.metadata.records import NodeRecord
+from kvstore.metadata.tenants import Tenants
 from kvstore.node.admin import AdminService
 from kvstore.node.blocks import Blocks
+from kvstore.node.data_port import DataPort
 from kvstore.node.data_socket import DataSocket
+from kvstore.node.departure import Departure
 from kvstore.node.grants import Grants
 from kvstore.node.handles import Handles
+from kvstore.node.heartbeat import Heartbeat
+from kvstore.node.moves import Moves
 from kvstore.node.namespaces import Namespaces
-from kvstore.node.purge import Purge, load_tombstones
+from kvstore.node.peer_service import PeerService
+from kvstore.node.pool import Pool
+from kvstore.node.purge import Purge, Scope, load_tombstones
 from kvstore.node.scrubber import Scrubber
 from kvstore.node.sessions import Sessions
 from kvstore.node.store import Store
 from kvstore.node.streams import StreamingKVService
 from kvstore.node.threads import Threads
 from kvstore.node.tiers import Tiers
-from kvstore.rpc.identity import DEFAULT_TENANT, listen_address
+from kvstore.node.ucx_moves import UcxMoves
+from kvstore.node.ucx_way import UcxWays
+from kvstore.rpc.access import Role
+from kvstore.rpc.address_file import AddressFile
+from kvstore.rpc.identity import Caller, announced_host, listen_address
+from kvstore.rpc.process import bound_the_process
 from kvstore.rpc.server import NOT_SERVING, Server
+from kvstore.rpc.socket_server import SocketCaller
+from kvstore.rpc.tls import check_role, data_server
 from kvstore.telemetry import Counters
-from kvstore.wire.v1 import admin_pb2_grpc, kv_pb2, kv_pb2_grpc
+from kvstore.wire.v1 import admin_pb2_grpc, directory_pb2_grpc, kv_pb2, kv_pb2_grpc
 
 log = logging.getLogger(__name__)
 
 EXPIRE_SECONDS = 0.25  # how often pins are looked over; a late end harms nobody
 DRAIN_SECONDS = 5.0  # how long open windows may take to be sealed once draining
-_M_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 64 * KiB
-_FILES_MAX = 4_096  # a connection costs gRPC some 20 KiB
 
 
 class Node:
@@ -64,6 +75,8 @@ class Node:
 
     def __init__(self, config: NodeConfig) -> None:
         arm(os.environ)
+        if config.tls is not None:
+            check_role(config.tls, Role.NODE)
         self._config = config
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -77,39 +90,61 @@ class Node:
         ssd = _ssd_slabs(self._volumes, config.slab_bytes, self.epoch)
         self._blocks = Blocks(self._arena, config.slab_bytes, self._counters, ssd)
         self._sessions = Sessions()
+        self._handles = Handles(self.epoch, self.node_id)
 
     async def run(self, ready: Callable[[str], None]) -> None:
         """Serve; `ready` is told the address once calls are answered."""
-        _bound_the_process()
+        bound_the_process()
         config, loop = self._config, asyncio.get_running_loop()
+        address = listen_address(config.listen, config.tls)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        metadata = open_metadata(os.fspath(config.directory / "metadata.db"))
-        tenants = {DEFAULT_TENANT: await _secret(metadata, DEFAULT_TENANT)}
-        namespaces = Namespaces(metadata)
+        where = config.etcd or os.fspath(config.metadata_file)
+        metadata = open_metadata(where)
+        tenants = Tenants(metadata)
+        await tenants.load()
+        namespaces = Namespaces(metadata, SystemClock(), random.Random())
         await namespaces.load_quarantines()
         grants = Grants(metadata, self._blocks.shares, SystemClock())
         await grants.load()
         store = Store(
             self._blocks,
-            Handles(self.epoch),
+            self._handles,
             SystemClock(),
-            tenants,
+            tenants.secrets,
             self._counters,
             namespaces.quarantined,
         )
         self._store = store
-        socket = DataSocket(
-            config.shm_socket, self._arena.descriptor, self._arena.size, self._sessions, store
+        moves = Moves(store, lambda owner: namespaces.place_of(owner).layout)
+        host, known_as = address.rpartition(":")[0], announced_host(address, config.advertise)
+        ucx = UcxMoves(self._arena) if "ucx" in config.transports else None
+        data = DataPort(
+            *(host, config.data_port, self._arena, moves, self._sessions, self._counters),
+            None if config.tls is None else partial(data_server, config.tls),
+            ucx,
         )
-        opened = kv_pb2.SessionEvent.Opened(
+        self._opened = kv_pb2.SessionEvent.Opened(
+            host=host_name(),
+            data_address=f"{known_as}:{data.port}",
             node_id=self.node_id,
             epoch=self.epoch,
             shm_socket=os.fspath(config.shm_socket.absolute()),
             arena_bytes=self._arena.size,
         )
-        tiers = None if self._volumes is None else await self._tiers(metadata, namespaces, tenants)
-        kv = StreamingKVService(store, namespaces, self._sessions, self._counters, opened, tiers)
+        tiers = (
+            None
+            if self._volumes is None
+            else await self._tiers(metadata, namespaces, tenants.secrets)
+        )
+        pool = Pool(
+            *(self.node_id, metadata, store, self._arena, SystemClock(), self._counters),
+            *(Credentials(config.tls), tiers, self._labels()),
+            None if ucx is None else UcxWays(SystemClock(), self._counters),
+        )
+        kv = StreamingKVService(
+            *(store, namespaces, self._sessions, self._counters, self._opened, tiers, pool)
+        )
         scrubber = Scrubber(
             self._blocks,
             tiers,
@@ -122,30 +157,64 @@ class Node:
             *(store, metadata, tiers, self.node_id),
             *(_first_generation(self.epoch), SystemClock(), self._counters),
         )
-        admin = AdminService(
+        self._admin = admin = AdminService(
             *(self.node_id, self.epoch, store, namespaces, self._sessions, self._counters),
-            *(self.stop, scrubber, purge, tiers),
+            *(self.stop, self._leave, scrubber, purge, pool.contacts, pool.replicas),
+            Departure(store, pool.replicas, pool.whereabouts, SystemClock(), self._counters),
+            tiers,
+        )
+        self._directory = directory = PeerService(
+            *(self.node_id, self.epoch, SystemClock(), store, namespaces, pool.taking, tiers)
         )
         server = Server(
-            listen_address(config.listen),
+            address,
             {
                 "moonpool.v1.KV": lambda s: kv_pb2_grpc.add_KVServicer_to_server(kv, s),
                 "moonpool.v1.Admin": lambda s: admin_pb2_grpc.add_AdminServicer_to_server(admin, s),
+                "moonpool.v1.Directory": partial(
+                    directory_pb2_grpc.add_DirectoryServicer_to_server, directory
+                ),
             },
             bulk=[f"/moonpool.v1.KV/{method}" for method in ("Put", "Get", "Write", "Read")],
+            tls=config.tls,
+            tenancy=tenants,
+        )
+        socket = DataSocket(
+            *(config.shm_socket, self._arena.descriptor, self._arena.size, self._sessions, store),
+            lambda session: SocketCaller(
+                kv,
+                server.admission,
+                Caller(Role.CLIENT, session.label, session.tenant),
+                lambda: session.streaming,
+            ),
         )
         await server.start()
-        announcer = _Announcer(metadata, self._record(server.address), config.lease_ms)
+        self._announcer = announcer = Heartbeat(
+            partial(open_metadata, where),
+            self._record(f"{known_as}:{server.port}"),
+            config.lease_ms,
+            self._lapsed,
+            SystemClock(),
+        )
         await announcer.announce()
+        found_at = AddressFile(config.directory, f"{known_as}:{server.port}", self.node_id)
         tasks = [
             asyncio.create_task(socket.serve()),
+            asyncio.create_task(data.serve()),
             asyncio.create_task(self._expire(store)),
-            asyncio.create_task(announcer.keep()),
             asyncio.create_task(scrubber.serve()),
             asyncio.create_task(grants.keep()),
+            asyncio.create_task(tenants.keep()),
+            asyncio.create_task(
+                namespaces.keep_quarantines(
+                    lambda digest: purge.carry_out(Scope(namespace=digest), Miss.QUARANTINED)
+                )
+            ),
         ]
         if tiers is not None:
             tasks.append(asyncio.create_task(tiers.serve()))
+        pool.start()
+        gc.freeze()  # what stands from now on is not looked through for garbage time and again
         ready(server.address)
         try:
             await self._stopping.wait()
@@ -161,6 +230,11 @@ class Node:
             await asyncio.gather(*tasks, return_exceptions=True)
             await server.stop(0.2)
             socket.close()
+            await pool.close()
+            data.close()
+            if ucx is not None:
+                ucx.close()
+            found_at.close()
             await announcer.leave()
             await metadata.close()
             failpoint("shutdown.before_close")
@@ -168,6 +242,11 @@ class Node:
                 self._threads.shutdown()
                 self._volumes.close()
             self._lock.close()
+
+    async def _leave(self) -> None:
+        """Take no new blocks; others are told, and give this node none."""
+        self._store.draining = True
+        await self._announcer.change_state("draining")
 
     def stop(self) -> None:
         """Drain and end; asked a second time, end at once."""
@@ -200,16 +279,30 @@ class Node:
         log.info("%d blocks on SSD, after %.1f s", found, SystemClock().now() - began)
         return tiers
 
+    def _lapsed(self, record: NodeRecord) -> NodeRecord:
+        """Others held this node for dead, and it is not: what it promised them before is void."""
+        self.epoch = _next_epoch(self._config)
+        log.warning(
+            "held for dead meanwhile: epoch %d, and sessions of other hosts begin anew", self.epoch
+        )
+        self._handles.renew(self.epoch)
+        self._opened.epoch = self._directory.epoch = self._admin.epoch = self.epoch
+        self._sessions.end_remote()
+        return replace(record, epoch=self.epoch)
+
     def _record(self, address: str) -> NodeRecord:
         return NodeRecord(
             node_id=self.node_id,
             epoch=self.epoch,
             address=address,
             tiers=self._capacities(),
-            transports=("shm", "grpc"),
-            labels={},
+            transports=("shm", *self._config.transports, "grpc"),
+            labels=self._labels(),
             state="serving",
         )
+
+    def _labels(self) -> dict[str, str]:
+        return {"host": host_name()} | dict(self._config.labels)
 
     def _capacities(self) -> dict[str, int]:
         tiers = {"dram": self._blocks.slabs.capacity_bytes}
@@ -231,48 +324,6 @@ class Node:
                 log.warning("stopped with %d windows, %d pins", len(store.windows), len(store.pins))
                 return
             await asyncio.sleep(0.05)
-
-
-class _Announcer:
-    """Keeps the node's record in the metadata under a lease, and takes it back at the end."""
-
-    def __init__(self, metadata: Metadata, record: NodeRecord, lease_ms: int) -> None:
-        self._metadata, self._record, self._lease_ms = metadata, record, lease_ms
-        self._lease: Lease | None = None
-
-    async def announce(self) -> None:
-        self._lease = await self._metadata.grant(self._lease_ms)
-        await self._put()
-
-    async def keep(self) -> None:
-        """Renew until cancelled. While the metadata is away the node serves on."""
-        while True:
-            await asyncio.sleep(self._lease_ms / 3e3)
-            try:
-                if self._lease is None:
-                    await self.announce()
-                else:
-                    await self._metadata.keep_alive(self._lease)
-            except LeaseLost:
-                self._lease = None  # we were stopped for longer than the lease: say we are back
-            except Unavailable as error:
-                log.warning("the metadata does not answer: %s", error)
-
-    async def change_state(self, state: Any) -> None:
-        values = {name: getattr(self._record, name) for name in self._record.__dataclass_fields__}
-        self._record = NodeRecord(**{**values, "state": state})
-        with suppress(KVStoreError):  # the lease says it soon enough
-            await self._put()
-
-    async def leave(self) -> None:
-        with suppress(KVStoreError):
-            if self._lease is not None:
-                await self._metadata.revoke(self._lease)
-
-    async def _put(self) -> None:
-        if self._lease is not None:
-            key, value = self._record.key(), self._record.encode()
-            await self._metadata.put(key, value, lease=self._lease.id)
 
 
 def _volumes(config: NodeConfig) -> Volumes | None:
@@ -304,17 +355,6 @@ def _first_generation(epoch: int) -> int:
     return epoch << 40
 
 
-def _bound_the_process() -> None:
-    """What callers can make the process hold beside the messages that `kvstore.rpc` admits."""
-    # Each message's buffer is mapped by itself and leaves the process when it is freed. Else glibc
-    # keeps, in each of gRPC's threads, room for the most that ever was there at once.
-    with suppress(AttributeError):  # another libc
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = _FILES_MAX if most == resource.RLIM_INFINITY else min(most, _FILES_MAX)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
-
-
 def _locked(config: NodeConfig) -> Any:
     lock = config.lock_file.open("a")
     try:
@@ -337,12 +377,3 @@ def _next_epoch(config: NodeConfig) -> int:
     path.with_suffix(".new").write_text(f"{epoch}\n")
     path.with_suffix(".new").replace(path)
     return epoch
-
-
-async def _secret(metadata: Metadata, name: str) -> bytes:
-    """A tenant's secret, drawn by whichever node asks first."""
-    made = TenantRecord(name, secrets.token_hex(32))
-    await metadata.put_if(made.key(), made.encode(), expected_revision=0)
-    entry = await metadata.get(made.key())
-    assert entry is not None, "the record was just put"
-    return bytes.fromhex(TenantRecord.parse(entry).secret)

@@ -3,6 +3,9 @@
 A caller presents its session's token and gets the arena's descriptor. The connection then stays:
 the kernel closes it when the last process that holds it is gone, however that ended, so its end is
 proof that nobody of that session can still write to the mapping.
+
+On connections of their own, for which they present the session's other token, the same processes
+make the calls that are too many for gRPC (see `kvstore.rpc.socket_frames`).
 """
 
 from __future__ import annotations
@@ -11,13 +14,16 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from kvstore.errors import ConfigError
-from kvstore.limits import SESSIONS_MAX
+from kvstore.limits import SESSIONS_MAX, SOCKET_CALLS_MAX
 from kvstore.memory.arena import HELLO, HELLO_MAGIC, TOKEN_BYTES
 from kvstore.node.sessions import Session, Sessions
 from kvstore.node.store import Store
+from kvstore.rpc.socket_frames import WELCOME
+from kvstore.rpc.socket_server import SocketCaller
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +35,17 @@ class DataSocket:
     """Accepts mappers until it is closed."""
 
     def __init__(
-        self, path: Path, descriptor: int, size: int, sessions: Sessions, store: Store
+        self,
+        path: Path,
+        descriptor: int,
+        size: int,
+        sessions: Sessions,
+        store: Store,
+        answering: Callable[[Session], SocketCaller],
     ) -> None:
         self._descriptor, self._size = descriptor, size
         self._sessions, self._store = sessions, store
-        self._path = path
+        self._path, self._answering = path, answering
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._tasks: set[asyncio.Task[None]] = set()
         # Whoever runs a node in this directory holds its lock, so a socket found here is stale.
@@ -55,7 +67,7 @@ class DataSocket:
                 log.warning("no mapper can be let in: %s", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            if len(self._tasks) >= 2 * SESSIONS_MAX:
+            if len(self._tasks) >= (2 + SOCKET_CALLS_MAX) * SESSIONS_MAX:
                 peer.close()
                 continue
             task = asyncio.create_task(self._attend(peer))
@@ -68,6 +80,10 @@ class DataSocket:
         try:
             peer.setblocking(False)
             token = await asyncio.wait_for(loop.sock_recv(peer, TOKEN_BYTES), _PRESENT_SECONDS)
+            caller = self._sessions.by_call_token(token)
+            if caller is not None:
+                await self._answer(peer, caller)
+                return
             session = self._sessions.by_shm_token(token)
             if session is None:
                 return
@@ -83,6 +99,23 @@ class DataSocket:
                 session.mappings -= 1
                 if not session.streaming and not session.may_write:
                     self._store.gone(session)
+
+    async def _answer(self, peer: socket.socket, session: Session) -> None:
+        """Answer what this session calls, until it hangs up."""
+        if session.calling >= SOCKET_CALLS_MAX:
+            return
+        session.calling += 1
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(peer, WELCOME)
+            answering = self._answering(session)
+            transport, _ = await loop.connect_accepted_socket(lambda: answering, peer)
+            try:
+                await answering.over
+            finally:
+                transport.abort()
+        finally:
+            session.calling -= 1
 
     def close(self) -> None:
         self._socket.close()

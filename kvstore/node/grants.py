@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from kvstore.clock import Clock
 from kvstore.core.shares import Share, Shares
-from kvstore.errors import Unavailable
+from kvstore.errors import KVStoreError
 from kvstore.limits import SHARES_MAX
 from kvstore.metadata.protocol import Metadata
 from kvstore.metadata.records import BadRecord, ShareRecord
@@ -53,5 +53,5 @@ class Grants:
         """Read again until cancelled."""
         while True:
             await self._clock.sleep(READ_SECONDS)
-            with suppress(Unavailable):  # whoever renews the node's lease says so
+            with suppress(KVStoreError):  # whoever renews the node's lease says so
                 await self.load()

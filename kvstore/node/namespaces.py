@@ -1,18 +1,38 @@
-"""The namespaces a node knows: digest -> spec, and the slot layout of each of its groups."""
+"""The namespaces a node knows: digest -> spec, and the slot layout of each of its groups.
+
+Which are in quarantine the metadata tells it, whichever node was the first to say so. Once that is
+over, this node drops what it had of the namespace before it is used here again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from kvstore.clock import Clock
 from kvstore.core.lifecycle import Owner
-from kvstore.errors import Invalid, OutOfRange, Overloaded, SpecMismatch, UnknownNamespace
+from kvstore.errors import (
+    Invalid,
+    OutOfRange,
+    Overloaded,
+    SpecMismatch,
+    Unavailable,
+    UnknownNamespace,
+)
 from kvstore.layout import SlotLayout
 from kvstore.limits import HASH_BYTES, NAMESPACES_MAX, SPECS_BYTES_MAX
 from kvstore.metadata.protocol import Metadata
 from kvstore.metadata.records import NamespaceRecord, QuarantineRecord
+from kvstore.metadata.roster import Roster
 from kvstore.spec import KVSpec, difference
+
+log = logging.getLogger(__name__)
+
+_AGAIN_SECONDS = 1.0  # after a release that could not be carried out here
 
 LayoutOf: TypeAlias = Callable[[Owner], SlotLayout]  # of an owner who is known
 
@@ -23,18 +43,23 @@ class Place:
 
     owner: Owner
     layout: SlotLayout
-    dtype: str
+    stored: str  # what its bytes are: a dtype, or a codec
 
 
 class Namespaces:
     """Registered specs, read from the metadata when first named and kept from then on."""
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: Metadata, clock: Clock, dice: random.Random) -> None:
         self._metadata = metadata
         self._specs: dict[bytes, KVSpec] = {}
         self._bytes = 0  # of those, as text
         self._places: dict[Owner, Place] = {}
         self.quarantined: dict[bytes, str] = {}  # digest -> what was found wrong
+        self._clock = clock
+        nature = (clock, dice, NAMESPACES_MAX)
+        self._records = Roster(metadata, QuarantineRecord, *nature, self._see_quarantines)
+        self._said: set[bytes] = set()  # by this node, and not told back by the metadata yet
+        self._over = asyncio.Event()  # some that stand here do not stand there any more
 
     def known(self) -> dict[bytes, KVSpec]:
         return dict(self._specs)
@@ -69,26 +94,65 @@ class Namespaces:
         for digest, spec in self._specs.items():
             for group in range(len(spec.groups)):
                 layout = SlotLayout.of(spec, group)
-                self._places.setdefault((digest, group), Place((digest, group), layout, spec.dtype))
+                self._places.setdefault(
+                    (digest, group), Place((digest, group), layout, spec.stored)
+                )
         return {owner: place.layout for owner, place in self._places.items()}
 
     async def load_quarantines(self) -> None:
         """What earlier runs, and other nodes, have found wrong."""
-        entries, _ = await self._metadata.list(QuarantineRecord.prefix)
-        for record in map(QuarantineRecord.parse, entries):
-            self.quarantined[bytes.fromhex(record.digest)] = record.reason
+        await self._records.load()
+
+    async def keep_quarantines(self, drop: Callable[[bytes], Awaitable[object]]) -> None:
+        """Go by the metadata until cancelled. `drop` has this node forget a namespace's blocks."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._records.keep())
+            group.create_task(self._keep_releases(drop))
 
     async def quarantine(self, digest: bytes, reason: str) -> None:
         """Nobody uses the namespace from now on, over restarts too. The first reason stays."""
         await self.place(digest, 0)  # it must be one that is known
         record = QuarantineRecord(digest.hex(), reason or "no reason was given")
+        self._said.add(digest)
         self.quarantined.setdefault(digest, record.reason)
         await self._metadata.put_if(record.key(), record.encode(), expected_revision=0)
 
     async def release(self, digest: bytes) -> bool:
         """Undo `quarantine`; False if the namespace was not in quarantine."""
         await self._metadata.delete(QuarantineRecord.prefix + digest.hex())
+        self._said.discard(digest)
+        self._records.forget(digest.hex())
         return self.quarantined.pop(digest, None) is not None
+
+    def _see_quarantines(self) -> None:
+        for record in self._records:
+            digest = bytes.fromhex(record.digest)
+            self._said.discard(digest)
+            self.quarantined.setdefault(digest, record.reason)
+        if self._released():
+            self._over.set()
+
+    def _released(self) -> list[bytes]:
+        return [
+            digest
+            for digest in self.quarantined
+            if digest not in self._said and self._records.get(digest.hex()) is None
+        ]
+
+    async def _keep_releases(self, drop: Callable[[bytes], Awaitable[object]]) -> None:
+        while True:
+            await self._over.wait()
+            self._over.clear()
+            for digest in self._released():
+                try:
+                    await drop(digest)
+                except Unavailable as error:
+                    log.warning("%s stays in quarantine here: %s", digest.hex()[:12], error)
+                    await self._clock.sleep(_AGAIN_SECONDS)
+                    self._over.set()
+                    continue
+                if digest in self._released():  # and nobody has said it anew meanwhile
+                    self.quarantined.pop(digest)
 
     async def place(self, digest: bytes, group: int) -> Place:
         """Where blocks of a group live; `UnknownNamespace` or `OutOfRange` if there is none."""
@@ -104,7 +168,7 @@ class Namespaces:
             )
         if group >= len(spec.groups):
             raise OutOfRange(f"group {group}: the namespace has groups 0..{len(spec.groups) - 1}")
-        place = Place((digest, group), SlotLayout.of(spec, group), spec.dtype)
+        place = Place((digest, group), SlotLayout.of(spec, group), spec.stored)
         self._places[digest, group] = place
         return place
 

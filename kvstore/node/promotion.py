@@ -44,8 +44,11 @@ class Promotion:
         self._coming: dict[bytes, Coming] = {}  # by stored key
 
     @asynccontextmanager
-    async def brought(self, keys: Sequence[bytes]) -> AsyncIterator[None]:
-        """Inside this, blocks of these keys that were on SSD alone are in DRAM, if they fit."""
+    async def brought(
+        self, keys: Sequence[bytes], seconds: float | None = None
+    ) -> AsyncIterator[None]:
+        """Inside this, blocks of these keys that were on SSD alone are in DRAM, if they fit and
+        were read within `seconds`. What is read later is there for whoever asks next."""
         waits: list[Coming] = []
         try:
             spared = set(keys)
@@ -59,7 +62,7 @@ class Promotion:
                 coming.target.moves += 1  # so that nothing takes it before this caller looks
                 waits.append(coming)
             if waits:
-                await asyncio.wait([one.task for one in waits])
+                await asyncio.wait([one.task for one in waits], timeout=seconds)
             yield
         finally:
             for one in waits:

@@ -76,7 +76,7 @@ def recover(
         table = table[~circular]
     places = (table["owner"].astype(np.int64), table["place"], table["generation"])
     table = table[slabs.restore(owners, *places)]
-    blocks.index.sleepers = Sleepers(table, owners, names, slabs)
+    blocks.index.recovered(Sleepers(table, owners, names, slabs))
     for tenant, size in blocks.index.sleepers.bytes_of().items():
         blocks.shares.take(Tier.SSD, tenant, size)
     return len(table)

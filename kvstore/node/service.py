@@ -7,46 +7,46 @@ Streams of bytes are in `kvstore.node.streams`.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeAlias
 
 from kvstore.block import Miss
-from kvstore.errors import Invalid
+from kvstore.errors import Denied, Invalid, SessionEnded
 from kvstore.failpoint import failpoint
-from kvstore.layout import Fragment, SlotLayout
-from kvstore.limits import BLOCK_TOKENS_MAX, HASH_BYTES, NAME_BYTES_MAX, RPC_KEYS_MAX
+from kvstore.limits import COPY_SECONDS_MAX
+from kvstore.node.follow import Asked
+from kvstore.node.forms import (
+    OUTCOME,
+    SEALED,
+    check_name,
+    copies_wanted,
+    counted,
+    fragment_of,
+    hashes_of,
+    last_tokens,
+    parents_of,
+    patience,
+    stored_keys_of,
+)
 from kvstore.node.namespaces import Namespaces, Place
+from kvstore.node.pool import Pool
+from kvstore.node.readers import Opened
 from kvstore.node.sessions import Session as NodeSession  # KVService.Session is a call
 from kvstore.node.sessions import Sessions
-from kvstore.node.store import Opened, Reserved, Store
+from kvstore.node.store import Reserved, Store
 from kvstore.node.tiers import Tiers
 from kvstore.node.waiting import Waiting
 from kvstore.node.write_queue import not_durable
+from kvstore.rpc.access import Role
 from kvstore.rpc.handler import typed
-from kvstore.rpc.identity import tenant_of
+from kvstore.rpc.identity import caller_of, tenant_of
 from kvstore.telemetry import Counters
 from kvstore.wire.v1 import kv_pb2 as pb
 from kvstore.wire.v1 import kv_pb2_grpc
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
-
-OUTCOME = {
-    None: pb.HIT,
-    Miss.ABSENT: pb.ABSENT,
-    Miss.UNSEALED: pb.UNSEALED,
-    Miss.UNLISTED: pb.UNLISTED,
-    Miss.EVICTED: pb.EVICTED,
-    Miss.REMOVED: pb.REMOVED,
-    Miss.DAMAGED: pb.DAMAGED,
-    Miss.QUARANTINED: pb.QUARANTINED,
-    Miss.NO_ROOM: pb.NO_ROOM,
-}
-_SEALED = {
-    "sealed": pb.SealReply.SEALED,
-    "waiting": pb.SealReply.WAITING,
-    "existed": pb.SealReply.EXISTED,
-}
 
 
 class KVService(kv_pb2_grpc.KVServicer):
@@ -60,7 +60,9 @@ class KVService(kv_pb2_grpc.KVServicer):
         counters: Counters,
         opened: pb.SessionEvent.Opened,
         tiers: Tiers | None = None,
+        pool: Pool | None = None,
     ) -> None:
+        self.pool = pool  # None: there are no other nodes
         self.store, self.namespaces, self.sessions = store, namespaces, sessions
         self.tiers, self.waiting = tiers, Waiting(store.blocks)
         self.counters = counters
@@ -76,18 +78,26 @@ class KVService(kv_pb2_grpc.KVServicer):
     async def Session(
         self, request: pb.SessionRequest, context: Context
     ) -> AsyncIterator[pb.SessionEvent]:
-        _check_name("label", request.label)
+        check_name("label", request.label)
         session = self.sessions.begin(tenant_of(context), request.label)
+        session.names_memory = caller_of(context).role in (Role.NODE, Role.OPEN)
         self.counters.add("sessions")
+        draining = asyncio.ensure_future(self.drained.wait())
+        over = asyncio.ensure_future(session.over.wait())
         try:
             opened = pb.SessionEvent.Opened()
             opened.CopyFrom(self._opened)
             opened.session, opened.shm_token = session.token, session.shm_token
+            opened.data_token = session.data_token
             yield pb.SessionEvent(opened=opened)
-            await self.drained.wait()
-            yield pb.SessionEvent(drain=pb.SessionEvent.Drain())
-            await asyncio.Event().wait()  # until the caller hangs up or the server stops
+            await asyncio.wait((draining, over), return_when=asyncio.FIRST_COMPLETED)
+            if not over.done():
+                yield pb.SessionEvent(drain=pb.SessionEvent.Drain())
+            await over  # or until the caller hangs up, or the server stops
+            raise SessionEnded("this node was held for dead meanwhile: begin another session")
         finally:
+            draining.cancel()
+            over.cancel()
             self.sessions.end(session)
             self.store.end(session)
 
@@ -97,6 +107,11 @@ class KVService(kv_pb2_grpc.KVServicer):
         hashes = hashes_of(request.hashes)
         tenant, tokens = tenant_of(context), last_tokens(request.last_tokens, place.layout)
         found, why = self.store.match(tenant, place, hashes, tokens)
+        if why is not None and self.pool is not None and why is not Miss.QUARANTINED:
+            keys = self.store.keys(tenant, place, hashes[found:])
+            more = await self.pool.fetch.leading(keys)
+            self.store.found_elsewhere(place, len(hashes), found, more, tokens)
+            found, why = found + more, None if found + more == len(hashes) else why
         return pb.MatchReply(blocks=found, reason=OUTCOME[why])
 
     @typed
@@ -104,28 +119,36 @@ class KVService(kv_pb2_grpc.KVServicer):
         place = await self.namespaces.place(request.namespace, request.group)
         hashes = hashes_of(request.hashes)
         found = self.store.exists(tenant_of(context), place, hashes)
+        missing = [i for i, one in enumerate(found) if one not in (None, Miss.QUARANTINED)]
+        if missing and self.pool is not None:
+            keys = self.store.keys(tenant_of(context), place, [hashes[i] for i in missing])
+            for i, there in zip(missing, await self.pool.fetch.elsewhere(keys), strict=True):
+                found[i] = None if there else found[i]
         return pb.ExistsReply(outcomes=[OUTCOME[one] for one in found])
 
     @typed
     async def Remove(self, request: pb.RemoveRequest, context: Context) -> pb.RemoveReply:
         place = await self.namespaces.place(request.namespace, request.group)
-        hashes = hashes_of(request.hashes)
-        removed = self.store.remove(tenant_of(context), place, hashes)
+        tenant = tenant_of(context)
+        keys = self.store.keys(tenant, place, hashes_of(request.hashes))
+        removed = self.store.remove(keys)
         failpoint("remove.before_flush")
         if self.tiers is not None:
             await self.tiers.flushed()
+        if self.pool is not None:  # a copy that is left could be fetched again
+            removed |= await self.pool.replicas.drop(tenant, place.owner, keys)
         failpoint("remove.before_answer")
-        return pb.RemoveReply(removed=removed)
+        return pb.RemoveReply(removed=len(removed))
 
     @typed
     async def Reserve(self, request: pb.ReserveRequest, context: Context) -> pb.ReserveReply:
         self.session(request.session, context)
         place = await self.namespaces.place(request.namespace, request.group)
         hashes = hashes_of(request.hashes)
-        parents = _parents(request, hashes)
+        parents = parents_of(request, hashes)
         full = place.layout.block_tokens
         tokens = [full] * (len(hashes) - 1) + [last_tokens(request.last_tokens, place.layout)]
-        _check_name("writer_group", request.writer_group)
+        check_name("writer_group", request.writer_group)
         chain = list(zip(hashes, parents, tokens, strict=True))
         fragment = fragment_of(request.fragment, place.layout)
 
@@ -137,76 +160,110 @@ class KVService(kv_pb2_grpc.KVServicer):
 
         patience = self.waiting.patience(context, place.layout, len(chain))
         reserved = await self.waiting.for_room(reserve, patience)
-        reply = pb.ReserveReply()
         granted, existed = pb.ReserveReply.GRANTED, pb.ReserveReply.EXISTS
-        reply.grants.extend([granted if one else existed for one in reserved])
-        reply.slot_offsets.extend([one.slot.offset if one else 0 for one in reserved])
-        reply.generations.extend([one.slot.generation if one else 0 for one in reserved])
-        reply.handles.extend([one.handle if one else b"" for one in reserved])
+        reply = pb.ReserveReply(
+            grants=[granted if one else existed for one in reserved],
+            slot_offsets=[one.slot.offset if one else 0 for one in reserved],
+            generations=[one.slot.generation if one else 0 for one in reserved],
+            handles=[one.handle if one else b"" for one in reserved],
+        )
         if request.hand_off:
-            reply.hand_offs.extend([one.hand_off if one else b"" for one in reserved])
+            made = self.store.claims.for_hand_off
+            reply.hand_offs.extend([made(one.slot) if one else b"" for one in reserved])
         return reply
 
     @typed
     async def Seal(self, request: pb.SealRequest, context: Context) -> pb.SealReply:
         session = self.session(request.session, context)
-        handles = _counted(request.handles, "handles")
-        claims = self.store.claims
-        slots = [claims.window(session, h, f"handles[{i}]").slot for i, h in enumerate(handles)]
-        keys = [slot.key for slot in slots]
+        handles = counted(request.handles, "handles")
+        keys: list[bytes] = []
+        replicas = copies_wanted(request.replicas)
+        if request.durable or replicas > 1:
+            keys = [window.slot.key for window in self.store.claims.windows(session, handles)]
         results = self.store.seal(session, handles)
+        reply = pb.SealReply(sealed=[SEALED[one] for one in results])
+        if not keys:
+            return reply
+        whole = [key for key, one in zip(keys, results, strict=True) if one != "waiting"]
         if request.durable:
-            await self.durable(
-                [key for key, one in zip(keys, results, strict=True) if one != "waiting"]
-            )
-        return pb.SealReply(sealed=[_SEALED[one] for one in results])
+            await self.durable(whole)
+        if replicas > 1:
+            copies = await self.copied(whole, replicas, request.durable, context)
+            reply.copies.extend([copies.get(key, 0) for key in keys])
+        return reply
 
     @typed
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortReply:
         session = self.session(request.session, context)
-        self.store.abort(session, _counted(request.handles, "handles"))
+        self.store.abort(session, counted(request.handles, "handles"))
         return pb.AbortReply()
 
     @typed
     async def Open(self, request: pb.OpenRequest, context: Context) -> pb.OpenReply:
         session = self.session(request.session, context)
         place = await self.namespaces.place(request.namespace, request.group)
+        if request.stored_keys:
+            return await self._open_stored(session, place, request, context)
         hashes = hashes_of(request.hashes)
         if request.hand_offs and len(request.hand_offs) != len(hashes):
             raise Invalid(f"{len(request.hand_offs)} hand_offs for {len(hashes)} hashes")
-        async with self.brought(session, place, hashes):
-            opened = self.store.open(
-                session, place, hashes, request.hand_offs, request.pin_ms, request.writer_group
+        hand_offs: Sequence[bytes] = request.hand_offs
+        keys = self.store.keys(session.tenant, place, hashes)
+        if self.pool is not None and not request.lineage and (hand_offs or request.writer_node):
+            group = (request.writer_group, request.writer_node)
+            asked = Asked(session.tenant, place, hashes, keys, hand_offs, *group)
+            hand_offs = await self.pool.follow.local(asked)
+        followed = all(hand_offs) and len(hand_offs) > 0
+        local = followed or request.lineage
+        async with self.brought(session, place, hashes, keys, context, local):
+            opened = self.store.open_stored(
+                session, place, keys, hand_offs, request.pin_ms, request.writer_group
             )
-        reply = pb.OpenReply()
-        for one in opened:
-            if isinstance(one, Opened):
-                slot = one.slot
-                reply.outcomes.append(pb.HIT)
-                reply.slot_offsets.append(slot.offset)
-                reply.generations.append(slot.generation)
-                reply.tokens.append(slot.tokens)
-                reply.roots.append(slot.root)
-                reply.handles.append(one.handle)
-                self.counters.add("opened_bytes", place.layout.block_bytes(slot.tokens))
-            else:
-                reply.outcomes.append(OUTCOME[one])
-                reply.slot_offsets.append(0)
-                reply.generations.append(0)
-                reply.tokens.append(0)
-                reply.roots.append(b"")
-                reply.handles.append(b"")
+        return self._opened_reply(place, opened, request.lineage)
+
+    async def _open_stored(
+        self, session: NodeSession, place: Place, request: pb.OpenRequest, context: Context
+    ) -> pb.OpenReply:
+        """For another node, which was told of these blocks by their stored keys."""
+        if caller_of(context).role not in (Role.NODE, Role.OPEN):
+            raise Denied("stored_keys are for nodes: a client names blocks by their hashes")
+        if request.hashes or request.hand_offs or request.writer_group:
+            raise Invalid("stored_keys: no hashes, hand_offs or writer_group beside them")
+        named = stored_keys_of(request.stored_keys)
+        keys = self.store.owned(session.tenant, place, named)
+        async with self.brought(session, place, (), keys, context, local=True):
+            opened = self.store.open_stored(session, place, keys, (), request.pin_ms)
+        return self._opened_reply(place, opened, request.lineage)
+
+    def _opened_reply(
+        self, place: Place, opened: Sequence[Opened | Miss], lineage: bool
+    ) -> pb.OpenReply:
+        slots = [one.slot if isinstance(one, Opened) else None for one in opened]
+        reply = pb.OpenReply(
+            outcomes=[pb.HIT if isinstance(one, Opened) else OUTCOME[one] for one in opened],
+            slot_offsets=[slot.offset if slot else 0 for slot in slots],
+            generations=[slot.generation if slot else 0 for slot in slots],
+            tokens=[slot.tokens if slot else 0 for slot in slots],
+            roots=[slot.root if slot else b"" for slot in slots],
+            handles=[one.handle if isinstance(one, Opened) else b"" for one in opened],
+        )
+        sizes = Counter([slot.tokens for slot in slots if slot])
+        size = sum(place.layout.block_bytes(tokens) * count for tokens, count in sizes.items())
+        self.counters.add("opened_bytes", size)
+        if lineage:
+            reply.parents.extend([slot.parent if slot else b"" for slot in slots])
+            reply.origins.extend([slot.origin if slot else 0 for slot in slots])
         return reply
 
     @typed
     async def Close(self, request: pb.CloseRequest, context: Context) -> pb.CloseReply:
         session = self.session(request.session, context)
-        handles = _counted(request.handles, "handles")
+        handles = counted(request.handles, "handles")
         suspects, closed = set(request.suspects), set(handles)
         for i, suspect in enumerate(request.suspects):
             if suspect not in closed:
                 raise Invalid(f"suspects[{i}] is not among the handles that are closed")
-        held, slots = self.store.close(session, handles)
+        held, slots = self.store.readers.close(session, handles)
         for handle, slot in zip(handles, slots, strict=True):
             if handle in suspects and slot is not None:
                 layout = self.namespaces.place_of(slot.owner).layout
@@ -218,8 +275,9 @@ class KVService(kv_pb2_grpc.KVServicer):
         session = self.session(request.session, context)
         place = await self.namespaces.place(request.namespace, request.group)
         hashes = hashes_of(request.hashes)
-        async with self.brought(session, place, hashes):
-            opened = self.store.open(session, place, hashes, (), request.pin_ms)
+        keys = self.store.keys(session.tenant, place, hashes)
+        async with self.brought(session, place, hashes, keys, context):
+            opened = self.store.open_stored(session, place, keys, (), request.pin_ms)
         reply = pb.PinReply()
         for one in opened:
             if isinstance(one, Opened):
@@ -235,14 +293,14 @@ class KVService(kv_pb2_grpc.KVServicer):
     @typed
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
         session = self.session(request.session, context)
-        self.store.renew(session, _counted(request.handles, "handles"), request.pin_ms)
+        self.store.readers.renew(session, counted(request.handles, "handles"), request.pin_ms)
         return pb.RenewReply()
 
     @typed
     async def Unpin(self, request: pb.UnpinRequest, context: Context) -> pb.UnpinReply:
         session = self.session(request.session, context)
         if request.handles or not request.query_tokens:
-            self.store.unpin(session, _counted(request.handles, "handles"))
+            self.store.readers.unpin(session, counted(request.handles, "handles"))
         self.store.used(request.query_tokens, request.hit_tokens)
         return pb.UnpinReply()
 
@@ -250,18 +308,35 @@ class KVService(kv_pb2_grpc.KVServicer):
     async def Quarantine(
         self, request: pb.QuarantineRequest, context: Context
     ) -> pb.QuarantineReply:
-        _check_name("reason", request.reason)
+        check_name("reason", request.reason)
         await self.namespaces.quarantine(request.namespace, request.reason)
         self.counters.add("quarantines")
         return pb.QuarantineReply()
 
-    def brought(
-        self, session: NodeSession, place: Place, hashes: Sequence[bytes]
-    ) -> AbstractAsyncContextManager[None]:
-        """Inside it these blocks are where readers can read them, as far as there is room."""
-        if self.tiers is None:
-            return nullcontext()
-        return self.tiers.brought(self.store.keys(session.tenant, place, hashes))
+    @asynccontextmanager
+    async def brought(
+        self,
+        session: NodeSession,
+        place: Place,
+        hashes: Sequence[bytes],
+        keys: Sequence[bytes],
+        context: Context,
+        local: bool = False,
+    ) -> AsyncIterator[None]:
+        """Inside it the blocks of these hashes, stored under `keys`, are where readers can read
+        them, as far as there is room: from this node's SSD, and, unless it is another node that
+        asks, from the others."""
+        quarantined = place.owner[0] in self.store.quarantined
+        async with AsyncExitStack() as stack:
+            if self.tiers is not None:
+                # A disk that is late costs its own blocks: another node that asks would take one
+                # that does not answer for dead, and do without what it has in memory too.
+                await stack.enter_async_context(self.tiers.brought(keys, patience(context)))
+            if self.pool is not None and not local and not quarantined:
+                seconds = patience(context)
+                coming = self.pool.fetch.brought(session.tenant, place, hashes, keys, seconds)
+                await stack.enter_async_context(coming)
+            yield
 
     async def durable(self, keys: Sequence[bytes]) -> None:
         """Return once all of these blocks survive a power loss, or raise."""
@@ -273,71 +348,15 @@ class KVService(kv_pb2_grpc.KVServicer):
             raise not_durable("it was dropped meanwhile")
         await self.tiers.durable(slots)
 
+    async def copied(
+        self, keys: Sequence[bytes], replicas: int, durable: bool, context: Context
+    ) -> dict[bytes, int]:
+        """How many nodes have each of these blocks, once so many do or the caller waits no more."""
+        if self.pool is None:
+            return dict.fromkeys(keys, 1)
+        seconds = patience(context, COPY_SECONDS_MAX)
+        return await self.pool.replicas.copied(keys, replicas, durable, seconds)
+
     def session(self, token: bytes, context: Context) -> NodeSession:
         """The caller's session. A token of another tenant's is as unknown as any."""
         return self.sessions.find(token, tenant_of(context))
-
-
-def fragment_of(given: pb.Fragment, layout: SlotLayout) -> Fragment:
-    """A fragment from the wire; zero counts mean all layers, all heads."""
-    layers = given.layers or layout.layers - given.layer_first
-    heads = given.heads or layout.kv_heads - given.head_first
-    return layout.check(Fragment(given.layer_first, layers, given.head_first, heads))
-
-
-def last_tokens(given: int, layout: SlotLayout) -> int:
-    """Tokens of a chain's last block; 0 on the wire means it is full."""
-    if given > layout.block_tokens:
-        raise Invalid(f"tokens {given}: a block has at most {layout.block_tokens}")
-    assert layout.block_tokens <= BLOCK_TOKENS_MAX
-    return given or layout.block_tokens
-
-
-def hashes_of(given: Sequence[bytes]) -> Sequence[bytes]:
-    """Block hashes from the wire: not too many, each of the right length."""
-    for i, one in enumerate(_counted(given, "hashes")):
-        if len(one) != HASH_BYTES:
-            check_hash(f"hashes[{i}]", one)
-    return given
-
-
-def parent_of(given: bytes) -> bytes:
-    """The hash of the block before a chain's first; empty where there is none."""
-    if given:
-        check_hash("parent", given)
-    return given
-
-
-def _parents(request: pb.ReserveRequest, hashes: Sequence[bytes]) -> list[bytes]:
-    """The block before each: as named, or the one before it in the call, or of lone blocks none."""
-    first = parent_of(request.parent)
-    if request.parents:
-        if first or request.alone or request.last_tokens:
-            raise Invalid("parents: no parent, alone or last_tokens beside it; blocks are full")
-        if len(request.parents) != len(hashes):
-            raise Invalid(f"{len(request.parents)} parents for {len(hashes)} hashes; one each")
-        return [parent_of(one) for one in request.parents]
-    if not request.alone:
-        return [first, *hashes[:-1]]
-    if first:
-        raise Invalid("alone and parent: a block that stands alone has no block before it")
-    return [b""] * len(hashes)
-
-
-def check_hash(name: str, given: bytes) -> None:
-    if len(given) != HASH_BYTES:
-        raise Invalid(f"{name} is {len(given)} bytes; a block hash has {HASH_BYTES}")
-
-
-def _check_name(field: str, given: str) -> None:
-    size = len(given.encode())
-    if size > NAME_BYTES_MAX:
-        raise Invalid(f"{field} is {size} bytes; at most {NAME_BYTES_MAX}")
-    if "\0" in given:
-        raise Invalid(f"{field} holds a zero byte; it is text for people")
-
-
-def _counted(given: Sequence[bytes], name: str) -> Sequence[bytes]:
-    if not 0 < len(given) <= RPC_KEYS_MAX:
-        raise Invalid(f"{len(given)} {name} in one call; send 1 to {RPC_KEYS_MAX}")
-    return list(given)

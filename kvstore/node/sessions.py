@@ -7,9 +7,12 @@ memory until the data socket says that every process holding the mapping is gone
 
 from __future__ import annotations
 
+import asyncio
+import hmac
 import secrets
 from dataclasses import dataclass, field
 
+from kvstore.core.turns import Places
 from kvstore.errors import Overloaded, SessionEnded
 from kvstore.limits import SESSIONS_MAX
 
@@ -18,15 +21,22 @@ _RETRY_MS = 1_000
 
 @dataclass(eq=False, slots=True)
 class Session:
-    """One caller. `token` names it in calls; `shm_token` maps the arena."""
+    """One caller. `token` names it in calls, `shm_token` maps the arena, and `data_token` opens
+    data connections, and sockets to make calls on."""
 
     serial: int
     tenant: str
     label: str
     token: bytes = field(default_factory=lambda: secrets.token_bytes(16), repr=False)
     shm_token: bytes = field(default_factory=lambda: secrets.token_bytes(16), repr=False)
+    data_token: bytes = field(default_factory=lambda: secrets.token_bytes(16), repr=False)
     streaming: bool = True  # its stream is open
+    over: asyncio.Event = field(default_factory=asyncio.Event, repr=False)  # the node ends it
+    calling: int = 0  # sockets that its processes make calls on
+    names_memory: bool = False  # is believed when it says where memory of its own lies
     mappings: int = 0  # data sockets through which its processes have mapped the arena
+    stirred: float = 0.0  # the node's monotonic seconds: when it last reserved or moved bytes in
+    lapsed: bool = False  # its windows ended by time, so it may never write by itself any more
 
     @property
     def may_write(self) -> bool:
@@ -40,18 +50,26 @@ class Sessions:
     def __init__(self) -> None:
         self._by_token: dict[bytes, Session] = {}
         self._by_shm_token: dict[bytes, Session] = {}
+        self._by_data_token: dict[bytes, Session] = {}
+        self._places = Places(SESSIONS_MAX)
         self._next = 1
 
     def __len__(self) -> int:
         return len(self._by_token)
 
     def begin(self, tenant: str, label: str) -> Session:
-        if len(self._by_token) >= SESSIONS_MAX:
-            raise Overloaded(f"{SESSIONS_MAX} sessions are open, the most a node serves", _RETRY_MS)
+        if not self._places.try_take(tenant):
+            held, free = self._places.held(tenant), self._places.free
+            raise Overloaded(
+                f"{held} sessions of {tenant} are open, and a node serves {free} more of others: "
+                "close some",
+                _RETRY_MS,
+            )
         session = Session(self._next, tenant, label)
         self._next += 1
         self._by_token[session.token] = session
         self._by_shm_token[session.shm_token] = session
+        self._by_data_token[session.data_token] = session
         return session
 
     def find(self, token: bytes, tenant: str) -> Session:
@@ -61,10 +79,30 @@ class Sessions:
         return session
 
     def by_shm_token(self, token: bytes) -> Session | None:
-        return self._by_shm_token.get(token)
+        session = self._by_shm_token.get(token)
+        return None if session is None or session.lapsed else session
+
+    def by_call_token(self, data_token: bytes) -> Session | None:
+        return self._by_data_token.get(data_token)
+
+    def by_data_token(self, token: bytes, data_token: bytes) -> Session | None:
+        session = self._by_token.get(token)
+        known = session is not None and hmac.compare_digest(session.data_token, data_token)
+        return session if known else None
+
+    def end_remote(self) -> None:
+        """Break the streams of sessions that have mapped nothing: their callers begin others.
+
+        Whoever maps the memory is of this host, and was stopped with it or not at all.
+        """
+        for session in list(self._by_token.values()):
+            if not session.mappings:
+                session.over.set()
 
     def end(self, session: Session) -> None:
         """The stream is over: the session can make no more calls and map nothing."""
         session.streaming = False
-        self._by_token.pop(session.token, None)
+        if self._by_token.pop(session.token, None) is not None:
+            self._places.give_back(session.tenant)
         self._by_shm_token.pop(session.shm_token, None)
+        self._by_data_token.pop(session.data_token, None)

@@ -6,50 +6,44 @@ Time comes in through the clock the store was built with; only the owner's clock
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from itertools import compress, groupby
+from typing import NamedTuple
 
-from kvstore.block import Miss, stored_key
+from kvstore.block import Miss, stored_keys
 from kvstore.clock import Clock
 from kvstore.core.lifecycle import Slot, State, Tier
-from kvstore.core.pins import Pin, Pins
+from kvstore.core.pins import Pins
 from kvstore.core.windows import Window, Windows
 from kvstore.errors import (
     Draining,
     Incomplete,
     Invalid,
-    Overloaded,
     Quarantined,
+    WrongTenant,
 )
 from kvstore.failpoint import failpoint
 from kvstore.layout import Fragment
-from kvstore.limits import HOLDS_MAX, PARTNERS_SECONDS, PIN_MS_DEFAULT, PIN_MS_MAX
+from kvstore.limits import HASH_BYTES, PARTNERS_SECONDS
 from kvstore.node.blocks import Blocks
-from kvstore.node.claims import Claims
+from kvstore.node.claims import Claims, check_holds
 from kvstore.node.handles import Direction, Handles
 from kvstore.node.namespaces import Place
+from kvstore.node.readers import Opened, Readers
 from kvstore.node.sessions import Session
+from kvstore.node.wanted import joined_by, parents_of
+from kvstore.node.writers import Writers
 from kvstore.telemetry import Counters
 
+NOBODYS = bytes(HASH_BYTES)  # a stored key that no block has
 _DRAIN_RETRY_MS = 1_000
-_HOLDS_RETRY_MS = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A pinned slot and the handle that closes the pin."""
+class Reserved(NamedTuple):
+    """A write window on a slot and the handle that seals it."""
 
     slot: Slot
     handle: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """A write window on a slot, and the hand-off that lets a reader follow it."""
-
-    slot: Slot
-    handle: bytes
-    hand_off: bytes
 
 
 class Store:
@@ -60,7 +54,7 @@ class Store:
         blocks: Blocks,
         handles: Handles,
         clock: Clock,
-        secrets: dict[str, bytes],
+        secrets: Mapping[str, bytes],  # live: tenants come
         counters: Counters,
         quarantined: Container[bytes] = (),
     ) -> None:
@@ -70,14 +64,18 @@ class Store:
         self.draining = False
         self.quarantined = quarantined  # namespaces that nobody reads or writes
         self.claims = Claims(handles, clock, self.windows, self.pins, blocks.slabs)
+        self.readers = Readers(blocks, self.pins, self.claims, clock, counters)
         self._clock = clock
         self._secrets = secrets
         self._counters = counters
         self._group_names = 0
+        self._writers = Writers(self.windows)
 
     def keys(self, tenant: str, place: Place, hashes: Sequence[bytes]) -> list[bytes]:
-        secret, (namespace, group) = self._secrets[tenant], place.owner
-        return [stored_key(secret, namespace, group, one) for one in hashes]
+        secret, (namespace, group) = self._secrets.get(tenant), place.owner
+        if secret is None:
+            raise WrongTenant(f"tenant {tenant!r} is not known here")
+        return stored_keys(secret, namespace, group, hashes)
 
     @property
     def tenants(self) -> Collection[str]:
@@ -106,22 +104,42 @@ class Store:
         self._counters.add("match_miss", reason=why)
         return found, why
 
+    def found_elsewhere(
+        self, place: Place, asked: int, found: int, more: int, last_tokens: int
+    ) -> None:
+        """Of what `match` just counted as not found, other nodes have so many blocks."""
+        full = place.layout.block_tokens
+        tokens = full * asked - (full - last_tokens if last_tokens else 0)
+        gained = min(tokens, full * (found + more)) - min(tokens, full * found)
+        self._counters.add("hit_tokens", gained)
+        self._counters.add("peer_hit_tokens", gained)
+
     def exists(self, tenant: str, place: Place, hashes: Sequence[bytes]) -> list[Miss | None]:
         if place.owner[0] in self.quarantined:
             return [Miss.QUARANTINED] * len(hashes)
         found = [self.blocks.find(key) for key in self.keys(tenant, place, hashes)]
         return [one if isinstance(one, Miss) else None for one in found]
 
-    def remove(self, tenant: str, place: Place, hashes: Sequence[bytes]) -> int:
-        """Drop sealed blocks, deepest first. Readers that hold one keep their memory."""
-        removed = 0
-        for key in reversed(self.keys(tenant, place, hashes)):
+    def remove(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Drop sealed blocks by stored key, deepest first; which of them were here. Readers that
+        hold one keep their memory."""
+        removed = set[bytes]()
+        for key in reversed(keys):
             slot = self.blocks.index.held(key)
             if slot is not None:
                 self.blocks.drop(slot, Miss.REMOVED)
-                removed += 1
-        self._counters.add("removed_blocks", removed)
+                removed.add(key)
+        self._counters.add("removed_blocks", len(removed))
         return removed
+
+    def owned(self, tenant: str, place: Place, keys: Sequence[bytes]) -> list[bytes]:
+        """The stored keys that another node names, and `NOBODYS` for each that is not of a block
+        of this tenant in this place: whoever makes no keys from hashes proves nothing by them."""
+        whose = (tenant, place.owner)
+        found = map(self.blocks.index.peek, keys)
+        return [
+            NOBODYS if one is None or (one.tenant, one.owner) != whose else one.key for one in found
+        ]
 
     # Writing
 
@@ -141,70 +159,53 @@ class Store:
             raise Quarantined("this namespace gave wrong KV: `moonpool stat` says what")
         place.layout.check(fragment)
         tenant = session.tenant
-        if not writer_group:
+        private = not writer_group
+        if private:
             self._group_names += 1
             writer_group = f"\0{self._group_names}"  # private: no caller can name it
-        wanted, joined = [], {}
-        keys = self.keys(tenant, place, [block for block, _, _ in chain])
-        parents = self.keys(tenant, place, [parent for _, parent, _ in chain if parent])
-        behind = iter(parents)
-        keyed = [
-            (key, next(behind) if parent else b"", tokens)
-            for key, (_, parent, tokens) in zip(keys, chain, strict=True)
-        ]
-        for key, parent, tokens in keyed:
-            group = (tenant, writer_group, key)
-            slot = self.windows.slot_of(group)
-            if slot is not None:
-                if slot.tokens != tokens:
-                    raise Invalid(
-                        f"tokens {tokens}: this writer group fills a block of {slot.tokens}"
-                    )
-                if slot.parent != parent:
-                    raise Invalid("this writer group fills the block behind another parent")
-                self.windows.check_free(group, fragment)
-                joined[key] = slot
-            elif self.blocks.index.get(key) is None and key not in joined:
-                wanted.append((key, parent, tokens))
-        if len({key for key, _, _ in keyed}) < len(keyed):
+
+        def of_others(some: Sequence[bytes]) -> list[bytes]:
+            return self.keys(tenant, place, some)
+
+        hashes, before, tokens = zip(*chain, strict=True) if chain else ((), (), ())
+        keys = self.keys(tenant, place, hashes)
+        parents = parents_of(before, dict(zip(hashes, keys, strict=True)), of_others)
+        keyed = list(zip(keys, parents, tokens, strict=True))
+        held = self.blocks.index.get_all(keys)
+        joined = {} if private else joined_by(self.windows, tenant, writer_group, keyed, fragment)
+        both = zip(keyed, held, strict=True)
+        wanted = [one for one, slot in both if slot is None and one[0] not in joined]
+        if len(set(keys)) < len(keys):
             raise Invalid("a hash stands twice in one call")
-        _check_holds("write windows", len(self.windows), len(wanted) + len(joined))
+        check_holds("write windows", len(self.windows), len(wanted) + len(joined))
         # Not evicted for these: what the caller is told exists, and what stands before them.
-        spared = {one for key, parent, _ in keyed for one in (key, parent)}
-        spared -= {key for key, _, _ in wanted}
+        spared = {*keys, *parents}.difference([key for key, _, _ in wanted])
         taken = self.blocks.fill(place.owner, place.layout, wanted, tenant, spared, origin)
         slots = joined | {slot.key: slot for slot in taken}
-        reserved: list[Reserved | None] = []
-        for key, _, _ in keyed:
-            slot = slots.get(key)
-            if slot is None:
-                reserved.append(None)
-                continue
-            group = (tenant, writer_group, key)
-            window = self.windows.open(slot, session.serial, fragment, place.layout, group)
-            reserved.append(
-                Reserved(slot, self.claims.for_window(window), self.claims.for_hand_off(slot))
-            )
-        return reserved
+        given = [slots.get(key) for key in keys]
+        self.stirred(session)
+        granted = [(slot, (tenant, writer_group, slot.key)) for slot in given if slot is not None]
+        first = self.windows.open_all(granted, session.serial, fragment, place.layout)
+        handles = iter(self.claims.for_windows(session, first, len(granted)))
+        return [None if slot is None else Reserved(slot, next(handles)) for slot in given]
 
     def seal(self, session: Session, handles: Sequence[bytes]) -> list[str]:
         """Seal each window's fragment: 'sealed', 'waiting' for other members, or 'existed'."""
-        windows = [self.claims.window(session, h, f"handles[{i}]") for i, h in enumerate(handles)]
-        if len({w.serial for w in windows}) < len(windows):
-            raise Invalid("a handle stands twice in one call")
-        for i, w in enumerate(windows):
-            missing = self.blocks.heads.unwritten(w.slot, w.layout, w.fragment)
+        windows = self.claims.windows(session, handles)
+        at = 0
+        for (layout, fragment), some in groupby(windows, lambda one: (one.layout, one.fragment)):
+            slots = [window.slot for window in some]
+            missing = self.blocks.heads.first_unwritten(slots, layout, fragment)
             if missing is not None:
-                raise Incomplete(f"handles[{i}]: {missing} not written; the window is {w.fragment}")
-        sealed = [self._seal(window) for window in windows]
-        # Where blocks stand alone only their order says which is of use without which.
-        self.blocks.touch([window.slot.key for window in windows])
-        return sealed
+                which = f"handles[{at + missing[0]}]: {missing[1]}"
+                raise Incomplete(f"{which} not written; the window is {fragment}")
+            at += len(slots)
+        return self._seal(windows)
 
     def abort(self, session: Session, handles: Sequence[bytes]) -> None:
         """Give blocks up. The memory is free once no member of the group may write it."""
-        for claim in self.claims.own(session, handles, Direction.WRITE):
-            window = self.windows.get(claim.serial)
+        for serial in self.claims.own(session, handles, Direction.WRITE):
+            window = self.windows.get(serial)
             if window is not None:  # else it is over already: to abort twice is no mistake
                 self._give_up(window)
                 self._let_go(window)
@@ -221,55 +222,37 @@ class Store:
         writer_group: str = "",
     ) -> list[Opened | Miss]:
         """Pin blocks, by key or by what is still being filled: by its hand-off or its group."""
-        expires = self._clock.now() + _pin_seconds(pin_ms)
-        if place.owner[0] in self.quarantined:
-            return [Miss.QUARANTINED] * len(hashes)
         keys = self.keys(session.tenant, place, hashes)
-        followed = [
-            self.claims.handed_off(session, h, f"hand_offs[{i}]") if h else None
-            for i, h in enumerate(hand_offs)
-        ] or [None] * len(keys)
-        found: list[Slot | Miss] = [
-            slot if slot is not None and slot.key == key else self._in_dram(key)
-            for slot, key in zip(followed, keys, strict=True)
+        return self.open_stored(session, place, keys, hand_offs, pin_ms, writer_group)
+
+    def open_stored(
+        self,
+        session: Session,
+        place: Place,
+        keys: Sequence[bytes],
+        hand_offs: Sequence[bytes] = (),
+        pin_ms: int = 0,
+        writer_group: str = "",
+    ) -> list[Opened | Miss]:
+        """The same by the stored keys that the caller has from `keys`, or from `owned`."""
+        if place.owner[0] in self.quarantined:
+            return [Miss.QUARANTINED] * len(keys)
+        found = [
+            slot if slot is not None and slot.tier is Tier.DRAM else self._in_dram(key)
+            for key, slot in zip(keys, self.blocks.index.get_all(keys), strict=True)
         ]
+        for i, hand_off in enumerate(hand_offs):
+            slot = (
+                self.claims.handed_off(session, hand_off, f"hand_offs[{i}]") if hand_off else None
+            )
+            if slot is not None and slot.key == keys[i]:
+                found[i] = slot
         if writer_group:
             for i, key in enumerate(keys):
                 filling = self.windows.slot_of((session.tenant, writer_group, key))
                 if isinstance(found[i], Miss) and filling is not None:
                     found[i] = filling
-        hits = [one for one in found if isinstance(one, Slot)]
-        _check_holds("pins", len(self.pins), len(hits))
-        self.blocks.touch([slot.key for slot in hits])
-        opened: list[Opened | Miss] = []
-        for one in found:
-            if isinstance(one, Miss):
-                self._counters.add("open_miss_blocks", reason=one)
-                opened.append(one)
-                continue
-            pin = self.pins.pin(one, session.serial, expires)
-            opened.append(Opened(one, self.claims.for_pin(pin)))
-        self._counters.add("open_hit_blocks", len(hits))
-        return opened
-
-    def close(
-        self, session: Session, handles: Sequence[bytes]
-    ) -> tuple[list[bool], list[Slot | None]]:
-        """End pins; whether each still held, and the slots they held."""
-        claims, now = self.claims.own(session, handles, Direction.READ), self._clock.now()
-        held, slots = [], []
-        for claim in claims:
-            pin = self.pins.get(claim.serial)
-            held.append(pin is not None and pin.expires > now)
-            slots.append(pin.slot if pin is not None else None)
-            if pin is not None:
-                self._unpin(pin)
-        return held, slots
-
-    def renew(self, session: Session, handles: Sequence[bytes], pin_ms: int) -> None:
-        expires = self._clock.now() + _pin_seconds(pin_ms)
-        for pin in [self.claims.pin(session, h, f"handles[{i}]") for i, h in enumerate(handles)]:
-            self.pins.renew(pin, expires)
+        return self.readers.hold(session, found, pin_ms)
 
     def used(self, query_tokens: int, hit_tokens: int) -> None:
         """What an engine made of what it held: it asks often and uses once."""
@@ -278,28 +261,25 @@ class Store:
         self._counters.add("query_tokens", query_tokens)
         self._counters.add("hit_tokens", hit_tokens)
 
-    def unpin(self, session: Session, handles: Sequence[bytes]) -> None:
-        pins = [self.claims.pin(session, h, f"handles[{i}]") for i, h in enumerate(handles)]
-        if len({p.serial for p in pins}) < len(pins):
-            raise Invalid("a handle stands twice in one call")
-        for pin in pins:
-            self._unpin(pin)
-
     # Time and ends
 
     def expire(self) -> None:
-        """End the pins whose time is over, and blocks whose other writers never came."""
+        """End the pins whose time is over, and windows whose partners or writers never came."""
         now = self._clock.now()
-        for pin in self.pins.expired(now):
-            self._unpin(pin)
-            self._counters.add("expired_pins")
+        self.readers.expire()
         for window in self.windows.overdue(now - PARTNERS_SECONDS):
             self._give_up(window)
+        for session in self._writers.still(now):
+            self._counters.add("expired_windows", len(self.windows.of_session(session.serial)))
+            self.gone(session)
+
+    def stirred(self, session: Session) -> None:
+        """Bytes of this session came in, or are about to."""
+        self._writers.stirred(session, self._clock.now())
 
     def end(self, session: Session) -> None:
         """The session's stream is over: its pins end; its windows too, if it cannot write."""
-        for pin in self.pins.of_session(session.serial):
-            self._unpin(pin)
+        self.readers.end(session)
         for window in self.windows.of_session(session.serial):
             self._give_up(window)
         if not session.may_write:
@@ -316,8 +296,10 @@ class Store:
         a reader learns from the slot's head that it is no longer what it was."""
         for window in [one for one in self.windows if covers(one.slot)]:
             self._give_up(window)
-        for pin in [one for one in self.pins if covers(one.slot)]:
-            self._unpin(pin)
+        for slot in self.blocks.arriving:
+            if covers(slot) and slot.state is State.FILLING:
+                self.blocks.doom(slot)
+        self.readers.expel(covers)
 
     def check(self) -> None:
         self.blocks.check()
@@ -331,14 +313,22 @@ class Store:
             if slot.state is State.FILLING and not slot.moves:
                 assert self.windows.reserved(slot), "a filling slot that nobody will seal"
 
-    def _seal(self, window: Window) -> str:
-        if not self.windows.seal(window, self._clock.now()):
-            return "waiting"
-        failpoint("seal.before_index")
-        sealed = self.blocks.seal(window.slot, window.layout)
-        failpoint("seal.after_index")
-        self.blocks.settle(window.slot)
-        return "sealed" if sealed else "existed"
+    def _seal(self, windows: Sequence[Window]) -> list[str]:
+        whole = self.windows.seal_all(windows, self._clock.now())
+        sealed: list[bool] = []  # of those that are whole
+        for layout, some in groupby(compress(windows, whole), lambda one: one.layout):
+            slots = [window.slot for window in some]
+            for _ in slots:
+                failpoint("seal.before_index")
+            sealed += self.blocks.seal_all(slots, layout)
+            for _ in slots:
+                failpoint("seal.after_index")
+            self.blocks.settle_all(slots)
+        if sum(sealed) < len(windows):
+            # Where blocks stand alone only their order says which is of use without which.
+            self.blocks.touch([window.slot.key for window in windows])
+        first = iter(sealed)
+        return [("sealed" if next(first) else "existed") if one else "waiting" for one in whole]
 
     def _give_up(self, window: Window) -> None:
         """Doom the block, if this is the first of its group to let go."""
@@ -356,18 +346,6 @@ class Store:
     def _in_dram(self, key: bytes) -> Slot | Miss:
         """Readers read DRAM: a block that was not brought there in time is none."""
         found = self.blocks.find(key)
-        return Miss.NO_ROOM if isinstance(found, Slot) and found.tier is Tier.SSD else found
-
-    def _unpin(self, pin: Pin) -> None:
-        self.blocks.settle(self.pins.unpin(pin))
-
-
-def _check_holds(what: str, held: int, more: int) -> None:
-    if held + more > HOLDS_MAX:
-        raise Overloaded(f"{held} {what} are open; {more} more pass {HOLDS_MAX}", _HOLDS_RETRY_MS)
-
-
-def _pin_seconds(pin_ms: int) -> float:
-    if pin_ms > PIN_MS_MAX:
-        raise Invalid(f"pin_ms {pin_ms}: at most {PIN_MS_MAX}")
-    return (pin_ms or PIN_MS_DEFAULT) / 1e3
+        if isinstance(found, Slot) and found.tier is Tier.SSD:
+            return Miss.NO_ROOM
+        return found

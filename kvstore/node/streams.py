@@ -7,7 +7,7 @@ up again after every wait, because the world may have changed meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -17,16 +17,17 @@ from kvstore.errors import AlreadyWritten, Invalid, Lapsed, OutOfRange, Unavaila
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import PUT_CHUNK_BYTES_MAX, STREAMED_BLOCKS_MAX
 from kvstore.memory.strips import Damaged, StripWriter, chunks
-from kvstore.node.namespaces import Place
-from kvstore.node.service import (
+from kvstore.node.forms import (
     OUTCOME,
-    KVService,
     check_hash,
+    copies_wanted,
     fragment_of,
     hashes_of,
     last_tokens,
     parent_of,
 )
+from kvstore.node.namespaces import Place
+from kvstore.node.service import KVService
 from kvstore.node.sessions import Session
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import tenant_of
@@ -70,13 +71,18 @@ class StreamingKVService(KVService):
     @typed
     async def Put(self, stream: AsyncIterator[pb.PutRequest], context: Context) -> pb.PutReply:
         incoming, reply = Incoming(stream), pb.PutReply()
+        wanted: list[tuple[bytes, int, bool]] = []  # of each block: key, replicas, durable
         with self._own_session(context) as session:
             while (part := await incoming.part()) is not None:
                 if part.WhichOneof("part") != "block":
                     raise Invalid("data before its PutBlock, or more data than it announced")
                 if len(reply.stored) >= STREAMED_BLOCKS_MAX:
                     raise Invalid(f"more than {STREAMED_BLOCKS_MAX} blocks in one Put")
-                reply.stored.append(await self._put(session, part.block, incoming, context))
+                replicas = copies_wanted(part.block.replicas)
+                stored, key = await self._put(session, part.block, incoming, context)
+                reply.stored.append(stored)
+                wanted.append((key, replicas, part.block.durable))
+            reply.copies.extend(await self._copies(wanted, context))
         return reply
 
     @typed
@@ -85,8 +91,9 @@ class StreamingKVService(KVService):
         layout, tenant = place.layout, tenant_of(context)
         with self._own_session(context) as session:
             for index, name in enumerate(hashes_of(request.hashes)):
-                found = self.store.exists(tenant, place, [name])[0]
-                async with self.brought(session, place, [name]):
+                keys = self.store.keys(session.tenant, place, [name])
+                async with self.brought(session, place, [name], keys, context):
+                    found = self.store.exists(tenant, place, [name])[0]
                     opened = self.store.open(session, place, [name])[0] if found is None else found
                 if isinstance(opened, Miss):
                     block = pb.GetBlock(index=index, outcome=OUTCOME[opened])
@@ -94,7 +101,7 @@ class StreamingKVService(KVService):
                     continue
                 slot, blocks = opened.slot, self.store.blocks
                 if not blocks.examine(slot, layout):
-                    self.store.close(session, [opened.handle])
+                    self.store.readers.close(session, [opened.handle])
                     yield pb.GetReply(block=pb.GetBlock(index=index, outcome=pb.DAMAGED))
                     continue
                 size = layout.block_bytes(slot.tokens)
@@ -106,7 +113,7 @@ class StreamingKVService(KVService):
                     yield pb.GetReply(data=piece)
                     # Later pieces are read only while the pin holds: a slow caller loses it.
                     self.store.claims.pin(session, opened.handle, "the block that is being sent")
-                self.store.close(session, [opened.handle])
+                self.store.readers.close(session, [opened.handle])
 
     @typed
     async def Write(
@@ -123,7 +130,7 @@ class StreamingKVService(KVService):
         fragment = fragment_of(target.fragment, window.layout)
         if not window.fragment.covers(fragment):
             raise OutOfRange(f"{fragment} lies outside the window's {window.fragment}")
-        per_strip = window.slot.tokens * window.layout.token_bytes
+        per_strip = window.layout.strip_bytes(window.slot.tokens)
         _check_payload(target, fragment.layers * fragment.heads * per_strip, place)
         written = self.store.blocks.heads.written(window.slot, window.layout, fragment)
         if written is not None or any(fragment.overlaps(f) for f in window.writing):
@@ -136,6 +143,7 @@ class StreamingKVService(KVService):
                 if len(data) == writer.missing and await incoming.part() is not None:
                     raise Invalid(f"more came than the announced {target.payload_bytes} bytes")
                 self.store.claims.window(session, target.handle, "handle")
+                self.store.stirred(session)
                 writer.write(data)
                 self.counters.add("put_bytes", len(data))
         finally:
@@ -157,7 +165,8 @@ class StreamingKVService(KVService):
 
     async def _put(
         self, session: Session, block: pb.PutBlock, incoming: Incoming, context: Context
-    ) -> pb.PutReply.Stored:
+    ) -> tuple[pb.PutReply.Stored, bytes]:
+        """What came of it, and the block's stored key."""
         place = await self.namespaces.place(block.namespace, block.group)
         check_hash("hash", block.hash)
         name, parent = block.hash, parent_of(block.parent)
@@ -174,19 +183,33 @@ class StreamingKVService(KVService):
             missing = size
             while missing:
                 missing -= len(await incoming.data(missing))
+            keys = self.store.keys(session.tenant, place, [name])
             if block.durable:
-                await self.durable(self.store.keys(session.tenant, place, [name]))
-            return pb.PutReply.EXISTED
+                await self.durable(keys)
+            return pb.PutReply.EXISTED, keys[0]
         writer = self._writer(reserved.slot, place.layout, whole)
         while writer.missing:
             data = await incoming.data(writer.missing)
+            self.store.claims.window(session, reserved.handle, "the block that is being put")
+            self.store.stirred(session)
             writer.write(data)
             self.counters.add("put_bytes", len(data))
         key = reserved.slot.key
         sealed = self.store.seal(session, [reserved.handle])[0]
         if block.durable:
             await self.durable([key])
-        return pb.PutReply.STORED if sealed == "sealed" else pb.PutReply.EXISTED
+        return pb.PutReply.STORED if sealed == "sealed" else pb.PutReply.EXISTED, key
+
+    async def _copies(
+        self, wanted: Sequence[tuple[bytes, int, bool]], context: Context
+    ) -> list[int]:
+        """Nodes that have each block that was put; nothing where nobody asked for more than one."""
+        kinds = {(replicas, durable) for _, replicas, durable in wanted if replicas > 1}
+        copies = dict.fromkeys((key for key, _, _ in wanted), 1)
+        for replicas, durable in sorted(kinds):
+            keys = [key for key, *kind in wanted if kind == [replicas, durable]]
+            copies |= await self.copied(keys, replicas, durable, context)
+        return [copies[key] for key, _, _ in wanted] if kinds else []
 
     async def _pieces(
         self, slot: Slot, layout: SlotLayout, fragment: Fragment
@@ -236,5 +259,5 @@ class StreamingKVService(KVService):
 def _check_payload(given: pb.PutBlock | pb.WriteRequest.Target, size: int, place: Place) -> None:
     if given.payload_bytes != size:
         raise Invalid(f"payload_bytes is {given.payload_bytes}; these tokens take {size}")
-    if given.dtype and given.dtype != place.dtype:
-        raise Invalid(f"dtype is {given.dtype}; the namespace stores {place.dtype}")
+    if given.dtype and given.dtype != place.stored:
+        raise Invalid(f"dtype is {given.dtype}; the namespace stores {place.stored}")

@@ -70,9 +70,12 @@ class Tiers:
         these slots, which the caller holds, are overwritten. Raises `DiskError`."""
         await self._down.erase(slots)
 
-    def brought(self, keys: Sequence[bytes]) -> AbstractAsyncContextManager[None]:
-        """Inside this, blocks of these keys that were on SSD alone are in DRAM, if they fit."""
-        return self._up.brought(keys)
+    def brought(
+        self, keys: Sequence[bytes], seconds: float | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """Inside this, blocks of these keys that were on SSD alone are in DRAM, if they fit and
+        were read within `seconds`."""
+        return self._up.brought(keys, seconds)
 
     async def peek(self, slot: Slot, at: int, into: memoryview) -> None:
         """What lies in a slot on SSD from `at` on, unverified. Raises `DiskError`."""

@@ -1,69 +1,96 @@
-"""How many calls a server receives at once, which bounds what all callers together make it hold.
+"""How many calls a server receives at once, which bounds what all callers together make it hold,
+and how those places are shared, so that no tenant keeps another out.
 
 A call is admitted before its first message is received: until then flow control leaves all but a
-window's worth of the message with the caller.
+window's worth of the message with the caller. The rules are in `kvstore.core.turns`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection
 
-import grpc
-
+from kvstore.core.turns import Line, Places, Rates
 from kvstore.errors import Overloaded
-from kvstore.limits import RPC_BULK_MAX, RPC_UNARY_MAX, RPC_UNARY_SECONDS
-from kvstore.rpc.status import refuse
-
-Handler: TypeAlias = Any  # grpc.RpcMethodHandler: grpc has no types
+from kvstore.limits import (
+    RPC_BULK_MAX,
+    RPC_BURST_MAX,
+    RPC_RATE_MAX,
+    RPC_STREAMS_MAX,
+    RPC_UNARY_MAX,
+    RPC_UNARY_SECONDS,
+    RPC_WAITING_MAX,
+)
 
 _RETRY_MS = 200
 
 
-class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Unary calls wait for their turn, which is bounded in time; streams of bulk bytes beyond the
-    limit are refused.
-
-    Other streams, which carry little, pass: `maximum_concurrent_rpcs` bounds them.
-    """
+class Admission:
+    """Unary calls wait for their turn, which is bounded in time; streams beyond their places are
+    refused, those of bulk bytes and all others apart."""
 
     def __init__(self, bulk: Collection[str]) -> None:
-        self._bulk = frozenset(bulk)  # full method names
-        self._streams = 0
-        self._turn = asyncio.Semaphore(RPC_UNARY_MAX)
+        self._bulk_methods = frozenset(bulk)  # full method names
+        self._bulk, self._streams = Places(RPC_BULK_MAX), Places(RPC_STREAMS_MAX)
+        self._turns, self._seats = Places(RPC_UNARY_MAX), Places(RPC_WAITING_MAX)
+        self._line: Line[asyncio.Future[None]] = Line()
+        self._rates = Rates(RPC_RATE_MAX, RPC_BURST_MAX)
 
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Handler]], details: Any
-    ) -> Handler:
-        handler = await continuation(details)
-        task = asyncio.current_task()  # ends with the call, however that ends
-        assert task is not None, "an interceptor runs in its call's task"
-        if handler is None:
-            return None
-        if details.method in self._bulk:
-            if self._streams >= RPC_BULK_MAX:
-                return _REFUSED
-            self._streams += 1
-            task.add_done_callback(self._stream_ended)
-        elif not (handler.request_streaming or handler.response_streaming):
-            await self._turn.acquire()
-            # A caller may begin a call and never send its message: its turn ends all the same.
-            end = asyncio.get_running_loop().call_later(RPC_UNARY_SECONDS, task.cancel)
-            task.add_done_callback(lambda _: self._unary_ended(end))
-        return handler
+    def count(self, who: str) -> None:
+        """One more call of `who`; `Overloaded` where it calls too often for the others' good."""
+        wait = self._rates.spend(who, asyncio.get_running_loop().time())
+        if wait:
+            text = f"{who} makes more than {RPC_RATE_MAX:.0f} calls a second while others call"
+            raise Overloaded(text, max(1, round(1e3 * wait)))
 
-    def _stream_ended(self, _: object) -> None:
-        self._streams -= 1
+    def take_stream(self, method: str, who: str, task: asyncio.Task[None]) -> None:
+        """A place for a stream, until its task has ended."""
+        bulk = method in self._bulk_methods
+        places = self._bulk if bulk else self._streams
+        if not places.try_take(who):
+            kind = "streams of blocks" if bulk else "streams"
+            raise Overloaded(
+                f"{who} has {places.held(who)} of the {places.total} {kind} that are served at "
+                f"once, and {places.free} are free: no tenant takes all",
+                _RETRY_MS,
+            )
+        task.add_done_callback(lambda _: places.give_back(who))
 
-    def _unary_ended(self, end: asyncio.TimerHandle) -> None:
+    async def take_turn(
+        self, who: str, task: asyncio.Task[None], hang_up: Callable[[], None]
+    ) -> None:
+        """A place for a unary call, until its task has ended; waits for one in line."""
+        if self._line.has(who) or not self._turns.try_take(who):
+            await self._wait(who)
+        # A caller may begin a call and never send its message: its turn ends all the same.
+        end = asyncio.get_running_loop().call_later(RPC_UNARY_SECONDS, hang_up)
+        task.add_done_callback(lambda _: self._turn_ended(who, end))
+
+    async def _wait(self, who: str) -> None:
+        if not self._seats.try_take(who):
+            text = f"{self._seats.held(who)} calls of {who} wait already"
+            raise Overloaded(text, _RETRY_MS)
+        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.join(who, called)
+        try:
+            await called
+        except asyncio.CancelledError:
+            self._line.leave(who, called)
+            if called.done() and not called.cancelled():  # it had its turn a moment ago
+                self._turns.give_back(who)
+                self._call_next()
+            raise
+        finally:
+            self._seats.give_back(who)
+
+    def _turn_ended(self, who: str, end: asyncio.TimerHandle) -> None:
         end.cancel()
-        self._turn.release()
+        self._turns.give_back(who)
+        self._call_next()
 
-
-async def _refuse(_: object, context: Any) -> None:
-    text = f"{RPC_BULK_MAX} streams of blocks are open, the most a node serves at once"
-    refuse(context, Overloaded(text, _RETRY_MS))
-
-
-_REFUSED = grpc.stream_stream_rpc_method_handler(_refuse)  # reads nothing before it refuses
+    def _call_next(self) -> None:
+        for who, called in self._line.let_in(self._turns):
+            if called.cancelled():  # its caller hung up, and its task has not run since
+                self._turns.give_back(who)
+            else:
+                called.set_result(None)

@@ -1,13 +1,17 @@
-"""A gRPC server as every Moonpool process runs it: bounded, with health and reflection.
+"""A gRPC server as every Moonpool process runs it: guarded, bounded, with health and reflection.
 
-Bounds: size of a message, calls at once (see `kvstore.rpc.admission`), and what HTTP/2 may buffer
-for a stream. Keepalive pings are never used to end a session, because a stopped process must keep
-what it may still write to.
+With certificates it speaks TLS alone and asks every caller for one; without, it is open (see
+`kvstore.rpc.identity`). Bounds: connections and the time that one takes to say who it is, size of a
+message, calls at once (see `kvstore.rpc.admission`), and what HTTP/2 may buffer for a stream.
+Keepalive pings are never used to end a session, because a stopped process must keep what it may
+still write to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -23,22 +27,33 @@ except ModuleNotFoundError as error:  # an engine's environment, which has the c
         "as in pip install 'moonpool[node]'"
     ) from error
 
+from kvstore.config import TlsConfig
 from kvstore.limits import (
+    RPC_ARRIVALS_MAX,
     RPC_CALLS_MAX,
+    RPC_CONNECTION_CALLS_MAX,
+    RPC_CONNECTIONS_MAX,
+    RPC_HANDSHAKE_SECONDS,
     RPC_MESSAGE_BYTES_MAX,
     RPC_REPLY_BYTES_MAX,
-    SESSIONS_MAX,
     KiB,
 )
+from kvstore.rpc.access import ACCESS, Rule
 from kvstore.rpc.admission import Admission
+from kvstore.rpc.guard import Guard
+from kvstore.rpc.identity import DefaultOnly, Door, Tenancy
+from kvstore.rpc.tls import ServerTls
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
-_CALLS_MAX = SESSIONS_MAX + RPC_CALLS_MAX
-
 OPTIONS: Sequence[tuple[str, Any]] = (
-    ("grpc.max_concurrent_streams", _CALLS_MAX),  # of one caller: it waits with more by itself
+    ("grpc.max_concurrent_streams", RPC_CONNECTION_CALLS_MAX),
+    ("grpc.max_allowed_incoming_connections", RPC_CONNECTIONS_MAX),
+    ("grpc.server_handshake_timeout_ms", round(1e3 * RPC_HANDSHAKE_SECONDS)),
+    # Above this gRPC drops some calls of everybody's, whoever makes too many.
+    ("grpc.server.max_pending_requests", RPC_ARRIVALS_MAX),
+    ("grpc.server.max_pending_requests_hard_limit", 2 * RPC_ARRIVALS_MAX),
     ("grpc.max_receive_message_length", RPC_MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", RPC_REPLY_BYTES_MAX),
     ("grpc.so_reuseport", 0),  # two servers on one port would share its callers at random
@@ -55,11 +70,18 @@ class Server:
         address: str,
         services: dict[str, Callable[[grpc.aio.Server], None]],
         bulk: Collection[str] = (),
+        *,
+        tls: TlsConfig | None = None,
+        tenancy: Tenancy | None = None,
+        access: Mapping[str, Rule] = ACCESS,
     ) -> None:
+        door = Door(tls is not None, tenancy or DefaultOnly(), access)
+        self.admission = Admission(bulk)
+        self._guard = Guard(door, self.admission)
         self._server = grpc.aio.server(
-            interceptors=[Admission(bulk)],
+            interceptors=[self._guard],
             options=OPTIONS,
-            maximum_concurrent_rpcs=_CALLS_MAX,
+            maximum_concurrent_rpcs=RPC_CALLS_MAX,
         )
         self._health = health.aio.HealthServicer()
         self._names = list(services)
@@ -68,16 +90,26 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
-        try:
-            self.port = self._server.add_insecure_port(address)
-        except RuntimeError:
-            self.port = 0
-        if self.port == 0:
-            raise ConfigError(f"cannot listen on {address}: is another process using the port?")
+        self.port = self._listen(address, tls)
         self.address = f"{address.rpartition(':')[0]}:{self.port}"
+
+    def _listen(self, address: str, tls: TlsConfig | None) -> int:
+        credentials = None if tls is None else ServerTls(tls).credentials()
+        try:
+            port = (
+                self._server.add_insecure_port(address)
+                if credentials is None
+                else self._server.add_secure_port(address, credentials)
+            )
+        except RuntimeError:
+            port = 0
+        if port == 0:
+            raise ConfigError(f"cannot listen on {address}: is another process using the port?")
+        return int(port)
 
     async def start(self) -> None:
         await self._server.start()
+        self._keeping = asyncio.create_task(self._guard.keep())
         await self.set_health(SERVING)
 
     async def set_health(self, status: int) -> None:
@@ -85,4 +117,7 @@ class Server:
             await self._health.set(name, status)
 
     async def stop(self, grace_seconds: float) -> None:
+        self._keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._keeping
         await self._server.stop(grace_seconds)

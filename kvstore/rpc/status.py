@@ -61,20 +61,30 @@ def refuse(context: Any, error: KVStoreError) -> None:
 def raised_by(error: grpc.RpcError, node: str) -> KVStoreError:
     """The typed error that a failed call stands for."""
     trailers: dict[str, str] = dict(error.trailing_metadata() or ())
-    kind = getattr(errors, trailers.get(ERROR_KEY, ""), None)
-    code, text = error.code(), error.details() or ""
-    if isinstance(kind, type) and issubclass(kind, KVStoreError):
-        if issubclass(kind, Rejected):
-            retry = trailers.get(RETRY_KEY, "0")
-            return kind(text, int(retry) if retry.isdecimal() else 0)
-        return kind(text)
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+    retry = trailers.get(RETRY_KEY, "0")
+    retry_ms = int(retry) if retry.isdecimal() else 0
+    kind, code = trailers.get(ERROR_KEY, ""), int(error.code().value[0])
+    return error_of(kind, code, error.details() or "", retry_ms, node)
+
+
+def error_of(kind: str, code: int, text: str, retry_ms: int, node: str) -> KVStoreError:
+    """The error of a class by this name; where there is none, what a status code stands for."""
+    found = getattr(errors, kind, None)
+    if isinstance(found, type) and issubclass(found, KVStoreError):
+        return found(text, retry_ms) if issubclass(found, Rejected) else found(text)
+    status = _STATUSES.get(code, grpc.StatusCode.UNKNOWN)
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return Unavailable(f"node {node} did not answer within the deadline")
-    if code is grpc.StatusCode.UNAVAILABLE:
+    if status is grpc.StatusCode.CANCELLED:
+        return Unavailable(f"node {node} stopped before it had answered")
+    if status is grpc.StatusCode.UNAVAILABLE:
         return Unavailable(f"node {node} cannot be reached: {text}")
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return errors.Overloaded(text) if "concurrent" in text.lower() else errors.Invalid(text)
-    return errors.Broken(f"node {node} failed: {code.name} {text}")
+    return errors.Broken(f"node {node} failed: {status.name} {text}")
+
+
+_STATUSES = {int(one.value[0]): one for one in grpc.StatusCode}
 
 
 @contextmanager

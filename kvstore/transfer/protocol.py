@@ -26,12 +26,25 @@ class Slots:
     offsets: Ints  # of the slots' heads in the arena, bytes
     generations: npt.NDArray[np.uint64]
     tokens: npt.NDArray[np.int32]
+    handles: npt.NDArray[np.object_]  # what the node gave out for each: bytes
+    roots: npt.NDArray[np.uint8]  # (n, 16), as the owner said; of a block being written zeros
 
     def __len__(self) -> int:
         return len(self.offsets)
 
+    @property
+    def rooted(self) -> Mask:
+        """Which of them the owner's root vouches for."""
+        return np.asarray(self.roots.any(axis=1))
+
     def pick(self, rows: Any) -> Slots:
-        return Slots(self.offsets[rows], self.generations[rows], self.tokens[rows])
+        return Slots(
+            self.offsets[rows],
+            self.generations[rows],
+            self.tokens[rows],
+            self.handles[rows],
+            self.roots[rows],
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,10 +123,11 @@ class Transport(Protocol):
     def load(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
     ) -> Mask:
-        """Slots -> caller; True for each block all of whose strips had their hash."""
+        """Slots -> caller; True for each block all of whose strips had their hash, by a strip
+        table that has the block's root, where that has one."""
 
     def verify(self, layout: SlotLayout, slots: Slots, fragment: Fragment) -> Mask:
-        """Hash in place, moving nothing."""
+        """As `load` says, in place, moving nothing."""
 
     def written(self, layout: SlotLayout, slots: Slots, fragment: Fragment) -> Ints:
         """Leading layers of the fragment that the writer has finished, for each block."""
@@ -124,9 +138,6 @@ class Transport(Protocol):
         True if its next layer is written, or if it fills no more. Cheap: asked while waiting.
         """
 
-    def roots(self, layout: SlotLayout, slots: Slots) -> npt.NDArray[np.uint8]:
-        """(n, 16): the root of each slot as its table stands now."""
-
     def current(self, slots: Slots) -> Mask:
         """Whether each slot still holds the bytes of the block that was opened."""
 
@@ -134,6 +145,6 @@ class Transport(Protocol):
         """Whether a writer may still add layers to each."""
 
     def views(self, layout: SlotLayout, slots: Slots) -> list[npt.NDArray[np.uint8]]:
-        """Read-only payloads, with no copy: (strips, block_tokens, token_bytes) each."""
+        """Read-only payloads, with no copy: (strips, strip_stride) bytes each."""
 
     def close(self) -> None: ...

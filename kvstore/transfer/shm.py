@@ -10,6 +10,7 @@ import mmap
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from kvstore.core.lifecycle import State
 from kvstore.errors import SessionEnded, Unavailable
-from kvstore.kernels import shapes, strips
+from kvstore.kernels import strips
 from kvstore.layout import (
     GENERATION_OFFSET,
     IDENTITY_OFFSET,
@@ -27,7 +28,10 @@ from kvstore.layout import (
     Fragment,
     SlotLayout,
 )
+from kvstore.limits import PROBE_BYTES_MAX
 from kvstore.memory.arena import HELLO, HELLO_MAGIC, Arena
+from kvstore.transfer.kernel_terms import geometry, pages, span
+from kvstore.transfer.probe import Probe
 from kvstore.transfer.protocol import Ints, Mask, Memory, Slots
 
 
@@ -51,35 +55,40 @@ class ShmTransport:
         with self._moving():
             strips.gather(
                 self._writing.bytes,
-                _geometry(layout),
+                geometry(layout),
                 _blocks(layout, slots, starts),
-                _pages(memory, fragment),
+                pages(memory, fragment),
                 memory.block_table,
-                *_range(fragment),
+                *span(fragment),
             )
 
     def load(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
     ) -> Mask:
         with self._moving():
-            return strips.scatter(
+            good = self._vouched(layout, slots)
+            if not good.all():
+                slots, starts = slots.pick(good), starts[good]
+            good[good] = strips.scatter(
                 self._reading.bytes,
-                _geometry(layout),
+                geometry(layout),
                 _blocks(layout, slots, starts),
-                _pages(memory, fragment),
+                pages(memory, fragment),
                 memory.block_table,
-                *_range(fragment),
+                *span(fragment),
             )
+            return good
 
     def verify(self, layout: SlotLayout, slots: Slots, fragment: Fragment) -> Mask:
         with self._moving():
             blocks = _blocks(layout, slots, np.zeros(len(slots), np.int64))
-            return strips.verify(self._reading.bytes, _geometry(layout), blocks, *_range(fragment))
+            good = strips.verify(self._reading.bytes, geometry(layout), blocks, *span(fragment))
+            return np.asarray(good & self._vouched(layout, slots))
 
     def written(self, layout: SlotLayout, slots: Slots, fragment: Fragment) -> Ints:
         with self._moving():
             blocks = _blocks(layout, slots, np.zeros(len(slots), np.int64))
-            return strips.written(self._reading.bytes, _geometry(layout), blocks, *_range(fragment))
+            return strips.written(self._reading.bytes, geometry(layout), blocks, *span(fragment))
 
     def stirred(self, layout: SlotLayout, slots: Slots, layers: Ints, fragment: Fragment) -> bool:
         last = (fragment.layer_first + layers) * layout.kv_heads
@@ -88,11 +97,6 @@ class ShmTransport:
             words = self._reading.bytes[: self._reading.size // 8 * 8].view(np.uint64)
             news = words[(slots.offsets + TABLE_OFFSET) // 8 + last].any()
         return bool(news) or not self.filling(slots).all()
-
-    def roots(self, layout: SlotLayout, slots: Slots) -> npt.NDArray[np.uint8]:
-        with self._moving():
-            offsets = slots.offsets + IDENTITY_OFFSET
-            return strips.roots(self._reading.bytes, offsets, layout.root_bytes)
 
     def current(self, slots: Slots) -> Mask:
         # A doomed slot keeps its generation, and its bytes, for whoever still holds it.
@@ -105,10 +109,20 @@ class ShmTransport:
 
     def views(self, layout: SlotLayout, slots: Slots) -> list[npt.NDArray[np.uint8]]:
         with self._moving():
-            shape = (layout.strips, layout.block_tokens, layout.token_bytes)
+            shape = (layout.strips, layout.strip_stride)
             starts = [int(o) + layout.head_bytes for o in slots.offsets]
             memory, size = self._reading.bytes, layout.payload_bytes
             return [memory[at : at + size].reshape(shape) for at in starts]
+
+    def probe(self) -> Probe:
+        """How fast this process copies from the mapping; it writes as fast, and to no slot now."""
+        with self._moving():
+            source = self._reading.bytes[:PROBE_BYTES_MAX]
+            target = np.zeros_like(source)
+            began = time.perf_counter()
+            np.copyto(target, source)
+            took = max(time.perf_counter() - began, 1e-9)
+            return Probe(0.0, source.nbytes / took, source.nbytes / took)
 
     def close(self) -> None:
         """Let moves under way finish, then tell the node that we write no more."""
@@ -120,6 +134,16 @@ class ShmTransport:
         self._writing.close()
         self._reading.close()  # stays mapped, read-only, while views of it are in use
         self._socket.close()
+
+    def _vouched(self, layout: SlotLayout, slots: Slots) -> Mask:
+        """Blocks whose strip table has the root the owner gave; filling ones have none yet."""
+        good = np.ones(len(slots), dtype=bool)
+        rows = np.flatnonzero(slots.rooted)
+        if len(rows):
+            offsets = slots.offsets[rows] + IDENTITY_OFFSET
+            found = strips.roots(self._reading.bytes, offsets, layout.root_bytes)
+            good[rows] = (found == slots.roots[rows]).all(axis=1)
+        return good
 
     def _heads(self, slots: Slots) -> tuple[Mask, npt.NDArray[np.uint32]]:
         """Whether each slot has the generation that was opened, and its state."""
@@ -164,29 +188,7 @@ def _attach(
     return peer, descriptors[0]
 
 
-def _geometry(layout: SlotLayout) -> shapes.Geometry:
-    return shapes.Geometry(
-        layout.layers, layout.kv_heads, layout.block_tokens, layout.parts, layout.run_bytes
-    )
-
-
 def _blocks(layout: SlotLayout, slots: Slots, starts: Ints) -> strips.Blocks:
     return strips.Blocks(
         slots.offsets + layout.head_bytes, slots.offsets + TABLE_OFFSET, slots.tokens, starts
     )
-
-
-def _pages(memory: Memory, fragment: Fragment) -> shapes.Pages:
-    return shapes.Pages(
-        memory.addresses(fragment),
-        memory.page_stride,
-        memory.head_stride,
-        memory.token_stride,
-        memory.part_stride,
-        memory.page_tokens,
-        memory.page_count,
-    )
-
-
-def _range(fragment: Fragment) -> tuple[int, int, int, int]:
-    return fragment.layer_first, fragment.layers, fragment.head_first, fragment.heads

@@ -80,6 +80,15 @@ def test_a_goal_is_met_where_it_is_reached_exactly() -> None:
     assert not report(row(0.81), sense=Goal.AT_MOST).holds
 
 
+def test_a_row_with_a_goal_of_its_own_counts_by_its_distance_from_that() -> None:
+    own = Row("own", {}, 3, 2.0, 1.0, 1.2, Spread.of([1.2]), goal=1.6)
+    found = report(row(0.9), own, goal=0.8)
+    assert found.ratio == pytest.approx(1.2 / 1.6 * 0.8)
+    assert not found.holds
+    assert report(row(0.9), Row("own", {}, 3, 2.0, 1.0, 1.6, goal=1.6), goal=0.8).holds
+    assert "goal 1.6" in found.table()
+
+
 def test_a_row_that_counts_needs_a_ratio_and_a_report_a_row_that_counts() -> None:
     with pytest.raises(ValueError, match="needs a ratio"):
         row(None)

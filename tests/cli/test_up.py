@@ -17,7 +17,7 @@ import pytest
 
 from kvstore.cli.demo.route import Router
 from kvstore.cli.demo.workload import Ask
-from kvstore.client import Client, FromMetadata
+from kvstore.client import Client, InDirectory
 from kvstore.engine.make_model import make_model
 from kvstore.engine.namespace import spec_of
 from kvstore.engine.reference import Reference
@@ -85,7 +85,7 @@ def directory() -> Iterator[Path]:
 
 def ask_through(up: Up, model: Path, number: int) -> None:
     """One request through prefill, hand-off and decode; its tokens must be right."""
-    with Client(FromMetadata(up.directory), spec_of(model)) as client:
+    with Client(InDirectory(up.directory), spec_of(model)) as client:
         addresses = up.addresses()
         router = Router(addresses["prefill"], addresses["decode"], client)
         words = [100 + (7 * number * i + i * i) % 1900 for i in range(600)]

@@ -28,9 +28,12 @@ READY_SECONDS = 30.0
 class Node:
     """`moonpool node` in a directory. It may be killed, stopped and started again."""
 
-    def __init__(self, directory: Path, dram: str = "256MiB", slab: str = "8MiB") -> None:
+    def __init__(
+        self, directory: Path, dram: str = "256MiB", slab: str = "8MiB", transport: str = "tcp"
+    ) -> None:
         self.directory = directory
         self._arguments = ["--dir", os.fspath(directory), "--dram", dram, "--slab", slab]
+        self._arguments += ["--transport", transport]
         self.address = ""
 
     def start(self) -> None:
@@ -77,9 +80,25 @@ def _running(**options: Any) -> Iterator[Node]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+@pytest.fixture(scope="session", params=["shm", "tcp", "ucx"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """How the run's clients move bytes. What holds for one way holds for every way."""
+    if request.param == "ucx":
+        pytest.importorskip("nixl_cu12")
+    return str(request.param)
+
+
+@pytest.fixture
+def mapped(transport: str) -> None:
+    """For what only callers that map the node's memory can do."""
+    if transport != "shm":
+        pytest.skip("the memory of another host is not mapped")
+
+
 @pytest.fixture(scope="session")
-def node() -> Iterator[Node]:
-    yield from _running()
+def node(transport: str) -> Iterator[Node]:
+    """One of its own for each transport: names of blocks begin anew."""
+    yield from _running(transport="tcp,ucx" if transport == "ucx" else "tcp")
 
 
 @pytest.fixture
@@ -89,12 +108,13 @@ def own_node() -> Iterator[Node]:
 
 
 @pytest.fixture
-def client_of(node: Node) -> Iterator[Callable[..., Client]]:
+def client_of(node: Node, transport: str) -> Iterator[Callable[..., Client]]:
     """Makes clients of the run's node, closed at the end of the test."""
     made: list[Client] = []
 
     def make(spec: KVSpec, **options: Any) -> Client:
         options.setdefault("deadline_seconds", 20.0)
+        options.setdefault("transport", transport)
         made.append(Client.at(node.address, spec, **options))
         return made[-1]
 

@@ -111,6 +111,47 @@ def test_a_writer_that_dies_unsealed_dooms_the_block_for_its_whole_group(
     assert client.put(chain, cache.memory(client)) == 4, "another may begin anew"
 
 
+def test_readers_of_parts_tell_whether_they_have_parts_of_the_same_bytes(
+    client_of: Callable[..., Client],
+) -> None:
+    spec = spec_of("copies", **SHAPE)
+    one, other = client_of(spec), client_of(spec)
+    chain = one.chain(range(TOKENS))
+
+    def copies(client: Client, heads: tuple[int, int], **options: Any) -> tuple[int, int]:
+        cache = Cache(spec, TOKENS, heads=heads)
+        with client.reader(chain, cache.memory(client), **options) as reader:
+            assert reader.poll() and reader.blocks == 4
+            assert reader.copies(3) != reader.copies(4)
+            return reader.copies(4)
+
+    def put(writer_seed: int) -> None:
+        cache = Cache(spec, TOKENS)
+        cache.fill(truth_of(spec, TOKENS, writer_seed))
+        with one.writer(chain, hand_off=True) as writer:
+            writer.put(cache.memory(one))
+            # Of a block that is not sealed yet the slot alone tells.
+            seen.append(copies(one, HALVES[0], hand_offs=writer.hand_offs))
+            assert seen[-1][1] == 0
+            writer.seal()
+
+    seen: list[tuple[int, int]] = []
+    put(1)
+    first = copies(one, HALVES[0])
+    assert first[0] == seen[0][0] and first[1] != 0
+    assert copies(other, HALVES[1]) == first
+    one.remove(chain)
+    put(2)
+    second = copies(other, HALVES[1])
+    assert second[0] != first[0] and second[1] != first[1], "another writer's"
+    one.remove(chain)
+    put(1)
+    again = copies(other, HALVES[1])
+    assert again[0] not in (first[0], second[0]) and again[1] == first[1], (
+        "the same bytes elsewhere"
+    )
+
+
 def test_members_of_a_group_must_own_separate_fragments(client_of: Callable[..., Client]) -> None:
     client = client_of(spec_of("overlap", **SHAPE))
     chain = client.chain(range(8))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from kvstore.client import Client, Keyed
 from kvstore.client import space as space_module
+from kvstore.client.opened import Opened
 from kvstore.errors import Invalid
 from tests.client.conftest import Node
 from tests.client.kv import Cache, spec_of, truth_of
@@ -120,7 +120,10 @@ def test_a_block_whose_slot_changed_hands_is_not_loaded_and_not_called_damaged(
     stored: Stored, stats_of: Callable[[Client], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport: Any = stored.client.connection.link().transport
-    monkeypatch.setattr(transport, "current", lambda slots: np.arange(len(slots)) != 4)
+    fourth = Opened(stored.client.connection, stored.client.space, stored.only(4), (), 0)
+    place = fourth.slots.offsets[0]
+    fourth.close()
+    monkeypatch.setattr(transport, "current", lambda slots: slots.offsets != place)
     assert stored.loaded() == said(0, 1, 2, 3, 5)
     assert stats_of(stored.client).counters["damaged_blocks"] == 0
 

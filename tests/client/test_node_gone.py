@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.client import Client, FixedAddress, FromMetadata, Match, Miss, Writer
+from kvstore.client import Client, FixedAddress, InDirectory, Match, Miss, Writer
 from kvstore.errors import Invalid, SessionEnded, Unavailable, WindowClosed
 from tests.client.conftest import Node
 from tests.client.kv import Cache, spec_of, truth_of
@@ -202,7 +202,7 @@ def test_nobody_is_there_from_the_start(tmp_path: Any, cache: Cache) -> None:
     for where in (tmp_path, "127.0.0.1:1"):
         with pytest.raises(Unavailable):
             Client.at(where, SPEC)
-    for locator in (FromMetadata(tmp_path), FixedAddress("127.0.0.1:1")):
+    for locator in (InDirectory(tmp_path), FixedAddress("127.0.0.1:1")):
         with Client(locator, SPEC) as client:
             asked_of_nobody(client, cache)
 

@@ -10,7 +10,7 @@ from kvstore.block import Miss
 from kvstore.core import index as index_module
 from kvstore.core.index import Index
 from kvstore.core.lifecycle import Slot, State
-from kvstore.core.ranking import Seen
+from kvstore.core.ranking import Ranking, Seen
 
 OWNERS = [(b"a", 0), (b"b", 0)]
 TURNS_RED = pytest.raises((AssertionError, pytest.fail.Exception, KeyError, RuntimeError))
@@ -318,12 +318,67 @@ def test_an_eviction_of_any_old_block_turns_the_suite_red(monkeypatch: pytest.Mo
         a_forest_behaves_like_its_model(0)
 
 
+def state_of(index: Index) -> object:
+    """All that can be told from outside, and what the ranking has seen."""
+    seen = [(one.at, one.uses, one.kind) for one in index._ranking.recency.values()]
+    slots = {slot.key: (slot.listed, sorted(slot.children)) for slot in index}
+    told = sorted(index.listing.items())
+    order = keys_of(index.coldest())
+    return keys_of(index.recent()), seen, slots, told, index.listing.sequence, order
+
+
+def blocks_added_together_are_as_those_added_one_by_one(seed: int) -> None:
+    """And touched then, the deepest first. With holes, with what a hole had cut off, twice gone."""
+    dice = random.Random(seed)
+    names = [f"block{i:03}".encode() for i in range(120)]
+    parents = {k: dice.choice([b"", *names[max(0, i - 3) : i]]) for i, k in enumerate(names)}
+    together, singly = Index(), Index()
+    for _ in range(60):
+        fresh = [key for key in names if key not in singly and dice.random() < 0.3]
+        together.add_all([sealed(key, parents[key]) for key in fresh])
+        for key in fresh:
+            singly.add(sealed(key, parents[key]))
+        singly.touch(fresh)
+        if len(fresh) == 1:
+            together.touch(fresh)
+        together.check()
+        assert state_of(together) == state_of(singly)
+        for key in dice.sample(sorted(slot.key for slot in singly), len(singly) // 4):
+            why = dice.choice([Miss.EVICTED, Miss.REMOVED])
+            together.drop(key, why)
+            singly.drop(key, why)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_blocks_added_together_are_as_those_added_one_by_one(seed: int) -> None:
+    blocks_added_together_are_as_those_added_one_by_one(seed)
+
+
+def test_a_batch_that_is_touched_from_the_front_turns_the_suite_red(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    touched = Ranking._touched
+    monkeypatch.setattr(Ranking, "_touched", lambda self, slots: touched(self, slots[::-1]))
+    with TURNS_RED:
+        a_batch_puts_the_first_of_a_prompt_last()
+
+
+def a_batch_puts_the_first_of_a_prompt_last() -> None:
+    index, keys = Index(), [b"block 01", b"block 02", b"block 03"]
+    index.add_all([sealed(key, keys[i - 1] if i else b"") for i, key in enumerate(keys)])
+    assert keys_of(index.recent()) == keys and keys_of(index.coldest()) == keys[::-1]
+
+
+def test_a_batch_puts_the_first_of_a_prompt_last() -> None:
+    a_batch_puts_the_first_of_a_prompt_last()
+
+
 def test_a_heal_that_lists_only_the_hole_turns_the_suite_red(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def only(self: Index, slot: Slot, before: Seen | None) -> None:
         slot.listed = True
-        self._ranking.enter(slot, before)
+        self._ranking.enter([slot], [before])
 
     monkeypatch.setattr(Index, "_list", only)
     with TURNS_RED:

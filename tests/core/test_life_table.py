@@ -105,7 +105,9 @@ def test_a_kind_that_is_hardly_known_is_taken_for_half_as_good_as_all() -> None:
 def test_old_counts_fade() -> None:
     table = LifeTable(1)
     table.wait(0)
+    table.pass_tick()
     before = table._came[0, 0]
+    assert before == 1
     table.worth()
     assert table._came[0, 0] == before * life_table.FADE
 

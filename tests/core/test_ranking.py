@@ -9,7 +9,7 @@ import pytest
 
 from kvstore.block import Miss
 from kvstore.core.index import Index
-from kvstore.core.leaves import SWEEP_MIN
+from kvstore.core.leaves import SWEEP_MIN, Leaves
 from kvstore.core.lifecycle import Slot, State
 from kvstore.core.ranking import SHORT, Ranking
 from kvstore.core.rival import Rival
@@ -172,15 +172,36 @@ def test_entries_that_are_no_leaves_any_more_are_swept_out() -> None:
         index.touch([b"a"])
         index.touch([b"b"])
     every = [one for lanes in index._ranking._leaves.values() for one in lanes.values()]
-    heaps = [heap for leaves in every for heap in (leaves.old, leaves.young)]
+    heaps = [heap for leaves in every for heap in (leaves.old, leaves.young, leaves.new)]
     assert max(map(len, heaps)) <= SWEEP_MIN + 1
     index.check()
 
 
+def test_entries_are_swept_out_too_where_room_is_looked_for_after_each_use() -> None:
+    leaves, current = Leaves(), {}
+    for stamp in range(20 * SWEEP_MIN):
+        current[b"a" if stamp % 2 else b"b"] = stamp
+        used = {b"a" if stamp % 2 else b"b": stamp}
+        leaves.push(used, lambda one: current[one[1]] == abs(one[0]))
+        old, young = leaves.ends(lambda one: current[one[1]] == abs(one[0]))
+        if stamp:
+            assert old.first(lambda _: True) == (stamp - 1, b"b" if stamp % 2 else b"a")
+            assert young.first(lambda _: True) == (-stamp, b"a" if stamp % 2 else b"b")
+    assert max(map(len, (leaves.old, leaves.young, leaves.new))) <= SWEEP_MIN
+
+
+def test_a_use_waits_outside_the_heaps_until_somebody_looks_for_room() -> None:
+    leaves = Leaves()
+    for stamp in range(SWEEP_MIN // 2):
+        leaves.push({b"a": stamp}, lambda _: True)
+    assert (leaves.old, leaves.young, leaves.new) == ([], [], {b"a": SWEEP_MIN // 2 - 1})
+    leaves.ends(lambda _: True)
+    assert leaves.new == {} and len(leaves.old) == len(leaves.young) == 1
+
+
 def test_learning_stops_where_lru_would_have_found_more_and_goes_on_when_it_pays() -> None:
     rival = Rival()
-    for number in range(100):
-        rival.touch(name(number))
+    rival.touch(map(name, range(100)))
     assert rival.pays, "a little is given"
     for _ in range(10_000):
         rival.use(b"5", found=True)
@@ -195,9 +216,8 @@ def test_learning_stops_where_lru_would_have_found_more_and_goes_on_when_it_pays
 
 def test_what_lru_would_hold_is_as_much_as_is_held() -> None:
     rival = Rival()
-    for number in range(10):
-        rival.touch(name(number))
-    rival.touch(b"0")
+    rival.touch(map(name, range(10)))
+    rival.touch([b"0"])
     rival.fit(3)
     assert list(rival._held) == [b"8", b"9", b"0"]
     rival.lose(b"9")

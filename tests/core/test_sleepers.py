@@ -51,7 +51,7 @@ def asleep(table: np.ndarray) -> Index:
     assert slabs.restore(owners, *places).all()
     slabs.check()
     index = Index()
-    index.sleepers = Sleepers(table, owners, ["default"], slabs)
+    index.recovered(Sleepers(table, owners, ["default"], slabs))
     return index
 
 
@@ -186,7 +186,8 @@ def test_records_that_stand_in_a_circle_are_told_from_those_that_do_not() -> Non
 def test_an_unlisted_sleeper_that_counts_as_a_hit_turns_the_suite_red(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Sleepers, "list_behind", lambda self, keys, listed: None)
+    nobody = np.zeros(0, np.uint64)
+    monkeypatch.setattr(Sleepers, "list_behind", lambda self, keys, listed: nobody)
     with TURNS_RED:
         for seed in range(12):
             a_forest_asleep_behaves_like_its_model(seed)

@@ -172,7 +172,7 @@ def test_a_block_whole_too_soon_turns_the_suite_red(monkeypatch: pytest.MonkeyPa
         window.sealed = True
         window.slot.windows -= 1
         for member in self._of_group.pop(window.group):
-            self._forget(member)
+            self._forget([member])
         return True
 
     monkeypatch.setattr(Windows, "seal", eager)
@@ -186,7 +186,7 @@ def test_an_abort_that_frees_the_other_members_turns_the_suite_red(
     def hasty(self: Windows, window: Window) -> None:
         for member in self._of_group.pop(window.group, []):
             member.slot.windows -= not member.sealed
-            self._forget(member)
+            self._forget([member])
 
     monkeypatch.setattr(Windows, "give_up", hasty)
     with TURNS_RED:

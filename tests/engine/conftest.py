@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from kvstore.cli.stack import Plan, Stack
 from kvstore.engine.core import EngineCore, EngineSettings
 from kvstore.engine.make_model import make_model
 from kvstore.engine.model import Model
@@ -64,3 +66,12 @@ def pool() -> CopyingPool:
 def pooled(model: Model, pool: CopyingPool) -> EngineCore:
     pool.core = EngineCore(model, EngineSettings(pages=48), pool)
     return pool.core
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Stack]:
+    with tempfile.TemporaryDirectory(prefix="mp") as directory:
+        plan = Plan(Path(directory), "64MiB", "4MiB", None)
+        with Stack(plan, restart=False) as stack:
+            stack.start()
+            yield stack

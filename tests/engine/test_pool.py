@@ -2,57 +2,22 @@
 
 from __future__ import annotations
 
-import queue
-import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
-from kvstore.cli.stack import Plan, Stack
-from kvstore.client import Client, FromMetadata, Miss
-from kvstore.engine.core import EngineCore, EngineSettings, FinishEvent, TokenEvent
+from kvstore.cli.stack import Stack
+from kvstore.client import Client, InDirectory, Miss
+from kvstore.engine.core import EngineCore, EngineSettings
 from kvstore.engine.model import Model
 from kvstore.engine.namespace import spec_of
 from kvstore.engine.pool import Pool
-from kvstore.engine.pool_use import PoolUse
 from kvstore.engine.reference import Reference
-from kvstore.engine.sequence import Request
-from kvstore.engine.worker import Failed, Job, Started, Worker
-from kvstore.layout import IDENTITY_OFFSET
+from kvstore.engine.worker import Worker
+from tests.engine.asks import NEW, Run, ask, check, flip_a_bit
 from tests.engine.runs import prompt
-
-SECONDS = 60.0
-NEW = 12
-
-
-@dataclass
-class Run:
-    """One request's events as they come."""
-
-    use: PoolUse
-    events: queue.SimpleQueue[object] = field(default_factory=queue.SimpleQueue)
-    tokens: list[int] = field(default_factory=list)
-    started: Started | None = None
-
-    def hand_off(self) -> tuple[bytes, ...]:
-        event = self.events.get(timeout=SECONDS)
-        assert isinstance(event, tuple), event
-        return event
-
-    def finish(self) -> list[int]:
-        while True:
-            event = self.events.get(timeout=SECONDS)
-            if isinstance(event, Failed):
-                raise event.error
-            if isinstance(event, Started):
-                self.started = event
-            elif isinstance(event, TokenEvent):
-                self.tokens.append(event.token)
-            elif isinstance(event, FinishEvent):
-                return self.tokens
 
 
 class Engine:
@@ -65,33 +30,12 @@ class Engine:
         self.worker = Worker(core, self.pool)
         self.worker.start()
 
-    def ask(
-        self,
-        name: str,
-        tokens: list[int],
-        new: int = NEW,
-        hand_offs: tuple[bytes, ...] | None = None,
-    ) -> Run:
-        run = Run(PoolUse(hand_offs=hand_offs))
-        run.use.reserved = run.events.put
-        if hand_offs is not None or new > 1:
-            run.use.reserved = None
-        request = Request(name, tuple(tokens), new, ignore_eos=True)
-        self.worker.submit(Job(request, run.use, run.events.put))
-        return run
+    def ask(self, name: str, tokens: list[int], **wishes: Any) -> Run:
+        return ask(self.worker, name, tokens, **wishes)
 
     def close(self) -> None:
         self.worker.stop(5.0)
         self.client.close()
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[Stack]:
-    with tempfile.TemporaryDirectory(prefix="mp") as directory:
-        plan = Plan(Path(directory), "64MiB", "4MiB", None)
-        with Stack(plan, restart=False) as stack:
-            stack.start()
-            yield stack
 
 
 @pytest.fixture
@@ -100,23 +44,13 @@ def make(node: Stack, model: Model, model_dir: Path) -> Iterator[Callable[..., E
     spec = spec_of(model_dir)
 
     def engine(**options: int) -> Engine:
-        where = FromMetadata(node.children["node"].log.parent)
+        where = InDirectory(node.children["node"].log.parent)
         made.append(Engine(model, Client(where, spec), **options))
         return made[-1]
 
     yield engine
     for one in made:
         one.close()
-
-
-def check(node: Stack) -> None:
-    """Nothing is held once everybody has finished."""
-    from kvstore.rpc.channel import open_channel
-    from kvstore.wire.v1 import admin_pb2, admin_pb2_grpc
-
-    with open_channel(node.addresses["node"]) as channel:
-        stats = admin_pb2_grpc.AdminStub(channel).Stats(admin_pb2.StatsRequest(), timeout=5.0)
-    assert stats.windows == 0
 
 
 def test_a_cold_prompt_is_computed_and_published(
@@ -209,19 +143,10 @@ def test_a_flipped_bit_is_a_counted_miss_and_the_tokens_stay_right(
 def test_a_request_can_do_without_a_node(
     model: Model, model_dir: Path, reference: Reference, tmp_path: Path
 ) -> None:
-    engine = Engine(model, Client(FromMetadata(tmp_path), spec_of(model_dir)))
+    engine = Engine(model, Client(InDirectory(tmp_path), spec_of(model_dir)))
     tokens = prompt(150, seed=40)
     run = engine.ask("alone", tokens)
     assert run.finish() == reference.tokens(tokens, NEW)
     assert engine.pool.failures > 0
+    assert not run.use.complete, "nobody is told that it was published"
     engine.close()
-
-
-def flip_a_bit(client: Client, tokens: list[int], block: int) -> None:
-    """Damage one sealed block in the node's memory, through this client's own mapping."""
-    with client.pin(client.chain(tokens)) as pinned:
-        slots = pinned._opened.slots
-        at = int(slots.offsets[block]) + client.space.layout.head_bytes + 1_000
-        assert at > IDENTITY_OFFSET
-        transport = client.connection.link().transport
-        transport._writing.bytes[at] ^= np.uint8(4)  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ class Case:
 
     ORDERS = ("LPSHDK", "PLHSKD", "LKPSHD", "LKPHSD", "LPHSKD", "PLKSHD", "LHKPSD")
 
-    def __init__(self, seed, run_bytes=None, block_tokens=None, order=None):
+    def __init__(self, seed, run_bytes=None, block_tokens=None, order=None, coding=None):
         rng = np.random.default_rng(seed)
 
         def pick(*values):
@@ -33,7 +33,12 @@ class Case:
         self.parts = pick(1, 2)
         run = run_bytes or pick(32, 48, 64, 80, 128, 256, 1152)
         g = Geometry(
-            pick(1, 2, 3), pick(1, 2, 4), block_tokens or pick(1, 5, 16, 24), self.parts, run
+            pick(1, 2, 3),
+            pick(1, 2, 4),
+            block_tokens or pick(1, 5, 16, 24),
+            self.parts,
+            run,
+            coding,
         )
         self.geometry = g
         self.head_count = int(rng.integers(1, g.kv_heads + 1))
@@ -42,7 +47,9 @@ class Case:
         self.layer_first = int(rng.integers(0, g.layers - self.layer_count + 1))
         self.span = (self.layer_first, self.layer_count, self.head_first, self.head_count)
         self.build_blocks(pick)
-        self.build_pages(pick, order or self.ORDERS[pick(*range(len(self.ORDERS)))])
+        # In the first order K and V overlap: bytes move so, numbers do not.
+        orders = self.ORDERS[1:] if coding else self.ORDERS
+        self.build_pages(pick, order or orders[pick(*range(len(orders)))])
 
     def build_blocks(self, pick):
         g, count = self.geometry, pick(1, 2, 4)
@@ -106,7 +113,7 @@ class Case:
                     base = layer * self.strides["L"] + head * p.head_stride
                     index = (base + token[:, None, None] + inner).ravel()
                     first = int(payload) + row * g.strip_stride
-                    yield i, row, slice(first, first + index.size), index
+                    yield i, row, slice(first, first + g.strip_bytes(int(tokens))), index
 
     def table(self, i):
         offset = int(self.blocks.table_offsets[i])

@@ -11,7 +11,7 @@ from kvstore.metadata import LeaseLost
 
 async def test_the_keys_of_a_lease_vanish_when_its_time_is_over(form: Any) -> None:
     holder, other = form.open(), form.open()
-    lease = await holder.grant(5_000)
+    lease = await holder.grant(form.ttl_ms)
     await holder.put("nodes/a", b"", lease=lease.id)
     await holder.put("kept", b"")
     assert (await other.get("nodes/a")).lease == lease.id
@@ -24,7 +24,7 @@ async def test_the_keys_of_a_lease_vanish_when_its_time_is_over(form: Any) -> No
 
 async def test_a_lease_kept_alive_outlives_its_ttl(form: Any) -> None:
     store = form.open()
-    lease = await store.grant(5_000)
+    lease = await store.grant(form.ttl_ms)
     await store.put("nodes/a", b"", lease=lease.id)
     for _ in range(4):
         await form.pass_time(lease.ttl_ms / 1_000 - 2)
@@ -33,13 +33,13 @@ async def test_a_lease_kept_alive_outlives_its_ttl(form: Any) -> None:
 
 
 async def test_any_client_may_keep_a_lease_alive(form: Any) -> None:
-    lease = await form.open().grant(5_000)
+    lease = await form.open().grant(form.ttl_ms)
     await form.open().keep_alive(lease)
 
 
 async def test_a_lease_that_ended_never_comes_back(form: Any) -> None:
     store = form.open()
-    lease = await store.grant(5_000)
+    lease = await store.grant(form.ttl_ms)
     await store.put("nodes/a", b"", lease=lease.id)
     await form.pass_time(lease.ttl_ms / 1_000 + 1)
     with pytest.raises(LeaseLost, match=str(lease.id)):
@@ -53,7 +53,7 @@ async def test_a_lease_that_ended_never_comes_back(form: Any) -> None:
 
 async def test_a_key_whose_lease_ended_can_be_made_by_another(form: Any) -> None:
     store = form.open()
-    lease = await store.grant(5_000)
+    lease = await store.grant(form.ttl_ms)
     await store.put("leader", b"old", lease=lease.id)
     assert await store.put_if("leader", b"new", expected_revision=0) is None
     await form.pass_time(lease.ttl_ms / 1_000 + 1)
@@ -62,7 +62,7 @@ async def test_a_key_whose_lease_ended_can_be_made_by_another(form: Any) -> None
 
 async def test_a_key_put_again_belongs_to_its_latest_lease_only(form: Any) -> None:
     store = form.open()
-    first, second = await store.grant(5_000), await store.grant(5_000)
+    first, second = await store.grant(form.ttl_ms), await store.grant(form.ttl_ms)
     await store.put("freed", b"", lease=first.id)
     await store.put("freed", b"")
     await store.put("moved", b"", lease=first.id)
@@ -76,7 +76,7 @@ async def test_a_key_put_again_belongs_to_its_latest_lease_only(form: Any) -> No
 
 async def test_a_revoked_lease_takes_its_keys_at_once(form: Any) -> None:
     store = form.open()
-    lease = await store.grant(5_000)
+    lease = await store.grant(form.ttl_ms)
     await store.put("nodes/a", b"", lease=lease.id)
     await store.revoke(lease)
     assert await store.get("nodes/a") is None
@@ -87,7 +87,7 @@ async def test_a_revoked_lease_takes_its_keys_at_once(form: Any) -> None:
 
 async def test_leases_outlive_the_client_that_asked_for_them(form: Any) -> None:
     holder, other = form.open(), form.open()
-    lease = await holder.grant(5_000)
+    lease = await holder.grant(form.ttl_ms)
     await holder.put("nodes/a", b"", lease=lease.id)
     await holder.close()
     assert await other.get("nodes/a") is not None

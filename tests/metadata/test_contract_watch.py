@@ -37,16 +37,16 @@ async def test_a_watch_from_a_revision_sees_every_later_change(form: Any) -> Non
 
 
 async def test_a_watch_sees_only_its_prefix(form: Any) -> None:
-    store = form.open()
-    async with contextlib.aclosing(store.watch("k/", 0)) as watch:
+    store, start = form.open(), await form.start()
+    async with contextlib.aclosing(store.watch("k/", start)) as watch:
         for key in ("k", "k0", "k/1", "j/2", "k/3"):
             await store.put(key, b"")
         assert [change.entry.key for change in await take(watch, 2)] == ["k/1", "k/3"]
 
 
 async def test_a_watch_of_the_empty_prefix_sees_all(form: Any) -> None:
-    store = form.open()
-    async with contextlib.aclosing(store.watch("", 0)) as watch:
+    store, start = form.open(), await form.start()
+    async with contextlib.aclosing(store.watch("", start)) as watch:
         for key in ("\x00", "a", "\U0010ffff"):
             await store.put(key, b"")
         assert [change.entry.key for change in await take(watch, 3)] == ["\x00", "a", "\U0010ffff"]
@@ -54,7 +54,7 @@ async def test_a_watch_of_the_empty_prefix_sees_all(form: Any) -> None:
 
 async def test_the_end_of_a_lease_is_seen_as_deletes(form: Any) -> None:
     holder, other = form.open(), form.open()
-    lease = await holder.grant(5_000)
+    lease = await holder.grant(form.ttl_ms)
     await holder.put("nodes/a", b"", lease=lease.id)
     start = await holder.put("nodes/b", b"", lease=lease.id)
     async with contextlib.aclosing(other.watch("nodes/", start)) as watch:
@@ -65,13 +65,23 @@ async def test_the_end_of_a_lease_is_seen_as_deletes(form: Any) -> None:
     assert all(change.revision > start for change in seen)
 
 
-async def test_a_watch_from_the_future_waits_for_it(form: Any) -> None:
+async def test_a_watch_from_where_the_store_never_was_says_that_changes_are_lost(
+    form: Any,
+) -> None:
     store = form.open()
     now = await store.put("k", b"now")
-    async with contextlib.aclosing(store.watch("k", now + 1)) as watch:
-        await store.put("k", b"next")
-        await store.put("k", b"after")
-        assert told(await take(watch, 1)) == [(PUT, "k", b"after")]
+    with pytest.raises(Compacted) as caught:
+        await anext(store.watch("k", now + 1))
+    assert caught.value.compact_revision == now, "to list again is to know what there is"
+
+
+async def test_a_delete_that_was_the_last_to_be_compacted_is_not_passed_over(form: Any) -> None:
+    store = form.open()
+    put = await store.put("k/a", b"1")
+    await store.delete("k/a")
+    await form.compact()
+    with pytest.raises(Compacted):
+        await anext(store.watch("k/", put))
 
 
 async def test_a_revision_compacted_away_is_named_and_a_list_goes_on_from_there(form: Any) -> None:
@@ -128,8 +138,8 @@ async def test_list_then_watch_loses_and_repeats_nothing_while_others_write(form
 
 
 async def test_many_watches_see_the_same_changes(form: Any) -> None:
-    stores = [form.open(), form.open()]
-    watches = [store.watch("k/", 0) for store in stores * 5]
+    stores, start = [form.open(), form.open()], await form.start()
+    watches = [store.watch("k/", start) for store in stores * 5]
     taking = [asyncio.create_task(take(watch, 20)) for watch in watches]
     for number in range(20):
         await stores[number % 2].put(f"k/{number % 3}", str(number).encode())
@@ -140,8 +150,8 @@ async def test_many_watches_see_the_same_changes(form: Any) -> None:
 
 
 async def test_a_watch_ends_with_its_client(form: Any) -> None:
-    store = form.open()
-    waiting = asyncio.create_task(take(store.watch("k/", 0), 1))
+    store, start = form.open(), await form.start()
+    waiting = asyncio.create_task(take(store.watch("k/", start), 1))
     await asyncio.sleep(0.02)
     await store.close()
     with pytest.raises(StoreClosed):
@@ -149,8 +159,8 @@ async def test_a_watch_ends_with_its_client(form: Any) -> None:
 
 
 async def test_a_cancelled_watch_leaves_the_store_usable(form: Any) -> None:
-    store = form.open()
-    waiting = asyncio.create_task(anext(store.watch("k/", 0)))
+    store, start = form.open(), await form.start()
+    waiting = asyncio.create_task(anext(store.watch("k/", start)))
     await asyncio.sleep(0.02)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -159,10 +169,10 @@ async def test_a_cancelled_watch_leaves_the_store_usable(form: Any) -> None:
 
 
 async def test_a_watch_stops_when_cancelled_at_any_moment(form: Any) -> None:
-    store, writer = form.open(), form.open()
+    store, writer, start = form.open(), form.open(), await form.start()
 
     async def follow() -> None:
-        async with contextlib.aclosing(store.watch("k/", 0)) as watch:
+        async with contextlib.aclosing(store.watch("k/", start)) as watch:
             async for _ in watch:
                 pass
 

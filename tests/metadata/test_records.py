@@ -11,6 +11,7 @@ from kvstore.metadata import Entry
 from kvstore.metadata.bounds import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from kvstore.metadata.records import (
     BadRecord,
+    ConductorRecord,
     NamespaceRecord,
     NodeRecord,
     PurgeRecord,
@@ -35,6 +36,7 @@ RECORDS = [
     PurgeRecord("n1", "ab" * 32, "", 7),
     PurgeRecord("n1", "", "tenant/ä", 1 << 41),
     ShareRecord("tenant/ä", 2.5, 8 << 30),
+    ConductorRecord("c1", "[::1]:7420", "draining"),
 ]
 
 
@@ -62,6 +64,7 @@ def test_keys_say_what_and_which() -> None:
         "purges/n1/namespace/" + "ab" * 32,
         "purges/n1/tenant/tenant/ä",
         "shares/tenant/ä",
+        "conductors/c1",
     ]
 
 
@@ -95,6 +98,22 @@ def test_a_wrong_field_is_named(name: str, wrong: Any) -> None:
         NodeRecord.parse(stored(NodeRecord(**NODE), **{name: wrong}))
     with pytest.raises(BadRecord, match=f"{name} must be"):
         NodeRecord(**{**NODE, name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        *(("conductor_id", one) for one in ("", 7, "c" * KEY_BYTES_MAX)),
+        *(("address", one) for one in ("", "host", "host:0", None, 1)),
+        ("state", "gone"),
+    ],
+)
+def test_a_wrong_field_of_a_conductor_is_named(name: str, wrong: Any) -> None:
+    fields = {"conductor_id": "c1", "address": "127.0.0.1:7420", "state": "serving"}
+    with pytest.raises(BadRecord, match=f"{name} must be"):
+        ConductorRecord(**{**fields, name: wrong})
+    with pytest.raises(BadRecord, match=f"conductors/c1: {name} must be"):
+        ConductorRecord.parse(stored(ConductorRecord(**fields), **{name: wrong}))
 
 
 @pytest.mark.parametrize("digest", ["", "A0", "abc", "xy", None, "ab" * 300])

@@ -17,8 +17,9 @@ from kvstore.memory.strips import StripWriter, chunks
 from kvstore.node.blocks import Blocks
 from kvstore.node.handles import Handles
 from kvstore.node.namespaces import Place
+from kvstore.node.readers import Opened
 from kvstore.node.sessions import Session, Sessions
-from kvstore.node.store import Opened, Reserved, Store
+from kvstore.node.store import Reserved, Store
 from kvstore.spec import KVGroup, KVSpec
 from kvstore.telemetry import Counters
 
@@ -115,6 +116,9 @@ class Rig:
         )
         self.store.check()
         return [one.slot for one in windows]
+
+    def hand_off(self, window: Reserved) -> bytes:
+        return self.store.claims.for_hand_off(window.slot)
 
     def hits(self, place: Place, blocks: Chain, tenant: str = "default") -> int:
         return self.store.match(tenant, place, blocks.hashes)[0]

@@ -97,7 +97,7 @@ def test_a_torn_prompt_is_written_anew_in_place_of_its_unlisted_blocks() -> None
     rig = Rig(slabs=1)
     me, blocks = rig.session(), prompt(SMALL, 16)
     rig.put(me, SMALL, blocks)
-    rig.store.remove("default", SMALL, blocks.hashes[:1])
+    rig.store.remove(rig.store.keys("default", SMALL, blocks.hashes[:1]))
     rig.put(me, SMALL, blocks)
     assert rig.hits(SMALL, blocks) == 4
 
@@ -142,7 +142,7 @@ def test_the_generation_in_memory_is_new_before_anybody_else_gets_the_bytes() ->
     seen = slot.generation
     head = rig.arena.bytes[slot.offset + 8 : slot.offset + 16].view("<u8")
     assert int(head[0]) == seen
-    rig.store.remove("default", SMALL, blocks.hashes)
+    rig.store.remove(rig.store.keys("default", SMALL, blocks.hashes))
     assert slot.state is State.EMPTY and int(head[0]) > seen
     freed = int(head[0])
     again = rig.reserve(me, SMALL, prompt(SMALL, 16, start=9))

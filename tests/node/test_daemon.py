@@ -17,8 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kvstore.config import LEASE_MS_DEFAULT
 from kvstore.errors import Unavailable
 from kvstore.metadata import open_metadata
-from kvstore.metadata.discovery import FromMetadata
 from kvstore.metadata.records import NodeRecord
+from kvstore.rpc.locator import InDirectory
 from kvstore.wire.v1 import admin_pb2
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.nodes import Caller, NodeProcess, eventually, mapped, payload, prompt, refused
@@ -94,7 +94,7 @@ def test_an_operator_drains_a_node_as_sigterm_does(node: NodeProcess, caller: Ca
     caller.admin.Drain(admin_pb2.DrainRequest())
     assert node.wait() == 0
     with pytest.raises(Unavailable, match="no node serves"):
-        FromMetadata(node.directory).find()
+        InDirectory(node.directory).find()
 
 
 def test_a_killed_node_starts_again_at_once_in_its_directory(
@@ -107,10 +107,12 @@ def test_a_killed_node_starts_again_at_once_in_its_directory(
         node.kill()
         assert (node.directory / "node.sock").exists(), "a kill leaves the socket's file"
         assert len(records(node.directory)) == 1, "and the lease"
+        with pytest.raises(Unavailable, match="no node serves"):
+            InDirectory(node.directory).find()
         node.start()
         again = node.caller()
     assert (again.opened.node_id, again.opened.epoch) == (old.node_id, old.epoch + 1)
-    assert FromMetadata(node.directory).find() == node.address
+    assert InDirectory(node.directory).find() == node.address
     assert again.match(blocks) == (0, pb.ABSENT), "the namespace is known, the block is gone"
     assert again.put(blocks) == [pb.PutReply.STORED]
     with mapped(again):

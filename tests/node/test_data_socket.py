@@ -9,9 +9,12 @@ import stat
 
 import pytest
 
-from kvstore.errors import KVStoreError, Unavailable
+from kvstore.errors import KVStoreError, SessionEnded, Unavailable
+from kvstore.limits import SOCKET_CALLS_MAX
 from kvstore.memory.arena import HELLO, HELLO_MAGIC
+from kvstore.rpc.socket_client import SocketCalls, Stub
 from kvstore.transfer.shm import ShmTransport
+from kvstore.wire.v1 import kv_pb2 as pb
 from tests.nodes import Caller, NodeProcess, eventually, mapped, payload, prompt
 
 SECONDS = 10.0
@@ -105,3 +108,48 @@ def test_the_node_lets_mappers_in_again_after_it_ran_out_of_descriptors(
         return True
 
     eventually(let_in)
+
+
+def test_calls_are_answered_on_the_socket_as_long_as_the_session_lives(
+    node: NodeProcess, caller: Caller
+) -> None:
+    caller.register()
+    blocks = prompt(1, 3)
+    caller.put(blocks)
+    session = Caller(node.address)
+    path = os.fspath(node.directory / "node.sock")
+    calls = SocketCalls(path, session.opened.data_token, node.address)
+    stub = Stub(session.kv, calls)
+    about = pb.MatchRequest(**caller.about(blocks))
+    assert stub.Match(about, timeout=SECONDS).blocks == 3
+    taken = [calls.take(SECONDS) for _ in range(SOCKET_CALLS_MAX)]
+    assert all(taken)
+    more = SocketCalls(path, session.opened.data_token, node.address)
+    assert more.take(SECONDS) is None, "a session has so many and no more"
+    assert taken[0] is not None
+    session.close()
+    eventually(lambda: caller.stats().sessions == 1)
+    with pytest.raises(SessionEnded):
+        calls.call(taken[0], 0, about, SECONDS)
+    late = SocketCalls(path, session.opened.data_token, node.address)
+    assert late.take(SECONDS) is None, "its token went with it"
+    for one in (calls, more, late):
+        one.close()
+    assert caller.match(blocks)[0] == 3
+
+
+def test_what_a_session_reads_over_its_sockets_is_its_own_tenants(node: NodeProcess) -> None:
+    mine = Caller(node.address)
+    mine.register()
+    mine.put(prompt(1))
+    calls = SocketCalls(
+        os.fspath(node.directory / "node.sock"), mine.opened.data_token, node.address
+    )
+    stub = Stub(mine.kv, calls)
+    other = pb.OpenRequest(session=os.urandom(16), **mine.about(prompt(1)))
+    with pytest.raises(SessionEnded):
+        stub.Open(other, timeout=SECONDS)
+    own = pb.OpenRequest(session=mine.session, **mine.about(prompt(1)))
+    assert list(stub.Open(own, timeout=SECONDS).outcomes) == [pb.HIT]
+    calls.close()
+    mine.close()

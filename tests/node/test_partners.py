@@ -5,7 +5,8 @@ from __future__ import annotations
 from kvstore.core.lifecycle import State
 from kvstore.layout import Fragment
 from kvstore.limits import PARTNERS_SECONDS
-from kvstore.node.store import Opened, Reserved
+from kvstore.node.readers import Opened
+from kvstore.node.store import Reserved
 from tests.node.rig import SMALL, Rig, triples
 from tests.nodes import SPEC, prompt
 

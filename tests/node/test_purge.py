@@ -217,11 +217,12 @@ def test_a_writer_that_seals_later_is_refused(tmp_path: Path) -> None:
         rig = at.rig
         session, reader = rig.session(), rig.session()
         (window,) = rig.reserve(session, SMALL, BLOCKS, 0, 1)
+        hand_off = rig.hand_off(window)
         rig.write(window.slot, SMALL)
         await at.purge.carry_out(OURS)
         with pytest.raises(WindowClosed):
             rig.store.seal(session, [window.handle])
-        found = rig.store.open(reader, SMALL, BLOCKS.hashes[:1], [window.hand_off])
+        found = rig.store.open(reader, SMALL, BLOCKS.hashes[:1], [hand_off])
         assert found == [Miss.ABSENT]
         assert window.slot.state is State.DOOMED, "the writer may still write there"
         rig.store.abort(session, [window.handle])
@@ -260,7 +261,7 @@ def test_a_pin_ends_and_its_handle_opens_nothing(tmp_path: Path) -> None:
         with pytest.raises(Lapsed):
             rig.store.claims.pin(session, opened.handle, "handle")
         assert opened.slot.generation != generation, "a reader that copies from it notices"
-        assert rig.store.close(session, [opened.handle]) == ([False], [None])
+        assert rig.store.readers.close(session, [opened.handle]) == ([False], [None])
 
     at_a_node(tmp_path, body)
 

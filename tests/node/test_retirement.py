@@ -198,7 +198,9 @@ def test_what_is_dropped_while_it_is_written_is_in_no_index_once_that_was_flushe
         begun, go_on = disk.held(call)
         rig.put_some(1)
         assert await asyncio.to_thread(begun.wait, SECONDS)
-        rig.store.remove("default", SMALL, prompt(SMALL, 4 * TOKENS, start=1_000).hashes)
+        rig.store.remove(
+            rig.store.keys("default", SMALL, prompt(SMALL, 4 * TOKENS, start=1_000).hashes)
+        )
         flushed = asyncio.create_task(rig.tiers.flushed())
         if call == "sync":
             await flushed

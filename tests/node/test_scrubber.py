@@ -148,7 +148,7 @@ def test_a_slot_that_changes_hands_while_it_is_read_is_not_judged(tmp_path: Path
 
         async def slow(slot: Slot, at: int, into: memoryview) -> None:
             if slot is on_ssd[2] and slot.state is State.SEALED and at:
-                rig.store.remove("default", SMALL, BLOCKS.hashes[2:])
+                rig.store.remove(rig.store.keys("default", SMALL, BLOCKS.hashes[2:]))
                 into[:] = b"\x55" * len(into)
             else:
                 await peek(slot, at, into)
@@ -244,7 +244,7 @@ def test_blocks_that_come_and_go_meanwhile_do_no_harm() -> None:
     async def run() -> None:
         steps = scrubber(rig).round(0)
         await anext(steps)
-        rig.store.remove("default", SMALL, BLOCKS.hashes[1:])
+        rig.store.remove(rig.store.keys("default", SMALL, BLOCKS.hashes[1:]))
         rig.put(session, LARGE, prompt(LARGE, 4))
         *_, last = [one async for one in steps]
         assert (last.blocks, last.blocks_done, last.damaged) == (3, 3, 0)

@@ -289,7 +289,7 @@ WRONG: dict[str, tuple[Callable[[Desk], Any], grpc.StatusCode, str, tuple[str, .
     ),
     "truncated handle": (
         lambda d: d.caller.ask("Seal", handles=[d.window[:-3]]),
-        *(CODE.PERMISSION_DENIED, "NotYours", ("handles[0] is 62 bytes", "65")),
+        *(CODE.PERMISSION_DENIED, "NotYours", ("handles[0] is 70 bytes", "73")),
     ),
     "forged handle": (
         lambda d: d.caller.ask("Seal", handles=[forged(d.window)]),

@@ -11,8 +11,9 @@ from kvstore.layout import Fragment
 from kvstore.memory.heads import Heads
 from kvstore.node.blocks import Blocks
 from kvstore.node.claims import Claims
+from kvstore.node.readers import Opened
 from kvstore.node.sessions import Session
-from kvstore.node.store import Opened, Reserved
+from kvstore.node.store import Reserved
 from tests.node.rig import LARGE, SMALL, Rig, payload_of, prompt, triples
 
 TURNS_RED = pytest.raises((AssertionError, pytest.fail.Exception))
@@ -42,7 +43,7 @@ def test_a_hash_of_one_namespace_names_nothing_in_another() -> None:
     rig.put(me, SMALL, blocks)
     assert rig.store.match("default", LARGE, blocks.hashes) == (0, Miss.ABSENT)
     assert rig.store.open(me, LARGE, blocks.hashes) == [Miss.ABSENT] * 2
-    assert rig.store.remove("default", LARGE, blocks.hashes) == 0
+    assert len(rig.store.remove(rig.store.keys("default", LARGE, blocks.hashes))) == 0
     assert rig.hits(SMALL, blocks) == 2
 
 
@@ -162,11 +163,12 @@ def test_a_hand_off_is_followed_while_it_is_written_and_after_its_seal() -> None
     writer, reader = rig.session(), rig.session()
     block = prompt(SMALL, 4).hashes[0]
     window = rig.reserve(writer, SMALL, prompt(SMALL, 4))[0]
-    early = follow(rig, reader, block, window.hand_off)
+    hand_off = rig.hand_off(window)
+    early = follow(rig, reader, block, hand_off)
     assert isinstance(early, Opened) and early.slot.state is State.FILLING
     rig.write(window.slot, SMALL)
     rig.store.seal(writer, [window.handle])
-    late = follow(rig, reader, block, window.hand_off)
+    late = follow(rig, reader, block, hand_off)
     assert isinstance(late, Opened) and late.slot is early.slot
     assert rig.read(late.slot, SMALL) == payload_of(window.slot, SMALL.layout)
     assert window.slot.pins == 2
@@ -178,14 +180,15 @@ def a_hand_off_falls_back_to_the_key_when_its_slot_is_gone() -> None:
     writer, reader = rig.session(), rig.session()
     blocks = prompt(SMALL, 4)
     window = rig.reserve(writer, SMALL, blocks)[0]
+    hand_off = rig.hand_off(window)
     rig.store.abort(writer, [window.handle])
-    assert follow(rig, reader, blocks.hashes[0], window.hand_off) is Miss.ABSENT
+    assert follow(rig, reader, blocks.hashes[0], hand_off) is Miss.ABSENT
     others = rig.reserve(writer, SMALL, prompt(SMALL, 16, start=50))
     assert window.slot.offset in {one.slot.offset for one in others}
-    assert follow(rig, reader, blocks.hashes[0], window.hand_off) is Miss.ABSENT
+    assert follow(rig, reader, blocks.hashes[0], hand_off) is Miss.ABSENT
     rig.store.abort(writer, [one.handle for one in others])
     sealed = rig.put(writer, SMALL, blocks)[0]
-    found = follow(rig, reader, blocks.hashes[0], window.hand_off)
+    found = follow(rig, reader, blocks.hashes[0], hand_off)
     assert isinstance(found, Opened) and found.slot is sealed
     rig.store.check()
 
@@ -198,15 +201,16 @@ def test_a_hand_off_of_a_writer_that_came_second_leads_to_the_first() -> None:
     rig = Rig()
     writer, reader, blocks = rig.session(), rig.session(), prompt(SMALL, 4)
     window = rig.reserve(writer, SMALL, blocks)[0]
-    follower = follow(rig, reader, blocks.hashes[0], window.hand_off)
+    hand_off = rig.hand_off(window)
+    follower = follow(rig, reader, blocks.hashes[0], hand_off)
     first = rig.put(writer, SMALL, blocks)[0]
     rig.write(window.slot, SMALL)
     assert rig.store.seal(writer, [window.handle]) == ["existed"]
     assert window.slot.state is State.DOOMED, "its follower still holds it"
-    found = follow(rig, reader, blocks.hashes[0], window.hand_off)
+    found = follow(rig, reader, blocks.hashes[0], hand_off)
     assert isinstance(found, Opened) and found.slot is first
     assert isinstance(follower, Opened)
-    rig.store.close(reader, [follower.handle])
+    rig.store.readers.close(reader, [follower.handle])
     assert is_free(window.slot)
     rig.store.check()
 
@@ -215,8 +219,9 @@ def test_a_hand_off_ends_by_the_clock() -> None:
     rig = Rig()
     writer, blocks = rig.session(), prompt(SMALL, 4)
     window = rig.reserve(writer, SMALL, blocks)[0]
+    hand_off = rig.hand_off(window)
     rig.pass_time(600.1)
-    assert follow(rig, writer, blocks.hashes[0], window.hand_off) is Miss.UNSEALED
+    assert follow(rig, writer, blocks.hashes[0], hand_off) is Miss.UNSEALED
 
 
 def memory_that_is_pinned_is_not_used_again_before_it_is_let_go() -> None:
@@ -226,12 +231,12 @@ def memory_that_is_pinned_is_not_used_again_before_it_is_let_go() -> None:
     rig.put(me, SMALL, blocks)
     pinned = rig.pinned(me, blocks.hashes[0])
     wanted = payload_of(pinned.slot, SMALL.layout)
-    assert rig.store.remove("default", SMALL, blocks.hashes) == 1
+    assert len(rig.store.remove(rig.store.keys("default", SMALL, blocks.hashes))) == 1
     assert pinned.slot.state is State.DOOMED
     rig.put(me, SMALL, prompt(SMALL, 12, start=50))
     rig.put(me, SMALL, prompt(SMALL, 12, start=90))
     assert rig.read(pinned.slot, SMALL) == wanted
-    assert rig.store.close(me, [pinned.handle]) == ([True], [pinned.slot])
+    assert rig.store.readers.close(me, [pinned.handle]) == ([True], [pinned.slot])
     rig.store.check()
     assert is_free(pinned.slot)
     rig.put(me, SMALL, prompt(SMALL, 16, start=150))
@@ -247,12 +252,15 @@ def test_a_pin_ends_by_the_nodes_clock_alone_and_renewing_moves_its_end() -> Non
     slots = rig.put(me, SMALL, blocks)
     one, two = (rig.pinned(me, block, pin_ms=1_000) for block in blocks.hashes)
     rig.pass_time(0.9)
-    rig.store.renew(me, [two.handle], 1_000)
+    rig.store.readers.renew(me, [two.handle], 1_000)
     rig.pass_time(0.5)
     rig.store.expire()
     rig.store.check()
     assert [slot.pins for slot in slots] == [0, 1]
-    assert rig.store.close(me, [one.handle, two.handle]) == ([False, True], [None, slots[1]])
+    assert rig.store.readers.close(me, [one.handle, two.handle]) == (
+        [False, True],
+        [None, slots[1]],
+    )
     assert rig.counters.totals()["expired_pins"] == 1
 
 
@@ -273,7 +281,7 @@ def test_tenants_do_not_see_each_other() -> None:
     assert rig.hits(SMALL, blocks, tenant="other") == 0
     theirs = rig.put(rig.session("other"), SMALL, blocks)[0]
     assert slot.key != theirs.key and rig.hits(SMALL, blocks, tenant="other") == 1
-    assert rig.store.remove("other", SMALL, blocks.hashes) == 1
+    assert len(rig.store.remove(rig.store.keys("other", SMALL, blocks.hashes))) == 1
     assert rig.hits(SMALL, blocks) == 1
 
 
@@ -292,7 +300,7 @@ def test_a_hand_off_that_trusts_its_offset_turns_the_suite_red(
         Claims,
         "handed_off",
         lambda self, session, handle, where: self._slabs.at(
-            self._handles.open(handle, 3, where).offset
+            self._handles.open(handle, 3, where).serial
         ),
     )
     with TURNS_RED:

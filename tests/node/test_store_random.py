@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,8 +20,9 @@ from kvstore.memory.heads import Heads
 from kvstore.memory.strips import Damaged, spans
 from kvstore.node.blocks import Blocks
 from kvstore.node.namespaces import Place
+from kvstore.node.readers import Opened
 from kvstore.node.sessions import Session
-from kvstore.node.store import Opened, Store
+from kvstore.node.store import Store
 from tests.node.rig import LARGE, SMALL, Rig, payload_of, prompt, triples
 
 STEPS = 3_000
@@ -176,8 +177,9 @@ class Life:
             if one is not None:
                 assert (one.slot.key, one.slot.tokens) == (key, tokens)
                 at = (one.slot, one.slot.generation, fragment)
-                self.writing.append(Writing(session, place, block, *at, one.handle, one.hand_off))
-                self.hand_offs = [*self.hand_offs[-30:], (place, block, one.hand_off)]
+                hand_off = self.rig.hand_off(one)
+                self.writing.append(Writing(session, place, block, *at, one.handle, hand_off))
+                self.hand_offs = [*self.hand_offs[-30:], (place, block, hand_off)]
 
     def write(self) -> None:
         if todo := [one for one in self.writing if not one.written]:
@@ -246,13 +248,15 @@ class Life:
     def close(self) -> None:
         if self.reading:
             one = self.reading.pop(self.dice.randrange(len(self.reading)))
-            held, _ = self.rig.store.close(one.session, [one.handle])
+            held, _ = self.rig.store.readers.close(one.session, [one.handle])
             assert held == [one.expires > self.rig.clock.now()]
 
     def renew(self) -> None:
         if self.reading:
             one, now = self.dice.choice(self.reading), self.rig.clock.now()
-            got = self.attempt(lambda: self.rig.store.renew(one.session, [one.handle], 3_000))
+            got = self.attempt(
+                lambda: self.rig.store.readers.renew(one.session, [one.handle], 3_000)
+            )
             assert isinstance(got, KVStoreError) == (one.expires <= now)
             if got is None:
                 one.expires = now + 3.0
@@ -260,7 +264,7 @@ class Life:
     def unpin(self) -> None:
         if self.reading:
             one, now = self.reading.pop(), self.rig.clock.now()
-            got = self.attempt(lambda: self.rig.store.unpin(one.session, [one.handle]))
+            got = self.attempt(lambda: self.rig.store.readers.unpin(one.session, [one.handle]))
             assert isinstance(got, KVStoreError) == (one.expires <= now)
 
     def match(self) -> None:
@@ -283,7 +287,9 @@ class Life:
 
     def remove(self) -> None:
         place, blocks = self.dice.choice(PROMPTS)
-        self.rig.store.remove(self.someone().tenant, place, self.dice.sample(blocks.hashes, 1))
+        self.rig.store.remove(
+            self.rig.store.keys(self.someone().tenant, place, self.dice.sample(blocks.hashes, 1))
+        )
 
     def damage(self) -> None:
         free = [slot for slot in self.rig.blocks.index if not slot.held]
@@ -302,7 +308,7 @@ class Life:
         given = [one.handle for one in self.writing] + [one.handle for one in self.reading]
         handle, store = self.dice.choice(given or [b"none"]), self.rig.store
         calls: list[Callable[[Session, list[bytes]], object]]
-        calls = [store.seal, store.abort, store.close, store.unpin]
+        calls = [store.seal, store.abort, store.readers.close, store.readers.unpin]
         for call in calls:
             assert isinstance(self.attempt(partial(call, cheat, [handle])), KVStoreError)
         self.rig.end(cheat)
@@ -341,12 +347,14 @@ def _settle_under_a_pin(self: Blocks, slot: Slot, settle: object = Blocks.settle
     settle(self, slot)  # type: ignore[operator]
 
 
-def _last_seal_wins(self: Blocks, slot: Slot, layout: object, seal: object = Blocks.seal) -> bool:
-    if slot.key in self.index:
+def _last_seal_wins(
+    self: Blocks, slots: Sequence[Slot], layout: object, seal_all: object = Blocks.seal_all
+) -> list[bool]:
+    for slot in slots:
         held = self.index.held(slot.key)
-        assert held is not None
-        self.drop(held, Miss.REMOVED)
-    return seal(self, slot, layout)  # type: ignore[operator,no-any-return]
+        if held is not None:
+            self.drop(held, Miss.REMOVED)
+    return seal_all(self, slots, layout)  # type: ignore[operator,no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -354,9 +362,9 @@ def _last_seal_wins(self: Blocks, slot: Slot, layout: object, seal: object = Blo
     [
         (Index, "drop", _unlisting_forgotten),
         (Slabs, "give", _stale_give),
-        (Heads, "unwritten", _unsealed_seal),
+        (Heads, "first_unwritten", _unsealed_seal),
         (Blocks, "settle", _settle_under_a_pin),
-        (Blocks, "seal", _last_seal_wins),
+        (Blocks, "seal_all", _last_seal_wins),
         (Session, "may_write", property(lambda self: False)),
         (Store, "_let_go", lambda self, window: None),
         (Heads, "mark", lambda self, slot: None),

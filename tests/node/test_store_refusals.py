@@ -61,7 +61,7 @@ def test_a_window_is_sealed_once() -> None:
     with refused(rig, Invalid, "a handle stands twice in one call"):
         rig.store.seal(me, [window.handle, window.handle])
     rig.store.seal(me, [window.handle])
-    with refused(rig, WindowClosed, r"handles\[0\] was sealed or aborted before"):
+    with refused(rig, WindowClosed, r"handles\[0\] was sealed, aborted, or"):
         rig.store.seal(me, [window.handle])
     before = rig.all_there_is()
     rig.store.abort(me, [window.handle])  # no mistake, and no harm
@@ -75,7 +75,7 @@ def test_a_member_seals_once_too() -> None:
     assert window is not None
     rig.write(window.slot, SMALL, LEFT)
     assert rig.store.seal(me, [window.handle]) == ["waiting"]
-    with refused(rig, WindowClosed, "was sealed or aborted before"):
+    with refused(rig, WindowClosed, "was sealed, aborted, or"):
         rig.store.seal(me, [window.handle])
 
 
@@ -99,7 +99,7 @@ def test_a_seal_with_a_strip_missing_names_its_layer_and_head() -> None:
 
 
 def test_a_seal_that_does_not_look_turns_the_suite_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Heads, "unwritten", lambda self, slot, layout, fragment: None)
+    monkeypatch.setattr(Heads, "first_unwritten", lambda self, slots, layout, fragment: None)
     with TURNS_RED:
         a_seal_with_a_strip_missing_names_its_layer_and_head()
 
@@ -150,11 +150,11 @@ def test_a_pin_that_expired_was_closed_or_is_another_sessions_is_refused() -> No
         rig.pinned(me, block, pin_ms=ms)
         for block, ms in zip(blocks.hashes, (9_000, 1_000, 9_000), strict=True)
     )
-    rig.store.close(me, [closed.handle])
+    rig.store.readers.close(me, [closed.handle])
     rig.pass_time(1.25)
     handles = [long.handle, short.handle]
     for swept in range(2):
-        for call in (partial(rig.store.renew, pin_ms=1_000), rig.store.unpin):
+        for call in (partial(rig.store.readers.renew, pin_ms=1_000), rig.store.readers.unpin):
             with refused(rig, PinExpired, r"handles\[1\] expired 250 ms ago by this node's clock"):
                 call(me, handles)
             with refused(rig, Lapsed, r"handles\[1\] was closed before"):
@@ -162,11 +162,11 @@ def test_a_pin_that_expired_was_closed_or_is_another_sessions_is_refused() -> No
         if not swept:
             rig.store.expire()
     with refused(rig, Invalid, "a handle stands twice"):
-        rig.store.unpin(me, [long.handle] * 2)
+        rig.store.readers.unpin(me, [long.handle] * 2)
     for refusal in (
-        lambda: rig.store.renew(other, [long.handle], 1_000),
-        lambda: rig.store.unpin(other, [long.handle]),
-        lambda: rig.store.close(other, [long.handle]),
+        lambda: rig.store.readers.renew(other, [long.handle], 1_000),
+        lambda: rig.store.readers.unpin(other, [long.handle]),
+        lambda: rig.store.readers.close(other, [long.handle]),
     ):
         with refused(rig, NotYours, r"handles\[0\] belongs to another session"):
             refusal()
@@ -179,7 +179,7 @@ def test_a_pin_longer_than_the_longest_is_refused() -> None:
     pin = rig.pinned(me, blocks.hashes[0])
     for call in (
         lambda: rig.store.open(me, SMALL, blocks.hashes, (), PIN_MS_MAX + 1),
-        lambda: rig.store.renew(me, [pin.handle], PIN_MS_MAX + 1),
+        lambda: rig.store.readers.renew(me, [pin.handle], PIN_MS_MAX + 1),
     ):
         with refused(rig, Invalid, f"at most {PIN_MS_MAX}"):
             call()
@@ -205,14 +205,14 @@ def test_a_handle_that_is_none_is_refused_everywhere(spoil: str) -> None:
 
     write = spoiled(window.handle, foreign.handle, pin.handle)
     read = spoiled(pin.handle, foreign.handle, window.handle)
-    hand_off = spoiled(window.hand_off, foreign.hand_off, window.handle)
+    hand_off = spoiled(rig.hand_off(window), elsewhere.hand_off(foreign), window.handle)
     store = rig.store
     for call in (
         lambda: store.seal(me, [window.handle, write]),
         lambda: store.abort(me, [window.handle, write]),
-        lambda: store.close(me, [pin.handle, read]),
-        lambda: store.renew(me, [pin.handle, read], 1_000),
-        lambda: store.unpin(me, [pin.handle, read]),
+        lambda: store.readers.close(me, [pin.handle, read]),
+        lambda: store.readers.renew(me, [pin.handle, read], 1_000),
+        lambda: store.readers.unpin(me, [pin.handle, read]),
         lambda: store.open(me, SMALL, blocks.hashes, [b"", hand_off]),
     ):
         with refused(rig, NotYours, r"(handles|hand_offs)\[1\] (is|was not made)"):
@@ -224,7 +224,7 @@ def test_a_hand_off_opens_nothing_for_another_tenant() -> None:
     mine, theirs, blocks = rig.session(), rig.session("other"), prompt(SMALL, 4)
     window = rig.reserve(mine, SMALL, blocks)[0]
     with refused(rig, WrongTenant, r"hand_offs\[0\] belongs to another tenant"):
-        rig.store.open(theirs, SMALL, blocks.hashes, [window.hand_off])
+        rig.store.open(theirs, SMALL, blocks.hashes, [rig.hand_off(window)])
 
 
 def test_a_hand_off_whose_slab_was_cut_anew_is_over() -> None:
@@ -233,10 +233,11 @@ def test_a_hand_off_whose_slab_was_cut_anew_is_over() -> None:
     me, small = rig.session(), prompt(SMALL, 16)
     windows = rig.reserve(me, SMALL, small)
     last = max(windows, key=lambda one: one.slot.offset)
+    hand_offs = [rig.hand_off(one) for one in windows]
     rig.store.abort(me, [one.handle for one in windows])
     rig.put(me, LARGE, prompt(LARGE, 8))
     assert last.slot.offset == 2 * LARGE.layout.slot_bytes
-    rig.store.open(me, SMALL, [small.hashes[0]] * len(windows), [one.hand_off for one in windows])
+    rig.store.open(me, SMALL, [small.hashes[0]] * len(windows), hand_offs)
     rig.store.check()
 
 

@@ -126,7 +126,7 @@ def test_a_quota_is_exceeded_when_all_that_the_tenant_has_is_pinned() -> None:
     with pytest.raises(QuotaExceeded, match=r"'other'.*8192 bytes more of DRAM"):
         rig.reserve(other, SMALL, prompt(SMALL, 4, start=500))
     assert rig.all_there_is() == before, "a refusal changes nothing"
-    rig.store.unpin(other, [one.handle for one in pins])
+    rig.store.readers.unpin(other, [one.handle for one in pins])
     flood(rig, other, SMALL, 2)
     assert used(rig, "other") == 2 * SLOT
 

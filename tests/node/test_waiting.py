@@ -53,7 +53,7 @@ class Full:
 
     def unpin(self, count: int) -> None:
         going, self.pins = self.pins[-count:], self.pins[:-count]
-        self.rig.store.unpin(self.session, going)
+        self.rig.store.readers.unpin(self.session, going)
 
 
 async def turns(count: int = 20) -> None:

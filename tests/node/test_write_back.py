@@ -64,7 +64,7 @@ def test_a_block_that_is_removed_before_it_was_written_is_not_acknowledged() -> 
         blocks = prompt(SMALL, 4)
         asked = asyncio.create_task(tiers.durable(rig.put(rig.session(), SMALL, blocks)))
         await asyncio.sleep(0)
-        rig.store.remove("default", SMALL, blocks.hashes)
+        rig.store.remove(rig.store.keys("default", SMALL, blocks.hashes))
         serving = asyncio.create_task(tiers.serve())
         with pytest.raises(Unavailable, match="dropped before it was written"):
             await asyncio.wait_for(asked, 5)

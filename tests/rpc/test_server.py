@@ -12,11 +12,14 @@ import pytest
 
 from kvstore.errors import ConfigError, Overloaded, PinExpired
 from kvstore.limits import RPC_BULK_MAX, RPC_UNARY_MAX
+from kvstore.rpc.access import TENANTS
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import listen_address
 from kvstore.rpc.server import Server
 
 SECONDS = 20.0
+ACCESS = {f"/toy.Toy/{method}": TENANTS for method in ("Wait", "Fail", "Tell", "Take")}
+UNARY, BULK = RPC_UNARY_MAX * 3 // 4, RPC_BULK_MAX * 3 // 4  # places of a tenant that is alone
 
 
 class Toy:
@@ -72,7 +75,9 @@ def served(test: Callable[[Toy, grpc.aio.Channel], Awaitable[None]]) -> None:
 
     async def run() -> None:
         toy = Toy()
-        server = Server("127.0.0.1:0", {"toy.Toy": toy.register}, bulk=["/toy.Toy/Take"])
+        server = Server(
+            "127.0.0.1:0", {"toy.Toy": toy.register}, bulk=["/toy.Toy/Take"], access=ACCESS
+        )
         await server.start()
         try:
             async with grpc.aio.insecure_channel(server.address) as channel:
@@ -157,15 +162,15 @@ def test_a_refused_call_is_forgotten_without_the_garbage_collector() -> None:
 def test_unary_calls_take_turns_and_all_are_served() -> None:
     async def test(toy: Toy, channel: grpc.aio.Channel) -> None:
         wait = channel.unary_unary("/toy.Toy/Wait")
-        calls = [wait(b"%d" % i) for i in range(3 * RPC_UNARY_MAX)]
+        calls = [wait(b"%d" % i) for i in range(3 * UNARY)]
         given_up = [wait(b"late", timeout=0.2) for _ in range(4)]
-        await until(lambda: toy.running == RPC_UNARY_MAX)
+        await until(lambda: toy.running == UNARY)
         for call in given_up:
             with pytest.raises(grpc.aio.AioRpcError):
                 await call
         toy.go.set()
         assert [await call for call in calls] == [b"%d" % i for i in range(len(calls))]
-        assert toy.most == RPC_UNARY_MAX
+        assert toy.most == UNARY
 
     served(test)
 
@@ -177,7 +182,7 @@ def test_callers_that_never_send_their_message_lose_their_turn(
 
     async def test(toy: Toy, channel: grpc.aio.Channel) -> None:
         # To the server these are calls of Fail, a unary method; it waits for their message.
-        stalled = [channel.stream_unary("/toy.Toy/Fail")() for _ in range(2 * RPC_UNARY_MAX)]
+        stalled = [channel.stream_unary("/toy.Toy/Fail")() for _ in range(2 * UNARY)]
         await asyncio.sleep(0.2)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary("/toy.Toy/Fail")(b"handles[0] expired")
@@ -192,14 +197,14 @@ def test_streams_of_bulk_beyond_the_limit_are_refused_and_their_places_come_back
     async def test(toy: Toy, channel: grpc.aio.Channel) -> None:
         take = channel.stream_unary("/toy.Toy/Take")
         for _ in range(2):
-            calls = [take() for _ in range(RPC_BULK_MAX)]
+            calls = [take() for _ in range(BULK)]
             for call in calls:
                 await call.write(b"1")
             await asyncio.sleep(0.2)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await take(iter([b"1"]))
             assert trailers(caught.value)["moonpool-error"] == "Overloaded"
-            assert str(RPC_BULK_MAX) in str(caught.value.details())
+            assert str(BULK) in str(caught.value.details())
             for i, call in enumerate(calls):  # some end well, some are given up
                 if i % 2:
                     await call.done_writing()

@@ -77,6 +77,7 @@ def test_failures_of_grpc_itself_are_typed_too() -> None:
     for failure, kind, words in (
         (Failure(code.DEADLINE_EXCEEDED, "Deadline Exceeded"), Unavailable, "within the deadline"),
         (Failure(code.UNAVAILABLE, "connection refused"), Unavailable, "connection refused"),
+        (Failure(code.CANCELLED, "CANCELLED"), Unavailable, "stopped before it had answered"),
         (Failure(code.RESOURCE_EXHAUSTED, "Concurrent RPC limit"), Overloaded, "limit"),
         (Failure(code.RESOURCE_EXHAUSTED, "larger than max (9 vs. 8)"), Invalid, "9 vs. 8"),
         (Failure(code.INTERNAL, "oops"), Broken, "INTERNAL"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -28,9 +28,10 @@ from kvstore.metadata.protocol import Metadata
 from kvstore.node.blocks import Blocks
 from kvstore.node.handles import Handles
 from kvstore.node.purge import Purge, Scope, load_tombstones
+from kvstore.node.readers import Opened
 from kvstore.node.scrubber import Scrubber
 from kvstore.node.sessions import Sessions
-from kvstore.node.store import Opened, Store
+from kvstore.node.store import Store
 from kvstore.node.tiers import Tiers
 from kvstore.telemetry import Counters
 from tests.node.rig import SECRETS, SLAB, SMALL, TOKENS
@@ -195,17 +196,19 @@ class World:
                 return
         if rng.random() < 0.7:
             every, dropped = [block for block, _, _ in triples], len(self.dropped)
-            held = map(self.blocks.index.held, self._keys(every))
+            # One that was dropped before it could be asked for is not among what is acknowledged.
+            held = {block: self.blocks.index.held(key) for block, key in self._pairs(every)}
+            asked = {block: slot for block, slot in held.items() if slot is not None}
             try:
-                await self.tiers.durable([slot for slot in held if slot is not None])
+                await self.tiers.durable(list(asked.values()))
             except KVStoreError:
                 return
-            # One that was dropped meanwhile may be there anew, and of that nothing was said.
+            # What was dropped up to now was not what is acknowledged now, though of its name. One
+            # that was dropped meanwhile may be there anew, and of that nothing was said.
+            self.note_drops()
             gone = {key for key, _ in self.dropped[dropped:]}
-            there = zip(every, self._keys(every), strict=True)
-            self.oracle.acked |= {
-                block for block, key in there if key in self.blocks.index and key not in gone
-            }
+            there = [(b, key) for b, key in self._pairs(asked) if key in self.blocks.index]
+            self.oracle.acked |= {block for block, key in there if key not in gone}
 
     async def get(self) -> None:
         blocks = self._some_chain()
@@ -219,7 +222,7 @@ class World:
     async def remove(self) -> None:
         blocks = self._some_chain()
         some = blocks.hashes[self.rng.randrange(len(blocks)) :]
-        self.store.remove("default", SMALL, some)
+        self.store.remove(self.store.keys("default", SMALL, some))
         self.oracle.acked -= set(some)
         with suppress(KVStoreError):
             await self.tiers.flushed()
@@ -358,7 +361,7 @@ class World:
                 raise Wrong("a block is damaged though nothing damaged it") from None
         else:
             self.oracle.check_read(block, data)
-        self.store.close(self.session, [opened.handle])
+        self.store.readers.close(self.session, [opened.handle])
 
     def _some_chain(self) -> Chain:
         """A prompt: a new one, or one seen before and perhaps longer."""
@@ -372,8 +375,11 @@ class World:
 
     def _acked(self) -> list[tuple[bytes, bytes]]:
         """Hash and stored key of each acknowledged block."""
-        acked = list(self.oracle.acked)
-        return list(zip(acked, self._keys(acked), strict=True))
+        return self._pairs(self.oracle.acked)
+
+    def _pairs(self, blocks: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+        """Hash and stored key of each."""
+        return list(zip(every := list(blocks), self._keys(every), strict=True))
 
     def _watched(self, drop: Callable[[bytes, Miss], Slot]) -> Callable[[bytes, Miss], Slot]:
         """The index's own, with a note of each block that goes: it may be put again at once."""

@@ -120,7 +120,6 @@ def test_a_closed_transport_moves_nothing_and_says_so(client: Client) -> None:
             lambda: transport.load(layout, slots, memory, starts, layout.whole),
             lambda: transport.verify(layout, slots, layout.whole),
             lambda: transport.written(layout, slots, layout.whole),
-            lambda: transport.roots(layout, slots),
             lambda: transport.current(slots),
             lambda: transport.filling(slots),
             lambda: transport.views(layout, slots),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from kvstore.client import FixedAddress, FromMetadata, Locator
+from kvstore.client import FixedAddress, InDirectory, Locator
 
 LOADERS_OWN = ("module_path", "class_name")  # LMCache reads these itself
 PREFIX = "storage_plugin."
@@ -45,7 +45,7 @@ class Settings:
     @property
     def locator(self) -> Locator:
         at_port = ":" in self.moonpool
-        return FixedAddress(self.moonpool) if at_port else FromMetadata(Path(self.moonpool))
+        return FixedAddress(self.moonpool) if at_port else InDirectory(Path(self.moonpool))
 
     def _within(self, key: str, low: int, high: int) -> None:
         value = getattr(self, key)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from kvstore.client import FixedAddress, FromMetadata, Locator
+from kvstore.client import FixedAddress, InDirectory, Locator
 
 # Read by SGLang itself from the same object: where the class is, and how it calls it.
 SGLANG_KEYS = frozenset(
@@ -53,4 +53,4 @@ class Settings:
     @property
     def locator(self) -> Locator:
         where = self.moonpool
-        return FixedAddress(where) if ":" in where else FromMetadata(Path(where))
+        return FixedAddress(where) if ":" in where else InDirectory(Path(where))

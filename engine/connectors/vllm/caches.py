@@ -63,6 +63,11 @@ class Scratch:
             cache._described(tensors), block_table=np.arange(pages * cache._ratio, dtype=np.int64)
         )
 
+    def copy_from(self, pages: Sequence[int]) -> None:
+        """Take what vLLM has in these pages, for all of this one's."""
+        for mine, theirs in zip(self._tensors, self._cache.layers(pages), strict=True):
+            mine.copy_(theirs)
+
     def layers(self, pages: Sequence[int]) -> list[Any]:
         """What was loaded into these of the pages, one (pages, heads, tokens, content) a layer."""
         ratio = self._cache._ratio

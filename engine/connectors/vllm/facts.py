@@ -32,7 +32,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.version import __version__ as VERSION
 
-from kvstore.client import KVGroup, KVSpec, weights_digest
+from kvstore.client import Invalid, KVGroup, KVSpec, weights_digest
 
 from .settings import Settings
 
@@ -100,7 +100,8 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
     model = config.model_config
     text = model.hf_text_config
     rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None)
-    spec = KVSpec(
+    spec = _spec(
+        settings,
         model=settings.model or str((model.architectures or ["unknown"])[0]),
         revision=revision_of(config, settings),
         dtype=str(caches.kv_cache_groups[0].kv_cache_spec.dtype).removeprefix("torch."),
@@ -110,6 +111,16 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
         rope={"parameters": json.dumps(rope, sort_keys=True, default=str)} if rope else {},
     )
     return Facts(spec, tuple(facts for facts, _ in pairs), str(caches.kv_cache_layout))
+
+
+def _spec(settings: Settings, **facts: Any) -> KVSpec:
+    """The spec under the codec that is set; `Unsupported` where this engine's KV cannot have it."""
+    try:
+        return KVSpec(**facts, codec=settings.codec)
+    except Invalid as error:
+        if settings.codec == "none":
+            raise
+        raise Unsupported(f"kv_connector_extra_config.codec: {error}") from error
 
 
 def _block_tokens(settings: Settings, page_tokens: list[int]) -> int:

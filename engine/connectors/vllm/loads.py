@@ -154,7 +154,9 @@ class Loads:
         )
         at, moved = part.first, time.monotonic()
         while at < len(chain) and not self._closing:
-            with cache.client.reader(chain, memory, first=at, writer_group=load.follow) as reader:
+            with cache.client.reader(
+                chain, memory, first=at, writer_group=load.follow, writer_node=load.follow_at
+            ) as reader:
                 moved = self._watch(load, reader, moved)
                 loaded = reader.blocks
             at += loaded

@@ -39,6 +39,7 @@ class Load:
     end: int
     parts: tuple[Part, ...]
     follow: str = ""  # the writer group that may still be filling them
+    follow_at: str = ""  # the host, or the id of its node, to which that group writes; "": this one
     budget_seconds: float = 0.0  # cut it short after this; 0: never, every token is wanted
 
 

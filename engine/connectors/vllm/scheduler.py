@@ -150,7 +150,8 @@ class SchedulerSide:
         if self._settings.reuse == "priced" and self._may_cut and not tracked.follow:
             budget = self._prices.budget_seconds(tokens)
         parts = self._parts(tracked, begin, end, pages)
-        self._loads.append(Load(tracked.id, begin, end, parts, tracked.follow, budget))
+        followed = (tracked.follow, tracked.follow_at)
+        self._loads.append(Load(tracked.id, begin, end, parts, *followed, budget))
 
     def step(self, output: Any) -> Step:
         """The step's loads, and the blocks whose last token it computes."""

@@ -25,6 +25,7 @@ class Settings:
     block_tokens: int = 0  # 0: 64, or the next multiple of vLLM's block
     model: str = ""  # names the weights beside their revision; default: the architecture
     revision: str = ""  # an immutable revision; default: vLLM's, else a digest of the weights
+    codec: str = "none"  # or fp8 or int8: how the pool keeps blocks, half as large and not exact
     reuse: str = "priced"  # or "always": load every hit, whatever it costs
     self_test: bool = True  # compare the first hits of a new pair of layouts, loading none
     self_test_hits: int = 2  # how many of a pair's hits have to agree
@@ -67,9 +68,9 @@ class Settings:
 
     @property
     def locator(self) -> Locator:
-        from kvstore.client import FixedAddress, FromMetadata
+        from kvstore.client import FixedAddress, InDirectory
 
-        return FixedAddress(self.node) if ":" in self.node else FromMetadata(Path(self.node))
+        return FixedAddress(self.node) if ":" in self.node else InDirectory(Path(self.node))
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

@@ -37,6 +37,7 @@ class Tracked:
         said = (request.kv_transfer_params or {}).get("moonpool") or {}
         self.hand_off = str(said.get("hand_off", ""))  # others follow this prefill by this name
         self.follow = str(said.get("follow", ""))  # this one follows another's
+        self.follow_at = str(said.get("follow_at", ""))  # on that host, where it is another
         self.published = (
             0  # leading blocks that are in the pool, or were given to a worker to store
         )

@@ -15,6 +15,7 @@ from typing import Any
 
 from kvstore.cli.demo.workload import Ask
 from kvstore.client import Client
+from kvstore.config import OPEN
 from kvstore.errors import KVStoreError
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.status import typed_errors
@@ -44,7 +45,7 @@ class Router:
     """A prefill and a decode engine at their addresses."""
 
     def __init__(self, prefill: str, decode: str, client: Client) -> None:
-        self._channels = [open_channel(prefill), open_channel(decode)]
+        self._channels = [open_channel(prefill, OPEN), open_channel(decode, OPEN)]
         self._prefill, self._decode = (engine_pb2_grpc.EngineStub(c) for c in self._channels)
         self._client = client
 

@@ -13,7 +13,8 @@ from kvstore.cli.demo.report import HEADER, Report, Row
 from kvstore.cli.demo.route import Router
 from kvstore.cli.demo.workload import Ask, Shape, Workload
 from kvstore.cli.stack import Plan, Stack
-from kvstore.client import Client, FromMetadata
+from kvstore.client import Client, InDirectory
+from kvstore.config import OPEN
 from kvstore.engine.config import ModelConfig
 from kvstore.engine.control import Control
 from kvstore.engine.make_model import FIRST_WORD_ID, make_model
@@ -38,7 +39,10 @@ def run_demo(args: argparse.Namespace, directory: Path) -> int:
         stack.start()
         for name, address in stack.addresses.items():
             print(f"  {name:<8} {address}  pid {stack.children[name].pid}")
-        with Client(FromMetadata(directory / "pool"), spec_of(folder), label="demo") as client:
+        client = Client(
+            InDirectory(directory / "pool"), spec_of(folder), label="demo", credentials=OPEN
+        )
+        with client:
             report = _drive(stack, client, folder, shape, args.seed)
             report.counters = _counters(stack.addresses["node"])
     print(report.summary())
@@ -82,6 +86,6 @@ def _drive(stack: Stack, client: Client, folder: Path, shape: Shape, seed: int) 
 
 
 def _counters(address: str) -> dict[str, int]:
-    with open_channel(address) as channel, typed_errors(address):
+    with open_channel(address, OPEN) as channel, typed_errors(address):
         stats = admin_pb2_grpc.AdminStub(channel).Stats(admin_pb2.StatsRequest(), timeout=5.0)
     return dict(stats.counters)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17moonpool/v1/admin.proto\x12\x0bmoonpool.v1\">\n\x0cPurgeRequest\x12\x13\n\tnamespace\x18\x01 \x01(\tH\x00\x12\x10\n\x06tenant\x18\x02 \x01(\tH\x00\x42\x07\n\x05whose\"$\n\nPurgeReply\x12\x16\n\x0e\x64ropped_blocks\x18\x01 \x01(\x04\"(\n\x0cScrubRequest\x12\x18\n\x10\x62ytes_per_second\x18\x01 \x01(\x04\"f\n\nScrubReply\x12\x0e\n\x06\x62locks\x18\x01 \x01(\x04\x12\x13\n\x0b\x62locks_done\x18\x02 \x01(\x04\x12\x12\n\nbytes_done\x18\x03 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x04 \x01(\x04\x12\x0e\n\x06unread\x18\x05 \x01(\x04\"\x0e\n\x0c\x44rainRequest\"\x0c\n\nDrainReply\"#\n\x0eReleaseRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"9\n\x0cReleaseReply\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\x16\n\x0e\x64ropped_blocks\x18\x02 \x01(\x04\"\x0e\n\x0cStatsRequest\"\xe4\x03\n\nStatsReply\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05state\x18\x03 \x01(\t\x12\x13\n\x0b\x61rena_bytes\x18\x04 \x01(\x04\x12\x12\n\nslab_bytes\x18\x05 \x01(\x04\x12\r\n\x05slabs\x18\x06 \x01(\r\x12\x13\n\x0bslabs_empty\x18\x07 \x01(\r\x12\x0e\n\x06\x62locks\x18\x08 \x01(\x04\x12\x17\n\x0f\x62locks_unlisted\x18\t \x01(\x04\x12\x0f\n\x07windows\x18\n \x01(\x04\x12\x0c\n\x04pins\x18\x0b \x01(\x04\x12\x10\n\x08sessions\x18\x0c \x01(\r\x12\x16\n\x0eresident_bytes\x18\r \x01(\x04\x12\x37\n\x08\x63ounters\x18\x0e \x03(\x0b\x32%.moonpool.v1.StatsReply.CountersEntry\x12/\n\nnamespaces\x18\x0f \x03(\x0b\x32\x1b.moonpool.v1.NamespaceStats\x12\"\n\x03ssd\x18\x10 \x03(\x0b\x32\x15.moonpool.v1.SsdStats\x12)\n\x07tenants\x18\x11 \x03(\x0b\x32\x18.moonpool.v1.TenantStats\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"e\n\x0bTenantStats\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06weight\x18\x02 \x01(\x01\x12\x11\n\tbytes_max\x18\x03 \x01(\x04\x12\x12\n\ndram_bytes\x18\x04 \x01(\x04\x12\x11\n\tssd_bytes\x18\x05 \x01(\x04\"a\n\x08SsdStats\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\r\n\x05\x66iles\x18\x03 \x01(\r\x12\x15\n\rretired_files\x18\x04 \x01(\r\x12\r\n\x05\x63\x61use\x18\x05 \x01(\t\"z\n\x0eNamespaceStats\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04spec\x18\x03 \x01(\t\x12\x0e\n\x06\x62locks\x18\x04 \x01(\x04\x12\x13\n\x0b\x62lock_bytes\x18\x05 \x01(\x04\x12\x13\n\x0bquarantined\x18\x06 \x01(\t\"/\n\x0bListRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05limit\x18\x02 \x01(\r\"\x88\x01\n\tListReply\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\r\n\x05\x62lock\x18\x03 \x01(\t\x12\x0e\n\x06parent\x18\x04 \x01(\t\x12\x0e\n\x06tokens\x18\x05 \x01(\r\x12\x0c\n\x04root\x18\x06 \x01(\x0c\x12\x0c\n\x04pins\x18\x07 \x01(\r\x12\x0e\n\x06listed\x18\x08 \x01(\x08\x32\xfe\x02\n\x05\x41\x64min\x12;\n\x05\x44rain\x12\x19.moonpool.v1.DrainRequest\x1a\x17.moonpool.v1.DrainReply\x12;\n\x05Stats\x12\x19.moonpool.v1.StatsRequest\x1a\x17.moonpool.v1.StatsReply\x12:\n\x04List\x12\x18.moonpool.v1.ListRequest\x1a\x16.moonpool.v1.ListReply0\x01\x12\x41\n\x07Release\x12\x1b.moonpool.v1.ReleaseRequest\x1a\x19.moonpool.v1.ReleaseReply\x12=\n\x05Purge\x12\x19.moonpool.v1.PurgeRequest\x1a\x17.moonpool.v1.PurgeReply0\x01\x12=\n\x05Scrub\x12\x19.moonpool.v1.ScrubRequest\x1a\x17.moonpool.v1.ScrubReply0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17moonpool/v1/admin.proto\x12\x0bmoonpool.v1\">\n\x0cPurgeRequest\x12\x13\n\tnamespace\x18\x01 \x01(\tH\x00\x12\x10\n\x06tenant\x18\x02 \x01(\tH\x00\x42\x07\n\x05whose\"$\n\nPurgeReply\x12\x16\n\x0e\x64ropped_blocks\x18\x01 \x01(\x04\"(\n\x0cScrubRequest\x12\x18\n\x10\x62ytes_per_second\x18\x01 \x01(\x04\"f\n\nScrubReply\x12\x0e\n\x06\x62locks\x18\x01 \x01(\x04\x12\x13\n\x0b\x62locks_done\x18\x02 \x01(\x04\x12\x12\n\nbytes_done\x18\x03 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x04 \x01(\x04\x12\x0e\n\x06unread\x18\x05 \x01(\x04\"!\n\x0eMoveOutRequest\x12\x0f\n\x07seconds\x18\x01 \x01(\r\"]\n\x0cMoveOutReply\x12\x0e\n\x06\x62locks\x18\x01 \x01(\x04\x12\x11\n\telsewhere\x18\x02 \x01(\x04\x12\r\n\x05moved\x18\x03 \x01(\x04\x12\x0c\n\x04left\x18\x04 \x01(\x04\x12\r\n\x05nodes\x18\x05 \x01(\r\"d\n\x10ReplicateRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0e\n\x06hashes\x18\x03 \x03(\x0c\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x0e\n\x06\x63opies\x18\x05 \x01(\r\"S\n\x0eReplicateReply\x12\x0e\n\x06\x62locks\x18\x01 \x01(\x04\x12\x13\n\x0b\x62locks_done\x18\x02 \x01(\x04\x12\r\n\x05whole\x18\x03 \x01(\x04\x12\r\n\x05least\x18\x04 \x01(\r\"\x0e\n\x0c\x44rainRequest\"\x0c\n\nDrainReply\"#\n\x0eReleaseRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"9\n\x0cReleaseReply\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\x16\n\x0e\x64ropped_blocks\x18\x02 \x01(\x04\"\x0e\n\x0cStatsRequest\"\x91\x04\n\nStatsReply\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05state\x18\x03 \x01(\t\x12\x13\n\x0b\x61rena_bytes\x18\x04 \x01(\x04\x12\x12\n\nslab_bytes\x18\x05 \x01(\x04\x12\r\n\x05slabs\x18\x06 \x01(\r\x12\x13\n\x0bslabs_empty\x18\x07 \x01(\r\x12\x0e\n\x06\x62locks\x18\x08 \x01(\x04\x12\x17\n\x0f\x62locks_unlisted\x18\t \x01(\x04\x12\x0f\n\x07windows\x18\n \x01(\x04\x12\x0c\n\x04pins\x18\x0b \x01(\x04\x12\x10\n\x08sessions\x18\x0c \x01(\r\x12\x16\n\x0eresident_bytes\x18\r \x01(\x04\x12\x37\n\x08\x63ounters\x18\x0e \x03(\x0b\x32%.moonpool.v1.StatsReply.CountersEntry\x12/\n\nnamespaces\x18\x0f \x03(\x0b\x32\x1b.moonpool.v1.NamespaceStats\x12\"\n\x03ssd\x18\x10 \x03(\x0b\x32\x15.moonpool.v1.SsdStats\x12)\n\x07tenants\x18\x11 \x03(\x0b\x32\x18.moonpool.v1.TenantStats\x12+\n\x08\x63ontacts\x18\x12 \x03(\x0b\x32\x19.moonpool.v1.ContactStats\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x85\x01\n\x0c\x43ontactStats\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x13\n\x0bseconds_ago\x18\x04 \x01(\x01\x12/\n\ntransports\x18\x05 \x03(\x0b\x32\x1b.moonpool.v1.TransportStats\"\x9b\x01\n\x0eTransportStats\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1a\n\x12round_trip_seconds\x18\x02 \x01(\x01\x12\x1e\n\x16there_bytes_per_second\x18\x03 \x01(\x01\x12\x1d\n\x15\x62\x61\x63k_bytes_per_second\x18\x04 \x01(\x01\x12\x11\n\tcomplaint\x18\x05 \x01(\t\x12\r\n\x05\x65rror\x18\x06 \x01(\x08\"e\n\x0bTenantStats\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06weight\x18\x02 \x01(\x01\x12\x11\n\tbytes_max\x18\x03 \x01(\x04\x12\x12\n\ndram_bytes\x18\x04 \x01(\x04\x12\x11\n\tssd_bytes\x18\x05 \x01(\x04\"a\n\x08SsdStats\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\r\n\x05\x66iles\x18\x03 \x01(\r\x12\x15\n\rretired_files\x18\x04 \x01(\r\x12\r\n\x05\x63\x61use\x18\x05 \x01(\t\"z\n\x0eNamespaceStats\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04spec\x18\x03 \x01(\t\x12\x0e\n\x06\x62locks\x18\x04 \x01(\x04\x12\x13\n\x0b\x62lock_bytes\x18\x05 \x01(\x04\x12\x13\n\x0bquarantined\x18\x06 \x01(\t\"/\n\x0bListRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05limit\x18\x02 \x01(\r\"\x88\x01\n\tListReply\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\r\n\x05\x62lock\x18\x03 \x01(\t\x12\x0e\n\x06parent\x18\x04 \x01(\t\x12\x0e\n\x06tokens\x18\x05 \x01(\r\x12\x0c\n\x04root\x18\x06 \x01(\x0c\x12\x0c\n\x04pins\x18\x07 \x01(\r\x12\x0e\n\x06listed\x18\x08 \x01(\x08\x32\x8e\x04\n\x05\x41\x64min\x12;\n\x05\x44rain\x12\x19.moonpool.v1.DrainRequest\x1a\x17.moonpool.v1.DrainReply\x12\x43\n\x07MoveOut\x12\x1b.moonpool.v1.MoveOutRequest\x1a\x19.moonpool.v1.MoveOutReply0\x01\x12I\n\tReplicate\x12\x1d.moonpool.v1.ReplicateRequest\x1a\x1b.moonpool.v1.ReplicateReply0\x01\x12;\n\x05Stats\x12\x19.moonpool.v1.StatsRequest\x1a\x17.moonpool.v1.StatsReply\x12:\n\x04List\x12\x18.moonpool.v1.ListRequest\x1a\x16.moonpool.v1.ListReply0\x01\x12\x41\n\x07Release\x12\x1b.moonpool.v1.ReleaseRequest\x1a\x19.moonpool.v1.ReleaseReply\x12=\n\x05Purge\x12\x19.moonpool.v1.PurgeRequest\x1a\x17.moonpool.v1.PurgeReply0\x01\x12=\n\x05Scrub\x12\x19.moonpool.v1.ScrubRequest\x1a\x17.moonpool.v1.ScrubReply0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,30 +41,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCRUBREQUEST']._serialized_end=182
   _globals['_SCRUBREPLY']._serialized_start=184
   _globals['_SCRUBREPLY']._serialized_end=286
-  _globals['_DRAINREQUEST']._serialized_start=288
-  _globals['_DRAINREQUEST']._serialized_end=302
-  _globals['_DRAINREPLY']._serialized_start=304
-  _globals['_DRAINREPLY']._serialized_end=316
-  _globals['_RELEASEREQUEST']._serialized_start=318
-  _globals['_RELEASEREQUEST']._serialized_end=353
-  _globals['_RELEASEREPLY']._serialized_start=355
-  _globals['_RELEASEREPLY']._serialized_end=412
-  _globals['_STATSREQUEST']._serialized_start=414
-  _globals['_STATSREQUEST']._serialized_end=428
-  _globals['_STATSREPLY']._serialized_start=431
-  _globals['_STATSREPLY']._serialized_end=915
-  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_start=868
-  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_end=915
-  _globals['_TENANTSTATS']._serialized_start=917
-  _globals['_TENANTSTATS']._serialized_end=1018
-  _globals['_SSDSTATS']._serialized_start=1020
-  _globals['_SSDSTATS']._serialized_end=1117
-  _globals['_NAMESPACESTATS']._serialized_start=1119
-  _globals['_NAMESPACESTATS']._serialized_end=1241
-  _globals['_LISTREQUEST']._serialized_start=1243
-  _globals['_LISTREQUEST']._serialized_end=1290
-  _globals['_LISTREPLY']._serialized_start=1293
-  _globals['_LISTREPLY']._serialized_end=1429
-  _globals['_ADMIN']._serialized_start=1432
-  _globals['_ADMIN']._serialized_end=1814
+  _globals['_MOVEOUTREQUEST']._serialized_start=288
+  _globals['_MOVEOUTREQUEST']._serialized_end=321
+  _globals['_MOVEOUTREPLY']._serialized_start=323
+  _globals['_MOVEOUTREPLY']._serialized_end=416
+  _globals['_REPLICATEREQUEST']._serialized_start=418
+  _globals['_REPLICATEREQUEST']._serialized_end=518
+  _globals['_REPLICATEREPLY']._serialized_start=520
+  _globals['_REPLICATEREPLY']._serialized_end=603
+  _globals['_DRAINREQUEST']._serialized_start=605
+  _globals['_DRAINREQUEST']._serialized_end=619
+  _globals['_DRAINREPLY']._serialized_start=621
+  _globals['_DRAINREPLY']._serialized_end=633
+  _globals['_RELEASEREQUEST']._serialized_start=635
+  _globals['_RELEASEREQUEST']._serialized_end=670
+  _globals['_RELEASEREPLY']._serialized_start=672
+  _globals['_RELEASEREPLY']._serialized_end=729
+  _globals['_STATSREQUEST']._serialized_start=731
+  _globals['_STATSREQUEST']._serialized_end=745
+  _globals['_STATSREPLY']._serialized_start=748
+  _globals['_STATSREPLY']._serialized_end=1277
+  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_start=1230
+  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_end=1277
+  _globals['_CONTACTSTATS']._serialized_start=1280
+  _globals['_CONTACTSTATS']._serialized_end=1413
+  _globals['_TRANSPORTSTATS']._serialized_start=1416
+  _globals['_TRANSPORTSTATS']._serialized_end=1571
+  _globals['_TENANTSTATS']._serialized_start=1573
+  _globals['_TENANTSTATS']._serialized_end=1674
+  _globals['_SSDSTATS']._serialized_start=1676
+  _globals['_SSDSTATS']._serialized_end=1773
+  _globals['_NAMESPACESTATS']._serialized_start=1775
+  _globals['_NAMESPACESTATS']._serialized_end=1897
+  _globals['_LISTREQUEST']._serialized_start=1899
+  _globals['_LISTREQUEST']._serialized_end=1946
+  _globals['_LISTREPLY']._serialized_start=1949
+  _globals['_LISTREPLY']._serialized_end=2085
+  _globals['_ADMIN']._serialized_start=2088
+  _globals['_ADMIN']._serialized_end=2614
 # @@protoc_insertion_point(module_scope)

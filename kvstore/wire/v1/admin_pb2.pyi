@@ -40,6 +40,52 @@ class ScrubReply(_message.Message):
     unread: int
     def __init__(self, blocks: _Optional[int] = ..., blocks_done: _Optional[int] = ..., bytes_done: _Optional[int] = ..., damaged: _Optional[int] = ..., unread: _Optional[int] = ...) -> None: ...
 
+class MoveOutRequest(_message.Message):
+    __slots__ = ("seconds",)
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: int
+    def __init__(self, seconds: _Optional[int] = ...) -> None: ...
+
+class MoveOutReply(_message.Message):
+    __slots__ = ("blocks", "elsewhere", "moved", "left", "nodes")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    blocks: int
+    elsewhere: int
+    moved: int
+    left: int
+    nodes: int
+    def __init__(self, blocks: _Optional[int] = ..., elsewhere: _Optional[int] = ..., moved: _Optional[int] = ..., left: _Optional[int] = ..., nodes: _Optional[int] = ...) -> None: ...
+
+class ReplicateRequest(_message.Message):
+    __slots__ = ("namespace", "group", "hashes", "tenant", "copies")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    group: int
+    hashes: _containers.RepeatedScalarFieldContainer[bytes]
+    tenant: str
+    copies: int
+    def __init__(self, namespace: _Optional[str] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., tenant: _Optional[str] = ..., copies: _Optional[int] = ...) -> None: ...
+
+class ReplicateReply(_message.Message):
+    __slots__ = ("blocks", "blocks_done", "whole", "least")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_DONE_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    LEAST_FIELD_NUMBER: _ClassVar[int]
+    blocks: int
+    blocks_done: int
+    whole: int
+    least: int
+    def __init__(self, blocks: _Optional[int] = ..., blocks_done: _Optional[int] = ..., whole: _Optional[int] = ..., least: _Optional[int] = ...) -> None: ...
+
 class DrainRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -67,7 +113,7 @@ class StatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatsReply(_message.Message):
-    __slots__ = ("node_id", "epoch", "state", "arena_bytes", "slab_bytes", "slabs", "slabs_empty", "blocks", "blocks_unlisted", "windows", "pins", "sessions", "resident_bytes", "counters", "namespaces", "ssd", "tenants")
+    __slots__ = ("node_id", "epoch", "state", "arena_bytes", "slab_bytes", "slabs", "slabs_empty", "blocks", "blocks_unlisted", "windows", "pins", "sessions", "resident_bytes", "counters", "namespaces", "ssd", "tenants", "contacts")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +138,7 @@ class StatsReply(_message.Message):
     NAMESPACES_FIELD_NUMBER: _ClassVar[int]
     SSD_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
+    CONTACTS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     epoch: int
     state: str
@@ -109,7 +156,38 @@ class StatsReply(_message.Message):
     namespaces: _containers.RepeatedCompositeFieldContainer[NamespaceStats]
     ssd: _containers.RepeatedCompositeFieldContainer[SsdStats]
     tenants: _containers.RepeatedCompositeFieldContainer[TenantStats]
-    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., slabs: _Optional[int] = ..., slabs_empty: _Optional[int] = ..., blocks: _Optional[int] = ..., blocks_unlisted: _Optional[int] = ..., windows: _Optional[int] = ..., pins: _Optional[int] = ..., sessions: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceStats, _Mapping]]] = ..., ssd: _Optional[_Iterable[_Union[SsdStats, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ...) -> None: ...
+    contacts: _containers.RepeatedCompositeFieldContainer[ContactStats]
+    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., slabs: _Optional[int] = ..., slabs_empty: _Optional[int] = ..., blocks: _Optional[int] = ..., blocks_unlisted: _Optional[int] = ..., windows: _Optional[int] = ..., pins: _Optional[int] = ..., sessions: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceStats, _Mapping]]] = ..., ssd: _Optional[_Iterable[_Union[SsdStats, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., contacts: _Optional[_Iterable[_Union[ContactStats, _Mapping]]] = ...) -> None: ...
+
+class ContactStats(_message.Message):
+    __slots__ = ("node_id", "epoch", "address", "seconds_ago", "transports")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_AGO_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    epoch: int
+    address: str
+    seconds_ago: float
+    transports: _containers.RepeatedCompositeFieldContainer[TransportStats]
+    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., seconds_ago: _Optional[float] = ..., transports: _Optional[_Iterable[_Union[TransportStats, _Mapping]]] = ...) -> None: ...
+
+class TransportStats(_message.Message):
+    __slots__ = ("name", "round_trip_seconds", "there_bytes_per_second", "back_bytes_per_second", "complaint", "error")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    THERE_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    BACK_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    COMPLAINT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    round_trip_seconds: float
+    there_bytes_per_second: float
+    back_bytes_per_second: float
+    complaint: str
+    error: bool
+    def __init__(self, name: _Optional[str] = ..., round_trip_seconds: _Optional[float] = ..., there_bytes_per_second: _Optional[float] = ..., back_bytes_per_second: _Optional[float] = ..., complaint: _Optional[str] = ..., error: bool = ...) -> None: ...
 
 class TenantStats(_message.Message):
     __slots__ = ("name", "weight", "bytes_max", "dram_bytes", "ssd_bytes")

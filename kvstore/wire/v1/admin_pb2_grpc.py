@@ -39,6 +39,16 @@ class AdminStub(object):
                 request_serializer=moonpool_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
                 response_deserializer=moonpool_dot_v1_dot_admin__pb2.DrainReply.FromString,
                 _registered_method=True)
+        self.MoveOut = channel.unary_stream(
+                '/moonpool.v1.Admin/MoveOut',
+                request_serializer=moonpool_dot_v1_dot_admin__pb2.MoveOutRequest.SerializeToString,
+                response_deserializer=moonpool_dot_v1_dot_admin__pb2.MoveOutReply.FromString,
+                _registered_method=True)
+        self.Replicate = channel.unary_stream(
+                '/moonpool.v1.Admin/Replicate',
+                request_serializer=moonpool_dot_v1_dot_admin__pb2.ReplicateRequest.SerializeToString,
+                response_deserializer=moonpool_dot_v1_dot_admin__pb2.ReplicateReply.FromString,
+                _registered_method=True)
         self.Stats = channel.unary_unary(
                 '/moonpool.v1.Admin/Stats',
                 request_serializer=moonpool_dot_v1_dot_admin__pb2.StatsRequest.SerializeToString,
@@ -71,6 +81,21 @@ class AdminServicer(object):
 
     def Drain(self, request, context):
         """Take no new blocks; go on serving reads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MoveOut(self, request, context):
+        """Take no new blocks from now on, and have other nodes take those that nobody else lists, the
+        worthiest first, with what stands before each. The last reply is the sum. Hanging up ends it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Replicate(self, request, context):
+        """See to it that so many nodes have these blocks of this node's. The last reply is the sum.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -120,6 +145,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=moonpool_dot_v1_dot_admin__pb2.DrainRequest.FromString,
                     response_serializer=moonpool_dot_v1_dot_admin__pb2.DrainReply.SerializeToString,
+            ),
+            'MoveOut': grpc.unary_stream_rpc_method_handler(
+                    servicer.MoveOut,
+                    request_deserializer=moonpool_dot_v1_dot_admin__pb2.MoveOutRequest.FromString,
+                    response_serializer=moonpool_dot_v1_dot_admin__pb2.MoveOutReply.SerializeToString,
+            ),
+            'Replicate': grpc.unary_stream_rpc_method_handler(
+                    servicer.Replicate,
+                    request_deserializer=moonpool_dot_v1_dot_admin__pb2.ReplicateRequest.FromString,
+                    response_serializer=moonpool_dot_v1_dot_admin__pb2.ReplicateReply.SerializeToString,
             ),
             'Stats': grpc.unary_unary_rpc_method_handler(
                     servicer.Stats,
@@ -174,6 +209,60 @@ class Admin(object):
             '/moonpool.v1.Admin/Drain',
             moonpool_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
             moonpool_dot_v1_dot_admin__pb2.DrainReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveOut(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/moonpool.v1.Admin/MoveOut',
+            moonpool_dot_v1_dot_admin__pb2.MoveOutRequest.SerializeToString,
+            moonpool_dot_v1_dot_admin__pb2.MoveOutReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Replicate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/moonpool.v1.Admin/Replicate',
+            moonpool_dot_v1_dot_admin__pb2.ReplicateRequest.SerializeToString,
+            moonpool_dot_v1_dot_admin__pb2.ReplicateReply.FromString,
             options,
             channel_credentials,
             insecure,

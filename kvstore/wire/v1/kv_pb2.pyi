@@ -63,20 +63,26 @@ class SessionRequest(_message.Message):
 class SessionEvent(_message.Message):
     __slots__ = ("opened", "drain")
     class Opened(_message.Message):
-        __slots__ = ("session", "node_id", "epoch", "shm_socket", "shm_token", "arena_bytes")
+        __slots__ = ("session", "node_id", "epoch", "shm_socket", "shm_token", "arena_bytes", "host", "data_address", "data_token")
         SESSION_FIELD_NUMBER: _ClassVar[int]
         NODE_ID_FIELD_NUMBER: _ClassVar[int]
         EPOCH_FIELD_NUMBER: _ClassVar[int]
         SHM_SOCKET_FIELD_NUMBER: _ClassVar[int]
         SHM_TOKEN_FIELD_NUMBER: _ClassVar[int]
         ARENA_BYTES_FIELD_NUMBER: _ClassVar[int]
+        HOST_FIELD_NUMBER: _ClassVar[int]
+        DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+        DATA_TOKEN_FIELD_NUMBER: _ClassVar[int]
         session: bytes
         node_id: str
         epoch: int
         shm_socket: str
         shm_token: bytes
         arena_bytes: int
-        def __init__(self, session: _Optional[bytes] = ..., node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., shm_socket: _Optional[str] = ..., shm_token: _Optional[bytes] = ..., arena_bytes: _Optional[int] = ...) -> None: ...
+        host: str
+        data_address: str
+        data_token: bytes
+        def __init__(self, session: _Optional[bytes] = ..., node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., shm_socket: _Optional[str] = ..., shm_token: _Optional[bytes] = ..., arena_bytes: _Optional[int] = ..., host: _Optional[str] = ..., data_address: _Optional[str] = ..., data_token: _Optional[bytes] = ...) -> None: ...
     class Drain(_message.Message):
         __slots__ = ()
         def __init__(self) -> None: ...
@@ -139,7 +145,7 @@ class RemoveReply(_message.Message):
     def __init__(self, removed: _Optional[int] = ...) -> None: ...
 
 class PutBlock(_message.Message):
-    __slots__ = ("namespace", "group", "hash", "parent", "tokens", "payload_bytes", "dtype", "durable")
+    __slots__ = ("namespace", "group", "hash", "parent", "tokens", "payload_bytes", "dtype", "durable", "replicas")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +154,7 @@ class PutBlock(_message.Message):
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     namespace: bytes
     group: int
     hash: bytes
@@ -156,7 +163,8 @@ class PutBlock(_message.Message):
     payload_bytes: int
     dtype: str
     durable: bool
-    def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hash: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., tokens: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., dtype: _Optional[str] = ..., durable: bool = ...) -> None: ...
+    replicas: int
+    def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hash: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., tokens: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., dtype: _Optional[str] = ..., durable: bool = ..., replicas: _Optional[int] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("block", "data")
@@ -167,7 +175,7 @@ class PutRequest(_message.Message):
     def __init__(self, block: _Optional[_Union[PutBlock, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class PutReply(_message.Message):
-    __slots__ = ("stored",)
+    __slots__ = ("stored", "copies")
     class Stored(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STORED: _ClassVar[PutReply.Stored]
@@ -175,8 +183,10 @@ class PutReply(_message.Message):
     STORED: PutReply.Stored
     EXISTED: PutReply.Stored
     STORED_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
     stored: _containers.RepeatedScalarFieldContainer[PutReply.Stored]
-    def __init__(self, stored: _Optional[_Iterable[_Union[PutReply.Stored, str]]] = ...) -> None: ...
+    copies: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stored: _Optional[_Iterable[_Union[PutReply.Stored, str]]] = ..., copies: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetRequest(_message.Message):
     __slots__ = ("namespace", "group", "hashes")
@@ -284,17 +294,19 @@ class WriteReply(_message.Message):
     def __init__(self) -> None: ...
 
 class SealRequest(_message.Message):
-    __slots__ = ("session", "handles", "durable")
+    __slots__ = ("session", "handles", "durable", "replicas")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     handles: _containers.RepeatedScalarFieldContainer[bytes]
     durable: bool
-    def __init__(self, session: _Optional[bytes] = ..., handles: _Optional[_Iterable[bytes]] = ..., durable: bool = ...) -> None: ...
+    replicas: int
+    def __init__(self, session: _Optional[bytes] = ..., handles: _Optional[_Iterable[bytes]] = ..., durable: bool = ..., replicas: _Optional[int] = ...) -> None: ...
 
 class SealReply(_message.Message):
-    __slots__ = ("sealed",)
+    __slots__ = ("sealed", "copies")
     class Sealed(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         SEALED: _ClassVar[SealReply.Sealed]
@@ -304,8 +316,10 @@ class SealReply(_message.Message):
     WAITING: SealReply.Sealed
     EXISTED: SealReply.Sealed
     SEALED_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
     sealed: _containers.RepeatedScalarFieldContainer[SealReply.Sealed]
-    def __init__(self, sealed: _Optional[_Iterable[_Union[SealReply.Sealed, str]]] = ...) -> None: ...
+    copies: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sealed: _Optional[_Iterable[_Union[SealReply.Sealed, str]]] = ..., copies: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
     __slots__ = ("session", "handles")
@@ -320,7 +334,7 @@ class AbortReply(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenRequest(_message.Message):
-    __slots__ = ("session", "namespace", "group", "hashes", "hand_offs", "pin_ms", "writer_group")
+    __slots__ = ("session", "namespace", "group", "hashes", "hand_offs", "pin_ms", "writer_group", "writer_node", "lineage", "stored_keys")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -328,6 +342,9 @@ class OpenRequest(_message.Message):
     HAND_OFFS_FIELD_NUMBER: _ClassVar[int]
     PIN_MS_FIELD_NUMBER: _ClassVar[int]
     WRITER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    WRITER_NODE_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    STORED_KEYS_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     namespace: bytes
     group: int
@@ -335,23 +352,30 @@ class OpenRequest(_message.Message):
     hand_offs: _containers.RepeatedScalarFieldContainer[bytes]
     pin_ms: int
     writer_group: str
-    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., hand_offs: _Optional[_Iterable[bytes]] = ..., pin_ms: _Optional[int] = ..., writer_group: _Optional[str] = ...) -> None: ...
+    writer_node: str
+    lineage: bool
+    stored_keys: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., hand_offs: _Optional[_Iterable[bytes]] = ..., pin_ms: _Optional[int] = ..., writer_group: _Optional[str] = ..., writer_node: _Optional[str] = ..., lineage: bool = ..., stored_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class OpenReply(_message.Message):
-    __slots__ = ("outcomes", "slot_offsets", "generations", "tokens", "roots", "handles")
+    __slots__ = ("outcomes", "slot_offsets", "generations", "tokens", "roots", "handles", "parents", "origins")
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     SLOT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     ROOTS_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    ORIGINS_FIELD_NUMBER: _ClassVar[int]
     outcomes: _containers.RepeatedScalarFieldContainer[Outcome]
     slot_offsets: _containers.RepeatedScalarFieldContainer[int]
     generations: _containers.RepeatedScalarFieldContainer[int]
     tokens: _containers.RepeatedScalarFieldContainer[int]
     roots: _containers.RepeatedScalarFieldContainer[bytes]
     handles: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, outcomes: _Optional[_Iterable[_Union[Outcome, str]]] = ..., slot_offsets: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., roots: _Optional[_Iterable[bytes]] = ..., handles: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    parents: _containers.RepeatedScalarFieldContainer[bytes]
+    origins: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[Outcome, str]]] = ..., slot_offsets: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., roots: _Optional[_Iterable[bytes]] = ..., handles: _Optional[_Iterable[bytes]] = ..., parents: _Optional[_Iterable[bytes]] = ..., origins: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
     __slots__ = ("session", "handle", "fragment")

@@ -1,0 +1,158 @@
+"""`moonpool replicate`, `moonpool drain`: blocks that other nodes are to have."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+from kvstore.block import chain
+from kvstore.cli.blocks import tokens_of
+from kvstore.cli.options import Commands, add_node, admin, command
+from kvstore.config import DEFAULT_TENANT
+from kvstore.errors import Invalid
+from kvstore.limits import MOVE_OUT_SECONDS_MAX
+from kvstore.spec import KVSpec
+from kvstore.wire.v1 import admin_pb2 as pb
+
+DEADLINE_SECONDS = 10.0
+REPLICATE_SECONDS_MAX = 86_400.0  # a whole namespace goes over the network
+_GRACE_SECONDS = 15.0  # beyond its time: a step that was begun is ended
+
+
+def add(commands: Commands) -> None:
+    replicate = command(
+        commands,
+        "replicate",
+        "have so many nodes keep the blocks of a prompt, or all that a node has of a namespace; "
+        "exit code 1 if some have fewer at the end",
+        "moonpool replicate --namespace 4fb1e6b33f1f --tokens system-prompt.json --copies 3",
+    )
+    add_node(replicate)
+    replicate.add_argument(
+        "--namespace",
+        required=True,
+        metavar="HEX",
+        help="as `moonpool stat` names it; leading digits do",
+    )
+    replicate.add_argument(
+        "--copies", type=int, required=True, help="nodes that are to have each, this one among them"
+    )
+    which = replicate.add_mutually_exclusive_group()
+    which.add_argument(
+        "--tokens",
+        metavar="IDS|FILE",
+        help="the blocks of this prompt (default: all): token ids, or a file with a JSON list",
+    )
+    which.add_argument(
+        "--hash", action="append", default=[], metavar="HEX", help="a block's hash; several times"
+    )
+    replicate.add_argument("--group", type=int, default=0, help="KV group (default: %(default)s)")
+    replicate.add_argument(
+        "--tenant", default=DEFAULT_TENANT, metavar="NAME", help="whose (default: %(default)s)"
+    )
+    replicate.add_argument("--json", action="store_true", help="one JSON object at the end")
+    replicate.set_defaults(run=run_replicate)
+
+    drain = command(
+        commands,
+        "drain",
+        "let a node hand to others what nobody else has and finish what it has begun, then stop it",
+        "moonpool drain --seconds 300",
+    )
+    add_node(drain)
+    drain.add_argument(
+        "--move",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="have other nodes take the blocks that they lack, those worth most first; with no "
+        "other node nothing is moved (default: %(default)s)",
+    )
+    drain.add_argument(
+        "--seconds",
+        type=int,
+        default=60,
+        help="for that, at most; what is left by then goes with the node (default: %(default)s)",
+    )
+    drain.set_defaults(run=run_drain)
+
+
+def run_replicate(args: argparse.Namespace) -> int:
+    reply = pb.ReplicateReply()
+    with admin(args) as stub, _bar(args.json) as bar:
+        request = pb.ReplicateRequest(
+            namespace=args.namespace,
+            group=args.group,
+            hashes=[_hash(text) for text in args.hash] or _hashes(args, stub),
+            tenant=args.tenant,
+            copies=args.copies,
+        )
+        for reply in stub.Replicate(request, timeout=REPLICATE_SECONDS_MAX):
+            bar.total = reply.blocks
+            bar.update(reply.blocks_done - bar.n)
+    facts = {name: getattr(reply, name) for name in pb.ReplicateReply.DESCRIPTOR.fields_by_name}
+    if args.json:
+        print(json.dumps(facts))
+    else:
+        fewest = f"; the fewest is {reply.least}" if reply.whole < reply.blocks else ""
+        print(f"{reply.whole} of {reply.blocks} blocks are at {args.copies} nodes{fewest}")
+    return 1 if reply.whole < reply.blocks else 0
+
+
+def run_drain(args: argparse.Namespace) -> int:
+    if not 0 <= args.seconds <= MOVE_OUT_SECONDS_MAX:
+        raise Invalid(f"--seconds {args.seconds}: 0 to {MOVE_OUT_SECONDS_MAX}")
+    with admin(args) as stub:
+        if args.move:
+            reply = pb.MoveOutReply()
+            timeout = args.seconds + _GRACE_SECONDS
+            with _bar(False) as bar:
+                for reply in stub.MoveOut(pb.MoveOutRequest(seconds=args.seconds), timeout=timeout):
+                    bar.total = reply.blocks
+                    bar.update(reply.moved + reply.elsewhere - bar.n)
+            print(_moved(reply))
+        stub.Drain(pb.DrainRequest(), timeout=DEADLINE_SECONDS)
+    print("draining")
+    return 0
+
+
+def _moved(reply: pb.MoveOutReply) -> str:
+    if not reply.nodes:
+        return f"no other node takes blocks: {reply.left} go with this one"
+    return (
+        f"moved {reply.moved} of {reply.blocks} blocks; {reply.elsewhere} were elsewhere too, "
+        f"{reply.left} are left and go with this node"
+    )
+
+
+def _bar(hidden: bool) -> Any:
+    return tqdm(unit="block", file=sys.stderr, leave=False, disable=hidden or None)
+
+
+def _hash(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise Invalid(f"--hash {text!r}: 64 hex digits") from None
+
+
+def _hashes(args: argparse.Namespace, stub: Any) -> list[bytes]:
+    """Of the prompt's blocks, by the spec that the node knows; empty where none is given."""
+    if args.tokens is None:
+        return []
+    known = stub.Stats(pb.StatsRequest(), timeout=DEADLINE_SECONDS).namespaces
+    specs = [one.spec for one in known if one.namespace.hex().startswith(args.namespace)]
+    if len(specs) != 1:
+        names = ", ".join(one.namespace.hex()[:12] for one in known)
+        raise Invalid(
+            f"--namespace {args.namespace!r} names {len(specs)} namespaces; there are: "
+            f"{names or 'none'}"
+        )
+    spec = KVSpec.parse(specs[0])
+    if not 0 <= args.group < len(spec.groups):
+        raise Invalid(f"--group {args.group}: the spec has 0..{len(spec.groups) - 1}")
+    size = spec.groups[args.group].block_tokens
+    return list(chain(spec.digest, args.group, tokens_of(args.tokens), size).hashes)

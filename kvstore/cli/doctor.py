@@ -1,0 +1,240 @@
+"""`moonpool doctor`: whether the nodes of the pool can be reached from here, and how well.
+
+It asks as a client does, so what it finds is what a client of this host would find; what nodes have
+found of each other they say. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+from tqdm import tqdm
+
+from kvstore.cli.admin import contact_facts
+from kvstore.cli.diagnosis import cause
+from kvstore.cli.options import (
+    Commands,
+    add_etcd,
+    add_metadata,
+    add_node,
+    command,
+    locator,
+    metadata,
+)
+from kvstore.config import Credentials, NodeConfig, host_name
+from kvstore.errors import ConfigError, KVStoreError, Unavailable
+from kvstore.metadata.records import NodeRecord
+from kvstore.rpc.channel import open_channel
+from kvstore.rpc.status import typed_errors
+from kvstore.transfer.probe import Probe, judge
+from kvstore.wire.v1 import admin_pb2 as pb
+from kvstore.wire.v1 import admin_pb2_grpc
+
+DEADLINE_SECONDS = 5.0
+_AT_ONCE = 16  # nodes that are asked for their figures; probes are made one by one
+
+Said = dict[str, Any]  # of one node, or of all: as --json prints it
+
+
+def add(commands: Commands) -> None:
+    doctor = command(
+        commands,
+        "doctor",
+        "check that the nodes of the pool can be reached, how fast bytes go to and from each, and "
+        "what they have found of themselves and each other; exit code 1 on an error, which names "
+        "its cause and a cure",
+        "moonpool doctor --etcd http://10.0.0.1:2379",
+    )
+    add_node(doctor)
+    add_etcd(doctor)
+    add_metadata(doctor)
+    doctor.add_argument("--json", action="store_true", help="one JSON object")
+    doctor.set_defaults(run=run_doctor)
+
+
+def run_doctor(args: argparse.Namespace) -> int:
+    credentials = Credentials.of_environment()
+    said: Said = {"nodes": [], "warnings": [], "errors": []}
+    known = {record.address: record for record in _records(args, said)}
+    own = _own(args, known, said)
+    addresses = [*own, *sorted(known.keys() - set(own))]
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        stats = list(threads.map(lambda one: _stats(one, credentials), addresses))
+    epochs = {one.node_id: one.epoch for one in stats if isinstance(one, pb.StatsReply)}
+    progress = tqdm(
+        zip(addresses, stats, strict=True),
+        total=len(addresses),
+        unit="node",
+        file=sys.stderr,
+        leave=False,
+        disable=args.json or None,
+    )
+    for address, reply in progress:
+        node: Said = {"address": address, "reachable": False, "tls": credentials.tls is not None}
+        node |= {"transports": {}, "contacts": [], "ssd": [], "warnings": [], "errors": []}
+        said["nodes"].append(node)
+        if isinstance(reply, pb.StatsReply):
+            _examine(node, known.get(address), reply, epochs)
+        else:
+            node["errors"].append(reply)
+    if args.json:
+        print(json.dumps(said))
+    else:
+        _print(said)
+    return 1 if said["errors"] or any(node["errors"] for node in said["nodes"]) else 0
+
+
+def _records(args: argparse.Namespace, said: Said) -> list[NodeRecord]:
+    """The nodes of the pool, if it is known which pool is meant."""
+    here = NodeConfig(args.dir, metadata=args.metadata).metadata_file
+    if args.etcd is None and (args.node or not here.exists()):
+        if not args.node:
+            said["warnings"].append(
+                "which other nodes there are is not known: give --etcd (or --metadata) as this "
+                "host's node was given it"
+            )
+        return []
+
+    async def listed() -> list[NodeRecord]:
+        async with metadata(args) as store:
+            entries, _ = await store.list(NodeRecord.prefix)
+            return [NodeRecord.parse(entry) for entry in entries]
+
+    try:
+        return asyncio.run(listed())
+    except ConfigError:
+        raise
+    except KVStoreError as error:
+        where = f"--etcd = {args.etcd}" if args.etcd else str(here)
+        said["errors"].append(f"the pool's metadata ({where}) cannot be read: {error}")
+        return []
+
+
+def _own(args: argparse.Namespace, known: Mapping[str, NodeRecord], said: Said) -> list[str]:
+    """The node of this host, or the one that was named; none only where the pool has others."""
+    try:
+        address = locator(args).find()
+    except Unavailable as error:
+        if not known:
+            raise
+        said["warnings"].append(f"no node of this host was looked at: {error}")
+        return []
+    if known and address not in known:
+        said["errors"].append(
+            f"the node at {address} is not in the pool that was named: it was started with another "
+            "--etcd or --cluster, or cannot reach it"
+        )
+    return [address]
+
+
+def _stats(address: str, credentials: Credentials) -> pb.StatsReply | str:
+    """What a node says of itself, or why it says nothing."""
+    try:
+        with closing(open_channel(address, credentials)) as channel, typed_errors(address):
+            stub = admin_pb2_grpc.AdminStub(channel)
+            reply: pb.StatsReply = stub.Stats(pb.StatsRequest(), timeout=DEADLINE_SECONDS)
+            return reply
+    except KVStoreError as error:
+        return cause(address, credentials.tls, error)
+
+
+def _examine(
+    node: Said, record: NodeRecord | None, stats: pb.StatsReply, epochs: Mapping[str, int]
+) -> None:
+    """All that can be said of one node from here."""
+    errors, warnings, address = node["errors"], node["warnings"], node["address"]
+    node |= {"reachable": True, "node": stats.node_id, "epoch": stats.epoch, "state": stats.state}
+    if record is not None and (record.node_id, record.epoch) != (stats.node_id, stats.epoch):
+        errors.append(
+            f"the pool's record names epoch {record.epoch} of node {record.node_id} there: wait "
+            "until it is renewed, or give each node an address of its own (--listen, --advertise)"
+        )
+    if stats.state != "serving":
+        warnings.append(f"it is {stats.state}")
+    measured = _measured(address)
+    for way, probe in measured.items():
+        if isinstance(probe, Probe):
+            node["transports"][way] = dataclasses.asdict(probe)
+    for one in judge(measured):
+        (errors if one.error else warnings).append(f"{one.transport} {one.text}")
+    for contact in stats.contacts:
+        _add_contact(node, contact, epochs)
+    for ssd in stats.ssd:
+        node["ssd"].append({"path": ssd.path, "files": ssd.files, "retired": ssd.retired_files})
+        if ssd.retired_files:
+            errors.append(
+                f"{ssd.path}: {ssd.retired_files} files were retired: {ssd.cause}; mend the disk, "
+                "then start the node again"
+            )
+
+
+def _add_contact(node: Said, contact: pb.ContactStats, epochs: Mapping[str, int]) -> None:
+    """What this node has found of another, and what is wrong with it if that one still runs."""
+    node["contacts"].append(contact_facts(contact))
+    over = epochs.get(contact.node_id, contact.epoch) != contact.epoch
+    for one in contact.transports:
+        if one.complaint and not over:
+            text = f"from there to the node at {contact.address}: {one.name} {one.complaint}"
+            node["errors" if one.error else "warnings"].append(text)
+
+
+def _measured(address: str) -> dict[str, Probe | KVStoreError]:
+    """What each transport gives that a client of this host could take."""
+    tcp, host = _probed(address, "tcp")
+    shm = {"shm": _probed(address, "shm")[0]} if host == host_name() else {}
+    return {"tcp": tcp, **shm}
+
+
+def _probed(address: str, way: str) -> tuple[Probe | KVStoreError, str]:
+    """What one gives, and the host where the node says it runs."""
+    # Here, as the client loads the compiled kernels, and every command would.
+    from kvstore.client.connection import Link
+
+    host = ""
+    try:
+        with typed_errors(address), closing(Link(address, "doctor", DEADLINE_SECONDS, way)) as link:
+            host, transport = link.opened.host, link.transport
+            probe: Probe = transport.probe()  # type: ignore[attr-defined]
+            return probe, host
+    except KVStoreError as error:
+        return error, host
+
+
+def _print(said: Said) -> None:
+    for node in said["nodes"]:
+        serves = (
+            f"{node['node']}, epoch {node['epoch']}, {node['state']}" if "node" in node else "-"
+        )
+        print(f"{node['address']}  {serves}{', TLS' if node['tls'] else ''}")
+        _print_rates("  ", node["transports"])
+        for ssd in node["ssd"]:
+            print(f"  ssd   {ssd['path']}: {ssd['files']} files, {ssd['retired']} retired")
+        for contact in node["contacts"]:
+            print(f"  to {contact['address']}, {contact['seconds_ago']:.0f} s ago")
+            _print_rates("    ", contact["transports"])
+        _print_complaints("  ", node)
+    _print_complaints("", said)
+    wrong = sum(bool(node["errors"]) for node in said["nodes"])
+    print(f"{len(said['nodes'])} nodes looked at, {wrong} with errors")
+
+
+def _print_rates(indent: str, transports: Mapping[str, Said]) -> None:
+    for way, probe in transports.items():
+        there, back = (probe[f"{one}_bytes_per_second"] / 1e9 for one in ("there", "back"))
+        trip = 1e6 * probe["round_trip_seconds"]
+        rates = f"there {there:.3g} GB/s, back {back:.3g} GB/s, round trip {trip:.0f} us"
+        print(f"{indent}{way:<5} {rates}")
+
+
+def _print_complaints(indent: str, said: Said) -> None:
+    for kind in ("warnings", "errors"):
+        for text in said[kind]:
+            print(f"{indent}{kind[:-1].upper()}: {text}")

@@ -1,0 +1,112 @@
+"""`moonpool engine`, and the command of its further ranks, which no person runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvstore.cli.options import (
+    Commands,
+    add_codec,
+    add_directory,
+    command,
+    say_ready,
+    share_cores,
+)
+from kvstore.cli.ranks import Ranks, join
+from kvstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kvstore.engine.daemon import EngineConfig
+
+
+def add(commands: Commands) -> None:
+    engine = command(
+        commands,
+        "engine",
+        "run an inference engine on this host's pool",
+        "moonpool engine --model ./my-llama --role decode",
+    )
+    _add_settings(engine)
+    engine.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
+    engine.set_defaults(run=run_engine)
+
+    rank = commands.add_parser("rank")  # without help, so that the list of commands omits it
+    _add_settings(rank)
+    rank.add_argument("--rank", type=int, required=True)
+    rank.add_argument("--meeting", type=Path, required=True)
+    rank.set_defaults(run=run_rank, listen="")
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    """What all ranks of an engine are to agree on."""
+    add_directory(parser)
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--role", choices=("prefill", "decode", "both"), default="both")
+    parser.add_argument("--pages", type=int, default=512, help="pages of KV (default: %(default)s)")
+    parser.add_argument("--page-tokens", type=int, default=64, help="tokens a page and block")
+    add_codec(parser)
+    parser.add_argument(
+        "--tp",
+        type=int,
+        default=1,
+        metavar="N",
+        help="tensor parallel: N processes of this host share the model, each with some of its "
+        "heads (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=0,
+        help="torch threads of each process (default: the host's cores, shared between them)",
+    )
+
+
+def run_engine(args: argparse.Namespace) -> int:
+    config = _config(args)
+    from kvstore.engine import daemon
+
+    if config.ranks == 1:
+        asyncio.run(daemon.run(config, say_ready))
+        return 0
+    with Ranks(_rank_arguments(args), config.ranks) as others:
+        asyncio.run(daemon.run(config, say_ready, others))
+    return 0
+
+
+def run_rank(args: argparse.Namespace) -> int:
+    config = _config(args)
+    from kvstore.engine import daemon
+
+    daemon.run_rank(config, args.rank, args.meeting, join)
+    return 0
+
+
+def _config(args: argparse.Namespace) -> EngineConfig:
+    share_cores()
+    # torch is an extra: only engines need it.
+    from kvstore.engine.core import EngineSettings
+    from kvstore.engine.daemon import EngineConfig
+
+    if args.tp < 1:
+        raise ConfigError(f"--tp {args.tp}: at least one process computes")
+    return EngineConfig(
+        model=args.model,
+        directory=args.dir,
+        role=args.role,
+        listen=args.listen,
+        threads=args.threads,
+        codec=args.codec,
+        settings=EngineSettings(pages=args.pages, page_tokens=args.page_tokens),
+        ranks=args.tp,
+    )
+
+
+def _rank_arguments(args: argparse.Namespace) -> list[str]:
+    """A rank's command, less which rank it is."""
+    names = ("dir", "model", "role", "pages", "page_tokens", "codec", "tp", "threads")
+    given = [[f"--{name.replace('_', '-')}", str(getattr(args, name))] for name in names]
+    return ["rank", *chain.from_iterable(given)]

@@ -1,0 +1,107 @@
+"""The conductor's process: follows the pool, announces itself, answers, drains, stops.
+
+It serves from the start, and says `approximate` until it knows every node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import uuid
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from kvstore.clock import SystemClock
+from kvstore.conductor.pool import Pool
+from kvstore.conductor.service import ConductorService
+from kvstore.config import ConductorConfig, Credentials
+from kvstore.metadata import open_metadata
+from kvstore.metadata.announcer import Announcer
+from kvstore.metadata.records import ConductorRecord
+from kvstore.metadata.tenants import Tenants
+from kvstore.rpc.access import Role
+from kvstore.rpc.identity import announced_host, listen_address
+from kvstore.rpc.process import bound_the_process
+from kvstore.rpc.server import NOT_SERVING, Server
+from kvstore.rpc.tls import check_role
+from kvstore.wire.v1 import conductor_pb2_grpc
+
+DRAIN_SECONDS = 2.0  # for calls under way
+
+
+class Conductor:
+    """One conductor. `run` serves until a signal, or until `stop` is called."""
+
+    def __init__(self, config: ConductorConfig) -> None:
+        if config.tls is not None:
+            check_role(config.tls, Role.CONDUCTOR)
+        self._config = config
+        self._stopping = asyncio.Event()
+
+    async def run(self, ready: Callable[[str], None]) -> None:
+        """Serve; `ready` is told the address once calls are answered."""
+        bound_the_process()
+        config, clock, dice = self._config, SystemClock(), random.Random()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        metadata = open_metadata(config.etcd or os.fspath(config.metadata))
+        try:
+            tenants = Tenants(metadata)
+            pool = Pool(metadata, clock, dice, Credentials(config.tls))
+            await tenants.load()
+            service = ConductorService(pool, tenants)
+            add = partial(conductor_pb2_grpc.add_ConductorServicer_to_server, service)
+            server = Server(
+                listen_address(config.listen, config.tls),
+                {"moonpool.v1.Conductor": add},
+                tls=config.tls,
+                tenancy=tenants,
+            )
+            known_as = announced_host(config.listen, config.advertise)
+            address = f"{known_as}:{server.port}"
+            record = ConductorRecord(str(uuid.uuid4()), address, "serving")
+            announcer = Announcer(metadata, record, config.lease_ms, _as_it_was, clock, dice)
+            following = self._task(pool.keep(await pool.load()))
+            learning = self._task(tenants.keep())
+            try:
+                await server.start()
+                await announcer.announce()
+                renewing = self._task(announcer.keep())
+                ready(server.address)
+                await self._stopping.wait()
+                await server.set_health(NOT_SERVING)
+                await _ended(renewing)
+            finally:
+                await announcer.leave()
+                await server.stop(DRAIN_SECONDS)
+                await _ended(learning)
+                await _ended(following)
+        finally:
+            await metadata.close()
+
+    def stop(self) -> None:
+        """Drain and end."""
+        self._stopping.set()
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """One that goes on for ever; should it fail, so does the process."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self.stop())
+        return task
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Once a task is cancelled and over; what it failed with before is raised."""
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def _as_it_was(record: ConductorRecord) -> ConductorRecord:
+    """A conductor promises nothing that the end of its lease could void."""
+    return record

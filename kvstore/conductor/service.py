@@ -1,0 +1,84 @@
+"""The Conductor service: who in the pool holds how much of a chain, and which node has a block.
+
+Its answers are hints: the owner decides, by whole keys, so a stale one costs a round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from kvstore.block import stored_key
+from kvstore.conductor.pool import Pool
+from kvstore.core.fingerprints import IN_DRAM, fingerprints
+from kvstore.errors import Invalid
+from kvstore.limits import GROUPS_MAX, HASH_BYTES, HOLDERS_MAX, RPC_KEYS_MAX
+from kvstore.metadata.tenants import Tenants
+from kvstore.rpc.handler import typed
+from kvstore.rpc.identity import tenant_of
+from kvstore.wire.prints import asked
+from kvstore.wire.v1 import conductor_pb2 as pb
+from kvstore.wire.v1 import conductor_pb2_grpc, directory_pb2
+
+Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
+
+
+class ConductorService(conductor_pb2_grpc.ConductorServicer):
+    """Each method is documented in proto/moonpool/v1/conductor.proto."""
+
+    def __init__(self, pool: Pool, tenants: Tenants) -> None:
+        self._pool, self._tenants = pool, tenants
+
+    @typed
+    async def Match(self, request: pb.PoolMatchRequest, context: Context) -> pb.PoolMatchReply:
+        _check(request.namespace, request.group, request.hashes)
+        secret = self._tenants.secrets.get(tenant_of(context))
+        reply = pb.PoolMatchReply(approximate=self._pool.approximate)
+        if secret is None:
+            return reply
+        namespace, group = request.namespace, request.group
+        keys = [stored_key(secret, namespace, group, one) for one in request.hashes]
+        prints, table = fingerprints(keys), self._pool.table
+        named = {member.record.node_id: member for member in self._pool.named()}
+        found = table.longest(prints.tolist(), named)
+        most = sorted(found, key=lambda node: (-found[node], node))[:HOLDERS_MAX]
+        for node in most:
+            in_dram = table.tiers(node, prints[: found[node]]) & IN_DRAM
+            reply.holders.add(
+                node_id=node,
+                address=named[node].record.address,
+                blocks=found[node],
+                dram_blocks=int(np.count_nonzero(in_dram)),
+            )
+        # What each lists is closed towards the start, so what all list is what the longest does.
+        reply.blocks = max(found.values(), default=0)
+        return reply
+
+    @typed
+    async def Holders(
+        self, request: directory_pb2.HoldersRequest, context: Context
+    ) -> directory_pb2.HoldersReply:
+        prints, table = asked(request.fingerprints), self._pool.table
+        reply = directory_pb2.HoldersReply(approximate=self._pool.approximate)
+        found = []
+        for member in self._pool.named():
+            tiers = table.tiers(member.record.node_id, prints)
+            if count := int(np.count_nonzero(tiers)):
+                found.append((-count, member.record.node_id, member.tracked.epoch, tiers))
+        for _, node_id, epoch, tiers in sorted(found, key=lambda one: one[:2])[:HOLDERS_MAX]:
+            reply.holders.add(node_id=node_id, epoch=epoch, tiers=tiers.tobytes())
+        return reply
+
+
+def _check(namespace: bytes, group: int, hashes: Sequence[bytes]) -> None:
+    if len(namespace) != HASH_BYTES:
+        raise Invalid(f"namespace is {len(namespace)} bytes; a digest has {HASH_BYTES}")
+    if group >= GROUPS_MAX:
+        raise Invalid(f"group {group}: a namespace has at most {GROUPS_MAX}")
+    if not 0 < len(hashes) <= RPC_KEYS_MAX:
+        raise Invalid(f"{len(hashes)} hashes in one call; send 1 to {RPC_KEYS_MAX}")
+    for i, one in enumerate(hashes):
+        if len(one) != HASH_BYTES:
+            raise Invalid(f"hashes[{i}] is {len(one)} bytes; a block hash has {HASH_BYTES}")

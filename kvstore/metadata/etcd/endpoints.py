@@ -1,0 +1,142 @@
+"""The members of an etcd, and calls that any of them may answer, each within its deadline.
+
+`ask` is for what may be done twice: it goes from member to member until one answers. `tell` is for
+what may not: it is sent once, to a member that has just answered. Whichever member answered last is
+asked first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import grpc
+
+from kvstore.config import EtcdConfig
+from kvstore.errors import KVStoreError
+from kvstore.metadata.etcd import failure
+from kvstore.metadata.etcd.credentials import Metadata, Token, channel_credentials
+from kvstore.metadata.etcd.endpoint import Endpoint, Method
+from kvstore.metadata.protocol import StoreClosed
+
+CALL_SECONDS = 2.0  # for an answer, from whichever member it comes
+_TRIES_MIN = 3  # as many silent members a call can meet and still be answered
+_PAUSE_SECONDS = 0.05  # before everybody is asked once more
+
+
+class Endpoints:
+    """Belongs to the event loop of its first call."""
+
+    def __init__(self, config: EtcdConfig) -> None:
+        self._config = config
+        self._credentials = channel_credentials(config)
+        self._members: list[Endpoint] = []  # the first is asked; one that fails goes to the end
+        self._token = Token()
+        self._closed = False
+        self.name = ",".join(config.endpoints)
+        tries = min(len(config.endpoints), _TRIES_MIN)
+        self._try_seconds = CALL_SECONDS / tries
+
+    @property
+    def first(self) -> Endpoint:
+        if self._closed:
+            raise StoreClosed(f"etcd at {self.name} was closed")
+        if not self._members:
+            urls = list(self._config.endpoints)
+            random.shuffle(urls)  # many nodes are told of them in one order
+            self._members = [Endpoint(url, self._credentials) for url in urls]
+        return self._members[0]
+
+    def leave(self, endpoint: Endpoint) -> None:
+        """It did not answer: ask the others first."""
+        if self._members and self._members[0] is endpoint:
+            self._members.append(self._members.pop(0))
+
+    async def ask(self, method: Method, request: Any) -> Any:
+        """The reply of the first member that gives one. Raises `Unavailable` after CALL_SECONDS,
+        or etcd's own refusal as grpc.aio.AioRpcError."""
+        deadline, tried = time.monotonic() + CALL_SECONDS, 0
+        while True:
+            endpoint, left = self.first, deadline - time.monotonic()
+            try:
+                return await self._send(endpoint, method, request, min(left, self._try_seconds))
+            except grpc.aio.AioRpcError as error:
+                if not failure.passes(error):
+                    raise
+                words = str(error.details())
+            self.leave(endpoint)
+            tried += 1
+            if tried % len(self._members) == 0:
+                await asyncio.sleep(_PAUSE_SECONDS)
+            if time.monotonic() >= deadline:
+                raise failure.unanswered(self.name, CALL_SECONDS, words)
+
+    async def tell(self, method: Method, request: Any, probe: tuple[Method, Any]) -> Any:
+        """The reply to a request that is sent at most once. If the connection is not known to be
+        good, the probe is asked first, which finds one that is."""
+        if not self.first.connected:
+            await self.ask(*probe)
+        endpoint = self.first
+        try:
+            return await self._send(endpoint, method, request, CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if not failure.passes(error):
+                raise
+            self.leave(endpoint)
+            raise failure.unanswered(endpoint.url, CALL_SECONDS, str(error.details())) from None
+
+    async def metadata(self, endpoint: Endpoint) -> Metadata:
+        """What a call to the endpoint carries."""
+
+        async def ask() -> str:
+            user, password = self._config.user, self._config.password
+            if not user:
+                return ""
+            try:
+                return await endpoint.authenticate(user, password, self._try_seconds)
+            except grpc.aio.AioRpcError as error:
+                if failure.wants_no_token(error):
+                    return ""
+                raise
+
+        return await self._token.metadata(ask)
+
+    def refuses(self, metadata: Metadata) -> None:
+        """What a call carried was refused: ask for another token."""
+        self._token.drop(metadata)
+
+    def meaning(self, error: grpc.aio.AioRpcError) -> KVStoreError:
+        """What a refusal that `ask` or `tell` raised says to their caller."""
+        return failure.meaning(error, self.name)
+
+    async def close(self) -> None:
+        self._closed = True
+        members, self._members = self._members, []
+        for member in members:
+            await member.close()
+
+    async def _send(self, endpoint: Endpoint, method: Method, request: Any, seconds: float) -> Any:
+        deadline = time.monotonic() + seconds
+        try:
+            for _ in range(2):
+                metadata = await self.metadata(endpoint)
+                left = max(0.0, deadline - time.monotonic())
+                try:
+                    return await method(endpoint)(request, timeout=left, metadata=metadata)
+                except grpc.aio.AioRpcError as error:
+                    if not failure.wants_token(error):
+                        raise
+                    refused = error
+                self.refuses(metadata)  # it did nothing, so it may be sent again
+            raise refused
+        except asyncio.CancelledError:
+            self.cancelled()
+            raise
+
+    def cancelled(self) -> None:
+        """A call was cancelled: raises `StoreClosed` if `close` did it, and not who awaits it."""
+        task = asyncio.current_task()
+        if self._closed and not (task and task.cancelling()):
+            raise StoreClosed(f"etcd at {self.name} was closed") from None

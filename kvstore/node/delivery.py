@@ -1,0 +1,163 @@
+"""What one other node brings of the blocks that are wanted: opened there, moved slot to slot, and
+sealed here once every strip is proven and the root is the one that the holder gave.
+
+Whatever becomes of a delivery, its slots here are let go only when nothing writes to them any more,
+and its pins there are closed without anybody waiting for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kvstore.clock import Clock
+from kvstore.core.lifecycle import Slot
+from kvstore.core.pace import Pace
+from kvstore.errors import KVStoreError, Overloaded
+from kvstore.layout import IDENTITY_OFFSET, TABLE_OFFSET
+from kvstore.memory.arena import Arena
+from kvstore.node.blocks import Blocks
+from kvstore.node.in_flight import InFlight
+from kvstore.node.link import Link
+from kvstore.node.namespaces import Place
+from kvstore.node.peers import Peers
+from kvstore.node.replies import hits_of, sealed_of, slots_of
+from kvstore.telemetry import Counters
+from kvstore.transfer.landing import IDENTITY_BYTES, Landing
+from kvstore.wire.v1 import kv_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Blocks of one call that this node lacks: rows of parallel lists."""
+
+    tenant: str
+    place: Place
+    hashes: Sequence[bytes]  # empty where only the keys are known
+    keys: Sequence[bytes]
+    spared: Collection[bytes]  # of the whole call: none of them goes to make room for another
+
+    @property
+    def size_bytes(self) -> int:
+        """At most."""
+        return len(self.keys) * self.place.layout.payload_bytes
+
+    def pick(self, rows: Sequence[int]) -> Wanted:
+        hashes = [self.hashes[i] for i in rows] if self.hashes else []
+        return replace(self, hashes=hashes, keys=[self.keys[i] for i in rows])
+
+
+class Deliveries:
+    """From all other nodes."""
+
+    def __init__(
+        self, blocks: Blocks, arena: Arena, peers: Peers, clock: Clock, counters: Counters
+    ) -> None:
+        self._blocks, self._arena, self._peers = blocks, arena, peers
+        self._clock, self._counters = clock, counters
+        self._in_flight = InFlight()
+        self._closing: set[asyncio.Task[None]] = set()
+        self.pace = Pace()
+
+    def lacking(self, wanted: Wanted) -> Wanted:
+        """What of it is still not here."""
+        index = self._blocks.index
+        return wanted.pick([i for i, key in enumerate(wanted.keys) if key not in index])
+
+    async def bring(self, holder: str, wanted: Wanted, patience: float) -> None:
+        """Seal here what a holder has of these. It waits its turn for at most `patience`. Raises a
+        `KVStoreError` where the holder, or this node, does not do its part."""
+        async with self._in_flight.turn(holder, wanted.size_bytes, patience):
+            began = self._clock.now()
+            link = await self._peers.link(holder, wanted.tenant)
+            namespace, group = wanted.place.owner
+            request = pb.OpenRequest(
+                session=link.session,
+                namespace=namespace,
+                group=group,
+                hashes=wanted.hashes,
+                stored_keys=() if wanted.hashes else wanted.keys,
+                lineage=True,
+            )
+            reply = await link.call(link.kv.Open, request)
+            suspects: list[bytes] = []
+            try:
+                hits = hits_of(reply, len(wanted.keys), wanted.place.layout)
+                if rows := sealed_of(reply, hits):
+                    size, suspects = await self._land(link, wanted, reply, rows)
+                    self.pace.note(holder, size, self._clock.now() - began)
+            finally:
+                self._close_there(link, [one for one in reply.handles if one], suspects)
+
+    async def close(self) -> None:
+        for task in set(self._closing):
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    async def _land(
+        self, link: Link, wanted: Wanted, reply: pb.OpenReply, rows: list[int]
+    ) -> tuple[int, list[bytes]]:
+        """Move, prove, seal; the bytes that came, and the handles of what did not have its hash."""
+        layout = wanted.place.layout
+        targets = self._targets(link, wanted, reply, rows)
+        rows = rows[: len(targets)]
+        whole = np.zeros(len(rows), dtype=bool)
+        try:
+            slots = slots_of(reply, rows)
+            offsets = np.array([one.offset + layout.head_bytes for one in targets], dtype=np.int64)
+            landing = Landing(layout, self._arena.bytes, offsets, slots.tokens)
+            moved = await link.pull(layout, slots, landing)
+            for i in np.flatnonzero(moved):
+                whole[i] = self._settled(targets[i], landing.runs[i], wanted.place)
+        finally:
+            for target, good in zip(targets, whole.tolist(), strict=True):
+                self._blocks.arrived(target, layout, whole=good)
+        size = sum(layout.block_bytes(reply.tokens[row]) for row in rows)
+        self._counters.add("fetched_blocks", int(whole.sum()))
+        self._counters.add("fetched_bytes", size)
+        return size, [reply.handles[row] for row, good in zip(rows, whole, strict=True) if not good]
+
+    def _targets(
+        self, link: Link, wanted: Wanted, reply: pb.OpenReply, rows: list[int]
+    ) -> list[Slot]:
+        """A slot for each of these blocks, up to the first that there is no room for."""
+        taken, place = list[Slot](), wanted.place
+        for row in rows:
+            one = (wanted.keys[row], reply.parents[row], reply.tokens[row])
+            given = (wanted.tenant, wanted.spared, reply.origins[row])
+            try:
+                taken.append(self._blocks.arrive(place.owner, place.layout, one, *given))
+            except Overloaded as error:
+                log.info("no room for all that node %s has: %s", link.node_id, error)
+                break
+        return taken
+
+    def _settled(self, slot: Slot, run: np.ndarray, place: Place) -> bool:
+        """Put the table beside the strips; False if this is not the block that was asked for."""
+        view, at = self._arena.view, slot.offset + IDENTITY_OFFSET
+        if view[at : at + IDENTITY_BYTES] != run[:IDENTITY_BYTES].data:
+            return False
+        at = slot.offset + TABLE_OFFSET
+        view[at : at + 8 * place.layout.strips] = run[IDENTITY_BYTES:].data
+        return True
+
+    def _close_there(self, link: Link, handles: list[bytes], suspects: list[bytes]) -> None:
+        if not handles:
+            return
+
+        async def close() -> None:
+            request = pb.CloseRequest(session=link.session, handles=handles, suspects=suspects)
+            try:
+                await link.call(link.kv.Close, request)
+            except KVStoreError as error:
+                log.info("node %s: %s", link.node_id, error)  # its pins end by themselves
+
+        task = asyncio.create_task(close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,153 @@
+"""Blocks that this node lacks and others have: brought into its arena, where its host's readers
+read. Each is fetched once for however many want it; what cannot be had in time is a miss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import numpy as np
+
+from kvstore.clock import Clock
+from kvstore.core.lifecycle import Slot
+from kvstore.core.sourcing import stripes
+from kvstore.limits import FETCH_SECONDS_MAX, FETCH_STRIPE_BYTES_MAX
+from kvstore.memory.arena import Arena
+from kvstore.node.blocks import Blocks
+from kvstore.node.delivery import Deliveries, Wanted
+from kvstore.node.namespaces import Place
+from kvstore.node.peers import Peers
+from kvstore.node.stripe import StripeRun
+from kvstore.node.whereabouts import Whereabouts
+from kvstore.telemetry import Counters
+
+log = logging.getLogger(__name__)
+
+STRIPE_ROWS_MAX = 256  # blocks that one call to a holder brings
+BEHIND_SECONDS, BEHIND_SECONDS_MAX = 2e-3, 0.1  # a look at whether readers wait, and the last one
+
+
+class Fetch:
+    """What is being fetched, for all callers."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        arena: Arena,
+        peers: Peers,
+        whereabouts: Whereabouts,
+        clock: Clock,
+        counters: Counters,
+    ) -> None:
+        self._blocks, self._peers, self._whereabouts = blocks, peers, whereabouts
+        self._clock, self._counters = clock, counters
+        self._deliveries = Deliveries(blocks, arena, peers, clock, counters)
+        self._coming: dict[bytes, asyncio.Task[None]] = {}  # by stored key
+        self._readers = 0  # callers that wait for what is coming
+
+    async def leading(self, keys: Sequence[bytes]) -> int:
+        """How many leading blocks of these somebody else lists."""
+        held = await self.elsewhere(keys)
+        return held.index(False) if False in held else len(held)
+
+    async def elsewhere(self, keys: Sequence[bytes]) -> list[bool]:
+        """Which of these somebody else lists."""
+        holders = await self._whereabouts.holders(keys)
+        held = np.zeros(len(keys), dtype=np.uint8)
+        for tiers in holders.values():
+            held |= tiers
+        return [bool(one) for one in held]
+
+    @asynccontextmanager
+    async def brought(
+        self, tenant: str, place: Place, hashes: Sequence[bytes], keys: Sequence[bytes],
+        seconds: float,
+    ) -> AsyncIterator[None]:  # fmt: skip
+        """Inside this, blocks that this node lacked and others had are here, if they came in time.
+
+        What comes later is here all the same, for whoever asks next.
+        """
+        ends = self._clock.now() + seconds
+        lacking = [i for i, key in enumerate(keys) if self._blocks.index.get(key) is None]
+        kept: list[Slot] = []
+        try:
+            if lacking and not self._whereabouts.alone:
+                wanted = Wanted(tenant, place, hashes, keys, frozenset(keys)).pick(lacking)
+                if tasks := await self._begin(wanted, ends):
+                    self._readers += 1
+                    try:
+                        await asyncio.wait(tasks, timeout=max(0.0, ends - self._clock.now()))
+                    finally:
+                        self._readers -= 1
+            for i in lacking:
+                slot = self._blocks.index.get(keys[i])
+                if slot is not None:
+                    slot.moves += 1  # so that nothing takes it before this caller looks
+                    kept.append(slot)
+            yield
+        finally:
+            for slot in kept:
+                self._blocks.let_go(slot)
+
+    async def take(self, holder: str, wanted: Wanted) -> None:
+        """Bring what one node has of these, behind whatever readers wait for now, and wait for
+        what is on its way already."""
+        patience = self._clock.now() + BEHIND_SECONDS_MAX
+        while self._readers and self._clock.now() < patience:
+            await self._clock.sleep(BEHIND_SECONDS)
+        new = wanted.pick([i for i, key in enumerate(wanted.keys) if key not in self._coming])
+        if new.keys:
+            run = StripeRun([holder], new, self._deliveries, self._peers, self._counters)
+            self._start(run, new, FETCH_SECONDS_MAX)
+        await asyncio.wait({self._coming[key] for key in wanted.keys})
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        tasks = set(self._coming.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._deliveries.close()
+
+    async def _begin(self, wanted: Wanted, ends: float) -> set[asyncio.Task[None]]:
+        """Start what is not under way already; the tasks that bring any of these blocks."""
+        new = wanted.pick([i for i, key in enumerate(wanted.keys) if key not in self._coming])
+        holders = await self._whereabouts.holders(new.keys)
+        # Others may have begun, or ended, while it was asked.
+        free = np.array(
+            [key not in self._coming and key not in self._blocks.index for key in new.keys],
+            dtype=bool,
+        )
+        holders = {name: np.where(free, tiers, 0) for name, tiers in holders.items()}
+        most = rows_max(wanted.place)
+        for stripe in stripes(holders, self._deliveries.pace.rates()):
+            for first in range(0, len(stripe.rows), most):
+                some = new.pick(stripe.rows[first : first + most].tolist())
+                run = StripeRun(
+                    [stripe.holder, *stripe.others],
+                    *(some, self._deliveries, self._peers, self._counters),
+                )
+                self._start(run, some, max(0.0, ends - self._clock.now()))
+        return {self._coming[key] for key in wanted.keys if key in self._coming}
+
+    def _start(self, run: StripeRun, wanted: Wanted, patience: float) -> None:
+        task = asyncio.create_task(run.run(patience))
+        self._coming.update(dict.fromkeys(wanted.keys, task))
+
+        def over(task: asyncio.Task[None]) -> None:
+            for key in wanted.keys:
+                if self._coming.get(key) is task:
+                    del self._coming[key]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("a fetch broke", exc_info=error)
+
+        task.add_done_callback(over)
+
+
+def rows_max(place: Place) -> int:
+    """Blocks of a place that another node is asked for in one go."""
+    most = FETCH_STRIPE_BYTES_MAX // max(1, place.layout.payload_bytes)
+    return min(max(1, most), STRIPE_ROWS_MAX)

@@ -1,0 +1,261 @@
+"""Blocks that are still being written at another node, followed into this one layer by layer.
+
+Readers of this host read them as they read any that is being written here: behind the watermark in
+the slot's own strip table, which moves on as layers come and are proven. A block that its writer
+seals there is sealed here; one that is given up, or whose node is gone, is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvstore.clock import Clock
+from kvstore.core.lifecycle import Slot, State
+from kvstore.errors import KVStoreError, Overloaded, Unavailable
+from kvstore.layout import TABLE_OFFSET, Fragment
+from kvstore.limits import PIN_MS_MAX
+from kvstore.memory.arena import Arena
+from kvstore.node.blocks import Blocks
+from kvstore.node.claims import Claims
+from kvstore.node.handles import tag_of
+from kvstore.node.link import Link
+from kvstore.node.namespaces import Place
+from kvstore.node.peers import Peers
+from kvstore.node.replies import hits_of, slots_of
+from kvstore.telemetry import Counters
+from kvstore.transfer.frames import Found
+from kvstore.transfer.landing import IDENTITY_BYTES, Landing
+from kvstore.transfer.protocol import Ints, Mask, Slots
+from kvstore.transfer.term import Term
+from kvstore.wire.v1 import kv_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1e-3  # between two looks at a writer that has nothing new
+UNREAD_SECONDS = 5.0  # a block that no reader here has open for so long is followed no more
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Blocks of one call that a reader wants to follow: parallel lists, a row a block."""
+
+    tenant: str
+    place: Place
+    hashes: Sequence[bytes]
+    keys: Sequence[bytes]
+    hand_offs: Sequence[bytes]  # empty, or one a hash
+    writer_group: str = ""
+    writer_node: str = ""  # id or host of the node that this group writes to; empty: this one
+
+    def at(self, row: int) -> bytes:
+        return self.hand_offs[row] if self.hand_offs else b""
+
+
+class Follow:
+    """What is being followed, for all readers: each writer's block once."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        arena: Arena,
+        peers: Peers,
+        claims: Claims,
+        clock: Clock,
+        counters: Counters,
+    ) -> None:
+        self._blocks, self._arena, self._peers = blocks, arena, peers
+        self._claims, self._clock, self._counters = claims, clock, counters
+        self._here: dict[tuple[str, bytes, str, bytes], Slot] = {}  # see `_name`
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def local(self, asked: Asked) -> list[bytes]:
+        """The hand-offs to open here: in the place of another node's those of slots that follow it.
+
+        Empty where there is nothing to follow, and the key must do. What another node does, or
+        fails to do, raises nothing.
+        """
+        found = [asked.at(row) for row in range(len(asked.keys))]
+        rows: dict[str, list[int]] = {}
+        for row, handle in enumerate(found):
+            node = self._writer(asked, handle)
+            if node is None:
+                continue  # it is this node's, or nobody's
+            found[row] = b""  # also where the writer's node is gone: then its key must do
+            if self._blocks.index.get(asked.keys[row]) is None:
+                rows.setdefault(node, []).append(row)
+        for node, some in rows.items():
+            new = [row for row in some if not self._known(asked, row)]
+            if new:
+                try:
+                    await self._begin(node, asked, new)
+                except KVStoreError as error:
+                    log.info("node %s is not followed: %s", node, error)
+                    if isinstance(error, Unavailable):
+                        self._peers.failed(node)
+            for row in some:
+                slot = self._known(asked, row)
+                found[row] = b"" if slot is None else self._claims.for_hand_off(slot)
+        return found
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _writer(self, asked: Asked, handle: bytes) -> str | None:
+        """The other node at which a block is being written."""
+        if handle:
+            return self._peers.by_tag(tag_of(handle))
+        if asked.writer_group and asked.writer_node:
+            return self._peers.by_name(asked.writer_node)
+        return None
+
+    def _name(self, asked: Asked, row: int) -> tuple[str, bytes, str, bytes]:
+        """Tenant, hand-off, writer group, stored key: whose block this is."""
+        handle = asked.at(row)
+        return asked.tenant, handle, "" if handle else asked.writer_group, asked.keys[row]
+
+    def _known(self, asked: Asked, row: int) -> Slot | None:
+        slot = self._here.get(self._name(asked, row))
+        return slot if slot is not None and slot.state in (State.FILLING, State.SEALED) else None
+
+    async def _begin(self, node: str, asked: Asked, rows: list[int]) -> None:
+        """Open the blocks there, make room here, and set out."""
+        link = await self._peers.link(node, asked.tenant)
+        owner, layout = asked.place.owner, asked.place.layout
+        request = pb.OpenRequest(
+            session=link.session,
+            namespace=owner[0],
+            group=owner[1],
+            hashes=[asked.hashes[row] for row in rows],
+            hand_offs=[asked.at(row) for row in rows] if asked.hand_offs else [],
+            writer_group=asked.writer_group,
+            pin_ms=PIN_MS_MAX,
+            lineage=True,
+        )
+        reply = await link.call(link.kv.Open, request)
+        handles = [handle for handle in reply.handles if handle]
+        try:
+            hits = hits_of(reply, len(rows), layout)
+        except Unavailable:
+            self._let_go_there(link, handles)
+            raise
+        # Another reader may have set out for them while this one asked.
+        hits = [i for i in hits if self._known(asked, rows[i]) is None]
+        here: list[Slot] = []
+        try:
+            for i in hits:
+                one = (asked.keys[rows[i]], reply.parents[i], reply.tokens[i])
+                given = (asked.tenant, set(asked.keys), reply.origins[i])
+                here.append(self._blocks.arrive(owner, layout, one, *given))
+        except Overloaded as error:
+            log.info("no room for all that is followed: %s", error)
+            hits = hits[: len(here)]
+        if not hits:
+            self._let_go_there(link, handles)
+            return
+        names = [self._name(asked, rows[i]) for i in hits]
+        self._here.update(zip(names, here, strict=True))
+        there = slots_of(reply, hits)
+        offsets = np.array([one.offset + layout.head_bytes for one in here], dtype=np.int64)
+        landing = Landing(layout, self._arena.bytes, offsets, there.tokens)
+        run = _Run(link, asked.place, there, here, landing, handles)
+        task = asyncio.create_task(self._run(run, names))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, run: _Run, names: list[tuple[str, bytes, str, bytes]]) -> None:
+        """Behind the writers until each block is whole, or never will be."""
+        layout, read = run.place.layout, self._clock.now()
+        left = np.arange(len(run.here), dtype=np.int64)
+        layers = np.zeros(len(run.here), dtype=np.int64)
+        try:
+            while len(left):
+                if any(run.here[row].pins for row in left.tolist()):
+                    read = self._clock.now()
+                elif self._clock.now() - read > UNREAD_SECONDS:
+                    return
+                looked = await run.link.in_thread(
+                    run.link.lanes.look, run.there.pick(left), layout.whole
+                )
+                gained = looked.layers > layers[left]
+                # Blocks that gained the same layers move together: few calls, whatever the blocks.
+                steps = zip(layers[left][gained], looked.layers[gained], strict=True)
+                for first, last in sorted(set(steps)):
+                    some = left[(layers[left] == first) & (looked.layers == last)]
+                    term = Term()
+                    given = (some, int(first), int(last), term)
+                    good = await run.link.in_thread(run.advance, *given, term=term)
+                    layers[some[good]] = last
+                for row, found in zip(left.tolist(), looked.found, strict=True):
+                    if found != Found.FILLING:
+                        whole = found == Found.SEALED and layers[row] == layout.layers
+                        self._end(run.here[row], run, whole=bool(whole))
+                left = left[looked.found == Found.FILLING]
+                if not gained.any():
+                    await self._clock.sleep(LOOK_SECONDS)
+        except KVStoreError as error:
+            log.info("node %s is followed no more: %s", run.link.node_id, error)
+            if isinstance(error, Unavailable):
+                self._peers.failed(run.link.node_id)
+        finally:
+            for row in left.tolist():
+                self._end(run.here[row], run, whole=False)
+            for name in names:
+                self._here.pop(name, None)
+            self._let_go_there(run.link, run.handles)
+
+    def _end(self, slot: Slot, run: _Run, *, whole: bool) -> None:
+        """Nothing more will come of a block: it is as whole as its writer made it."""
+        if whole:
+            self._counters.add("followed_blocks")
+        self._blocks.arrived(slot, run.place.layout, whole=whole)
+
+    def _let_go_there(self, link: Link, handles: list[bytes]) -> None:
+        if not handles:
+            return
+
+        async def close() -> None:
+            request = pb.CloseRequest(session=link.session, handles=handles)
+            try:
+                await link.call(link.kv.Close, request)
+            except KVStoreError as error:
+                log.info("node %s: %s", link.node_id, error)  # its pins end by themselves
+
+        task = asyncio.create_task(close())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Blocks at one peer and the slots they come into: row i of each."""
+
+    link: Link
+    place: Place
+    there: Slots
+    here: Sequence[Slot]
+    landing: Landing
+    handles: list[bytes]
+
+    def advance(self, rows: Ints, first: int, last: int, term: Term) -> Mask:
+        """Bring layers [first, last) of blocks and publish them; which of them came whole."""
+        layout, landing = self.place.layout, self.landing
+        part = Fragment(first, last - first, 0, layout.kv_heads)
+        good = self.link.lanes.pull(layout, self.there.pick(rows), part, landing, rows, term)
+        some = slice(first * layout.kv_heads, last * layout.kv_heads)
+        for i, row in enumerate(rows.tolist()):
+            at = self.here[row].offset + TABLE_OFFSET
+            identity = landing.memory[at - IDENTITY_BYTES : at]
+            good[i] &= bool((identity == landing.runs[row, :IDENTITY_BYTES]).all())
+            if good[i]:  # the entries after the strips they vouch for: whoever sees one may read
+                table = np.frombuffer(landing.memory, np.uint64, layout.strips, at)
+                table[some] = landing.runs[row, IDENTITY_BYTES:].view(np.uint64)[some]
+        return good

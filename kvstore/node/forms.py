@@ -1,0 +1,124 @@
+"""What callers send, checked for form (lengths, counts), and how outcomes are said to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from kvstore.block import Miss
+from kvstore.errors import Invalid
+from kvstore.layout import Fragment, SlotLayout
+from kvstore.limits import (
+    BLOCK_TOKENS_MAX,
+    FETCH_SECONDS_MAX,
+    HASH_BYTES,
+    NAME_BYTES_MAX,
+    REPLICAS_MAX,
+    RPC_KEYS_MAX,
+)
+from kvstore.wire.v1 import kv_pb2 as pb
+
+Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
+
+OUTCOME = {
+    None: pb.HIT,
+    Miss.ABSENT: pb.ABSENT,
+    Miss.UNSEALED: pb.UNSEALED,
+    Miss.UNLISTED: pb.UNLISTED,
+    Miss.EVICTED: pb.EVICTED,
+    Miss.REMOVED: pb.REMOVED,
+    Miss.DAMAGED: pb.DAMAGED,
+    Miss.QUARANTINED: pb.QUARANTINED,
+    Miss.NO_ROOM: pb.NO_ROOM,
+}
+SEALED = {
+    "sealed": pb.SealReply.SEALED,
+    "waiting": pb.SealReply.WAITING,
+    "existed": pb.SealReply.EXISTED,
+}
+
+
+def patience(context: Context, most: float = FETCH_SECONDS_MAX) -> float:
+    """Seconds that a call may wait for other nodes, or for this one's disk."""
+    left = context.time_remaining()
+    return most if left is None else min(most, 0.8 * float(left))
+
+
+def copies_wanted(given: int) -> int:
+    """Nodes that are to have a block; 0 on the wire means this one."""
+    if given > REPLICAS_MAX:
+        raise Invalid(f"replicas {given}: at most {REPLICAS_MAX}")
+    return max(1, given)
+
+
+def fragment_of(given: pb.Fragment, layout: SlotLayout) -> Fragment:
+    """A fragment from the wire; zero counts mean all layers, all heads."""
+    layers = given.layers or layout.layers - given.layer_first
+    heads = given.heads or layout.kv_heads - given.head_first
+    return layout.check(Fragment(given.layer_first, layers, given.head_first, heads))
+
+
+def last_tokens(given: int, layout: SlotLayout) -> int:
+    """Tokens of a chain's last block; 0 on the wire means it is full."""
+    if given > layout.block_tokens:
+        raise Invalid(f"tokens {given}: a block has at most {layout.block_tokens}")
+    assert layout.block_tokens <= BLOCK_TOKENS_MAX
+    return given or layout.block_tokens
+
+
+def hashes_of(given: Sequence[bytes]) -> Sequence[bytes]:
+    """Block hashes from the wire: not too many, each of the right length."""
+    for i, one in enumerate(counted(given, "hashes")):
+        if len(one) != HASH_BYTES:
+            check_hash(f"hashes[{i}]", one)
+    return given
+
+
+def stored_keys_of(given: Sequence[bytes]) -> Sequence[bytes]:
+    """Stored keys, as nodes tell them each other."""
+    for i, one in enumerate(counted(given, "stored_keys")):
+        if len(one) != HASH_BYTES:
+            raise Invalid(f"stored_keys[{i}] is {len(one)} bytes; a stored key has {HASH_BYTES}")
+    return list(given)
+
+
+def parent_of(given: bytes) -> bytes:
+    """The hash of the block before a chain's first; empty where there is none."""
+    if given:
+        check_hash("parent", given)
+    return given
+
+
+def parents_of(request: pb.ReserveRequest, hashes: Sequence[bytes]) -> list[bytes]:
+    """The block before each: as named, or the one before it in the call, or of lone blocks none."""
+    first = parent_of(request.parent)
+    if request.parents:
+        if first or request.alone or request.last_tokens:
+            raise Invalid("parents: no parent, alone or last_tokens beside it; blocks are full")
+        if len(request.parents) != len(hashes):
+            raise Invalid(f"{len(request.parents)} parents for {len(hashes)} hashes; one each")
+        return [parent_of(one) for one in request.parents]
+    if not request.alone:
+        return [first, *hashes[:-1]]
+    if first:
+        raise Invalid("alone and parent: a block that stands alone has no block before it")
+    return [b""] * len(hashes)
+
+
+def check_hash(name: str, given: bytes) -> None:
+    if len(given) != HASH_BYTES:
+        raise Invalid(f"{name} is {len(given)} bytes; a block hash has {HASH_BYTES}")
+
+
+def check_name(field: str, given: str) -> None:
+    size = len(given.encode())
+    if size > NAME_BYTES_MAX:
+        raise Invalid(f"{field} is {size} bytes; at most {NAME_BYTES_MAX}")
+    if "\0" in given:
+        raise Invalid(f"{field} holds a zero byte; it is text for people")
+
+
+def counted(given: Sequence[bytes], name: str) -> Sequence[bytes]:
+    if not 0 < len(given) <= RPC_KEYS_MAX:
+        raise Invalid(f"{len(given)} {name} in one call; send 1 to {RPC_KEYS_MAX}")
+    return list(given)

@@ -1,0 +1,130 @@
+"""Slots held while the node itself moves their bytes: to a reader elsewhere, or from a writer.
+
+Who may move what is decided here, on the node's loop: the handle must be the session's own and for
+this, its time not over, the fragment within it, and a strip written once. A slot that is held is
+nobody else's until it is let go, whatever becomes of pins and windows meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kvstore.core.lifecycle import Slot, State
+from kvstore.core.windows import Window
+from kvstore.errors import Denied, Lapsed, OutOfRange
+from kvstore.layout import Fragment, SlotLayout
+from kvstore.node.namespaces import LayoutOf
+from kvstore.node.sessions import Session
+from kvstore.node.store import Store
+from kvstore.transfer.frames import Found, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A slot that may be moved from or to, until it is let go."""
+
+    slot: Slot
+    layout: SlotLayout
+    fragment: Fragment
+    window: Window | None = None  # where bytes come in
+
+
+class Moves:
+    """What is being moved by the owner, for all sessions."""
+
+    def __init__(self, store: Store, layout_of: LayoutOf) -> None:
+        self._store, self._layout_of = store, layout_of
+
+    def reading(
+        self, session: Session, handles: Sequence[bytes], fragment: Fragment
+    ) -> list[Held | Status]:
+        return self._all(self._reading, session, handles, fragment)
+
+    def writing(
+        self, session: Session, handles: Sequence[bytes], fragment: Fragment
+    ) -> list[Held | Status]:
+        self._store.stirred(session)
+        return self._all(self._writing, session, handles, fragment)
+
+    def look(
+        self, session: Session, handles: Sequence[bytes], fragment: Fragment
+    ) -> list[tuple[Found, int]]:
+        """What each slot is now, and how many leading layers of the fragment are written."""
+        return [self._look(session, handle, fragment) for handle in handles]
+
+    def let_go(self, held: Sequence[Held | Status], session: Session | None = None) -> None:
+        """Nobody moves these any more. Where bytes came in, `session` is whose they were."""
+        if session is not None:
+            self._store.stirred(session)
+        for one in held:
+            if isinstance(one, Held):
+                if one.window is not None:
+                    one.window.writing.remove(one.fragment)
+                self._store.blocks.let_go(one.slot)
+
+    def _all(
+        self,
+        hold: Callable[[Session, bytes, Fragment], Held | Status],
+        session: Session,
+        handles: Sequence[bytes],
+        fragment: Fragment,
+    ) -> list[Held | Status]:
+        held: list[Held | Status] = []
+        try:
+            for handle in handles:
+                held.append(hold(session, handle, fragment))
+        except BaseException:  # a mistake of ours holds nothing for ever
+            self.let_go(held)
+            raise
+        return held
+
+    def _reading(self, session: Session, handle: bytes, fragment: Fragment) -> Held | Status:
+        try:
+            slot = self._store.claims.pin(session, handle, "handle").slot
+            layout = self._layout_of(slot.owner)
+            layout.check(fragment)
+        except (Denied, Lapsed, OutOfRange) as error:
+            return _status(error)
+        # Of a block that was given up what is written may be read, as by those who map it.
+        if not slot.root and self._store.blocks.heads.unwritten(slot, layout, fragment) is not None:
+            return Status.UNWRITTEN
+        slot.moves += 1
+        return Held(slot, layout, fragment)
+
+    def _writing(self, session: Session, handle: bytes, fragment: Fragment) -> Held | Status:
+        try:
+            window = self._store.claims.window(session, handle, "handle")
+            slot, layout = window.slot, window.layout
+            layout.check(fragment)
+        except (Denied, Lapsed, OutOfRange) as error:
+            return _status(error)
+        if not window.fragment.covers(fragment):
+            return Status.OUT_OF_RANGE
+        being = any(fragment.overlaps(one) for one in window.writing)
+        if being or self._store.blocks.heads.written(slot, layout, fragment) is not None:
+            return Status.WRITTEN
+        slot.moves += 1
+        window.writing.append(fragment)
+        return Held(slot, layout, fragment, window)
+
+    def _look(self, session: Session, handle: bytes, fragment: Fragment) -> tuple[Found, int]:
+        try:
+            slot = self._store.claims.pin(session, handle, "handle").slot
+            layout = self._layout_of(slot.owner)
+            layout.check(fragment)
+        except (Denied, Lapsed, OutOfRange):
+            return Found.GONE, 0
+        if slot.root:
+            return Found.SEALED, fragment.layers
+        found = Found.FILLING if slot.state is State.FILLING else Found.ENDED
+        missing = self._store.blocks.heads.unwritten(slot, layout, fragment)
+        if missing is None:
+            return found, fragment.layers
+        return found, missing.layer_first - fragment.layer_first
+
+
+def _status(error: Exception) -> Status:
+    if isinstance(error, OutOfRange):
+        return Status.OUT_OF_RANGE
+    return Status.REFUSED if isinstance(error, Denied) else Status.LAPSED

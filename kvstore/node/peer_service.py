@@ -1,0 +1,66 @@
+"""What other nodes have this one do, beside following its directory: take blocks, and drop them.
+
+They act for the tenant that they name, and reach that tenant's blocks alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from kvstore.clock import Clock
+from kvstore.errors import Invalid
+from kvstore.limits import TAKE_SECONDS_MAX
+from kvstore.node.directory import DirectoryService
+from kvstore.node.forms import check_name, stored_keys_of
+from kvstore.node.namespaces import Namespaces
+from kvstore.node.store import Store
+from kvstore.node.taking import Offer, Taking
+from kvstore.node.tiers import Tiers
+from kvstore.rpc.handler import typed
+from kvstore.rpc.identity import tenant_of
+from kvstore.wire.v1 import directory_pb2 as pb
+
+Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
+
+
+class PeerService(DirectoryService):
+    """The Directory service with what other nodes have this one do."""
+
+    def __init__(
+        self,
+        node_id: str,
+        epoch: int,
+        clock: Clock,
+        store: Store,
+        namespaces: Namespaces,
+        taking: Taking,
+        tiers: Tiers | None,
+    ) -> None:
+        super().__init__(node_id, epoch, store.blocks.index.listing, clock)
+        self._store, self._namespaces = store, namespaces
+        self._taking, self._tiers = taking, tiers
+
+    @typed
+    async def Take(self, request: pb.TakeRequest, context: Context) -> pb.TakeReply:
+        place = await self._namespaces.place(request.namespace, request.group)
+        keys = stored_keys_of(request.stored_keys)
+        check_name("source", request.source)
+        if request.worth and len(request.worth) != len(keys):
+            raise Invalid(f"{len(request.worth)} worths for {len(keys)} stored_keys; one each")
+        offer = Offer(
+            *(tenant_of(context), place, request.source, keys, request.durable),
+            worth=list(request.worth),
+        )
+        left = context.time_remaining()
+        seconds = TAKE_SECONDS_MAX if left is None else min(TAKE_SECONDS_MAX, 0.8 * float(left))
+        has = await self._taking.take(offer, seconds)
+        return pb.TakeReply(has=bytes(has), free_bytes=self._taking.free_bytes)
+
+    @typed
+    async def Drop(self, request: pb.DropRequest, context: Context) -> pb.DropReply:
+        place = await self._namespaces.place(request.namespace, request.group)
+        keys = stored_keys_of(request.stored_keys)
+        dropped = self._store.remove(self._store.owned(tenant_of(context), place, keys))
+        if self._tiers is not None:
+            await self._tiers.flushed()
+        return pb.DropReply(dropped=bytes(key in dropped for key in keys))

@@ -1,0 +1,177 @@
+"""The other nodes of the pool: who they are, and a link to each that this node fetches from.
+
+A peer that fails rests for a while, in which nobody waits for it; what it then costs to ask it is a
+miss, never an error. Links that nobody uses are ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kvstore.clock import Clock
+from kvstore.config import Credentials
+from kvstore.errors import KVStoreError, Unavailable
+from kvstore.limits import NODES_MAX
+from kvstore.metadata.records import NodeRecord
+from kvstore.metadata.roster import Roster
+from kvstore.node.contacts import Contacts
+from kvstore.node.handles import node_tag
+from kvstore.node.link import Link
+from kvstore.node.ucx_way import UcxWays
+
+log = logging.getLogger(__name__)
+
+BEGIN_SECONDS = 0.5  # that a session may take to begin, data connection and all
+REST_SECONDS_MIN, REST_SECONDS_MAX = 0.5, 4.0  # who is well again is asked soon
+IDLE_SECONDS = 60.0  # a link that is not used for so long is ended
+
+Where = tuple[str, str]  # node id, tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """How long a peer that failed is left alone."""
+
+    until: float
+    seconds: float
+
+    @staticmethod
+    def after(last: Rest | None, now: float) -> Rest:
+        """Twice as long as the last one, if that is not long ago."""
+        recent = last is not None and now < last.until + REST_SECONDS_MAX
+        seconds = min(2 * last.seconds, REST_SECONDS_MAX) if last and recent else REST_SECONDS_MIN
+        return Rest(now + seconds, seconds)
+
+
+class Peers:
+    """Links to whoever else there is, made when they are first needed."""
+
+    def __init__(
+        self,
+        node_id: str,
+        roster: Roster[NodeRecord],
+        clock: Clock,
+        threads: Executor,
+        credentials: Credentials,
+        contacts: Contacts,
+        ucx: UcxWays | None = None,
+    ) -> None:
+        self.node_id, self._roster, self._credentials = node_id, roster, credentials
+        self._contacts, self._ucx = contacts, ucx
+        self._clock, self._threads = clock, threads
+        self._links: dict[Where, Link] = {}
+        self._making: dict[Where, asyncio.Lock] = {}
+        self._resting: dict[str, Rest] = {}
+        self._tags: OrderedDict[bytes, str] = OrderedDict()  # of all there are or lately were
+
+    def known(self) -> list[NodeRecord]:
+        """Those that may be asked now."""
+        return [one for one in self._roster if self.may_ask(one.node_id)]
+
+    def addresses(self) -> list[str]:
+        """Of all there are."""
+        return [one.address for one in self._roster]
+
+    def may_ask(self, node_id: str, epoch: int | None = None) -> bool:
+        """Whether it is there, as this start of it, and not resting."""
+        record = self._roster.get(node_id)
+        if record is None or node_id == self.node_id or epoch not in (None, record.epoch):
+            return False
+        rest = self._resting.get(node_id)
+        return rest is None or rest.until <= self._clock.now()
+
+    def seen(self) -> None:
+        """The roster has changed: remember whose handles begin how, also once they are gone."""
+        for one in self._roster:
+            tag = node_tag(one.node_id)
+            self._tags[tag] = one.node_id
+            self._tags.move_to_end(tag)
+        while len(self._tags) > 2 * NODES_MAX:
+            self._tags.popitem(last=False)
+
+    def by_tag(self, tag: bytes) -> str | None:
+        """The other node whose handles begin so; it may be gone."""
+        node_id = self._tags.get(tag)
+        return None if node_id == self.node_id else node_id
+
+    def by_name(self, name: str) -> str | None:
+        """The other node of this id, or on this host where it is the only one."""
+        if self._roster.get(name) is not None:
+            return name if name != self.node_id else None
+        there = [one.node_id for one in self._roster if one.address.rpartition(":")[0] == name]
+        return there[0] if len(there) == 1 and there[0] != self.node_id else None
+
+    async def link(self, node_id: str, tenant: str) -> Link:
+        """A live session with a peer. Raises `KVStoreError`, and at once while it rests."""
+        where = (node_id, tenant)
+        async with self._making.setdefault(where, asyncio.Lock()):
+            record, link = self._roster.get(node_id), self._links.get(where)
+            if record is None or not self.may_ask(node_id):
+                raise Unavailable(f"node {node_id} is not there, or failed a moment ago")
+            same = link is not None and (link.epoch, link.address) == (record.epoch, record.address)
+            if link is not None and same and link.alive:
+                return link
+            if link is not None:
+                self._links.pop(where, None)
+                await _ended(link)
+            return await self._begun(where, record)
+
+    async def _begun(self, where: Where, record: NodeRecord) -> Link:
+        label = f"node {self.node_id[:8]}"
+        ucx = None if self._ucx is None else self._ucx.to(record)
+        given = (label, self._threads, self._clock, self._credentials, ucx)
+        link = Link(record, where[1], *given)
+        try:
+            async with asyncio.timeout(BEGIN_SECONDS):
+                await link.begin()
+        except (Unavailable, TimeoutError) as error:
+            await _ended(link)
+            if link.session:  # it answers, and lets no data connection in
+                self._contacts.refused(link, "tcp", error)
+            self.failed(record.node_id)
+            raise Unavailable(f"node {record.address} cannot be used: {error}") from error
+        except (KVStoreError, asyncio.CancelledError):
+            await _ended(link)  # what it refuses one tenant is no failure of its own
+            raise
+        self._links[where] = link
+        self._contacts.met(link)
+        return link
+
+    def failed(self, node_id: str) -> None:
+        """It did not do what it was asked: it is left alone, for longer each time."""
+        last, now = self._resting.get(node_id), self._clock.now()
+        if last is not None and now < last.until:
+            return  # others were told the same at the same time
+        self._resting[node_id] = rest = Rest.after(last, now)
+        log.info("node %s rests for %.1f s", node_id, rest.seconds)
+
+    async def keep(self) -> None:
+        """End links that nobody uses, and forget who is gone, until cancelled."""
+        while True:
+            await self._clock.sleep(IDLE_SECONDS / 4)
+            now = self._clock.now()
+            for where, link in list(self._links.items()):
+                idle = link.used < now - IDLE_SECONDS or not link.alive
+                if idle and self._links.get(where) is link:
+                    del self._links[where]
+                    await _ended(link)
+            for where, lock in list(self._making.items()):
+                if where not in self._links and not lock.locked():
+                    del self._making[where]
+            over = now - REST_SECONDS_MAX
+            self._resting = {name: one for name, one in self._resting.items() if one.until > over}
+
+    async def close(self) -> None:
+        while self._links:
+            _, link = self._links.popitem()
+            await _ended(link)
+
+
+async def _ended(link: Link) -> None:
+    with suppress(KVStoreError):
+        await link.close()

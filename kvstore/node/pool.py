@@ -1,0 +1,82 @@
+"""The rest of the pool as one node sees it: who there is, who holds what, and what it fetches.
+
+Where there is nobody else all of it costs nothing and finds nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from kvstore.clock import Clock
+from kvstore.config import Credentials
+from kvstore.memory.arena import Arena
+from kvstore.metadata import Metadata
+from kvstore.metadata.records import ConductorRecord, NodeRecord
+from kvstore.metadata.roster import Roster
+from kvstore.node.contacts import Contacts
+from kvstore.node.fetch import Fetch
+from kvstore.node.follow import Follow
+from kvstore.node.peers import Peers
+from kvstore.node.replicas import Replicas
+from kvstore.node.store import Store
+from kvstore.node.taking import Taking
+from kvstore.node.tiers import Tiers
+from kvstore.node.ucx_way import UcxWays
+from kvstore.node.whereabouts import Whereabouts
+from kvstore.telemetry import Counters
+
+THREADS = 16  # that wait for data connections to other nodes
+
+
+class Pool:
+    """One node's side of its pool. `start` in the node's loop, `close` at the end."""
+
+    def __init__(
+        self,
+        node_id: str,
+        metadata: Metadata,
+        store: Store,
+        arena: Arena,
+        clock: Clock,
+        counters: Counters,
+        credentials: Credentials,
+        tiers: Tiers | None,
+        labels: Mapping[str, str],  # of this node, as its record has them
+        ucx: UcxWays | None = None,
+    ) -> None:
+        dice = random.Random()
+        self._nodes = Roster(metadata, NodeRecord, clock, dice, changed=self._seen)
+        self._conductors = Roster(metadata, ConductorRecord, clock, dice)
+        self._threads = ThreadPoolExecutor(THREADS, "peer")
+        self.contacts = Contacts(clock, counters)
+        known = (node_id, self._nodes, clock, self._threads, credentials)
+        self.peers = Peers(*known, self.contacts, ucx)
+        given = (self._conductors, clock, dice, credentials)
+        self.whereabouts = Whereabouts(self.peers, *given)
+        self.fetch = Fetch(store.blocks, arena, self.peers, self.whereabouts, clock, counters)
+        self.follow = Follow(store.blocks, arena, self.peers, store.claims, clock, counters)
+        self.taking = Taking(store, self.fetch, self.peers, tiers, counters)
+        self.replicas = Replicas(store, self.peers, self.whereabouts, labels, counters)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _seen(self) -> None:
+        self.peers.seen()
+
+    def start(self) -> None:
+        for keeper in (self._nodes.keep, self._conductors.keep, self.peers.keep):
+            self._tasks.append(asyncio.create_task(keeper()))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.replicas.close()
+        await self.fetch.close()
+        await self.follow.close()
+        await self.contacts.close()
+        await self.peers.close()
+        await self.whereabouts.close()
+        self._threads.shutdown()

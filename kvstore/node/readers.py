@@ -1,0 +1,106 @@
+"""What readers hold: slots that are pinned for a session until it closes them, ends, or is late.
+
+A pin keeps a slot's memory where it is and nothing else: the block may be dropped under it, and a
+reader learns that from the slot's head. Only this node's clock says when a pin is over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from kvstore.block import Miss
+from kvstore.clock import Clock
+from kvstore.core.lifecycle import Slot
+from kvstore.core.pins import Pin, Pins
+from kvstore.errors import Invalid
+from kvstore.limits import PIN_MS_DEFAULT, PIN_MS_MAX
+from kvstore.node.blocks import Blocks
+from kvstore.node.claims import Claims, check_holds
+from kvstore.node.handles import Direction
+from kvstore.node.sessions import Session
+from kvstore.telemetry import Counters
+
+
+class Opened(NamedTuple):
+    """A pinned slot and the handle that closes the pin."""
+
+    slot: Slot
+    handle: bytes
+
+
+class Readers:
+    """The pins of one node, as its sessions make and end them."""
+
+    def __init__(
+        self, blocks: Blocks, pins: Pins, claims: Claims, clock: Clock, counters: Counters
+    ) -> None:
+        self._blocks, self._pins, self._claims = blocks, pins, claims
+        self._clock, self._counters = clock, counters
+
+    def hold(
+        self, session: Session, found: Sequence[Slot | Miss], pin_ms: int
+    ) -> list[Opened | Miss]:
+        """Pin what was found, and count what was not."""
+        expires = self._clock.now() + _seconds(pin_ms)
+        hits = [one for one in found if isinstance(one, Slot)]
+        check_holds("pins", len(self._pins), len(hits))
+        self._blocks.touch([slot.key for slot in hits])
+        first = self._pins.pin_all(hits, session.serial, expires)
+        handles = iter(self._claims.for_pins(session, first, len(hits), expires))
+        self._counters.add("open_hit_blocks", len(hits))
+        for why, count in Counter(one for one in found if isinstance(one, Miss)).items():
+            self._counters.add("open_miss_blocks", count, reason=why)
+        return [one if isinstance(one, Miss) else Opened(one, next(handles)) for one in found]
+
+    def close(
+        self, session: Session, handles: Sequence[bytes]
+    ) -> tuple[list[bool], list[Slot | None]]:
+        """End pins; whether each still held, and the slots they held."""
+        serials, now = self._claims.own(session, handles, Direction.READ), self._clock.now()
+        live = {serial: pin for serial in serials if (pin := self._pins.get(serial)) is not None}
+        self._unpin([*live.values()])
+        pins = [live.pop(serial, None) for serial in serials]  # one that stands twice held once
+        held = [pin is not None and pin.expires > now for pin in pins]
+        return held, [None if pin is None else pin.slot for pin in pins]
+
+    def renew(self, session: Session, handles: Sequence[bytes], pin_ms: int) -> None:
+        expires = self._clock.now() + _seconds(pin_ms)
+        for pin in self._live(session, handles):
+            self._pins.renew(pin, expires)
+
+    def unpin(self, session: Session, handles: Sequence[bytes]) -> None:
+        pins = self._live(session, handles)
+        if len({p.serial for p in pins}) < len(pins):
+            raise Invalid("a handle stands twice in one call")
+        self._unpin(pins)
+
+    def expire(self) -> None:
+        """End the pins whose time is over."""
+        for pin in self._pins.expired(self._clock.now()):
+            self._unpin([pin])
+            self._counters.add("expired_pins")
+
+    def end(self, session: Session) -> None:
+        """The session is over, and so are its pins."""
+        self._unpin(self._pins.of_session(session.serial))
+
+    def expel(self, covers: Callable[[Slot], bool]) -> None:
+        """End all pins of these slots."""
+        for pin in [one for one in self._pins if covers(one.slot)]:
+            self._unpin([pin])
+
+    def _live(self, session: Session, handles: Sequence[bytes]) -> list[Pin]:
+        return [self._claims.pin(session, h, f"handles[{i}]") for i, h in enumerate(handles)]
+
+    def _unpin(self, pins: Collection[Pin]) -> None:
+        """End pins of one session."""
+        self._pins.unpin_all(pins)
+        self._blocks.settle_all([pin.slot for pin in pins])
+
+
+def _seconds(pin_ms: int) -> float:
+    if pin_ms > PIN_MS_MAX:
+        raise Invalid(f"pin_ms {pin_ms}: at most {PIN_MS_MAX}")
+    return (pin_ms or PIN_MS_DEFAULT) / 1e3

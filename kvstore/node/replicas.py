@@ -1,0 +1,190 @@
+"""Copies of this node's blocks at other nodes: whom it asks to take them, and how far that came.
+
+A node is asked to fetch, and nothing is pushed at it: it makes room as it sees fit and proves every
+byte. What it does not take costs the copy and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from kvstore.core.chains import Part, parts
+from kvstore.core.lifecycle import Owner
+from kvstore.core.replica_choice import Candidate, choose
+from kvstore.errors import KVStoreError, Unavailable
+from kvstore.limits import OFFERS_MAX, TAKE_BLOCKS_MAX, TAKE_SECONDS_MAX
+from kvstore.node.peers import Peers
+from kvstore.node.store import Store
+from kvstore.node.whereabouts import Whereabouts
+from kvstore.telemetry import Counters
+from kvstore.wire.v1 import directory_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+SPARES = 2  # nodes that are asked in the place of those that do not take what they are offered
+_ANSWER_SECONDS = 1.0  # beyond the time that the other node takes blocks
+
+
+class Replicas:
+    """What this node has others take, and take away."""
+
+    def __init__(
+        self,
+        store: Store,
+        peers: Peers,
+        whereabouts: Whereabouts,
+        labels: Mapping[str, str],
+        counters: Counters,
+    ) -> None:
+        self._store, self._peers, self._whereabouts = store, peers, whereabouts
+        self._labels, self._counters = labels, counters
+        self._free: dict[str, int] = {}  # bytes of each node, as it last said
+        self._turns: dict[str, asyncio.Lock] = {}  # by node: it takes one batch of ours at a time
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def candidates(self, *, durable: bool = False) -> list[Candidate]:
+        """Nodes that may be asked to take blocks."""
+        return [
+            Candidate(
+                one.node_id,
+                (capacity := one.tiers.get("dram", 0)),
+                min(self._free.get(one.node_id, capacity), capacity),
+                one.labels,
+            )
+            for one in self._peers.known()
+            if one.state == "serving" and (not durable or "ssd" in one.tiers)
+        ]
+
+    async def copied(
+        self, keys: Sequence[bytes], copies: int, durable: bool, seconds: float | None
+    ) -> dict[bytes, int]:
+        """See to it that so many nodes have these blocks; how many have each after that time, as
+        far as it is known. What takes longer goes on; nothing that another node does raises."""
+        have = dict.fromkeys(keys, 1)
+        if copies < 2 or not have:
+            return have
+        if len(self._tasks) >= OFFERS_MAX:
+            log.info("%d puts' copies are on their way: these are not made", len(self._tasks))
+            return have
+        task = asyncio.create_task(self._copy(copies, durable, have))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.wait({task}, timeout=seconds)
+        return dict(have)
+
+    async def offer(
+        self,
+        node_id: str,
+        whose: tuple[str, Owner],
+        keys: Sequence[bytes],
+        *,
+        durable: bool = False,
+        worth: Sequence[float] = (),
+        seconds: float = TAKE_SECONDS_MAX,
+    ) -> list[bool]:
+        """Have a node take blocks, each after what stands before it; which it has at the end."""
+        (tenant, owner), has = whose, [False] * len(keys)
+        async with self._turns.setdefault(node_id, asyncio.Lock()):
+            for at in range(0, len(keys), TAKE_BLOCKS_MAX):
+                some = slice(at, at + TAKE_BLOCKS_MAX)
+                request = pb.TakeRequest(
+                    namespace=owner[0],
+                    group=owner[1],
+                    stored_keys=keys[some],
+                    source=self._peers.node_id,
+                    durable=durable,
+                    worth=worth[some],
+                )
+                try:
+                    link = await self._peers.link(node_id, tenant)
+                    wait = min(seconds, TAKE_SECONDS_MAX) + _ANSWER_SECONDS
+                    reply = await link.call(link.directory.Take, request, wait)
+                except KVStoreError as error:
+                    log.info("node %s does not take blocks: %s", node_id, error)
+                    if isinstance(error, Unavailable):
+                        self._peers.failed(node_id)
+                    return has
+                self._free[node_id] = reply.free_bytes
+                if len(reply.has) != len(request.stored_keys):
+                    log.warning("node %s answers for other blocks than it was asked", node_id)
+                    return has
+                has[some] = [bool(one) for one in reply.has]
+        return has
+
+    async def drop(self, tenant: str, owner: Owner, keys: Sequence[bytes]) -> set[bytes]:
+        """Have whoever lists these blocks drop them; which were somewhere."""
+        holders, dropped = await self._whereabouts.holders(keys), set[bytes]()
+
+        async def ask(node_id: str, some: list[bytes]) -> None:
+            request = pb.DropRequest(namespace=owner[0], group=owner[1], stored_keys=some)
+            try:
+                link = await self._peers.link(node_id, tenant)
+                reply = await link.call(link.directory.Drop, request)
+            except KVStoreError as error:
+                log.warning("node %s may keep blocks that were removed: %s", node_id, error)
+                return
+            dropped.update(key for key, one in zip(some, reply.dropped, strict=False) if one)
+
+        asks = [
+            ask(node_id, [key for key, one in zip(keys, tiers, strict=True) if one])
+            for node_id, tiers in holders.items()
+        ]
+        await asyncio.gather(*asks)
+        return dropped
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def holding(self, some: Iterable[Part]) -> dict[bytes, set[str]]:
+        """By a part's first key: who lists its blocks, or what stands before them."""
+        known = {part.first: [key for key in (part.tip, part.keys[-1]) if key] for part in some}
+        keys = list(dict.fromkeys(key for pair in known.values() for key in pair))
+        holders = await self._whereabouts.holders(keys)
+        at = {
+            key: {node for node, tiers in holders.items() if tiers[i]} for i, key in enumerate(keys)
+        }
+        return {first: set().union(*(at[key] for key in pair)) for first, pair in known.items()}
+
+    async def _copy(self, copies: int, durable: bool, have: dict[bytes, int]) -> None:
+        """`have` grows as nodes answer."""
+        groups = parts(self._store.blocks.index.peek, have)
+        holding, candidates = await self.holding(groups), self.candidates(durable=durable)
+        asked = dict[bytes, list[Candidate]]()
+        for part in groups:
+            near = holding[part.first]
+            count = copies - 1 + SPARES
+            asked[part.first] = choose(part.first, candidates, count, self._labels, near)
+            await asyncio.sleep(0)  # there may be thousands, and callers wait
+        while True:
+            batches: dict[tuple[str, tuple[str, Owner]], list[Part]] = {}
+            for part in groups:
+                for _ in range(copies - min(have[key] for key in part.keys)):
+                    if asked[part.first]:
+                        chosen = asked[part.first].pop(0)
+                        to = (chosen.node_id, (part.tenant, part.owner))
+                        batches.setdefault(to, []).append(part)
+            if not batches:
+                return
+            gives = [self._give(*to, some, durable, have) for to, some in batches.items()]
+            await asyncio.gather(*gives)
+
+    async def _give(
+        self,
+        node_id: str,
+        whose: tuple[str, Owner],
+        some: Sequence[Part],
+        durable: bool,
+        have: dict[bytes, int],
+    ) -> None:
+        line = [key for part in some for key in part.line]
+        has = dict(zip(line, await self.offer(node_id, whose, line, durable=durable), strict=True))
+        mine = [key for part in some for key in part.keys if has[key]]
+        for key in mine:
+            have[key] += 1
+        self._counters.add("copied_blocks", len(mine))

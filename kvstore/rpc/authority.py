@@ -1,0 +1,158 @@
+"""A certificate authority of one folder: for trying TLS out, and for whoever has no other.
+
+Certificates state a role as `kvstore.rpc.identity` reads it. Each is made with a key of its own
+(P-256), readable by its owner alone; nothing that is there is ever overwritten.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from kvstore.config import TlsConfig
+from kvstore.errors import ConfigError
+from kvstore.rpc.access import Role
+from kvstore.rpc.identity import role_uri
+
+_NAME = "Moonpool throw-away authority"
+_BACK = datetime.timedelta(hours=1)  # before now: clocks of hosts differ
+_SECRET, _PUBLIC = 0o600, 0o644
+_CLIENT, _SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Whom a certificate is for, and the hosts where it serves."""
+
+    role: Role
+    name: str
+    hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.name or not all(one.isalnum() or one in "-_." for one in self.name):
+            raise ConfigError(f"--{self.role.value} = {self.name!r}: use letters, digits and - _ .")
+
+    def files(self, folder: Path) -> TlsConfig:
+        stem = f"{self.role.value}-{self.name}"
+        return TlsConfig(folder / "ca.pem", folder / f"{stem}.pem", folder / f"{stem}.key")
+
+
+class Authority:
+    """Signs certificates with the key in its folder."""
+
+    def __init__(
+        self, folder: Path, cert: x509.Certificate, key: ec.EllipticCurvePrivateKey
+    ) -> None:
+        self._folder, self._cert, self._key = folder, cert, key
+
+    @classmethod
+    def make(cls, folder: Path, lifetime: datetime.timedelta) -> Self:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key, name = ec.generate_private_key(ec.SECP256R1()), _named(_NAME)
+        usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+        cert = (
+            _builder(name, name, key, lifetime)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage, critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        _write(folder / "ca.key", _key_pem(key), _SECRET)
+        _write(folder / "ca.pem", cert.public_bytes(serialization.Encoding.PEM), _PUBLIC)
+        return cls(folder, cert, key)
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """The authority that was made in a folder."""
+        try:
+            cert = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+            key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"{folder} holds no authority that can sign: {error}") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ConfigError(f"{folder / 'ca.key'} is no key that `moonpool certs` made")
+        return cls(folder, cert, key)
+
+    def sign(self, holder: Holder, lifetime: datetime.timedelta) -> TlsConfig:
+        """A certificate and its key, as files of the folder; a lifetime below 0 is over already."""
+        files, key = holder.files(self._folder), ec.generate_private_key(ec.SECP256R1())
+        uri = x509.UniformResourceIdentifier(role_uri(holder.role, holder.name))
+        serves = holder.role is not Role.CLIENT
+        usages = [_CLIENT, _SERVER] if serves else [_CLIENT]
+        cert = (
+            _builder(
+                _named(f"{holder.role.value} {holder.name}"), self._cert.subject, key, lifetime
+            )
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(
+                x509.SubjectAlternativeName([uri, *map(_host, holder.hosts)]), critical=False
+            )
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        _write(files.key, _key_pem(key), _SECRET)
+        _write(files.cert, cert.public_bytes(serialization.Encoding.PEM), _PUBLIC)
+        return files
+
+
+def check_absent(paths: Sequence[Path]) -> None:
+    """Raise unless none of these files is there: a key that is overwritten is lost."""
+    if found := [str(path) for path in paths if path.exists()]:
+        raise ConfigError(f"{', '.join(found)}: there already; delete it, or use another folder")
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    lifetime: datetime.timedelta,
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(now, now + lifetime) - _BACK)
+        .not_valid_after(now + lifetime)
+    )
+
+
+def _named(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _host(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(text)
+    except ValueError:
+        raise ConfigError(f"--host = {text!r}: a name or an address, like 10.0.0.1") from None
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    plain = serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    """To a new file."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        raise ConfigError(f"{path}: there already; delete it, or use another folder") from None
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)

@@ -1,0 +1,193 @@
+"""The caller's half of `kvstore.rpc.socket_frames`: a few sockets that its threads take in turn.
+
+A call that finds none free, or that is not among those that sockets carry, goes over gRPC; so does
+everything where the sockets cannot be had. One that was sent is never sent again: what it did is
+not known, and the caller learns that its node failed.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import grpc
+
+from kvstore.errors import Unavailable
+from kvstore.limits import RPC_REPLY_BYTES_MAX, SOCKET_CALLS_MAX
+from kvstore.rpc.socket_frames import ANSWER, CALL, METHODS, OK, WELCOME
+from kvstore.rpc.status import error_of
+from kvstore.wire.v1 import kv_pb2 as pb
+
+_PAUSE_SECONDS = 5.0  # after a socket that could not be had
+
+
+class SocketCalls:
+    """Calls to the node behind a Unix socket, by the token of a session. For several threads."""
+
+    def __init__(self, path: str, token: bytes, node: str) -> None:
+        self._path, self._token, self._node = path, token, node
+        self._lock = threading.Lock()
+        self._free: list[socket.socket] = []
+        self._open: set[socket.socket] = set()
+        self._owing: set[socket.socket] = set()  # an answer that nobody waits for
+        self._closed = False
+        self._not_before = 0.0
+
+    def take(self, seconds: float) -> socket.socket | None:
+        """A socket to call on, or none: all are being called on, or the node has no more."""
+        with self._lock:
+            made = self._free.pop() if self._free else None
+        if made is not None:
+            return self._settled(made, seconds)
+        with self._lock:
+            full = len(self._open) >= SOCKET_CALLS_MAX
+            if self._closed or full or time.monotonic() < self._not_before:
+                return None
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._open.add(made)
+        try:
+            made.settimeout(seconds)
+            made.connect(self._path)
+            made.sendall(self._token)
+            if _received(made, len(WELCOME)) == WELCOME:
+                return made
+        except OSError:
+            pass
+        self._not_before = time.monotonic() + _PAUSE_SECONDS
+        self._drop(made)
+        return None
+
+    def call(self, made: socket.socket, method: int, request: Any, seconds: float) -> Any:
+        """The reply, or its typed error."""
+        self._send(made, method, request, seconds)
+        code, retry, body = self._answer(made)
+        self._give_back(made)
+        if code == OK:
+            return METHODS[method][2].FromString(body)
+        kind, _, text = body.decode(errors="replace").partition("\n")
+        raise error_of(kind, code, text, retry, self._node)
+
+    def post(self, made: socket.socket, method: int, request: Any, seconds: float) -> None:
+        """A call that nobody waits for. Its answer is read before the socket's next call."""
+        self._send(made, method, request, seconds)
+        self._owing.add(made)
+        self._give_back(made)
+
+    def close(self) -> None:
+        """Calls under way fail."""
+        with self._lock:
+            self._closed, self._free = True, []
+            some, self._open = self._open, set()
+        for one in some:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)  # wakes whoever waits on it
+            one.close()
+
+    def _settled(self, made: socket.socket, seconds: float) -> socket.socket | None:
+        """The socket once what it owes was read: what was posted has been done by then."""
+        if made in self._owing:
+            self._owing.discard(made)
+            try:
+                made.settimeout(seconds)
+                self._answer(made)
+            except Unavailable:
+                return None
+        return made
+
+    def _send(self, made: socket.socket, method: int, request: Any, seconds: float) -> None:
+        message = request.SerializeToString()
+        with self._heard(made):
+            made.settimeout(seconds)
+            made.sendall(CALL.pack(len(message), method, 0, round(1e3 * seconds)) + message)
+
+    def _answer(self, made: socket.socket) -> tuple[int, int, bytes]:
+        """Status code, milliseconds to retry after, and what else it says."""
+        with self._heard(made):
+            size, code, _, retry = ANSWER.unpack(_received(made, ANSWER.size))
+            if size > RPC_REPLY_BYTES_MAX:
+                raise OSError(f"an answer of {size} bytes")
+            return code, retry, _received(made, size)
+
+    @contextmanager
+    def _heard(self, made: socket.socket) -> Iterator[None]:
+        """A socket that fails is of no use any more."""
+        try:
+            yield
+        except TimeoutError:
+            self._drop(made)
+            raise Unavailable(f"node {self._node} did not answer within the deadline") from None
+        except OSError as error:
+            self._drop(made)
+            raise Unavailable(f"node {self._node} cannot be reached: {error}") from error
+
+    def _give_back(self, made: socket.socket) -> None:
+        with self._lock:
+            if not self._closed:
+                self._free.append(made)
+
+    def _drop(self, made: socket.socket) -> None:
+        with self._lock:
+            self._open.discard(made)
+            self._owing.discard(made)
+        made.close()
+
+
+class Stub:
+    """A service's methods as attributes, each called with a request and `timeout` in seconds: by
+    sockets where they can, else by the stub of gRPC's."""
+
+    def __init__(self, other: Any, calls: SocketCalls | None = None) -> None:
+        self._calls, self._other = calls, other
+        for number, (name, _, _) in enumerate(METHODS if calls is not None else ()):
+            setattr(self, name, self._either(number, getattr(other, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._other, name)
+
+    def post_close(self, request: pb.CloseRequest, timeout: float) -> None:
+        """Have pins end. Nobody waits for it: one that fails ends with its time or its session."""
+        made = self._calls.take(timeout) if self._calls is not None else None
+        with suppress(ValueError, Unavailable):  # of what is closed, or gone
+            if self._calls is None or made is None:
+                self._other.Close.future(request, timeout=timeout).add_done_callback(_done)
+            else:
+                self._calls.post(made, _CLOSE, request, timeout)
+
+    def _either(self, number: int, other: Callable[..., Any]) -> Callable[..., Any]:
+        calls = self._calls
+        assert calls is not None
+
+        def call(request: Any, timeout: float) -> Any:
+            made = calls.take(timeout)
+            if made is None:
+                return other(request, timeout=timeout)
+            return calls.call(made, number, request, timeout)
+
+        return call
+
+
+_CLOSE = [name for name, _, _ in METHODS].index("Close")
+
+
+def _done(call: grpc.Future) -> None:
+    call.exception()
+
+
+def _received(made: socket.socket, size: int) -> bytes:
+    """So many bytes; `OSError` where they end before."""
+    got = made.recv(size)
+    if len(got) == size:
+        return got
+    room = bytearray(size)
+    room[: len(got)] = got
+    at = len(got)
+    while at < size:
+        came = made.recv_into(memoryview(room)[at:])
+        if not came:
+            raise OSError("it hung up")
+        at += came
+    return bytes(room)

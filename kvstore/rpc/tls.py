@@ -1,0 +1,144 @@
+"""TLS as every Moonpool process speaks it: both sides show a certificate of one authority.
+
+What is renewed on disk is used by the next connection, without a restart. A server looks at its
+files at each handshake; files that do not fit together (a renewal that is half done) change
+nothing, and the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from typing import Any, TypeAlias
+
+import grpc
+
+from kvstore.config import TlsConfig
+from kvstore.errors import ConfigError, Unauthenticated
+from kvstore.rpc.access import Role
+from kvstore.rpc.identity import role_in
+
+log = logging.getLogger(__name__)
+
+ServerCredentials: TypeAlias = Any  # grpc has no types
+_Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
+
+
+def channel_credentials(tls: TlsConfig) -> Any:
+    """What a caller shows and whom it believes, as its files say now."""
+    ca, cert, key = _read(tls)
+    return grpc.ssl_channel_credentials(ca, key, cert)
+
+
+def data_server(tls: TlsConfig) -> ssl.SSLContext:
+    """For data connections that callers make: they show a certificate too. As its files say now."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return _loaded(context, tls)
+
+
+def data_client(tls: TlsConfig) -> ssl.SSLContext:
+    """For data connections to a node, whose certificate must name the host that is called."""
+    return _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), tls)
+
+
+def _loaded(context: ssl.SSLContext, tls: TlsConfig) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_verify_locations(tls.ca)
+        context.load_cert_chain(tls.cert, tls.key)
+    except OSError as error:
+        raise ConfigError(f"--tls-cert = {tls.cert}, with its key and CA: {error}") from error
+    return context
+
+
+def check_role(tls: TlsConfig, role: Role) -> None:
+    """Raise `ConfigError` unless the certificate is one of that role."""
+    from cryptography import x509  # a process that serves has it; a client need not
+
+    _, cert, _ = _read(tls)
+    try:
+        leaf = x509.load_pem_x509_certificate(cert)
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+        found, _ = role_in([one.encode() for one in uris])
+    except (ValueError, x509.ExtensionNotFound, Unauthenticated) as error:
+        raise ConfigError(f"--tls-cert = {tls.cert}: {error}") from None
+    if found is not role:
+        raise ConfigError(
+            f"--tls-cert = {tls.cert} is a certificate of a {found.value}; a {role.value} serves "
+            f"here: `moonpool certs --{role.value} NAME` makes one"
+        )
+
+
+class ServerTls:
+    """The certificates of one server."""
+
+    def __init__(self, tls: TlsConfig) -> None:
+        self._tls = tls
+        self._stamp = _stamp(tls)
+        self._first = _configuration(tls)
+        self._complaint = ""
+
+    def credentials(self) -> ServerCredentials:
+        return grpc.dynamic_ssl_server_credentials(
+            self._first, self._renewed, require_client_authentication=True
+        )
+
+    def _renewed(self) -> Any:
+        """What the files say if it is new, else None. gRPC asks at each handshake."""
+        try:
+            stamp = _stamp(self._tls)
+            if stamp == self._stamp:
+                return None
+            # Written down before the reading: what changes meanwhile is read next time.
+            self._stamp = stamp
+            renewed = _configuration(self._tls)
+        except ConfigError as error:
+            if str(error) != self._complaint:  # not once for each handshake
+                log.warning("the certificates on disk are not used: %s", error)
+            self._complaint = str(error)
+            return None
+        self._complaint = ""
+        log.info("certificates renewed from %s", self._tls.cert)
+        return renewed
+
+
+def _configuration(tls: TlsConfig) -> Any:
+    ca, cert, key = _read(tls)
+    _check_pair(tls, cert, key)
+    return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=ca)
+
+
+def _check_pair(tls: TlsConfig, cert: bytes, key: bytes) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        public = x509.load_pem_x509_certificate(cert).public_key()
+        fits = load_pem_private_key(key, None).public_key() == public
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{tls.cert} and {tls.key} are not PEM of a certificate: {error}"
+        ) from None
+    if not fits:
+        raise ConfigError(f"{tls.key} is not the key of {tls.cert}")
+
+
+def _read(tls: TlsConfig) -> tuple[bytes, bytes, bytes]:
+    found = []
+    for name, path in (("ca", tls.ca), ("cert", tls.cert), ("key", tls.key)):
+        try:
+            found.append(path.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"TLS {name} = {path} cannot be read: {error.strerror}") from None
+    return found[0], found[1], found[2]
+
+
+def _stamp(tls: TlsConfig) -> _Stamp:
+    try:
+        stats = [os.stat(path) for path in (tls.ca, tls.cert, tls.key)]
+    except OSError as error:
+        raise ConfigError(f"TLS file {error.filename}: {error.strerror}") from None
+    return tuple((one.st_ino, one.st_size, one.st_mtime_ns) for one in stats)

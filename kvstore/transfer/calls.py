@@ -1,0 +1,160 @@
+"""The caller's half of what `kvstore.transfer.frames` describes, one call at a time.
+
+Statuses come back as they were sent; what the bytes are worth is for the caller to prove. A call
+that fails raises `Unavailable`, and its connection is of no use after it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kvstore.errors import Unauthenticated, Unavailable
+from kvstore.layout import Fragment
+from kvstore.limits import PROBE_BYTES_MIN
+from kvstore.transfer.frames import CALL, HELLO, HELLO_MAGIC, LOOKED, WELCOME, Op, Status, Welcome
+from kvstore.transfer.landing import Landing, chosen, rows_of
+from kvstore.transfer.probe import Probe
+from kvstore.transfer.protocol import Ints
+from kvstore.transfer.stream import DataStream
+
+_TRIPS = 5
+_TELLING_SECONDS = 0.05  # there and back: less is mostly chance
+
+Statuses = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What slots are now (`frames.Found`), and how many leading layers of a fragment they have."""
+
+    found: npt.NDArray[np.uint8]
+    layers: Ints
+
+
+def greet(stream: DataStream, session: bytes, token: bytes) -> None:
+    """Say whose connection this is; raises `Unauthenticated` where the node knows no such."""
+    stream.send(HELLO.pack(HELLO_MAGIC, session, token))
+    magic, answer = WELCOME.unpack(stream.receive(WELCOME.size))
+    if magic != HELLO_MAGIC:
+        raise Unavailable("what answers there is no data port of a node")
+    if answer == Welcome.FULL:
+        raise Unavailable("the node serves as many data connections as it can")
+    if answer != Welcome.COME_IN:
+        raise Unauthenticated("the node does not know this session, or not by this token")
+
+
+def read(
+    stream: DataStream, handles: Sequence[bytes], into: Landing, rows: Ints, fragment: Fragment
+) -> Iterator[Ints]:
+    """Fill rows of a landing with a fragment of the blocks of these handles, one a row.
+
+    Yields which of the call's blocks have landed, a few at a time: the caller is done with these
+    before it asks for more. Of the others the landing holds nothing new.
+    """
+    _call(stream, Op.READ, handles, fragment)
+    for some in few(moved(receive_statuses(stream, len(handles))), into.together(fragment)):
+        buffers: list[memoryview] = []
+        for row in rows[some].tolist():
+            buffers.append(into.run(row))
+            buffers += into.pieces(row, fragment)
+        stream.receive_into(buffers)
+        yield some
+
+
+def write(
+    stream: DataStream,
+    handles: Sequence[bytes],
+    source: Landing,
+    rows: Ints,
+    fragment: Fragment,
+    prepare: Callable[[Ints], None],
+) -> Statuses:
+    """Lay a fragment of rows of a landing into the windows of these handles, one a row.
+
+    `prepare` is told which of the call's blocks are to be sent next: by its return they and their
+    tables lie in the landing.
+    """
+    _call(stream, Op.WRITE, handles, fragment)
+    statuses = receive_statuses(stream, len(handles))
+    where = rows_of(source.layout, fragment)
+    for some in few(moved(statuses), source.together(fragment)):
+        prepare(some)
+        buffers: list[memoryview | bytes] = []
+        for row in rows[some].tolist():
+            buffers.append(source.tables[row, where].tobytes())
+            buffers += source.pieces(row, fragment)
+        stream.send_all(buffers)
+    arrived = receive_statuses(stream, len(handles))
+    return np.where(statuses == Status.MOVED, arrived, statuses)
+
+
+def look(stream: DataStream, handles: Sequence[bytes], fragment: Fragment) -> Looked:
+    """What the slots of these handles are now."""
+    _call(stream, Op.LOOK, handles, fragment)
+    said = stream.receive(LOOKED.size * len(handles))
+    both = np.array(list(LOOKED.iter_unpack(said)), dtype=np.int64).reshape(-1, 2)
+    layers = np.minimum(both[:, 1], fragment.layers)
+    return Looked(both[:, 0].astype(np.uint8), layers)
+
+
+def probe(stream: DataStream, bytes_max: int) -> Probe:
+    """How fast bytes come here, and go there: of ever more of them, until that takes long enough
+    to tell, so that a slow link is measured soon and with little."""
+    trip, size = min(_trip(stream) for _ in range(_TRIPS)), min(PROBE_BYTES_MIN, bytes_max)
+    while True:
+        came, went = _there_and_back(stream, size)
+        if size == bytes_max or came + went > _TELLING_SECONDS:
+            break
+        size = min(4 * size, bytes_max)
+    # Either took a round trip more than its bytes did; on a fast link that is most of it.
+    back, there = max(came - trip, 1e-9), max(went - trip, 1e-9)
+    return Probe(trip, size / there, size / back)
+
+
+def _trip(stream: DataStream) -> float:
+    began = time.perf_counter()
+    _probe_call(stream, 0)
+    stream.receive(1)
+    return time.perf_counter() - began
+
+
+def _there_and_back(stream: DataStream, size: int) -> tuple[float, float]:
+    """Seconds in which so many bytes came, and then went."""
+    room, began = memoryview(bytearray(size)), time.perf_counter()
+    _probe_call(stream, size)
+    stream.receive_into([room])
+    came = time.perf_counter()
+    stream.send(room)
+    stream.receive(1)
+    return came - began, time.perf_counter() - came
+
+
+def moved(statuses: Statuses) -> Ints:
+    return chosen(statuses == Status.MOVED)
+
+
+def few(rows: Ints, count: int) -> Iterator[Ints]:
+    """All of them, so many at a time."""
+    for first in range(0, len(rows), count):
+        yield rows[first : first + count]
+
+
+def _call(stream: DataStream, op: Op, handles: Sequence[bytes], fragment: Fragment) -> None:
+    size = len(handles[0])
+    assert all(len(one) == size for one in handles), "handles of one node have one size"
+    part = (fragment.layer_first, fragment.layers, fragment.head_first, fragment.heads)
+    stream.send(CALL.pack(op, size, len(handles), *part, 0, 0), b"".join(handles))
+
+
+def _probe_call(stream: DataStream, size: int) -> None:
+    stream.send(CALL.pack(Op.PROBE, 0, 0, 0, 0, 0, 0, 0, size))
+
+
+def receive_statuses(stream: DataStream, count: int) -> Statuses:
+    """What the owner says of each block of a call."""
+    return np.frombuffer(stream.receive(count), dtype=np.uint8)

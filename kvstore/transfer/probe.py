@@ -1,0 +1,54 @@
+"""What a transport between two processes can do, and what is wrong with it.
+
+A transport that was configured and does not work is an error, and never silently replaced; one that
+is far slower than the best of the same link is a loud warning: both are most often a wrong setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvstore.errors import KVStoreError
+
+SLOWER_MAX = 5.0  # times slower than the link's best way: beyond this, something is wrong
+_CURES = {"tcp": "the node's data port (--data-port) has to be open to its callers"}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Measured rates of one transport to one peer."""
+
+    round_trip_seconds: float
+    there_bytes_per_second: float
+    back_bytes_per_second: float
+
+    @property
+    def slowest(self) -> float:
+        """Bytes a second in the worse direction."""
+        return min(self.there_bytes_per_second, self.back_bytes_per_second)
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """What is wrong with a transport. An error says that nothing moves over it."""
+
+    transport: str
+    error: bool
+    text: str
+
+
+def judge(probes: Mapping[str, Probe | KVStoreError]) -> list[Complaint]:
+    """Complaints about the configured transports of one link, by what probing each gave."""
+    found: list[Complaint] = []
+    worked = {name: one for name, one in probes.items() if isinstance(one, Probe)}
+    best = max(worked, key=lambda name: worked[name].slowest, default="")
+    for name, one in probes.items():
+        if not isinstance(one, Probe):
+            cure = f"; {_CURES[name]}" if name in _CURES else ""
+            found.append(Complaint(name, True, f"does not work: {one}{cure}"))
+        elif worked[best].slowest > SLOWER_MAX * one.slowest:
+            times = worked[best].slowest / one.slowest
+            text = f"{times:.0f} times slower than {best}: see which network it takes"
+            found.append(Complaint(name, False, text))
+    return found

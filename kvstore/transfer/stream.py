@@ -1,0 +1,211 @@
+"""One data connection: exact numbers of bytes, to and from memory where it lies, by a deadline.
+
+The kernel keeps the time (SO_RCVTIMEO, SO_SNDTIMEO), so that one call moves as much as there is
+without a turn through the interpreter. A peer that ends, that stalls for `stall_seconds`, or that
+is slower for longer than `DATA_RATE_MIN` allows, is an `Unavailable`; the connection is of no use
+after it. One thread at a time moves on a stream; any thread may `end` it.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+from kvstore.errors import Unavailable
+from kvstore.limits import DATA_RATE_MIN, STALL_SECONDS, KiB
+
+_TIMEVAL = struct.Struct("ll")
+_DRAINED_BYTES = 64 * KiB  # at a time, of what nobody wants
+_PIECES_MAX = 512  # of one call to the kernel, which takes 1,024
+# A peer whose host is gone says nothing: 20 s of silence, then three questions in 15 s.
+_KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+)
+
+Buffer = memoryview
+
+
+class DataStream:
+    """Sends and receives on one connected socket."""
+
+    def __init__(self, connected: socket.socket, stall_seconds: float = STALL_SECONDS) -> None:
+        self._socket = connected
+        self._tls = isinstance(connected, ssl.SSLSocket)
+        if connected.family != socket.AF_UNIX:
+            for option in _KEEPALIVE:
+                connected.setsockopt(*option)
+        self.allow(stall_seconds)
+
+    @classmethod
+    def connect(
+        cls, address: tuple[str, int], seconds: float, tls: ssl.SSLContext | None = None
+    ) -> DataStream:
+        """A connection to HOST, PORT; `seconds` is its deadline, and that of every standstill
+        later. Raises `Unavailable`."""
+        made: socket.socket | None = None
+        try:
+            made = socket.create_connection(address, seconds)
+            if tls is not None:
+                made = tls.wrap_socket(made, server_hostname=address[0])
+            return cls(made, seconds)
+        except OSError as error:
+            if made is not None:
+                made.close()
+            raise Unavailable(f"{address[0]}:{address[1]} cannot be reached: {error}") from error
+
+    def allow(self, stall_seconds: float) -> None:
+        """How long the peer may stand still from now on."""
+        self._stall_seconds = stall_seconds
+        if self._tls:
+            self._socket.settimeout(stall_seconds)
+            return
+        self._socket.settimeout(None)
+        whole = _TIMEVAL.pack(int(stall_seconds), int(stall_seconds % 1 * 1e6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, whole)
+
+    def send(self, *buffers: Buffer | bytes) -> None:
+        """All of these bytes, in order."""
+        self.send_all(buffers)
+
+    def send_all(self, buffers: Iterable[Buffer | bytes]) -> int:
+        """All of these bytes, in order; how many they were. They are taken a few at a time."""
+        pace, left = _Pace(self._stall_seconds), iter(buffers)
+        try:
+            while some := list(islice(left, _PIECES_MAX)):
+                if self._tls:
+                    self._send_sealed(some, pace)
+                else:
+                    self._send_some(some, pace)
+        except OSError as error:
+            raise self._failed(error) from error
+        return pace.moved
+
+    def receive(self, count: int) -> bytes:
+        """So many bytes, of which the caller says how many it wants to hold."""
+        taken = bytearray(count)
+        self.receive_into([memoryview(taken)])
+        return bytes(taken)
+
+    def receive_into(self, buffers: Iterable[Buffer]) -> int:
+        """Fill these buffers, in order; how many bytes they were."""
+        pace, left = _Pace(self._stall_seconds), iter(buffers)
+        try:
+            while some := list(islice(left, _PIECES_MAX)):
+                if self._tls:
+                    self._receive_sealed(some, pace)
+                else:
+                    self._receive_some(some, pace)
+        except OSError as error:
+            raise self._failed(error) from error
+        return pace.moved
+
+    def quiet(self, seconds: float) -> bool:
+        """Whether the peer says nothing for so long. Its end is something."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return False
+        waiting = select.poll()  # select itself knows no descriptor past 1,023
+        waiting.register(self._socket, select.POLLIN)
+        return not waiting.poll(1e3 * seconds)
+
+    def end(self) -> None:
+        """Hang up, whoever may stand in a call on it: that call fails, and its caller closes."""
+        with suppress(OSError):  # it has ended by itself
+            # Not by the TLS socket's own way, which would go on in clear text.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def end_sending(self) -> None:
+        """Ask for nothing more: what the peer is at it may finish, and then it hangs up."""
+        with suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_WR)
+
+    def wait_for_end(self) -> None:
+        """Until the peer has hung up, or its host is gone, however long that takes."""
+        self.end_sending()
+        with suppress(OSError):
+            self._socket.settimeout(None)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(0, 0))
+            while self._socket.recv(_DRAINED_BYTES):
+                pass
+
+    def close(self) -> None:
+        """Hang up. Only for whoever uses it: another's socket could have this one's number next."""
+        self.end()
+        self._socket.close()
+
+    def _send_some(self, buffers: list[Buffer | bytes], pace: _Pace) -> None:
+        left = sum(map(len, buffers))
+        while left:
+            sent = self._socket.sendmsg(buffers)
+            left -= sent
+            pace.keep(sent)
+            if left:
+                buffers = _after(buffers, sent)
+
+    def _receive_some(self, buffers: list[Buffer], pace: _Pace) -> None:
+        left = sum(map(len, buffers))
+        while left:
+            got, _, _, _ = self._socket.recvmsg_into(buffers, 0, socket.MSG_WAITALL)
+            if not got:
+                raise ConnectionResetError("it hung up")
+            left -= got
+            pace.keep(got)
+            if left:
+                buffers = _after(buffers, got)
+
+    def _send_sealed(self, buffers: list[Buffer | bytes], pace: _Pace) -> None:
+        for one in buffers:
+            rest = memoryview(one)
+            while len(rest):
+                sent = self._socket.send(rest)
+                rest = rest[sent:]
+                pace.keep(sent)
+
+    def _receive_sealed(self, buffers: list[Buffer], pace: _Pace) -> None:
+        for one in buffers:
+            rest = one
+            while len(rest):
+                got = self._socket.recv_into(rest)
+                if not got:
+                    raise ConnectionResetError("it hung up")
+                rest = rest[got:]
+                pace.keep(got)
+
+    def _failed(self, error: OSError) -> Unavailable:
+        still = isinstance(error, BlockingIOError | TimeoutError)
+        why = "it stood still for too long" if still else str(error)
+        return Unavailable(f"a data connection broke: {why}")
+
+
+class _Pace:
+    """One run of bytes, however long: none may take so long that it holds others' memory up."""
+
+    def __init__(self, stall_seconds: float) -> None:
+        self.moved = 0
+        self._until = time.monotonic() + stall_seconds
+
+    def keep(self, more: int) -> None:
+        """So many bytes have moved; raises `TimeoutError` if they should have been more by now."""
+        self.moved += more
+        if time.monotonic() > self._until + self.moved / DATA_RATE_MIN:
+            raise TimeoutError
+
+
+def _after(buffers: Sequence[Any], count: int) -> list[Any]:
+    """What is left of buffers when their first `count` bytes are done."""
+    for i, one in enumerate(buffers):
+        if count < len(one):
+            return [memoryview(one)[count:], *buffers[i + 1 :]]
+        count -= len(one)
+    return []

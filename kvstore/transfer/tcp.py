@@ -1,0 +1,226 @@
+"""Another host: strips over plain sockets, from slots to memory and back, verified where they land.
+
+Bytes go straight to and from the caller's pages where whole strips lie dense in them. Elsewhere
+they pass through a small buffer, which they leave by the kernels' one pass (verify, permute, copy)
+while it is in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+import numpy as np
+import numpy.typing as npt
+
+from kvstore.errors import (
+    AlreadyWritten,
+    Invalid,
+    KVStoreError,
+    NotYours,
+    OutOfRange,
+    Unavailable,
+    WindowClosed,
+)
+from kvstore.kernels import strips
+from kvstore.layout import Fragment, SlotLayout
+from kvstore.transfer import calls
+from kvstore.transfer.direct import Pages
+from kvstore.transfer.frames import Found, Status
+from kvstore.transfer.kernel_terms import geometry, pages, span
+from kvstore.transfer.landing import Landing
+from kvstore.transfer.lanes import Lane, Lanes
+from kvstore.transfer.probe import Probe
+from kvstore.transfer.protocol import Ints, Mask, Memory, Slots
+
+
+class TcpTransport:
+    """Data connections to one node, tied to one session. Safe to use from several threads."""
+
+    name = "tcp"
+
+    def __init__(
+        self,
+        address: str,
+        session: bytes,
+        token: bytes,
+        deadline_seconds: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.lanes = Lanes(address, session, token, deadline_seconds, tls)
+
+    def store(
+        self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
+    ) -> None:
+        statuses = np.zeros(len(slots), dtype=np.uint8)
+
+        def send(lane: Lane, rows: Ints) -> None:
+            some = slots.pick(rows)
+            every, handles = np.arange(len(rows)), some.handles.tolist()
+            direct = self.straight(layout, memory, starts[rows], some.tokens, fragment)
+            if direct is not None:
+                statuses[rows] = lane.write(
+                    *(handles, direct, every, fragment),
+                    lambda next_: direct.hash(next_, fragment),
+                )
+                return
+            staged = Staged(lane, layout, some.tokens, starts[rows], fragment)
+            statuses[rows] = lane.write(
+                *(handles, staged, every, fragment),
+                lambda next_: staged.gather(next_, memory),
+            )
+
+        self.lanes.spread(layout, len(slots), fragment, send)
+        _check_stored(statuses, fragment)
+
+    def load(
+        self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
+    ) -> Mask:
+        good = np.zeros(len(slots), dtype=bool)
+
+        def receive(lane: Lane, rows: Ints) -> None:
+            some = slots.pick(rows)
+            every, handles = np.arange(len(rows)), some.handles.tolist()
+            direct = self.straight(layout, memory, starts[rows], some.tokens, fragment)
+            if direct is not None:
+                for came in lane.read(handles, direct, every, fragment):
+                    good[rows[came]] = direct.proven(came, fragment, some.roots[came])
+                return
+            staged = Staged(lane, layout, some.tokens, starts[rows], fragment)
+            for came in lane.read(handles, staged, every, fragment):
+                sound = came[staged.vouched(came, some.roots[came])]
+                good[rows[sound]] = staged.scatter(sound, memory)
+
+        self.lanes.spread(layout, len(slots), fragment, receive)
+        return good
+
+    def straight(
+        self,
+        layout: SlotLayout,
+        memory: Memory,
+        starts: Ints,
+        tokens: npt.NDArray[np.int32],
+        fragment: Fragment,
+    ) -> Pages | None:
+        """These blocks where they belong in the caller's memory, if bytes may go straight there."""
+        return Pages.of(layout, memory, starts, tokens, fragment)
+
+    def pull(
+        self, layout: SlotLayout, slots: Slots, fragment: Fragment, into: Landing, rows: Ints
+    ) -> Mask:
+        """As `Lanes.pull`."""
+        return self.lanes.pull(layout, slots, fragment, into, rows)
+
+    def probe(self) -> Probe:
+        """What one connection to the node can do."""
+        return self.lanes.probe()
+
+    def verify(self, layout: SlotLayout, slots: Slots, fragment: Fragment) -> Mask:
+        raise _no_views()
+
+    def written(self, layout: SlotLayout, slots: Slots, fragment: Fragment) -> Ints:
+        layers = np.full(len(slots), fragment.layers, dtype=np.int64)
+        open_ = np.flatnonzero(~slots.rooted)
+        if len(open_):
+            layers[open_] = self.lanes.look(slots.pick(open_), fragment).layers
+        return layers
+
+    def stirred(self, layout: SlotLayout, slots: Slots, layers: Ints, fragment: Fragment) -> bool:
+        return True  # to find out takes as long as to ask what
+
+    def current(self, slots: Slots) -> Mask:
+        found = self.lanes.look(slots, Fragment(0, 1, 0, 1)).found
+        return np.asarray(found != Found.GONE)
+
+    def filling(self, slots: Slots) -> Mask:
+        still = ~slots.rooted
+        open_ = np.flatnonzero(still)
+        if len(open_):
+            looked = self.lanes.look(slots.pick(open_), Fragment(0, 1, 0, 1))
+            still[open_] = looked.found == Found.FILLING
+        return still
+
+    def views(self, layout: SlotLayout, slots: Slots) -> list[npt.NDArray[np.uint8]]:
+        raise _no_views()
+
+    def close(self) -> None:
+        """Let calls under way finish, then hang up."""
+        self.lanes.close()
+
+
+class Staged(Landing):
+    """A landing in a lane's own buffer, whose few places blocks take in turn.
+
+    Strip tables lie before the payloads: the kernels look for both in one run of memory.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        layout: SlotLayout,
+        tokens: npt.NDArray[np.int32],
+        starts: Ints,
+        fragment: Fragment,
+    ) -> None:
+        places = max(1, min(len(tokens), lane.staging_bytes // layout.payload_bytes))
+        head = 8 * layout.strips * places
+        memory = lane.room(head + layout.payload_bytes * places)
+        self._place = np.arange(len(tokens)) % places
+        self._places, self._starts, self._fragment = places, starts, fragment
+        self._words = memory[:head].view(np.uint64).reshape(places, layout.strips)
+        super().__init__(layout, memory, head + layout.payload_bytes * self._place, tokens)
+
+    @property
+    def places(self) -> int:
+        return self._places
+
+    def together(self, fragment: Fragment) -> int:
+        return min(self._places, super().together(fragment))
+
+    def gather(self, rows: Ints, memory: Memory) -> None:
+        """The caller's pages -> their places, hashed on the way."""
+        self._words[self._place[rows]] = 0  # entries are watermarks
+        strips.gather(
+            self.memory, geometry(self.layout), self._blocks(rows),
+            pages(memory, self._fragment), memory.block_table, *span(self._fragment),
+        )  # fmt: skip
+        self.tables[rows] = self._words[self._place[rows]]
+
+    def scatter(self, rows: Ints, memory: Memory) -> Mask:
+        """Their places -> the caller's pages; which of them are what their tables say."""
+        self._words[self._place[rows]] = self.tables[rows]
+        return strips.scatter(
+            self.memory, geometry(self.layout), self._blocks(rows),
+            pages(memory, self._fragment), memory.block_table, *span(self._fragment),
+        )  # fmt: skip
+
+    def _blocks(self, rows: Ints) -> strips.Blocks:
+        tables = 8 * self.layout.strips * self._place[rows]
+        return strips.Blocks(self.offsets[rows], tables, self.tokens[rows], self._starts[rows])
+
+
+def _check_stored(statuses: calls.Statuses, fragment: Fragment) -> None:
+    bad = np.flatnonzero(statuses != Status.MOVED)
+    if not len(bad):
+        return
+    status = int(statuses[bad[0]])
+    if status == Status.DAMAGED:
+        raise Unavailable(f"{len(bad)} blocks were damaged on their way to the node")
+    if status not in _STORED:
+        raise Unavailable(f"the node answered {status}, which says nothing of a block")
+    why = Status(status).name.lower()
+    raise _STORED[status](f"{fragment} of {len(bad)} of the blocks: {why}")
+
+
+_STORED: dict[int, type[KVStoreError]] = {
+    Status.LAPSED: WindowClosed,
+    Status.REFUSED: NotYours,
+    Status.WRITTEN: AlreadyWritten,
+    Status.OUT_OF_RANGE: OutOfRange,
+}
+
+
+def _no_views() -> Invalid:
+    return Invalid(
+        "blocks of another host cannot be read where they lie: load them into memory of your own  "
+        "# incorrect: client.pin(blocks); correct: client.get(blocks, memory)"
+    )

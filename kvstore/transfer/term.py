@@ -1,0 +1,46 @@
+"""By which a call on data connections can be given up while threads stand in it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from kvstore.errors import Unavailable
+
+
+class Way(Protocol):
+    """A connection, for one call at a time."""
+
+    def end(self) -> None:
+        """Make that call fail, in whatever thread it stands."""
+
+
+class Term:
+    """Of one call. Any thread may end it; connections that are in use for it then break."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ways: set[Way] = set()
+        self._ended = False
+
+    @contextmanager
+    def of(self, way: Way) -> Iterator[None]:
+        """Inside it a connection moves for this call. Raises `Unavailable` once that is ended."""
+        with self._lock:
+            if self._ended:
+                raise Unavailable("nobody wants it any more")
+            self._ways.add(way)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._ways.discard(way)
+
+    def end(self) -> None:
+        """Nobody wants what the call brings any more."""
+        with self._lock:
+            self._ended = True
+            for way in self._ways:
+                way.end()

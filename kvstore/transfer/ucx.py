@@ -1,0 +1,52 @@
+"""Over UCX: as over TCP, but strips go from memory to memory (`kvstore.transfer.ucx_lane`)."""
+
+from __future__ import annotations
+
+import ssl
+
+import numpy as np
+import numpy.typing as npt
+
+from kvstore.layout import Fragment, SlotLayout
+from kvstore.transfer.landing import Landing
+from kvstore.transfer.lanes import Lanes
+from kvstore.transfer.protocol import Ints, Mask, Memory, Slots
+from kvstore.transfer.tcp import TcpTransport
+from kvstore.transfer.ucx_agent import shared_agent
+from kvstore.transfer.ucx_lane import UCX_STREAMS, UcxLane
+
+
+class UcxTransport(TcpTransport):
+    """As `TcpTransport`; strips go another way. Raises `ConfigError` where that cannot work."""
+
+    name = "ucx"
+
+    def __init__(
+        self,
+        address: str,
+        session: bytes,
+        token: bytes,
+        deadline_seconds: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        shared_agent()
+        self.lanes = Lanes(
+            *(address, session, token, deadline_seconds, tls), UcxLane, streams=UCX_STREAMS
+        )
+
+    def straight(
+        self,
+        layout: SlotLayout,
+        memory: Memory,
+        starts: Ints,
+        tokens: npt.NDArray[np.int32],
+        fragment: Fragment,
+    ) -> None:
+        """Never: the node is told of the memory that blocks pass through, and of no other."""
+
+    def pull(
+        self, layout: SlotLayout, slots: Slots, fragment: Fragment, into: Landing, rows: Ints
+    ) -> Mask:
+        """As `Lanes.pull`. The landing's memory stays registered until this is closed: give a few
+        large pieces of memory, not many small ones. After a failure bytes may still come there."""
+        return self.lanes.pull(layout, slots, fragment, into, rows)

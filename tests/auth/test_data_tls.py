@@ -1,0 +1,194 @@
+"""Data connections of a node that serves over TLS: who is let in, whom a caller tells its secret,
+and that whoever listens on the way hears no byte of a block."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvstore.client import Client
+from kvstore.config import OPEN, Credentials, TlsConfig
+from kvstore.errors import Unavailable
+from kvstore.rpc.access import Role
+from kvstore.rpc.authority import Authority, Holder
+from kvstore.rpc.tls import data_client, data_server
+from kvstore.transfer.frames import HELLO, HELLO_MAGIC, WELCOME, Welcome
+from kvstore.transfer.stream import DataStream
+from kvstore.transfer.tcp import TcpTransport
+from tests.auth.people import DAY, HOSTS, People, caller_of
+from tests.client.kv import Cache, spec_of, truth_of
+from tests.faults.proxy import Proxy
+from tests.nodes import Caller, NodeProcess, running
+from tests.transfer.raw import SECONDS, Raw
+
+HOST = "127.0.0.1"
+COME_IN = WELCOME.pack(HELLO_MAGIC, Welcome.COME_IN)
+TOKENS, BLOCK_TOKENS = 64, 32
+SPEC = spec_of("over tls", block_tokens=BLOCK_TOKENS)
+seeds = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def caller(tls_node: NodeProcess, people: People) -> Caller:
+    """With a session and its data token, so that a stranger who has both lacks only one thing."""
+    return caller_of(tls_node, people, "team-a")
+
+
+def answer(caller: Caller, context: ssl.SSLContext | None) -> bytes:
+    """What the node says to the greeting of a session that it knows, before it hangs up if it
+    does: by these certificates, or in clear text."""
+    with Raw(caller.opened.data_address) as raw:
+        # A refusal is an alert, or a reset where the node left something unread.
+        with contextlib.suppress(ssl.SSLError, ConnectionError):
+            if context is not None:
+                raw.socket = context.wrap_socket(raw.socket, server_hostname=HOST)
+            raw.socket.sendall(HELLO.pack(HELLO_MAGIC, caller.session, caller.opened.data_token))
+            return raw.socket.recv(WELCOME.size)
+        return b""
+
+
+# Who is let in
+
+
+def test_a_greeting_in_clear_text_gets_nothing_back_and_is_hung_up_on(caller: Caller) -> None:
+    assert answer(caller, None) == b""
+
+
+def test_a_caller_without_certificate_is_refused(caller: Caller, people: People) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(people.client.ca)
+    assert answer(caller, context) == b""
+
+
+@pytest.mark.parametrize("whose", ["foreign", "expired"])
+def test_a_certificate_of_another_authority_or_one_that_is_over_is_refused(
+    caller: Caller, people: People, whose: str
+) -> None:
+    shown: TlsConfig = getattr(people, whose)
+    assert answer(caller, data_client(shown)) == b""
+
+
+def test_the_right_certificate_is_let_in_by_its_sessions_token_and_no_other(
+    caller: Caller, people: People
+) -> None:
+    right = data_client(people.client)
+    assert answer(caller, right) == COME_IN
+    with Raw(caller.opened.data_address) as raw:
+        raw.socket = right.wrap_socket(raw.socket, server_hostname=HOST)
+        assert raw.greet(caller.session, bytes(16)) == Welcome.UNKNOWN
+        assert raw.ended()
+
+
+# Whom a caller tells its secret
+
+
+class Impostor:
+    """Serves one data connection with a certificate that it should not have."""
+
+    def __init__(self, tls: TlsConfig) -> None:
+        self.heard: bytes | None = None  # nothing as long as it is not believed
+        self._tls = tls
+        self._server = socket.create_server((HOST, 0))
+        self._server.settimeout(SECONDS)
+        self.port: int = self._server.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        peer, _ = self._server.accept()
+        peer.settimeout(SECONDS)
+        with (
+            peer,
+            contextlib.suppress(OSError),
+            data_server(self._tls).wrap_socket(peer, server_side=True) as sealed,
+        ):
+            self.heard = sealed.recv(HELLO.size)
+
+    def __enter__(self) -> Impostor:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+        self._server.close()
+
+
+@pytest.mark.parametrize(
+    ("whose", "why"), [("other authority", "VERIFY_FAILED"), ("other host", "mismatch")]
+)
+def test_a_caller_tells_its_secret_to_no_data_port_but_the_nodes(
+    people: People, tmp_path: Path, whose: str, why: str
+) -> None:
+    if whose == "other host":
+        shown = Authority.open(people.node.ca.parent).sign(
+            Holder(Role.NODE, "elsewhere", ("10.0.0.1",)), DAY
+        )
+    else:
+        signed = Authority.make(tmp_path / "theirs", DAY).sign(Holder(Role.NODE, "a", HOSTS), DAY)
+        shown = TlsConfig(people.node.ca, signed.cert, signed.key)
+    with Impostor(shown) as impostor, pytest.raises(Unavailable, match=why):
+        DataStream.connect((HOST, impostor.port), SECONDS, data_client(people.client))
+    assert impostor.heard is None
+
+
+# What passes
+
+
+@pytest.fixture(scope="module")
+def open_node() -> Iterator[NodeProcess]:
+    with running(dram="64MiB", slab="8MiB") as started:
+        yield started
+
+
+def moved(node: NodeProcess, credentials: Credentials) -> tuple[list[bytes], bytes, bytes]:
+    """Blocks stored and loaded by way of a proxy: their strips, and what passed there and back."""
+    truth = truth_of(SPEC, TOKENS, next(seeds))
+    with Client.at(
+        node.address, SPEC, transport="tcp", credentials=credentials, deadline_seconds=SECONDS
+    ) as client:
+        link: Any = client.connection.link()
+        opened = link.opened
+        with Proxy(opened.data_address) as proxy:
+            proxy.to_server.heard, proxy.to_caller.heard = there, back = bytearray(), bytearray()
+            link.transport.close()
+            tls = None if credentials.tls is None else data_client(credentials.tls)
+            link.transport = TcpTransport(
+                proxy.address, opened.session, opened.data_token, SECONDS, tls
+            )
+            stored, loaded = (Cache(SPEC, TOKENS) for _ in range(2))
+            stored.fill(truth)
+            chain = client.chain(np.arange(TOKENS) + 1_000 * next(seeds))
+            assert client.put(chain, stored.memory(client)) == len(chain)
+            assert client.get(chain, loaded.memory(client)).blocks == len(chain)
+            assert loaded.holds(truth)
+            link.transport.close()
+    blocks = [slice(at, at + BLOCK_TOKENS) for at in range(0, TOKENS, BLOCK_TOKENS)]
+    strips = [head[some].tobytes() for layer in truth for head in layer for some in blocks]
+    return [opened.data_token, *strips], bytes(there), bytes(back)
+
+
+def test_blocks_move_over_tls_and_whoever_listens_hears_none_of_their_bytes(
+    tls_node: NodeProcess, people: People
+) -> None:
+    (token, *strips), there, back = moved(tls_node, people.of("team-a"))
+    for wire in (there, back):
+        assert len(wire) > sum(map(len, strips)), "it passed here"
+        for secret in (token, *strips):
+            for at in range(0, len(secret), 16):
+                assert secret[at : at + 16] not in wire
+
+
+def test_without_tls_a_listener_hears_all_of_it(open_node: NodeProcess) -> None:
+    """The test above would see what it says is not there."""
+    (token, *strips), there, back = moved(open_node, OPEN)
+    assert token in there
+    for strip in strips:
+        assert strip in there and strip in back

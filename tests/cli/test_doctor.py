@@ -1,0 +1,281 @@
+"""`moonpool doctor`: what it finds of nodes that serve, and why the others cannot be reached."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstore.cli.main import main
+from kvstore.config import CREDENTIALS, Credentials
+from kvstore.wire.v1 import kv_pb2 as pb
+from tests.auth.people import People
+from tests.etcd import EtcdProcess, need_etcd
+from tests.faults.proxy import Proxy
+from tests.nodes import Caller, NodeProcess, eventually, node, prompt, running, short_directory
+from tests.pools import BESIDE, pool
+
+__all__ = ["node"]
+
+numbers = itertools.count(41_000_000)
+
+
+class Doctor:
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.said: dict[str, Any] = {}
+
+    def asked(self, *arguments: object) -> int:
+        """Its exit code; what it said of all stands in `said`."""
+        code = main(["doctor", "--json", *map(str, arguments)])
+        self.said = json.loads(self._capsys.readouterr().out)
+        return code
+
+    @property
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        return {one["address"]: one for one in self.said["nodes"]}
+
+    @property
+    def only(self) -> dict[str, Any]:
+        (one,) = self.said["nodes"]
+        return dict(one)
+
+
+@pytest.fixture
+def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
+    return Doctor(capsys)
+
+
+def test_a_node_that_serves_is_well(
+    node: NodeProcess, doctor: Doctor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for where in (["--dir", node.directory], ["--node", node.address]):
+        assert doctor.asked(*where) == 0 and not doctor.said["warnings"]
+        one = doctor.only
+        assert one["reachable"] and not one["tls"] and one["errors"] == []
+        assert one["transports"].keys() == {"tcp", "shm"}
+        assert one["transports"]["tcp"]["back_bytes_per_second"] > 1e6
+    assert main(["doctor", "--node", node.address]) == 0
+    printed = capsys.readouterr()
+    assert "tcp   there" in printed.out and "1 nodes looked at, 0 with errors" in printed.out
+
+
+def test_a_node_that_is_gone_is_an_error_that_says_so(node: NodeProcess, doctor: Doctor) -> None:
+    node.kill()
+    assert doctor.asked("--node", node.address) == 1
+    one = doctor.only
+    assert not one["reachable"]
+    assert one["errors"][0].startswith(f"nothing listens at {node.address}: start the node")
+
+
+def test_a_node_that_stands_still_is_an_error_that_says_so(
+    node: NodeProcess, doctor: Doctor
+) -> None:
+    node.signal(signal.SIGSTOP)
+    assert doctor.asked("--node", node.address) == 1
+    assert "does not answer as it should" in doctor.only["errors"][0]
+
+
+def test_a_host_with_no_node_says_so(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--dir", str(tmp_path)]) == 1
+    assert "no node has run" in capsys.readouterr().err
+
+
+def test_a_data_port_that_cannot_be_reached_is_an_error_though_calls_are_answered(
+    doctor: Doctor,
+) -> None:
+    with running(options=["--advertise", "127.0.0.3"]) as elsewhere:
+        at = elsewhere.address.replace("127.0.0.3", "127.0.0.1")
+        assert doctor.asked("--node", at) == 1
+        (error,) = doctor.only["errors"]
+        assert doctor.only["reachable"] and "tcp does not work: 127.0.0.3:" in error
+        assert "--data-port" in error
+
+
+# A pool
+
+
+def fetched(reader: Caller, holder: Caller) -> None:
+    blocks = prompt(next(numbers), 2)
+    for caller in (holder, reader):
+        caller.register()
+    holder.put(blocks)
+    assert eventually(lambda: reader.get(blocks)[0] == [pb.HIT] * 2, 20)
+
+
+def test_every_node_of_a_pool_in_etcd_is_looked_at_and_says_what_it_found_of_the_others(
+    tmp_path: Path, doctor: Doctor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    need_etcd()
+    etcd = EtcdProcess(tmp_path / "etcd").start()
+    try:
+        with pool(etcd.url) as nodes:
+            first, second = nodes.node("a"), nodes.node("b")
+            reader = second.caller()
+            fetched(reader, first.caller())
+            eventually(lambda: reader.stats().contacts, 20)
+            where = ["--dir", str(first.directory), "--etcd", etcd.url]
+            assert doctor.asked(*where) == 0 and not doctor.said["warnings"]
+            assert list(doctor.nodes) == [first.address, second.address], "this host's first"
+            assert all(one["transports"].keys() == {"tcp", "shm"} for one in doctor.said["nodes"])
+            (contact,) = doctor.nodes[second.address]["contacts"]
+            assert contact["address"] == first.address
+            assert contact["transports"]["tcp"]["there_bytes_per_second"] > 1e5
+            assert main(["doctor", *where]) == 0
+            assert f"  to {first.address}, " in capsys.readouterr().out
+            assert main(["stat", "--node", second.address]) == 0
+            assert f"peer      {first.address}: tcp " in capsys.readouterr().out
+
+            assert doctor.asked("--dir", tmp_path, "--etcd", etcd.url) == 0, "a host of no node"
+            assert len(doctor.nodes) == 2 and "no node of this host" in doctor.said["warnings"][0]
+            second.kill()
+            assert doctor.asked(*where) == 1, "its lease is not over yet"
+            assert doctor.nodes[first.address]["errors"] == []
+            assert "nothing listens" in doctor.nodes[second.address]["errors"][0]
+            etcd.kill()
+            assert doctor.asked(*where) == 1
+            assert doctor.only["errors"] == [], "the node serves on"
+            assert f"--etcd = {etcd.url}" in doctor.said["errors"][0]
+    finally:
+        etcd.stop()
+
+
+def test_a_node_of_another_pool_than_was_named_is_an_error(
+    node: NodeProcess, tmp_path: Path, doctor: Doctor
+) -> None:
+    with pool() as nodes:
+        other = nodes.node("a")
+        assert doctor.asked("--dir", node.directory, "--metadata", nodes.metadata) == 1
+        assert set(doctor.nodes) == {node.address, other.address}
+        assert "not in the pool that was named" in doctor.said["errors"][0]
+
+
+def test_a_node_that_another_cannot_take_blocks_from_is_an_error_of_that_one(
+    doctor: Doctor,
+) -> None:
+    with pool() as nodes:
+        first, second = nodes.node("a"), nodes.node("b")
+        record = nodes.record_of(first)
+        port = int(first.address.rpartition(":")[2])
+        # Its calls can be reached at the other address, and its data port cannot.
+        with Proxy(first.address, listen=BESIDE, port=port):
+            moved = replace(record, address=f"{BESIDE}:{port}")
+            nodes.with_metadata(lambda metadata: metadata.put(moved.key(), moved.encode()))
+            holder, reader, blocks = first.caller(), second.caller(), prompt(next(numbers))
+            for caller in (holder, reader):
+                caller.register()
+            holder.put(blocks)
+
+            def complained() -> bool:
+                reader.get(blocks)
+                return bool(reader.stats().contacts)
+
+            eventually(complained, 20)
+            assert doctor.asked("--dir", second.directory, "--metadata", nodes.metadata) == 1
+            (error,) = doctor.nodes[second.address]["errors"]
+            assert f"from there to the node at {moved.address}: tcp does not work" in error
+            assert doctor.nodes[moved.address]["errors"] == []
+
+
+def test_without_the_pools_name_it_looks_at_this_host_alone_and_says_so(
+    tmp_path: Path, doctor: Doctor
+) -> None:
+    with pool() as nodes:
+        first = nodes.node("a")
+        nodes.node("b")
+        assert doctor.asked("--dir", first.directory) == 0
+        assert doctor.only["address"] == first.address
+        assert "give --etcd" in doctor.said["warnings"][0]
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[tuple[NodeProcess, People]]:
+    with short_directory() as place:
+        (place / "node").mkdir()
+        people = People(place / "certs", place / "node" / "metadata.db")
+        started = NodeProcess(place / "node", tls=people.node)
+        try:
+            yield started.start(), people
+        finally:
+            started.close()
+
+
+def show(monkeypatch: pytest.MonkeyPatch, credentials: Credentials) -> None:
+    assert credentials.tls is not None
+    shown = (credentials.tls.ca, credentials.tls.cert, credentials.tls.key, credentials.token, "")
+    for name, value in zip(CREDENTIALS, map(str, shown), strict=True):
+        monkeypatch.setenv(name, value)
+
+
+def test_with_certificates_and_an_operators_token_a_node_is_well(
+    guarded: tuple[NodeProcess, People], doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls_node, people = guarded
+    show(monkeypatch, people.of("team-a", admin=True))
+
+    def well() -> bool:  # once the node has heard of the token
+        return doctor.asked("--dir", tls_node.directory) == 0
+
+    assert eventually(well, 20)
+    assert doctor.only["tls"] and doctor.only["transports"].keys() == {"tcp", "shm"}
+
+
+def test_whoever_lacks_something_is_told_what(
+    guarded: tuple[NodeProcess, People], doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls_node, people = guarded
+
+    def error() -> str:
+        assert doctor.asked("--node", tls_node.address) == 1
+        (text,) = doctor.only["errors"]
+        return str(text)
+
+    assert "serves over TLS" in error() and "set MOONPOOL_TLS_CA" in error()
+    token = people.token("team-a")
+    show(monkeypatch, Credentials(people.client, token))
+    eventually(lambda: "token of the admin scope" in error(), 20)
+    show(monkeypatch, Credentials(people.client, "mpt_0000"))
+    assert "token" in error()
+    show(monkeypatch, Credentials(people.foreign, token))
+    assert "does not believe MOONPOOL_TLS_CERT" in error()
+    show(monkeypatch, Credentials(people.expired, token))
+    assert "does not believe MOONPOOL_TLS_CERT" in error()
+    believing = replace(people.client, ca=people.foreign.cert)
+    show(monkeypatch, Credentials(believing, token))
+    assert "its certificate is not believed" in error()
+
+
+def test_tls_where_there_is_none_is_told_so(
+    node: NodeProcess,
+    guarded: tuple[NodeProcess, People],
+    doctor: Doctor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, people = guarded
+    show(monkeypatch, Credentials(people.client, "mpt_0000"))
+    assert doctor.asked("--node", node.address) == 1
+    assert "serves without TLS: unset MOONPOOL_TLS_CA" in doctor.only["errors"][0]
+
+
+def test_a_certificate_for_another_host_says_how_to_make_the_right_one(
+    tmp_path: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with short_directory() as place:
+        people = People(place / "certs", place / "metadata.db", hosts=("localhost",))
+        tls_node = NodeProcess(place, tls=people.node)
+        try:
+            tls_node.start()
+            show(monkeypatch, people.of("team-a", admin=True))
+            assert doctor.asked("--node", tls_node.address) == 1
+            assert "moonpool certs --node NAME --host 127.0.0.1" in doctor.only["errors"][0]
+        finally:
+            tls_node.close()

@@ -1,0 +1,122 @@
+"""No tenant keeps another out: places, the line, and rates, decided without time or chance."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kvstore.core.turns import CONTENDED_SECONDS, Line, Places, Rates
+
+
+def taken(places: Places, who: str) -> int:
+    """How many more places a tenant gets."""
+    count = 0
+    while places.try_take(who):
+        count += 1
+    places.check()
+    return count
+
+
+def test_a_tenant_alone_gets_three_quarters_and_the_next_one_still_some() -> None:
+    places = Places(32)
+    assert taken(places, "a") == 24
+    assert taken(places, "b") == 6
+    assert taken(places, "c") == 2
+    assert places.free == 0, "a fourth waits until somebody gives one back"
+    places.give_back("a")
+    assert not places.try_take("a") and places.try_take("d")
+    places.check()
+
+
+def test_two_who_take_turns_get_as_much_as_each_other() -> None:
+    places, got = Places(32), {"a": 0, "b": 0}
+    for _ in range(32):
+        for who in got:
+            got[who] += places.try_take(who)
+    assert got == {"a": 14, "b": 14} and places.free == 4
+
+
+def test_a_place_that_nobody_holds_cannot_be_given_back() -> None:
+    places = Places(4)
+    places.try_take("a")
+    with pytest.raises(AssertionError):
+        places.give_back("b")
+
+
+def test_whoever_waits_is_let_in_a_tenant_at_a_time() -> None:
+    places, line = Places(4), Line[str]()
+    assert taken(places, "a") == 3
+    for one in ("a1", "a2", "a3", "b1", "b2", "c1"):
+        line.join(one[0], one)
+    assert len(line) == 6 and line.has("b") and not line.has("d")
+    assert list(line.let_in(places)) == [("b", "b1")], "one is free, and not for who has three"
+    let_in = []
+    for who in ("a", "a", "b", "a", "c", "b", "a"):
+        places.give_back(who)
+        let_in += [one for _, one in line.let_in(places)]
+    assert let_in == ["c1", "a1", "b2", "a2", "a3"]
+    assert not len(line)
+
+
+def test_who_gives_up_waiting_is_let_in_no_more() -> None:
+    places, line = Places(4), Line[str]()
+    line.join("a", "a1")
+    line.join("a", "a2")
+    line.leave("a", "a1")
+    line.leave("a", "a1")
+    line.leave("b", "b1")
+    assert list(line.let_in(places)) == [("a", "a2")] and not line.has("a")
+
+
+def test_a_tenant_that_is_alone_calls_as_often_as_it_likes() -> None:
+    rates = Rates(100.0, 10.0)
+    assert all(rates.spend("a", 0.0) == 0.0 for _ in range(1_000))
+
+
+def test_while_another_calls_too_it_is_held_to_its_rate() -> None:
+    rates = Rates(100.0, 10.0)
+    for _ in range(1_000):
+        rates.spend("a", 0.0)
+    assert rates.spend("b", 0.0) == 0.0
+    assert rates.spend("a", 0.0) == pytest.approx(0.01), "when the next call is due"
+    assert rates.spend("a", 0.02) == 0.0, "two are due, and one is made"
+    assert rates.spend("b", 0.02) == 0.0
+    assert rates.spend("a", 0.02) == 0.0
+    assert rates.spend("a", 0.02) > 0.0
+    # The other has stopped calling.
+    assert rates.spend("a", 0.03 + CONTENDED_SECONDS) == 0.0
+    assert all(rates.spend("a", 0.03 + CONTENDED_SECONDS) == 0.0 for _ in range(100))
+
+
+def test_what_was_saved_up_is_no_more_than_the_burst() -> None:
+    rates = Rates(100.0, 10.0)
+    rates.spend("a", 0.0)
+    got = 0
+    for _ in range(50):
+        rates.spend("b", 1_000.0)
+        got += rates.spend("a", 1_000.0) == 0.0
+    assert got == 10
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_over_any_stretch_of_time_a_flood_gets_its_rate_and_the_quiet_one_all_it_asks(
+    seed: int,
+) -> None:
+    dice, rates, now = random.Random(seed), Rates(100.0, 10.0), 0.0
+    loud = refused = 0
+    for _ in range(5_000):
+        now += dice.random() / 1_000
+        loud += rates.spend("loud", now) == 0.0
+        if dice.random() < 0.02:  # some 40 a second
+            refused += rates.spend("quiet", now) > 0.0
+    assert refused == 0
+    assert loud <= 100.0 * now + 10.0 + 300  # what it had while it was alone at the start
+    assert loud >= 100.0 * now * 0.9
+
+
+def test_tenants_that_call_no_more_are_forgotten() -> None:
+    rates = Rates(100.0, 10.0)
+    for number in range(10_000):
+        rates.spend(f"t{number}", float(number))
+    assert len(rates._left) < 10

@@ -1,0 +1,114 @@
+"""The roster is what the metadata says, on a real metadata, whatever was lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvstore.clock import SystemClock
+from kvstore.metadata.embedded import EmbeddedMetadata
+from kvstore.metadata.records import NodeRecord
+from kvstore.metadata.roster import Roster
+
+
+def record(name: str, epoch: int = 1) -> NodeRecord:
+    return NodeRecord(name, epoch, "127.0.0.1:7410", {}, (), {}, "serving")
+
+
+class Desk:
+    """A metadata, and a roster that is kept from it."""
+
+    def __init__(self, path: Path, most: int = 100) -> None:
+        self.metadata = EmbeddedMetadata(path)
+        self.changes = 0
+        self.roster = Roster(
+            *(self.metadata, NodeRecord, SystemClock(), random.Random(1), most, self._changed)
+        )
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def put(self, *records: NodeRecord) -> None:
+        for one in records:
+            await self.metadata.put(one.key(), one.encode())
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    def names(self) -> list[str]:
+        return sorted(one.node_id for one in self.roster)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path / "metadata.db")
+
+
+async def test_who_was_there_who_comes_changes_and_goes_is_known(desk: Desk) -> None:
+    await desk.put(record("a"), record("b"))
+    keeping = asyncio.create_task(desk.roster.keep())
+    await desk.until(lambda: desk.names() == ["a", "b"])
+    await desk.put(record("c"), record("a", epoch=7))
+    await desk.until(lambda: len(desk.roster) == 3 and desk.roster.get("a") == record("a", 7))
+    await desk.metadata.delete(record("b").key())
+    await desk.until(lambda: desk.names() == ["a", "c"])
+    assert desk.roster.get("b") is None and desk.changes >= 4
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await desk.metadata.close()
+
+
+async def test_a_lease_that_ends_takes_its_record_out_of_the_roster(desk: Desk) -> None:
+    lease = await desk.metadata.grant(1_000)
+    await desk.metadata.put(record("leased").key(), record("leased").encode(), lease=lease.id)
+    keeping = asyncio.create_task(desk.roster.keep())
+    await desk.until(lambda: desk.names() == ["leased"])
+    await desk.until(lambda: desk.names() == [])
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await desk.metadata.close()
+
+
+async def test_a_bad_record_is_passed_over_and_so_is_one_that_became_bad(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    await desk.put(record("good"), record("turns bad"))
+    await desk.metadata.put("nodes/bad", b"{")
+    keeping = asyncio.create_task(desk.roster.keep())
+    with caplog.at_level(logging.WARNING):
+        await desk.until(lambda: desk.names() == ["good", "turns bad"])
+        await desk.metadata.put(record("turns bad").key(), record("another").encode())
+        await desk.until(lambda: desk.names() == ["good"])
+    assert "nodes/bad" in caplog.text
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await desk.metadata.close()
+
+
+async def test_no_more_than_the_most_are_kept_and_one_that_goes_makes_room(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "metadata.db", most=2)
+    await desk.put(record("a"), record("b"), record("c"))
+    await desk.roster.load()
+    assert desk.names() == ["a", "b"]
+    await desk.metadata.delete(record("a").key())
+    await desk.roster.load()
+    assert desk.names() == ["b", "c"]
+    await desk.metadata.close()
+
+
+async def test_what_cannot_be_read_leaves_the_roster_as_it_was(desk: Desk) -> None:
+    await desk.put(record("a"))
+    await desk.roster.load()
+    await desk.metadata.close()
+    keeping = asyncio.create_task(desk.roster.keep())
+    await asyncio.sleep(0.3)
+    assert not keeping.done() and desk.names() == ["a"]
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)

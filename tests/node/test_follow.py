@@ -1,0 +1,228 @@
+"""A block that is being written at one node, read at another layer by layer.
+
+writer ──layer──▶ node a ──look, move──▶ node b ──layer──▶ readers
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from kvstore.block import Chain
+from kvstore.wire.v1 import kv_pb2 as pb
+from tests.node.test_fetch import KNOWN_SECONDS, Pair
+from tests.nodes import LARGE, LAYOUT, Caller, eventually, payload, prompt, refused
+from tests.pools import pool
+
+LAYER = [pb.Fragment(layer_first=layer, layers=1) for layer in range(2)]
+HALF = LAYOUT.payload_bytes // 2
+
+
+class HandOff:
+    """A writer at node a with one block, and the hand-off that it gives away."""
+
+    def __init__(self, pair: Pair, writer: Caller | None = None) -> None:
+        self.pair, self.writer = pair, writer or pair.a.caller()
+        self.blocks: Chain = pair.new(1)
+        self.data = payload(self.blocks.hashes[0])
+        window = self.writer.reserve(self.blocks, hand_off=True)
+        self.window, self.hand_offs = window.handles[0], window.hand_offs
+
+    def write(self, layer: int) -> None:
+        data = self.data[layer * HALF : (layer + 1) * HALF]
+        self.writer.write(self.window, data, LAYER[layer])
+
+    def seal(self) -> None:
+        self.writer.ask("Seal", handles=[self.window])
+
+    def opened(self, reader: Caller) -> bytes:
+        """The handle of a reader at node b."""
+
+        def open_it() -> bytes:
+            reply = reader.ask("Open", **reader.about(self.blocks), hand_offs=self.hand_offs)
+            return bytes(reply.handles[0]) if reply.outcomes[0] == pb.HIT else b""
+
+        return bytes(eventually(open_it, KNOWN_SECONDS))
+
+
+class Reading:
+    """A Read of a whole block, in a thread, layer after layer."""
+
+    def __init__(self, reader: Caller, handle: bytes) -> None:
+        self.came, self.error = b"", None
+        self._reader, self._handle = reader, handle
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        request = pb.ReadRequest(session=self._reader.session, handle=self._handle)
+        try:
+            for part in self._reader.kv.Read(request, timeout=60):
+                self.came += part.data
+        except grpc.RpcError as error:
+            self.error = error
+
+    def end(self) -> bytes:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.came
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Pair]:
+    with pool() as nodes:
+        yield Pair(nodes, nodes.node("a"), nodes.node("b"))
+
+
+@pytest.fixture
+def pair(shared: Pair) -> Iterator[Pair]:
+    yield shared
+    shared.at_rest()
+
+
+def test_a_reader_elsewhere_has_each_layer_once_it_is_written(pair: Pair) -> None:
+    hand_off = HandOff(pair)
+    reading = Reading(pair.at_b, handle := hand_off.opened(pair.at_b))
+    time.sleep(0.05)
+    assert reading.came == b"", "nothing is written yet"
+    hand_off.write(0)
+    eventually(lambda: reading.came == hand_off.data[:HALF], KNOWN_SECONDS)
+    hand_off.write(1)
+    assert reading.end() == hand_off.data and reading.error is None
+    hand_off.seal()
+    pair.at_b.ask("Close", handles=[handle])
+    followed = "followed_blocks"
+    eventually(lambda: pair.at_b.match(hand_off.blocks) == (1, pb.HIT), KNOWN_SECONDS)
+    eventually(lambda: pair.at_b.counters()[followed] >= 1, KNOWN_SECONDS)
+    assert pair.at_b.get(hand_off.blocks)[1] == [hand_off.data]
+
+
+def test_two_readers_of_one_hand_off_cost_one_transfer(pair: Pair) -> None:
+    hand_off, other = HandOff(pair), pair.b.caller()
+    handles = [hand_off.opened(reader) for reader in (pair.at_b, other)]
+    sent = pair.at_a.counters()["data_sent_bytes"]
+    readings = [
+        Reading(reader, handle) for reader, handle in zip((pair.at_b, other), handles, strict=True)
+    ]
+    for layer in range(2):
+        hand_off.write(layer)
+    assert [one.end() for one in readings] == [hand_off.data] * 2
+    hand_off.seal()
+    for reader, handle in zip((pair.at_b, other), handles, strict=True):
+        reader.ask("Close", handles=[handle])
+    head = LAYOUT.root_bytes + 8
+    assert pair.at_a.counters()["data_sent_bytes"] - sent <= len(hand_off.data) + 2 * head + 64
+
+
+@pytest.mark.parametrize("how", ["aborts", "dies"])
+def test_a_writer_that_does_not_end_its_block_leaves_readers_elsewhere_with_a_miss(
+    pair: Pair, how: str
+) -> None:
+    hand_off = HandOff(pair)
+    handle = hand_off.opened(pair.at_b)
+    hand_off.write(0)
+    reading = Reading(pair.at_b, handle)
+    eventually(lambda: len(reading.came) == HALF, KNOWN_SECONDS)
+    if how == "aborts":
+        hand_off.writer.ask("Abort", handles=[hand_off.window])
+    else:
+        hand_off.writer.stream.cancel()
+    assert reading.end() == hand_off.data[:HALF]
+    assert reading.error is not None and reading.error.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert pair.at_b.get(hand_off.blocks)[0] != [pb.HIT]
+    pair.at_b.ask("Close", handles=[handle])
+
+
+def test_a_writer_that_seals_a_duplicate_serves_its_hand_off_all_the_same(pair: Pair) -> None:
+    hand_off = HandOff(pair)
+    handle = hand_off.opened(pair.at_b)
+    first = bytes(reversed(hand_off.data))
+    assert pair.at_a.put(hand_off.blocks, [first]) == [pb.PutReply.STORED]
+    reading = Reading(pair.at_b, handle)
+    hand_off.write(0)
+    hand_off.write(1)
+    eventually(lambda: len(reading.came) == 2 * HALF or reading.error, KNOWN_SECONDS)
+    reply = hand_off.writer.ask("Seal", handles=[hand_off.window])
+    assert list(reply.sealed) == [pb.SealReply.EXISTED]
+    assert reading.end() == hand_off.data, "layers of one writer only"
+    pair.at_b.ask("Close", handles=[handle])
+    eventually(lambda: pair.at_b.get(hand_off.blocks)[1] == [first], KNOWN_SECONDS)
+
+
+def test_a_reader_that_goes_takes_what_it_followed_along(pair: Pair) -> None:
+    hand_off, reader = HandOff(pair), pair.b.caller()
+    hand_off.opened(reader)
+    assert pair.at_a.stats().pins == 1
+    reader.stream.cancel()
+    eventually(lambda: pair.at_a.stats().pins == 0, KNOWN_SECONDS)
+    hand_off.write(0)
+    hand_off.write(1)
+    hand_off.seal()
+    pair.fetched(hand_off.blocks)
+
+
+def test_a_writer_group_that_is_named_is_followed_by_its_node(pair: Pair) -> None:
+    blocks = pair.new(1)
+    data, writer = payload(blocks.hashes[0]), pair.a.caller()
+    window = writer.reserve(blocks, writer_group="group").handles[0]
+    named = {"writer_group": "group", "writer_node": pair.at_a.opened.node_id}
+
+    def open_it() -> bytes:
+        reply = pair.at_b.ask("Open", **pair.at_b.about(blocks), **named)
+        return bytes(reply.handles[0]) if reply.outcomes[0] == pb.HIT else b""
+
+    handle = eventually(open_it, KNOWN_SECONDS)
+    for layer in range(2):
+        writer.write(window, data[layer * HALF : (layer + 1) * HALF], LAYER[layer])
+    writer.ask("Seal", handles=[window])
+    assert pair.at_b.read(handle) == data
+    pair.at_b.ask("Close", handles=[handle])
+
+
+def test_a_node_without_room_for_what_is_followed_says_miss(pair: Pair) -> None:
+    larges = [prompt(10**6 + number, 1, LARGE) for number in range(2)]
+    fillers = [pair.at_b.reserve(one, LARGE).handles[0] for one in larges]  # both of its slabs
+    hand_off = HandOff(pair)
+    about = pair.at_b.about(hand_off.blocks)
+    reply = pair.at_b.ask("Open", **about, hand_offs=hand_off.hand_offs)
+    assert reply.outcomes[0] != pb.HIT
+    pair.at_b.ask("Abort", handles=fillers)
+    handle = hand_off.opened(pair.at_b)
+    hand_off.write(0)
+    hand_off.write(1)
+    hand_off.seal()
+    assert pair.at_b.read(handle) == hand_off.data
+    pair.at_b.ask("Close", handles=[handle])
+
+
+def test_a_hand_off_of_a_node_that_is_gone_is_a_miss_and_a_forged_one_is_refused() -> None:
+    with pool() as nodes:
+        pair = Pair(nodes, nodes.node("a"), nodes.node("b"))
+        hand_off = HandOff(pair)
+        handle = hand_off.opened(pair.at_b)
+        hand_off.write(0)
+        reading = Reading(pair.at_b, handle)
+        eventually(lambda: len(reading.came) == HALF, KNOWN_SECONDS)
+        pair.a.kill()
+        assert reading.end() == hand_off.data[:HALF] and reading.error is not None
+
+        def asked() -> int:
+            about = pair.at_b.about(hand_off.blocks)
+            return int(pair.at_b.ask("Open", **about, hand_offs=hand_off.hand_offs).outcomes[0])
+
+        assert asked() != pb.HIT, "it is in the roster still"
+        eventually(lambda: not nodes.entries(f"nodes/{hand_off.writer.opened.node_id}"), 30)
+        time.sleep(0.2)
+        assert asked() != pb.HIT, "it is gone"
+        forged = pair.at_b.reserve(pair.new(1), hand_off=True).hand_offs[0][:-1] + b"?"
+        about = pair.at_b.about(hand_off.blocks)
+        assert (
+            refused(lambda: pair.at_b.ask("Open", **about, hand_offs=[forged])).kind == "NotYours"
+        )
+        pair.at_b.ask("Close", handles=[handle])
+        eventually(lambda: pair.at_b.stats().pins == 0, KNOWN_SECONDS)
+        assert "Traceback" not in pair.b.log

@@ -1,0 +1,90 @@
+"""A node's lease outlives what holds up its loop, and does not outlive the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from kvstore.clock import SystemClock
+from kvstore.metadata import open_metadata
+from kvstore.metadata.records import NodeRecord
+from kvstore.node.heartbeat import Heartbeat
+from tests.nodes import eventually
+
+LEASE_MS = 500
+RECORD = NodeRecord("n1", 3, "127.0.0.1:7410", {"dram": 1}, ("shm",), {}, "serving")
+
+
+def epochs(where: str) -> list[int]:
+    """Of the records that others see."""
+
+    async def read() -> list[int]:
+        metadata = open_metadata(where)
+        try:
+            entries, _ = await metadata.list(NodeRecord.prefix)
+            return [NodeRecord.parse(entry).epoch for entry in entries]
+        finally:
+            await metadata.close()
+
+    return asyncio.run(read())
+
+
+def watched(where: str, seconds: float, seen: list[list[int]]) -> threading.Thread:
+    """Looks again and again, as another process would."""
+
+    def look() -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            seen.append(epochs(where))
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    return thread
+
+
+def lived(path: Path, busy: float, held_up: float) -> tuple[list[list[int]], list[int], int]:
+    """What others saw while a node's loop stood still, what they saw at the end, and how often it
+    was told that its lease had lapsed."""
+    where, seen, lapses = os.fspath(path / "metadata.db"), list[list[int]](), 0
+
+    def lapsed(record: NodeRecord) -> NodeRecord:
+        nonlocal lapses
+        lapses += 1
+        return NodeRecord(**{**vars(record), "epoch": record.epoch + 1})
+
+    async def live() -> list[int]:
+        beat = Heartbeat(
+            partial(open_metadata, where), RECORD, LEASE_MS, lapsed, SystemClock(), busy
+        )
+        await beat.announce()
+        assert await asyncio.to_thread(epochs, where) == [3]
+        watcher = watched(where, held_up, seen)
+        time.sleep(held_up)  # nothing else of the node has a turn
+        await asyncio.to_thread(watcher.join)
+        here: Callable[[], list[int]] = partial(epochs, where)
+        last = await asyncio.to_thread(eventually, here, 20.0)
+        await beat.leave()
+        assert await asyncio.to_thread(epochs, where) == []
+        return last
+
+    return seen, asyncio.run(live()), lapses
+
+
+def test_a_node_that_is_busy_for_longer_than_its_lease_is_there_all_the_time(
+    tmp_path: Path,
+) -> None:
+    seen, last, lapses = lived(tmp_path, busy=60.0, held_up=5 * LEASE_MS / 1e3)
+    assert all(one == [3] for one in seen) and len(seen) > 3
+    assert (last, lapses) == ([3], 0)
+
+
+def test_a_node_whose_loop_turns_no_more_is_gone_and_comes_back_as_another(tmp_path: Path) -> None:
+    seen, last, lapses = lived(tmp_path, busy=0.3, held_up=8 * LEASE_MS / 1e3)
+    assert seen[-1] == [], "others know by then"
+    assert (last, lapses) == ([4], 1)

@@ -1,0 +1,374 @@
+"""What the owner moves: whose handle it takes, for what, and what it holds meanwhile."""
+
+from __future__ import annotations
+
+import random
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvstore.core.lifecycle import Slot, State
+from kvstore.errors import SessionEnded, WindowClosed
+from kvstore.layout import Fragment
+from kvstore.limits import PIN_MS_DEFAULT, REMOTE_WINDOW_SECONDS
+from kvstore.memory.strips import strip_hash
+from kvstore.node.claims import Claims
+from kvstore.node.data_port import _Connection
+from kvstore.node.handles import Claim, Direction
+from kvstore.node.moves import Held, Moves
+from kvstore.node.sessions import Session
+from kvstore.transfer.frames import Found, Status
+from kvstore.transfer.landing import Landing
+from kvstore.transfer.stream import DataStream
+from tests.node.rig import SMALL, TOKENS, Rig, prompt, triples
+
+WHOLE = SMALL.layout.whole
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+@pytest.fixture
+def moves(rig: Rig) -> Moves:
+    return Moves(rig.store, lambda owner: SMALL.layout)
+
+
+@pytest.fixture
+def session(rig: Rig) -> Session:
+    return rig.session()
+
+
+def sealed(rig: Rig, session: Session, start: int = 0) -> tuple[Slot, bytes]:
+    """A sealed block, and the handle of a pin on it."""
+    blocks = prompt(SMALL, TOKENS, start)
+    rig.put(session, SMALL, blocks)
+    opened = rig.pinned(session, blocks.hashes[0])
+    return opened.slot, opened.handle
+
+
+def window(rig: Rig, session: Session, start: int = 0) -> tuple[Slot, bytes]:
+    one = rig.reserve(session, SMALL, prompt(SMALL, TOKENS, start))[0]
+    return one.slot, one.handle
+
+
+def test_a_block_is_held_while_it_is_read_whatever_becomes_of_its_pin(
+    rig: Rig, moves: Moves, session: Session
+) -> None:
+    slot, handle = sealed(rig, session)
+    (held,) = moves.reading(session, [handle], WHOLE)
+    assert isinstance(held, Held)
+    rig.store.readers.close(session, [handle])
+    assert (
+        len(rig.store.remove(rig.store.keys("default", SMALL, prompt(SMALL, TOKENS).hashes))) == 1
+    )
+    rig.end(session)
+    assert slot.state is State.DOOMED, "its memory is nobody else's yet"
+    rig.store.check()
+    moves.let_go([held])
+    assert slot.state is State.EMPTY
+    rig.store.check()
+
+
+def test_a_window_is_held_while_it_is_written_whatever_becomes_of_its_session(
+    rig: Rig, moves: Moves, session: Session
+) -> None:
+    slot, handle = window(rig, session)
+    (held,) = moves.writing(session, [handle], WHOLE)
+    rig.end(session)
+    assert slot.state is State.DOOMED
+    rig.store.check()
+    moves.let_go([held])
+    assert slot.state is State.EMPTY
+    rig.store.check()
+
+
+def test_a_handle_serves_its_own_session_only(rig: Rig, moves: Moves, session: Session) -> None:
+    _, pin = sealed(rig, session)
+    _, open_ = window(rig, session, 100)
+    for other in (rig.session(), rig.session("other")):
+        assert moves.reading(other, [pin], WHOLE) == [Status.REFUSED]
+        assert moves.writing(other, [open_], WHOLE) == [Status.REFUSED]
+        assert moves.look(other, [pin], WHOLE) == [(Found.GONE, 0)]
+
+
+def test_a_handle_serves_its_own_direction_only(rig: Rig, moves: Moves, session: Session) -> None:
+    _, pin = sealed(rig, session)
+    _, open_ = window(rig, session, 100)
+    assert moves.reading(session, [open_], WHOLE) == [Status.REFUSED]
+    assert moves.writing(session, [pin], WHOLE) == [Status.REFUSED]
+
+
+def test_a_closed_and_an_expired_pin_move_nothing(rig: Rig, moves: Moves, session: Session) -> None:
+    _, closed = sealed(rig, session)
+    _, late = sealed(rig, session, 100)
+    rig.store.readers.close(session, [closed])
+    rig.pass_time(PIN_MS_DEFAULT / 1e3 + 0.001)  # nobody has looked it over yet
+    assert moves.reading(session, [closed, late], WHOLE) == [Status.LAPSED] * 2
+    assert moves.look(session, [closed, late], WHOLE) == [(Found.GONE, 0)] * 2
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Fragment(0, 3, 0, 2),
+        Fragment(2, 1, 0, 1),
+        Fragment(0, 0, 0, 1),
+        Fragment(0, 1, 1, 2),
+        Fragment(0, 1, 0, 0),
+        Fragment(0, 2**32 - 1, 0, 2**32 - 1),
+        Fragment(2**32 - 1, 2, 0, 1),
+    ],
+)
+def test_a_fragment_outside_the_block_moves_nothing(
+    rig: Rig, moves: Moves, session: Session, part: Fragment
+) -> None:
+    _, pin = sealed(rig, session)
+    _, open_ = window(rig, session, 100)
+    before = rig.all_there_is()
+    assert moves.reading(session, [pin], part) == [Status.OUT_OF_RANGE]
+    assert moves.writing(session, [open_], part) == [Status.OUT_OF_RANGE]
+    assert moves.look(session, [pin], part) == [(Found.GONE, 0)]
+    assert rig.all_there_is() == before
+
+
+def test_a_writer_stays_within_its_own_window(rig: Rig, moves: Moves, session: Session) -> None:
+    mine = Fragment(0, 2, 0, 1)
+    chain = triples(prompt(SMALL, TOKENS))
+    (one,) = rig.store.reserve(session, SMALL, chain, mine, "group")
+    assert one is not None
+    for part in (WHOLE, Fragment(0, 1, 1, 1), Fragment(1, 1, 0, 2)):
+        assert moves.writing(session, [one.handle], part) == [Status.OUT_OF_RANGE]
+    held = moves.writing(session, [one.handle], mine)
+    assert isinstance(held[0], Held)
+    moves.let_go(held)
+
+
+def test_a_strip_is_written_once_and_by_one_at_a_time(
+    rig: Rig, moves: Moves, session: Session
+) -> None:
+    slot, handle = window(rig, session)
+    first = moves.writing(session, [handle, handle], WHOLE)
+    assert first[1] is Status.WRITTEN, "the first of the two is under way"
+    moves.let_go(first)
+    again = moves.writing(session, [handle], Fragment(0, 1, 0, 1))
+    assert isinstance(again[0], Held), "nothing came the first time"
+    moves.let_go(again)
+    rig.write(slot, SMALL, Fragment(0, 1, 0, 1))
+    assert moves.writing(session, [handle], WHOLE) == [Status.WRITTEN]
+
+
+def test_what_is_not_written_is_not_read(rig: Rig, moves: Moves, session: Session) -> None:
+    slot, _ = window(rig, session)
+    pin = rig.store.pins.pin(slot, session.serial, rig.clock.now() + 10)
+    handle = rig.store.claims.for_pins(session, pin.serial, 1, pin.expires)[0]
+    rig.write(slot, SMALL, Fragment(0, 1, 0, 2))
+    assert moves.reading(session, [handle], WHOLE) == [Status.UNWRITTEN]
+    assert moves.look(session, [handle], WHOLE) == [(Found.FILLING, 1)]
+    held = moves.reading(session, [handle], Fragment(0, 1, 0, 2))
+    assert isinstance(held[0], Held)
+    moves.let_go(held)
+
+
+def test_a_mistake_in_the_middle_of_a_call_holds_nothing(rig: Rig, session: Session) -> None:
+    slot, handle = sealed(rig, session)
+    asked: list[int] = []
+
+    def layout_of(_: object) -> object:
+        asked.append(1)
+        if len(asked) == 2:
+            raise KeyError("a mistake of ours")
+        return SMALL.layout
+
+    with pytest.raises(KeyError):
+        Moves(rig.store, layout_of).reading(session, [handle, handle], WHOLE)  # type: ignore[arg-type]
+    assert slot.moves == 0
+
+
+def test_a_thousand_mutations_of_real_handles_move_nothing(
+    rig: Rig, moves: Moves, session: Session
+) -> None:
+    dice = random.Random(25)
+    _, pin = sealed(rig, session)
+    _, open_ = window(rig, session, 100)
+    before = rig.all_there_is()
+    for number in range(1_000):
+        real = dice.choice([pin, open_])
+        forged = bytearray(real)
+        for _ in range(dice.choice([1, 1, 1, 2, 8])):
+            forged[dice.randrange(len(forged))] ^= 1 << dice.randrange(8)
+        cut = bytes(forged[: dice.choice([len(forged), len(forged), dice.randrange(80)])])
+        if cut in (pin, open_):
+            continue
+        seen = [
+            *moves.reading(session, [cut], WHOLE),
+            *moves.writing(session, [cut], WHOLE),
+            moves.look(session, [cut], WHOLE)[0][0],
+        ]
+        assert seen == [Status.REFUSED, Status.REFUSED, Found.GONE], (number, cut.hex())
+    assert rig.all_there_is() == before
+
+
+# Writers that stand still
+
+
+def test_windows_of_a_remote_session_that_stands_still_end(rig: Rig, session: Session) -> None:
+    slot, handle = window(rig, session)
+    rig.pass_time(REMOTE_WINDOW_SECONDS - 1)
+    rig.store.expire()
+    assert slot.state is State.FILLING
+    rig.pass_time(1)
+    rig.store.expire()
+    assert slot.state is State.EMPTY and len(rig.store.windows) == 0
+    assert rig.counters.totals()["expired_windows"] == 1
+    with pytest.raises(WindowClosed, match="stood still for too long"):
+        rig.store.seal(session, [handle])
+    rig.store.check()
+
+
+def test_bytes_that_come_in_keep_a_session_s_windows(
+    rig: Rig, moves: Moves, session: Session
+) -> None:
+    first, handle = window(rig, session)
+    second, _ = window(rig, session, 100)
+    rig.pass_time(REMOTE_WINDOW_SECONDS - 1)
+    moves.let_go(moves.writing(session, [handle], WHOLE), session)
+    rig.pass_time(REMOTE_WINDOW_SECONDS - 1)
+    rig.store.expire()
+    assert first.state is second.state is State.FILLING
+    rig.pass_time(1)
+    rig.store.expire()
+    assert first.state is second.state is State.EMPTY
+
+
+def test_what_is_being_moved_in_is_not_given_up(rig: Rig, moves: Moves, session: Session) -> None:
+    slot, handle = window(rig, session)
+    held = moves.writing(session, [handle], WHOLE)
+    rig.pass_time(2 * REMOTE_WINDOW_SECONDS)
+    rig.store.expire()
+    assert slot.state is State.FILLING
+    moves.let_go(held, session)
+    rig.store.expire()
+    assert slot.state is State.FILLING, "its last byte has just come"
+
+
+def test_a_mapped_window_never_ends_by_time(rig: Rig) -> None:
+    mapped = rig.session(mapped=True)
+    slot, _ = window(rig, mapped)
+    for _ in range(5):
+        rig.pass_time(10 * REMOTE_WINDOW_SECONDS)
+        rig.store.expire()
+    assert slot.state is State.FILLING
+    rig.store.check()
+
+
+def test_a_session_whose_windows_ended_by_time_may_map_no_memory(
+    rig: Rig, session: Session
+) -> None:
+    """It still knows where they were."""
+    window(rig, session)
+    assert rig.sessions.by_shm_token(session.shm_token) is session
+    rig.pass_time(REMOTE_WINDOW_SECONDS)
+    rig.store.expire()
+    assert rig.sessions.by_shm_token(session.shm_token) is None
+    with pytest.raises(SessionEnded):
+        rig.sessions.find(b"nobody", "default")
+
+
+# What the owner takes off the wire
+
+
+def taken(rig: Rig, moves: Moves, session: Session, data: bytes) -> tuple[Slot, Status]:
+    """A WRITE's bytes as they come on a real connection, into a window."""
+    slot, handle = window(rig, session)
+    (held,) = moves.writing(session, [handle], WHOLE)
+    assert isinstance(held, Held)
+    here, there = socket.socketpair()
+    at_once: Any = SimpleNamespace(call_soon_threadsafe=lambda what, *given: what(*given))
+    stream = DataStream(here, 5.0)
+    try:
+        there.sendall(data)
+        no_ucx: Any = None
+        known = (session, rig.arena, moves, rig.counters)
+        connection = _Connection(at_once, stream, *known, no_ucx)
+        return slot, connection._take(held)
+    finally:
+        moves.let_go([held], session)
+        stream.close()
+        there.close()
+
+
+def sent(rig: Rig, seed: int) -> bytearray:
+    size = SMALL.layout.payload_bytes
+    data = random.Random(seed).randbytes(size)
+    strips = [data[at : at + size // 4] for at in range(0, size, size // 4)]
+    return bytearray(
+        b"".join(strip_hash(memoryview(s)).to_bytes(8, "little") for s in strips) + data
+    )
+
+
+def test_the_owner_counts_no_strip_whose_bytes_are_not_what_was_said(
+    rig: Rig, moves: Moves, session: Session
+) -> None:
+    heads = rig.blocks.heads
+    slot, status = taken(rig, moves, session, bytes(sent(rig, 0)))
+    assert status is Status.MOVED and heads.unwritten(slot, SMALL.layout, WHOLE) is None
+    rig.end(session)
+    for at in range(0, len(sent(rig, 0)), 7):
+        writer = rig.session()
+        damaged = sent(rig, at)
+        damaged[at] ^= 0x20
+        slot, status = taken(rig, moves, writer, bytes(damaged))
+        assert status is Status.DAMAGED, at
+        assert heads.written(slot, SMALL.layout, WHOLE) is None, "none counts"
+        rig.end(writer)
+        rig.store.check()
+
+
+# Tests of the tests: each of these mechanisms broken on purpose is caught by what stands above.
+
+
+def test_these_tests_catch_an_owner_that_trusts_what_comes(
+    rig: Rig, moves: Moves, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Landing, "proven", lambda self, rows, *_: np.ones(len(rows), dtype=bool))
+    with pytest.raises(AssertionError):
+        test_the_owner_counts_no_strip_whose_bytes_are_not_what_was_said(rig, moves, session)
+
+
+@pytest.mark.parametrize("way", ["_reading", "_writing"])
+def test_these_tests_catch_an_owner_that_does_not_hold_what_it_moves(
+    rig: Rig, moves: Moves, session: Session, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = getattr(Moves, way)
+
+    def holds_nothing(self: Moves, *given: Any) -> Any:
+        held = right(self, *given)
+        held.slot.moves -= 1
+        return held
+
+    monkeypatch.setattr(Moves, way, holds_nothing)
+    with pytest.raises(AssertionError):
+        if way == "_reading":
+            test_a_block_is_held_while_it_is_read_whatever_becomes_of_its_pin(rig, moves, session)
+        else:
+            test_a_window_is_held_while_it_is_written_whatever_becomes_of_its_session(
+                rig, moves, session
+            )
+
+
+def test_these_tests_catch_an_owner_that_takes_anybodys_handle(
+    rig: Rig, moves: Moves, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def anybodys(
+        self: Claims, _: Session, handle: bytes, direction: Direction, where: str
+    ) -> Claim:
+        return self._handles.open(handle, direction, where)
+
+    monkeypatch.setattr(Claims, "_own", anybodys)
+    with pytest.raises(AssertionError):
+        test_a_handle_serves_its_own_session_only(rig, moves, session)

@@ -1,0 +1,194 @@
+"""Links to a real node: one for all who ask, made anew when it is another start of it, ended when
+nobody uses it; and a peer that fails rests."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kvstore.clock import SimClock
+from kvstore.config import OPEN
+from kvstore.errors import Denied, SessionEnded, Unavailable
+from kvstore.metadata.embedded import EmbeddedMetadata
+from kvstore.metadata.records import NodeRecord
+from kvstore.metadata.roster import Roster
+from kvstore.node.contacts import Contacts
+from kvstore.node.handles import node_tag
+from kvstore.node.link import _beside
+from kvstore.node.peers import IDLE_SECONDS, REST_SECONDS_MAX, REST_SECONDS_MIN, Peers, Rest
+from kvstore.telemetry import Counters
+from kvstore.wire.v1 import kv_pb2 as pb
+from tests.nodes import Caller, NodeProcess, eventually, running
+
+
+@pytest.fixture(scope="module")
+def peer() -> Iterator[NodeProcess]:
+    with running() as started:
+        yield started
+
+
+class Desk:
+    """The peers of a node `me`, of which there is one, by a clock that a test moves."""
+
+    def __init__(self, node: NodeProcess, threads: ThreadPoolExecutor) -> None:
+        self.clock = SimClock(1_000.0)
+        self.metadata = EmbeddedMetadata(node.directory / "metadata.db")
+        self.roster = Roster(self.metadata, NodeRecord, self.clock, random.Random(1))
+        self.counters = Counters()
+        self.contacts = Contacts(self.clock, self.counters)
+        self.peers = Peers("me", self.roster, self.clock, threads, OPEN, self.contacts)
+        self.sessions: Callable[[], int] = lambda: _sessions(node.caller())
+
+    @property
+    def name(self) -> str:
+        return next(iter(self.roster)).node_id
+
+    async def put(self, **changes: Any) -> None:
+        record = replace(next(iter(self.roster)), **changes)
+        await self.metadata.put(record.key(), record.encode())
+        await self.roster.load()
+
+
+def _sessions(caller: Caller) -> int:
+    try:
+        return int(caller.stats().sessions) - 1
+    finally:
+        caller.close()
+
+
+def with_desk(node: NodeProcess, test: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Desk]:
+        with ThreadPoolExecutor(4) as threads:
+            desk = Desk(node, threads)
+            await desk.roster.load()
+            try:
+                yield desk
+            finally:
+                await desk.contacts.close()
+                await desk.peers.close()
+                await desk.metadata.close()
+
+    async def main() -> None:
+        async with opened() as desk:
+            await test(desk)
+
+    asyncio.run(main())
+    eventually(lambda: _sessions(node.caller()) == 0)
+
+
+def test_many_who_ask_at_once_share_one_session_and_tenants_are_apart(peer: NodeProcess) -> None:
+    async def test(desk: Desk) -> None:
+        links = await asyncio.gather(*(desk.peers.link(desk.name, "default") for _ in range(10)))
+        link = links[0]
+        assert all(one is link for one in links) and desk.sessions() == 1
+        with pytest.raises(Denied):
+            await desk.peers.link(desk.name, "another tenant")
+        assert desk.peers.may_ask(desk.name), "what one tenant is refused harms no other"
+        with pytest.raises(SessionEnded):
+            await link.call(link.kv.Close, pb.CloseRequest(session=b"?", handles=[b"h"]))
+        assert link.alive, "it was refused, and not by the network"
+
+    with_desk(peer, test)
+
+
+def test_another_start_or_another_address_is_another_link(peer: NodeProcess) -> None:
+    async def test(desk: Desk) -> None:
+        first = await desk.peers.link(desk.name, "default")
+        assert await desk.peers.link(desk.name, "default") is first
+        await desk.put(epoch=99)
+        second = await desk.peers.link(desk.name, "default")
+        assert second is not first and not first.alive
+        await desk.put(address="127.0.0.2:1")
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.2:1 cannot be used"):
+            await desk.peers.link(desk.name, "default")
+        await desk.put(address=peer.address)
+
+    with_desk(peer, test)
+
+
+def test_a_node_that_is_another_than_its_record_says_is_not_used(peer: NodeProcess) -> None:
+    async def test(desk: Desk) -> None:
+        stranger = replace(next(iter(desk.roster)), node_id="stranger")
+        await desk.metadata.put(stranger.key(), stranger.encode())
+        await desk.roster.load()
+        with pytest.raises(Unavailable, match="not stranger"):
+            await desk.peers.link("stranger", "default")
+        assert not desk.peers.may_ask("stranger"), "it rests"
+        await desk.metadata.delete(stranger.key())
+
+    with_desk(peer, test)
+
+
+def test_one_that_fails_rests_ever_longer_and_is_asked_again(peer: NodeProcess) -> None:
+    async def test(desk: Desk) -> None:
+        name, peers = desk.name, desk.peers
+        for rest in (REST_SECONDS_MIN, 2 * REST_SECONDS_MIN, 4 * REST_SECONDS_MIN):
+            peers.failed(name)
+            peers.failed(name)  # told twice of one failure
+            assert not peers.may_ask(name) and not peers.known()
+            with pytest.raises(Unavailable, match="failed a moment ago"):
+                await peers.link(name, "default")
+            await desk.clock.advance(rest - 0.01)
+            assert not peers.may_ask(name)
+            await desk.clock.advance(0.02)
+            assert peers.may_ask(name)
+        assert await peers.link(name, "default")
+
+    with_desk(peer, test)
+
+
+def test_rests_are_bounded_and_an_old_failure_counts_for_nothing() -> None:
+    rest, now = None, 0.0
+    for _ in range(10):
+        rest = Rest.after(rest, now)
+        now = rest.until
+    assert rest is not None and rest.seconds == REST_SECONDS_MAX
+    assert Rest.after(rest, now + REST_SECONDS_MAX + 1).seconds == REST_SECONDS_MIN
+
+
+def test_a_link_that_nobody_uses_is_ended_and_one_that_is_used_stays(peer: NodeProcess) -> None:
+    async def test(desk: Desk) -> None:
+        keeping = asyncio.create_task(desk.peers.keep())
+        link = await desk.peers.link(desk.name, "default")
+        for _ in range(3):  # used by what began long ago, and not asked for anew
+            await desk.clock.advance(IDLE_SECONDS * 0.6)
+            await link.in_thread(lambda: None)
+            await desk.clock.advance(0.1)
+        assert link.alive
+        await desk.clock.advance(IDLE_SECONDS * 1.5)
+        async with asyncio.timeout(20):
+            while link.alive:
+                await asyncio.sleep(0.01)
+        keeping.cancel()
+
+    with_desk(peer, test)
+
+
+def test_handles_of_nodes_that_are_gone_are_known_still(peer: NodeProcess) -> None:
+    async def test(desk: Desk) -> None:
+        name = desk.name
+        desk.peers.seen()
+        desk.peers.failed(name)
+        assert desk.peers.by_tag(node_tag(name)) == name, "it rests"
+        desk.roster._records.clear()
+        assert desk.peers.by_tag(node_tag(name)) == name, "it is gone"
+        assert desk.peers.by_tag(node_tag("never seen")) is None
+        assert desk.peers.by_tag(node_tag("me")) is None
+
+    with_desk(peer, test)
+
+
+def test_data_connections_go_to_the_node_itself_whatever_host_it_names() -> None:
+    assert _beside("10.0.0.1:7410", "169.254.169.254:8000") == "10.0.0.1:8000"
+    assert _beside("[fd00::1]:7410", "[::1]:8000") == "[fd00::1]:8000"
+    for named in ("", "8000x", "host:", "host:0", "host:65536", "host:-1", "host:٣", "h:000001"):
+        with pytest.raises(Unavailable, match="names no port"):
+            _beside("10.0.0.1:7410", named)

@@ -1,0 +1,101 @@
+"""What holds for a whole pool when one node is told: quarantine, release, purge everywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from kvstore.cli.main import main
+from kvstore.wire.v1 import kv_pb2 as pb
+from tests.copies import copied, holding, knowing, put
+from tests.nodes import LARGE, SPEC, eventually, prompt
+from tests.pools import pool
+
+QUARANTINE_SECONDS = 2.0  # from one node to all
+NAME = SPEC.digest.hex()[:12]
+
+
+def test_a_quarantine_set_at_one_node_holds_at_all_and_a_release_lets_nothing_old_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pool() as nodes:
+        started = [nodes.node(name) for name in "ab"]
+        callers = knowing(started)
+        callers[1].register(LARGE)
+        blocks, kept = prompt(1, 2), prompt(2, spec=LARGE)
+        put(callers[0], blocks, replicas=2)
+        callers[1].put(kept, spec=LARGE)
+        callers[0].ask("Quarantine", namespace=SPEC.digest, reason="layer 3 is wrong")
+        wrong = (0, pb.QUARANTINED)
+        eventually(lambda: callers[1].match(blocks) == wrong, QUARANTINE_SECONDS)
+        assert [
+            one.quarantined for one in callers[1].stats().namespaces if one.model == "tiny"
+        ] == ["layer 3 is wrong"]
+        # Released by the other one: neither serves what was wrong, and both take what is new.
+        assert main(["release", NAME[:8], "--node", started[1].address]) == 0
+        capsys.readouterr()
+
+        def released() -> bool:
+            return not any(
+                one.quarantined for caller in callers for one in caller.stats().namespaces
+            )
+
+        eventually(released)
+        assert holding(callers, blocks) == [0, 0]
+        assert [one.match(blocks)[0] for one in callers] == [0, 0]
+        copied(callers[0], blocks, 2)
+        assert callers[1].match(kept, LARGE) == (1, pb.HIT)
+        # And it can be said anew.
+        callers[1].ask("Quarantine", namespace=SPEC.digest, reason="again")
+        eventually(lambda: callers[0].match(blocks) == wrong, QUARANTINE_SECONDS)
+
+
+def test_a_node_that_stood_still_through_a_release_drops_what_it_had_before_it_serves() -> None:
+    with pool() as nodes:
+        started = [nodes.node(name) for name in "ab"]
+        callers = knowing(started)
+        blocks = prompt(1, 2)
+        put(callers[0], blocks, replicas=2)
+        callers[0].ask("Quarantine", namespace=SPEC.digest, reason="wrong")
+        eventually(lambda: callers[1].match(blocks) == (0, pb.QUARANTINED), QUARANTINE_SECONDS)
+        started[1].signal(signal.SIGSTOP)
+        assert main(["release", NAME, "--node", started[0].address]) == 0
+        started[1].signal(signal.SIGCONT)
+
+        def released() -> bool:
+            assert holding(callers, blocks) == [0, 0], "from the first answer on"
+            return not any(one.quarantined for one in callers[1].stats().namespaces)
+
+        eventually(released, 20.0)
+
+
+def test_a_purge_everywhere_leaves_no_copy_and_says_who_was_not_reached(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pool() as nodes:
+        started = [nodes.node(name) for name in "abc"]
+        callers = knowing(started)
+        blocks = prompt(1, 3)
+        put(callers[0], blocks, replicas=3)
+        where = ["--metadata", os.fspath(nodes.metadata), "--dir", os.fspath(nodes.directory)]
+        held = sum(one.stats().blocks for one in callers)
+        command = ["purge", "--namespace", NAME, "--everywhere", "--yes", *where]
+        assert main(command) == 0
+        told = capsys.readouterr().out
+        assert told == f"purged namespace {NAME}: {held} blocks dropped at 3 of 3 nodes\n"
+        assert holding(callers, blocks) == [0, 0, 0]
+        put(callers[0], blocks)
+        started[2].kill()  # its record stands until its lease is over
+        assert main(command) == 1
+        told = capsys.readouterr()
+        assert told.out == f"purged namespace {NAME}: 3 blocks dropped at 2 of 3 nodes\n"
+        assert f"{started[2].address} was not purged" in told.err
+        assert holding(callers[:2], blocks) == [0, 0]
+
+
+def test_a_purge_is_of_one_node_or_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    both = ["--everywhere", "--node", "127.0.0.1:1", "--yes"]
+    assert main(["purge", "--namespace", "ab", *both]) == 2
+    assert "--everywhere and --node" in capsys.readouterr().err

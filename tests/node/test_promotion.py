@@ -1,0 +1,49 @@
+"""Blocks that are read from SSD: for as long as a caller waits, and for whoever asks next."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+
+from kvstore.block import Miss
+from tests.node.rig import SLAB, SMALL, TOKENS, prompt
+from tests.node.tiered_rig import SECONDS, TieredRig
+from tests.simulation.sim_disk import SimDisk
+
+BLOCKS = 4
+
+
+class Slow(SimDisk):
+    """A disk whose reads wait until they may go on."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 2 * SLAB, random.Random(1))
+        self.may_read = threading.Event()
+
+    def read(self, file: int, offset: int, into: memoryview) -> None:
+        assert self.may_read.wait(SECONDS)
+        super().read(file, offset, into)
+
+
+def test_a_disk_that_is_late_is_waited_for_no_longer_than_the_caller_does() -> None:
+    disk = Slow()
+    rig = TieredRig({"/data/a": disk})
+
+    async def work() -> None:
+        slots, chain = rig.put_some(1, BLOCKS), prompt(SMALL, BLOCKS * TOKENS, start=1_000)
+        assert await rig.durable(slots) == ""
+        for slot in slots:
+            rig.blocks.leave_tier(slot)
+        keys = rig.store.keys("default", SMALL, chain.hashes)
+        for _ in range(2):  # the second waits for the same reads
+            async with asyncio.timeout(SECONDS), rig.tiers.brought(keys, 0.01):
+                opened = rig.store.open(rig.writing, SMALL, chain.hashes)
+                assert opened == [Miss.NO_ROOM] * BLOCKS
+        disk.may_read.set()
+        async with asyncio.timeout(SECONDS), rig.tiers.brought(keys):
+            opened = rig.store.open(rig.writing, SMALL, chain.hashes)
+            assert not any(isinstance(one, Miss) for one in opened)
+        assert rig.counters.totals()["promoted_blocks"] == BLOCKS, "each was read once"
+
+    rig.run(work)

@@ -1,0 +1,236 @@
+"""What a node takes at another's word: what it lacks and has a use for, one batch of each source at
+a time, and nothing twice that is on its way already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvstore.errors import (
+    Draining,
+    Invalid,
+    KVStoreError,
+    Overloaded,
+    Quarantined,
+    Unavailable,
+)
+from kvstore.limits import TAKE_BLOCKS_MAX, TAKES_MAX
+from kvstore.node.delivery import Wanted
+from kvstore.node.fetch import BEHIND_SECONDS_MAX, Fetch
+from kvstore.node.taking import PIECE_BLOCKS, Offer, Taking
+from tests.node.rig import SMALL, TOKENS, Rig, prompt
+
+SOON = 20.0  # seconds; nothing here waits for real time but by mistake
+
+
+class Source:
+    """Stands for `Fetch`: brings what it has of what is wanted, once it may."""
+
+    def __init__(self, rig: Rig, has: Sequence[bytes]) -> None:
+        self._rig, self._has = rig, has
+        self.open = asyncio.Event()
+        self.open.set()
+        self.asked: list[list[bytes]] = []
+
+    async def take(self, holder: str, wanted: Wanted) -> None:
+        self.asked.append([*wanted.keys])
+        await self.open.wait()
+        for key in wanted.keys:
+            if key in self._has:
+                one = (key, b"", TOKENS)
+                slot = self._rig.blocks.arrive(SMALL.owner, SMALL.layout, one, "default", (), 0)
+                self._rig.write(slot, SMALL)
+                self._rig.blocks.arrived(slot, SMALL.layout, whole=True)
+
+
+class Known:
+    """Stands for `Peers`: everybody may be asked but `stranger`, and no link is ever made."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.open = asyncio.Event()
+
+    def may_ask(self, node_id: str) -> bool:
+        return node_id != "stranger"
+
+    async def link(self, node_id: str, tenant: str) -> Any:
+        self.asked.append(node_id)
+        await self.open.wait()
+        raise Overloaded("this is no node", 1)
+
+    def failed(self, node_id: str) -> None: ...
+
+
+def keys_of(count: int, start: int = 0) -> list[bytes]:
+    return [bytes([1]) * 28 + (start + i).to_bytes(4, "big") for i in range(count)]
+
+
+def offer(keys: Sequence[bytes], source: str = "a", **more: Any) -> Offer:
+    return Offer("default", SMALL, source, keys, **more)
+
+
+def taking(rig: Rig, fetch: Any) -> Taking:
+    return Taking(rig.store, fetch, Known(), None, rig.counters)  # type: ignore[arg-type]
+
+
+async def soon(what: Any) -> Any:
+    async with asyncio.timeout(60.0):
+        return await what
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def refused(rig: Rig, kind: type[KVStoreError], one: Offer, text: str) -> None:
+    source = Source(rig, one.keys)
+    with pytest.raises(kind, match=text):
+        asyncio.run(soon(taking(rig, source).take(one, SOON)))
+    assert source.asked == []
+
+
+def test_what_is_lacking_is_taken_in_small_pieces_and_the_answer_says_what_is_here() -> None:
+    async def run() -> None:
+        rig = Rig(slabs=16)
+        keys = keys_of(PIECE_BLOCKS + 2)
+        source = Source(rig, keys[:-1])
+        await soon(taking(rig, source).take(offer(keys[:1]), SOON))
+        has = await soon(taking(rig, source).take(offer(keys), SOON))
+        assert has == [True] * (len(keys) - 1) + [False]
+        assert source.asked == [keys[:1], keys[1 : PIECE_BLOCKS + 1], keys[PIECE_BLOCKS + 1 :]]
+        assert rig.counters.totals()["taken_blocks"] == len(keys) - 1
+
+    asyncio.run(run())
+
+
+def test_one_call_moves_no_more_than_it_may() -> None:
+    async def run() -> None:
+        rig = Rig(slabs=TAKE_BLOCKS_MAX // 4 + 16)
+        keys = keys_of(TAKE_BLOCKS_MAX + 40)
+        source = Source(rig, keys)
+        has = await soon(taking(rig, source).take(offer(keys), SOON))
+        assert sum(map(len, source.asked)) == sum(has) == TAKE_BLOCKS_MAX
+
+    asyncio.run(run())
+
+
+def test_a_source_of_which_nothing_comes_is_asked_for_no_more() -> None:
+    async def run() -> None:
+        rig = Rig()
+        source = Source(rig, ())
+        keys = keys_of(3 * PIECE_BLOCKS)
+        assert not any(await soon(taking(rig, source).take(offer(keys), SOON)))
+        assert source.asked == [keys[:PIECE_BLOCKS]]
+
+    asyncio.run(run())
+
+
+def test_a_node_refuses_what_it_will_not_keep() -> None:
+    some = offer(keys_of(1))
+    rig = Rig()
+    refused(rig, Unavailable, replace(some, source="stranger"), "stranger is not known here")
+    refused(rig, Invalid, replace(some, durable=True), "this node has no SSD")
+    rig.store.quarantined = {SMALL.owner[0]}
+    refused(rig, Quarantined, some, "gave wrong KV")
+    rig.store.draining = True
+    refused(rig, Draining, some, "ask another")
+
+
+def test_of_each_source_one_batch_is_taken_at_a_time_and_of_all_a_few() -> None:
+    async def run() -> None:
+        rig = Rig()
+        source = Source(rig, keys_of(64))
+        source.open.clear()
+        node, going = taking(rig, source), []
+
+        async def is_refused(name: str) -> None:
+            with pytest.raises(Overloaded, match="taking what was offered before"):
+                await soon(node.take(offer(keys_of(1, 50), source=name), SOON))
+
+        for i in range(TAKES_MAX):
+            one = offer(keys_of(1, i), source=f"node {i}")
+            going.append(asyncio.create_task(node.take(one, SOON)))
+            await turns()
+            await is_refused(f"node {i}")
+        await is_refused("one more")
+        source.open.set()
+        assert await soon(asyncio.gather(*going)) == [[True]] * TAKES_MAX
+        assert await soon(node.take(offer(keys_of(1, 50), source="node 0"), SOON)) == [True]
+
+    asyncio.run(run())
+
+
+def test_a_source_that_stands_still_is_waited_for_no_longer_than_the_call_lasts() -> None:
+    async def run() -> None:
+        rig = Rig()
+        source = Source(rig, keys_of(1))
+        source.open.clear()
+        node = taking(rig, source)
+        assert await soon(node.take(offer(keys_of(1)), 0.01)) == [False]
+        source.open.set()
+        assert await soon(node.take(offer(keys_of(1)), SOON)) == [True], "its place is free again"
+
+    asyncio.run(run())
+
+
+def test_a_full_node_takes_what_is_worth_more_than_what_it_would_lose() -> None:
+    async def run(worth: float) -> list[bool]:
+        rig = Rig()
+        me = rig.session()
+        for number in range(16):
+            rig.put(me, SMALL, prompt(SMALL, TOKENS, number))
+        assert rig.blocks.would_lose(SMALL.owner, "default", SMALL.layout) == 0.0
+        source = Source(rig, keys_of(1))
+        found: list[bool] = await soon(
+            taking(rig, source).take(offer(keys_of(1), worth=[worth]), SOON)
+        )
+        return found
+
+    assert asyncio.run(run(0.5)) == [True]
+    assert asyncio.run(run(0.0)) == [False]
+
+
+class Listed:
+    """Stands for `Whereabouts`: node a lists everything."""
+
+    alone = False
+
+    async def holders(self, keys: Sequence[bytes]) -> dict[str, Any]:
+        return {"a": np.ones(len(keys), dtype=np.uint8)}
+
+
+def test_what_a_reader_waits_for_is_not_brought_a_second_time_and_goes_first() -> None:
+    async def run() -> None:
+        rig, peers = Rig(), Known()
+        fetch = Fetch(rig.blocks, rig.arena, peers, Listed(), rig.clock, rig.counters)  # type: ignore[arg-type]
+        mine, others = keys_of(2), keys_of(1, 9)
+
+        async def read() -> None:
+            async with fetch.brought("default", SMALL, mine, mine, SOON):
+                pass
+
+        def take(keys: list[bytes]) -> asyncio.Task[None]:
+            wanted = Wanted("default", SMALL, (), keys, frozenset(keys))
+            return asyncio.create_task(fetch.take("b", wanted))
+
+        reader = asyncio.create_task(read())
+        await turns()
+        assert peers.asked == ["a"]
+        same, more = take(mine), take(others)
+        await rig.clock.advance(BEHIND_SECONDS_MAX / 2)
+        assert peers.asked == ["a"], "a take does not wait for the reader"
+        await rig.clock.advance(BEHIND_SECONDS_MAX)
+        assert peers.asked == ["a", "b"], "a take waits for readers for ever, or brings it twice"
+        assert not same.done() and not more.done()
+        peers.open.set()
+        await soon(asyncio.gather(same, more, reader))
+        await fetch.close()
+
+    asyncio.run(run())

@@ -1,0 +1,188 @@
+"""Turns and places as calls take them: whatever ends a call, its place comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from kvstore.errors import Overloaded
+from kvstore.limits import RPC_BULK_MAX, RPC_STREAMS_MAX, RPC_UNARY_MAX, RPC_WAITING_MAX
+from kvstore.rpc.admission import Admission
+
+ALONE = 3 * RPC_UNARY_MAX // 4  # turns of a tenant that is alone
+
+
+class Calls:
+    """Unary calls that hold their turn until they are let go or cancelled."""
+
+    def __init__(self) -> None:
+        self.admission = Admission(["/bulk"])
+        self.running: list[str] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ends: dict[str, asyncio.Event] = {}
+
+    def begin(self, who: str, name: str) -> asyncio.Task[None]:
+        self._ends[name] = asyncio.Event()
+
+        async def call() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            await self.admission.take_turn(who, task, task.cancel)
+            self.running.append(name)
+            try:
+                await self._ends[name].wait()
+            finally:
+                self.running.remove(name)
+
+        self._tasks[name] = asyncio.create_task(call())
+        return self._tasks[name]
+
+    def end(self, name: str) -> None:
+        self._ends[name].set()
+
+    def all_places_are_free(self) -> bool:
+        parts = self.admission
+        for places in (parts._turns, parts._seats, parts._bulk, parts._streams):
+            places.check()
+        free = parts._turns.free == RPC_UNARY_MAX and parts._seats.free == RPC_WAITING_MAX
+        return free and not len(parts._line)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await test
+
+    asyncio.run(bounded())
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_caller_that_hangs_up_in_the_moment_of_its_turn_takes_no_place_along() -> None:
+    async def test() -> None:
+        calls = Calls()
+        for i in range(ALONE):
+            calls.begin("a", f"r{i}")
+        waiting = calls.begin("a", "late")
+        next_one = calls.begin("a", "next")
+        await settle()
+        assert len(calls.running) == ALONE
+        calls.end("r0")
+        waiting.cancel()  # before the turn of r0 comes back
+        await settle()
+        assert "next" in calls.running and waiting.cancelled()
+        next_two = calls.begin("a", "two")
+        await settle()
+        calls.end("r1")
+        await settle()
+        next_two.cancel()  # with its turn in its hand
+        next_one.cancel()
+        for i in range(2, ALONE):
+            calls.end(f"r{i}")
+        await settle()
+        assert calls.all_places_are_free()
+
+    run(test())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_comes_and_goes_no_place_is_lost(seed: int) -> None:
+    async def test() -> None:
+        dice, calls = random.Random(seed), Calls()
+        open_calls: dict[str, asyncio.Task[None]] = {}
+        for number in range(600):
+            if dice.random() < 0.6 or not open_calls:
+                name = f"c{number}"
+                open_calls[name] = calls.begin(dice.choice("aaab"), name)
+            else:
+                name = dice.choice(list(open_calls))
+                task = open_calls.pop(name)
+                if dice.random() < 0.5:
+                    task.cancel()
+                else:
+                    calls.end(name)
+            if dice.random() < 0.3:
+                await asyncio.sleep(0)
+        for name, task in open_calls.items():
+            calls.end(name)
+            if dice.random() < 0.3:
+                task.cancel()
+        await asyncio.gather(*open_calls.values(), return_exceptions=True)
+        await settle()
+        assert calls.all_places_are_free()
+
+    run(test())
+
+
+def test_another_tenant_has_its_turn_before_the_flood_that_came_first() -> None:
+    async def test() -> None:
+        calls = Calls()
+        for i in range(100):
+            calls.begin("flood", f"f{i}")
+        await settle()
+        for i in range(4):
+            calls.begin("quiet", f"q{i}")
+        await settle()
+        assert {f"q{i}" for i in range(3)} <= set(calls.running)
+        for i in range(ALONE + 1):
+            calls.end(f"f{i}")
+        await settle()
+        assert "q3" in calls.running and len(calls.running) >= ALONE
+        for name in [f"f{i}" for i in range(100)] + [f"q{i}" for i in range(4)]:
+            calls.end(name)
+        await settle()
+
+    run(test())
+
+
+def test_who_waits_in_too_great_numbers_is_refused() -> None:
+    async def test() -> None:
+        calls = Calls()
+        most = ALONE + 3 * RPC_WAITING_MAX // 4
+        tasks = [calls.begin("a", f"c{i}") for i in range(most + 5)]
+        await settle()
+        refused = [one for one in tasks if one.done()]
+        assert len(refused) == 5
+        for one in refused:
+            error = one.exception()
+            assert isinstance(error, Overloaded) and error.retry_after_ms > 0
+        for i in range(most + 5):
+            calls.end(f"c{i}")
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await settle()
+        assert calls.all_places_are_free()
+
+    run(test())
+
+
+@pytest.mark.parametrize("method, total", [("/bulk", RPC_BULK_MAX), ("/else", RPC_STREAMS_MAX)])
+def test_streams_have_places_of_their_own_kind(method: str, total: int) -> None:
+    async def test() -> None:
+        admission, end = Admission(["/bulk"]), asyncio.Event()
+
+        async def stream(who: str) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            admission.take_stream(method, who, task)
+            await end.wait()
+
+        flood = [asyncio.create_task(stream("a")) for _ in range(total)]
+        await settle()
+        quiet = asyncio.create_task(stream("b"))
+        await settle()
+        refused = [one for one in flood if one.done()]
+        assert len(refused) == total // 4 and not quiet.done()
+        assert all(isinstance(one.exception(), Overloaded) for one in refused)
+        end.set()
+        await asyncio.gather(*flood, quiet, return_exceptions=True)
+        await settle()
+        assert admission._bulk.free == RPC_BULK_MAX and admission._streams.free == RPC_STREAMS_MAX
+
+    run(test())

@@ -1,0 +1,124 @@
+"""One data connection: exact numbers of bytes, in order, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from kvstore.errors import Unavailable
+from kvstore.transfer import stream as module
+from kvstore.transfer.stream import DataStream
+
+Pair = tuple[DataStream, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A stream that allows a standstill of half a second, and the bare socket of its peer."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    made = DataStream.connect(listening.getsockname(), 0.5)
+    peer, _ = listening.accept()
+    listening.close()
+    peer.settimeout(10.0)
+    yield made, peer
+    made.close()
+    peer.close()
+
+
+def drained(peer: socket.socket, count: int) -> bytes:
+    got = b""
+    while len(got) < count:
+        got += peer.recv(min(7_000, count - len(got)))
+    return got
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pieces_of_any_size_come_whole_and_in_order(pair: Pair, seed: int) -> None:
+    stream, peer = pair
+    dice = np.random.default_rng(seed)
+    sizes = dice.integers(0, 5_000, 1_500)  # more pieces than one call to the kernel takes
+    pieces = [dice.bytes(int(size)) for size in sizes]
+    whole = b"".join(pieces)
+    got: list[bytes] = []
+    thread = threading.Thread(target=lambda: got.append(drained(peer, len(whole))))
+    thread.start()
+    assert stream.send_all(iter(pieces)) == len(whole)
+    thread.join(10.0)
+    assert got == [whole]
+    thread = threading.Thread(target=peer.sendall, args=(whole,))
+    thread.start()
+    room = [bytearray(int(size)) for size in sizes]
+    assert stream.receive_into(map(memoryview, room)) == len(whole)
+    thread.join(10.0)
+    assert b"".join(room) == whole
+
+
+def test_a_peer_that_says_nothing_is_given_up_in_time(pair: Pair) -> None:
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match="stood still"):
+        pair[0].receive(1)
+    assert 0.4 < time.monotonic() - began < 10.0
+
+
+def test_a_peer_that_takes_nothing_is_given_up_in_time(pair: Pair) -> None:
+    with pytest.raises(Unavailable, match="stood still"):
+        pair[0].send(bytes(64 << 20))
+
+
+def test_a_peer_that_trickles_is_given_up_too(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, peer = pair
+    monkeypatch.setattr(module, "DATA_RATE_MIN", 1_000)
+    over = threading.Event()
+
+    def trickle() -> None:
+        while not over.wait(0.1):
+            peer.sendall(b"x")
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    try:
+        with pytest.raises(Unavailable, match="stood still"):
+            stream.receive(1_000)
+    finally:
+        over.set()
+        thread.join(10.0)
+
+
+def test_a_peer_that_hangs_up_in_the_middle_is_told_from_one_that_is_done(pair: Pair) -> None:
+    stream, peer = pair
+    peer.sendall(b"half")
+    peer.close()
+    assert not stream.quiet(5.0), "its end is something"
+    with pytest.raises(Unavailable, match="hung up"):
+        stream.receive(8)
+
+
+def test_whoever_ends_a_stream_frees_the_thread_that_waits_on_it(pair: Pair) -> None:
+    stream, _ = pair
+    stream.allow(60.0)
+    failed: list[str] = []
+
+    def wait() -> None:
+        try:
+            stream.receive(1)
+        except Unavailable as error:
+            failed.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.1)
+    stream.end()
+    thread.join(10.0)
+    assert failed and not thread.is_alive()
+
+
+def test_nobody_there_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = listening.getsockname()
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        DataStream.connect(address, 1.0)

@@ -1,0 +1,340 @@
+"""A client of another host: damage, stalls and deaths cost a miss, and never a wrong byte."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvstore.client import Client, Miss
+from kvstore.errors import KVStoreError, SessionEnded, Unavailable
+from kvstore.limits import DATA_SESSION_CONNECTIONS_MAX
+from kvstore.transfer import landing, lanes
+from kvstore.transfer.frames import WELCOME
+from kvstore.transfer.tcp import TcpTransport
+from kvstore.wire.v1 import admin_pb2
+from tests.client.kv import Cache, spec_of, truth_of
+from tests.nodes import NodeProcess, eventually, running
+
+TOKENS = 64
+DENSE = {"axes": "phtkd", "page_tokens": 32}  # strips of 4 KiB, whole in a page
+MIXED = {"axes": "pthkd", "page_tokens": 16}
+WAYS = pytest.mark.parametrize("way", [DENSE, MIXED], ids=["direct", "staged"])
+SPEC = spec_of("tcp", layers=3, kv_heads=4, head_dim=16, block_tokens=32)
+seeds = iter(range(1, 1_000_000))
+
+
+class Proxy:
+    """Between a client and the data port: hands bytes on, or does what a test says with them."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._to = (host, int(port))
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self.back_flips: list[int] = []  # of the bytes that go back, counted over connections
+        self.there_flips: list[int] = []
+        self.bytes_per_second = 0
+        self.stalled = threading.Event()
+        self._sockets: list[socket.socket] = []
+        self._counts = {"back": 0, "there": 0}
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                here, _ = self._listening.accept()
+            except OSError:
+                return
+            there = socket.create_connection(self._to)
+            self._sockets += [here, there]
+            for source, target, way in ((here, there, "there"), (there, here, "back")):
+                args = (source, target, way)
+                threading.Thread(target=self._carry, args=args, daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket, way: str) -> None:
+        flips = self.back_flips if way == "back" else self.there_flips
+        try:
+            while data := bytearray(source.recv(16_384)):
+                while self.stalled.is_set():
+                    time.sleep(0.01)
+                if self.bytes_per_second:
+                    time.sleep(len(data) / self.bytes_per_second)
+                first = self._counts[way]
+                self._counts[way] += len(data)
+                for at in flips:
+                    if first <= at < first + len(data):
+                        data[at - first] ^= 0x10
+                target.sendall(data)
+        except OSError:
+            pass
+        for one in (source, target):
+            one.close()
+
+    def sent_back(self) -> int:
+        return self._counts["back"]
+
+    def cut(self) -> None:
+        """As when the other process is killed."""
+        for one in self._sockets:
+            with contextlib.suppress(OSError):  # it has ended by itself
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            one.close()
+        self._sockets = []
+
+    def close(self) -> None:
+        self._listening.close()
+        self.stalled.clear()
+        self.cut()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[NodeProcess]:
+    with running(dram="64MiB", slab="4MiB") as node:
+        yield node
+
+
+@pytest.fixture
+def client(served: NodeProcess) -> Iterator[Client]:
+    with Client.at(served.address, SPEC, deadline_seconds=5.0, transport="tcp") as made:
+        yield made
+
+
+@pytest.fixture
+def proxy(client: Client) -> Iterator[Proxy]:
+    """The client's connections, by way of a proxy."""
+    link: Any = client.connection.link()
+    made = Proxy(link.opened.data_address)
+    link.transport.close()
+    link.transport = TcpTransport(
+        made.address, link.opened.session, link.opened.data_token, deadline_seconds=1.0
+    )
+    yield made
+    made.close()
+
+
+def stored(client: Client, tokens: int = TOKENS) -> tuple[Any, np.ndarray]:
+    """A new sequence in the node, put there undisturbed, and its bytes."""
+    seed = next(seeds)
+    chain = client.chain(range(1_000 * seed, 1_000 * seed + tokens))
+    truth = truth_of(client.space.spec, tokens, seed)
+    source = Cache(client.space.spec, tokens, **DENSE)
+    source.fill(truth)
+    assert client.put(chain, source.memory(client)) == len(chain)
+    return chain, truth
+
+
+def stats(client: Client) -> Any:
+    return client.connection.call(lambda link: link.admin.Stats, admin_pb2.StatsRequest())
+
+
+@WAYS
+def test_a_flip_on_the_way_here_is_a_miss_of_that_block(
+    client: Client, proxy: Proxy, way: dict[str, Any]
+) -> None:
+    """Some byte of each kind: the strips, the table, the identity, the last and the first."""
+    dice = random.Random(9)
+    chain, truth = stored(client)
+    whole = 2 * (client.space.layout.root_bytes + client.space.layout.payload_bytes)
+    for round_ in range(30):
+        target = Cache(SPEC, TOKENS, **way)
+        at = dice.choice([0, 100, 191, 192, 287, 288, whole - 1, dice.randrange(whole)])
+        with client.reader(chain, target.memory(client)) as reader:
+            proxy.back_flips[:] = [proxy.sent_back() + 2 + at]  # after two statuses
+            reader.poll()
+            assert reader.blocks == (0 if at < whole // 2 else 1), (round_, at)
+            assert reader.miss is Miss.DAMAGED
+            assert target.holds(truth, 0, reader.tokens)
+        proxy.back_flips.clear()
+        # The owner looked at its copy and kept it: what was damaged was on the way.
+        assert client.match(chain).blocks == 2
+
+
+@WAYS
+def test_a_flip_on_the_way_there_is_never_sealed(
+    client: Client, proxy: Proxy, way: dict[str, Any]
+) -> None:
+    dice = random.Random(10)
+    layout = client.space.layout
+    block = 8 * layout.strips + layout.payload_bytes
+    for _ in range(12):
+        seed = next(seeds)
+        truth = truth_of(SPEC, TOKENS, seed)
+        source = Cache(SPEC, TOKENS, **way)
+        source.fill(truth)
+        chain = client.chain(range(1_000 * seed, 1_000 * seed + TOKENS))
+        with client.writer(chain) as writer:
+            call = 36 + 2 * len(writer._handles[0])
+            proxy.there_flips[:] = [proxy._counts["there"] + call + dice.randrange(2 * block)]
+            with pytest.raises(Unavailable, match="damaged on their way"):
+                writer.put(source.memory(client))
+            with pytest.raises(KVStoreError):
+                writer.seal()
+        proxy.there_flips.clear()
+        assert client.match(chain).blocks == 0
+    assert eventually(lambda: stats(client).windows == 0)
+
+
+@WAYS
+def test_a_node_that_stalls_in_the_middle_is_a_miss_in_time(
+    client: Client, proxy: Proxy, way: dict[str, Any]
+) -> None:
+    chain, truth = stored(client)
+    target = Cache(SPEC, TOKENS, **way)
+    with client.reader(chain, target.memory(client)) as reader:
+        proxy.stalled.set()
+        began = time.monotonic()
+        assert reader.poll() is True
+        assert time.monotonic() - began < 10.0
+        assert (reader.blocks, reader.miss) == (0, Miss.UNREACHABLE)
+    proxy.stalled.clear()
+    again = Cache(SPEC, TOKENS, **way)
+    assert client.get(chain, again.memory(client)).blocks == 2, "by a connection of its own"
+    assert again.holds(truth)
+
+
+@WAYS
+def test_a_connection_that_is_cut_in_the_middle_is_a_miss_and_the_next_call_is_served(
+    client: Client, proxy: Proxy, way: dict[str, Any]
+) -> None:
+    chain, truth = stored(client)
+    proxy.bytes_per_second = 200_000
+    target = Cache(SPEC, TOKENS, **way)
+    with client.reader(chain, target.memory(client)) as reader:
+        cutter = threading.Timer(0.1, proxy.cut)
+        cutter.start()
+        reader.poll()
+        cutter.join()
+        assert reader.miss is Miss.UNREACHABLE
+        assert target.holds(truth, 0, reader.tokens)
+    proxy.bytes_per_second = 0
+    assert client.get(chain, target.memory(client)).blocks == 2
+    assert target.holds(truth)
+    eventually(lambda: stats(client).pins == 0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_removed_or_evicted_during_a_slow_read_comes_whole_or_is_a_miss(
+    seed: int,
+) -> None:
+    dice = random.Random(seed)
+    with (
+        running(dram="2MiB", slab="512KiB") as node,
+        Client.at(node.address, SPEC, deadline_seconds=20.0, transport="tcp") as client,
+        Client.at(node.address, SPEC, deadline_seconds=20.0) as rival,
+    ):
+        link: Any = client.connection.link()
+        proxy = Proxy(link.opened.data_address)
+        link.transport.close()
+        link.transport = TcpTransport(
+            proxy.address, link.opened.session, link.opened.data_token, deadline_seconds=20.0
+        )
+        chain, truth = stored(client, 8 * 32)
+        proxy.bytes_per_second = 1_000_000
+        target = Cache(SPEC, 8 * 32, **(DENSE if seed % 2 else MIXED))
+        over = threading.Event()
+
+        def disturb() -> None:
+            time.sleep(dice.random() * 0.2)
+            rival.remove(chain)
+            while not over.is_set():  # in the same slots, as far as they are free
+                stored(rival, 8 * 32)
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        try:
+            with client.reader(chain, target.memory(client), pin_ms=1) as reader:
+                reader.poll()
+                assert target.holds(truth, 0, reader.tokens)
+                assert reader.miss in (None, Miss.EVICTED)
+        finally:
+            over.set()
+            thread.join(30.0)
+        proxy.close()
+        eventually(lambda: stats(rival).pins == 0)
+        assert stats(rival).counters.get("damaged_blocks", 0) == 0
+
+
+def test_more_threads_than_connections_take_turns(client: Client) -> None:
+    chain, truth = stored(client)
+    targets = [Cache(SPEC, TOKENS, **DENSE) for _ in range(3 * DATA_SESSION_CONNECTIONS_MAX)]
+    failed: list[str] = []
+
+    def fetch(target: Cache) -> None:
+        for _ in range(5):
+            found = client.get(chain, target.memory(client))
+            if found.blocks != 2 or not target.holds(truth):
+                failed.append(str(found))
+
+    threads = [threading.Thread(target=fetch, args=(one,)) for one in targets]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60.0)
+    assert not failed
+
+
+def test_what_is_no_data_port_is_told_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(40)
+                peer.sendall(WELCOME.pack(b"SOMEBODY", 0))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        port = server.getsockname()[1]
+        with pytest.raises(Unavailable, match="no data port"):
+            TcpTransport(f"127.0.0.1:{port}", bytes(16), bytes(16), 2.0)
+        thread.join(10.0)
+
+
+@pytest.mark.parametrize("bytes_each", [1, 1 << 30], ids=["several connections", "one"])
+def test_a_closed_transport_moves_nothing_and_says_so(
+    client: Client, bytes_each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "_SPREAD_BYTES", bytes_each)
+    chain, _ = stored(client)
+    transport: Any = client.connection.link().transport
+    with client.reader(chain, Cache(SPEC, TOKENS).memory(client)) as reader:
+        slots, layout = reader._opened.slots, client.space.layout
+        transport.close()
+        transport.close()
+        with pytest.raises(SessionEnded, match="open the blocks again"):
+            transport.current(slots)
+        into = landing.Landing(
+            layout, np.zeros(2 * layout.payload_bytes, np.uint8),
+            layout.payload_bytes * np.arange(2), slots.tokens,
+        )  # fmt: skip
+        with pytest.raises(SessionEnded, match="open the blocks again"):
+            transport.pull(layout, slots, layout.whole, into, np.arange(2))
+
+
+# Tests of the tests: a receiver without its checks is caught by what stands above.
+
+
+@pytest.mark.parametrize("mechanism", ["root", "strips"])
+def test_these_tests_catch_a_receiver_that_does_not_check(
+    client: Client, proxy: Proxy, mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trusts_roots(self: Any, rows: Any, roots: Any) -> Any:
+        return np.ones(len(rows), dtype=bool)
+
+    def trusts_strips(self: Any, rows: Any, fragment: Any, roots: Any) -> Any:
+        return self.vouched(rows, roots)
+
+    if mechanism == "root":
+        monkeypatch.setattr(landing.Landing, "vouched", trusts_roots)
+    else:
+        monkeypatch.setattr(landing.Landing, "proven", trusts_strips)
+    with pytest.raises(AssertionError):
+        test_a_flip_on_the_way_here_is_a_miss_of_that_block(client, proxy, DENSE)
