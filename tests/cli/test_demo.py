@@ -20,7 +20,7 @@ def test_the_demo_reuses_kv_and_its_tokens_are_those_of_transformers(tmp_path: P
         [sys.executable, "-m", "kvstore", "demo", "--quick", "--json", str(figures)],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=300,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     facts = json.loads(figures.read_text())

@@ -108,8 +108,9 @@ def test_a_holder_that_stands_still_is_done_without(trio: Trio, what: str) -> No
     way.to_caller.faults = way.to_server.faults = Faults(stalled=True)
     for _ in range(3):
         blocks = prompt(next(trio._prompts), 1, LARGE)
-        for name in "ac":
-            trio.at[name].put(blocks, spec=LARGE)
+        trio.at["c"].put(blocks, spec=LARGE)
+        eventually(lambda blocks=blocks: trio.at["b"].match(blocks, LARGE)[0] == 1, SOON_SECONDS)
+        trio.at["a"].put(blocks, spec=LARGE)
         found, seconds = trio.read(blocks)
         assert found == 1 and seconds < ANSWER_SECONDS
 

@@ -64,8 +64,8 @@ async def test_a_lease_ends_on_time_with_only_a_watcher_looking(tmp_path: Path) 
     lease = await store.grant(200)
     granted = time.monotonic()
     start = await store.put("nodes/a", b"", lease=lease.id)
-    await asyncio.wait_for(anext(store.watch("nodes/", start)), 2)
-    assert 0.19 < time.monotonic() - granted < 1.0
+    await asyncio.wait_for(anext(store.watch("nodes/", start)), 10)
+    assert 0.19 < time.monotonic() - granted < 5.0
     await store.close()
 
 

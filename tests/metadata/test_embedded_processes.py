@@ -71,7 +71,7 @@ async def test_a_killed_holders_keys_vanish_after_its_ttl(tmp_path: Path) -> Non
         holder.kill()
         killed = time.monotonic()
         assert (await asyncio.wait_for(gone, 5)).kind is Kind.DELETE
-        assert 0.2 < time.monotonic() - killed < 1.0
+        assert 0.2 < time.monotonic() - killed < 4.0
         assert await store.get("nodes/child") is None
     await store.close()
 
@@ -126,7 +126,7 @@ async def test_a_killed_writer_leaves_the_file_whole(tmp_path: Path) -> None:
 
 async def test_a_stopped_writer_holds_up_writes_until_the_deadline_only(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
-    store = EmbeddedMetadata(path, busy_s=0.3)
+    store = EmbeddedMetadata(path, busy_s=1.0)
     before = await store.put("k/a", b"before")
     watch = store.watch("k/", before)
     async with child("hold-lock", path) as holder:
@@ -135,13 +135,13 @@ async def test_a_stopped_writer_holds_up_writes_until_the_deadline_only(tmp_path
         answers = await asyncio.gather(
             *(store.put("k/a", b"during") for _ in range(10)), return_exceptions=True
         )
-        assert time.monotonic() - start < 0.8, "calls must not wait for each other's deadlines"
+        assert time.monotonic() - start < 4.0, "calls must not wait for each other's deadlines"
         assert all(isinstance(answer, Unavailable) for answer in answers)
         assert str(path) in str(answers[0])
         writing = asyncio.create_task(store.put("k/a", b"during"))
         start = time.monotonic()
         entry = await store.get("k/a")
-        assert time.monotonic() - start < 0.25, "reads pass a waiting write"
+        assert time.monotonic() - start < 0.9, "reads pass a waiting write"
         assert entry is not None and entry.value == b"before"
         with pytest.raises(Unavailable):
             await writing

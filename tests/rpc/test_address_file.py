@@ -59,7 +59,7 @@ def test_what_a_killed_node_left_is_not_believed_and_the_next_replaces_it(tmp_pa
     begun = time.monotonic()
     with pytest.raises(Unavailable, match="start one"):
         InDirectory(tmp_path).find()
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < 3.0
     file = AddressFile(tmp_path, ADDRESS, NODE_ID)
     assert address_in(tmp_path) == ADDRESS
     file.close()
