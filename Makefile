@@ -133,4 +133,7 @@ $(MOONCAKE)/installed: Makefile
 	@"$(PYTHON)" -m venv $(MOONCAKE)
 	@$(MOONCAKE)/bin/python -m pip install --quiet --disable-pip-version-check \
 		mooncake-transfer-engine-non-cuda==0.3.13.post1 $$(grep -E '^numpy==' constraints.txt)
+	@$(MOONCAKE)/bin/python -c 'import mooncake.store' || { \
+		echo "Mooncake does not load. It needs RDMA's libraries even where there is no RDMA:" \
+			"on Debian and Ubuntu, apt-get install libibverbs1 librdmacm1 libnuma1" >&2; exit 1; }
 	@touch $@

@@ -81,7 +81,7 @@ def _rows(blocks: int, runs: int, say: Say) -> list[Row]:
         for number in range(runs):
             snapshots.append(_snapshot(node, blocks))
             with _conductor(directory, "conductor") as (child, stub, began):
-                _until(partial(_knows, stub, node.some, IN_DRAM), "every block")
+                _until(partial(_knows, stub, node.some, node.tiers), "every block")
                 caught.append(time.perf_counter() - began)
                 resident.append(psutil.Process(child.pid).memory_info().rss - empty)
                 changes.append(_changes(node))

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from kvstore.errors import ConfigError, KVStoreError, Unavailable
-from kvstore.layout import IDENTITY_OFFSET, TABLE_OFFSET, Fragment
+from kvstore.layout import IDENTITY_OFFSET, Fragment
 from kvstore.limits import (
     DATA_CALL_BLOCKS_MAX,
     DATA_CONNECTIONS_MAX,
@@ -32,18 +32,18 @@ from kvstore.limits import (
     DATA_SESSION_CONNECTIONS_MAX,
     HANDLE_BYTES_MAX,
     PROBE_BYTES_MAX,
-    ROOT_BYTES,
     STALL_SECONDS,
     KiB,
 )
 from kvstore.memory.arena import Arena
+from kvstore.node.coming import Coming
 from kvstore.node.moves import Held, Moves
 from kvstore.node.sessions import Session, Sessions
 from kvstore.node.ucx_calls import UcxCalls, bytes_of
 from kvstore.node.ucx_moves import UcxMoves
 from kvstore.telemetry import Counters
+from kvstore.transfer.calls import Statuses
 from kvstore.transfer.frames import CALL, HELLO, HELLO_MAGIC, LOOKED, WELCOME, Op, Status, Welcome
-from kvstore.transfer.landing import Landing, rows_of
 from kvstore.transfer.stream import DataStream
 
 log = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class _Connection:
         ucx: UcxCalls,
     ) -> None:
         self._loop, self._stream, self._session = loop, stream, session
-        self._view, self._bytes = arena.view, arena.bytes
+        self._arena, self._view = arena, arena.view
         self._moves, self._counters, self._ucx = moves, counters, ucx
 
     def serve(self) -> None:
@@ -240,16 +240,21 @@ class _Connection:
 
     def _write(self, handles: Sequence[bytes], fragment: Fragment) -> None:
         held = self._ask(self._moves.writing, self._session, handles, fragment)
+        came = 0
         try:
-            self._stream.send(_statuses(held))
-            statuses = np.frombuffer(_statuses(held), dtype=np.uint8).copy()
-            for i, one in enumerate(held):
-                if isinstance(one, Held):
-                    statuses[i] = self._take(one)
+            statuses = _statuses(held)
+            self._stream.send(statuses)
+            settled: list[Statuses] = []
+            for some in Coming.few(self._arena, _moved(held)):
+                self._stream.receive_into(some.buffers())
+                came += some.payload_bytes
+                settled.append(some.settle())
+            statuses = _with(statuses, settled)
         finally:
+            self._tell(self._counters.add, "data_received_bytes", came)
             # Before the caller is answered: what it does next finds the slots let go.
             self._tell(self._moves.let_go, held, self._session)
-        self._stream.send(statuses.tobytes())
+        self._stream.send(statuses)
 
     def _pull(self, handles: Sequence[bytes], fragment: Fragment, region: int) -> None:
         places = self._ucx.places(len(handles), region)
@@ -283,40 +288,14 @@ class _Connection:
         try:
             moved = self._ucx.fitting(held, places, region)
             self._stream.send(_statuses(moved))
-            here = [one for one in moved if isinstance(one, Held)]
-            entries = [_entries(one) for one in here]
-            self._stream.receive_into([one.data.cast("B") for one in entries])
+            coming = list(Coming.few(self._arena, _moved(moved)))
+            self._stream.receive_into(entries for some in coming for entries in some.entries)
             self._ucx.read(moved, places, region)
             self._tell(self._counters.add, "ucx_received_bytes", bytes_of(moved))
-            statuses = np.frombuffer(_statuses(moved), dtype=np.uint8).copy()
-            statuses[statuses == Status.MOVED] = list(map(self._settle, here, entries))
+            statuses = _with(_statuses(moved), [some.settle() for some in coming])
         finally:
             self._tell(self._moves.let_go, held, self._session)
-        self._stream.send(statuses.tobytes())
-
-    def _take(self, one: Held) -> Status:
-        """A block's entries and strips off the wire."""
-        entries, pieces = _entries(one), self._landing(one).pieces(0, one.fragment)
-        came = self._stream.receive_into([entries.data.cast("B"), *pieces])
-        self._tell(self._counters.add, "data_received_bytes", came - entries.nbytes)
-        return self._settle(one, entries)
-
-    def _landing(self, one: Held) -> Landing:
-        """A slot as the place where its block's strips come."""
-        offsets = np.array([one.slot.offset + one.layout.head_bytes], dtype=np.int64)
-        tokens = np.array([one.slot.tokens], dtype=np.int32)
-        return Landing(one.layout, self._bytes, offsets, tokens)
-
-    def _settle(self, one: Held, entries: np.ndarray) -> Status:
-        """Entries count once the strips are there and have these hashes."""
-        layout, slot, part, landing = one.layout, one.slot, one.fragment, self._landing(one)
-        where = rows_of(layout, part)
-        landing.tables[0, where] = entries
-        if not landing.proven(np.arange(1), part, _NO_ROOT).all():
-            return Status.DAMAGED
-        at = slot.offset + TABLE_OFFSET
-        np.frombuffer(self._view, np.uint64, layout.strips, at)[where] = entries
-        return Status.MOVED
+        self._stream.send(statuses)
 
     def _probe(self, size: int) -> None:
         left = size
@@ -356,13 +335,17 @@ class _Connection:
             self._loop.call_soon_threadsafe(what, *arguments)
 
 
-_NO_ROOT = np.zeros((1, ROOT_BYTES), dtype=np.uint8)
-
-
-def _entries(one: Held) -> np.ndarray:
-    """Room for a fragment's part of the strip table."""
-    return np.zeros(one.fragment.layers * one.fragment.heads, dtype=np.uint64)
+def _moved(held: Sequence[Held | Status]) -> list[Held]:
+    return [one for one in held if isinstance(one, Held)]
 
 
 def _statuses(held: Sequence[Held | Status]) -> bytes:
     return bytes(Status.MOVED if isinstance(one, Held) else one for one in held)
+
+
+def _with(statuses: bytes, settled: Sequence[Statuses]) -> bytes:
+    """The same, with what has become of those that were to be moved."""
+    all_ = np.frombuffer(statuses, dtype=np.uint8).copy()
+    if settled:
+        all_[all_ == Status.MOVED] = np.concatenate(settled)
+    return all_.tobytes()

@@ -45,8 +45,12 @@ class Landing:
 
     def together(self, fragment: Fragment) -> int:
         """How many blocks may land before the first of them is done with; at least 1."""
-        block = fragment.layers * fragment.heads * self.layout.strip_stride
-        return max(1, _TOGETHER_BYTES // block)
+        return self.few(self.layout, fragment)
+
+    @staticmethod
+    def few(layout: SlotLayout, fragment: Fragment) -> int:
+        """How many blocks of a layout a processor's cache holds a fragment of; at least 1."""
+        return max(1, _TOGETHER_BYTES // (fragment.layers * fragment.heads * layout.strip_stride))
 
     def pieces(self, row: int, fragment: Fragment) -> list[memoryview]:
         """Where a fragment of block `row` lies, in slot order."""

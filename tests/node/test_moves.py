@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import random
-import socket
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from kvstore.core.lifecycle import Slot, State
 from kvstore.errors import SessionEnded, WindowClosed
 from kvstore.layout import Fragment
 from kvstore.limits import PIN_MS_DEFAULT, REMOTE_WINDOW_SECONDS
-from kvstore.memory.strips import strip_hash
 from kvstore.node.claims import Claims
-from kvstore.node.data_port import _Connection
 from kvstore.node.handles import Claim, Direction
 from kvstore.node.moves import Held, Moves
 from kvstore.node.sessions import Session
 from kvstore.transfer.frames import Found, Status
-from kvstore.transfer.landing import Landing
-from kvstore.transfer.stream import DataStream
 from tests.node.rig import SMALL, TOKENS, Rig, prompt, triples
 
 WHOLE = SMALL.layout.whole
@@ -279,65 +272,7 @@ def test_a_session_whose_windows_ended_by_time_may_map_no_memory(
         rig.sessions.find(b"nobody", "default")
 
 
-# What the owner takes off the wire
-
-
-def taken(rig: Rig, moves: Moves, session: Session, data: bytes) -> tuple[Slot, Status]:
-    """A WRITE's bytes as they come on a real connection, into a window."""
-    slot, handle = window(rig, session)
-    (held,) = moves.writing(session, [handle], WHOLE)
-    assert isinstance(held, Held)
-    here, there = socket.socketpair()
-    at_once: Any = SimpleNamespace(call_soon_threadsafe=lambda what, *given: what(*given))
-    stream = DataStream(here, 5.0)
-    try:
-        there.sendall(data)
-        no_ucx: Any = None
-        known = (session, rig.arena, moves, rig.counters)
-        connection = _Connection(at_once, stream, *known, no_ucx)
-        return slot, connection._take(held)
-    finally:
-        moves.let_go([held], session)
-        stream.close()
-        there.close()
-
-
-def sent(rig: Rig, seed: int) -> bytearray:
-    size = SMALL.layout.payload_bytes
-    data = random.Random(seed).randbytes(size)
-    strips = [data[at : at + size // 4] for at in range(0, size, size // 4)]
-    return bytearray(
-        b"".join(strip_hash(memoryview(s)).to_bytes(8, "little") for s in strips) + data
-    )
-
-
-def test_the_owner_counts_no_strip_whose_bytes_are_not_what_was_said(
-    rig: Rig, moves: Moves, session: Session
-) -> None:
-    heads = rig.blocks.heads
-    slot, status = taken(rig, moves, session, bytes(sent(rig, 0)))
-    assert status is Status.MOVED and heads.unwritten(slot, SMALL.layout, WHOLE) is None
-    rig.end(session)
-    for at in range(0, len(sent(rig, 0)), 7):
-        writer = rig.session()
-        damaged = sent(rig, at)
-        damaged[at] ^= 0x20
-        slot, status = taken(rig, moves, writer, bytes(damaged))
-        assert status is Status.DAMAGED, at
-        assert heads.written(slot, SMALL.layout, WHOLE) is None, "none counts"
-        rig.end(writer)
-        rig.store.check()
-
-
 # Tests of the tests: each of these mechanisms broken on purpose is caught by what stands above.
-
-
-def test_these_tests_catch_an_owner_that_trusts_what_comes(
-    rig: Rig, moves: Moves, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Landing, "proven", lambda self, rows, *_: np.ones(len(rows), dtype=bool))
-    with pytest.raises(AssertionError):
-        test_the_owner_counts_no_strip_whose_bytes_are_not_what_was_said(rig, moves, session)
 
 
 @pytest.mark.parametrize("way", ["_reading", "_writing"])
