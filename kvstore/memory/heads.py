@@ -104,16 +104,15 @@ class Heads:
         self, slots: Sequence[Slot], layout: SlotLayout, fragment: Fragment
     ) -> tuple[int, Fragment] | None:
         """The first of these slots in which a strip of the fragment is not written, and that."""
-        at = np.array([slot.offset for slot in slots], np.int64)
-        numbers = np.arange(layout.strips).reshape(layout.layers, layout.kv_heads)
-        layers = slice(fragment.layer_first, fragment.layer_first + fragment.layers)
-        heads = slice(fragment.head_first, fragment.head_first + fragment.heads)
-        strips = numbers[layers, heads].ravel()
-        tables = self._words[(at[:, None] + TABLE_OFFSET) // 8 + strips]
+        tables = self._tables(slots, layout, fragment)
         if tables.all():
             return None
         place = int((tables == 0).any(axis=1).argmax())
         return place, _first(tables[place] == 0, fragment)
+
+    def none_written(self, slots: Sequence[Slot], layout: SlotLayout, fragment: Fragment) -> bool:
+        """Whether no strip of the fragment is written in any of these slots."""
+        return not self._tables(slots, layout, fragment).any()
 
     def written(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> Fragment | None:
         """The first strip of the fragment that is written already, as a fragment."""
@@ -136,6 +135,18 @@ class Heads:
         assert head == (SLOT_MAGIC, slot.generation, slot.state, root, 0, 0, *said), (
             f"the head of slot {slot.number} differs"
         )
+
+    def _tables(
+        self, slots: Sequence[Slot], layout: SlotLayout, fragment: Fragment
+    ) -> npt.NDArray[np.uint64]:
+        """(slots, strips of the fragment): their entries of the strip tables, as they stand now."""
+        at = np.array([slot.offset for slot in slots], np.int64)
+        numbers = np.arange(layout.strips).reshape(layout.layers, layout.kv_heads)
+        layers = slice(fragment.layer_first, fragment.layer_first + fragment.layers)
+        heads = slice(fragment.head_first, fragment.head_first + fragment.heads)
+        strips = numbers[layers, heads].ravel()
+        tables: npt.NDArray[np.uint64] = self._words[(at[:, None] + TABLE_OFFSET) // 8 + strips]
+        return tables
 
     def _table(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> npt.NDArray[np.uint64]:
         """(layers, heads) of the fragment: its entries of the strip table, as they stand now."""

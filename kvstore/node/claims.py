@@ -68,19 +68,31 @@ class Claims:
     def windows(self, session: Session, handles: Sequence[bytes]) -> list[Window]:
         """The open windows of handles, each of another."""
         serials = self.own(session, handles, Direction.WRITE)
-        get, filling = self._windows.get, State.FILLING
-        found = [
-            window
-            for serial in serials
-            if (window := get(serial)) is not None
-            and not window.sealed
-            and window.slot.state is filling
-        ]
+        found = self._open_ones(serials)
         if len(found) < len(serials):
             found = [self._open(serial, f"handles[{i}]") for i, serial in enumerate(serials)]
         if len(set(serials)) < len(serials):
             raise Invalid("a handle stands twice in one call")
         return found
+
+    def run_of_windows(self, session: Session, handles: Sequence[bytes]) -> list[Window] | None:
+        """The open windows of handles that one call gave out; None where each is to be asked for
+        by itself, to have it or what became of it."""
+        run = self._handles.open_run(handles, Direction.WRITE)
+        if run is None or run.session != session.serial:
+            return None
+        found = self._open_ones(range(run.serial, run.serial + len(handles)))
+        return found if len(found) == len(handles) else None
+
+    def run_of_pins(self, session: Session, handles: Sequence[bytes]) -> list[Pin] | None:
+        """The same of live pins."""
+        run = self._handles.open_run(handles, Direction.READ)
+        if run is None or run.session != session.serial:
+            return None
+        get, now = self._pins.get, self._clock.now()
+        serials = range(run.serial, run.serial + len(handles))
+        found = [pin for one in serials if (pin := get(one)) is not None and pin.expires > now]
+        return found if len(found) == len(handles) else None
 
     def pin(self, session: Session, handle: bytes, where: str) -> Pin:
         """The live pin of a handle; `PinExpired` says since when it is over."""
@@ -105,6 +117,17 @@ class Claims:
         if slot.tenant != session.tenant:
             raise WrongTenant(f"{where} belongs to another tenant")
         return slot if slot.state in (State.FILLING, State.SEALED) else None
+
+    def _open_ones(self, serials: Sequence[int]) -> list[Window]:
+        """Those of the windows that are open."""
+        get, filling = self._windows.get, State.FILLING
+        return [
+            window
+            for serial in serials
+            if (window := get(serial)) is not None
+            and not window.sealed
+            and window.slot.state is filling
+        ]
 
     def _open(self, serial: int, where: str) -> Window:
         window = self._windows.get(serial)

@@ -39,13 +39,15 @@ class Moves:
     def reading(
         self, session: Session, handles: Sequence[bytes], fragment: Fragment
     ) -> list[Held | Status]:
-        return self._all(self._reading, session, handles, fragment)
+        held = self._reading_run(session, handles, fragment)
+        return self._all(self._reading, session, handles, fragment) if held is None else held
 
     def writing(
         self, session: Session, handles: Sequence[bytes], fragment: Fragment
     ) -> list[Held | Status]:
         self._store.stirred(session)
-        return self._all(self._writing, session, handles, fragment)
+        held = self._writing_run(session, handles, fragment)
+        return self._all(self._writing, session, handles, fragment) if held is None else held
 
     def look(
         self, session: Session, handles: Sequence[bytes], fragment: Fragment
@@ -62,6 +64,50 @@ class Moves:
                 if one.window is not None:
                     one.window.writing.remove(one.fragment)
                 self._store.blocks.let_go(one.slot)
+
+    # Blocks that one call opened or reserved, and nothing wrong with any: all at once. Else each is
+    # looked at by itself, and has an answer of its own.
+
+    def _reading_run(
+        self, session: Session, handles: Sequence[bytes], fragment: Fragment
+    ) -> list[Held | Status] | None:
+        pins = self._store.claims.run_of_pins(session, handles)
+        slots = [pin.slot for pin in pins or ()]
+        layout = self._layout_of_all(slots, fragment)
+        if layout is None or not all(slot.root for slot in slots):
+            return None
+        for slot in slots:
+            slot.moves += 1
+        return [Held(slot, layout, fragment) for slot in slots]
+
+    def _writing_run(
+        self, session: Session, handles: Sequence[bytes], fragment: Fragment
+    ) -> list[Held | Status] | None:
+        windows = self._store.claims.run_of_windows(session, handles) or []
+        slots = [window.slot for window in windows]
+        layout = self._layout_of_all(slots, fragment)
+        if layout is None or any(window.writing for window in windows):
+            return None
+        if not all(one.covers(fragment) for one in {window.fragment for window in windows}):
+            return None
+        if not self._store.blocks.heads.none_written(slots, layout, fragment):
+            return None
+        for window in windows:
+            window.slot.moves += 1
+            window.writing.append(fragment)
+        return [Held(window.slot, layout, fragment, window) for window in windows]
+
+    def _layout_of_all(self, slots: Sequence[Slot], fragment: Fragment) -> SlotLayout | None:
+        """Of slots of one owner, which have the fragment."""
+        owners = {slot.owner for slot in slots}
+        if len(owners) != 1:
+            return None
+        layout = self._layout_of(owners.pop())
+        try:
+            layout.check(fragment)
+        except OutOfRange:
+            return None
+        return layout
 
     def _all(
         self,

@@ -11,9 +11,11 @@ from kvstore.core.lifecycle import Slot, State
 from kvstore.errors import SessionEnded, WindowClosed
 from kvstore.layout import Fragment
 from kvstore.limits import PIN_MS_DEFAULT, REMOTE_WINDOW_SECONDS
+from kvstore.memory.heads import Heads
 from kvstore.node.claims import Claims
 from kvstore.node.handles import Claim, Direction
 from kvstore.node.moves import Held, Moves
+from kvstore.node.readers import Opened
 from kvstore.node.sessions import Session
 from kvstore.transfer.frames import Found, Status
 from tests.node.rig import SMALL, TOKENS, Rig, prompt, triples
@@ -272,10 +274,64 @@ def test_a_session_whose_windows_ended_by_time_may_map_no_memory(
         rig.sessions.find(b"nobody", "default")
 
 
+# A run: handles that one call gave out
+
+
+def test_in_a_run_each_block_has_an_answer_of_its_own(
+    rig: Rig, moves: Moves, session: Session
+) -> None:
+    blocks = prompt(SMALL, 4 * TOKENS)
+    rig.put(session, SMALL, blocks)
+    opened = rig.store.open(session, SMALL, blocks.hashes)
+    pins = [one.handle for one in opened if isinstance(one, Opened)]
+    whole = moves.reading(session, pins, WHOLE)
+    assert [kind(one) for one in whole] == ["held"] * 4
+    assert [one.slot.moves for one in whole if isinstance(one, Held)] == [1] * 4
+    moves.let_go(whole)
+    rig.store.readers.close(session, pins[1:2])
+    held = moves.reading(session, pins, WHOLE)
+    assert [kind(one) for one in held] == ["held", Status.LAPSED, "held", "held"]
+    moves.let_go(held)
+    rig.pass_time(PIN_MS_DEFAULT / 1e3 + 0.001)
+    assert moves.reading(session, pins[2:], WHOLE) == [Status.LAPSED] * 2
+    assert moves.reading(rig.session(), pins[2:], WHOLE) == [Status.REFUSED] * 2
+    rig.store.check()
+
+
+def test_in_a_run_of_windows_each_strip_is_written_once_all_the_same(
+    rig: Rig, moves: Moves, session: Session
+) -> None:
+    windows = rig.reserve(session, SMALL, prompt(SMALL, 4 * TOKENS))
+    handles = [one.handle for one in windows]
+    rig.write(windows[1].slot, SMALL, Fragment(1, 1, 0, 1))
+    held = moves.writing(session, handles, WHOLE)
+    assert [kind(one) for one in held] == ["held", Status.WRITTEN, "held", "held"]
+    assert moves.writing(session, handles, WHOLE) == [Status.WRITTEN] * 4, "they are being written"
+    moves.let_go(held, session)
+    part = Fragment(0, 1, 0, 2)
+    held = moves.writing(session, handles, part)
+    assert [kind(one) for one in held] == ["held"] * 4
+    assert moves.writing(session, handles, part) == [Status.WRITTEN] * 4
+    moves.let_go(held, session)
+    rig.store.abort(session, handles[2:3])
+    held = moves.writing(session, handles, part)
+    assert [kind(one) for one in held] == ["held", "held", Status.LAPSED, "held"]
+    moves.let_go(held, session)
+    assert moves.writing(session, handles, Fragment(0, 3, 0, 1)) == [
+        *[Status.OUT_OF_RANGE] * 2, Status.LAPSED, Status.OUT_OF_RANGE,
+    ]  # fmt: skip
+    assert moves.writing(rig.session(), handles, part) == [Status.REFUSED] * 4
+    rig.store.check()
+
+
+def kind(one: Held | Status) -> Any:
+    return "held" if isinstance(one, Held) else one
+
+
 # Tests of the tests: each of these mechanisms broken on purpose is caught by what stands above.
 
 
-@pytest.mark.parametrize("way", ["_reading", "_writing"])
+@pytest.mark.parametrize("way", ["reading", "writing"])
 def test_these_tests_catch_an_owner_that_does_not_hold_what_it_moves(
     rig: Rig, moves: Moves, session: Session, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,12 +339,13 @@ def test_these_tests_catch_an_owner_that_does_not_hold_what_it_moves(
 
     def holds_nothing(self: Moves, *given: Any) -> Any:
         held = right(self, *given)
-        held.slot.moves -= 1
+        for one in held:
+            one.slot.moves -= 1
         return held
 
     monkeypatch.setattr(Moves, way, holds_nothing)
     with pytest.raises(AssertionError):
-        if way == "_reading":
+        if way == "reading":
             test_a_block_is_held_while_it_is_read_whatever_becomes_of_its_pin(rig, moves, session)
         else:
             test_a_window_is_held_while_it_is_written_whatever_becomes_of_its_session(
@@ -307,3 +364,22 @@ def test_these_tests_catch_an_owner_that_takes_anybodys_handle(
     monkeypatch.setattr(Claims, "_own", anybodys)
     with pytest.raises(AssertionError):
         test_a_handle_serves_its_own_session_only(rig, moves, session)
+
+
+@pytest.mark.parametrize("check", ["live", "unwritten"])
+def test_these_tests_catch_an_owner_that_looks_at_a_run_as_a_whole_only(
+    rig: Rig, moves: Moves, session: Session, check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def every_pin(self: Claims, _: Session, handles: Any) -> Any:
+        first = self._handles.open_run(handles, Direction.READ)
+        return first and [self._pins.get(first.serial)] * len(handles)
+
+    if check == "live":
+        monkeypatch.setattr(Claims, "run_of_pins", every_pin)
+    else:
+        monkeypatch.setattr(Heads, "none_written", lambda *_: True)
+    with pytest.raises(AssertionError):
+        if check == "live":
+            test_in_a_run_each_block_has_an_answer_of_its_own(rig, moves, session)
+        else:
+            test_in_a_run_of_windows_each_strip_is_written_once_all_the_same(rig, moves, session)
