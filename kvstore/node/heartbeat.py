@@ -8,6 +8,7 @@ another loop, on metadata opened for that, for as long as the node's own loop ha
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import threading
 from collections.abc import Callable, Coroutine
@@ -18,6 +19,8 @@ from kvstore.clock import Clock
 from kvstore.metadata import Metadata
 from kvstore.metadata.announcer import Announcer
 from kvstore.metadata.records import NodeRecord
+
+log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 10.0  # without a turn of the node's loop it is as good as dead
 _TURN_SECONDS = 0.1  # between two looks whether the loop turns
@@ -64,6 +67,8 @@ class Heartbeat:
         try:
             async with asyncio.timeout(_END_SECONDS):
                 await self._there(self._end())
+        except TimeoutError:
+            log.warning("the metadata does not let go: this node's record ends with its lease")
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             await asyncio.to_thread(self._thread.join, _END_SECONDS)

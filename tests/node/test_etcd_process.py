@@ -133,7 +133,7 @@ def test_a_node_that_ends_takes_its_record_back_and_ends_without_etcd_too(
     assert [one.address for one in records(etcd)] == [other.address]
     etcd.kill()
     other.signal(signal.SIGTERM)
-    assert other.wait(20.0) == 0
+    assert other.wait(20.0) == 0, other.log[-4_000:]
     assert "Traceback" not in other.log
 
 

@@ -9,10 +9,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from kvstore.clock import SystemClock
 from kvstore.metadata import open_metadata
 from kvstore.metadata.records import NodeRecord
+from kvstore.node import heartbeat
 from kvstore.node.heartbeat import Heartbeat
 from tests.nodes import eventually
 
@@ -88,3 +92,33 @@ def test_a_node_whose_loop_turns_no_more_is_gone_and_comes_back_as_another(tmp_p
     seen, last, lapses = lived(tmp_path, busy=0.3, held_up=8 * LEASE_MS / 1e3)
     assert seen[-1] == [], "others know by then"
     assert (last, lapses) == ([4], 1)
+
+
+def test_a_node_ends_where_the_metadata_does_not_let_it_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    where = os.fspath(tmp_path / "metadata.db")
+    monkeypatch.setattr(heartbeat, "_END_SECONDS", 0.3)
+
+    class Stubborn:
+        """Never says that a lease was taken back."""
+
+        def __init__(self) -> None:
+            self._real = open_metadata(where)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+        async def revoke(self, _: object) -> None:
+            await self._real.close()
+            await asyncio.sleep(60)
+
+    async def live() -> None:
+        opened: Any = Stubborn
+        beat = Heartbeat(opened, RECORD, LEASE_MS, lambda record: record, SystemClock())
+        await beat.announce()
+        await beat.leave()
+
+    asyncio.run(live())
+    assert "ends with its lease" in caplog.text
+    eventually(lambda: epochs(where) == [])

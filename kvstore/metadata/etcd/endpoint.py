@@ -6,6 +6,7 @@ with the client. It belongs to the event loop that was running when it was made.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -31,6 +32,7 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.enable_http_proxy", 0),
 )
+_LATE_SECONDS = 1.0  # by which gRPC may come after a call's own deadline
 _NAMES_BYTES = 512  # of a cluster, and what a request says beside key and value
 
 assert VALUE_BYTES_MAX + 2 * KEY_BYTES_MAX + _NAMES_BYTES < _REQUEST_BYTES_MAX
@@ -66,10 +68,15 @@ class Endpoint:
     ) -> Any:
         """One keep-alive; etcd has a stream for it."""
         call = self.lease.LeaseKeepAlive([request], timeout=timeout, metadata=metadata)
+        # In a task of its own: gRPC keeps a cancellation to itself that comes while it connects.
+        reading = asyncio.ensure_future(call.read())
+        reading.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            async for reply in call:
-                return reply
-            raise await _broken(call)
+            done, _ = await asyncio.wait({reading}, timeout=timeout + _LATE_SECONDS)
+            reply = reading.result() if done else grpc.aio.EOF
+            if reply is grpc.aio.EOF:
+                raise _broken()
+            return reply
         finally:
             call.cancel()
 
@@ -81,14 +88,11 @@ class Endpoint:
         await self._channel.close()
 
 
-async def _broken(call: Any) -> grpc.aio.AioRpcError:
+def _broken() -> grpc.aio.AioRpcError:
     """The stream ended well, and without what it was made for."""
-    return grpc.aio.AioRpcError(
-        grpc.StatusCode.UNAVAILABLE,
-        await call.initial_metadata(),
-        await call.trailing_metadata(),
-        "the stream ended without an answer",
-    )
+    nothing = grpc.aio.Metadata()
+    words = "the stream ended without an answer"
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, words)
 
 
 RANGE: Method = attrgetter("kv.Range")
