@@ -51,7 +51,7 @@ def load_each(connection: Connection, space: Space, blocks: Keyed, memory: Memor
         if opened.count:
             good = transport.load(space.layout, opened.slots, memory, starts[opened.rows], part)
             # After the copies: what changed hands meanwhile was not this block, or is not any more.
-            current = transport.current(opened.slots)
+            current = transport.current(opened.slots, good)
             damaged = current & ~good
             loaded[opened.rows[current & good]] = True
     finally:

@@ -44,7 +44,8 @@ class Pinned:
 
     def confirm(self) -> int:
         """Leading blocks that were theirs all along: what was read from later ones is void."""
-        current = self._opened.link.transport.current(self._slots)
+        nothing = np.zeros(len(self._slots), dtype=bool)  # was copied
+        current = self._opened.link.transport.current(self._slots, nothing)
         return int(current.argmin()) if not current.all() else len(current)
 
     def close(self) -> None:

@@ -142,9 +142,9 @@ class Reader:
             strip_bytes = sum(map(layout.strip_bytes, slots.tokens[group[good]].tolist()))
             self.bytes_loaded += strip_bytes * part.layers * part.heads
         # After the copies: what changed hands meanwhile was not this block, or is not any more.
-        current = transport.current(waiting)
         short = (self._layers[rows] < self._fragment.layers) & ~more
         bad |= short & waiting.rooted  # its root vouched for layers that are gone
+        current = transport.current(waiting, ~bad)
         self._damaged[rows[current & bad]] = True
         self._give_up(rows[~current], Miss.EVICTED)
         self._give_up(rows[current & bad], Miss.DAMAGED)

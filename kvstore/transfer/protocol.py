@@ -138,8 +138,9 @@ class Transport(Protocol):
         True if its next layer is written, or if it fills no more. Cheap: asked while waiting.
         """
 
-    def current(self, slots: Slots) -> Mask:
-        """Whether each slot still holds the bytes of the block that was opened."""
+    def current(self, slots: Slots, sound: Mask) -> Mask:
+        """Whether each slot still holds the bytes of the block that was opened. Of what was copied
+        from there, `sound` was proven; that may be answer enough."""
 
     def filling(self, slots: Slots) -> Mask:
         """Whether a writer may still add layers to each."""

@@ -98,7 +98,7 @@ class ShmTransport:
             news = words[(slots.offsets + TABLE_OFFSET) // 8 + last].any()
         return bool(news) or not self.filling(slots).all()
 
-    def current(self, slots: Slots) -> Mask:
+    def current(self, slots: Slots, sound: Mask) -> Mask:
         # A doomed slot keeps its generation, and its bytes, for whoever still holds it.
         same, states = self._heads(slots)
         return np.asarray(same & (states != State.EMPTY))

@@ -123,7 +123,7 @@ def test_a_block_whose_slot_changed_hands_is_not_loaded_and_not_called_damaged(
     fourth = Opened(stored.client.connection, stored.client.space, stored.only(4), (), 0)
     place = fourth.slots.offsets[0]
     fourth.close()
-    monkeypatch.setattr(transport, "current", lambda slots: slots.offsets != place)
+    monkeypatch.setattr(transport, "current", lambda slots, _: slots.offsets != place)
     assert stored.loaded() == said(0, 1, 2, 3, 5)
     assert stats_of(stored.client).counters["damaged_blocks"] == 0
 

@@ -112,6 +112,7 @@ def test_a_closed_transport_moves_nothing_and_says_so(client: Client) -> None:
     with client.pin(chain) as pinned:
         transport: Any = client.connection.link().transport
         slots, starts = pinned._slots, np.array([0, 8])
+        nothing = np.zeros(len(slots), bool)
         assert transport.verify(layout, slots, layout.whole).all()
         transport.close()
         transport.close()
@@ -120,7 +121,7 @@ def test_a_closed_transport_moves_nothing_and_says_so(client: Client) -> None:
             lambda: transport.load(layout, slots, memory, starts, layout.whole),
             lambda: transport.verify(layout, slots, layout.whole),
             lambda: transport.written(layout, slots, layout.whole),
-            lambda: transport.current(slots),
+            lambda: transport.current(slots, nothing),
             lambda: transport.filling(slots),
             lambda: transport.views(layout, slots),
         ):
@@ -133,14 +134,15 @@ def test_a_slot_is_filling_then_sealed_then_free(client: Client, served: NodePro
     transport, layout = client.connection.link().transport, client.space.layout
     writer = client.writer(chain)
     slots = writer._slots
-    assert transport.filling(slots).all() and transport.current(slots).all()
+    nothing = np.zeros(len(slots), bool)
+    assert transport.filling(slots).all() and transport.current(slots, nothing).all()
     assert list(transport.written(layout, slots, layout.whole)) == [0, 0]
     writer.put(source.memory(client))
     assert list(transport.written(layout, slots, layout.whole)) == [3, 3]
     writer.seal()
-    assert not transport.filling(slots).any() and transport.current(slots).all()
+    assert not transport.filling(slots).any() and transport.current(slots, nothing).all()
     client.remove(chain)
-    assert not transport.filling(slots).any() and not transport.current(slots).any()
+    assert not transport.filling(slots).any() and not transport.current(slots, nothing).any()
 
 
 def test_a_closed_client_leaves_no_descriptor(served: NodeProcess) -> None:

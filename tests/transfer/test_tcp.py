@@ -281,6 +281,31 @@ def test_more_threads_than_connections_take_turns(client: Client) -> None:
     assert not failed
 
 
+@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "filling"])
+def test_the_owner_is_asked_again_only_about_what_no_root_proves(
+    client: Client, sealed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    look = lanes.Lanes.look
+
+    def counted(self: Any, slots: Any, fragment: Any) -> Any:
+        asked.append(len(slots))
+        return look(self, slots, fragment)
+
+    cache = Cache(SPEC, TOKENS)
+    first = 1_000 * next(seeds)
+    chain = client.chain(range(first, first + TOKENS))
+    with client.writer(chain, writer_group="g") as writer:
+        writer.put(cache.memory(client))
+        if sealed:
+            writer.seal()
+        monkeypatch.setattr(lanes.Lanes, "look", counted)
+        with client.reader(chain, Cache(SPEC, TOKENS).memory(client), writer_group="g") as reader:
+            reader.poll()
+            assert reader.blocks == len(chain)
+    assert bool(asked) is not sealed
+
+
 def test_what_is_no_data_port_is_told_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -310,7 +335,7 @@ def test_a_closed_transport_moves_nothing_and_says_so(
         transport.close()
         transport.close()
         with pytest.raises(SessionEnded, match="open the blocks again"):
-            transport.current(slots)
+            transport.current(slots, np.zeros(len(slots), bool))
         into = landing.Landing(
             layout, np.zeros(2 * layout.payload_bytes, np.uint8),
             layout.payload_bytes * np.arange(2), slots.tokens,
