@@ -28,10 +28,10 @@ from kvstore.node.ucx_words import (
     WORDS_BYTES_MAX,
     What,
 )
-from kvstore.transfer.ucx_agent import Agent, Moving
+from kvstore.transfer.ucx_agent import MoversAgent, Moving
 
 _MOVING_MAX = 64  # at once; more wait in the socket
-_SPIN_SECONDS = 2e-4  # a short move is looked at without a pause
+_SPIN_SECONDS = 0.02  # a move is looked at without a pause, unless it stands still for so long
 _PAUSE_SECONDS = 5e-5
 
 
@@ -47,7 +47,7 @@ class Mover:
     """Serves one node until it hangs up."""
 
     def __init__(self, node: socket.socket, arena: Arena) -> None:
-        self._node, self._agent = node, Agent()
+        self._node, self._agent = node, MoversAgent()
         self._arena = self._agent.register(arena.bytes)
         self._moves: list[_Move] = []
         self._stirred = 0.0
@@ -63,9 +63,9 @@ class Mover:
                     return
                 self._take(packet)
                 self._stirred = time.monotonic()
-            if self._moves and not self._look():
-                spinning = time.monotonic() - self._stirred < _SPIN_SECONDS
-                time.sleep(0.0 if spinning else _PAUSE_SECONDS)
+            still = self._moves and not self._look()
+            if still and time.monotonic() > self._stirred + _SPIN_SECONDS:
+                time.sleep(_PAUSE_SECONDS)
 
     def _take(self, packet: bytes) -> None:
         number, what, seconds, agent, device = REQUEST.unpack_from(packet)

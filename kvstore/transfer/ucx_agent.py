@@ -48,6 +48,8 @@ class Region:
 class Agent:
     """Safe to use from several threads: one call at a time goes to NIXL."""
 
+    _answers = True  # others' words, at any time: by a thread of NIXL's
+
     def __init__(self) -> None:
         """Raises `ConfigError` where NIXL or its UCX backend cannot be had."""
         self.name = secrets.token_bytes(NAME_BYTES)
@@ -56,7 +58,7 @@ class Agent:
         self._regions: dict[tuple[int, int], Region] = {}
         self._device = 0
         config = self._nixl.nixlAgentConfig()
-        config.useProgThread, config.pthrDelay = True, _PAUSE_MICROSECONDS
+        config.useProgThread, config.pthrDelay = self._answers, _PAUSE_MICROSECONDS
         try:
             self._agent = self._nixl.nixlAgent(self.name.hex(), config)
             self._agent.createBackend("UCX", {})
@@ -164,6 +166,16 @@ class Agent:
         if state != self._nixl.NIXL_SUCCESS:
             raise Unavailable(f"a move failed: {state}")
         return True
+
+
+class MoversAgent(Agent):
+    """Of a process that looks at its moves as long as there are any: they go on by its looking.
+
+    A thread of NIXL's beside it would stand in line for the lock under which bytes are copied, and
+    take a core while it does.
+    """
+
+    _answers = False
 
 
 class Moving:
