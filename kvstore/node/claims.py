@@ -134,7 +134,9 @@ class Claims:
         if window is None or window.sealed:
             raise WindowClosed(f"{where} was sealed, aborted, or stood still for too long")
         if window.slot.state is not State.FILLING:
-            raise WindowClosed(f"{where}: the block was given up by another writer of its group")
+            raise WindowClosed(
+                f"{where}: another writer of its group gave the block up, or a purge took it"
+            )
         return window
 
     def _own(self, session: Session, handle: bytes, direction: Direction, where: str) -> Claim:

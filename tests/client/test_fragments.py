@@ -103,7 +103,7 @@ def test_a_writer_that_dies_unsealed_dooms_the_block_for_its_whole_group(
         assert stats_of(client).windows == 3 * 4
         doomed.kill()
         eventually(lambda: stats_of(client).windows <= 4)
-    with pytest.raises(WindowClosed, match="given up by another writer of its group"):
+    with pytest.raises(WindowClosed, match="another writer of its group gave the block up"):
         writers[1].seal()
     writers[1].abort()
     eventually(lambda: stats_of(client).windows == 0)

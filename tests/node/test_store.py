@@ -116,7 +116,7 @@ def test_a_group_goes_down_with_any_of_its_members_even_one_that_sealed() -> Non
     rig.end(rank0)
     rig.store.check()
     assert left.slot.state is State.DOOMED, "the other member may still write"
-    with pytest.raises(WindowClosed, match="given up by another writer of its group"):
+    with pytest.raises(WindowClosed, match="another writer of its group gave the block up"):
         rig.store.seal(rank1, [right.handle])
     again = joined(rig, rank1, SMALL.layout.whole)
     assert again.slot is not left.slot
