@@ -100,7 +100,8 @@ FOLLOW_SILENCE_SECONDS = (
 )
 FOLLOW_STALL_SECONDS = 30.0  # a follower that takes no message for so long is hung up on
 NODES_MAX = 4_096  # that a conductor follows: each costs it a connection and a task
-NODE_BLOCKS_MAX = 64 * MiB  # that it believes one node to hold: 10 bytes each
+NODE_BLOCKS_MAX = 64 * MiB  # that it believes one node to hold
+INDEX_BLOCKS_MAX = 256 * MiB  # that it knows of in all: 15 to 20 bytes each
 HOLDERS_MAX = 64  # named in one answer, those with the most
 SUSPECT_SECONDS = 60.0  # what a node had stays known for so long after its lease went
 CHANGES_KEPT = 512 * KiB  # of a node's directory, for who was away: 9 bytes each

@@ -20,7 +20,6 @@ from kvstore.cli.options import (
     tls,
 )
 from kvstore.cli.stack import Plan, Stack
-from kvstore.conductor.daemon import Conductor
 from kvstore.config import ConductorConfig, NodeConfig, SsdConfig, label, parse_bytes
 from kvstore.node.daemon import Node
 
@@ -161,6 +160,9 @@ def run_node(args: argparse.Namespace) -> int:
 
 
 def run_conductor(args: argparse.Namespace) -> int:
+    # Its index is compiled, and a node starts without what compiles it.
+    from kvstore.conductor.daemon import Conductor
+
     metadata = args.metadata or args.dir / "metadata.db"
     metadata.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     config = ConductorConfig(

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from kvstore.clock import SystemClock
+from kvstore.conductor.index import compiled
 from kvstore.conductor.pool import Pool
 from kvstore.conductor.service import ConductorService
 from kvstore.config import ConductorConfig, Credentials
@@ -49,6 +50,7 @@ class Conductor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+        compiled()
         metadata = open_metadata(config.etcd or os.fspath(config.metadata))
         try:
             tenants = Tenants(metadata)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from kvstore.clock import Clock
 from kvstore.conductor.follower import follow
+from kvstore.conductor.index import PoolIndex
 from kvstore.conductor.table import Table
 from kvstore.conductor.tracked import Tracked
 from kvstore.config import OPEN, Credentials
@@ -55,7 +56,7 @@ class Pool:
         self._metadata, self._clock, self._dice = metadata, clock, dice
         self._credentials = credentials
         self._members: dict[str, Member] = {}
-        self.table = Table()
+        self.table = Table(PoolIndex(dice.getrandbits(64) | 1))
 
     async def load(self) -> int:
         """Read who there is; the revision that shows. Raises `Unavailable`."""
@@ -162,7 +163,7 @@ class Pool:
         return asyncio.create_task(follow(tracked, address, heard, *nature, self._credentials))
 
     async def _sweep(self) -> None:
-        """Forget those whose grace period is over."""
+        """Forget those whose grace period is over, and make room where blocks went."""
         while True:
             await self._clock.sleep(SWEEP_SECONDS)
             last = self._clock.now() - SUSPECT_SECONDS
@@ -172,3 +173,5 @@ class Pool:
                     member.task.cancel()
                     del self._members[node_id]
                     self.table.forget(node_id)
+            while self.table.sweep():
+                await asyncio.sleep(0)  # others have their turn after each piece

@@ -42,7 +42,7 @@ class ConductorService(conductor_pb2_grpc.ConductorServicer):
         keys = [stored_key(secret, namespace, group, one) for one in request.hashes]
         prints, table = fingerprints(keys), self._pool.table
         named = {member.record.node_id: member for member in self._pool.named()}
-        found = table.longest(prints.tolist(), named)
+        found = table.longest(prints, named)
         most = sorted(found, key=lambda node: (-found[node], node))[:HOLDERS_MAX]
         for node in most:
             in_dram = table.tiers(node, prints[: found[node]]) & IN_DRAM
@@ -62,13 +62,14 @@ class ConductorService(conductor_pb2_grpc.ConductorServicer):
     ) -> directory_pb2.HoldersReply:
         prints, table = asked(request.fingerprints), self._pool.table
         reply = directory_pb2.HoldersReply(approximate=self._pool.approximate)
-        found = []
-        for member in self._pool.named():
+        counts = table.holding(prints)
+        named = [one for one in self._pool.named() if one.record.node_id in counts]
+        named.sort(key=lambda one: (-counts[one.record.node_id], one.record.node_id))
+        for member in named[:HOLDERS_MAX]:
             tiers = table.tiers(member.record.node_id, prints)
-            if count := int(np.count_nonzero(tiers)):
-                found.append((-count, member.record.node_id, member.tracked.epoch, tiers))
-        for _, node_id, epoch, tiers in sorted(found, key=lambda one: one[:2])[:HOLDERS_MAX]:
-            reply.holders.add(node_id=node_id, epoch=epoch, tiers=tiers.tobytes())
+            reply.holders.add(
+                node_id=member.record.node_id, epoch=member.tracked.epoch, tiers=tiers.tobytes()
+            )
         return reply
 
 

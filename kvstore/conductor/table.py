@@ -1,50 +1,99 @@
-"""The index of the pool: which node lists which block in which tier. Some 10 bytes for each pair.
+"""The index of the pool by the nodes' names: which node lists which block in which tiers.
 
-It is told by each node about itself and believes nobody else. A node leaves in one step.
+It is told by each node about itself and believes nobody else. What a node lists anew comes in bit
+by bit beside what it listed before, and takes its place in one step; a node leaves in one step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kvstore.core.fingerprints import Fingerprints, Prints, Tiers
+import numpy as np
+
+from kvstore.conductor.index import PoolIndex
+from kvstore.core.fingerprints import Prints, Tiers
 
 
 class Table:
     """Blocks by node. A node that is not in it is one of which not all is known yet."""
 
-    def __init__(self) -> None:
-        self._nodes: dict[str, Fingerprints] = {}
+    def __init__(self, index: PoolIndex) -> None:
+        self._index = index
+        self._holders: dict[str, int] = {}
+        self._coming: dict[str, int] = {}  # holders that are hidden still
+        self._names: dict[int, str] = {}
 
     def __contains__(self, node: str) -> bool:
-        return node in self._nodes
+        return node in self._holders
 
-    def replace(self, node: str, blocks: Fingerprints) -> None:
-        """This, and nothing that was said before, is what the node lists."""
-        self._nodes[node] = blocks
+    def begin(self, node: str) -> None:
+        """What a node lists is about to come, from its beginning. Raises `Overloaded`."""
+        self.abandon(node)
+        self._coming[node] = self._index.add()
 
-    def change(self, node: str, prints: Prints, tiers: Tiers) -> None:
-        """These blocks of a node that is in the table are in these tiers now; 0: in none."""
-        self._nodes[node].put_all(prints, tiers)
+    def add(self, node: str, prints: Prints, tiers: Tiers) -> int:
+        """More of it; how many blocks that are by now. Raises `Overloaded`."""
+        holder = self._coming[node]
+        self._index.put_all(holder, prints, tiers)
+        return self._index.count(holder)
+
+    def finish(self, node: str) -> None:
+        """That was all: this, and nothing that was said before, is what the node lists."""
+        holder = self._coming.pop(node)
+        self._leave(node)
+        self._holders[node], self._names[holder] = holder, node
+        self._index.show(holder)
+
+    def abandon(self, node: str) -> None:
+        """What was coming will not be whole."""
+        holder = self._coming.pop(node, None)
+        if holder is not None:
+            self._index.drop(holder)
+
+    def change(self, node: str, prints: Prints, tiers: Tiers) -> int:
+        """These blocks of a node that is in the table are in these tiers now, 0: in none. How many
+        it lists by now. Raises `Overloaded`."""
+        holder = self._holders[node]
+        self._index.put_all(holder, prints, tiers)
+        return self._index.count(holder)
 
     def forget(self, node: str) -> None:
-        self._nodes.pop(node, None)
+        self.abandon(node)
+        self._leave(node)
 
-    def longest(self, prints: list[int], nodes: Iterable[str]) -> dict[str, int]:
+    def sweep(self) -> bool:
+        """Make some room where nodes left; whether there is more to do."""
+        return self._index.sweep()
+
+    def longest(self, prints: Prints, nodes: Iterable[str]) -> dict[str, int]:
         """How many leading blocks of a chain each of these nodes lists; those with none are left
         away."""
-        known = ((node, self._nodes[node]) for node in nodes if node in self._nodes)
-        found = {node: blocks.longest(prints) for node, blocks in known}
-        return {node: count for node, count in found.items() if count}
+        found = dict(zip(*(column.tolist() for column in self._index.longest(prints)), strict=True))
+        holders = ((node, self._holders.get(node)) for node in nodes)
+        return {node: found[holder] for node, holder in holders if holder in found}
+
+    def holding(self, prints: Prints) -> dict[str, int]:
+        """How many of these blocks each node lists, those with none left away."""
+        counts = self._index.holding(prints)
+        some = np.flatnonzero(counts)
+        both = zip(some.tolist(), counts[some].tolist(), strict=True)
+        return {self._names[holder]: count for holder, count in both}
 
     def tiers(self, node: str, prints: Prints) -> Tiers:
         """Of each block at a node that is in the table; 0 where it is not listed."""
-        return self._nodes[node].tiers(prints)
+        return self._index.tiers(self._holders[node], prints)
 
-    def count_max(self, node: str) -> int:
-        """How many blocks a node that is in the table lists, or some more."""
-        return self._nodes[node].count_max
+    def count(self, node: str) -> int:
+        """How many blocks a node that is in the table lists."""
+        return self._index.count(self._holders[node])
 
     def check(self) -> None:
-        for blocks in self._nodes.values():
-            blocks.check()
+        self._index.check()
+        assert self._names == {holder: node for node, holder in self._holders.items()}
+        assert not self._names.keys() & set(self._coming.values()), "shown and hidden at once"
+
+    def _leave(self, node: str) -> None:
+        holder = self._holders.pop(node, None)
+        if holder is not None:
+            del self._names[holder]
+            self._index.drop(holder)

@@ -9,7 +9,6 @@ sends it to the start.
 from __future__ import annotations
 
 from kvstore.conductor.table import Table
-from kvstore.core.fingerprints import Fingerprints
 from kvstore.errors import Invalid
 from kvstore.limits import NODE_BLOCKS_MAX
 from kvstore.wire.prints import unpacked
@@ -23,11 +22,11 @@ class Tracked:
         self.node_id, self._table, self._blocks_max = node_id, table, blocks_max
         self.epoch = self.sequence = 0  # of what the table has of it; no epoch is 0
         self._begin: pb.FollowReply.Begin | None = None  # of this stream
-        self._coming: Fingerprints | None = None  # a snapshot that is not whole yet
+        self._coming = False  # a snapshot that is not whole yet
 
     def request(self) -> pb.FollowRequest:
         """What a new stream begins with."""
-        self._begin = self._coming = None
+        self._stop()
         return pb.FollowRequest(epoch=self.epoch, sequence=self.sequence)
 
     def take(self, reply: pb.FollowReply) -> None:
@@ -44,7 +43,7 @@ class Tracked:
                     raise Invalid("a message of a kind that this conductor does not know")
         except Invalid:
             self.epoch = self.sequence = 0
-            self._begin = self._coming = None
+            self._stop()
             raise
 
     def _take_begin(self, begin: pb.FollowReply.Begin) -> None:
@@ -55,30 +54,36 @@ class Tracked:
         stands = (begin.epoch, begin.sequence) == (self.epoch, self.sequence)
         if not (begin.snapshot or stands):
             raise Invalid("it goes on from where this conductor never was")
-        self._begin, self._coming = begin, Fingerprints() if begin.snapshot else None
+        self._begin, self._coming = begin, begin.snapshot
+        if begin.snapshot:
+            self._table.begin(self.node_id)
 
     def _take_snapshot(self, part: pb.FollowReply.Entries) -> None:
-        if self._coming is None:
+        if not self._coming:
             raise Invalid("a part of a snapshot that was not begun")
         prints, tiers = unpacked(part)
         if not (len(tiers) and tiers.all()):
             raise Invalid("a snapshot names listed blocks, and in each part some")
-        self._coming.put_all(prints, tiers)
-        self._check_count(self._coming.count_max)
+        self._check_count(self._table.add(self.node_id, prints, tiers))
 
     def _take_changes(self, entries: pb.FollowReply.Entries) -> None:
         if self._begin is None:
             raise Invalid("changes before the beginning")
         prints, tiers = unpacked(entries)
-        stood = self.sequence if self._coming is None else self._begin.sequence
+        stood = self._begin.sequence if self._coming else self.sequence
         if entries.sequence != stood + len(prints):
             raise Invalid(f"change {entries.sequence} after {stood} and {len(prints)} changes")
-        if self._coming is not None:
-            self._table.replace(self.node_id, self._coming)
-            self._coming, self.epoch = None, self._begin.epoch
-        self._table.change(self.node_id, prints, tiers)
+        if self._coming:
+            self._table.finish(self.node_id)
+            self._coming, self.epoch = False, self._begin.epoch
+        count = self._table.change(self.node_id, prints, tiers)
         self.sequence = entries.sequence
-        self._check_count(self._table.count_max(self.node_id))
+        self._check_count(count)
+
+    def _stop(self) -> None:
+        """Of what this stream began nothing counts that is not whole."""
+        self._begin, self._coming = None, False
+        self._table.abandon(self.node_id)
 
     def _check_count(self, count: int) -> None:
         if count > self._blocks_max:

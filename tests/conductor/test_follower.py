@@ -14,6 +14,7 @@ import pytest
 from kvstore.clock import SystemClock
 from kvstore.conductor import follower as module
 from kvstore.conductor.follower import follow
+from kvstore.conductor.index import PoolIndex
 from kvstore.conductor.table import Table
 from kvstore.conductor.tracked import Tracked
 from kvstore.config import Credentials
@@ -63,14 +64,16 @@ class Node:
 
 class Rig:
     def __init__(self) -> None:
-        self.node, self.table, self.heard = Node(), Table(), 0
+        self.node, self.table, self.heard = Node(), Table(PoolIndex(0x9E3779B97F4A7C15)), 0
         self.tracked = Tracked("n", self.table)
 
     @property
     def same(self) -> bool:
         if "n" not in self.table:
             return False
-        return dict(self.table._nodes["n"].items()) == dict(self.node.listing.items())
+        listed = dict(self.node.listing.items())
+        tiers = self.table.tiers("n", np.array(list(listed), np.uint64)).tolist()
+        return tiers == list(listed.values()) and self.table.count("n") == len(listed)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(SECONDS):

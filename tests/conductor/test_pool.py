@@ -16,7 +16,6 @@ from kvstore.clock import SimClock
 from kvstore.conductor import pool as module
 from kvstore.conductor.pool import Pool
 from kvstore.conductor.tracked import Tracked
-from kvstore.core.fingerprints import Fingerprints
 from kvstore.errors import Unavailable
 from kvstore.limits import FOLLOW_SILENCE_SECONDS, SUSPECT_SECONDS
 from kvstore.metadata import Compacted, Metadata, open_metadata
@@ -67,7 +66,8 @@ class Rig:
         await self.metadata.put(record.key(), record.encode())
 
     def knows(self, node: str) -> None:
-        self.pool.table.replace(node, Fingerprints())
+        self.pool.table.begin(node)
+        self.pool.table.finish(node)
         self.heard[node]()
 
     @property

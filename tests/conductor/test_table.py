@@ -6,22 +6,25 @@ import random
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from kvstore.conductor.index import PoolIndex
 from kvstore.conductor.table import Table
-from kvstore.core.fingerprints import Fingerprints
 
 
-def blocks_of(model: dict[int, int]) -> Fingerprints:
-    made = Fingerprints()
-    made.put_all(np.array(list(model), np.uint64), np.array(list(model.values()), np.uint8))
-    return made
+def columns(model: dict[int, int]) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+    return np.array(list(model), np.uint64), np.array(list(model.values()), np.uint8)
+
+
+def table_of() -> Table:
+    return Table(PoolIndex(0x9E3779B97F4A7C15))
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_table_behaves_like_a_dict_of_dicts(seed: int) -> None:
     dice = random.Random(seed)
     chains = [[dice.randrange(1 << 64) for _ in range(12)] for _ in range(8)]
-    names, table, model = list("abcd"), Table(), dict[str, dict[int, int]]()
+    names, table, model = list("abcd"), table_of(), dict[str, dict[int, int]]()
 
     def closed() -> dict[int, int]:
         """What a node may list: of each chain some leading blocks."""
@@ -32,15 +35,19 @@ def test_the_table_behaves_like_a_dict_of_dicts(seed: int) -> None:
         action, name = dice.random(), dice.choice(names)
         if action < 0.3 or name not in model:
             model[name] = closed()
-            table.replace(name, blocks_of(model[name]))
+            table.begin(name)
+            if dice.random() < 0.2:
+                table.add(name, *columns(closed()))
+                table.begin(name)  # another stream, from the start
+            assert table.add(name, *columns(model[name])) == len(model[name])
+            table.finish(name)
         elif action < 0.4:
             table.forget(name)
             del model[name]
         else:
             now = closed()
             changed = {one: now.get(one, 0) for one in {*now, *model[name]}}
-            prints = np.array(list(changed), np.uint64)
-            table.change(name, prints, np.array(list(changed.values()), np.uint8))
+            assert table.change(name, *columns(changed)) == len(now)
             model[name] = now
         table.check()
         assert [one in table for one in names] == [one in model for one in names]
@@ -50,14 +57,19 @@ def test_the_table_behaves_like_a_dict_of_dicts(seed: int) -> None:
             for one in asked
             if one in model
         }
-        assert table.longest(chain, asked) == {one: n for one, n in leading.items() if n}
+        prints = np.array(chain, np.uint64)
+        assert table.longest(prints, asked) == {one: n for one, n in leading.items() if n}
+        counts = {one: sum(each in model[one] for each in chain) for one in model}
+        assert table.holding(prints) == {one: n for one, n in counts.items() if n}
+        if dice.random() < 0.2:
+            table.sweep()
         for one in model:
-            tiers = table.tiers(one, np.array(chain, np.uint64)).tolist()
+            tiers = table.tiers(one, prints).tolist()
             assert tiers == [model[one].get(each, 0) for each in chain]
-            assert table.count_max(one) >= len(model[one])
+            assert table.count(one) == len(model[one])
 
 
 def test_a_node_that_was_never_told_of_is_forgotten_without_ado() -> None:
-    table = Table()
+    table = table_of()
     table.forget("nobody")
-    assert table.longest([1, 2], ["nobody"]) == {} and "nobody" not in table
+    assert table.longest(np.array([1, 2], np.uint64), ["nobody"]) == {} and "nobody" not in table

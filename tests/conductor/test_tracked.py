@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kvstore.conductor.index import PoolIndex
 from kvstore.conductor.table import Table
 from kvstore.conductor.tracked import Tracked
 from kvstore.errors import Invalid
@@ -34,7 +35,7 @@ def changes(sequence: int, blocks: dict[int, int] | None = None) -> pb.FollowRep
 
 class Rig:
     def __init__(self, blocks_max: int = 1_000) -> None:
-        self.table = Table()
+        self.table = Table(PoolIndex(0x9E3779B97F4A7C15))
         self.tracked = Tracked("n", self.table, blocks_max)
 
     def hear(self, *replies: object) -> None:
@@ -44,7 +45,7 @@ class Rig:
     @property
     def known(self) -> int:
         """How many of the chain's blocks the table names."""
-        return self.table.longest(CHAIN, ["n"]).get("n", 0)
+        return self.table.longest(np.array(CHAIN, np.uint64), ["n"]).get("n", 0)
 
     @property
     def stands(self) -> tuple[int, int]:
@@ -63,7 +64,7 @@ def test_nothing_is_known_before_the_snapshot_is_whole_and_then_all() -> None:
     rig = Rig()
     rig.hear(begin(10), part({1: 1}), part({2: 2, 3: 3}))
     assert "n" not in rig.table and rig.tracked.epoch == 0
-    rig.hear(changes(12, {3: 0, 4: 1}))
+    rig.hear(changes(12, {3: 0, 9: 1}))
     assert rig.known == 2 and (rig.tracked.epoch, rig.tracked.sequence) == (7, 12)
 
 

@@ -1,0 +1,361 @@
+"""The loops of the pool's index: which holders list a block, for tens of millions of blocks.
+
+Blocks lie in one array, ordered by a mix of their fingerprints, with gaps: a block is looked for
+where an even spread would have it, and is a few places further on. So a look-up is one or two lines
+of memory, an array grows in one pass from its front to its end, and nothing is ever marked deleted.
+
+A place is two words: the mixed fingerprint, `EMPTY` where there is none, and who holds the block.
+One holder stands there as a member: its number and the tiers it has the block in. Several are a
+set, by its number, with `SETS` added; equal sets have one number. What a set becomes
+when a member changes is looked up in `Turns`: what is not there yet is for the caller to work out,
+so that nothing here allocates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+WORDS = 2  # of a place
+EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # more than any block's
+TIER_BITS = 3  # of a member; the holder's number is above them
+TIERS = (1 << TIER_BITS) - 1
+SETS = 1 << 31  # added to the number of a set
+PART_BITS = 3  # of how many parts a span of a chain is looked at in
+PARTS = 1 << PART_BITS
+SLACK = 4_096  # places behind the last that a block can be due at
+# What `put` and `sweep` leave in `state`, beside how far they came.
+BLOCKS, STOPPED_AT, CAUSE = range(3)
+DONE, FULL, TURN_UNKNOWN = range(3)
+
+_HALF, _BITS = np.uint64(32), np.uint64(TIER_BITS)
+_TAIL = 4  # places at the end of the array that stay empty: every run of blocks ends
+
+
+@njit
+def _mixed(one: Any, factor: Any) -> Any:
+    """Of a fingerprint; two of them, of all there are, share one."""
+    return min(one * factor, EMPTY - np.uint64(1))
+
+
+@njit
+def _due(mixed: Any, capacity: Any) -> Any:
+    """Where an even spread would have it."""
+    return np.int64(((mixed >> _HALF) * np.uint64(capacity)) >> _HALF)
+
+
+@njit
+def _place(words: Any, capacity: Any, mixed: Any) -> Any:
+    """Of the block, or of the first behind where it would stand."""
+    at = _due(mixed, capacity)
+    # How far on it is nobody can guess, so four are looked at with no question between them: all
+    # that stands behind it, or behind a gap, is more.
+    passed = np.int64(words[WORDS * at] < mixed) + np.int64(words[WORDS * at + 2] < mixed)
+    passed += np.int64(words[WORDS * at + 4] < mixed) + np.int64(words[WORDS * at + 6] < mixed)
+    at += passed
+    if passed == 4:
+        while words[WORDS * at] < mixed:
+            at += 1
+    return at
+
+
+@njit
+def _value(words: Any, capacity: Any, mixed: Any) -> Any:
+    """Who holds a block; 0 for nobody."""
+    at = _place(words, capacity, mixed)
+    return np.int64(words[WORDS * at + 1]) if words[WORDS * at] == mixed else np.int64(0)
+
+
+@njit
+def _shift_right(words: Any, at: Any) -> Any:
+    """Make room at a place; False where the array has none."""
+    end = at
+    while words[WORDS * end] != EMPTY:
+        end += 1
+    if WORDS * (end + 1 + _TAIL) > len(words):
+        return False
+    for word in range(WORDS * (end + 1) - 1, WORDS * (at + 1) - 1, -1):
+        words[word] = words[word - WORDS]
+    return True
+
+
+@njit
+def _close_up(words: Any, capacity: Any, at: Any) -> None:
+    """Take out what stands at a place; those behind it move up as far as they are due."""
+    hole, behind = at, at + 1
+    while words[WORDS * behind] != EMPTY and _due(words[WORDS * behind], capacity) < behind:
+        words[WORDS * hole], words[WORDS * hole + 1] = (
+            words[WORDS * behind],
+            words[WORDS * behind + 1],
+        )
+        hole, behind = behind, behind + 1
+    words[WORDS * hole], words[WORDS * hole + 1] = EMPTY, 0
+
+
+@njit
+def _turn_at(asked: Any, places: Any) -> Any:
+    """Where in a table of 2**k places a turn is looked for first."""
+    return np.int64((asked * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & (places - 1)
+
+
+@njit
+def _turned(value: Any, holder: Any, tiers: Any, turns: Any, results: Any) -> Any:
+    """What a value becomes when a holder has the block in these tiers; -1 where it is unknown."""
+    member = np.int64(holder) << TIER_BITS | np.int64(tiers)
+    if value < SETS and (value == 0 or np.int64(value) >> TIER_BITS == holder):
+        return member if tiers else np.int64(0)
+    if value < SETS and tiers == 0:
+        return np.int64(value)
+    asked = np.uint64(value) << _HALF | np.uint64(member)
+    at = _turn_at(asked, len(turns))
+    while turns[at] != 0:
+        if turns[at] == asked:
+            return np.int64(results[at])
+        at = (at + 1) & (len(turns) - 1)
+    return np.int64(-1)
+
+
+@njit
+def _change(
+    words: Any, capacity: Any, at: Any, before: Any, now: Any, references: Any, state: Any
+) -> None:
+    """Let a place's value, which is not 0, be another."""
+    if before >= SETS:
+        references[before - SETS] -= 1
+    if now >= SETS:
+        references[now - SETS] += 1
+    if now == 0:
+        _close_up(words, capacity, at)
+        state[BLOCKS] -= 1
+    else:
+        words[WORDS * at + 1] = np.uint64(now)
+
+
+@njit
+def _has(value: Any, holder: Any, starts: Any, sizes: Any, members: Any) -> Any:
+    """The tiers that a holder has, by a value."""
+    if value < SETS:
+        return value & TIERS if value >> TIER_BITS == holder else 0
+    start = starts[value - SETS]
+    low, high = start, start + sizes[value - SETS]
+    while low < high:
+        middle = (low + high) // 2
+        if members[middle] >> TIER_BITS < holder:
+            low = middle + 1
+        else:
+            high = middle
+    if low < start + sizes[value - SETS] and members[low] >> TIER_BITS == holder:
+        return members[low] & TIERS
+    return 0
+
+
+@njit(cache=True)
+def value_of(words: Any, capacity: Any, factor: Any, one: Any) -> Any:
+    """Who holds the block of a fingerprint."""
+    return _value(words, capacity, _mixed(one, factor))
+
+
+@njit(cache=True)
+def remember(turns: Any, results: Any, value: Any, holder: Any, tiers: Any, result: Any) -> None:
+    """What a value becomes when a holder has the block in these tiers. There is room for it."""
+    asked = np.uint64(value) << _HALF | np.uint64(holder) << _BITS | np.uint64(tiers)
+    at = _turn_at(asked, len(turns))
+    while turns[at] != 0:
+        at = (at + 1) & (len(turns) - 1)
+    turns[at], results[at] = asked, result
+
+
+@njit(nogil=True, cache=True)
+def put(
+    words: Any, capacity: Any, factor: Any, holder: Any,
+    prints: Any, tiers: Any, first: Any, last: Any,
+    turns: Any, results: Any, starts: Any, sizes: Any, members: Any,
+    references: Any, counts: Any, state: Any,
+) -> None:  # fmt: skip
+    """A holder has these blocks in these tiers now, 0 for none; from number `first` up to
+    `last`."""
+    for i in range(first, last):
+        mixed = _mixed(prints[i], factor)
+        at = _place(words, capacity, mixed)
+        there = words[WORDS * at] == mixed
+        before = np.int64(words[WORDS * at + 1]) if there else np.int64(0)
+        now = _turned(before, holder, tiers[i], turns, results)
+        if now < 0:
+            state[STOPPED_AT], state[CAUSE] = i, TURN_UNKNOWN
+            return
+        had = _has(before, holder, starts, sizes, members)
+        if there:
+            _change(words, capacity, at, before, now, references, state)
+        elif now != 0:
+            if not _shift_right(words, at):
+                state[STOPPED_AT], state[CAUSE] = i, FULL
+                return
+            words[WORDS * at], words[WORDS * at + 1] = mixed, np.uint64(now)
+            state[BLOCKS] += 1
+        counts[holder] += np.int64(tiers[i] != 0) - np.int64(had != 0)
+    state[STOPPED_AT], state[CAUSE] = last, DONE
+
+
+@njit(nogil=True, cache=True)
+def sweep(
+    words: Any, capacity: Any, first: Any, last: Any, gone: Any,
+    turns: Any, results: Any, starts: Any, sizes: Any, members: Any,
+    references: Any, counts: Any, state: Any,
+) -> None:  # fmt: skip
+    """Take holders that are `gone` out of the places from `first` up to `last`."""
+    at = first
+    while at < last:
+        value = np.int64(words[WORDS * at + 1])
+        holder = np.int64(-1)
+        if value != 0 and value < SETS and gone[value >> TIER_BITS]:
+            holder = np.int64(value >> TIER_BITS)
+        elif value >= SETS:
+            start = starts[value - SETS]
+            for one in range(start, start + sizes[value - SETS]):
+                if gone[members[one] >> TIER_BITS]:
+                    holder = np.int64(members[one] >> TIER_BITS)
+                    break
+        if holder < 0:
+            at += 1
+            continue
+        now = _turned(value, holder, 0, turns, results)
+        if now < 0:
+            state[STOPPED_AT], state[CAUSE] = at, TURN_UNKNOWN
+            return
+        _change(words, capacity, at, value, now, references, state)
+        counts[holder] -= 1  # the same place again: another may be gone, or have moved up
+    state[STOPPED_AT], state[CAUSE] = at, DONE
+
+
+@njit(nogil=True, cache=True)
+def move(words: Any, capacity: Any, wider: Any, wider_capacity: Any) -> Any:
+    """Lay all blocks out in an empty array; False where its end is too near."""
+    free = np.int64(0)
+    for at in range(len(words) // WORDS):
+        if words[WORDS * at] == EMPTY:
+            continue
+        to = max(free, _due(words[WORDS * at], wider_capacity))
+        if WORDS * (to + 1 + _TAIL) > len(wider):
+            return False
+        wider[WORDS * to], wider[WORDS * to + 1] = words[WORDS * at], words[WORDS * at + 1]
+        free = to + 1
+    return True
+
+
+@njit(nogil=True, cache=True)
+def tiers_of(
+    words: Any, capacity: Any, factor: Any, holder: Any, prints: Any,
+    starts: Any, sizes: Any, members: Any, found: Any,
+) -> None:  # fmt: skip
+    """The tiers in which a holder has each block."""
+    for i in range(len(prints)):
+        value = _value(words, capacity, _mixed(prints[i], factor))
+        found[i] = 0 if value == 0 else _has(value, holder, starts, sizes, members)
+
+
+@njit(nogil=True, cache=True)
+def holding(
+    words: Any, capacity: Any, factor: Any, prints: Any,
+    starts: Any, sizes: Any, members: Any, counts: Any,
+) -> None:  # fmt: skip
+    """Add to each holder's count how many of these blocks it lists."""
+    for one in prints:
+        value = _value(words, capacity, _mixed(one, factor))
+        if value >= SETS:
+            start = starts[value - SETS]
+            for at in range(start, start + sizes[value - SETS]):
+                counts[members[at] >> TIER_BITS] += 1
+        elif value != 0:
+            counts[value >> TIER_BITS] += 1
+
+
+@njit
+def _count(value: Any, named: Any, set_named: Any) -> Any:
+    """Of how many holders that are named."""
+    if value < SETS:
+        return np.int64(value != 0 and named[value >> TIER_BITS])
+    return np.int64(set_named[value - SETS])
+
+
+@njit
+def _leaving(
+    value: Any, beyond: Any, length: Any, named: Any,
+    starts: Any, sizes: Any, members: Any, holders: Any, lengths: Any, found: Any,
+) -> Any:  # fmt: skip
+    """Holders of a value that are not in the one beyond it have blocks up to there."""
+    start = starts[value - SETS] if value >= SETS else np.int64(0)
+    size = sizes[value - SETS] if value >= SETS else np.int64(1)
+    for one in range(start, start + size):
+        member = members[one] if value >= SETS else value
+        holder = member >> TIER_BITS
+        if not named[holder] or found == len(holders):
+            continue
+        if beyond == 0 or _has(beyond, holder, starts, sizes, members) == 0:
+            holders[found], lengths[found] = holder, length
+            found += 1
+    return found
+
+
+@njit(nogil=True, cache=True)
+def longest(
+    words: Any, capacity: Any, factor: Any, prints: Any, named: Any,
+    starts: Any, sizes: Any, members: Any, set_named: Any,
+    spans: Any, holders: Any, lengths: Any,
+) -> Any:  # fmt: skip
+    """Every named holder of a chain's first block, and how many leading blocks it has. Returns how
+    many holders.
+
+    What a holder has is closed towards the start, so those of a block are among those of the block
+    before it, and where there are as many they are the same. So only spans with fewer at their end
+    than at their beginning are looked into. Their inner blocks are looked at a few at a time, whose
+    memory is on its way together. `spans` is (2, n, 4) scratch: block and value at either end.
+    """
+    last, found = len(prints) - 1, 0
+    if last < 0:
+        return found
+    value = _value(words, capacity, _mixed(prints[0], factor))
+    if _count(value, named, set_named) == 0:
+        return found
+    ending = _value(words, capacity, _mixed(prints[last], factor))
+    if ending != 0:
+        found = _leaving(
+            ending, np.int64(0), last + 1, named, starts, sizes, members, holders, lengths, found
+        )
+    now, more = 0, 0
+    if _count(ending, named, set_named) < _count(value, named, set_named):
+        spans[0, 0, 0], spans[0, 0, 1], spans[0, 0, 2], spans[0, 0, 3] = 0, value, last, ending
+        more = 1
+    while more:
+        count, more, there = more, 0, 1 - now
+        seen = np.uint64(0)
+        for i in range(count):
+            first, long = spans[now, i, 0], spans[now, i, 2] - spans[now, i, 0]
+            for part in range(1, PARTS):
+                at = first + (long * part >> PART_BITS)
+                seen |= words[WORDS * _due(_mixed(prints[at], factor), capacity)]
+        spans[there, spans.shape[1] - 1, 0] = np.int64(seen)  # else nobody would wait for it
+        for i in range(count):
+            first, end = spans[now, i, 0], spans[now, i, 2]
+            before, value = first, spans[now, i, 1]
+            many = _count(value, named, set_named)
+            for part in range(1, PARTS + 1):
+                at = first + ((end - first) * part >> PART_BITS)
+                if at == before:
+                    continue
+                beyond = spans[now, i, 3]
+                if at < end:
+                    beyond = _value(words, capacity, _mixed(prints[at], factor))
+                left = _count(beyond, named, set_named)
+                if left < many and at == before + 1:
+                    found = _leaving(
+                        value, beyond, at, named, starts, sizes, members, holders, lengths, found
+                    )
+                elif left < many and more < spans.shape[1] - 1:
+                    spans[there, more, 0], spans[there, more, 1] = before, value
+                    spans[there, more, 2], spans[there, more, 3] = at, beyond
+                    more += 1
+                before, value, many = at, beyond, left
+        now = there
+    return found
