@@ -32,6 +32,7 @@ BENCHES = {
     "placement": "the share of a --trace's hits that DRAM has, against LRU's (at least 1.0)",
     "peers": "batched puts and gets beside Mooncake's store, same host and TCP (at least 1.0)",
     "follow": "a new conductor's way to knowing 5,000,000 blocks of a node (at most 10 s)",
+    "index": "a conductor's index of 10,000,000 blocks: queries/s (500,000), bytes (at most 24)",
     "codec": "what codecs do to a model's next token, and cost; none must change none (1.0)",
     "recovery": "a node's restart to serving with 500,000 blocks on SSD (at most 5 s)",
 }
@@ -105,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         "--blocks",
         type=_sizes,
         metavar="N,N",
-        help="eviction, placement, recovery, follow: how many blocks the node may hold, or has",
+        help="eviction, placement, recovery, follow, index: how many blocks there are, or may be",
     )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
     parser.add_argument(

@@ -23,7 +23,7 @@ EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # more than any block's
 TIER_BITS = 3  # of a member; the holder's number is above them
 TIERS = (1 << TIER_BITS) - 1
 SETS = 1 << 31  # added to the number of a set
-PART_BITS = 3  # of how many parts a span of a chain is looked at in
+PART_BITS = 2  # of how many parts a span of a chain is looked at in
 PARTS = 1 << PART_BITS
 SLACK = 4_096  # places behind the last that a block can be due at
 # What `put` and `sweep` leave in `state`, beside how far they came.
@@ -298,64 +298,66 @@ def _leaving(
     return found
 
 
+@njit
+def _last_with(
+    count: Any, low: Any, high: Any, least: Any, prints: Any, words: Any, capacity: Any,
+    factor: Any, named: Any, set_named: Any, spare: Any,
+) -> Any:  # fmt: skip
+    """The last block from `low`, which has as many holders as `count`, up to `high`, which has
+    fewer; and the first that was seen to have no more than `least`, or `high`.
+
+    Two halvings at a time: whatever they may come to look at is on its way before them.
+    """
+    seen, bare = np.uint64(0), high
+    while high - low > 1:
+        long, having = high - low, 0
+        for part in range(1, PARTS):
+            mixed = _mixed(prints[low + (long * part >> PART_BITS)], factor)
+            seen |= words[WORDS * _due(mixed, capacity)]
+        half = PARTS >> 1
+        while half:
+            at = low + (long * (having + half) >> PART_BITS)
+            there = _count(_value(words, capacity, _mixed(prints[at], factor)), named, set_named)
+            having += half * (there >= count)
+            bare = at if there <= least else bare
+            half >>= 1
+        low, high = low + (long * having >> PART_BITS), low + (long * (having + 1) >> PART_BITS)
+    spare[len(spare) - 1] = np.int64(seen)  # or it would be of no use, and not be fetched
+    return low, bare
+
+
 @njit(nogil=True, cache=True)
 def longest(
-    words: Any, capacity: Any, factor: Any, prints: Any, named: Any,
-    starts: Any, sizes: Any, members: Any, set_named: Any,
-    spans: Any, holders: Any, lengths: Any,
+    prints: Any, words: Any, capacity: Any, factor: Any, named: Any,
+    starts: Any, sizes: Any, members: Any, set_named: Any, holders: Any, lengths: Any,
 ) -> Any:  # fmt: skip
-    """Every named holder of a chain's first block, and how many leading blocks it has. Returns how
-    many holders.
+    """Every named holder of a chain's first block, and how many leading blocks it has; the shortest
+    first. Returns how many holders.
 
     What a holder has is closed towards the start, so those of a block are among those of the block
-    before it, and where there are as many they are the same. So only spans with fewer at their end
-    than at their beginning are looked into. Their inner blocks are looked at a few at a time, whose
-    memory is on its way together. `spans` is (2, n, 4) scratch: block and value at either end.
+    before it, and where there are as many they are the same: of each number of holders only the
+    last block is looked for.
     """
-    last, found = len(prints) - 1, 0
-    if last < 0:
+    end, found, low = len(prints), 0, 0
+    if not end:
         return found
     value = _value(words, capacity, _mixed(prints[0], factor))
-    if _count(value, named, set_named) == 0:
-        return found
-    ending = _value(words, capacity, _mixed(prints[last], factor))
-    if ending != 0:
-        found = _leaving(
-            ending, np.int64(0), last + 1, named, starts, sizes, members, holders, lengths, found
+    ending = _value(words, capacity, _mixed(prints[end - 1], factor))
+    at_end = _count(ending, named, set_named)
+    count = _count(value, named, set_named)
+    bare = end - 1
+    while count > at_end:
+        last, bare = _last_with(
+            count, low, bare, at_end, prints, words, capacity, factor, named, set_named, lengths
         )
-    now, more = 0, 0
-    if _count(ending, named, set_named) < _count(value, named, set_named):
-        spans[0, 0, 0], spans[0, 0, 1], spans[0, 0, 2], spans[0, 0, 3] = 0, value, last, ending
-        more = 1
-    while more:
-        count, more, there = more, 0, 1 - now
-        seen = np.uint64(0)
-        for i in range(count):
-            first, long = spans[now, i, 0], spans[now, i, 2] - spans[now, i, 0]
-            for part in range(1, PARTS):
-                at = first + (long * part >> PART_BITS)
-                seen |= words[WORDS * _due(_mixed(prints[at], factor), capacity)]
-        spans[there, spans.shape[1] - 1, 0] = np.int64(seen)  # else nobody would wait for it
-        for i in range(count):
-            first, end = spans[now, i, 0], spans[now, i, 2]
-            before, value = first, spans[now, i, 1]
-            many = _count(value, named, set_named)
-            for part in range(1, PARTS + 1):
-                at = first + ((end - first) * part >> PART_BITS)
-                if at == before:
-                    continue
-                beyond = spans[now, i, 3]
-                if at < end:
-                    beyond = _value(words, capacity, _mixed(prints[at], factor))
-                left = _count(beyond, named, set_named)
-                if left < many and at == before + 1:
-                    found = _leaving(
-                        value, beyond, at, named, starts, sizes, members, holders, lengths, found
-                    )
-                elif left < many and more < spans.shape[1] - 1:
-                    spans[there, more, 0], spans[there, more, 1] = before, value
-                    spans[there, more, 2], spans[there, more, 3] = at, beyond
-                    more += 1
-                before, value, many = at, beyond, left
-        now = there
+        low = last + 1
+        beyond = _value(words, capacity, _mixed(prints[low], factor))
+        found = _leaving(
+            value, beyond, low, named, starts, sizes, members, holders, lengths, found
+        )
+        value, count = beyond, min(count - 1, _count(beyond, named, set_named))
+    if count > 0:
+        found = _leaving(
+            value, np.int64(0), end, named, starts, sizes, members, holders, lengths, found
+        )
     return found

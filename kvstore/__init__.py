@@ -15,6 +15,7 @@ node of its own host; what that lacks it fetches from the others' (node/pool.py)
                                     socket), who serves, how bytes move
     node/                           the storage daemon: carries decisions out, holds the blocks
     conductor/                      follows every node's directory, answers for the whole pool
+    planner/                        loads, real and made up, for planning a pool
     client/                         what engines call: match, reader, writer, pin, put, get
     engine/connectors/              the client inside vLLM, SGLang and LMCache
     engine/    (top-level folder)   a small real inference engine on the client, its service

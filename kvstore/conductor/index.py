@@ -1,7 +1,6 @@
 """The index of the pool: for each block, which holders list it and in which tiers.
 
-Some 15 to 20 bytes a block where most have one holder, in one array that is laid out anew when four
-fifths of it are full. A holder is a number that this gives out. It is hidden until it is `shown`,
+Some 20 bytes a block, in one array that is laid out anew when four fifths of it are full. A holder is a number that this gives out. It is hidden until it is `shown`,
 so that what it lists can be put in bit by bit, and is gone from every answer in one step; its
 blocks are swept out later, a piece at a time, and only then is its number another's.
 
@@ -61,7 +60,6 @@ class PoolIndex:
         self._counts = np.zeros(HOLDERS_MAX, np.int64)  # blocks of each
         self._free_holders = list(range(HOLDERS_MAX))[::-1]
         self._swept = 0  # places of the pass that is under way
-        self._spans = np.zeros((2, HOLDERS_MAX + 1, 4), np.int64)
         self._found, self._lengths = (
             np.zeros(HOLDERS_MAX, np.int64),
             np.zeros(HOLDERS_MAX, np.int64),
@@ -143,12 +141,17 @@ class PoolIndex:
     def longest(self, prints: Prints) -> tuple[Lengths, Lengths]:
         """Holders that are shown and have the first block of a chain, and how many leading blocks
         each of them has. The arrays are good until the next call."""
-        count = loops.longest(
-            self._words, self._capacity, self._factor, prints, self._named,
-            self._starts, self._sizes, self._members, self._set_named,
-            self._spans, self._found, self._lengths,
-        )  # fmt: skip
+        count = loops.longest(prints, *self.asking)
         return self._found[:count], self._lengths[:count]
+
+    @property
+    def asking(self) -> tuple[Any, ...]:
+        """What `pool_index.longest` takes after the chain, good until something is put in."""
+        return (
+            self._words, self._capacity, self._factor, self._named,
+            self._starts, self._sizes, self._members, self._set_named,
+            self._found, self._lengths,
+        )  # fmt: skip
 
     def sweep(self) -> bool:
         """Take some of what is gone out; whether there is more."""

@@ -6,7 +6,7 @@ by bit beside what it listed before, and takes its place in one step; a node lea
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container
 
 import numpy as np
 
@@ -65,12 +65,12 @@ class Table:
         """Make some room where nodes left; whether there is more to do."""
         return self._index.sweep()
 
-    def longest(self, prints: Prints, nodes: Iterable[str]) -> dict[str, int]:
+    def longest(self, prints: Prints, nodes: Container[str]) -> dict[str, int]:
         """How many leading blocks of a chain each of these nodes lists; those with none are left
         away."""
-        found = dict(zip(*(column.tolist() for column in self._index.longest(prints)), strict=True))
-        holders = ((node, self._holders.get(node)) for node in nodes)
-        return {node: found[holder] for node, holder in holders if holder in found}
+        holders, lengths = self._index.longest(prints)
+        both = zip(map(self._names.__getitem__, holders.tolist()), lengths.tolist(), strict=True)
+        return {node: length for node, length in both if node in nodes}
 
     def holding(self, prints: Prints) -> dict[str, int]:
         """How many of these blocks each node lists, those with none left away."""

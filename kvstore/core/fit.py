@@ -1,0 +1,199 @@
+"""Costs learned from what engines report, one report at a time, so that no report does harm.
+
+A fit learns, for each coefficient of its prior, the logarithm of the factor by which it is off, so
+none can become negative. It is recursive least squares with exponential forgetting (Ljung, System
+Identification, 1999, section 11.2), on the logarithm of seconds, made linear where the fit is when
+a report comes (as an extended Kalman filter is). What a report is then made of are the shares that
+the parts have in what the fit says: from 0 to 1 and summing to 1, for a prompt of one token as for
+a million. So the matrix that is solved is well conditioned, and reports count by relative error.
+
+A report is taken as at most `CLIP` times the usual error away from what the fit says, and never
+more than a factor of `FACTOR_MAX`: a pseudo-observation (Huber, Robust Statistics, 1981, chapter
+7). Whatever it says, no coefficient, hence no prediction, moves by more than `STEP_MAX`. So a pause
+bends little, many reports of a new truth are believed, and what cannot be true is only counted.
+
+That coefficients have the proportions of the prior counts as `weight` reports, and its scale as few
+of these, since a prior is mostly wrong by one factor. Both fade as reports do, but `ALIKE` reports
+stay: what the data does not say keeps the proportions of the prior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvstore.core.cost import BATCH_MAX, DecodeCost, Floats, PrefillCost, TransferCost
+from kvstore.errors import Invalid
+
+TOKENS_MAX = 1 << 24  # of one prompt, longer than any
+BYTES_MAX = 1 << 50  # of one transfer
+SECONDS_MIN, SECONDS_MAX = 1e-7, 3600.0  # of a step or transfer: others were not measured
+COEFFICIENT_MAX = 1e6  # of a prior: keeps sums finite
+HALF_LIFE = 256.0  # reports
+WEIGHT = 8.0  # reports that the prior counts for
+SCALE = 0.02  # of that weight, for the prior's scale
+ALIKE = 0.25  # reports, for ever, that all coefficients of the prior are off by one factor
+CLIP = 3.0  # usual errors: one report in a hundred is further away when all is well
+FACTOR_MAX = math.e  # of a report to what the fit says, however wrong the fit was lately
+SPREAD_FIRST, SPREAD_MIN = 0.3, 0.02  # usual relative error: before any report, and at least
+SPREAD_REPORTS = 16  # over which it is a mean: a new truth is believed after some such times
+STEP_MAX = 1.1  # factor by which one report can move anything, however few came before it
+BIAS_CLIP, BIAS_MAX = 4.0, 3.0  # factor of one report, and of all together
+ERROR_MAX = 3.0  # relative error that one report counts for
+
+
+class _Reports:
+    """Counts what is taken and refused. Raises `Invalid` for half-life or weight not over 0."""
+
+    def __init__(self, half_life: float, weight: float) -> None:
+        if not (half_life > 0 and weight > 0):
+            raise Invalid(f"half_life {half_life} and weight {weight} must be more than 0")
+        self._keep: float = 0.5 ** (1 / half_life)  # of what was there, at each report
+        self.taken = 0
+        self.refused = 0
+
+    def _accepts(self, possible: bool, seconds: float) -> bool:
+        good = possible and SECONDS_MIN <= seconds <= SECONDS_MAX  # False for NaN
+        self.taken += good
+        self.refused += not good
+        return good
+
+
+class _Fit(_Reports):
+    """Coefficients k, more than 0, of seconds = k . x for features x that are not negative.
+
+    With w the logarithms of k / prior, and shares s_i = k_i x_i / (k . x), which sum to 1, a small
+    change of w moves log(k . x) by s . dw. Each report adds a row s with the value s . w + off.
+    """
+
+    def __init__(
+        self, prior: Sequence[float], least: Sequence[float], half_life: float, weight: float
+    ) -> None:
+        super().__init__(half_life, weight)
+        # What a prior calls free is taken for nearly so: no factor would make it cost something.
+        self._prior = np.clip(prior, least, COEFFICIENT_MAX)
+        count = len(self._prior)
+        common = np.full((count, count), 1 / count)
+        apart = np.eye(count) - common
+        self._normal = weight / count * (apart + SCALE * common)
+        self._moment = np.zeros(count)
+        self._alike = ALIKE / count * apart
+        self._logs: Floats = np.zeros(count)
+        self._spread = SPREAD_FIRST
+
+    def _learn(self, features: Sequence[float], seconds: float) -> None:
+        parts = self._prior * np.exp(self._logs) * features
+        said = float(parts.sum())
+        shares = parts / said
+        clip = min(CLIP * self._spread, math.log(FACTOR_MAX))
+        off = min(max(math.log(seconds / said), -clip), clip)
+        self._spread += (abs(off) - self._spread) / SPREAD_REPORTS
+        self._spread = max(self._spread, SPREAD_MIN)
+        self._normal = self._keep * self._normal + np.outer(shares, shares)
+        self._moment = self._keep * self._moment + shares * (float(shares @ self._logs) + off)
+        found = np.linalg.solve(self._normal + self._alike, self._moment)
+        step = math.log(STEP_MAX)
+        self._logs = np.clip(found, self._logs - step, self._logs + step)
+
+    @property
+    def _coefficients(self) -> list[float]:
+        return [float(one) for one in np.exp(self._logs) * self._prior]
+
+
+class PrefillFit(_Fit):
+    """A `PrefillCost` learned from prefills; `half_life` and `weight` are counted in them."""
+
+    def __init__(
+        self, prior: PrefillCost, half_life: float = HALF_LIFE, weight: float = WEIGHT
+    ) -> None:
+        super().__init__((prior.a, prior.b, prior.c), (1e-6, 1e-9, 1e-15), half_life, weight)
+
+    def observe(self, new_tokens: float, prefix_tokens: float, seconds: float) -> None:
+        possible = 1 <= new_tokens <= TOKENS_MAX and 0 <= prefix_tokens <= TOKENS_MAX
+        if self._accepts(possible, seconds):
+            pairs = float(new_tokens) * (new_tokens + 2.0 * prefix_tokens)
+            self._learn((1.0, new_tokens, pairs), seconds)
+
+    @property
+    def cost(self) -> PrefillCost:
+        return PrefillCost(*self._coefficients)
+
+
+class DecodeFit(_Fit):
+    """A `DecodeCost` learned from decode steps; `half_life` and `weight` are counted in them."""
+
+    def __init__(
+        self, prior: DecodeCost, half_life: float = HALF_LIFE, weight: float = WEIGHT
+    ) -> None:
+        super().__init__((prior.a, prior.b, prior.c), (1e-6, 1e-9, 1e-12), half_life, weight)
+
+    def observe(self, batch: float, context_tokens: float, seconds: float) -> None:
+        possible = 1 <= batch <= BATCH_MAX and 0 <= context_tokens <= TOKENS_MAX * batch
+        if self._accepts(possible, seconds):
+            self._learn((1.0, batch, context_tokens), seconds)
+
+    @property
+    def cost(self) -> DecodeCost:
+        return DecodeCost(*self._coefficients)
+
+
+class TransferFit(_Fit):
+    """A `TransferCost` of one link, learned from transfers that waited for no other on it."""
+
+    def __init__(
+        self, prior: TransferCost, half_life: float = HALF_LIFE, weight: float = WEIGHT
+    ) -> None:
+        each = 1 / prior.bytes_per_second
+        super().__init__((prior.latency_seconds, each), (1e-6, 1e-15), half_life, weight)
+
+    def observe(self, size_bytes: float, seconds: float) -> None:
+        if self._accepts(1 <= size_bytes <= BYTES_MAX, seconds):
+            self._learn((1.0, size_bytes), seconds)
+
+    @property
+    def cost(self) -> TransferCost:
+        latency, each = self._coefficients
+        return TransferCost(latency, 1 / max(each, 1e-18))
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Means, which fade, of actual / predicted - 1, of each report at most `ERROR_MAX`."""
+
+    size: float  # of the absolute values
+    bias: float  # positive where things take longer than predicted
+
+
+class Bias(_Reports):
+    """By what factor predictions are off: a mean of logarithms, which fades; and how good they are.
+
+    One report counts for a factor of `BIAS_CLIP` at most, `weight` reports say for ever that none
+    is off, `BIAS_MAX` is the most that comes out. Tell it what was predicted without the factor.
+    """
+
+    def __init__(self, half_life: float = HALF_LIFE, weight: float = WEIGHT) -> None:
+        super().__init__(half_life, weight)
+        self._weight = weight
+        self._sums = np.zeros(4)  # of 1, of logarithms, of absolute errors, of errors
+
+    def observe(self, actual_seconds: float, predicted_seconds: float) -> None:
+        possible = SECONDS_MIN <= predicted_seconds <= SECONDS_MAX
+        if self._accepts(possible, actual_seconds):
+            ratio = actual_seconds / predicted_seconds
+            log = math.log(min(max(ratio, 1 / BIAS_CLIP), BIAS_CLIP))
+            error = min(ratio - 1, ERROR_MAX)
+            self._sums = self._keep * self._sums + (1.0, log, abs(error), error)
+
+    @property
+    def factor(self) -> float:
+        """What to multiply a prediction with."""
+        factor = math.exp(float(self._sums[1]) / (float(self._sums[0]) + self._weight))
+        return min(max(factor, 1 / BIAS_MAX), BIAS_MAX)
+
+    @property
+    def error(self) -> Error:
+        counted, _, sizes, errors = self._sums.tolist()
+        return Error(sizes / max(counted, 1.0), errors / max(counted, 1.0))
