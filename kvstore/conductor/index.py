@@ -1,8 +1,9 @@
 """The index of the pool: for each block, which holders list it and in which tiers.
 
-Some 20 bytes a block, in one array that is laid out anew when four fifths of it are full. A holder is a number that this gives out. It is hidden until it is `shown`,
-so that what it lists can be put in bit by bit, and is gone from every answer in one step; its
-blocks are swept out later, a piece at a time, and only then is its number another's.
+Some 20 bytes a block, in one array that is laid out anew when four fifths of it are full. A holder
+is a number that this gives out. It is hidden until it is `shown`, so that what it lists can be put
+in bit by bit, and is gone from every answer in one step; its blocks are swept out later, a piece at
+a time, and only then is its number another's.
 
 What a block's holders become when one is added or leaves is worked out once, and remembered while
 there is room. Fingerprints are multiplied by a secret odd factor before they are put in order, so
