@@ -352,9 +352,7 @@ def longest(
         )
         low = last + 1
         beyond = _value(words, capacity, _mixed(prints[low], factor))
-        found = _leaving(
-            value, beyond, low, named, starts, sizes, members, holders, lengths, found
-        )
+        found = _leaving(value, beyond, low, named, starts, sizes, members, holders, lengths, found)
         value, count = beyond, min(count - 1, _count(beyond, named, set_named))
     if count > 0:
         found = _leaving(
