@@ -95,6 +95,13 @@ def test_the_commands_of_the_conductor_page_run(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+def test_the_commands_of_the_planning_page_run(tmp_path: Path) -> None:
+    ran = shell(blocks(GUIDE / "planning.md", "bash"), tmp_path, tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "3 in 9 s, 0.22 a second" in ran.stdout
+    assert '"reusing": 2' in ran.stdout
+
+
 def test_the_commands_of_the_any_language_page_run(tmp_path: Path) -> None:
     with node() as home:
         ran = shell(blocks(GUIDE / "any-language.md", "bash"), tmp_path, home)
@@ -146,6 +153,7 @@ def test_the_make_targets_of_the_readme_exist() -> None:
         "ls",
         "doctor",
         "drain",
+        "plan",
         "replicate",
         "purge",
         "share",

@@ -21,6 +21,7 @@ from kvstore.cli import (
     doctor,
     engine,
     models,
+    plan,
     processes,
     share,
     tenants,
@@ -87,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (
         *(demo, processes, engine, blocks, admin, copies, doctor, upkeep),
-        *(share, tenants, certs, models),
+        *(share, tenants, certs, models, plan),
     ):
         module.add(commands)
     return parser

@@ -105,6 +105,10 @@ class Load:
             hit_rate_max=self._hit_rate_max(),
         )
 
+    def _hit_rate_max(self) -> float:
+        tokens = int(self.input_tokens.sum(dtype=np.int64))
+        return int(self.found_tokens_max().sum()) / tokens
+
     def check(self) -> None:
         """Raises InvariantError, which names the first request that is not as promised."""
         self._check_columns()
@@ -141,8 +145,12 @@ class Load:
         if self.first[0] != 0 or self.first[-1] != len(self.blocks):
             raise InvariantError("the requests' blocks are not all there are")
 
-    def _hit_rate_max(self) -> float:
-        """Of blocks that are whole: a short one is not found again when the prompt grew."""
+    def found_tokens_max(self) -> Numbers:
+        """For each request, of its input those tokens that a cache which forgets nothing would
+        have, from requests that arrived before it.
+
+        Of blocks that are whole: a short one is not found again when the prompt grew.
+        """
         whole = spans.positions(self.first) < np.repeat(
             self.input_tokens // self.block_tokens, np.diff(self.first)
         )
@@ -150,8 +158,8 @@ class Load:
         earliest = np.zeros(int(block.max(initial=-1)) + 1, np.int64)
         earliest[block[::-1]] = request[::-1]  # of equal ones the last written stays
         # What stands before a block was used whenever it was: the blocks found are the leading.
-        found = int(np.count_nonzero(earliest[block] < request))
-        return found * self.block_tokens / int(self.input_tokens.sum(dtype=np.int64))
+        found = np.bincount(request[earliest[block] < request], minlength=len(self))
+        return np.asarray(found * self.block_tokens, np.int64)
 
     def _columns(self) -> tuple[NDArray[Any], ...]:
         return self.arrival, self.input_tokens, self.output_tokens, self.blocks, self.first

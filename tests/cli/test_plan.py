@@ -1,0 +1,76 @@
+"""`moonpool plan` says what a trace has in it, and what is wrong with one, in a line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvstore.cli.main import main
+
+TRACE = """\
+{"timestamp": 0, "input_length": 1100, "output_length": 10, "hash_ids": [0, 1, 2]}
+{"timestamp": 4000, "input_length": 1500, "output_length": 30, "hash_ids": [0, 1, 3]}
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(TRACE)
+    return path
+
+
+def test_it_tells_of_the_load_and_of_what_reuse_could_bring(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(trace)]) == 0
+    said = capsys.readouterr().out
+    assert "2 in 4 s, 0.25 a second" in said and "1,300 tokens on average" in said
+    assert f"{1024 / 2600:.1%} of prompt tokens" in said
+    assert "prefill of Meta-Llama-3-8B on 1 x H100-SXM" in said
+    assert "50.0% of prompts that have something to fetch" in said and "TCP 10 Gb/s" in said
+
+
+def test_as_json_it_says_the_same(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["plan", str(trace), "--json", "--model", "llama-3-70b", "--gpu", "a100"]
+    assert main([*command, "--tensor-parallel", "8"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["load"]["requests"] == 2
+    assert said["load"]["hit_rate_max"] == pytest.approx(1024 / 2600)
+    assert said["ceiling"]["prefill_least_s"] < said["ceiling"]["prefill_s"]
+    assert [one["fabric"] for one in said["ceiling"]["fetches"]][-1] == "TCP 10 Gb/s"
+
+
+def test_a_trace_without_reuse_is_told_that_a_pool_gives_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,700,5\n")
+    assert main(["plan", str(path)]) == 0
+    assert "a pool has nothing to give here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--model", "gpt-9"], "--model gpt-9: is one of llama-3-8b, "),
+        (["--gpu", "tpu"], "--gpu tpu: is one of a100, "),
+        (["--tensor-parallel", "3"], "tensor_parallel 3 does not divide Meta-Llama-3-8B"),
+        (["--model", "llama-3-70b"], "does not fit 1 x H100-SXM: take 2"),
+        (["--format", "azure"], "trace.jsonl:1: TIMESTAMP is not there"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_exit_code_2(
+    trace: Path, arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(trace), *arguments]) == 2
+    said = capsys.readouterr()
+    assert why in said.err and len(said.err.splitlines()) == 1 and not said.out
+
+
+def test_a_line_that_is_wrong_is_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace.write_text(TRACE + '{"timestamp": 5000, "input_length": "9"}\n')
+    assert main(["plan", str(trace)]) == 2
+    assert "trace.jsonl:3: input_length = '9': wants a whole number" in capsys.readouterr().err
