@@ -292,7 +292,7 @@ def _leaving(
         holder = member >> TIER_BITS
         if not named[holder] or found == len(holders):
             continue
-        if beyond == 0 or _has(beyond, holder, starts, sizes, members) == 0:
+        if _has(beyond, holder, starts, sizes, members) == 0:
             holders[found], lengths[found] = holder, length
             found += 1
     return found

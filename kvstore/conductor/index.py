@@ -77,6 +77,11 @@ class PoolIndex:
         return sum(array.nbytes for array in (*arrays, self._set_named, self._turns, self._results))
 
     @property
+    def holders(self) -> int:
+        """How many there are that were not dropped."""
+        return HOLDERS_MAX - len(self._free_holders) - int(np.count_nonzero(self._gone))
+
+    @property
     def sets(self) -> int:
         """How many sets of several holders there are."""
         return len(self._numbers)
@@ -96,7 +101,6 @@ class PoolIndex:
         """It holds nothing any more; what it listed is swept out by and by."""
         self._named[holder], self._gone[holder] = False, True
         self._name_sets()
-        self._swept = 0
         self._release()
 
     def count(self, holder: int) -> int:
@@ -171,7 +175,8 @@ class PoolIndex:
                 value = int(self._words[loops.WORDS * self._swept + 1])
                 self._learn(value, self._first_gone(value), 0)
         if self._swept == places:
-            # What was put in meanwhile has moved blocks: some may have come past unseen.
+            # Who left meanwhile has blocks in places that were swept before, and what was put in
+            # has moved blocks: some may have come past unseen.
             self._swept = 0
             self._release()
         return bool(self._gone.any())
@@ -304,7 +309,7 @@ class PoolIndex:
             wider = _empty(capacity)
             if loops.move(self._words, self._capacity, wider, capacity):
                 break
-        self._words, self._capacity, self._swept = wider, capacity, 0
+        self._words, self._capacity = wider, capacity
 
 
 def compiled() -> None:

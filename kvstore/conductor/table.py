@@ -90,6 +90,7 @@ class Table:
     def check(self) -> None:
         self._index.check()
         assert self._names == {holder: node for node, holder in self._holders.items()}
+        assert self._index.holders == len(self._holders) + len(self._coming), "nobody's holder"
         assert not self._names.keys() & set(self._coming.values()), "shown and hidden at once"
 
     def _leave(self, node: str) -> None:

@@ -168,12 +168,14 @@ def test_blocks_that_move_while_a_sweep_is_under_way_are_swept_too(
     dice = random.Random(3)
     index = PoolIndex(FACTOR)
     gone, stays = index.add(), index.add()
-    mine = {dice.randrange(1 << 64): 1 for _ in range(1_500)}
-    others = {dice.randrange(1 << 64): 1 for _ in range(1_500)}
+    # As many as there is room for: runs are long, and whatever comes or goes moves others.
+    mine = {dice.randrange(1 << 64): 1 for _ in range(1_600)}
+    others = {dice.randrange(1 << 64): 1 for _ in range(1_700)}
     put(index, gone, mine)
+    put(index, stays, others)
     index.drop(gone)
     while index.sweep():
-        some = dict(dice.sample(sorted(others.items()), 20))
+        some = dict(dice.sample(sorted(others.items()), 100))
         put(index, stays, {one: dice.randrange(2) for one in some})
         index.check()
     assert index.count(gone) == 0 and len(index) == index.count(stays)
