@@ -6,9 +6,9 @@ of memory, an array grows in one pass from its front to its end, and nothing is 
 
 A place is two words: the mixed fingerprint, `EMPTY` where there is none, and who holds the block.
 One holder stands there as a member: its number and the tiers it has the block in. Several are a
-set, by its number, with `SETS` added; equal sets have one number. What a set becomes
-when a member changes is looked up in `Turns`: what is not there yet is for the caller to work out,
-so that nothing here allocates.
+set, by its number, with `SETS` added; equal sets have one number. What a value becomes when a
+member changes is looked up in a table of turns: what is not there yet is for the caller to work
+out, so that nothing here allocates.
 """
 
 from __future__ import annotations
@@ -86,10 +86,8 @@ def _close_up(words: Any, capacity: Any, at: Any) -> None:
     """Take out what stands at a place; those behind it move up as far as they are due."""
     hole, behind = at, at + 1
     while words[WORDS * behind] != EMPTY and _due(words[WORDS * behind], capacity) < behind:
-        words[WORDS * hole], words[WORDS * hole + 1] = (
-            words[WORDS * behind],
-            words[WORDS * behind + 1],
-        )
+        for word in range(WORDS):
+            words[WORDS * hole + word] = words[WORDS * behind + word]
         hole, behind = behind, behind + 1
     words[WORDS * hole], words[WORDS * hole + 1] = EMPTY, 0
 

@@ -24,6 +24,7 @@ from aetcd.rpc import rpc_pb2_grpc as stubs
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 10.0
+PAUSE_SECONDS = 10.0
 _ENDS_WITH_US = ["setpriv", "--pdeathsig", "KILL"]  # of util-linux; becomes what it starts
 
 
@@ -142,8 +143,13 @@ class EtcdProcess:
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:
-        """Silent from now on: its kernel still takes what is sent."""
+        """Silent once this returns: its kernel still takes what is sent."""
         os.kill(self.pid, signal.SIGSTOP)
+        # Each thread stops by itself, and on a busy machine one may answer a call before it does.
+        ends = time.monotonic() + PAUSE_SECONDS
+        while not all(map(_stopped, Path(f"/proc/{self.pid}/task").iterdir())):
+            assert time.monotonic() < ends, "etcd does not stop"
+            time.sleep(0.001)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -228,6 +234,15 @@ def three_members(directory: Path) -> list[EtcdProcess]:
     for member in members:
         member.wait_ready()
     return members
+
+
+def _stopped(task: Path) -> bool:
+    """Whether a thread of a process runs no more until it is told to."""
+    try:
+        state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True  # it ended
+    return state == "T"
 
 
 def free_port() -> int:
