@@ -151,26 +151,6 @@ class Fingerprints:
             found[rows] = known
         return found
 
-    def longest(self, prints: list[int]) -> int:
-        """How many leading blocks of a chain are listed, in O(log n) look-ups: what a node lists is
-        closed towards the start of a prompt."""
-        low, high, step = 0, len(prints), 1
-        # Gallop first: most chains that are asked for end early, or nowhere.
-        while low < high:
-            at = min(low + step, high) - 1
-            if self.get(prints[at]):
-                low, step = at + 1, 2 * step
-            else:
-                high = at
-                break
-        while low < high:
-            middle = (low + high) // 2
-            if self.get(prints[middle]):
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
     def pages(self) -> Iterator[tuple[Prints, Tiers]]:
         """All there is, a page at a time, in ascending order. Each page is as it is when its turn
         comes, and its arrays are never changed after."""
