@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -223,3 +224,14 @@ def test_only_this_hosts_addresses_are_listened_on() -> None:
     for address in ("0.0.0.0:0", "[::]:1", "10.0.0.1:1", "example.org:1", ":1", "127.0.0.1:65536"):
         with pytest.raises(ConfigError, match=r"127\.0\.0\.1"):
             listen_address(address)
+
+
+def test_a_caller_that_hung_up_before_its_answer_is_no_traceback_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    theirs = logging.getLogger("grpc._cython.cygrpc")
+    theirs.error("ExecuteBatchError raised in core by servicer method [%s]", "/a/Close")
+    theirs.error("Exception in servicer method [%s]", "/a/Close")
+    assert [record.getMessage() for record in caplog.records] == [
+        "Exception in servicer method [/a/Close]"
+    ]
