@@ -25,7 +25,8 @@ Imports point down this list, never up. Three facts carry the rest:
 
 1.  Bytes are verified by whoever uses them. A writer hashes each strip (one layer, one KV head) as
     it copies it in; the root over key and strip hashes travels by gRPC; a reader checks the root,
-    hashes strips as it copies them out, and then asks whether the slot still holds that block.
+    hashes strips as it copies them out, and then, of what it maps and of what has no root yet,
+    asks whether the slot still holds that block.
 2.  A slot changes hands only when nobody can write to it. A window on mapped memory ends by its own
     writer or with the last process that holds the mapping, never by a clock.
 3.  A miss is a value. Whatever fails, the engine computes what it could not load.
