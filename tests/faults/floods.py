@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import grpc
@@ -106,10 +106,10 @@ def pins(flood: Flood, number: int) -> None:
     """The same block pinned again and again, for as long as can be."""
     while flood.on:
         with suppress(grpc.RpcError):  # it is refused a session, then pins
-            caller = Caller(flood.node.address)
-            hashes = list(STORED.hashes) * RPC_KEYS_MAX
-            while flood.on:
-                caller.ask("Pin", namespace=SPEC.digest, hashes=hashes, pin_ms=600_000)
+            with closing(Caller(flood.node.address)) as caller:
+                hashes = list(STORED.hashes) * RPC_KEYS_MAX
+                while flood.on:
+                    caller.ask("Pin", namespace=SPEC.digest, hashes=hashes, pin_ms=600_000)
         time.sleep(0.05)
 
 

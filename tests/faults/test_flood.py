@@ -43,11 +43,21 @@ def prepared(node: NodeProcess) -> Caller:
 def serves(node: NodeProcess) -> None:
     """A new caller can do what callers do, and nothing of the flood is held."""
     caller = eventually(lambda: begun(node))
-    eventually(lambda: caller.stats().windows == caller.stats().pins == 0)
+    try:
+        eventually(lambda: not held(caller), 20.0)
+    except AssertionError:
+        pytest.fail(f"20 s after the flood: {held(caller)}\n{node.log[-4_000:]}")
     for blocks, spec in ((prompt(9, 3), floods.SPEC), (prompt(9, 2, LARGE), LARGE)):
         assert caller.put(blocks, spec=spec) == [pb.PutReply.STORED] * len(blocks)
         assert caller.get(blocks, spec)[1] == [payload(h, spec) for h in blocks.hashes]
     assert caller.counters()["damaged_blocks"] == 0
+
+
+def held(caller: Caller) -> str:
+    """What the node holds for callers; empty for nothing."""
+    stats = caller.stats()
+    kept = stats.windows or stats.pins
+    return f"{stats.windows} windows, {stats.pins} pins, {stats.sessions} sessions" if kept else ""
 
 
 def begun(node: NodeProcess) -> Caller | None:
