@@ -105,11 +105,11 @@ def sessions(flood: Flood, number: int) -> None:
 def pins(flood: Flood, number: int) -> None:
     """The same block pinned again and again, for as long as can be."""
     while flood.on:
-        with suppress(grpc.RpcError):  # it is refused a session, then pins
-            with closing(Caller(flood.node.address)) as caller:
-                hashes = list(STORED.hashes) * RPC_KEYS_MAX
-                while flood.on:
-                    caller.ask("Pin", namespace=SPEC.digest, hashes=hashes, pin_ms=600_000)
+        # It is refused a session, then pins.
+        with suppress(grpc.RpcError), closing(Caller(flood.node.address)) as caller:
+            hashes = list(STORED.hashes) * RPC_KEYS_MAX
+            while flood.on:
+                caller.ask("Pin", namespace=SPEC.digest, hashes=hashes, pin_ms=600_000)
         time.sleep(0.05)
 
 
