@@ -1,0 +1,137 @@
+"""What is known of each engine of a fleet, in columns, for loops that look at all of them at once.
+
+Work that waits is held by its size, in `SIZES` sizes that are each at most a quarter above the one
+before, and summed up to and with each: how long a newcomer waits behind what is no longer than it
+is one look-up, and how many it delays another.
+
+Seconds are of one clock of the caller's. KV is counted in tokens, prefixes in blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+SIZES = 64
+_SIZE_BITS = 50  # of a float64 below its sign, exponent and two leading bits: four sizes an octave
+_FIRST_SIZE = (1023 - 10) << 2  # what is shorter than 2**-10 s is of the first size
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+Records = NDArray[np.void]
+
+ENGINE = np.dtype(
+    [
+        ("prefills", np.bool_),  # may be sent prefills now
+        ("decodes", np.bool_),  # may be sent requests to decode now
+        ("host", np.int32),  # whose memory it reads without a link
+        ("busy_until", np.float64),  # when the prefill that runs now is expected to be over
+        # Its costs: prefill a + b n + c n (n + 2 p), decode a + b batch + c context.
+        ("prefill_a", np.float64),
+        ("prefill_b", np.float64),
+        ("prefill_c", np.float64),
+        ("decode_a", np.float64),
+        ("decode_b", np.float64),
+        ("decode_c", np.float64),
+        ("batch", np.float64),  # sequences that it decodes, or that are on their way to it
+        ("context", np.float64),  # tokens of KV, of all those
+        ("room", np.float64),  # tokens of KV that it has place for
+    ],
+    align=True,
+)
+HOST = np.dtype(
+    [
+        ("link_seconds", np.float64),  # of a byte over its link, one way
+        ("ssd_seconds", np.float64),  # of a byte from its SSD; infinite where it has none
+        ("arrives", np.float64),  # when all that is on its way to it is expected to be there
+        ("leaves", np.float64),  # when all that others asked of it is expected to be gone
+        ("reads", np.float64),  # when its SSD is expected to be idle
+    ],
+    align=True,
+)
+
+
+class Fleet(NamedTuple):
+    """All engines, and the hosts whose memory they use."""
+
+    engines: Records  # of ENGINE
+    hosts: Records  # of HOST
+    ahead: Floats  # [engine, SIZES]: seconds of prefill that wait, of sizes up to each
+    waiting: Ints  # [engine, SIZES]: how many, likewise
+
+
+def empty(engines: int, hosts: int) -> Fleet:
+    """Engines that nobody may be sent to, on the first host; links that take no time, no SSD."""
+    found = Fleet(
+        np.zeros(engines, ENGINE),
+        np.zeros(hosts, HOST),
+        np.zeros((engines, SIZES)),
+        np.zeros((engines, SIZES), np.int32),
+    )
+    found.hosts["ssd_seconds"] = np.inf
+    return found
+
+
+class Found(NamedTuple):
+    """Of one prompt's leading blocks, how many are where."""
+
+    dram: Ints  # [host]: in its DRAM
+    local: Ints  # [host]: in its DRAM or on its SSD; not fewer than `dram`
+    coming: Ints  # [engine]: in its host's DRAM, its own memory, or being computed there
+
+
+def nothing(engines: int, hosts: int) -> Found:
+    return Found(np.zeros(hosts, np.int32), np.zeros(hosts, np.int32), np.zeros(engines, np.int32))
+
+
+@njit
+def size_of(seconds: Any) -> Any:
+    """The size that so much work is of."""
+    size = (np.float64(seconds).view(np.int64) >> _SIZE_BITS) - _FIRST_SIZE
+    return min(max(size, 0), SIZES - 1)
+
+
+@njit
+def seconds_of(size: Any) -> Any:
+    """The least work of a size."""
+    return np.int64((size + _FIRST_SIZE) << _SIZE_BITS).view(np.float64)
+
+
+@njit
+def prefill_seconds(fleet: Any, engine: Any, new: Any, prefix: Any) -> Any:
+    cost = fleet.engines[engine]
+    return cost.prefill_a + new * (cost.prefill_b + cost.prefill_c * (new + 2.0 * prefix))
+
+
+@njit
+def work_after(fleet: Any, engine: Any, tokens: Any, blocks: Any, block_tokens: Any) -> Any:
+    """Seconds to prefill what so many leading blocks leave: one token at least, whose logits are
+    wanted."""
+    new = max(1.0, tokens - np.float64(blocks) * block_tokens)
+    return prefill_seconds(fleet, engine, new, tokens - new)
+
+
+@njit
+def decode_seconds(fleet: Any, engine: Any, batch: Any, context: Any) -> Any:
+    cost = fleet.engines[engine]
+    return cost.decode_a + cost.decode_b * batch + cost.decode_c * context
+
+
+@njit
+def enqueue(fleet: Any, engine: Any, size: Any, seconds: Any) -> None:
+    """Work of this size waits at an engine from now on."""
+    for one in range(size, SIZES):
+        fleet.ahead[engine, one] += seconds
+        fleet.waiting[engine, one] += 1
+
+
+@njit
+def dequeue(fleet: Any, engine: Any, size: Any, seconds: Any) -> None:
+    """It waits no more. What rounding leaves is gone once nothing waits."""
+    for one in range(size, SIZES):
+        fleet.waiting[engine, one] -= 1
+        left = fleet.ahead[engine, one] - seconds
+        fleet.ahead[engine, one] = max(0.0, left) if fleet.waiting[engine, one] else 0.0

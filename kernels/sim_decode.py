@@ -1,0 +1,188 @@
+"""Decoding in a simulated fleet: who is let into a batch, and how far batches have come.
+
+A batch changes between steps only, and is carried on by closed forms between its changes. KV has
+left the engine that prefilled it layer by layer, so that only its tail is waited for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .decode_choice import choose_decode, fits
+from .engine_time import decode_steps, decode_takes
+from .prefill_choice import NONE
+from .sim_heap import push
+from .sim_world import (
+    EXPIRED,
+    EXPIRES,
+    MOVED,
+    NO_ROOM,
+    SERVED,
+    STEPPED,
+    WAITING,
+    roll,
+)
+
+_PARKED_LOOKED_AT = 64
+
+
+@njit
+def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
+    """A prompt is prefilled: its KV goes to a decoding engine, or waits in the pool for one."""
+    request, setting, d = w.requests[r], w.setting, NONE
+    if not setting.park:
+        d, good = _choose(w, r)
+        if setting.check and not good:
+            request.status = NO_ROOM
+            return
+        _owe(w, d, 1, request.tokens)
+    link = w.fleet.hosts[host]
+    takes = request.tokens * setting.token_bytes * link.link_seconds
+    tail = max(takes - (now - request.began), takes / setting.layers)
+    link.leaves = max(link.leaves, now) + tail
+    push(w.heap, now + tail, MOVED, d, r)
+
+
+@njit
+def _choose(w: Any, r: Any) -> Any:
+    tpot, first = w.setting.pace * w.rules.tpot, roll(w, len(w.fleet.engines))
+    return choose_decode(w.fleet, w.requests[r].tokens, w.setting.reserve, tpot, first)
+
+
+@njit
+def _owe(w: Any, d: Any, sequences: Any, tokens: Any) -> None:
+    """So many more are on their way to an engine, or wait there; routers are told."""
+    engine, seen = w.engines[d], w.fleet.engines[d]
+    engine.owed_batch += sequences
+    engine.owed_context += tokens
+    seen.batch = engine.batch + engine.owed_batch
+    seen.context = engine.context + engine.owed_context
+
+
+@njit
+def moved(w: Any, r: Any, now: Any, d: Any) -> None:
+    """Its KV is with a decoding engine, or in the pool until one has room."""
+    request = w.requests[r]
+    if d == NONE:
+        d, good = _choose(w, r)
+        if not good:
+            w.parked[w.numbers[0]] = r
+            w.numbers[0] += 1
+            push(w.heap, request.arrival + w.rules.ttft, EXPIRES, NONE, r)
+            return
+        _owe(w, d, 1, request.tokens)
+    engine = w.engines[d]
+    request.after = NONE
+    if engine.line == NONE:
+        engine.line = r
+    else:
+        w.requests[engine.line_end].after = r
+    engine.line_end = r
+    carry_on(w, d, now)
+
+
+@njit
+def expires(w: Any, r: Any) -> None:
+    """Its time is over; it is of no use any more unless it is being decoded."""
+    request = w.requests[r]
+    if request.status == WAITING and np.isnan(request.first_token):
+        request.status = EXPIRED
+
+
+@njit
+def _steps_left(w: Any, d: Any) -> Any:
+    """Until the first of the batch is done."""
+    least = w.until[d, 0]
+    for i in range(1, w.engines[d].batch):
+        least = min(least, w.until[d, i])
+    return least - w.engines[d].steps
+
+
+@njit
+def carry_on(w: Any, d: Any, now: Any) -> None:
+    """Bring an engine up to now: who is done leaves, who waits is let in."""
+    engine = w.engines[d]
+    if engine.batch:
+        spent = max(0.0, now - engine.since)
+        done = decode_steps(w.times, d, spent, engine.batch, engine.context)
+        done = min(done, _steps_left(w, d))
+        takes = decode_takes(w.times, d, done, engine.batch, engine.context)
+        engine.since += takes
+        engine.busy_seconds += takes
+        engine.steps += done
+        engine.context += done * engine.batch
+        _let_out(w, d)
+    else:
+        engine.since = now
+    _let_in(w, d, now)
+    _owe(w, d, 0, 0.0)
+    if w.setting.park:
+        _unpark(w, d, now)
+    engine.version += 1
+    if engine.batch:
+        left = _steps_left(w, d)
+        takes = decode_takes(w.times, d, left, engine.batch, engine.context)
+        push(w.heap, engine.since + takes, STEPPED, d, engine.version)
+
+
+@njit
+def _let_out(w: Any, d: Any) -> None:
+    engine, i = w.engines[d], 0
+    while i < engine.batch:
+        if w.until[d, i] > engine.steps:
+            i += 1
+            continue
+        request = w.requests[w.members[d, i]]
+        request.finished, request.status = engine.since, SERVED
+        engine.context -= request.tokens + request.output
+        engine.batch -= 1
+        last = engine.batch
+        w.members[d, i], w.until[d, i] = w.members[d, last], w.until[d, last]
+
+
+@njit
+def _let_in(w: Any, d: Any, now: Any) -> None:
+    engine = w.engines[d]
+    while engine.line != NONE:
+        r, at = engine.line, engine.batch
+        request = w.requests[r]
+        full = engine.context + request.tokens + w.setting.reserve > w.fleet.engines[d].room
+        if (full and at) or at == w.members.shape[1]:
+            return
+        engine.line = request.after
+        w.members[d, at], w.until[d, at] = r, engine.steps + np.int64(request.output)
+        engine.batch += 1
+        engine.context += request.tokens
+        request.first_token = now
+        _owe(w, d, -1, -request.tokens)
+
+
+@njit
+def _unpark(w: Any, d: Any, now: Any) -> None:
+    """Those that wait in the pool and fit this engine now, the first that came first."""
+    engine, tpot = w.engines[d], w.setting.pace * w.rules.tpot
+    kept, at = 0, 0
+    looked = min(w.numbers[0], _PARKED_LOOKED_AT)
+    while at < looked:
+        r = w.parked[at]
+        request = w.requests[r]
+        at += 1
+        if request.status != WAITING:
+            continue
+        free = engine.line == NONE and engine.batch < w.members.shape[1]
+        if free and fits(w.fleet, d, request.tokens, w.setting.reserve, tpot):
+            engine.line = engine.line_end = r
+            request.after = NONE
+            _owe(w, d, 1, request.tokens)
+            _let_in(w, d, now)
+            continue
+        w.parked[kept] = r
+        kept += 1
+    if kept < at:
+        for i in range(at, w.numbers[0]):
+            w.parked[kept] = w.parked[i]
+            kept += 1
+        w.numbers[0] = kept

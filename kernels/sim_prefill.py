@@ -1,0 +1,152 @@
+"""Prefilling in a simulated fleet: an engine's queue, what is brought for a prompt, its time.
+
+An engine prefills one prompt at a time, by the rules the shortest that waits or the first that
+came; one that cannot be in time any more is dropped when its turn comes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .engine_time import prefill_takes
+from .fleet import SIZES, dequeue, enqueue, seconds_of, size_of, work_after
+from .prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, NONE, READ, READY, WORK
+from .rivals import sent
+from .sim_caches import DRAM, SSD, expect, leading, touch
+from .sim_decode import hand_over
+from .sim_heap import push
+from .sim_world import LATE, PREFILLED, blocks_of
+from .sim_world import READY as IS_READY
+
+
+@njit
+def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
+    """Send a request to an engine with the split that was priced."""
+    request, fleet, blocks, row = w.requests[r], w.fleet, blocks_of(w, r), w.priced[e]
+    host = fleet.engines[e].host
+    request.engine, request.work = e, row[WORK]
+    request.expected = now + row[FIRST_TOKEN]
+    request.planned, request.fetched, request.read = row[BLOCKS], row[FETCHED], row[READ]
+    request.moved = request.fetched + request.read
+    ready = now + row[READY]
+    touch(w.caches, host, DRAM, blocks[: w.found.dram[host]])
+    if request.fetched:
+        fleet.hosts[host].arrives = fleet.hosts[source].leaves = ready
+        kept = min(request.planned, w.found.dram[source])
+        touch(w.caches, source, DRAM, blocks[:kept])
+    if request.read:
+        fleet.hosts[host].reads = ready
+    request.size = size_of(row[WORK]) if w.rules.shortest_first else 0
+    enqueue(fleet, e, request.size, row[WORK])
+    if w.rules.foresight:
+        expect(w.caches, host, blocks, 1)
+    _tell(w, r, e, 1)
+    sent(w.tally, e, now, row[WORK])
+    if request.moved:
+        push(w.heap, ready, IS_READY, e, r)
+    else:
+        queue(w, r, now, e)
+
+
+@njit
+def _tell(w: Any, r: Any, e: Any, more: Any) -> None:
+    """Count a prompt in or out of what rivals look at."""
+    tally, count = w.tally.engines[e], w.first[r + 1] - w.first[r]
+    tally.queued += more
+    tally.blocks += more * count
+    tally.uncached += more * (count - w.requests[r].planned)
+    memory = w.caches.lists[DRAM * len(w.fleet.hosts) + w.fleet.engines[e].host]
+    tally.used = memory.size / max(1, memory.capacity)
+    tally.full = memory.size >= memory.capacity
+
+
+@njit
+def brought(w: Any, r: Any, now: Any, e: Any) -> None:
+    """What was to be brought is there; it is of use if what stands before it is."""
+    host, blocks, planned = w.fleet.engines[e].host, blocks_of(w, r), w.requests[r].planned
+    if leading(w.caches, host, blocks) >= planned - w.requests[r].moved:
+        touch(w.caches, host, DRAM, blocks[:planned])
+    queue(w, r, now, e)
+
+
+@njit
+def queue(w: Any, r: Any, now: Any, e: Any) -> None:
+    size = w.requests[r].size
+    w.requests[r].after = NONE
+    if w.heads[e, size] == NONE:
+        w.heads[e, size] = r
+    else:
+        w.requests[w.tails[e, size]].after = r
+    w.tails[e, size] = r
+    begin_next(w, e, now)
+
+
+@njit
+def _there(w: Any, r: Any, e: Any) -> Any:
+    """Leading blocks that need not be computed: those that are there or were brought and held."""
+    request = w.requests[r]
+    found = leading(w.caches, w.fleet.engines[e].host, blocks_of(w, r))
+    held = request.moved > 0 and found >= request.planned - request.moved
+    return max(found, request.planned) if held else found
+
+
+@njit
+def _whose_turn(w: Any, e: Any, now: Any) -> Any:
+    """The size whose first has the least work left after what it waited; NONE if nobody waits."""
+    size, least = NONE, np.inf
+    for one in range(SIZES):
+        head = w.heads[e, one]
+        if head != NONE:
+            key = seconds_of(one) - w.rules.aging * (now - w.requests[head].arrival)
+            if key < least:
+                size, least = one, key
+    return size
+
+
+@njit
+def begin_next(w: Any, e: Any, now: Any) -> None:
+    """Let an idle engine begin the prompt whose turn it is; who comes too late is dropped."""
+    engine, block_tokens = w.engines[e], w.setting.block_tokens
+    while engine.current == NONE:
+        size = _whose_turn(w, e, now)
+        if size == NONE:
+            return
+        r = w.heads[e, size]
+        request = w.requests[r]
+        w.heads[e, size] = request.after
+        dequeue(w.fleet, e, size, request.work)
+        there = _there(w, r, e)
+        work = request.factor * work_after(w.fleet, e, request.tokens, there, block_tokens)
+        if w.rules.gated and now + work > request.arrival + w.rules.ttft:
+            request.status = LATE
+            _leave(w, r, e)
+            continue
+        new = max(1.0, request.tokens - there * block_tokens)
+        takes = request.fate * prefill_takes(w.times, e, new, request.tokens - new)
+        engine.current, request.reused, request.began = r, there, now
+        engine.busy_seconds += takes
+        w.fleet.engines[e].busy_until = now + work
+        push(w.heap, now + takes, PREFILLED, e, r)
+
+
+@njit
+def _leave(w: Any, r: Any, e: Any) -> None:
+    """A prompt is prefilled, or will not be."""
+    if w.rules.foresight:
+        expect(w.caches, w.fleet.engines[e].host, blocks_of(w, r), -1)
+    _tell(w, r, e, -1)
+
+
+@njit
+def prefilled(w: Any, r: Any, now: Any, e: Any) -> None:
+    host, blocks = w.fleet.engines[e].host, blocks_of(w, r)
+    w.engines[e].current, w.requests[r].prefilled = NONE, now
+    w.fleet.engines[e].busy_until = now
+    touch(w.caches, host, DRAM, blocks)
+    touch(w.caches, host, SSD, blocks)
+    _leave(w, r, e)
+    hand_over(w, r, now, host)
+    begin_next(w, e, now)

@@ -1,0 +1,123 @@
+"""The state of a simulated fleet: requests, engines, queues, what is yet to happen."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .fleet import Fleet, Found
+from .prefill_choice import Rules
+from .rivals import Tally
+from .sim_caches import Caches
+from .sim_heap import Heap
+
+# What became of a request.
+WAITING, SERVED, REFUSED, LATE, NO_ROOM, EXPIRED, LOST = range(7)
+READY, PREFILLED, MOVED, STEPPED, EXPIRES = range(5)  # kinds of events
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+Records = NDArray[np.void]
+
+REQUEST = np.dtype(
+    [
+        ("arrival", np.float64),
+        ("tokens", np.float64),
+        ("output", np.float64),
+        ("factor", np.float64),  # times what routers think that its prefill takes
+        ("fate", np.float64),  # times what it does take
+        ("work", np.float64),  # seconds that it was expected to take
+        ("began", np.float64),
+        ("prefilled", np.float64),
+        ("first_token", np.float64),  # NaN
+        ("finished", np.float64),
+        ("expected", np.float64),  # when its first token was expected
+        ("engine", np.int32),
+        ("size", np.int32),
+        ("planned", np.int32),  # blocks that it need not compute if all goes as planned
+        ("moved", np.int32),  # of these, brought from elsewhere
+        ("reused", np.int32),  # blocks
+        ("fetched", np.int32),
+        ("read", np.int32),
+        ("after", np.int32),  # the next in its queue
+        ("status", np.int32),
+    ],
+    align=True,
+)
+RUNNING = np.dtype(
+    [
+        ("since", np.float64),  # the end of its last step
+        ("context", np.float64),  # tokens of the batch
+        ("owed_batch", np.float64),  # sequences that are on their way or wait to be let in
+        ("owed_context", np.float64),  # their tokens
+        ("busy_seconds", np.float64),
+        ("steps", np.int64),
+        ("version", np.int64),
+        ("batch", np.int64),
+        ("current", np.int32),  # the prompt that it prefills
+        ("line", np.int32),  # the first and
+        ("line_end", np.int32),  # last of those that wait to be let in
+    ],
+    align=True,
+)
+
+
+class Setting(NamedTuple):
+    """What stays as it is."""
+
+    policy: int
+    block_tokens: float
+    token_bytes: float
+    layers: float
+    reserve: float  # tokens that a sequence may grow by before it is let in
+    early: float  # 1: refuse what no decoding engine has room for when it comes
+    check: float  # 1: refuse what none has room for once it is prefilled
+    park: float  # 1: keep it in the pool until one has
+    pace: float  # share of the TPOT target that steps may take when a sequence is let in
+
+
+class World(NamedTuple):
+    """All there is of a run. What is of a fixed kind is in records: few arguments compile fast."""
+
+    requests: Records  # of REQUEST
+    blocks: Ints  # of all requests
+    first: Longs  # where each request's begin
+    engines: Records  # of RUNNING
+    heads: Ints  # [engine, SIZES]
+    tails: Ints
+    members: Ints  # [engine, batch]
+    until: Longs  # [engine, batch]: the step at which each is done
+    parked: Ints  # requests
+    numbers: Longs  # how many are parked, how many events there were
+    mean: Floats  # share of busy engines; when that was
+    fleet: Fleet
+    times: Floats
+    caches: Caches
+    tally: Tally
+    heap: Heap
+    found: Found
+    priced: Floats
+    on: NDArray[np.uint64]
+    dice: NDArray[np.uint64]
+    knobs: Floats
+    setting: Setting
+    rules: Rules
+
+
+@njit
+def roll(w: Any, sides: Any) -> Any:
+    """A number from 0 below `sides`: splitmix64."""
+    w.dice[0] += np.uint64(0x9E3779B97F4A7C15)
+    x = w.dice[0]
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.int64((x ^ (x >> np.uint64(31))) >> np.uint64(1)) % sides
+
+
+@njit
+def blocks_of(w: Any, r: Any) -> Any:
+    return w.blocks[w.first[r] : w.first[r + 1]]

@@ -1,0 +1,80 @@
+"""A fleet in virtual time, request by request: arrivals, queues, prefills, KV on its way, decoding.
+
+Routers see a `Fleet` and what is `Found` of a prompt, as the conductor's do, and decide by the same
+functions. What then happens takes the times of `.engine_time`, and not what they expected.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .decode_choice import choose_decode
+from .prefill_choice import NONE, Asked, busy_share, choose_prefill, scarcity
+from .rivals import OURS, choose_as
+from .sim_caches import look
+from .sim_decode import carry_on, expires, moved
+from .sim_heap import pop
+from .sim_prefill import brought, plan, prefilled
+from .sim_world import EXPIRES, MOVED, PREFILLED, READY, REFUSED, blocks_of, roll
+
+BUSY_SECONDS = 60.0  # over which the share of busy engines is a mean
+
+
+@njit
+def _scarce(w: Any, now: Any) -> Any:
+    mean = w.mean
+    kept = np.exp(-(now - mean[1]) / BUSY_SECONDS)
+    mean[0] = mean[0] * kept + (1.0 - kept) * busy_share(w.fleet, now)
+    mean[1] = now
+    return scarcity(mean[0])
+
+
+@njit
+def _arrive(w: Any, r: Any, now: Any) -> None:
+    request, fleet, setting = w.requests[r], w.fleet, w.setting
+    look(w.caches, blocks_of(w, r), w.on, w.found)
+    first = roll(w, len(fleet.engines))
+    asked = Asked(
+        now, request.tokens, setting.block_tokens, setting.token_bytes, 0.0, request.factor
+    )
+    if setting.policy == OURS:
+        scarce = _scarce(w, now)
+        e, source = choose_prefill(fleet, w.found, asked, w.rules, scarce, first, w.priced)
+    else:
+        e, source = choose_as(
+            setting.policy, fleet, w.tally, w.found, asked, w.rules, w.knobs, first, w.priced
+        )
+    if e != NONE and setting.early:
+        tpot = setting.pace * w.rules.tpot
+        if not choose_decode(fleet, request.tokens, setting.reserve, tpot, first)[1]:
+            e = NONE
+    if e == NONE:
+        request.status = REFUSED
+        return
+    plan(w, r, now, e, source)
+
+
+@njit(cache=True, nogil=True)
+def run(w: Any) -> None:
+    """From the first arrival until nothing is left to do; what became of each is in `requests`."""
+    count, r, heap = len(w.requests), 0, w.heap
+    while r < count or heap.counts[0]:
+        if r < count and (heap.counts[0] == 0 or w.requests[r].arrival <= heap.events[0].time):
+            _arrive(w, r, w.requests[r].arrival)
+            r += 1
+            continue
+        now, kind, who, what = pop(heap)
+        w.numbers[1] += 1
+        if kind == READY:
+            brought(w, what, now, who)
+        elif kind == PREFILLED:
+            prefilled(w, what, now, who)
+        elif kind == MOVED:
+            moved(w, what, now, who)
+        elif kind == EXPIRES:
+            expires(w, what)
+        elif w.engines[who].version == what:
+            carry_on(w, who, now)
