@@ -13,29 +13,29 @@ from .prefill_choice import NONE
 
 
 @njit
-def fits(fleet: Any, engine: Any, tokens: Any, reserve: Any, tpot: Any) -> Any:
+def fits(engine: Any, tokens: Any, reserve: Any, tpot: Any) -> Any:
     """Whether one more sequence with so much KV, and `reserve` tokens that it may grow by, has
-    place, and leaves a step within `tpot` seconds. An idle engine takes whatever it has place for.
-    """
-    batch, context = fleet.engines[engine].batch + 1.0, fleet.engines[engine].context + tokens
-    if context + reserve > fleet.engines[engine].room:
+    place at an engine, a record, and leaves a step within `tpot` seconds. An idle engine takes
+    whatever it has place for."""
+    batch, context = engine.batch + 1.0, engine.context + tokens
+    if context + reserve > engine.room:
         return False
-    return batch == 1.0 or decode_seconds(fleet, engine, batch, context) <= tpot
+    return batch == 1.0 or decode_seconds(engine, batch, context) <= tpot
 
 
 @njit
 def choose_decode(fleet: Any, tokens: Any, reserve: Any, tpot: Any, first: Any) -> Any:
     """An engine, and whether the request fits there now; where it fits nowhere, the engine whose
     steps would be the shortest. `NONE` where no engine decodes."""
-    chosen, least, chosen_fits, count = NONE, np.inf, False, len(fleet.engines)
+    engines, count = fleet.engines, len(fleet.engines)
+    chosen, least, chosen_fits = NONE, np.inf, False
     for step in range(count):
-        engine = (first + step) % count
-        if not fleet.engines[engine].decodes:
+        number = first + step - (count if first + step >= count else 0)
+        engine = engines[number]
+        if not engine.decodes:
             continue
-        good = fits(fleet, engine, tokens, reserve, tpot)
-        took = decode_seconds(
-            fleet, engine, fleet.engines[engine].batch + 1.0, fleet.engines[engine].context + tokens
-        )
+        good = fits(engine, tokens, reserve, tpot)
+        took = decode_seconds(engine, engine.batch + 1.0, engine.context + tokens)
         if good > chosen_fits or (good == chosen_fits and took < least):
-            chosen, least, chosen_fits = engine, took, good
+            chosen, least, chosen_fits = number, took, good
     return chosen, chosen_fits

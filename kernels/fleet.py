@@ -4,6 +4,9 @@ Work that waits is held by its size, in `SIZES` sizes that are each at most a qu
 before, and summed up to and with each: how long a newcomer waits behind what is no longer than it
 is one look-up, and how many it delays another.
 
+Functions take records, which compiled code passes as plain pointers: arrays are counted at every
+call, and that costs more than pricing an engine does.
+
 Seconds are of one clock of the caller's. KV is counted in tokens, prefixes in blocks.
 """
 
@@ -19,7 +22,6 @@ SIZES = 64
 _SIZE_BITS = 50  # of a float64 below its sign, exponent and two leading bits: four sizes an octave
 _FIRST_SIZE = (1023 - 10) << 2  # what is shorter than 2**-10 s is of the first size
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Records = NDArray[np.void]
 
@@ -39,6 +41,8 @@ ENGINE = np.dtype(
         ("batch", np.float64),  # sequences that it decodes, or that are on their way to it
         ("context", np.float64),  # tokens of KV, of all those
         ("room", np.float64),  # tokens of KV that it has place for
+        ("ahead", np.float64, (SIZES,)),  # seconds of prefill that wait, of sizes up to each
+        ("waiting", np.int32, (SIZES,)),  # how many, likewise
     ],
     align=True,
 )
@@ -59,18 +63,11 @@ class Fleet(NamedTuple):
 
     engines: Records  # of ENGINE
     hosts: Records  # of HOST
-    ahead: Floats  # [engine, SIZES]: seconds of prefill that wait, of sizes up to each
-    waiting: Ints  # [engine, SIZES]: how many, likewise
 
 
 def empty(engines: int, hosts: int) -> Fleet:
     """Engines that nobody may be sent to, on the first host; links that take no time, no SSD."""
-    found = Fleet(
-        np.zeros(engines, ENGINE),
-        np.zeros(hosts, HOST),
-        np.zeros((engines, SIZES)),
-        np.zeros((engines, SIZES), np.int32),
-    )
+    found = Fleet(np.zeros(engines, ENGINE), np.zeros(hosts, HOST))
     found.hosts["ssd_seconds"] = np.inf
     return found
 
@@ -101,37 +98,38 @@ def seconds_of(size: Any) -> Any:
 
 
 @njit
-def prefill_seconds(fleet: Any, engine: Any, new: Any, prefix: Any) -> Any:
-    cost = fleet.engines[engine]
-    return cost.prefill_a + new * (cost.prefill_b + cost.prefill_c * (new + 2.0 * prefix))
+def prefill_seconds(engine: Any, new: Any, prefix: Any) -> Any:
+    """Of `new` tokens behind `prefix`, by a record of an engine."""
+    pairs = engine.prefill_c * (new + 2.0 * prefix)
+    return engine.prefill_a + new * (engine.prefill_b + pairs)
 
 
 @njit
-def work_after(fleet: Any, engine: Any, tokens: Any, blocks: Any, block_tokens: Any) -> Any:
+def work_after(engine: Any, tokens: Any, blocks: Any, block_tokens: Any) -> Any:
     """Seconds to prefill what so many leading blocks leave: one token at least, whose logits are
     wanted."""
-    new = max(1.0, tokens - np.float64(blocks) * block_tokens)
-    return prefill_seconds(fleet, engine, new, tokens - new)
+    new = max(1.0, tokens - blocks * block_tokens)
+    return prefill_seconds(engine, new, tokens - new)
 
 
 @njit
-def decode_seconds(fleet: Any, engine: Any, batch: Any, context: Any) -> Any:
-    cost = fleet.engines[engine]
-    return cost.decode_a + cost.decode_b * batch + cost.decode_c * context
+def decode_seconds(engine: Any, batch: Any, context: Any) -> Any:
+    """Of a step, by a record of an engine."""
+    return engine.decode_a + engine.decode_b * batch + engine.decode_c * context
 
 
 @njit
-def enqueue(fleet: Any, engine: Any, size: Any, seconds: Any) -> None:
-    """Work of this size waits at an engine from now on."""
+def enqueue(engine: Any, size: Any, seconds: Any) -> None:
+    """Work of this size waits at an engine, a record, from now on."""
     for one in range(size, SIZES):
-        fleet.ahead[engine, one] += seconds
-        fleet.waiting[engine, one] += 1
+        engine.ahead[one] += seconds
+        engine.waiting[one] += 1
 
 
 @njit
-def dequeue(fleet: Any, engine: Any, size: Any, seconds: Any) -> None:
+def dequeue(engine: Any, size: Any, seconds: Any) -> None:
     """It waits no more. What rounding leaves is gone once nothing waits."""
     for one in range(size, SIZES):
-        fleet.waiting[engine, one] -= 1
-        left = fleet.ahead[engine, one] - seconds
-        fleet.ahead[engine, one] = max(0.0, left) if fleet.waiting[engine, one] else 0.0
+        engine.waiting[one] -= 1
+        left = engine.ahead[one] - seconds
+        engine.ahead[one] = max(0.0, left) if engine.waiting[one] else 0.0

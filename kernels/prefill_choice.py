@@ -57,11 +57,11 @@ class Rules(NamedTuple):
 @njit
 def busy_share(fleet: Any, now: Any) -> Any:
     """Of the engines that prefill, how many have work."""
-    some, busy = 0, 0
-    for one in range(len(fleet.engines)):
-        if fleet.engines[one].prefills:
+    some, busy, engines = 0, 0, fleet.engines
+    for one in range(len(engines)):
+        if engines[one].prefills:
             some += 1
-            busy += fleet.engines[one].busy_until > now or fleet.waiting[one, SIZES - 1] > 0
+            busy += engines[one].busy_until > now or engines[one].waiting[SIZES - 1] > 0
     return busy / max(1, some)
 
 
@@ -73,109 +73,134 @@ def scarcity(busy: Any) -> Any:
 
 
 @njit
-def _waits(fleet: Any, engine: Any, work: Any, now: Any, rules: Any) -> Any:
-    """Seconds until an engine gets to a newcomer of so much work, and how many it overtakes."""
+def _waits(engine: Any, work: Any, asked: Any, rules: Any) -> Any:
+    """Seconds until an engine gets to a newcomer of so much work."""
     size = size_of(work) if rules.shortest_first else SIZES - 1
-    running = max(0.0, fleet.engines[engine].busy_until - now)
-    overtaken = fleet.waiting[engine, SIZES - 1] - fleet.waiting[engine, size]
-    return running + fleet.ahead[engine, size], overtaken
+    return max(0.0, engine.busy_until - asked.now) + engine.ahead[size]
 
 
 @njit
-def _consider(
-    fleet: Any, engine: Any, blocks: Any, fetched: Any, read: Any, ready: Any,
-    asked: Any, rules: Any, scarce: Any, priced: Any,
-) -> None:  # fmt: skip
-    """Keep this split of the prompt if it is this engine's best so far."""
-    work = work_after(fleet, engine, asked.tokens, blocks, asked.block_tokens) * asked.factor
-    wait, overtaken = _waits(fleet, engine, work, asked.now, rules)
+def _option(
+    engine: Any, link: Any, blocks: Any, fetched: Any, read: Any, ready: Any,
+    asked: Any, rules: Any, scarce: Any,
+) -> Any:  # fmt: skip
+    """One split of the prompt, priced: a row of `priced`. `link` is seconds of a byte."""
+    work = work_after(engine, asked.tokens, blocks, asked.block_tokens) * asked.factor
+    wait = _waits(engine, work, asked, rules)
     first_token = max(wait, ready) + work
-    moved = (fetched * fleet.hosts[fleet.engines[engine].host].link_seconds) * asked.block_tokens
-    imposed = work * (scarce + overtaken) + FETCH_SHARE * scarce * moved * asked.token_bytes
+    moved = fetched * asked.block_tokens * asked.token_bytes * link
+    imposed = work * scarce + FETCH_SHARE * scarce * moved
+    if rules.shortest_first:
+        imposed += work * (engine.waiting[SIZES - 1] - engine.waiting[size_of(work)])
     cost = first_token + rules.charge * imposed
-    if cost < priced[engine, COST]:
-        priced[engine, COST], priced[engine, FIRST_TOKEN] = cost, first_token
-        priced[engine, WORK], priced[engine, WAIT], priced[engine, READY] = work, wait, ready
-        priced[engine, BLOCKS], priced[engine, FETCHED] = blocks, fetched
-        priced[engine, READ] = read
+    return cost, first_token, work, wait, ready, float(blocks), float(fetched), float(read)
 
 
 @njit
-def _bring(
-    fleet: Any, engine: Any, there: Any, end: Any, begins: Any, a_block: Any, of_ssd: Any,
-    asked: Any, rules: Any, scarce: Any, priced: Any,
-) -> None:  # fmt: skip
-    """Consider bringing the blocks from `there` to `end`, and as many as come while it waits."""
-    if end <= there or not a_block < np.inf:
-        return
-    few = end
-    for _ in range(2):
-        moved = few - there
-        ready = begins + a_block * moved
-        _consider(
-            fleet, engine, few, 0 if of_ssd else moved, moved if of_ssd else 0, ready,
-            asked, rules, scarce, priced,
-        )  # fmt: skip
-        work = work_after(fleet, engine, asked.tokens, few, asked.block_tokens) * asked.factor
-        wait, _overtaken = _waits(fleet, engine, work, asked.now, rules)
-        if ready <= wait or wait <= begins:
-            return
-        few = there + np.int64((wait - begins) / a_block)
-        if few <= there:
-            return
+def _better(one: Any, other: Any) -> Any:
+    return other if other[COST] < one[COST] else one
+
+
+@njit
+def _few(wait: Any, there: Any, begins: Any, a_block: Any) -> Any:
+    """Blocks that are there when the prompt has waited, where they come one by one."""
+    return there + (np.int64((wait - begins) / a_block) if wait > begins else 0)
+
+
+@njit
+def split(
+    engine: Any, host: Any, there: Any, local: Any, source: Any, best: Any, in_dram: Any,
+    asked: Any, rules: Any, scarce: Any,
+) -> Any:  # fmt: skip
+    """An engine's best split of a prompt: a row of `priced`.
+
+    `engine`, its `host` and the `source` to fetch from are records. Of the prompt's leading blocks
+    `there` need neither be moved nor computed, `local` are on the host with its SSD, `best` at the
+    source, 0 for nothing to fetch, and `in_dram` of these in its DRAM.
+    """
+    now, link = asked.now, host.link_seconds
+    block_bytes = asked.block_tokens * asked.token_bytes
+    most = _option(engine, link, there, 0, 0, 0.0, asked, rules, scarce)
+    if local > there:
+        begins = max(0.0, host.reads - now) + rules.latency
+        a_block = host.ssd_seconds * block_bytes
+        more = local - there
+        ready = begins + a_block * more
+        whole = _option(engine, link, local, 0, more, ready, asked, rules, scarce)
+        few = _few(whole[WAIT], there, begins, a_block)
+        most = _better(most, whole)
+        if there < few < local:
+            more = few - there
+            ready = begins + a_block * more
+            some = _option(engine, link, few, 0, more, ready, asked, rules, scarce)
+            most = _better(most, some)
+    if best > there:
+        begins = max(0.0, source.leaves - now, host.arrives - now) + rules.latency
+        a_block = max(source.link_seconds, link)
+        if in_dram < best:
+            a_block = max(a_block, source.ssd_seconds)
+        a_block *= block_bytes
+        more = best - there
+        ready = begins + a_block * more
+        whole = _option(engine, link, best, more, 0, ready, asked, rules, scarce)
+        few = _few(whole[WAIT], there, begins, a_block)
+        most = _better(most, whole)
+        if there < few < best:
+            more = few - there
+            ready = begins + a_block * more
+            some = _option(engine, link, few, more, 0, ready, asked, rules, scarce)
+            most = _better(most, some)
+    return most
+
+
+@njit
+def _write(priced: Any, engine: Any, row: Any) -> None:
+    for column in range(PRICED):
+        priced[engine, column] = row[column]
 
 
 @njit
 def price_engine(
-    fleet: Any, engine: Any, found: Any, best: Any, source: Any,
+    fleet: Any, number: Any, found: Any, best: Any, source: Any,
     asked: Any, rules: Any, scarce: Any, priced: Any,
 ) -> None:  # fmt: skip
-    """Fill an engine's row of `priced` with its best split of the prompt.
-
-    `source` is the host to fetch from, `NONE` for no host, and `best` how many blocks it has.
-    """
-    host, now = fleet.engines[engine].host, asked.now
-    block_bytes = asked.block_tokens * asked.token_bytes
-    here = found.dram[host]
-    there = max(here, found.coming[engine]) if rules.foresight else here
-    priced[engine, COST] = np.inf
-    _consider(fleet, engine, there, 0, 0, 0.0, asked, rules, scarce, priced)
-    begins = max(0.0, fleet.hosts[host].reads - now) + rules.latency
-    a_block = fleet.hosts[host].ssd_seconds * block_bytes
-    _bring(
-        fleet, engine, there, found.local[host], begins, a_block, True,
-        asked, rules, scarce, priced,
+    """Leave an engine's best split in its row; `source` is the host to fetch from, or `NONE`, and
+    `best` how many blocks it has."""
+    engine = fleet.engines[number]
+    at, giver = engine.host, max(0, source)
+    there = max(found.dram[at], found.coming[number]) if rules.foresight else found.dram[at]
+    fetched = best if rules.fetch and source != NONE and source != at else 0
+    row = split(
+        engine, fleet.hosts[at], there, found.local[at], fleet.hosts[giver], fetched,
+        found.dram[giver], asked, rules, scarce,
     )  # fmt: skip
-    if source != NONE and source != host and rules.fetch:
-        begins = (
-            max(0.0, fleet.hosts[source].leaves - now, fleet.hosts[host].arrives - now)
-            + rules.latency
-        )
-        a_block = (
-            max(fleet.hosts[source].link_seconds, fleet.hosts[host].link_seconds) * block_bytes
-        )
-        if best > found.dram[source]:
-            a_block = max(a_block, fleet.hosts[source].ssd_seconds * block_bytes)
-        _bring(
-            fleet, engine, there, best, begins, a_block, False,
-            asked, rules, scarce, priced,
-        )  # fmt: skip
+    _write(priced, number, row)
 
 
 @njit
 def choose_source(fleet: Any, found: Any) -> Any:
     """The host with the longest prefix, of several the one whose link is free first; and how many
     blocks it has."""
-    best, source = 0, NONE
-    for host in range(len(found.local)):
-        blocks = found.local[host]
+    best, source, local, hosts = 0, NONE, found.local, fleet.hosts
+    for host in range(len(local)):
+        blocks = local[host]
         if blocks > best or (
-            blocks == best
-            and source != NONE
-            and fleet.hosts[host].leaves < fleet.hosts[source].leaves
+            blocks == best and source != NONE and hosts[host].leaves < hosts[source].leaves
         ):
             best, source = blocks, host
     return best, source
+
+
+@njit
+def price_all(fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, priced: Any) -> Any:
+    """Fill every engine's row of `priced`; infinite in COST where nothing may be sent. Returns the
+    host that they would fetch from."""
+    best, source = choose_source(fleet, found)
+    for number in range(len(fleet.engines)):
+        priced[number, COST] = np.inf
+        if fleet.engines[number].prefills:
+            price_engine(fleet, number, found, best, source, asked, rules, scarce, priced)
+    return source
 
 
 @njit
@@ -185,22 +210,43 @@ def choose_prefill(
     """The engine of the least price of those that keep the target, else of all; the host that it
     fetches from. Looks from engine number `first` on, so that of equals chance decides.
 
-    `NONE` and why not are in its answer where nobody is to prefill it. Every engine's best split is
-    left in `priced`.
+    `NONE`, `NONE` where it is gated and nobody keeps the target, or nobody prefills. The chosen
+    engine's best split is in its row of `priced`; rows of others may be of an earlier prompt, for
+    who cannot be the best is not priced: see `price_all`.
     """
+    engines, hosts = fleet.engines, fleet.hosts
+    dram, local, coming = found.dram, found.local, found.coming
     best, source = choose_source(fleet, found)
-    count = len(fleet.engines)
+    giver = hosts[max(0, source)]
+    best_in_dram = dram[max(0, source)]
+    count = len(engines)
     chosen, chosen_cost, in_time = NONE, np.inf, False
     for step in range(count):
-        engine = (first + step) % count
-        if not fleet.engines[engine].prefills:
-            priced[engine, COST] = np.inf
+        number = first + step - (count if first + step >= count else 0)
+        engine = engines[number]
+        if not engine.prefills:
             continue
-        price_engine(fleet, engine, found, best, source, asked, rules, scarce, priced)
-        begins = max(priced[engine, WAIT], priced[engine, READY])
-        good = asked.waited + begins + rules.margin * priced[engine, WORK] <= rules.ttft
-        if good > in_time or (good == in_time and priced[engine, COST] < chosen_cost):
-            chosen, chosen_cost, in_time = engine, priced[engine, COST], good
+        at = engine.host
+        there = max(dram[at], coming[number]) if rules.foresight else dram[at]
+        fetched = best if rules.fetch and source != at else 0
+        # What its price cannot be below: as if all that may come were there.
+        most = max(there, local[at], fetched)
+        work = work_after(engine, asked.tokens, most, asked.block_tokens) * asked.factor
+        wait = _waits(engine, work, asked, rules)
+        late = asked.waited + wait + rules.margin * work > rules.ttft
+        dear = wait + work * (1.0 + rules.charge * scarce) >= chosen_cost
+        if (late and rules.gated) or (dear and in_time):
+            continue
+        row = split(
+            engine, hosts[at], there, local[at], giver, fetched, best_in_dram,
+            asked, rules, scarce,
+        )  # fmt: skip
+        begins = max(row[WAIT], row[READY])
+        good = asked.waited + begins + rules.margin * row[WORK] <= rules.ttft
+        if good > in_time or (good == in_time and row[COST] < chosen_cost):
+            chosen, chosen_cost, in_time = number, row[COST], good
+            for column in range(PRICED):
+                priced[number, column] = row[column]
     if rules.gated and not in_time:
         return NONE, NONE
     return chosen, source

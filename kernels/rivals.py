@@ -109,7 +109,10 @@ def _least_loaded(fleet: Any, now: Any, first: Any) -> Any:
     best, least, count = NONE, np.inf, len(fleet.engines)
     for step in range(count):
         engine = (first + step) % count
-        load = max(0.0, fleet.engines[engine].busy_until - now) + fleet.ahead[engine, SIZES - 1]
+        load = (
+            max(0.0, fleet.engines[engine].busy_until - now)
+            + fleet.engines[engine].ahead[SIZES - 1]
+        )
         if fleet.engines[engine].prefills and load < least:
             best, least = engine, load
     return best
@@ -161,9 +164,13 @@ def _mooncake(
                 max(fleet.hosts[source].link_seconds, fleet.hosts[host].link_seconds) * block_bytes
             )
             ready, blocks = begins + rules.latency + a_block * fetched, most
-        work = work_after(fleet, engine, asked.tokens, blocks, asked.block_tokens) * asked.factor
+        work = (
+            work_after(fleet.engines[engine], asked.tokens, blocks, asked.block_tokens)
+            * asked.factor
+        )
         wait = (
-            max(0.0, fleet.engines[engine].busy_until - asked.now) + fleet.ahead[engine, SIZES - 1]
+            max(0.0, fleet.engines[engine].busy_until - asked.now)
+            + fleet.engines[engine].ahead[SIZES - 1]
         )
         first_token = max(wait, ready) + work
         if first_token < least:
@@ -234,7 +241,7 @@ def _preble(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any, 
         known, load = _known(fleet, found, engine, rules), _recently(t, engine, asked.now)
         if known > longest or (known == longest and load < load_there):
             matching, longest, load_there = engine, known, load
-        work = work_after(fleet, engine, asked.tokens, known, asked.block_tokens)
+        work = work_after(fleet.engines[engine], asked.tokens, known, asked.block_tokens)
         evicted = fleet.engines[engine].prefill_b * asked.block_tokens * max(0.0, total - known)
         price = load + work + (knobs[1] * evicted if t.engines[engine].full else 0.0)
         if price < least:

@@ -173,7 +173,7 @@ def _unpark(w: Any, d: Any, now: Any) -> None:
         if request.status != WAITING:
             continue
         free = engine.line == NONE and engine.batch < w.members.shape[1]
-        if free and fits(w.fleet, d, request.tokens, w.setting.reserve, tpot):
+        if free and fits(w.fleet.engines[d], request.tokens, w.setting.reserve, tpot):
             engine.line = engine.line_end = r
             request.after = NONE
             _owe(w, d, 1, request.tokens)

@@ -40,7 +40,7 @@ def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
     if request.read:
         fleet.hosts[host].reads = ready
     request.size = size_of(row[WORK]) if w.rules.shortest_first else 0
-    enqueue(fleet, e, request.size, row[WORK])
+    enqueue(fleet.engines[e], request.size, row[WORK])
     if w.rules.foresight:
         expect(w.caches, host, blocks, 1)
     _tell(w, r, e, 1)
@@ -117,9 +117,9 @@ def begin_next(w: Any, e: Any, now: Any) -> None:
         r = w.heads[e, size]
         request = w.requests[r]
         w.heads[e, size] = request.after
-        dequeue(w.fleet, e, size, request.work)
+        dequeue(w.fleet.engines[e], size, request.work)
         there = _there(w, r, e)
-        work = request.factor * work_after(w.fleet, e, request.tokens, there, block_tokens)
+        work = request.factor * work_after(w.fleet.engines[e], request.tokens, there, block_tokens)
         if w.rules.gated and now + work > request.arrival + w.rules.ttft:
             request.status = LATE
             _leave(w, r, e)
