@@ -1,0 +1,103 @@
+"""A cluster that is planned for: which engines there are, what KV their hosts hold, the link
+between them, and how soon answers are wanted. One that cannot be is refused by the name of what is
+wrong with it, and told what would be right.
+
+An engine has a host of its own, of which KV may fill so much DRAM and SSD where it prefills.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+from kvstore.core.hardware import Fabric, Gpu
+from kvstore.core.model_shape import ModelShape
+from kvstore.core.priors import kv_room, prefill_prior
+from kvstore.errors import ConfigError
+from kvstore.planner import bounds
+
+ENGINES_MAX = 4_096  # of a cluster: a router that looks at all of them would be the bottleneck
+BYTES_MAX = 1 << 60  # of a host
+
+
+class Role(enum.StrEnum):
+    """What an engine does."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    MIXED = "mixed"  # both, prompts in chunks between decode steps
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Engines that are alike. Raises ConfigError for numbers that cannot be."""
+
+    role: Role
+    engines: int
+    gpu: Gpu
+    tensor_parallel: int = 1  # GPUs of one engine
+
+    def __post_init__(self) -> None:
+        bounds.whole(f"{self.role}.engines", self.engines, 1, ENGINES_MAX)
+        bounds.whole(f"{self.role}.tensor_parallel", self.tensor_parallel, 1, 1 << 10)
+        if self.role is Role.MIXED:
+            raise ConfigError("role = mixed: is not simulated yet: take prefill and decode")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Raises ConfigError or Invalid, which name the field, for one that cannot be."""
+
+    shape: ModelShape
+    pools: tuple[Pool, ...]
+    fabric: Fabric
+    dram_bytes: int  # for KV, of each host whose engine prefills
+    ssd_bytes: int = 0  # likewise
+    ssd_bytes_per_second: float = 6e9  # read; an NVMe drive's data sheet, PCIe 4
+    ttft_seconds: float = 30.0  # a request is in time with its first token by then,
+    tpot_seconds: float = 0.1  # and so much a token after it, on average
+
+    def __post_init__(self) -> None:
+        bounds.whole("dram", self.dram_bytes, 0, BYTES_MAX)
+        bounds.whole("ssd", self.ssd_bytes, 0, BYTES_MAX)
+        bounds.number("ssd_bytes_per_second", self.ssd_bytes_per_second, 1e6, 1e13)
+        bounds.number("ttft", self.ttft_seconds, 1e-3, 86_400)
+        bounds.number("tpot", self.tpot_seconds, 1e-4, 3_600)
+        for role in (Role.PREFILL, Role.DECODE):
+            if not self.engines(role):
+                raise ConfigError(f"{role}.engines = 0: nobody does it: take 1 or more")
+        bounds.whole("engines", sum(pool.engines for pool in self.pools), 1, ENGINES_MAX)
+        for pool in self.pools:
+            prefill_prior(self.shape, pool.gpu, pool.tensor_parallel)  # it can be split so
+            kv_room(self.shape, pool.gpu, pool.tensor_parallel)  # and fits
+
+    def engines(self, role: Role) -> int:
+        return sum(pool.engines for pool in self.pools if pool.role is role)
+
+    def pool(self, role: Role) -> Pool:
+        """The only one of a role. Raises ConfigError where there are several."""
+        some = [pool for pool in self.pools if pool.role is role]
+        if len(some) != 1:
+            raise ConfigError(f"pools: {len(some)} of role {role}: this wants 1")
+        return some[0]
+
+    def split(self, prefill: int) -> Cluster:
+        """As many engines in all, so many of them for prefills. Raises ConfigError where they are
+        not of one kind, or where nobody would be left to decode."""
+        first, second = self.pool(Role.PREFILL), self.pool(Role.DECODE)
+        if (first.gpu, first.tensor_parallel) != (second.gpu, second.tensor_parallel):
+            raise ConfigError("pools: engines of two kinds cannot take each other's place")
+        decode = first.engines + second.engines - prefill
+        return self.sized(prefill, decode)
+
+    def sized(self, prefill: int, decode: int) -> Cluster:
+        """So many engines of the kinds there are."""
+        counts = {Role.PREFILL: prefill, Role.DECODE: decode}
+        pools = (self.pool(Role.PREFILL), self.pool(Role.DECODE))
+        return replace(self, pools=tuple(replace(one, engines=counts[one.role]) for one in pools))
+
+    def __str__(self) -> str:
+        return " + ".join(
+            f"{pool.engines} {pool.role} on {pool.tensor_parallel} x {pool.gpu.name}"
+            for pool in self.pools
+        )

@@ -1,0 +1,152 @@
+"""What became of a load on a cluster, in the figures that people ask for.
+
+A request is in time if its first token came within the TTFT target and the others at least at the
+TPOT target's pace, on average over its answer. Whoever was refused or dropped was not in time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstore.kernels import sim_world
+from kvstore.kernels.sim_world import World
+
+ENDS = {
+    "served": sim_world.SERVED,
+    "refused": sim_world.REFUSED,  # when it came: it could not have been in time
+    "late": sim_world.LATE,  # dropped when its turn came: it could not be in time any more
+    "no_room": sim_world.NO_ROOM,  # once it was prefilled: nobody had room to decode it
+    "expired": sim_world.EXPIRED,  # its time was over before somebody had room
+    "lost": sim_world.LOST,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of a request."""
+
+    mean: float
+    p50: float
+    p99: float
+
+    @classmethod
+    def of(cls, seconds: NDArray[np.float64]) -> Times | None:
+        if not len(seconds):
+            return None
+        p50, p99 = np.quantile(seconds, (0.5, 0.99))
+        return cls(float(seconds.mean()), float(p50), float(p99))
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Shares of all prompt tokens that were prefilled, which did not have to be computed."""
+
+    local: float  # in DRAM of the host that prefilled
+    fetched: float  # from another host
+    ssd: float
+
+    @property
+    def all(self) -> float:
+        return self.local + self.fetched + self.ssd
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one replay. None where no request was served, so that nothing can be said."""
+
+    requests: int
+    rate: float  # requests a second; 0 where all arrive at once
+    share: float  # of requests that were in time
+    goodput: float  # prompt and output tokens of those, a second
+    goodput_requests: float  # those a second
+    ttft: Times | None  # of requests that were served, in time or not
+    tpot: Times | None
+    hits: Hits
+    quartiles: tuple[float, ...]  # `share` by length of prompt: the shortest quarter first
+    ended: dict[str, int]  # requests, by what became of them
+    prefill_busy: float  # share of time that engines work, until the last is done
+    decode_busy: float
+    # Of the router, about the seconds from arrival until prefilled, as shares of their mean:
+    error: float  # mean size of what it was off by
+    bias: float  # what it was off by on average: above 0 things take longer than it said
+
+
+def ttft(requests: Any) -> NDArray[np.float64]:
+    return np.asarray(requests["first_token"] - requests["arrival"])
+
+
+def tpot(requests: Any) -> NDArray[np.float64]:
+    decoding = requests["finished"] - requests["first_token"]
+    return np.asarray(decoding / np.maximum(1, requests["output"] - 1))
+
+
+def in_time(world: World) -> NDArray[np.bool_]:
+    """For each request whether it was."""
+    requests = world.requests
+    soon = (ttft(requests) <= world.rules.ttft) & (tpot(requests) <= world.rules.tpot)
+    return np.asarray((requests["status"] == sim_world.SERVED) & soon)
+
+
+def of(world: World) -> Outcome:
+    """After a run."""
+    requests, good = world.requests, in_time(world)
+    served = requests[requests["status"] == sim_world.SERVED]
+    last = max(float(np.nanmax(requests[name], initial=0)) for name in ("prefilled", "finished"))
+    arrivals_s = float(requests["arrival"][-1])
+    # What comes in a second and is in time; where all come at once, what is done in one.
+    span_s = arrivals_s or last or 1.0
+    tokens = requests["tokens"] + requests["output"]
+    error, bias = _errors(requests)
+    return Outcome(
+        requests=len(requests),
+        rate=(len(requests) - 1) / arrivals_s if arrivals_s else 0.0,
+        share=float(good.mean()),
+        goodput=float(tokens[good].sum()) / span_s,
+        goodput_requests=float(good.sum()) / span_s,
+        ttft=Times.of(ttft(served)),
+        tpot=Times.of(tpot(served)),
+        hits=_hits(world),
+        quartiles=_quartiles(requests["tokens"], good),
+        ended={name: int((requests["status"] == end).sum()) for name, end in ENDS.items()},
+        prefill_busy=_busy(world, "prefills", max(arrivals_s, last)),
+        decode_busy=_busy(world, "decodes", max(arrivals_s, last)),
+        error=error,
+        bias=bias,
+    )
+
+
+def _hits(world: World) -> Hits:
+    some = world.requests[np.isfinite(world.requests["prefilled"])]
+    if not len(some):
+        return Hits(0.0, 0.0, 0.0)
+    total, block = float(some["tokens"].sum()), world.setting.block_tokens
+    reused = np.minimum(some["reused"] * block, some["tokens"] - 1)
+    # What was to be brought is of use only where all of it is: see `sim_prefill`.
+    brought = some["reused"] >= some["planned"]
+    fetched = np.minimum(np.where(brought, some["fetched"], 0) * block, reused)
+    read = np.minimum(np.where(brought, some["read"], 0) * block, reused - fetched)
+    local = reused - fetched - read
+    return Hits(*(float(one.sum()) / total for one in (local, fetched, read)))
+
+
+def _quartiles(tokens: NDArray[np.float64], good: NDArray[np.bool_]) -> tuple[float, ...]:
+    shortest_first = np.argsort(tokens, kind="stable")
+    parts = np.array_split(good[shortest_first], 4)
+    return tuple(float(part.mean()) if len(part) else 1.0 for part in parts)
+
+
+def _busy(world: World, role: str, span_s: float) -> float:
+    some = world.fleet.engines[role]
+    return float(world.engines["busy_seconds"][some].mean()) / span_s if span_s else 0.0
+
+
+def _errors(requests: Any) -> tuple[float, float]:
+    some = requests[np.isfinite(requests["prefilled"])]
+    if not len(some):
+        return 0.0, 0.0
+    real, off = some["prefilled"] - some["arrival"], some["prefilled"] - some["expected"]
+    return float(np.abs(off).mean() / real.mean()), float(off.mean() / real.mean())

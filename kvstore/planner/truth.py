@@ -1,0 +1,100 @@
+"""What the engines of a simulated cluster really take, and what a router has learned of it.
+
+The truth is of another form than the routers' straight lines (`kvstore.kernels.engine_time`), its
+numbers are off from the data sheet's, and every engine's are off from the others'. A router starts
+from the data sheet as a conductor does and is told of some hundred steps of each kind of engine;
+nothing is copied from the truth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kvstore.core.cost import DecodeCost, Floats, PrefillCost
+from kvstore.core.fit import DecodeFit, PrefillFit
+from kvstore.core.hardware import SEEN
+from kvstore.core.priors import BATCH_MET, REDUCES_A_LAYER, decode_prior, kv_room, prefill_prior
+from kvstore.kernels import engine_time as columns
+from kvstore.planner.cluster import Cluster, Pool
+
+CHUNK_TOKENS = 8_192  # of a prompt at a time, as engines are mostly set
+SMALL_TOKENS = 60.0  # at so many a product takes half as long again as it should
+SEQUENCE_SECONDS = 30e-6  # of a step for each sequence: sampling, tables of pages
+OFF_SHEET = 0.1  # each number of a kind of engine is off by at most this share
+OFF_KIND = 0.04  # and each engine of that kind, in all alike
+STEPS = 400  # that a router is told of, of each kind of engine
+_PROMPT_TOKENS = (32.0, 65_536.0)
+_CONTEXT_TOKENS = (256.0, 16_384.0)  # of a sequence that is decoded
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a router thinks that engines of one kind take."""
+
+    prefill: PrefillCost
+    decode: DecodeCost
+
+
+def rows(cluster: Cluster, seed: int) -> Floats:
+    """For each engine, pool after pool, its row of `kvstore.kernels.engine_time`."""
+    dice = np.random.default_rng((seed, 0))
+    found = []
+    for pool in cluster.pools:
+        kind = _row(cluster, pool) * dice.uniform(1 - OFF_SHEET, 1 + OFF_SHEET, columns.COLUMNS)
+        each = kind * dice.uniform(1 - OFF_KIND, 1 + OFF_KIND, (pool.engines, 1))
+        each[:, columns.CHUNK], each[:, columns.SMALL] = CHUNK_TOKENS, SMALL_TOKENS
+        found.append(each)
+    return np.concatenate(found)
+
+
+def _row(cluster: Cluster, pool: Pool) -> Floats:
+    shape, gpu, degree = cluster.shape, pool.gpu, pool.tensor_parallel
+    prefill, decode = prefill_prior(shape, gpu, degree), decode_prior(shape, gpu, degree)
+    launches = REDUCES_A_LAYER * shape.layers * SEEN.reduce_seconds if degree > 1 else 0.0
+    row = np.zeros(columns.COLUMNS)
+    row[columns.OVERHEAD] = SEEN.decode_seconds + launches
+    row[columns.WEIGHTS] = decode.a - row[columns.OVERHEAD]
+    row[columns.TOKEN] = prefill.b
+    row[columns.SMALL] = SMALL_TOKENS
+    row[columns.PAIR] = prefill.c
+    row[columns.CONTEXT] = decode.c
+    row[columns.SEQUENCE] = SEQUENCE_SECONDS + decode.b
+    row[columns.CHUNK] = CHUNK_TOKENS
+    return row
+
+
+def learned(cluster: Cluster, times: Floats, seed: int) -> tuple[Learned, ...]:
+    """For each pool, what is learned from steps of its engines."""
+    dice, found, begin = np.random.default_rng((seed, 1)), [], 0
+    for pool in cluster.pools:
+        engines = dice.integers(begin, begin + pool.engines, STEPS)
+        found.append(_learned(cluster, pool, times, engines, dice))
+        begin += pool.engines
+    return tuple(found)
+
+
+def _learned(
+    cluster: Cluster, pool: Pool, times: Floats, engines: Any, dice: np.random.Generator
+) -> Learned:
+    shape, gpu, degree = cluster.shape, pool.gpu, pool.tensor_parallel
+    prefill = PrefillFit(prefill_prior(shape, gpu, degree))
+    decode = DecodeFit(decode_prior(shape, gpu, degree))
+    room = kv_room(shape, gpu, degree)
+    for engine in engines:
+        new, prefix = np.rint(_log_uniform(_PROMPT_TOKENS, dice, 2))
+        if dice.random() < 0.5:
+            prefix = 0.0
+        prefill.observe(new, prefix, columns.prefill_takes(times, engine, new, prefix))
+        batch = float(np.rint(_log_uniform((1.0, 2.0 * BATCH_MET), dice, 1)[0]))
+        context = min(room, batch * float(np.rint(_log_uniform(_CONTEXT_TOKENS, dice, 1)[0])))
+        step = columns.step_seconds(times, engine, 0.0, 0.0, batch, context)
+        decode.observe(batch, context, step)
+    return Learned(prefill.cost, decode.cost)
+
+
+def _log_uniform(ends: tuple[float, float], dice: np.random.Generator, count: int) -> Floats:
+    low, high = np.log(ends).tolist()
+    return np.asarray(np.exp(dice.uniform(low, high, count)))

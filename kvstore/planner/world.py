@@ -1,0 +1,174 @@
+"""A simulated cluster before its first request, and what must hold after its last.
+
+The one place that knows what the kernels want to have filled in. Everything random is drawn from
+the seed: what engines really take, how far each prompt is from what is thought of it, the dice that
+decide between equals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvstore.core.cost import Floats
+from kvstore.core.priors import kv_room
+from kvstore.errors import InvariantError
+from kvstore.kernels import fleet as fleets
+from kvstore.kernels import rivals, sim_caches, sim_heap, sim_world
+from kvstore.kernels.prefill_choice import NONE, PRICED, Rules
+from kvstore.kernels.sim_world import World
+from kvstore.planner import bounds, truth
+from kvstore.planner.cluster import Cluster, Role
+from kvstore.planner.load import Load
+from kvstore.planner.policies import ROUTERS, Policy
+
+BATCH_MAX = 1_024  # sequences that an engine decodes at a time, as engines are mostly set at most
+COMING_MAX = 2_000_000  # pairs of block and host that are being computed at a time
+FETCH_SECONDS = 5e-3  # asking, pinning and confirming, whatever is fetched
+
+assert ROUTERS[rivals.SGLANG] == "sglang" and ROUTERS[rivals.LMETRIC] == "lmetric"
+assert len(ROUTERS) == rivals.LMETRIC + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """How far a router is off. Raises ConfigError for what would make a prefill take no time."""
+
+    error: float = 0.0  # each prompt's prefill is thought to take up to this share more or less
+    bias: float = 0.0  # and all of them this share more (below 0: less) than they do
+    noise: float = 0.05  # spread of what prefills really take: the sigma of its logarithm
+
+    def __post_init__(self) -> None:
+        bounds.number("error", self.error, 0, 0.95)
+        bounds.number("bias", self.bias, self.error - 0.95, 10)
+        bounds.number("noise", self.noise, 0, 2)
+
+
+def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt) -> World:
+    """Everything empty and idle, the load's requests to come."""
+    count, engines = len(load), sum(pool.engines for pool in cluster.pools)
+    token_bytes = cluster.shape.kv_bytes_per_token
+    block_bytes = load.block_tokens * token_bytes
+    times = truth.rows(cluster, seed)
+    fleet = _fleet(cluster, times, seed)
+    prefills = fleet.engines["prefills"].astype(np.int64)
+    blocks = int(load.blocks.max()) + 1
+    running = np.zeros(engines, sim_world.RUNNING)
+    for column in ("current", "line", "line_end"):
+        running[column] = NONE
+    queues = (engines, fleets.SIZES)
+    knobs = np.zeros(rivals.KNOBS)
+    knobs[: len(policy.knobs)] = policy.knobs
+    return World(
+        requests=_requests(load, seed, doubt),
+        blocks=load.blocks.astype(np.int32),
+        first=load.first,
+        engines=running,
+        heads=np.full(queues, NONE, np.int32),
+        tails=np.full(queues, NONE, np.int32),
+        members=np.zeros((engines, BATCH_MAX), np.int32),
+        until=np.zeros((engines, BATCH_MAX), np.int64),
+        parked=np.zeros(count, np.int32),
+        numbers=np.zeros(2, np.int64),
+        mean=np.zeros(2),
+        fleet=fleet,
+        times=times,
+        caches=sim_caches.caches(
+            blocks,
+            prefills * (cluster.dram_bytes // block_bytes),
+            prefills * (cluster.ssd_bytes // block_bytes),
+            min(len(load.blocks), COMING_MAX),
+        ),
+        tally=rivals.tally(engines),
+        heap=sim_heap.heap(4 * count + 1_000),
+        found=fleets.nothing(engines, engines),
+        priced=np.zeros((engines, PRICED)),
+        on=np.zeros((3, -(-engines // 64)), np.uint64),
+        dice=np.array([seed], np.uint64),
+        knobs=knobs,
+        setting=sim_world.Setting(
+            policy=ROUTERS.index(policy.router),
+            block_tokens=float(load.block_tokens),
+            token_bytes=float(token_bytes),
+            layers=float(cluster.shape.layers),
+            reserve=float(load.output_tokens.mean()),
+            early=policy.early,
+            check=policy.check,
+            park=policy.park,
+            pace=policy.pace,
+        ),
+        rules=Rules(
+            ttft=cluster.ttft_seconds,
+            tpot=cluster.tpot_seconds,
+            gated=policy.gated,
+            shortest_first=policy.shortest_first,
+            aging=policy.aging,
+            charge=policy.charge,
+            margin=policy.margin,
+            fetch=policy.fetch,
+            foresight=policy.foresight,
+            latency=cluster.fabric.latency_seconds + FETCH_SECONDS,
+        ),
+    )
+
+
+def _fleet(cluster: Cluster, times: Floats, seed: int) -> fleets.Fleet:
+    count = len(times)
+    fleet, begin = fleets.empty(count, count), 0
+    fleet.engines["host"] = np.arange(count)
+    for pool, known in zip(cluster.pools, truth.learned(cluster, times, seed), strict=True):
+        some = fleet.engines[begin : begin + pool.engines]
+        some["prefills"] = pool.role is Role.PREFILL
+        some["decodes"] = pool.role is Role.DECODE
+        for name, cost in (("prefill", known.prefill), ("decode", known.decode)):
+            some[f"{name}_a"], some[f"{name}_b"], some[f"{name}_c"] = cost.a, cost.b, cost.c
+        some["room"] = kv_room(cluster.shape, pool.gpu, pool.tensor_parallel)
+        begin += pool.engines
+    fleet.hosts["link_seconds"] = 1 / cluster.fabric.bytes_per_second
+    if cluster.ssd_bytes:
+        fleet.hosts["ssd_seconds"] = 1 / cluster.ssd_bytes_per_second
+    return fleet
+
+
+def _requests(load: Load, seed: int, doubt: Doubt) -> sim_world.Records:
+    dice, count = np.random.default_rng((seed, 2)), len(load)
+    found = np.zeros(count, sim_world.REQUEST)
+    found["arrival"] = load.arrival
+    found["tokens"], found["output"] = load.input_tokens, load.output_tokens
+    found["factor"] = 1 + doubt.bias + doubt.error * dice.uniform(-1, 1, count)
+    found["fate"] = np.exp(doubt.noise * dice.standard_normal(count))
+    for moment in ("began", "prefilled", "first_token", "finished", "expected"):
+        found[moment] = np.nan
+    return found
+
+
+def check(world: World) -> None:
+    """After a run everybody's end is known and nothing is left anywhere, else InvariantError."""
+    status = world.requests["status"]
+    wrong = np.flatnonzero((status <= sim_world.WAITING) | (status > sim_world.LOST))
+    if len(wrong):
+        raise InvariantError(f"request {wrong[0]} has not ended")
+    served = world.requests[status == sim_world.SERVED]
+    ordered = (served["arrival"] <= served["began"]) & (served["began"] < served["prefilled"])
+    ordered &= served["prefilled"] <= served["first_token"]
+    ordered &= served["first_token"] <= served["finished"]
+    left = {
+        "something happens in another order": ~ordered,
+        "seconds wait": world.fleet.engines["ahead"],
+        "prompts wait": world.fleet.engines["waiting"],
+        "a queue has a head": world.heads != NONE,
+        "a prompt is prefilled": world.engines["current"] != NONE,
+        "a sequence is decoded": world.engines["batch"],
+        "a sequence is let in": world.engines["line"] != NONE,
+        "sequences are owed": world.engines["owed_batch"],
+        "a router counts sequences": world.fleet.engines["batch"],
+        "a router counts prompts": world.tally.engines["queued"],
+        "events are to come": world.heap.counts[:1],
+    }
+    lists = world.caches.lists.reshape(sim_caches.PLANES, -1)
+    left["blocks are coming"] = lists["size"][sim_caches.COMING]
+    left["a cache is over its capacity"] = lists["size"] > lists["capacity"]
+    for story, column in left.items():
+        if np.any(column):
+            raise InvariantError(f"after the last event {story}: {np.argwhere(column)[0]}")

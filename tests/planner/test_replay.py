@@ -1,0 +1,143 @@
+"""A replay agrees with what can be worked out by hand, and nothing in it is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kvstore.errors import ConfigError
+from kvstore.kernels.engine_time import prefill_takes
+from kvstore.planner import world
+from kvstore.planner.arrivals import Arrivals
+from kvstore.planner.policies import POLICIES, Policy, named
+from kvstore.planner.replay import ran, replay
+from kvstore.planner.synthetic import Bimodal, PrefixTree
+from kvstore.planner.synthetic_turns import Agentic, MultiTurn
+from kvstore.planner.world import Doubt
+from tests.planner import clusters
+from tests.planner.clusters import PLAIN
+
+SURE = Doubt(noise=0.0)
+
+
+def test_a_prompt_alone_takes_its_prefill_and_the_tail_of_its_transfer() -> None:
+    """KV leaves layer by layer, so of a transfer shorter than the prefill its last layer is left,
+    and of a longer one what the prefill did not hide."""
+    for tokens in (300, 5_000, 20_000):
+        for link in ("rdma-200", "tcp-10"):
+            cluster = clusters.cluster(fabric=clusters.presets.LINKS[link])
+            done = ran(clusters.apart([0.0], [tokens]), cluster, PLAIN, 1, SURE)
+            took = prefill_takes(done.times, 0, float(tokens), 0.0)
+            moved = tokens * cluster.shape.kv_bytes_per_token / cluster.fabric.bytes_per_second
+            tail = max(moved - took, moved / cluster.shape.layers)
+            assert done.requests["first_token"][0] == pytest.approx(took + tail, rel=1e-9)
+
+
+def test_blocks_come_over_the_link_at_its_speed_and_are_not_computed() -> None:
+    """The second prompt is sent to the other engine: round-robin does not look at prefixes."""
+    tokens, cluster = 16 * 512, clusters.cluster(prefill=2, dram_bytes=64 << 30)
+    load = clusters.same(2, 100.0, tokens)
+    done = ran(load, cluster, replace(PLAIN, fetch=1.0), 1, SURE)
+    first, second = done.requests
+    assert (first["reused"], second["reused"]) == (0, 16)
+    assert (first["fetched"], second["fetched"]) == (0, 16)
+    moved = 16 * 512 * cluster.shape.kv_bytes_per_token / cluster.fabric.bytes_per_second
+    latency = cluster.fabric.latency_seconds + world.FETCH_SECONDS
+    assert second["began"] - second["arrival"] == pytest.approx(moved + latency, rel=1e-9)
+    took = prefill_takes(done.times, second["engine"], 1.0, tokens - 1.0)
+    assert second["prefilled"] - second["began"] == pytest.approx(took, rel=1e-9)
+
+
+@pytest.mark.parametrize("busy", [0.4, 0.75])
+def test_a_queue_is_as_long_as_pollaczek_and_khinchine_say(busy: float) -> None:
+    """One engine, first come first served, Poisson arrivals: M/G/1. The mean wait is
+    rate E[S^2] / (2 (1 - busy))."""
+    cluster, count = clusters.cluster(decode=4), 20_000
+    waits, theory = [], []
+    for seed in range(8):
+        dice = np.random.default_rng(seed)
+        tokens = np.rint(np.clip(dice.lognormal(7, 0.8, count), 32, 16_000))
+        alone = ran(clusters.apart(np.arange(count) * 1e3, tokens), cluster, PLAIN, seed, SURE)
+        service = alone.requests["prefilled"] - alone.requests["began"]
+        rate = busy / service.mean()
+        arrival = np.cumsum(dice.exponential(1 / rate, count))
+        done = ran(clusters.apart(arrival, tokens), cluster, PLAIN, seed, SURE)
+        waits.append((done.requests["began"] - done.requests["arrival"]).mean())
+        theory.append(rate * (service**2).mean() / (2 * (1 - busy)))
+    assert np.mean(waits) == pytest.approx(np.mean(theory), rel=0.06)
+
+
+LOADS = {
+    "bimodal": Bimodal(Arrivals(12, 100), system_tokens=1_000),
+    "prefix-tree": PrefixTree(Arrivals(30, 60)),
+    "multi-turn": MultiTurn(Arrivals(40, 60), think_s=10),
+    "agentic": Agentic(Arrivals(20, 100)),
+}
+
+
+@pytest.mark.parametrize("name", [*POLICIES, "raw-mooncake", "raw-random"])
+@pytest.mark.parametrize("kind", LOADS)
+def test_every_request_ends_once_and_nothing_is_left(name: str, kind: str) -> None:
+    """With too little of everything, so that all that can happen does."""
+    for seed, (prefill, decode) in enumerate([(1, 1), (3, 1), (2, 5)]):
+        cluster = clusters.cluster(
+            prefill,
+            decode,
+            dram_bytes=2 << 30,
+            ssd_bytes=4 << 30,
+            ttft_seconds=5,
+            tpot_seconds=0.03,
+        )
+        done = ran(LOADS[kind].load(seed), cluster, named(name), seed, Doubt(error=0.3))
+        world.check(done)
+
+
+def test_a_cluster_under_no_strain_serves_all_in_time() -> None:
+    cluster = clusters.cluster(2, 2, ttft_seconds=30, tpot_seconds=0.1, dram_bytes=8 << 30)
+    for name in POLICIES:
+        told = replay(MultiTurn(Arrivals(1, 300)).load(1), cluster, named(name), 1)
+        assert told.share == 1.0 and told.ended["served"] == told.requests
+        assert told.hits.all > 0.3 and told.quartiles == (1.0,) * 4
+
+
+@pytest.mark.parametrize("policy", [POLICIES["ours"], named("mooncake"), named("random")])
+def test_the_same_seed_has_the_same_outcome_and_another_has_not(policy: Policy) -> None:
+    load = Agentic(Arrivals(8, 60)).load(1)
+    cluster = clusters.cluster(2, 1, dram_bytes=4 << 30, ttft_seconds=4, tpot_seconds=0.05)
+    doubt = Doubt(error=0.3, bias=-0.3)
+    assert replay(load, cluster, policy, 5, doubt) == replay(load, cluster, policy, 5, doubt)
+    assert replay(load, cluster, policy, 5, doubt) != replay(load, cluster, policy, 6, doubt)
+
+
+def test_a_router_that_is_told_lies_is_off_by_as_much() -> None:
+    load, cluster = clusters.apart(np.arange(200) * 10.0, [4_000] * 200), clusters.cluster()
+    sure, biased = (replay(load, cluster, PLAIN, 1, Doubt(bias=bias)) for bias in (0.0, -0.3))
+    assert abs(sure.bias) < 0.1
+    assert (1 - biased.bias) / (1 - sure.bias) == pytest.approx(0.7, rel=0.01)
+
+
+def test_more_memory_never_finds_less_of_one_prompt() -> None:
+    load = clusters.same(20, 1.0, 16 * 512)
+    some = [
+        replay(load, clusters.cluster(dram_bytes=size << 20), PLAIN, 1).hits.all
+        for size in (0, 256, 512, 1024, 2048)
+    ]
+    assert some == sorted(some) and some[0] == 0 and some[-1] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"error": 1.5}, "error = 1.5: wants a number from 0 to 0.95"),
+        ({"bias": -1.0}, "bias = -1.0: wants a number from -0.95"),
+        ({"error": 0.5, "bias": -0.6}, "bias = -0.6: wants a number from -0.45"),
+        ({"noise": float("nan")}, "noise = nan: wants"),
+    ],
+)
+def test_doubt_that_would_make_prefills_take_no_time_is_refused(
+    settings: dict[str, float], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why.replace(".", r"\.")):
+        Doubt(**settings)

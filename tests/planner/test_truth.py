@@ -1,0 +1,43 @@
+"""What routers learn comes near the truth and is not it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kvstore.core.priors import prefill_prior
+from kvstore.kernels import engine_time
+from kvstore.planner import truth
+from tests.planner.clusters import A100, cluster
+
+
+def test_engines_differ_by_some_percent_and_kinds_from_their_sheet() -> None:
+    rows = truth.rows(cluster(50, 50), 1)
+    assert rows.shape == (100, engine_time.COLUMNS)
+    token = rows[:50, engine_time.TOKEN]
+    assert 1 < token.max() / token.min() < (1 + truth.OFF_KIND) / (1 - truth.OFF_KIND)
+    sheet = prefill_prior(cluster().shape, A100).b
+    assert token.mean() == pytest.approx(sheet, rel=truth.OFF_SHEET * 1.1)
+    assert token.mean() != pytest.approx(sheet, rel=1e-3)
+    assert (rows[:, engine_time.CHUNK] == truth.CHUNK_TOKENS).all()
+
+
+def test_the_same_seed_makes_the_same_truth() -> None:
+    assert (truth.rows(cluster(), 3) == truth.rows(cluster(), 3)).all()
+    assert (truth.rows(cluster(), 3) != truth.rows(cluster(), 4)).any()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_router_is_right_within_some_percent_and_nowhere_exactly(seed: int) -> None:
+    one = cluster(4, 4)
+    rows = truth.rows(one, seed)
+    for known, engine in zip(truth.learned(one, rows, seed), (0, 4), strict=True):
+        off = []
+        for new, prefix in [(200, 0), (1_000, 0), (4_000, 8_000), (20_000, 0), (30_000, 30_000)]:
+            took = engine_time.prefill_takes(rows, engine, float(new), float(prefix))
+            off.append(known.prefill.seconds(new, prefix) / took - 1)
+        for batch, context in [(1, 1_000), (32, 64_000), (200, 200_000)]:
+            step = engine_time.step_seconds(rows, engine, 0.0, 0.0, float(batch), float(context))
+            off.append(known.decode.seconds(batch, context) / step - 1)
+        assert np.abs(off).max() < 0.35 and np.abs(off).mean() < 0.12
+        assert np.abs(off).min() > 0
