@@ -357,3 +357,27 @@ def longest(
             value, np.int64(0), end, named, starts, sizes, members, holders, lengths, found
         )
     return found
+
+
+@njit(nogil=True, cache=True)
+def in_dram(
+    words: Any, capacity: Any, factor: Any, prints: Any, bit: Any, looked_at: Any,
+    starts: Any, sizes: Any, members: Any, holders: Any, lengths: Any, found: Any,
+) -> None:  # fmt: skip
+    """How many leading blocks each holder has in DRAM, of those `lengths` says it has.
+
+    What is in DRAM is taken for closed towards the start too, which it mostly is, and only the
+    last `looked_at` holders are looked at: the others are taken to have all there.
+    """
+    found[: len(lengths)] = lengths
+    for i in range(max(0, len(holders) - looked_at), len(holders)):
+        low, high = np.int64(-1), lengths[i]  # the block at `low` is there, the one at `high` not
+        middle = high - 1
+        while high - low > 1:
+            value = _value(words, capacity, _mixed(prints[middle], factor))
+            if value != 0 and _has(value, holders[i], starts, sizes, members) & bit:
+                low = middle
+            else:
+                high = middle
+            middle = (low + high) // 2
+        found[i] = high

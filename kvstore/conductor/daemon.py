@@ -16,9 +16,10 @@ from functools import partial
 from typing import Any
 
 from kvstore.clock import SystemClock
-from kvstore.conductor.index import compiled
 from kvstore.conductor.pool import Pool
+from kvstore.conductor.scheduler import Scheduler
 from kvstore.conductor.service import ConductorService
+from kvstore.conductor.warm_up import compiled
 from kvstore.config import ConductorConfig, Credentials
 from kvstore.metadata import open_metadata
 from kvstore.metadata.announcer import Announcer
@@ -56,7 +57,8 @@ class Conductor:
             tenants = Tenants(metadata)
             pool = Pool(metadata, clock, dice, Credentials(config.tls))
             await tenants.load()
-            service = ConductorService(pool, tenants)
+            scheduler = Scheduler(pool.table, pool.named_ids, dice)
+            service = ConductorService(pool, tenants, scheduler, clock)
             add = partial(conductor_pb2_grpc.add_ConductorServicer_to_server, service)
             server = Server(
                 listen_address(config.listen, config.tls),
@@ -70,6 +72,7 @@ class Conductor:
             announcer = Announcer(metadata, record, config.lease_ms, _as_it_was, clock, dice)
             following = self._task(pool.keep(await pool.load()))
             learning = self._task(tenants.keep())
+            sweeping = self._task(service.keep())
             try:
                 await server.start()
                 await announcer.announce()
@@ -79,8 +82,10 @@ class Conductor:
                 await server.set_health(NOT_SERVING)
                 await _ended(renewing)
             finally:
+                service.end_reports()
                 await announcer.leave()
                 await server.stop(DRAIN_SECONDS)
+                await _ended(sweeping)
                 await _ended(learning)
                 await _ended(following)
         finally:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.fingerprints import Prints, Tiers
+from kvstore.core.fingerprints import IN_DRAM, Prints, Tiers
 from kvstore.errors import Overloaded
 from kvstore.kernels import pool_index as loops
 from kvstore.limits import INDEX_BLOCKS_MAX
@@ -30,6 +30,7 @@ _PUT_AT_ONCE = 1 << 12  # blocks, between two looks at whether the array is to g
 _TURNS = 1 << 16  # remembered at most; half of the places for them
 _SETS_MIN = 1 << 10
 _RETRY_MS = 1_000
+_LOOKED_AT = 32  # holders of a chain whose tiers are looked at, those with the most
 
 Lengths = NDArray[np.int64]
 
@@ -61,9 +62,8 @@ class PoolIndex:
         self._counts = np.zeros(HOLDERS_MAX, np.int64)  # blocks of each
         self._free_holders = list(range(HOLDERS_MAX))[::-1]
         self._swept = 0  # places of the pass that is under way
-        self._found, self._lengths = (
-            np.zeros(HOLDERS_MAX, np.int64),
-            np.zeros(HOLDERS_MAX, np.int64),
+        self._found, self._lengths, self._in_dram = (
+            np.zeros(HOLDERS_MAX, np.int64) for _ in range(3)
         )
 
     def __len__(self) -> int:
@@ -148,6 +148,16 @@ class PoolIndex:
         each of them has. The arrays are good until the next call."""
         count = loops.longest(prints, *self.asking)
         return self._found[:count], self._lengths[:count]
+
+    def longest_in_dram(self, prints: Prints) -> tuple[Lengths, Lengths, Lengths]:
+        """The same, and how many of those blocks are in its DRAM: as far as it was looked at, see
+        `pool_index.in_dram`."""
+        holders, lengths = self.longest(prints)
+        loops.in_dram(
+            self._words, self._capacity, self._factor, prints, IN_DRAM, _LOOKED_AT,
+            self._starts, self._sizes, self._members, holders, lengths, self._in_dram,
+        )  # fmt: skip
+        return holders, lengths, self._in_dram[: len(holders)]
 
     @property
     def asking(self) -> tuple[Any, ...]:
@@ -320,7 +330,7 @@ def compiled() -> None:
     for holder in (first, second):
         index.put_all(holder, prints, np.ones(len(prints), np.uint8))
         index.show(holder)
-    index.longest(prints)
+    index.longest_in_dram(prints)
     index.holding(prints)
     index.tiers(first, prints)
     index._grow()

@@ -88,6 +88,9 @@ class Pool:
             if member.lapsed is None and member.heard >= since and node_id in self.table:
                 yield member
 
+    def named_ids(self) -> list[str]:
+        return [member.record.node_id for member in self.named()]
+
     @property
     def approximate(self) -> bool:
         """Whether some node serves of which not all is known yet."""

@@ -1,4 +1,5 @@
 """The Conductor service: who in the pool holds how much of a chain, and which node has a block.
+What engines report and where requests run is in scheduling.py.
 
 Its answers are hints: the owner decides, by whole keys, so a stale one costs a round trip.
 """
@@ -11,25 +12,21 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from kvstore.block import stored_key
-from kvstore.conductor.pool import Pool
+from kvstore.conductor.scheduling import SchedulingService
 from kvstore.core.fingerprints import IN_DRAM, fingerprints
 from kvstore.errors import Invalid
 from kvstore.limits import GROUPS_MAX, HASH_BYTES, HOLDERS_MAX, RPC_KEYS_MAX
-from kvstore.metadata.tenants import Tenants
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import tenant_of
 from kvstore.wire.prints import asked
 from kvstore.wire.v1 import conductor_pb2 as pb
-from kvstore.wire.v1 import conductor_pb2_grpc, directory_pb2
+from kvstore.wire.v1 import directory_pb2
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
 
-class ConductorService(conductor_pb2_grpc.ConductorServicer):
+class ConductorService(SchedulingService):
     """Each method is documented in proto/moonpool/v1/conductor.proto."""
-
-    def __init__(self, pool: Pool, tenants: Tenants) -> None:
-        self._pool, self._tenants = pool, tenants
 
     @typed
     async def Match(self, request: pb.PoolMatchRequest, context: Context) -> pb.PoolMatchReply:

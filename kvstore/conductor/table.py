@@ -10,7 +10,7 @@ from collections.abc import Container
 
 import numpy as np
 
-from kvstore.conductor.index import PoolIndex
+from kvstore.conductor.index import Lengths, PoolIndex
 from kvstore.core.fingerprints import Prints, Tiers
 
 
@@ -22,6 +22,7 @@ class Table:
         self._holders: dict[str, int] = {}
         self._coming: dict[str, int] = {}  # holders that are hidden still
         self._names: dict[int, str] = {}
+        self.version = 0  # grows when a node gets a number, or loses it
 
     def __contains__(self, node: str) -> bool:
         return node in self._holders
@@ -43,6 +44,7 @@ class Table:
         self._leave(node)
         self._holders[node], self._names[holder] = holder, node
         self._index.show(holder)
+        self.version += 1
 
     def abandon(self, node: str) -> None:
         """What was coming will not be whole."""
@@ -72,6 +74,15 @@ class Table:
         both = zip(map(self._names.__getitem__, holders.tolist()), lengths.tolist(), strict=True)
         return {node: length for node, length in both if node in nodes}
 
+    def leading(self, prints: Prints) -> tuple[Lengths, Lengths, Lengths]:
+        """The same of all nodes by their numbers, whoever may be named, and how much of it is in
+        DRAM. Good until the next call."""
+        return self._index.longest_in_dram(prints)
+
+    def number(self, node: str) -> int:
+        """Of a node that is in the table, until `version` is another."""
+        return self._holders[node]
+
     def holding(self, prints: Prints) -> dict[str, int]:
         """How many of these blocks each node lists, those with none left away."""
         counts = self._index.holding(prints)
@@ -98,3 +109,4 @@ class Table:
         if holder is not None:
             del self._names[holder]
             self._index.drop(holder)
+            self.version += 1

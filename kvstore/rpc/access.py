@@ -66,6 +66,9 @@ _TABLE: Mapping[str, Mapping[str, Rule]] = {
     "moonpool.v1.Conductor": {
         "Match": TENANTS,
         "Holders": PEERS,
+        "Schedule": TENANTS,
+        "Report": TENANTS,
+        "Explain": TENANTS,
     },
     "moonpool.v1.Admin": {
         "Drain": OPERATORS,

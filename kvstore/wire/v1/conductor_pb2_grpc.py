@@ -45,6 +45,21 @@ class ConductorStub(object):
                 request_serializer=moonpool_dot_v1_dot_directory__pb2.HoldersRequest.SerializeToString,
                 response_deserializer=moonpool_dot_v1_dot_directory__pb2.HoldersReply.FromString,
                 _registered_method=True)
+        self.Schedule = channel.unary_unary(
+                '/moonpool.v1.Conductor/Schedule',
+                request_serializer=moonpool_dot_v1_dot_conductor__pb2.ScheduleRequest.SerializeToString,
+                response_deserializer=moonpool_dot_v1_dot_conductor__pb2.ScheduleReply.FromString,
+                _registered_method=True)
+        self.Report = channel.stream_unary(
+                '/moonpool.v1.Conductor/Report',
+                request_serializer=moonpool_dot_v1_dot_conductor__pb2.ReportRequest.SerializeToString,
+                response_deserializer=moonpool_dot_v1_dot_conductor__pb2.ReportReply.FromString,
+                _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/moonpool.v1.Conductor/Explain',
+                request_serializer=moonpool_dot_v1_dot_conductor__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=moonpool_dot_v1_dot_conductor__pb2.ExplainReply.FromString,
+                _registered_method=True)
 
 
 class ConductorServicer(object):
@@ -64,6 +79,32 @@ class ConductorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Schedule(self, request, context):
+        """Where a request is to run. A refusal is the status RESOURCE_EXHAUSTED with the trailer
+        "moonpool-retry-after-ms": nobody would give its first token in time, so it had better not wait.
+        What is answered counts as that engine's load at once, and until the engine reports what came of
+        it, or 10 s if it never says that it has it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Report(self, request_iterator, context):
+        """An engine may be sent requests for as long as this stream lives and is heard of: 3 s of silence
+        end it, so an engine sends a message each second, an empty one if there is nothing to say. An
+        engine whose stream ended begins another and says all anew. When the conductor stops it answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Explain(self, request, context):
+        """Why a request was sent where it was, or where one would be: asking changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ConductorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -76,6 +117,21 @@ def add_ConductorServicer_to_server(servicer, server):
                     servicer.Holders,
                     request_deserializer=moonpool_dot_v1_dot_directory__pb2.HoldersRequest.FromString,
                     response_serializer=moonpool_dot_v1_dot_directory__pb2.HoldersReply.SerializeToString,
+            ),
+            'Schedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.Schedule,
+                    request_deserializer=moonpool_dot_v1_dot_conductor__pb2.ScheduleRequest.FromString,
+                    response_serializer=moonpool_dot_v1_dot_conductor__pb2.ScheduleReply.SerializeToString,
+            ),
+            'Report': grpc.stream_unary_rpc_method_handler(
+                    servicer.Report,
+                    request_deserializer=moonpool_dot_v1_dot_conductor__pb2.ReportRequest.FromString,
+                    response_serializer=moonpool_dot_v1_dot_conductor__pb2.ReportReply.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=moonpool_dot_v1_dot_conductor__pb2.ExplainRequest.FromString,
+                    response_serializer=moonpool_dot_v1_dot_conductor__pb2.ExplainReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,6 +188,87 @@ class Conductor(object):
             '/moonpool.v1.Conductor/Holders',
             moonpool_dot_v1_dot_directory__pb2.HoldersRequest.SerializeToString,
             moonpool_dot_v1_dot_directory__pb2.HoldersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Schedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/moonpool.v1.Conductor/Schedule',
+            moonpool_dot_v1_dot_conductor__pb2.ScheduleRequest.SerializeToString,
+            moonpool_dot_v1_dot_conductor__pb2.ScheduleReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Report(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/moonpool.v1.Conductor/Report',
+            moonpool_dot_v1_dot_conductor__pb2.ReportRequest.SerializeToString,
+            moonpool_dot_v1_dot_conductor__pb2.ReportReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/moonpool.v1.Conductor/Explain',
+            moonpool_dot_v1_dot_conductor__pb2.ExplainRequest.SerializeToString,
+            moonpool_dot_v1_dot_conductor__pb2.ExplainReply.FromString,
             options,
             channel_credentials,
             insecure,

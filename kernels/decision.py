@@ -1,0 +1,111 @@
+"""One decision of the scheduler, from what was looked up to who is chosen, in one call.
+
+What the pool's index says of holders becomes what each host has, and what is on its way becomes
+what each engine will have; then the choices are made, and what a choice means for those that wait
+is written down, or taken back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .decode_choice import choose_decode
+from .expected import coming
+from .fleet import SIZES, decode_seconds, dequeue, enqueue, seconds_of, size_of
+from .prefill_choice import (
+    COST,
+    NONE,
+    busy_share,
+    choose_prefill,
+    price_all,
+    scarcity,
+)
+from .stale import forget_stale
+
+forget_stale(__file__)
+
+BEST = 16  # engines that a decision is explained by
+WHOLE = 64  # engines at most of which all are priced to explain a decision that is carried out
+
+
+@njit(cache=True)
+def choose(
+    fleet: Any, found: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any,
+    expected: Any, prints: Any, asked: Any, rules: Any, first: Any, whole: Any,
+    priced: Any, best: Any,
+) -> Any:  # fmt: skip
+    """Who is to prefill a prompt, or `NONE`, and which host blocks would be fetched from.
+
+    `best` gets the numbers of up to `BEST` engines, the cheapest first, and `NONE` behind them.
+    With `whole` all engines are among those looked at; else only those that the choice had to
+    price.
+    """
+    found.dram[:], found.local[:] = 0, 0
+    for i in range(len(holders)):
+        host = host_of[holders[i]]
+        if host >= 0:
+            found.local[host], found.dram[host] = lengths[i], in_dram[i]
+    coming(expected, prints, found.coming)
+    scarce = scarcity(busy_share(fleet, asked.now))
+    priced[:, COST] = np.inf
+    chosen, source = choose_prefill(fleet, found, asked, rules, scarce, first, priced)
+    if whole or chosen == NONE:
+        source = price_all(fleet, found, asked, rules, scarce, priced)
+    _rank(priced, best)
+    return chosen, source
+
+
+@njit
+def _rank(priced: Any, best: Any) -> None:
+    """The numbers of the cheapest, in order."""
+    best[:] = NONE
+    count = 0
+    for engine in range(len(priced)):
+        cost = priced[engine, COST]
+        if not cost < np.inf or (count == len(best) and cost >= priced[best[count - 1], COST]):
+            continue
+        at = min(count, len(best) - 1)
+        while at > 0 and priced[best[at - 1], COST] > cost:
+            best[at] = best[at - 1]
+            at -= 1
+        best[at] = engine
+        count = min(count + 1, len(best))
+
+
+@njit(cache=True)
+def decoder(fleet: Any, tokens: Any, reserve: Any, tpot: Any, first: Any) -> Any:
+    """Who is to decode a request, whether it fits there now, and what a step with it takes."""
+    chosen, good = choose_decode(fleet, tokens, reserve, tpot, first)
+    if chosen == NONE:
+        return NONE, False, 0.0
+    engine = fleet.engines[chosen]
+    took = decode_seconds(engine, engine.batch + 1.0, engine.context + tokens)
+    return chosen, bool(good), took
+
+
+@njit(cache=True)
+def wait_in_line(fleet: Any, engine: Any, work: Any, shortest_first: Any) -> Any:
+    """A prompt waits at an engine from now on; the size that it waits in."""
+    size = size_of(work) if shortest_first else np.int64(0)
+    enqueue(fleet.engines[engine], size, work)
+    return size
+
+
+@njit(cache=True)
+def leave_line(fleet: Any, engine: Any, size: Any, work: Any) -> None:
+    dequeue(fleet.engines[engine], size, work)
+
+
+@njit(cache=True)
+def rank_of(work: Any) -> Any:
+    """What a prompt's work counts as in a line: the least of its size."""
+    return seconds_of(size_of(work))
+
+
+def waiting(fleet: Any, engine: int) -> tuple[int, float]:
+    """How many prompts wait at an engine, and the seconds of their work."""
+    row = fleet.engines[engine]
+    return int(row["waiting"][SIZES - 1]), float(row["ahead"][SIZES - 1])

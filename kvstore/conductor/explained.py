@@ -1,0 +1,107 @@
+"""A decision of the scheduler in words: what is answered, and why it was decided so."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstore.conductor.engines import Engine
+from kvstore.conductor.scheduler import Decision, Scheduler
+from kvstore.kernels.prefill_choice import (
+    BLOCKS,
+    COST,
+    FETCHED,
+    FIRST_TOKEN,
+    READ,
+    READY,
+    WAIT,
+    WORK,
+)
+from kvstore.wire.v1 import conductor_pb2 as pb
+
+
+def reply_of(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.ScheduleReply:
+    """What is answered where nobody refused."""
+    reply = pb.ScheduleReply(tpot_ms=1e3 * decision.step, approximate=approximate)
+    if decision.decode is not None:
+        reply.decode.CopyFrom(_place(decision.decode))
+    if decision.prefill is None or decision.row is None:
+        return reply
+    row, ask = decision.row, decision.ask
+    reply.prefill.CopyFrom(_place(decision.prefill))
+    blocks, fetched, read = int(row[BLOCKS]), int(row[FETCHED]), int(row[READ])
+    reply.split.there_blocks = decision.there
+    reply.split.read_blocks, reply.split.fetched_blocks = read, fetched
+    reply.split.coming_blocks = max(0, blocks - fetched - read - decision.there)
+    reply.split.fetched_from = decision.source
+    reply.split.computed_tokens = max(1, ask.tokens - blocks * decision.prefill.facts.block_tokens)
+    reply.wait_ms = 1e3 * float(max(row[WAIT], row[READY]))
+    reply.ttft_ms = 1e3 * float(ask.waited + row[FIRST_TOKEN])
+    priority, reply.aging = scheduler.priority(decision)
+    reply.priority_ms = 1e3 * priority
+    left = decision.ttft - ask.waited - float(row[WORK])
+    reply.drop_after_ms = max(1, min(round(1e3 * left), 1 << 31))
+    return reply
+
+
+def _considered(engine: Engine, row: NDArray[np.float64]) -> pb.ExplainReply.Considered:
+    """One engine of those that were looked at."""
+    return pb.ExplainReply.Considered(
+        engine_id=engine.facts.engine_id,
+        cost=row[COST],
+        wait_ms=1e3 * row[WAIT],
+        ready_ms=1e3 * row[READY],
+        work_ms=1e3 * row[WORK],
+        first_token_ms=1e3 * row[FIRST_TOKEN],
+        reused_blocks=int(row[BLOCKS]),
+        fetched_blocks=int(row[FETCHED]),
+        read_blocks=int(row[READ]),
+        error=engine.bias.error.size,
+    )
+
+
+def sentence_of(decision: Decision) -> str:
+    """Why the chosen engine won, or why nobody did."""
+    if decision.refusal is not None:
+        return str(decision.refusal)
+    row, engine = decision.row, decision.prefill
+    assert row is not None and engine is not None
+    said = (
+        f"{engine.facts.engine_id} gives the first token in {1e3 * row[FIRST_TOKEN]:.3g} ms: it "
+        f"begins in {1e3 * max(row[WAIT], row[READY]):.3g} ms and reuses {row[BLOCKS]:.0f} of "
+        f"{len(decision.ask.prints)} blocks"
+    )
+    if row[FETCHED]:
+        said += f", {row[FETCHED]:.0f} of them fetched from {decision.source}"
+    if row[READ]:
+        said += f", {row[READ]:.0f} of them read from SSD"
+    others = [i for i, one in enumerate(decision.considered) if one is not engine]
+    if not others:
+        return said + "; no other engine was worth a look"
+    other, name = decision.rows[others[0]], decision.considered[others[0]].facts.engine_id
+    apart = float(other[COST] - row[COST])
+    if apart <= 0:
+        return (
+            said
+            + f"; {name} costs no more, and "
+            + ("chance decided" if apart == 0 else "does not keep the target")
+        )
+    later = 1e3 * float(other[FIRST_TOKEN] - row[FIRST_TOKEN])
+    if later > 0:
+        return said + f"; {name}, the next, takes {later:.3g} ms longer"
+    return said + f"; {name} would be {-later:.3g} ms sooner, and cost the others more than that"
+
+
+def explain(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.ExplainReply:
+    reply = pb.ExplainReply(sentence=sentence_of(decision))
+    for engine, row in zip(decision.considered, decision.rows, strict=True):
+        reply.considered.append(_considered(engine, row))
+    if decision.refusal is None and decision.prefill is not None:
+        reply.plan.CopyFrom(reply_of(scheduler, decision, approximate))
+        error = decision.prefill.bias.error
+        reply.ttft_error, reply.ttft_bias = error.size, error.bias
+    return reply
+
+
+def _place(engine: Engine) -> pb.ScheduleReply.Place:
+    return pb.ScheduleReply.Place(engine_id=engine.facts.engine_id, address=engine.facts.address)

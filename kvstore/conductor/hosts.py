@@ -1,0 +1,83 @@
+"""Nodes by number, as the scheduler's arrays know them: those that hold blocks, and those that some
+engine calls its own. A number is a node's for as long as it is one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstore.conductor.index import HOLDERS_MAX
+from kvstore.conductor.table import Table
+
+NOBODY = -1
+
+
+class Hosts:
+    """`forget` is told each number that is free again."""
+
+    def __init__(self, table: Table, forget: Callable[[int], None]) -> None:
+        self._table, self._forget = table, forget
+        self._names: list[str] = []  # by number, empty where it is free
+        self._numbers: dict[str, int] = {}
+        self._free: list[int] = []
+        self._engines: dict[str, int] = {}  # how many call a node their own
+        self._named: set[str] = set()
+        # By the node's number in the index; `NOBODY` for whoever must not be named.
+        self.of_holder: NDArray[np.int32] = np.full(HOLDERS_MAX, NOBODY, np.int32)
+
+    @property
+    def count(self) -> int:
+        """Numbers are less than this."""
+        return len(self._names)
+
+    def name(self, number: int) -> str:
+        return self._names[number]
+
+    def use(self, node: str) -> int:
+        """One more engine calls this node its own."""
+        self._engines[node] = self._engines.get(node, 0) + 1
+        return self._number(node)
+
+    def release(self, node: str) -> None:
+        self._engines[node] -= 1
+        if not self._engines[node]:
+            del self._engines[node]
+            self._drop_unless_used(node)
+
+    def see(self, nodes: Iterable[str]) -> None:
+        """These hold what they list, and nobody else may be named."""
+        named = set(nodes)
+        gone, self._named = self._named - named, named
+        for node in gone:
+            self._drop_unless_used(node)
+        self.of_holder[:] = NOBODY
+        for node in named:
+            self.of_holder[self._table.number(node)] = self._number(node)
+
+    def check(self) -> None:
+        used = {number: name for number, name in enumerate(self._names) if name}
+        assert used == {number: name for name, number in self._numbers.items()}
+        assert set(used.values()) == self._engines.keys() | self._named, "a number of nobody"
+        assert sorted([*used, *self._free]) == list(range(self.count)), "a number is lost"
+
+    def _number(self, node: str) -> int:
+        number = self._numbers.get(node)
+        if number is None:
+            if self._free:
+                number = self._free.pop()
+                self._names[number] = node
+            else:
+                number = len(self._names)
+                self._names.append(node)
+            self._numbers[node] = number
+        return number
+
+    def _drop_unless_used(self, node: str) -> None:
+        if node in self._engines or node in self._named:
+            return
+        number = self._numbers.pop(node)
+        self._names[number] = ""
+        self._free.append(number)
+        self._forget(number)

@@ -1,0 +1,243 @@
+"""What is on its way to the engines of a crew, waits there or runs, and so counts as their load.
+
+A prompt counts from the decision on, in the line of one engine; its blocks count as coming there.
+It leaves when the engine says what became of it, when the engine leaves, or when its time is over:
+some seconds if the engine never said that it came. Whatever is counted in is counted out with the
+same numbers, so an engine that has nothing has exactly nothing.
+
+Requests that another conductor sent are known by what their engine says of them, and counted once,
+by their ids. A request is at one engine at most: said of another, it has gone there.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvstore.conductor.engines import Crew, Engine
+from kvstore.core.fingerprints import Prints
+from kvstore.errors import Overloaded
+from kvstore.kernels import decision as loops
+from kvstore.kernels import expected
+from kvstore.limits import EXPECTED_BLOCKS_MAX, IN_FLIGHT_MAX, IN_FLIGHT_SECONDS, SENT_SECONDS
+
+NO_PRINTS: Prints = np.zeros(0, np.uint64)
+_PLACES_MIN = 1 << 10
+_RETRY_MS = 1_000
+
+
+class Stage(enum.Enum):
+    SENT = "sent"  # somebody was told to send it there
+    WAITING = "waiting"  # the engine has it
+    RUNNING = "running"  # its prefill has begun
+
+
+@dataclass(slots=True, eq=False)
+class Prompt:
+    """One that is to be prefilled."""
+
+    engine: Engine
+    stage: Stage
+    size: int  # in which it waits in line
+    work: float  # seconds
+    prints: Prints  # of its blocks, as they are expected
+    until: float  # when it counts no more
+    decided: float  # when it was sent there; NaN where another conductor did that
+    takes: float = 0.0  # seconds from then until its first token, as predicted
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One that is to be decoded, until its engine counts it itself."""
+
+    engine: Engine
+    tokens: int
+    until: float
+
+
+class InFlight:
+    """Of one crew."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+        self.prompts: dict[str, Prompt] = {}
+        self.sequences: dict[str, Sequence] = {}  # the first to be over comes first
+        # Ids by what they wait for, the first to be over first.
+        self._sent: dict[str, None] = {}
+        self._held: dict[str, None] = {}
+        self.expected = expected.empty(_PLACES_MIN)
+        self._blocks = 0  # that prompts are expected to have, all together
+
+    def send(
+        self, request: str, engine: Engine, work: float, prints: Prints, now: float, takes: float
+    ) -> None:
+        """A prompt is sent to an engine. Raises `Overloaded`."""
+        self._check_room(self.prompts)
+        self.drop(request, now)
+        prompt = self._enter(request, engine, work, prints, now)
+        prompt.decided, prompt.takes = now, takes
+
+    def accepted(
+        self, request: str, engine: Engine, work: float, prints: Prints, now: float
+    ) -> None:
+        """An engine says that it has a prompt. Raises `Overloaded`."""
+        prompt = self.prompts.get(request)
+        if prompt is None or prompt.engine is not engine:
+            self.drop(request, now)
+            self._check_room(self.prompts)
+            prompt = self._enter(request, engine, work, prints, now)
+        if prompt.stage is Stage.SENT:
+            prompt.stage = Stage.WAITING
+        self._hold(request, prompt, now)
+
+    def knows(self, request: str, engine: Engine) -> bool:
+        """Whether a prompt is counted there already."""
+        prompt = self.prompts.get(request)
+        return prompt is not None and prompt.engine is engine
+
+    def began(self, request: str, engine: Engine, now: float) -> None:
+        prompt = self.prompts.get(request)
+        if prompt is None or prompt.engine is not engine or prompt.stage is Stage.RUNNING:
+            return
+        loops.leave_line(self._crew.fleet, engine.number, prompt.size, prompt.work)
+        prompt.stage = Stage.RUNNING
+        self._hold(request, prompt, now)
+        engine.running += 1
+        engine.running_seconds += prompt.work
+        busy = self._crew.fleet.engines["busy_until"]
+        busy[engine.number] = max(now, busy[engine.number]) + prompt.work
+
+    def ended(self, request: str, engine: Engine, now: float) -> None:
+        """Its prefill is over; if this conductor sent it, how well was it predicted?"""
+        prompt = self.prompts.get(request)
+        if prompt is None or prompt.engine is not engine:
+            return
+        if prompt.decided == prompt.decided:  # not NaN
+            engine.bias.observe(now - prompt.decided, prompt.takes)
+        self.drop(request, now)
+
+    def given_up(self, request: str, engine: Engine, now: float) -> None:
+        if self.knows(request, engine):
+            self.drop(request, now)
+        self.decoding(request, engine)
+
+    def owe(self, request: str, engine: Engine, tokens: int, now: float) -> None:
+        """A request is sent to an engine to be decoded. Raises `Overloaded`."""
+        self._check_room(self.sequences)
+        self.forgive(request)
+        self.sequences[request] = Sequence(engine, tokens, now + SENT_SECONDS)
+        engine.owed += 1
+        engine.owed_tokens += tokens
+        self._crew.load(engine)
+
+    def decoding(self, request: str, engine: Engine) -> None:
+        """An engine counts a request itself from now on, or will not decode it."""
+        sequence = self.sequences.get(request)
+        if sequence is not None and sequence.engine is engine:
+            self.forgive(request)
+
+    def drop(self, request: str, now: float) -> None:
+        """A prompt counts nowhere any more."""
+        prompt = self.prompts.pop(request, None)
+        if prompt is None:
+            return
+        self._sent.pop(request, None)
+        self._held.pop(request, None)
+        engine = prompt.engine
+        if prompt.stage is Stage.RUNNING:
+            engine.running -= 1
+            left = engine.running_seconds - prompt.work if engine.running else 0.0
+            engine.running_seconds = max(0.0, left)
+            busy = self._crew.fleet.engines["busy_until"]
+            busy[engine.number] = min(busy[engine.number], now + engine.running_seconds)
+        else:
+            loops.leave_line(self._crew.fleet, engine.number, prompt.size, prompt.work)
+        if len(prompt.prints):
+            expected.settle(self.expected, prompt.prints, engine.number)
+            self._blocks -= len(prompt.prints)
+
+    def leave(self, engine: Engine, now: float) -> None:
+        """All that was at an engine counts no more."""
+        for request in [one for one, at in self.prompts.items() if at.engine is engine]:
+            self.drop(request, now)
+        for request in [one for one, at in self.sequences.items() if at.engine is engine]:
+            self.forgive(request)
+
+    def expire(self, now: float) -> None:
+        """What nobody has heard of for too long counts no more."""
+        for line in (self._sent, self._held):
+            while line and self.prompts[request := next(iter(line))].until <= now:
+                self.drop(request, now)
+        while self.sequences:
+            request = next(iter(self.sequences))
+            if self.sequences[request].until > now:
+                break
+            self.forgive(request)
+
+    def check(self) -> None:
+        fleet, blocks = self._crew.fleet, 0
+        lines: dict[int, list[Prompt]] = {}
+        for request, prompt in self.prompts.items():
+            assert (request in self._sent) == (prompt.stage is Stage.SENT)
+            assert (request in self._held) == (prompt.stage is not Stage.SENT)
+            assert self._crew.rows[prompt.engine.number] is prompt.engine, "at nobody's"
+            lines.setdefault(prompt.engine.number, []).append(prompt)
+            blocks += len(prompt.prints)
+        assert blocks == self._blocks, "blocks are miscounted"
+        for engine in self._crew.by_id.values():
+            mine = lines.get(engine.number, [])
+            waiting = [one for one in mine if one.stage is not Stage.RUNNING]
+            count, seconds = loops.waiting(fleet, engine.number)
+            assert count == len(waiting) and engine.running == len(mine) - count
+            assert abs(seconds - sum(one.work for one in waiting)) < 1e-6 * (1 + seconds)
+            ahead = fleet.engines[engine.number]["ahead"]
+            assert waiting or not ahead.any(), "seconds of nothing"
+            owed = [one for one in self.sequences.values() if one.engine is engine]
+            assert engine.owed == len(owed)
+            assert engine.owed_tokens == sum(one.tokens for one in owed)
+        if not blocks:
+            for array in self.expected:
+                assert not array.any(), "blocks of no prompt are expected"
+
+    def _enter(
+        self, request: str, engine: Engine, work: float, prints: Prints, now: float
+    ) -> Prompt:
+        if self._blocks + len(prints) > EXPECTED_BLOCKS_MAX:
+            prints = NO_PRINTS  # it counts as load, and nobody counts on its blocks
+        if len(prints):
+            self._make_room(2 * len(prints))
+            expected.expect(self.expected, prints, engine.number)
+            self._blocks += len(prints)
+        size = loops.wait_in_line(self._crew.fleet, engine.number, work, True)
+        prompt = Prompt(engine, Stage.SENT, size, work, prints, now + SENT_SECONDS, float("nan"))
+        self.prompts[request] = prompt
+        self._sent[request] = None
+        return prompt
+
+    def _hold(self, request: str, prompt: Prompt, now: float) -> None:
+        """The engine has it: it counts for longer."""
+        self._sent.pop(request, None)
+        self._held.pop(request, None)
+        self._held[request] = None
+        prompt.until = now + IN_FLIGHT_SECONDS
+
+    def forgive(self, request: str) -> None:
+        """No engine owes it to be decoded."""
+        sequence = self.sequences.pop(request, None)
+        if sequence is not None:
+            sequence.engine.owed -= 1
+            sequence.engine.owed_tokens -= sequence.tokens
+            self._crew.load(sequence.engine)
+
+    def _make_room(self, places: int) -> None:
+        while 2 * (int(self.expected.state[expected.USED]) + places) > len(self.expected.keys):
+            wider = expected.empty(2 * len(self.expected.keys))
+            expected.move(self.expected, wider)
+            self.expected = wider
+
+    def _check_room(self, known: dict[str, Prompt] | dict[str, Sequence]) -> None:
+        if len(known) >= IN_FLIGHT_MAX:
+            text = f"{len(known)} requests are in flight at these engines, the most"
+            raise Overloaded(text, _RETRY_MS)

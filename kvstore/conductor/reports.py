@@ -1,0 +1,218 @@
+"""What one engine reports, taken message by message, as `tracked.py` takes what a node says. Pure.
+
+Every field is bounded and checked before any of its message counts: what cannot be ends the stream
+by an error that names the field, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from kvstore.block import stored_keys
+from kvstore.conductor.engines import Engine, Facts
+from kvstore.conductor.in_flight import NO_PRINTS
+from kvstore.conductor.scheduler import Scheduler, Whose
+from kvstore.core.cost import BATCH_MAX, DecodeCost, PrefillCost, TransferCost
+from kvstore.core.fingerprints import Prints, fingerprints
+from kvstore.core.fit import BYTES_MAX, SECONDS_MAX, TOKENS_MAX
+from kvstore.errors import Invalid, Unavailable
+from kvstore.limits import (
+    BLOCK_TOKENS_MAX,
+    GROUPS_MAX,
+    HASH_BYTES,
+    NAME_BYTES_MAX,
+    REPORT_MEASURED_MAX,
+    REPORT_REQUESTS_MAX,
+    REQUEST_ID_BYTES_MAX,
+    RPC_KEYS_MAX,
+)
+from kvstore.wire.v1 import conductor_pb2 as pb
+
+_TOKEN_BYTES_MAX = 1 << 30  # of KV, of one token
+_ROOM_TOKENS_MAX = 1 << 40
+_PORT_MAX = 65_535
+_SPEEDS = (1e3, 1e15)  # bytes a second
+
+
+class Reporter:
+    """One stream. `secret` is its tenant's, or None where the tenant is not known any more."""
+
+    def __init__(
+        self, scheduler: Scheduler, tenant: str, secret: Callable[[], bytes | None]
+    ) -> None:
+        self._scheduler, self._tenant, self._secret = scheduler, tenant, secret
+        self.whose: Whose = (tenant, b"", 0)
+        self.engine: Engine | None = None
+
+    def take(self, message: pb.ReportRequest, now: float) -> None:
+        """Raises `Invalid` for what cannot be, `Unavailable` where the engine was given up
+        meanwhile, and `Overloaded`."""
+        if self.engine is None:
+            if not message.HasField("engine"):
+                raise Invalid("engine is absent: the first message says who reports")
+            facts = facts_of(message.engine)
+            _check(message)
+            self.whose = (self._tenant, message.engine.namespace, message.engine.group)
+            self.engine = self._scheduler.enter(self.whose, facts, now)
+        else:
+            if message.HasField("engine"):
+                raise Invalid("engine was said before: another engine begins another stream")
+            if not self._scheduler.has(self.whose, self.engine):
+                raise Unavailable("this engine was silent, or reports on another stream", 1)
+            _check(message)
+        self.engine.heard = now
+        self._measure(message, self.engine)
+        self._follow(message, self.engine, now)
+
+    def end(self, now: float) -> None:
+        """The stream is over, whoever ended it."""
+        if self.engine is not None:
+            self._scheduler.leave(self.whose, self.engine, now)
+
+    def _measure(self, message: pb.ReportRequest, engine: Engine) -> None:
+        crew, _ = self._scheduler.crew(self.whose)
+        for one in message.prefills:
+            if engine.prefill is not None:
+                engine.prefill.observe(one.new_tokens, one.prefix_tokens, one.seconds)
+        for step in message.steps:
+            if engine.decode is not None:
+                engine.decode.observe(step.batch, step.context_tokens, step.seconds)
+        if message.prefills or message.steps:
+            crew.price(engine)
+        for moved in message.transfers:
+            crew.moved(engine, moved.bytes, moved.seconds, moved.of_ssd)
+
+    def _follow(self, message: pb.ReportRequest, engine: Engine, now: float) -> None:
+        crew, in_flight = self._scheduler.crew(self.whose)
+        for one in message.accepted:
+            work, prints = 0.0, NO_PRINTS
+            if engine.facts.prefill is None:
+                continue
+            if not in_flight.knows(one.request_id, engine):
+                new, row = one.tokens - one.prefix_tokens, crew.fleet.engines[engine.number]
+                pairs = row["prefill_c"] * (new + 2.0 * one.prefix_tokens)
+                work = float(row["prefill_a"] + new * (row["prefill_b"] + pairs))
+                prints = self._prints(one.hashes)
+            in_flight.accepted(one.request_id, engine, work, prints, now)
+        for request in message.began:
+            in_flight.began(request, engine, now)
+        for request in message.ended:
+            in_flight.ended(request, engine, now)
+        for request in message.decoding:
+            in_flight.decoding(request, engine)
+        for request in message.given_up:
+            in_flight.given_up(request, engine, now)
+        if message.HasField("load"):
+            engine.batch, engine.context_tokens = message.load.batch, message.load.context_tokens
+            crew.load(engine)
+
+    def _prints(self, hashes: Sequence[bytes]) -> Prints:
+        secret = self._secret()
+        if secret is None or not hashes:
+            return NO_PRINTS
+        return fingerprints(stored_keys(secret, self.whose[1], self.whose[2], hashes))
+
+
+def facts_of(engine: pb.ReportRequest.Engine) -> Facts:
+    """Raises `Invalid` naming the field."""
+    check_text("engine.engine_id", engine.engine_id, NAME_BYTES_MAX)
+    check_text("engine.node_id", engine.node_id, NAME_BYTES_MAX)
+    check_text("engine.address", engine.address, NAME_BYTES_MAX)
+    host, _, port = engine.address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
+        raise Invalid(f"engine.address = {engine.address!r}: write HOST:PORT, like 127.0.0.1:7500")
+    if len(engine.namespace) != HASH_BYTES:
+        size = len(engine.namespace)
+        raise Invalid(f"engine.namespace is {size} bytes; a digest has {HASH_BYTES}")
+    _in("engine.group", engine.group, 0, GROUPS_MAX - 1)
+    _in("engine.block_tokens", engine.block_tokens, 1, BLOCK_TOKENS_MAX)
+    _in("engine.token_bytes", engine.token_bytes, 1, _TOKEN_BYTES_MAX)
+    _in("engine.room_tokens", engine.room_tokens, 0, _ROOM_TOKENS_MAX)
+    _in("engine.link_bytes_per_second", engine.link_bytes_per_second, *_SPEEDS)
+    if engine.ssd_bytes_per_second:
+        _in("engine.ssd_bytes_per_second", engine.ssd_bytes_per_second, *_SPEEDS)
+    if not (engine.HasField("prefill") or engine.HasField("decode")):
+        raise Invalid("engine.prefill and engine.decode are absent: give the cost of what it does")
+    return Facts(
+        engine.engine_id,
+        engine.address,
+        engine.node_id,
+        engine.block_tokens,
+        engine.token_bytes,
+        engine.room_tokens,
+        PrefillCost(*_cost("prefill", engine.prefill)) if engine.HasField("prefill") else None,
+        DecodeCost(*_cost("decode", engine.decode)) if engine.HasField("decode") else None,
+        TransferCost(1e-3, engine.link_bytes_per_second),
+        TransferCost(1e-4, engine.ssd_bytes_per_second) if engine.ssd_bytes_per_second else None,
+    )
+
+
+def check_text(name: str, text: str, bytes_max: int) -> None:
+    """Raises `Invalid` unless it is short printable text."""
+    size = len(text.encode())
+    if not 0 < size <= bytes_max or not text.isprintable():
+        raise Invalid(f"{name} is {size} bytes: 1 to {bytes_max} of printable text are wanted")
+
+
+def check_hashes(name: str, hashes: Sequence[bytes], tokens: int) -> None:
+    """Raises `Invalid` unless they can be those of a prompt of so many tokens."""
+    if len(hashes) > min(RPC_KEYS_MAX, tokens):
+        raise Invalid(f"{name}: {len(hashes)} of {tokens} tokens; at most {RPC_KEYS_MAX} are sent")
+    for i, one in enumerate(hashes):
+        if len(one) != HASH_BYTES:
+            raise Invalid(f"{name}[{i}] is {len(one)} bytes; a block hash has {HASH_BYTES}")
+
+
+def _check(message: pb.ReportRequest) -> None:
+    """Raises `Invalid` for the first field of a report that cannot be."""
+    for name in ("prefills", "steps", "transfers"):
+        _count(name, getattr(message, name), REPORT_MEASURED_MAX)
+    for i, one in enumerate(message.prefills):
+        _in(f"prefills[{i}].new_tokens", one.new_tokens, 1, TOKENS_MAX)
+        _in(f"prefills[{i}].prefix_tokens", one.prefix_tokens, 0, TOKENS_MAX)
+        _in(f"prefills[{i}].seconds", one.seconds, 0, SECONDS_MAX)
+    for i, step in enumerate(message.steps):
+        _in(f"steps[{i}].batch", step.batch, 1, BATCH_MAX)
+        _in(f"steps[{i}].context_tokens", step.context_tokens, 0, TOKENS_MAX * BATCH_MAX)
+        _in(f"steps[{i}].seconds", step.seconds, 0, SECONDS_MAX)
+    for i, moved in enumerate(message.transfers):
+        _in(f"transfers[{i}].bytes", moved.bytes, 1, BYTES_MAX)
+        _in(f"transfers[{i}].seconds", moved.seconds, 0, SECONDS_MAX)
+    _in("load.batch", message.load.batch, 0, BATCH_MAX)
+    _in("load.context_tokens", message.load.context_tokens, 0, TOKENS_MAX * BATCH_MAX)
+    _count("accepted", message.accepted, REPORT_REQUESTS_MAX)
+    for i, accepted in enumerate(message.accepted):
+        check_text(f"accepted[{i}].request_id", accepted.request_id, REQUEST_ID_BYTES_MAX)
+        _in(f"accepted[{i}].tokens", accepted.tokens, 1, TOKENS_MAX)
+        _in(f"accepted[{i}].prefix_tokens", accepted.prefix_tokens, 0, accepted.tokens - 1)
+        check_hashes(f"accepted[{i}].hashes", accepted.hashes, accepted.tokens)
+    if sum(len(one.hashes) for one in message.accepted) > RPC_KEYS_MAX:
+        raise Invalid(f"accepted: one message has at most {RPC_KEYS_MAX} hashes in all")
+    for name in ("began", "ended", "decoding", "given_up"):
+        _ids(name, getattr(message, name))
+
+
+def _ids(name: str, ids: Sequence[str]) -> None:
+    _count(name, ids, REPORT_REQUESTS_MAX)
+    for i, one in enumerate(ids):
+        check_text(f"{name}[{i}]", one, REQUEST_ID_BYTES_MAX)
+
+
+def _count(name: str, those: Iterable[object], most: int) -> None:
+    count = len(list(those))
+    if count > most:
+        raise Invalid(f"{name}: {count} in one message; send at most {most}")
+
+
+def _in(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:  # so for NaN
+        raise Invalid(f"{name} = {value}: from {least:g} to {most:g} is wanted")
+
+
+def _cost(name: str, cost: pb.ReportRequest.Cost) -> tuple[float, float, float]:
+    for part in ("a", "b", "c"):
+        value = getattr(cost, part)
+        if not (math.isfinite(value) and 0 <= value <= SECONDS_MAX):
+            raise Invalid(f"engine.{name}.{part} = {value}: seconds from 0 to {SECONDS_MAX:g}")
+    return cost.a, cost.b, cost.c

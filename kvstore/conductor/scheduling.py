@@ -1,0 +1,132 @@
+"""Schedule, Report and Explain of the Conductor service.
+
+A report's stream is its engine's life here: whichever way it ends, the engine is sent nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+from kvstore.block import stored_keys
+from kvstore.clock import Clock
+from kvstore.conductor.explained import explain, reply_of
+from kvstore.conductor.pool import Pool
+from kvstore.conductor.reports import Reporter, check_hashes, check_text
+from kvstore.conductor.scheduler import Ask, Scheduler, Whose
+from kvstore.core.fingerprints import fingerprints
+from kvstore.core.fit import TOKENS_MAX
+from kvstore.errors import Invalid, Unavailable
+from kvstore.limits import (
+    GROUPS_MAX,
+    HASH_BYTES,
+    REPORT_SILENCE_SECONDS,
+    REQUEST_ID_BYTES_MAX,
+)
+from kvstore.metadata.tenants import Tenants
+from kvstore.rpc.handler import typed
+from kvstore.rpc.identity import tenant_of
+from kvstore.wire.v1 import conductor_pb2 as pb
+from kvstore.wire.v1 import conductor_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 0.25
+Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
+
+
+class SchedulingService(conductor_pb2_grpc.ConductorServicer):
+    """Each method is documented in proto/moonpool/v1/conductor.proto."""
+
+    def __init__(self, pool: Pool, tenants: Tenants, scheduler: Scheduler, clock: Clock) -> None:
+        self._pool, self._tenants = pool, tenants
+        self._scheduler, self._clock = scheduler, clock
+        self._reporting: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+
+    async def keep(self) -> None:
+        """Give up what was not heard of for too long, until cancelled."""
+        while True:
+            await self._clock.sleep(SWEEP_SECONDS)
+            for engine_id in self._scheduler.sweep(self._clock.now()):
+                log.warning("engine %s is sent nothing: it was silent", engine_id)
+
+    def end_reports(self) -> None:
+        """Answer every stream of reports: this conductor stops."""
+        self._stopping = True
+        for task in self._reporting:
+            task.cancel()
+
+    @typed
+    async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> pb.ScheduleReply:
+        whose, ask = self._asked(request, tenant_of(context))
+        now = self._clock.now()
+        decide = self._scheduler.place if request.phase == pb.DECODE else self._scheduler.schedule
+        decision = decide(whose, ask, now)
+        return reply_of(self._scheduler, decision, self._pool.approximate)
+
+    @typed
+    async def Report(
+        self, requests: AsyncIterator[pb.ReportRequest], context: Context
+    ) -> pb.ReportReply:
+        tenant = tenant_of(context)
+        reporter = Reporter(self._scheduler, tenant, lambda: self._tenants.secrets.get(tenant))
+        task = asyncio.current_task()
+        assert task is not None, "a call runs in a task of its own"
+        self._reporting.add(task)
+        try:
+            while not self._stopping:
+                async with asyncio.timeout(REPORT_SILENCE_SECONDS):
+                    message = await anext(requests)
+                reporter.take(message, self._clock.now())
+        except StopAsyncIteration:
+            pass  # the engine has ended it
+        except TimeoutError:
+            raise Unavailable(f"nothing reported for {REPORT_SILENCE_SECONDS} s", 1) from None
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            task.uncancel()
+        finally:
+            self._reporting.discard(task)
+            reporter.end(self._clock.now())
+        return pb.ReportReply()
+
+    @typed
+    async def Explain(self, request: pb.ExplainRequest, context: Context) -> pb.ExplainReply:
+        tenant, scheduler = tenant_of(context), self._scheduler
+        match request.WhichOneof("which"):
+            case "request_id":
+                found = scheduler.decided(tenant, request.request_id)
+                if found is None:
+                    raise Invalid("request_id names none of the requests that were lately decided")
+                return explain(scheduler, found, self._pool.approximate)
+            case "request":
+                whose, ask = self._asked(request.request, tenant)
+                found = scheduler.consider(whose, ask, self._clock.now())
+                return explain(scheduler, found, self._pool.approximate)
+            case _:
+                raise Invalid("request_id or request is to say which")
+
+    def _asked(self, request: pb.ScheduleRequest, tenant: str) -> tuple[Whose, Ask]:
+        """Raises `Invalid` naming the field."""
+        check_text("request_id", request.request_id, REQUEST_ID_BYTES_MAX)
+        if len(request.namespace) != HASH_BYTES:
+            size = len(request.namespace)
+            raise Invalid(f"namespace is {size} bytes; a digest has {HASH_BYTES}")
+        if request.group >= GROUPS_MAX:
+            raise Invalid(f"group {request.group}: a namespace has at most {GROUPS_MAX}")
+        if not 0 < request.tokens <= TOKENS_MAX:
+            raise Invalid(f"tokens = {request.tokens}: from 1 to {TOKENS_MAX} are wanted")
+        if request.phase not in pb.Phase.values():
+            raise Invalid(f"phase = {request.phase}: PREFILL (0) or DECODE (1) is wanted")
+        check_hashes("hashes", request.hashes, request.tokens)
+        whose = (tenant, request.namespace, request.group)
+        self._scheduler.crew(whose)  # where nobody serves, nothing is hashed
+        secret = self._tenants.secrets.get(tenant)
+        hashes = request.hashes if secret is not None and request.phase == pb.PREFILL else []
+        keys = stored_keys(secret or b"", request.namespace, request.group, hashes)
+        seconds = (1e-3 * one for one in (request.waited_ms, request.ttft_ms, request.tpot_ms))
+        return whose, Ask(request.request_id, fingerprints(keys), request.tokens, *seconds)

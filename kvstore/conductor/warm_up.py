@@ -1,0 +1,32 @@
+"""Compiles every loop of the conductor, by using each once: else its first callers would wait for
+that. Some 20 seconds where this is the machine's first time, else one."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from kvstore.conductor import index
+from kvstore.conductor.engines import Facts
+from kvstore.conductor.index import PoolIndex
+from kvstore.conductor.scheduler import Ask, Scheduler, Whose
+from kvstore.conductor.table import Table
+from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
+from kvstore.kernels import expected
+
+
+def compiled() -> None:
+    """Return once every loop is."""
+    index.compiled()
+    scheduler = Scheduler(Table(PoolIndex(1)), lambda: (), random.Random(0))
+    whose: Whose = ("", b"", 0)
+    costs = PrefillCost(1e-3, 1e-5, 0.0), DecodeCost(1e-3, 1e-5, 0.0)
+    facts = Facts("warm", "", "", 1, 1.0, 1 << 20, *costs, TransferCost(0.0, 1.0), None)
+    engine = scheduler.enter(whose, facts, 0.0)
+    ask = Ask("warm", np.arange(8, dtype=np.uint64), 16, 0.0)
+    decision = scheduler.schedule(whose, ask, 0.0)
+    scheduler.priority(decision)
+    scheduler.place(whose, ask, 0.0)
+    expected.move(expected.empty(2), expected.empty(2))
+    scheduler.leave(whose, engine, 0.0)
