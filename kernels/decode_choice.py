@@ -1,5 +1,6 @@
 """Which engine is to decode a request whose prompt is prefilled: of those that have room for its KV
-and stay within the target, the one whose steps stay the shortest."""
+and stay within the target, the one whose steps stay the shortest. And how long it will wait for
+that room, by what is on its way there and how fast room has become free lately."""
 
 from __future__ import annotations
 
@@ -8,8 +9,19 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .fleet import decode_seconds
+from .fleet import SIZES, decode_seconds, size_of
 from .prefill_choice import NONE
+
+FREED_SECONDS = 30.0  # over which the rate at which room becomes free is a mean
+_TOKENS = 1e-3  # a prompt's size in tokens, as `size_of` takes it: some ten octaves of them
+DEMAND = np.dtype(
+    [
+        ("ahead", np.float64, (SIZES,)),  # tokens that will want room, of prompts up to each size
+        ("rate", np.float64),  # tokens a second that became free, of all engines
+        ("since", np.float64),  # when that was worked out
+    ],
+    align=True,
+)
 
 
 @njit
@@ -39,3 +51,32 @@ def choose_decode(fleet: Any, tokens: Any, reserve: Any, tpot: Any, first: Any) 
         if good > chosen_fits or (good == chosen_fits and took < least):
             chosen, least, chosen_fits = number, took, good
     return chosen, chosen_fits
+
+
+@njit
+def want_room(demand: Any, tokens: Any, more: Any) -> None:
+    """One prompt more, or less (-1), will want room."""
+    for one in range(size_of(tokens * _TOKENS), SIZES):
+        demand.ahead[one] = max(0.0, demand.ahead[one] + more * tokens)
+
+
+@njit
+def freed(demand: Any, tokens: Any, now: Any) -> None:
+    """So much room became free."""
+    kept = np.exp(-(now - demand.since) / FREED_SECONDS)
+    demand.rate = demand.rate * kept + tokens / FREED_SECONDS
+    demand.since = now
+
+
+@njit
+def room_seconds(fleet: Any, demand: Any, tokens: Any) -> Any:
+    """How long a prompt waits for room where the smaller ones go first: until what is free and what
+    becomes free is enough for these and for it."""
+    wanted, engines = demand.ahead[size_of(tokens * _TOKENS)] + tokens, fleet.engines
+    for number in range(len(engines)):
+        engine = engines[number]
+        if engine.decodes:
+            wanted -= max(0.0, engine.room - engine.context)
+    if wanted <= 0.0:
+        return 0.0
+    return wanted / demand.rate if demand.rate > 0.0 else np.inf

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .decode_choice import choose_decode, fits
+from .decode_choice import choose_decode, fits, freed, want_room
 from .engine_time import decode_steps, decode_takes
 from .prefill_choice import NONE
 from .sim_heap import push
@@ -26,17 +26,20 @@ from .sim_world import (
     roll,
 )
 
-_PARKED_LOOKED_AT = 64
-
 
 @njit
 def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
     """A prompt is prefilled: its KV goes to a decoding engine, or waits in the pool for one."""
     request, setting, d = w.requests[r], w.setting, NONE
+    if request.output <= 1.0:  # the prefill's own token was all of it
+        request.first_token, request.finished, request.status = now, now, SERVED
+        want_room(w.demand[0], request.tokens, -1.0)
+        return
     if not setting.park:
         d, good = _choose(w, r)
         if setting.check and not good:
             request.status = NO_ROOM
+            want_room(w.demand[0], request.tokens, -1.0)
             return
         _owe(w, d, 1, request.tokens)
     link = w.fleet.hosts[host]
@@ -90,6 +93,7 @@ def expires(w: Any, r: Any) -> None:
     request = w.requests[r]
     if request.status == WAITING and np.isnan(request.first_token):
         request.status = EXPIRED
+        want_room(w.demand[0], request.tokens, -1.0)
 
 
 @njit
@@ -114,7 +118,7 @@ def carry_on(w: Any, d: Any, now: Any) -> None:
         engine.busy_seconds += takes
         engine.steps += done
         engine.context += done * engine.batch
-        _let_out(w, d)
+        _let_out(w, d, now)
     else:
         engine.since = now
     _let_in(w, d, now)
@@ -129,7 +133,7 @@ def carry_on(w: Any, d: Any, now: Any) -> None:
 
 
 @njit
-def _let_out(w: Any, d: Any) -> None:
+def _let_out(w: Any, d: Any, now: Any) -> None:
     engine, i = w.engines[d], 0
     while i < engine.batch:
         if w.until[d, i] > engine.steps:
@@ -137,7 +141,8 @@ def _let_out(w: Any, d: Any) -> None:
             continue
         request = w.requests[w.members[d, i]]
         request.finished, request.status = engine.since, SERVED
-        engine.context -= request.tokens + request.output
+        engine.context -= request.tokens + request.output - 1.0
+        freed(w.demand[0], request.tokens + request.output - 1.0, now)
         engine.batch -= 1
         last = engine.batch
         w.members[d, i], w.until[d, i] = w.members[d, last], w.until[d, last]
@@ -153,36 +158,39 @@ def _let_in(w: Any, d: Any, now: Any) -> None:
         if (full and at) or at == w.members.shape[1]:
             return
         engine.line = request.after
-        w.members[d, at], w.until[d, at] = r, engine.steps + np.int64(request.output)
+        w.members[d, at], w.until[d, at] = r, engine.steps + np.int64(request.output) - 1
         engine.batch += 1
         engine.context += request.tokens
         request.first_token = now
         _owe(w, d, -1, -request.tokens)
+        want_room(w.demand[0], request.tokens, -1.0)
 
 
 @njit
 def _unpark(w: Any, d: Any, now: Any) -> None:
-    """Those that wait in the pool and fit this engine now, the first that came first."""
+    """Those that wait in the pool and fit this engine now, the least of them first: what it takes
+    of an engine's room is its prompt, and a second of waiting makes up for some tokens of it."""
     engine, tpot = w.engines[d], w.setting.pace * w.rules.tpot
-    kept, at = 0, 0
-    looked = min(w.numbers[0], _PARKED_LOOKED_AT)
-    while at < looked:
-        r = w.parked[at]
-        request = w.requests[r]
-        at += 1
-        if request.status != WAITING:
-            continue
-        free = engine.line == NONE and engine.batch < w.members.shape[1]
-        if free and fits(w.fleet.engines[d], request.tokens, w.setting.reserve, tpot):
-            engine.line = engine.line_end = r
-            request.after = NONE
-            _owe(w, d, 1, request.tokens)
-            _let_in(w, d, now)
-            continue
-        w.parked[kept] = r
-        kept += 1
-    if kept < at:
-        for i in range(at, w.numbers[0]):
-            w.parked[kept] = w.parked[i]
-            kept += 1
-        w.numbers[0] = kept
+    seen = w.fleet.engines[d]
+    while w.numbers[0] and engine.line == NONE and engine.batch < w.members.shape[1]:
+        best, least, i = NONE, np.inf, 0
+        while i < w.numbers[0]:
+            r = w.parked[i]
+            request = w.requests[r]
+            if request.status != WAITING:
+                w.numbers[0] -= 1
+                w.parked[i] = w.parked[w.numbers[0]]
+                continue
+            size = request.tokens - w.setting.patience * (now - request.arrival)
+            if size < least and fits(seen, request.tokens, w.setting.reserve, tpot):
+                best, least = i, size
+            i += 1
+        if best == NONE:
+            return
+        r = w.parked[best]
+        w.numbers[0] -= 1
+        w.parked[best] = w.parked[w.numbers[0]]
+        engine.line = engine.line_end = r
+        w.requests[r].after = NONE
+        _owe(w, d, 1, w.requests[r].tokens)
+        _let_in(w, d, now)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .decode_choice import room_seconds, want_room
 from .engine_time import prefill_takes
 from .fleet import SIZES, dequeue, enqueue, seconds_of, size_of, work_after
 from .prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, NONE, READ, READY, WORK
@@ -43,6 +44,7 @@ def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
     enqueue(fleet.engines[e], request.size, row[WORK])
     if w.rules.foresight:
         expect(w.caches, host, blocks, 1)
+    want_room(w.demand[0], request.tokens, 1.0)
     _tell(w, r, e, 1)
     sent(w.tally, e, now, row[WORK])
     if request.moved:
@@ -107,6 +109,17 @@ def _whose_turn(w: Any, e: Any, now: Any) -> Any:
 
 
 @njit
+def _from_now(w: Any, r: Any, work: Any) -> Any:
+    """Seconds until its first token if it is prefilled now."""
+    if not w.setting.forecast:
+        return work
+    want_room(w.demand[0], w.requests[r].tokens, -1.0)
+    room = room_seconds(w.fleet, w.demand[0], w.requests[r].tokens)
+    want_room(w.demand[0], w.requests[r].tokens, 1.0)
+    return max(work, room)
+
+
+@njit
 def begin_next(w: Any, e: Any, now: Any) -> None:
     """Let an idle engine begin the prompt whose turn it is; who comes too late is dropped."""
     engine, block_tokens = w.engines[e], w.setting.block_tokens
@@ -120,8 +133,9 @@ def begin_next(w: Any, e: Any, now: Any) -> None:
         dequeue(w.fleet.engines[e], size, request.work)
         there = _there(w, r, e)
         work = request.factor * work_after(w.fleet.engines[e], request.tokens, there, block_tokens)
-        if w.rules.gated and now + work > request.arrival + w.rules.ttft:
+        if w.rules.gated and now + _from_now(w, r, work) > request.arrival + w.rules.ttft:
             request.status = LATE
+            want_room(w.demand[0], request.tokens, -1.0)
             _leave(w, r, e)
             continue
         new = max(1.0, request.tokens - there * block_tokens)

@@ -75,8 +75,10 @@ class Setting(NamedTuple):
     layers: float
     reserve: float  # tokens that a sequence may grow by before it is let in
     early: float  # 1: refuse what no decoding engine has room for when it comes
+    forecast: float  # 1: refuse what will not have room in time
     check: float  # 1: refuse what none has room for once it is prefilled
     park: float  # 1: keep it in the pool until one has
+    patience: float  # tokens of a parked prompt that a second of waiting makes up for
     pace: float  # share of the TPOT target that steps may take when a sequence is let in
 
 
@@ -93,6 +95,7 @@ class World(NamedTuple):
     until: Longs  # [engine, batch]: the step at which each is done
     parked: Ints  # requests
     numbers: Longs  # how many are parked, how many events there were
+    demand: Records  # of DEMAND: one
     mean: Floats  # share of busy engines; when that was
     fleet: Fleet
     times: Floats

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .decode_choice import choose_decode
+from .decode_choice import choose_decode, room_seconds
 from .prefill_choice import NONE, Asked, busy_share, choose_prefill, scarcity
 from .rivals import OURS, choose_as
 from .sim_caches import look
@@ -51,6 +51,8 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
         tpot = setting.pace * w.rules.tpot
         if not choose_decode(fleet, request.tokens, setting.reserve, tpot, first)[1]:
             e = NONE
+    if setting.forecast and room_seconds(fleet, w.demand[0], request.tokens) > w.rules.ttft:
+        e = NONE
     if e == NONE:
         request.status = REFUSED
         return

@@ -34,6 +34,8 @@ class Policy:
     margin: float = 1.0  # times the prefill that has to fit behind the wait
     fetch: float = 1.0  # prefixes from other hosts
     foresight: float = 0.0  # what is being computed counts as if it were there
+    forecast: float = 0.0  # refuse what is expected to find no room for decoding in time
+    patience: float = 0.0  # tokens of a parked prompt that a second of waiting makes up for
     pace: float = 1.0  # share of the TPOT target that a step may take when one more is let in
 
     def with_gate(self) -> Policy:
@@ -52,9 +54,12 @@ OURS = Policy(
     gated=1.0,
     park=1.0,
     shortest_first=1.0,
-    aging=0.2,
+    aging=0.02,
     charge=4.0,
+    margin=2.0,
     foresight=1.0,
+    forecast=1.0,
+    patience=100.0,
 )
 
 # The first of each is the published one.
@@ -90,5 +95,7 @@ def grid(policy: Policy) -> tuple[Policy, ...]:
     if policy.router not in _KNOBS:
         return (policy,)
     others = [replace(policy, knobs=knobs) for knobs in _KNOBS[policy.router]]
-    foreseeing = [replace(one, foresight=1.0 - one.foresight) for one in others[:1]]
-    return (policy, *(one for one in (*others, *foreseeing) if one != policy))
+    others += [replace(one, foresight=1.0 - one.foresight) for one in others[:1]]
+    others += [replace(one, early=0.0) for one in others if one.early]
+    others += [replace(one, fetch=0.0) for one in others]
+    return (policy, *(one for one in others if one != policy))

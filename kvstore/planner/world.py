@@ -16,6 +16,7 @@ from kvstore.core.priors import kv_room
 from kvstore.errors import InvariantError
 from kvstore.kernels import fleet as fleets
 from kvstore.kernels import rivals, sim_caches, sim_heap, sim_world
+from kvstore.kernels.decode_choice import DEMAND
 from kvstore.kernels.prefill_choice import NONE, PRICED, Rules
 from kvstore.kernels.sim_world import World
 from kvstore.planner import bounds, truth
@@ -71,6 +72,7 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
         until=np.zeros((engines, BATCH_MAX), np.int64),
         parked=np.zeros(count, np.int32),
         numbers=np.zeros(2, np.int64),
+        demand=np.zeros(1, DEMAND),
         mean=np.zeros(2),
         fleet=fleet,
         times=times,
@@ -96,6 +98,8 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
             early=policy.early,
             check=policy.check,
             park=policy.park,
+            forecast=policy.forecast,
+            patience=policy.patience,
             pace=policy.pace,
         ),
         rules=Rules(
