@@ -105,14 +105,14 @@ INDEX_BLOCKS_MAX = 256 * MiB  # that it knows of in all: some 21 bytes each
 HOLDERS_MAX = 64  # named in one answer, those with the most
 SUSPECT_SECONDS = 60.0  # what a node had stays known for so long after its lease went
 CHANGES_KEPT = 512 * KiB  # of a node's directory, for who was away: 9 bytes each
-ENGINES_MAX = 4_096  # that report to one conductor: each costs it a connection and a task
-CREWS_MAX = 256  # kinds of them, by tenant, namespace and group
+REPORTS_MAX = 1_536  # engines that report to one conductor, of one tenant three quarters
+CREWS_MAX = 256  # kinds of them, by tenant, namespace and group; of one tenant three quarters
 REPORT_SILENCE_SECONDS = 3.0  # an engine that was not heard of for so long is sent nothing
 REPORT_MEASURED_MAX = 256  # prefills in one message, steps, transfers: each costs some 50 us
 REPORT_REQUESTS_MAX = 4_096  # ids in each list of one message
 REQUEST_ID_BYTES_MAX = 256
-IN_FLIGHT_MAX = 65_536  # requests that one crew is known to wait for or to run
-EXPECTED_BLOCKS_MAX = 1 * MiB  # of those, in each crew, that others count on: 64 bytes each
+IN_FLIGHT_MAX = 131_072  # requests on their way, or run, of one crew three quarters: 1 KiB each
+EXPECTED_BLOCKS_MAX = 2 * MiB  # blocks of those, likewise: some 100 bytes each
 SENT_SECONDS = 10.0  # in which an engine says that it has a request, else it does not count there
 IN_FLIGHT_SECONDS = 600.0  # for which one counts that it has, unless it says more of it
 DECISIONS_KEPT = 4_096  # that can be explained, some 3 KiB each
@@ -152,5 +152,6 @@ assert TAKES_MAX < RPC_UNARY_MAX // 4  # else takes keep the calls of readers ou
 assert (HASH_BYTES + 8) * RPC_KEYS_MAX < RPC_MESSAGE_BYTES_MAX
 assert TAKE_BLOCKS_MAX <= RPC_KEYS_MAX
 assert PIN_MS_DEFAULT <= PIN_MS_MAX
+assert RPC_STREAMS_MAX <= REPORTS_MAX < RPC_CONNECTIONS_MAX
 assert REPORT_REQUESTS_MAX * REQUEST_ID_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
 assert REPORT_SILENCE_SECONDS < SENT_SECONDS < IN_FLIGHT_SECONDS

@@ -21,6 +21,7 @@ from kvstore.conductor.scheduler import Scheduler
 from kvstore.conductor.service import ConductorService
 from kvstore.conductor.warm_up import compiled
 from kvstore.config import ConductorConfig, Credentials
+from kvstore.limits import REPORTS_MAX
 from kvstore.metadata import open_metadata
 from kvstore.metadata.announcer import Announcer
 from kvstore.metadata.records import ConductorRecord
@@ -65,6 +66,7 @@ class Conductor:
                 {"moonpool.v1.Conductor": add},
                 tls=config.tls,
                 tenancy=tenants,
+                streams=REPORTS_MAX,
             )
             known_as = announced_host(config.listen, config.advertise)
             address = f"{known_as}:{server.port}"

@@ -24,6 +24,7 @@ class Hosts:
         self._free: list[int] = []
         self._engines: dict[str, int] = {}  # how many call a node their own
         self._named: set[str] = set()
+        self._version = -1  # of the table
         # By the node's number in the index; `NOBODY` for whoever must not be named.
         self.of_holder: NDArray[np.int32] = np.full(HOLDERS_MAX, NOBODY, np.int32)
 
@@ -35,10 +36,14 @@ class Hosts:
     def name(self, number: int) -> str:
         return self._names[number]
 
+    def number(self, node: str) -> int:
+        """Of a node that has one."""
+        return self._numbers[node]
+
     def use(self, node: str) -> int:
         """One more engine calls this node its own."""
         self._engines[node] = self._engines.get(node, 0) + 1
-        return self._number(node)
+        return self._numbered(node)
 
     def release(self, node: str) -> None:
         self._engines[node] -= 1
@@ -48,13 +53,15 @@ class Hosts:
 
     def see(self, nodes: Iterable[str]) -> None:
         """These hold what they list, and nobody else may be named."""
-        named = set(nodes)
-        gone, self._named = self._named - named, named
+        named, version = set(nodes), self._table.version
+        if named == self._named and version == self._version:
+            return
+        gone, self._named, self._version = self._named - named, named, version
         for node in gone:
             self._drop_unless_used(node)
         self.of_holder[:] = NOBODY
         for node in named:
-            self.of_holder[self._table.number(node)] = self._number(node)
+            self.of_holder[self._table.number(node)] = self._numbered(node)
 
     def check(self) -> None:
         used = {number: name for number, name in enumerate(self._names) if name}
@@ -62,7 +69,7 @@ class Hosts:
         assert set(used.values()) == self._engines.keys() | self._named, "a number of nobody"
         assert sorted([*used, *self._free]) == list(range(self.count)), "a number is lost"
 
-    def _number(self, node: str) -> int:
+    def _numbered(self, node: str) -> int:
         number = self._numbers.get(node)
         if number is None:
             if self._free:

@@ -21,7 +21,7 @@ from kvstore.core.fingerprints import Prints
 from kvstore.errors import Overloaded
 from kvstore.kernels import decision as loops
 from kvstore.kernels import expected
-from kvstore.limits import EXPECTED_BLOCKS_MAX, IN_FLIGHT_MAX, IN_FLIGHT_SECONDS, SENT_SECONDS
+from kvstore.limits import IN_FLIGHT_SECONDS, SENT_SECONDS
 
 NO_PRINTS: Prints = np.zeros(0, np.uint64)
 _PLACES_MIN = 1 << 10
@@ -57,11 +57,30 @@ class Sequence:
     until: float
 
 
-class InFlight:
-    """Of one crew."""
+class Allowance:
+    """What all crews together may have. One may have more while it has less than three times what
+    is free: alone it gets three quarters, and the next still finds some."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, total: int) -> None:
+        self._total, self.taken = total, 0
+
+    def try_take(self, held: int, more: int) -> bool:
+        if held + more > 3 * (self._total - self.taken - more):
+            return False
+        self.taken += more
+        return True
+
+    def give_back(self, count: int) -> None:
+        assert self.taken >= count, "more was given back than was taken"
+        self.taken -= count
+
+
+class InFlight:
+    """Of one crew, within what requests and blocks are allowed to all."""
+
+    def __init__(self, crew: Crew, requests: Allowance, blocks: Allowance) -> None:
         self._crew = crew
+        self._requests_allowed, self._blocks_allowed = requests, blocks
         self.prompts: dict[str, Prompt] = {}
         self.sequences: dict[str, Sequence] = {}  # the first to be over comes first
         # Ids by what they wait for, the first to be over first.
@@ -70,11 +89,15 @@ class InFlight:
         self.expected = expected.empty(_PLACES_MIN)
         self._blocks = 0  # that prompts are expected to have, all together
 
+    @property
+    def held(self) -> tuple[int, int]:
+        """Requests, and blocks that are expected of them."""
+        return len(self.prompts) + len(self.sequences), self._blocks
+
     def send(
         self, request: str, engine: Engine, work: float, prints: Prints, now: float, takes: float
     ) -> None:
         """A prompt is sent to an engine. Raises `Overloaded`."""
-        self._check_room(self.prompts)
         self.drop(request, now)
         prompt = self._enter(request, engine, work, prints, now)
         prompt.decided, prompt.takes = now, takes
@@ -86,7 +109,6 @@ class InFlight:
         prompt = self.prompts.get(request)
         if prompt is None or prompt.engine is not engine:
             self.drop(request, now)
-            self._check_room(self.prompts)
             prompt = self._enter(request, engine, work, prints, now)
         if prompt.stage is Stage.SENT:
             prompt.stage = Stage.WAITING
@@ -125,8 +147,8 @@ class InFlight:
 
     def owe(self, request: str, engine: Engine, tokens: int, now: float) -> None:
         """A request is sent to an engine to be decoded. Raises `Overloaded`."""
-        self._check_room(self.sequences)
         self.forgive(request)
+        self._take_place()
         self.sequences[request] = Sequence(engine, tokens, now + SENT_SECONDS)
         engine.owed += 1
         engine.owed_tokens += tokens
@@ -143,6 +165,7 @@ class InFlight:
         prompt = self.prompts.pop(request, None)
         if prompt is None:
             return
+        self._requests_allowed.give_back(1)
         self._sent.pop(request, None)
         self._held.pop(request, None)
         engine = prompt.engine
@@ -157,6 +180,7 @@ class InFlight:
         if len(prompt.prints):
             expected.settle(self.expected, prompt.prints, engine.number)
             self._blocks -= len(prompt.prints)
+            self._blocks_allowed.give_back(len(prompt.prints))
 
     def leave(self, engine: Engine, now: float) -> None:
         """All that was at an engine counts no more."""
@@ -175,6 +199,8 @@ class InFlight:
             if self.sequences[request].until > now:
                 break
             self.forgive(request)
+        if not self._blocks and len(self.expected.keys) > _PLACES_MIN:
+            self.expected = expected.empty(_PLACES_MIN)
 
     def check(self) -> None:
         fleet, blocks = self._crew.fleet, 0
@@ -204,7 +230,8 @@ class InFlight:
     def _enter(
         self, request: str, engine: Engine, work: float, prints: Prints, now: float
     ) -> Prompt:
-        if self._blocks + len(prints) > EXPECTED_BLOCKS_MAX:
+        self._take_place()
+        if not self._blocks_allowed.try_take(self._blocks, len(prints)):
             prints = NO_PRINTS  # it counts as load, and nobody counts on its blocks
         if len(prints):
             self._make_room(2 * len(prints))
@@ -227,6 +254,7 @@ class InFlight:
         """No engine owes it to be decoded."""
         sequence = self.sequences.pop(request, None)
         if sequence is not None:
+            self._requests_allowed.give_back(1)
             sequence.engine.owed -= 1
             sequence.engine.owed_tokens -= sequence.tokens
             self._crew.load(sequence.engine)
@@ -237,7 +265,8 @@ class InFlight:
             expected.move(self.expected, wider)
             self.expected = wider
 
-    def _check_room(self, known: dict[str, Prompt] | dict[str, Sequence]) -> None:
-        if len(known) >= IN_FLIGHT_MAX:
-            text = f"{len(known)} requests are in flight at these engines, the most"
+    def _take_place(self) -> None:
+        held, _ = self.held
+        if not self._requests_allowed.try_take(held, 1):
+            text = f"{held} requests are in flight at these engines: no more are kept track of"
             raise Overloaded(text, _RETRY_MS)

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from kvstore.conductor.engines import LATENCY_SECONDS, Crew, Engine, Facts
 from kvstore.conductor.hosts import Hosts
-from kvstore.conductor.in_flight import InFlight
+from kvstore.conductor.in_flight import Allowance, InFlight
 from kvstore.conductor.table import Table
 from kvstore.core.fingerprints import Prints
+from kvstore.core.turns import Places
 from kvstore.errors import Invalid, KVStoreError, Overloaded, Unavailable
 from kvstore.kernels import decision as loops
 from kvstore.kernels.prefill_choice import (
@@ -38,12 +39,20 @@ from kvstore.kernels.prefill_choice import (
     Asked,
     Rules,
 )
-from kvstore.limits import CREWS_MAX, DECISIONS_KEPT, ENGINES_MAX, REPORT_SILENCE_SECONDS
+from kvstore.limits import (
+    CREWS_MAX,
+    DECISIONS_KEPT,
+    EXPECTED_BLOCKS_MAX,
+    IN_FLIGHT_MAX,
+    REPORT_SILENCE_SECONDS,
+    REPORTS_MAX,
+)
 
 LOOK_SECONDS = 0.1
 RESERVE_TOKENS = 512.0  # that a request may come to decode: room for it is wanted beside its KV
 RETRY_MS_MIN, RETRY_MS_MAX = 20, 10_000
 _NOBODY_MS = 1_000  # until there may be an engine
+_TRIES = 16  # at a row that is somebody's
 RULES = Rules(
     ttft=30.0,  # as Mooncake's published targets are
     tpot=0.1,
@@ -104,6 +113,8 @@ class Scheduler:
         self._in_flight: dict[Whose, InFlight] = {}
         self._hosts = Hosts(table, self._forget_host)
         self._seen, self._seen_version = float("-inf"), -1
+        self._places = Places(CREWS_MAX)
+        self._allowed = Allowance(IN_FLIGHT_MAX), Allowance(EXPECTED_BLOCKS_MAX)
         self._decisions: OrderedDict[tuple[str, str], Decision] = OrderedDict()
         self._engines = 0
 
@@ -125,12 +136,15 @@ class Scheduler:
             if before is not None:
                 self.leave(whose, before, now)
                 crew = self._crews.get(whose)
-        if self._engines >= ENGINES_MAX or (crew is None and len(self._crews) >= CREWS_MAX):
-            text = f"{self._engines} engines of {len(self._crews)} kinds report, all that may"
-            raise Overloaded(text, _NOBODY_MS)
+        if self._engines >= REPORTS_MAX:
+            raise Overloaded(f"{self._engines} engines report, all that may", _NOBODY_MS)
         if crew is None:
+            if not self._places.try_take(whose[0]):
+                held = self._places.held(whose[0])
+                text = f"{held} kinds of engines of {whose[0]} report: no tenant takes all places"
+                raise Overloaded(text, _NOBODY_MS)
             crew = self._crews[whose] = Crew(facts, self._hosts.count)
-            self._in_flight[whose] = InFlight(crew)
+            self._in_flight[whose] = InFlight(crew, *self._allowed)
         self._engines += 1
         return crew.enter(facts, self._hosts.use(facts.node_id), now)
 
@@ -144,6 +158,7 @@ class Scheduler:
         self._engines -= 1
         if not crew.by_id:
             del self._crews[whose], self._in_flight[whose]
+            self._places.give_back(whose[0])
         self._hosts.release(engine.facts.node_id)
 
     def has(self, whose: Whose, engine: Engine) -> bool:
@@ -209,7 +224,7 @@ class Scheduler:
         best = np.empty(loops.BEST, np.int64)
         chosen, source = loops.choose(
             crew.fleet, crew.found, holders, lengths, in_dram, self._hosts.of_holder,
-            in_flight.expected, ask.prints, asked, rules, self._dice.randrange(len(crew.rows)),
+            in_flight.expected, ask.prints, asked, rules, self._any_row(crew),
             whole or len(crew.by_id) <= loops.WHOLE, crew.priced, best,
         )  # fmt: skip
         considered = tuple([row for one in best.tolist() if one >= 0 and (row := crew.rows[one])])
@@ -243,13 +258,26 @@ class Scheduler:
             self._in_flight[whose].check()
         assert self._engines == sum(len(crew.by_id) for crew in self._crews.values())
         assert self._crews.keys() == self._in_flight.keys()
+        self._places.check()
+        for number, allowed in enumerate(self._allowed):
+            held = sum(one.held[number] for one in self._in_flight.values())
+            assert held == allowed.taken, "something in flight is nobody's"
 
     def _decoder(self, crew: Crew, ask: Ask, tpot: float) -> tuple[Engine | None, bool, float]:
-        first = self._dice.randrange(len(crew.rows))
+        first = self._any_row(crew)
         chosen, fits, step = loops.decoder(
             crew.fleet, float(ask.tokens), RESERVE_TOKENS, tpot, first
         )
         return (None if chosen == NONE else crew.rows[chosen]), fits, step
+
+    def _any_row(self, crew: Crew) -> int:
+        """Of an engine, by chance: a choice begins to look there, so of equals each is the first as
+        often. Rows of nobody would favour whoever comes after them."""
+        for _ in range(_TRIES):
+            number = self._dice.randrange(len(crew.rows))
+            if crew.rows[number] is not None:
+                break
+        return number
 
     def _carry_out(self, whose: Whose, decision: Decision, now: float) -> None:
         """Count it as load of its engine, and of the links and disks that bring its blocks."""
@@ -260,9 +288,8 @@ class Scheduler:
         in_flight.send(ask.request, engine, float(row[WORK]), ask.prints, now, takes)
         if row[FETCHED]:
             crew.fleet.hosts["arrives"][engine.host] = now + row[READY]
-            source = self._hosts.use(decision.source)
+            source = self._hosts.number(decision.source)
             crew.fleet.hosts["leaves"][source] = now + row[READY]
-            self._hosts.release(decision.source)
         if row[READ]:
             crew.fleet.hosts["reads"][engine.host] = now + row[READY]
 

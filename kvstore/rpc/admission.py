@@ -29,9 +29,9 @@ class Admission:
     """Unary calls wait for their turn, which is bounded in time; streams beyond their places are
     refused, those of bulk bytes and all others apart."""
 
-    def __init__(self, bulk: Collection[str]) -> None:
+    def __init__(self, bulk: Collection[str], streams: int = RPC_STREAMS_MAX) -> None:
         self._bulk_methods = frozenset(bulk)  # full method names
-        self._bulk, self._streams = Places(RPC_BULK_MAX), Places(RPC_STREAMS_MAX)
+        self._bulk, self._streams = Places(RPC_BULK_MAX), Places(streams)
         self._turns, self._seats = Places(RPC_UNARY_MAX), Places(RPC_WAITING_MAX)
         self._line: Line[asyncio.Future[None]] = Line()
         self._rates = Rates(RPC_RATE_MAX, RPC_BURST_MAX)

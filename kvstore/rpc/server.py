@@ -37,6 +37,7 @@ from kvstore.limits import (
     RPC_HANDSHAKE_SECONDS,
     RPC_MESSAGE_BYTES_MAX,
     RPC_REPLY_BYTES_MAX,
+    RPC_STREAMS_MAX,
     KiB,
 )
 from kvstore.rpc.access import ACCESS, Rule
@@ -73,7 +74,8 @@ logging.getLogger("grpc._cython.cygrpc").addFilter(_of_us)
 
 
 class Server:
-    """One listening server; `port` is known once it is made. `bulk`: methods that move blocks."""
+    """One listening server; `port` is known once it is made. `bulk`: methods that move blocks;
+    `streams`: other streams that are served at once."""
 
     def __init__(
         self,
@@ -84,14 +86,15 @@ class Server:
         tls: TlsConfig | None = None,
         tenancy: Tenancy | None = None,
         access: Mapping[str, Rule] = ACCESS,
+        streams: int = RPC_STREAMS_MAX,
     ) -> None:
         door = Door(tls is not None, tenancy or DefaultOnly(), access)
-        self.admission = Admission(bulk)
+        self.admission = Admission(bulk, streams)
         self._guard = Guard(door, self.admission)
         self._server = grpc.aio.server(
             interceptors=[self._guard],
             options=OPTIONS,
-            maximum_concurrent_rpcs=RPC_CALLS_MAX,
+            maximum_concurrent_rpcs=RPC_CALLS_MAX + 2 * (streams - RPC_STREAMS_MAX),
         )
         self._health = health.aio.HealthServicer()
         self._names = list(services)

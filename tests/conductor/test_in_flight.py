@@ -1,0 +1,174 @@
+"""What is in flight is counted in and out with the same numbers, whatever happens in between."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvstore.conductor.in_flight import Allowance, Stage
+from kvstore.errors import Overloaded
+from kvstore.kernels.decision import waiting
+from kvstore.limits import IN_FLIGHT_SECONDS, SENT_SECONDS
+from tests.conductor.crews import WHOSE, Rig, chain
+
+IDS = [f"r{number}" for number in range(8)]
+ACTIONS = (
+    *("send", "accepted", "began", "ended", "given up", "owe", "decoding", "expire", "later"),
+    *("leave", "come"),
+)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(ACTIONS),
+        st.sampled_from(IDS),
+        st.integers(0, 2),  # engine
+        st.floats(1e-4, 50.0),  # seconds of work
+        st.integers(0, 3),  # chain
+        st.integers(0, 40),  # blocks of it
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS)
+def test_when_all_is_over_exactly_nothing_is_left(
+    steps: list[tuple[str, str, int, float, int, int]],
+) -> None:
+    rig = Rig()
+    rig.engine("stays")  # so that there is a crew
+    there = {number: rig.engine(f"e{number}") for number in range(3)}
+    for action, request, number, work, which, blocks in steps:
+        in_flight, prints = rig.in_flight, chain(which, 40)[:blocks]
+        engine = there.get(number)
+        if action == "later":
+            rig.now += work
+        elif action == "expire":
+            in_flight.expire(rig.now)
+        elif action == "come":
+            there[number] = rig.engine(f"e{number}")
+        elif engine is None:
+            continue
+        elif action == "leave":
+            rig.scheduler.leave(WHOSE, there.pop(number), rig.now)
+        elif action == "send":
+            in_flight.send(request, engine, work, prints, rig.now, work)
+        elif action == "accepted":
+            in_flight.accepted(request, engine, work, prints, rig.now)
+        elif action == "began":
+            in_flight.began(request, engine, rig.now)
+        elif action == "ended":
+            in_flight.ended(request, engine, rig.now)
+        elif action == "given up":
+            in_flight.given_up(request, engine, rig.now)
+        elif action == "owe":
+            in_flight.owe(request, engine, 1 + blocks, rig.now)
+        elif action == "decoding":
+            in_flight.decoding(request, engine)
+        rig.check()
+    rig.now += IN_FLIGHT_SECONDS
+    rig.in_flight.expire(rig.now)
+    assert rig.in_flight.held == (0, 0)
+    rig.check()
+    fleet = rig.scheduler.crew(WHOSE)[0].fleet
+    for name in ("ahead", "waiting", "batch", "context"):
+        assert not fleet.engines[name].any(), name
+    assert (fleet.engines["busy_until"] <= rig.now).all()
+
+
+def test_what_an_engine_never_took_is_forgotten_soon_and_what_it_has_is_not() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    for request in ("lost", "taken"):
+        rig.in_flight.send(request, engine, 1.0, chain(1), rig.now, 1.0)
+    rig.in_flight.accepted("taken", engine, 1.0, chain(1), rig.now)
+    rig.now += SENT_SECONDS
+    rig.in_flight.expire(rig.now)
+    assert list(rig.in_flight.prompts) == ["taken"]
+    rig.now += IN_FLIGHT_SECONDS
+    rig.in_flight.expire(rig.now)
+    assert not rig.in_flight.prompts
+    rig.check()
+
+
+def test_what_this_conductor_sent_counts_once_when_its_engine_accepts_it() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    rig.in_flight.send("r", engine, 1.0, chain(1), rig.now, 1.0)
+    rig.in_flight.accepted("r", engine, 7.0, chain(1), rig.now)
+    fleet = rig.scheduler.crew(WHOSE)[0].fleet
+    assert waiting(fleet, engine.number) == (1, 1.0)
+    assert rig.in_flight.prompts["r"].stage is Stage.WAITING
+    rig.check()
+
+
+def test_a_request_that_another_engine_has_went_there() -> None:
+    rig = Rig()
+    first, second = rig.engine("a"), rig.engine("b")
+    rig.in_flight.send("r", first, 1.0, chain(1), rig.now, 1.0)
+    rig.in_flight.accepted("r", second, 2.0, chain(1), rig.now)
+    fleet = rig.scheduler.crew(WHOSE)[0].fleet
+    assert waiting(fleet, first.number) == (0, 0.0) and waiting(fleet, second.number) == (1, 2.0)
+    rig.in_flight.ended("r", first, rig.now)
+    assert "r" in rig.in_flight.prompts, "what the first says of it counts no more"
+    rig.check()
+
+
+def test_an_engine_is_busy_for_as_long_as_its_prefills_take() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    for request, work in (("one", 2.0), ("two", 3.0)):
+        rig.in_flight.accepted(request, engine, work, chain(1), rig.now)
+        rig.in_flight.began(request, engine, rig.now)
+    busy = rig.scheduler.crew(WHOSE)[0].fleet.engines["busy_until"]
+    assert busy[engine.number] == rig.now + 5.0
+    rig.now += 1.0
+    rig.in_flight.ended("one", engine, rig.now)
+    assert busy[engine.number] == rig.now + 3.0
+    rig.in_flight.ended("two", engine, rig.now)
+    assert busy[engine.number] == rig.now
+
+
+def test_predictions_are_compared_with_what_came() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    rig.in_flight.send("mine", engine, 1.0, chain(1), rig.now, 2.0)
+    rig.in_flight.accepted("theirs", engine, 1.0, chain(1), rig.now)
+    rig.now += 3.0
+    for request in ("mine", "theirs"):
+        rig.in_flight.ended(request, engine, rig.now)
+    assert engine.bias.taken == 1, "what another conductor predicted is not known"
+    assert engine.bias.error.size == pytest.approx(0.5)
+
+
+def test_nobody_takes_all_that_is_allowed() -> None:
+    allowed, first, second = Allowance(100), 0, 0
+    while allowed.try_take(first, 1):
+        first += 1
+    while allowed.try_take(second, 1):
+        second += 1
+    assert (first, second) == (75, 18)
+    allowed.give_back(first + second)
+    assert allowed.taken == 0
+
+
+def test_more_requests_than_are_kept_track_of_are_refused() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    rig.in_flight._requests_allowed._total = 4
+    for request in ("a", "b", "c"):
+        rig.in_flight.send(request, engine, 1.0, chain(1), rig.now, 1.0)
+    with pytest.raises(Overloaded, match="3 requests are in flight"):
+        rig.in_flight.send("d", engine, 1.0, chain(1), rig.now, 1.0)
+    rig.in_flight.send("c", engine, 1.0, chain(1), rig.now, 1.0)
+    rig.check()
+
+
+def test_blocks_beyond_what_is_kept_are_not_counted_on_and_their_prompts_are() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    rig.in_flight._blocks_allowed._total = 100
+    rig.in_flight.send("a", engine, 1.0, chain(1, 64), rig.now, 1.0)
+    rig.in_flight.send("b", engine, 1.0, chain(2, 64), rig.now, 1.0)
+    assert rig.in_flight.held == (2, 64)
+    rig.check()
