@@ -48,7 +48,7 @@ class Rules(NamedTuple):
     shortest_first: float  # 1: the shortest prefill is the first to run; 0: the first that came
     aging: float  # seconds of size that a second of waiting makes up for
     charge: float  # seconds of others' waiting that count as one of this prompt's
-    margin: float  # times the prefill that has to fit behind the wait
+    margin: float  # times the wait that has to fit before the prefill: others will come
     fetch: float  # 1: from other hosts too
     foresight: float  # 1: what is being computed counts as if it were there
     latency: float  # seconds of a transfer, however small
@@ -233,7 +233,7 @@ def choose_prefill(
         most = max(there, local[at], fetched)
         work = work_after(engine, asked.tokens, most, asked.block_tokens) * asked.factor
         wait = _waits(engine, work, asked, rules)
-        late = asked.waited + wait + rules.margin * work > rules.ttft
+        late = asked.waited + rules.margin * wait + work > rules.ttft
         dear = wait + work * (1.0 + rules.charge * scarce) >= chosen_cost
         if (late and rules.gated) or (dear and in_time):
             continue
@@ -242,7 +242,7 @@ def choose_prefill(
             asked, rules, scarce,
         )  # fmt: skip
         begins = max(row[WAIT], row[READY])
-        good = asked.waited + begins + rules.margin * row[WORK] <= rules.ttft
+        good = asked.waited + rules.margin * begins + row[WORK] <= rules.ttft
         if good > in_time or (good == in_time and row[COST] < chosen_cost):
             chosen, chosen_cost, in_time = number, row[COST], good
             for column in range(PRICED):

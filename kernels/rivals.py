@@ -297,7 +297,7 @@ def choose_as(
     if policy != MOONCAKE:
         price_engine(fleet, engine, found, most, source, asked, rules, 0.0, priced)
     begins = max(priced[engine, WAIT], priced[engine, READY])
-    late = asked.waited + begins + rules.margin * priced[engine, WORK] > rules.ttft
+    late = asked.waited + rules.margin * begins + priced[engine, WORK] > rules.ttft
     if rules.gated and late:
         return NONE, NONE
     return engine, source

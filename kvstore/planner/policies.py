@@ -31,7 +31,7 @@ class Policy:
     shortest_first: float = 0.0  # else the first that came
     aging: float = 0.0  # seconds of size that a second of waiting makes up for
     charge: float = 0.0  # seconds of others' waiting that count as one of a prompt's own
-    margin: float = 1.0  # times the prefill that has to fit behind the wait
+    margin: float = 1.0  # times the wait that has to fit before the prefill: others will come
     fetch: float = 1.0  # prefixes from other hosts
     foresight: float = 0.0  # what is being computed counts as if it were there
     forecast: float = 0.0  # refuse what is expected to find no room for decoding in time
