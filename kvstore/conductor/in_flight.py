@@ -237,7 +237,7 @@ class InFlight:
             self._make_room(2 * len(prints))
             expected.expect(self.expected, prints, engine.number)
             self._blocks += len(prints)
-        size = loops.wait_in_line(self._crew.fleet, engine.number, work, True)
+        size = loops.wait_in_line(self._crew.fleet, engine.number, float(work), True)
         prompt = Prompt(engine, Stage.SENT, size, work, prints, now + SENT_SECONDS, float("nan"))
         self.prompts[request] = prompt
         self._sent[request] = None

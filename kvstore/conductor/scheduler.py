@@ -216,10 +216,10 @@ class Scheduler:
         crew.fit_hosts(self._hosts.count)
         rules = self._rules
         if ask.ttft:
-            rules = rules._replace(ttft=ask.ttft)
-        asked = Asked(
-            now, float(ask.tokens), float(crew.block_tokens), crew.token_bytes, ask.waited, 1.0
-        )
+            rules = rules._replace(ttft=float(ask.ttft))
+        # Whole numbers would be another type, for which all is compiled anew.
+        tokens, block, waited = map(float, (ask.tokens, crew.block_tokens, ask.waited))
+        asked = Asked(now, tokens, block, float(crew.token_bytes), waited, 1.0)
         holders, lengths, in_dram = self._table.leading(ask.prints)
         best = np.empty(loops.BEST, np.int64)
         chosen, source = loops.choose(
@@ -266,7 +266,7 @@ class Scheduler:
     def _decoder(self, crew: Crew, ask: Ask, tpot: float) -> tuple[Engine | None, bool, float]:
         first = self._any_row(crew)
         chosen, fits, step = loops.decoder(
-            crew.fleet, float(ask.tokens), RESERVE_TOKENS, tpot, first
+            crew.fleet, float(ask.tokens), RESERVE_TOKENS, float(tpot), first
         )
         return (None if chosen == NONE else crew.rows[chosen]), fits, step
 

@@ -88,9 +88,14 @@ class Reporting:
             yield message
 
 
+def asked(request_id: str, **fields: Any) -> pb.ScheduleRequest:
+    """A prompt of 100 tokens that nobody has blocks of."""
+    said = {"request_id": request_id, "namespace": SPEC.digest, "tokens": 100, **fields}
+    return pb.ScheduleRequest(**said)
+
+
 def scheduled(
     stub: conductor_pb2_grpc.ConductorStub, request: str, tenant: str = "default", **fields: Any
 ) -> pb.ScheduleReply:
-    asked = {"request_id": request, "namespace": SPEC.digest, "tokens": 100, **fields}
-    message = pb.ScheduleRequest(**asked)
-    return stub.Schedule(message, timeout=CALL_SECONDS, metadata=[(TENANT_KEY, tenant)])
+    message, named = asked(request, **fields), [(TENANT_KEY, tenant)]
+    return stub.Schedule(message, timeout=CALL_SECONDS, metadata=named)

@@ -193,6 +193,36 @@ def test_the_check_sees_a_word_that_was_changed(word: int) -> None:
         index.check()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_of_what_a_holder_has_the_blocks_in_dram_come_first_and_are_counted(seed: int) -> None:
+    dice, index, wanted = random.Random(seed), PoolIndex(FACTOR), dict[int, tuple[int, int]]()
+    chain = [dice.randrange(1 << 64) for _ in range(50)]
+    for _ in range(20):
+        holder, length = index.add(), dice.randrange(1, 51)
+        in_dram = dice.choice([0, length, dice.randrange(length + 1)])
+        tiers = [dice.choice([1, 3])] * in_dram + [2] * (length - in_dram)
+        put(index, holder, dict(zip(chain, tiers, strict=False)))
+        index.show(holder)
+        wanted[holder] = (length, in_dram)
+    holders, lengths, found = index.longest_in_dram(np.array(chain, np.uint64))
+    said = zip(lengths.tolist(), found.tolist(), strict=True)
+    assert dict(zip(holders.tolist(), said, strict=True)) == wanted
+
+
+def test_only_of_those_with_the_most_it_is_looked_at_what_is_in_dram(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(index_module, "_LOOKED_AT", 2)
+    index, wanted = PoolIndex(FACTOR), []
+    for length in range(1, 6):
+        holder = index.add()
+        put(index, holder, dict.fromkeys(range(length), 2))
+        index.show(holder)
+        wanted.append((holder, length, 0 if length > 3 else length))
+    found = index.longest_in_dram(np.arange(9, dtype=np.uint64))
+    assert list(zip(*(one.tolist() for one in found), strict=True)) == wanted
+
+
 def test_once_all_is_compiled_nothing_is_compiled_again() -> None:
     index_module.compiled()
     known = {name: len(one.signatures) for name, one in vars(loops).items() if _jitted(one)}

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import grpc
 import pytest
 
+from kvstore.limits import REPORT_SILENCE_SECONDS
+from kvstore.metadata import Metadata
+from kvstore.metadata.tenants import new_tenant
+from kvstore.rpc.status import ERROR_KEY
 from kvstore.wire.v1 import conductor_pb2 as pb
-from tests.conductor.reporting import Reporting, engine, scheduled
-from tests.nodes import eventually, refused
-from tests.pools import ConductorProcess, Nodes, pool
+from tests.conductor.reporting import Reporting, accepted, asked, engine, scheduled
+from tests.faults.proxy import Proxy
+from tests.nodes import CALL_SECONDS, eventually, prompt, refused
+from tests.pools import BESIDE, ConductorProcess, Nodes, pool
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +29,15 @@ def nodes() -> Iterator[Nodes]:
 
 
 @pytest.fixture(scope="module")
-def conductor(nodes: Nodes) -> ConductorProcess:
+def serving(nodes: Nodes) -> ConductorProcess:
     return nodes.conductor()
+
+
+@pytest.fixture
+def conductor(serving: ConductorProcess) -> ConductorProcess:
+    """One that knows of no engine: those of the last test are gone."""
+    eventually(lambda: not known(serving))
+    return serving
 
 
 def sends_to(conductor: ConductorProcess, request: str = "probe", **fields: object) -> str:
@@ -30,6 +46,43 @@ def sends_to(conductor: ConductorProcess, request: str = "probe", **fields: obje
         return scheduled(conductor.stub, request, **fields).prefill.engine_id
     except grpc.RpcError:
         return ""
+
+
+def scheduled_to(conductor: ConductorProcess) -> tuple[str, str]:
+    try:
+        reply = scheduled(conductor.stub, "probe")
+    except grpc.RpcError:
+        return "", ""
+    return reply.prefill.engine_id, reply.decode.engine_id
+
+
+def decoded_by(conductor: ConductorProcess, request: str) -> str:
+    try:
+        reply = scheduled(conductor.stub, request, phase=pb.DECODE, tokens=400)
+    except grpc.RpcError:
+        return ""
+    return str(reply.decode.engine_id)
+
+
+def explained(conductor: ConductorProcess, **fields: Any) -> pb.ExplainReply:
+    return conductor.stub.Explain(pb.ExplainRequest(**fields), timeout=CALL_SECONDS)
+
+
+def considered(conductor: ConductorProcess) -> dict[str, float]:
+    """How long a long prompt would wait at each engine, in milliseconds."""
+    try:
+        found = explained(conductor, request=asked("probe", tokens=6_000)).considered
+    except grpc.RpcError:
+        return {}
+    return {one.engine_id: one.wait_ms for one in found}
+
+
+def known(conductor: ConductorProcess) -> set[str]:
+    return set(considered(conductor))
+
+
+def waits(conductor: ConductorProcess, name: str) -> float:
+    return considered(conductor).get(name, -1.0)
 
 
 def reporting(conductor: ConductorProcess, name: str, **fields: object) -> Reporting:
@@ -52,3 +105,185 @@ def test_a_request_is_sent_to_an_engine_that_reports_and_to_none_whose_stream_br
             eventually(lambda: sends_to(conductor) == "two")
         eventually(lambda: sends_to(conductor) == "one")
     eventually(lambda: sends_to(conductor) == "")
+
+
+def test_a_request_goes_to_the_engine_whose_node_has_its_prefix() -> None:
+    with pool() as nodes:
+        conductor, node, blocks = nodes.conductor(), nodes.node("n"), prompt(1, blocks=50)
+        caller = node.caller()
+        caller.register()
+        caller.put(blocks)
+        eventually(lambda: conductor.holding(blocks) == {node.address: (50, 50)})
+        near = caller.opened.node_id
+        with reporting(conductor, "far"), reporting(conductor, "near", node_id=near):
+            eventually(lambda: known(conductor) == {"far", "near"})
+            reply = scheduled(conductor.stub, "r", hashes=blocks.hashes, tokens=210)
+            assert reply.prefill.engine_id == "near" and reply.split.there_blocks == 50
+            assert reply.split.computed_tokens == 10 and not reply.approximate
+            why = explained(conductor, request_id="r")
+            assert "near gives the first token in" in why.sentence and why.plan == reply
+            assert [one.engine_id for one in why.considered] == ["near", "far"]
+            assert why.considered[1].fetched_blocks == 50, "to fetch them is worth it"
+
+
+def test_one_that_is_only_asked_about_goes_nowhere(conductor: ConductorProcess) -> None:
+    with reporting(conductor, "one"):
+        eventually(lambda: known(conductor) == {"one"})
+        before = explained(conductor, request=asked("r")).considered[0]
+        assert explained(conductor, request=asked("r")).considered[0] == before
+        scheduled(conductor.stub, "r")
+        after = explained(conductor, request=asked("s")).considered[0]
+        assert after.wait_ms > before.wait_ms == 0
+
+
+def test_decoding_is_asked_for_when_the_prompt_is_prefilled(conductor: ConductorProcess) -> None:
+    with (
+        reporting(conductor, "prefills", decode=None),
+        reporting(conductor, "decodes", prefill=None, room_tokens=1_000) as decoder,
+    ):
+        eventually(lambda: scheduled_to(conductor) == ("prefills", "decodes"))
+        reply = scheduled(conductor.stub, "one", phase=pb.DECODE, tokens=400)
+        assert reply.decode.engine_id == "decodes" and not reply.HasField("prefill")
+        said = refused(lambda: scheduled(conductor.stub, "two", phase=pb.DECODE, tokens=400))
+        assert said.kind == "Overloaded" and said.retry_after_ms > 0
+        decoder.say(given_up=["one"])
+        eventually(lambda: decoded_by(conductor, "two") == "decodes")
+
+
+def test_what_no_engine_would_finish_in_time_is_refused_with_a_time_to_come_again(
+    conductor: ConductorProcess,
+) -> None:
+    with reporting(conductor, "one"):
+        eventually(lambda: known(conductor) == {"one"})
+        said = refused(lambda: scheduled(conductor.stub, "r", tokens=5_000, ttft_ms=1_000))
+        assert said.kind == "Overloaded" and said.retry_after_ms > 0
+        assert "1 s are wanted: one" in said.text
+        assert explained(conductor, request_id="r").sentence == said.text
+
+
+def test_an_engine_that_falls_silent_is_sent_nothing_though_its_stream_stands(
+    conductor: ConductorProcess,
+) -> None:
+    with reporting(conductor, "one") as silent:
+        eventually(lambda: known(conductor) == {"one"})
+        silent.beating.clear()
+        eventually(lambda: not known(conductor), REPORT_SILENCE_SECONDS + 3)
+        error = silent.refused()
+        assert dict(error.trailing_metadata())[ERROR_KEY] == "Unavailable"
+
+
+def test_an_engine_whose_connection_is_cut_is_sent_nothing(conductor: ConductorProcess) -> None:
+    port = int(conductor.address.rpartition(":")[2])
+    with Proxy(conductor.address, listen=BESIDE, port=port, seed=1) as proxy:
+        first = pb.ReportRequest(engine=engine("one"))
+        with Reporting(f"{BESIDE}:{port}", first):
+            eventually(lambda: known(conductor) == {"one"})
+            proxy.reset()
+            eventually(lambda: not known(conductor), 1.5)
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (pb.ReportRequest(), "engine is absent"),
+        (pb.ReportRequest(engine=engine("x", group=99)), "engine.group = 99"),
+        (pb.ReportRequest(engine=engine("x"), began=[""]), "began[0] is 0 bytes"),
+    ],
+)
+def test_a_report_that_makes_no_sense_is_refused_by_name(
+    conductor: ConductorProcess, first: pb.ReportRequest, why: str
+) -> None:
+    with Reporting(conductor.address, first) as stream:
+        error = stream.refused()
+    assert dict(error.trailing_metadata())[ERROR_KEY] == "Invalid" and why in error.details()
+    assert not known(conductor)
+
+
+def test_questions_that_make_no_sense_are_refused_by_name(conductor: ConductorProcess) -> None:
+    with reporting(conductor, "one"):
+        eventually(lambda: known(conductor) == {"one"})
+        for fields, why in (
+            ({"request_id": ""}, "request_id is 0 bytes"),
+            ({"namespace": b"short"}, "namespace is 5 bytes"),
+            ({"group": 64}, "group 64"),
+            ({"tokens": 0}, "tokens = 0"),
+            ({"tokens": 1 << 30}, "tokens = 1073741824"),
+            ({"hashes": [b"x"]}, "hashes[0] is 1 bytes"),
+            ({"tokens": 1, "hashes": [bytes(32)] * 2}, "hashes: 2 of 1 tokens"),
+            ({"phase": 7}, "phase = 7"),
+        ):
+            request = asked(**{"request_id": "r", **fields})
+            for ask in (
+                lambda request=request: conductor.stub.Schedule(request, timeout=CALL_SECONDS),
+                lambda request=request: explained(conductor, request=request),
+            ):
+                said = refused(ask)
+                assert said.kind == "Invalid" and why in said.text
+        for fields in ({}, {"request_id": "never asked"}):
+            said = refused(lambda fields=fields: explained(conductor, **fields))
+            assert said.kind == "Invalid" and "request_id" in said.text
+
+
+def test_a_tenant_is_never_sent_to_another_tenants_engines(
+    nodes: Nodes, conductor: ConductorProcess
+) -> None:
+    async def add(store: Metadata) -> None:
+        record = new_tenant("team-a")
+        await store.put_if(record.key(), record.encode(), expected_revision=0)
+
+    nodes.with_metadata(add)
+
+    def of_team(request: str = "r") -> str:
+        try:
+            return scheduled(conductor.stub, request, "team-a").prefill.engine_id
+        except grpc.RpcError as error:
+            return dict(error.trailing_metadata() or ()).get(ERROR_KEY, "")
+
+    eventually(lambda: of_team() == "Unavailable")  # Unauthenticated, until the tenant is known
+    with reporting(conductor, "same name", address="127.0.0.1:7501"):
+        eventually(lambda: known(conductor) == {"same name"})
+        assert of_team() == "Unavailable", "the engine of the tenant `default` was named"
+        first = pb.ReportRequest(engine=engine("same name", address="127.0.0.1:7502"))
+        with Reporting(conductor.address, first, tenant="team-a"):
+            eventually(lambda: of_team() == "same name")
+            for tenant, port in (("team-a", 7502), ("default", 7501)):
+                reply = scheduled(conductor.stub, "r", tenant)
+                assert reply.prefill.address == f"127.0.0.1:{port}"
+            request = pb.ExplainRequest(request_id="only mine")
+            scheduled(conductor.stub, "only mine", "team-a")
+            said = refused(lambda: conductor.stub.Explain(request, timeout=CALL_SECONDS))
+            assert said.kind == "Invalid", "another tenant's request was explained"
+
+
+def test_of_two_conductors_one_dies_and_the_other_goes_on_with_the_load_known() -> None:
+    with pool() as nodes, ExitStack() as stack:
+        both = first, second = nodes.conductor("first"), nodes.conductor("second")
+        streams = {
+            (name, one): stack.enter_context(reporting(one, name)) for name in "ab" for one in both
+        }
+        for one in both:
+            eventually(lambda one=one: known(one) == {"a", "b"})
+        sent_to = scheduled(first.stub, "long", tokens=5_000).prefill.engine_id
+        other = {"a": "b", "b": "a"}[sent_to]
+        assert waits(first, sent_to) == pytest.approx(5_010) and waits(second, sent_to) == 0
+        for one in both:  # its engine tells everybody, and who sent it there counts it once
+            streams[sent_to, one].say(accepted=[accepted("long", 5_000), accepted("short", 10)])
+        for one in both:
+            eventually(lambda one=one: waits(one, sent_to) == pytest.approx(5_030))
+        first.kill()
+        assert scheduled(second.stub, "next", tokens=6_000).prefill.engine_id == other
+        streams[sent_to, second].say(began=["long"], given_up=["short"])
+        eventually(lambda: 4_000 < waits(second, sent_to) < 5_010)
+        streams[sent_to, second].say(ended=["long"])
+        eventually(lambda: waits(second, sent_to) == 0)
+
+
+def test_a_conductor_that_stops_answers_those_who_report_at_once(nodes: Nodes) -> None:
+    one = nodes.conductor("stops")
+    with reporting(one, "a") as stream:
+        eventually(lambda: known(one) == {"a"})
+        began = time.monotonic()
+        one.signal(signal.SIGTERM)
+        assert stream.call.result(timeout=CALL_SECONDS) == pb.ReportReply()
+        assert one.wait() == 0
+        assert time.monotonic() - began < 1.9, "it waited for streams that never end"

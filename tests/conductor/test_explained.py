@@ -1,0 +1,105 @@
+"""A decision can be asked why, in numbers and in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore.conductor.explained import explain, reply_of, sentence_of
+from kvstore.core.fingerprints import ON_SSD
+from kvstore.errors import Overloaded
+from kvstore.kernels.decision import BEST
+from kvstore.limits import DECISIONS_KEPT
+from tests.conductor.crews import WHOSE, Rig, ask, chain
+
+
+def test_a_plan_says_where_each_block_comes_from_and_by_when() -> None:
+    rig = Rig()
+    rig.engine("a")
+    rig.node("node of a", chain(1)[:10])
+    rig.node("elsewhere", chain(1)[:60])
+    decision = rig.schedule(waited=2.0, tokens=1_030)
+    reply = reply_of(rig.scheduler, decision, True)
+    assert reply.approximate and reply.prefill.address == "127.0.0.1:7500"
+    split = reply.split
+    assert (split.there_blocks, split.fetched_blocks, split.read_blocks) == (10, 50, 0)
+    assert split.fetched_from == "elsewhere" and split.computed_tokens == 1_030 - 60 * 16
+    assert decision.row is not None
+    work = 0.01 + 70 * 1e-4
+    assert reply.ttft_ms == pytest.approx(reply.wait_ms + 2_000 + 1e3 * work)
+    assert reply.drop_after_ms == pytest.approx(1e3 * (30 - 2 - work), abs=1)
+    assert reply.decode.engine_id == "a" and reply.tpot_ms > 10
+
+
+def test_who_waited_long_goes_before_who_is_a_little_shorter() -> None:
+    rig = Rig()
+    rig.engine("a")
+    plans = [
+        reply_of(
+            rig.scheduler, rig.schedule(request, chain(2), tokens=tokens, waited=waited), False
+        )
+        for request, tokens, waited in (
+            ("new", 1_024, 0.0),
+            ("old", 1_500, 5.0),
+            ("long", 9_000, 0),
+        )
+    ]
+    new, old, long = (one.priority_ms for one in plans)
+    assert old < new < long
+
+
+def test_the_sentence_says_why_the_first_won() -> None:
+    rig = Rig()
+    for name in "ab":
+        rig.engine(name)
+    rig.node("node of a", chain(1)[:60])
+    said = sentence_of(rig.schedule())
+    assert said.startswith("a gives the first token in") and "reuses 60 of 64 blocks" in said
+    assert "; b, the next, takes" in said
+    alone = Rig()
+    alone.engine("a")
+    alone.node("node of a", chain(1), ON_SSD)
+    said = sentence_of(alone.schedule())
+    assert "64 of them read from SSD; no other engine was worth a look" in said
+
+
+def test_a_refusal_is_explained_by_what_was_best() -> None:
+    rig = Rig()
+    for name in "ab":
+        engine = rig.engine(name)
+        rig.in_flight.accepted(f"of {name}", engine, 9.0, chain(0, 0), rig.now)
+        rig.in_flight.began(f"of {name}", engine, rig.now)
+    with pytest.raises(Overloaded) as caught:
+        rig.schedule("r", ttft=2.0)
+    found = rig.scheduler.decided("team", "r")
+    assert found is not None
+    reply = explain(rig.scheduler, found, False)
+    assert not reply.HasField("plan") and reply.sentence == str(caught.value)
+    assert {one.engine_id for one in reply.considered} == {"a", "b"}
+    assert all(one.wait_ms == pytest.approx(9_000) for one in reply.considered)
+
+
+@pytest.mark.parametrize("count", [3, 200])
+def test_all_that_were_considered_come_best_first(count: int) -> None:
+    rig = Rig()
+    for number in range(count):
+        engine = rig.engine(f"e{number}")
+        rig.in_flight.accepted(f"{number}", engine, 0.05 * (1 + number), chain(0, 0), rig.now)
+        rig.in_flight.began(f"{number}", engine, rig.now)
+    reply = explain(rig.scheduler, rig.scheduler.consider(WHOSE, ask(), rig.now), False)
+    names = [one.engine_id for one in reply.considered]
+    assert names == [f"e{number}" for number in range(min(count, BEST))]
+    costs = [one.cost for one in reply.considered]
+    assert costs == sorted(costs) and reply.plan.prefill.engine_id == "e0"
+    assert not rig.scheduler.decided("team", "r"), "what is asked only leaves no trace"
+    assert len(rig.in_flight.prompts) == count
+
+
+def test_only_so_many_decisions_are_remembered_and_only_for_who_asked() -> None:
+    rig = Rig()
+    rig.engine("a")
+    for number in range(DECISIONS_KEPT + 5):
+        rig.schedule(f"{number}", chain(0, 0), tokens=1)
+        rig.in_flight.drop(f"{number}", rig.now)
+    assert rig.scheduler.decided("team", "4") is None
+    assert rig.scheduler.decided("team", "5") is not None
+    assert rig.scheduler.decided("others", "5") is None
