@@ -66,6 +66,12 @@ def _owe(w: Any, d: Any, sequences: Any, tokens: Any) -> None:
 
 
 @njit
+def tell(w: Any, d: Any) -> None:
+    """Routers are told what an engine decodes."""
+    _owe(w, d, 0, 0.0)
+
+
+@njit
 def moved(w: Any, r: Any, now: Any, d: Any) -> None:
     """Its KV is with a decoding engine, or in the pool until one has room."""
     request = w.requests[r]
@@ -97,7 +103,7 @@ def expires(w: Any, r: Any) -> None:
 
 
 @njit
-def _steps_left(w: Any, d: Any) -> Any:
+def steps_left(w: Any, d: Any) -> Any:
     """Until the first of the batch is done."""
     least = w.until[d, 0]
     for i in range(1, w.engines[d].batch):
@@ -112,28 +118,28 @@ def carry_on(w: Any, d: Any, now: Any) -> None:
     if engine.batch:
         spent = max(0.0, now - engine.since)
         done = decode_steps(w.times, d, spent, engine.batch, engine.context)
-        done = min(done, _steps_left(w, d))
+        done = min(done, steps_left(w, d))
         takes = decode_takes(w.times, d, done, engine.batch, engine.context)
         engine.since += takes
         engine.busy_seconds += takes
         engine.steps += done
         engine.context += done * engine.batch
-        _let_out(w, d, now)
+        let_out(w, d, now)
     else:
         engine.since = now
     _let_in(w, d, now)
-    _owe(w, d, 0, 0.0)
+    tell(w, d)
     if w.setting.park:
         _unpark(w, d, now)
     engine.version += 1
     if engine.batch:
-        left = _steps_left(w, d)
+        left = steps_left(w, d)
         takes = decode_takes(w.times, d, left, engine.batch, engine.context)
         push(w.heap, engine.since + takes, STEPPED, d, engine.version)
 
 
 @njit
-def _let_out(w: Any, d: Any, now: Any) -> None:
+def let_out(w: Any, d: Any, now: Any) -> None:
     engine, i = w.engines[d], 0
     while i < engine.batch:
         if w.until[d, i] > engine.steps:

@@ -19,6 +19,7 @@ from .rivals import sent
 from .sim_caches import DRAM, SSD, expect, leading, touch
 from .sim_decode import hand_over
 from .sim_heap import push
+from .sim_mixed import begin_prompt, chunked, decode_only, has_room, is_mixed, slowed, stepped
 from .sim_world import LATE, PREFILLED, blocks_of
 from .sim_world import READY as IS_READY
 
@@ -129,6 +130,9 @@ def begin_next(w: Any, e: Any, now: Any) -> None:
             return
         r = w.heads[e, size]
         request = w.requests[r]
+        mixed = is_mixed(w, e)
+        if mixed and not has_room(w, r, e):
+            return
         w.heads[e, size] = request.after
         dequeue(w.fleet.engines[e], size, request.work)
         there = _there(w, r, e)
@@ -139,6 +143,11 @@ def begin_next(w: Any, e: Any, now: Any) -> None:
             _leave(w, r, e)
             continue
         new = max(1.0, request.tokens - there * block_tokens)
+        if mixed:
+            engine.current, request.reused, request.began = r, there, now
+            w.fleet.engines[e].busy_until = now + slowed(w, e, work, new)
+            begin_prompt(w, e, now, new)
+            return
         takes = request.fate * prefill_takes(w.times, e, new, request.tokens - new)
         engine.current, request.reused, request.began = r, there, now
         engine.busy_seconds += takes
@@ -164,3 +173,21 @@ def prefilled(w: Any, r: Any, now: Any, e: Any) -> None:
     _leave(w, r, e)
     hand_over(w, r, now, host)
     begin_next(w, e, now)
+
+
+@njit
+def mixed_step(w: Any, e: Any, now: Any) -> None:
+    """A step of an engine that does both is over."""
+    r, engine = w.engines[e].current, w.engines[e]
+    if r == NONE:
+        stepped(w, e, now)
+    elif chunked(w, e, now):
+        host, blocks = w.fleet.engines[e].host, blocks_of(w, r)
+        w.fleet.engines[e].busy_until = now
+        touch(w.caches, host, DRAM, blocks)
+        touch(w.caches, host, SSD, blocks)
+        _leave(w, r, e)
+    if engine.current == NONE:
+        begin_next(w, e, now)
+    if engine.current == NONE:
+        decode_only(w, e, now)

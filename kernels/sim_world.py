@@ -16,7 +16,7 @@ from .sim_heap import Heap
 
 # What became of a request.
 WAITING, SERVED, REFUSED, LATE, NO_ROOM, EXPIRED, LOST = range(7)
-READY, PREFILLED, MOVED, STEPPED, EXPIRES = range(5)  # kinds of events
+READY, PREFILLED, MOVED, STEPPED, EXPIRES, CHUNKED = range(6)  # kinds of events
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -58,6 +58,10 @@ RUNNING = np.dtype(
         ("steps", np.int64),
         ("version", np.int64),
         ("batch", np.int64),
+        (
+            "left",
+            np.float64,
+        ),  # tokens of its prompt that it has still to compute, if it decodes too
         ("current", np.int32),  # the prompt that it prefills
         ("line", np.int32),  # the first and
         ("line_end", np.int32),  # last of those that wait to be let in

@@ -17,7 +17,8 @@ from .rivals import OURS, choose_as
 from .sim_caches import look
 from .sim_decode import carry_on, expires, moved
 from .sim_heap import pop
-from .sim_prefill import brought, plan, prefilled
+from .sim_mixed import is_mixed
+from .sim_prefill import brought, mixed_step, plan, prefilled
 from .sim_world import EXPIRES, MOVED, PREFILLED, READY, REFUSED, blocks_of, roll
 
 BUSY_SECONDS = 60.0  # over which the share of busy engines is a mean
@@ -78,5 +79,9 @@ def run(w: Any) -> None:
             moved(w, what, now, who)
         elif kind == EXPIRES:
             expires(w, what)
-        elif w.engines[who].version == what:
+        elif w.engines[who].version != what:
+            continue  # the batch has changed since this was said
+        elif is_mixed(w, who):
+            mixed_step(w, who, now)
+        else:
             carry_on(w, who, now)
