@@ -14,7 +14,8 @@ node of its own host; what that lacks it fetches from the others' (node/pool.py)
     wire/ rpc/ metadata/ transfer/  stubs of proto/, manners of calls (gRPC, and on the own host a
                                     socket), who serves, how bytes move
     node/                           the storage daemon: carries decisions out, holds the blocks
-    conductor/                      follows every node's directory, answers for the whole pool
+    conductor/                      follows every node's directory and every engine's reports:
+                                    who holds what, and where a request is to run
     planner/                        loads, real and made up, for planning a pool
     client/                         what engines call: match, reader, writer, pin, put, get
     engine/connectors/              the client inside vLLM, SGLang and LMCache

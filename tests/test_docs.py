@@ -93,6 +93,9 @@ def test_the_commands_of_the_conductor_page_run(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="mp") as home:
         ran = shell(blocks(GUIDE / "conductor.md", "bash"), Path(home), Path(home))
     assert ran.returncode == 0, ran.stderr
+    said = "prefill-0 at 127.0.0.1:7500, first token after 226 ms, then 8.7 ms each"
+    assert said in ran.stdout and f"`{said}`" in (GUIDE / "conductor.md").read_text()
+    assert "prefill-0 gives the first token in 226 ms" in ran.stdout
 
 
 def test_the_commands_of_the_planning_page_run(tmp_path: Path) -> None:
