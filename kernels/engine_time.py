@@ -27,7 +27,8 @@ def step_seconds(times: Any, engine: Any, new: Any, prefix: Any, batch: Any, con
     row = times[engine]
     products = 0.0
     if new > 0:
-        products = np.ceil(new / TILE) * TILE * row[TOKEN] * (1.0 + row[SMALL] / (row[SMALL] + new))
+        padded = np.ceil(new / TILE) * TILE
+        products = padded * row[TOKEN] * (1.0 + row[SMALL] / (row[SMALL] + padded))
     products = max(products + batch * row[TOKEN], row[WEIGHTS])
     attention = row[PAIR] * new * (new + 2.0 * prefix) + row[CONTEXT] * context
     return row[OVERHEAD] + products + attention + row[SEQUENCE] * batch

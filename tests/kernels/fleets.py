@@ -1,0 +1,74 @@
+"""Fleets for tests of what is decided over them."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from kvstore.kernels.fleet import Fleet, Found, empty, enqueue, nothing, size_of
+from kvstore.kernels.prefill_choice import PRICED, Asked, Rules
+
+RULES = Rules(
+    ttft=30.0,
+    tpot=0.1,
+    gated=1.0,
+    shortest_first=1.0,
+    aging=0.02,
+    charge=4.0,
+    margin=2.0,
+    fetch=1.0,
+    foresight=1.0,
+    latency=0.005,
+)
+ASKED = Asked(
+    now=100.0, tokens=16_000.0, block_tokens=512.0, token_bytes=327_680.0, waited=0.0, factor=1.0
+)
+BLOCKS = 31  # whole ones of such a prompt
+
+
+def fleet(engines: int) -> Fleet:
+    """Idle engines of one kind that do everything, each on a host of its own."""
+    made = empty(engines, engines)
+    every = made.engines
+    every["prefills"] = every["decodes"] = True
+    every["host"] = np.arange(engines)
+    every["prefill_a"], every["prefill_b"], every["prefill_c"] = 0.02, 1.1e-4, 1e-9
+    every["decode_a"], every["decode_b"], every["decode_c"] = 0.03, 3e-4, 6e-8
+    every["room"] = 400_000
+    made.hosts["link_seconds"] = 1 / 20e9
+    return made
+
+
+def rows(engines: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    return np.zeros((engines, PRICED))
+
+
+def wait_behind(made: Fleet, engine: int, seconds: float) -> None:
+    """One more prompt waits at an engine."""
+    enqueue(made.engines[engine], size_of(seconds), seconds)
+
+
+@st.composite
+def busy_fleets(draw: st.DrawFn) -> tuple[Fleet, Found]:
+    """Any few engines, some of which may not be sent prompts, with any load, prefixes and links."""
+    count = draw(st.integers(1, 6))
+    made, found = fleet(count), nothing(count, count)
+    seconds = st.floats(0, 40)
+    for number in range(count):
+        made.engines[number]["prefills"] = draw(st.integers(0, 4)) > 0
+        made.engines[number]["busy_until"] = ASKED.now + draw(st.floats(-5, 40))
+        made.engines[number]["prefill_b"] *= draw(st.floats(0.5, 2))
+        for work in draw(st.lists(st.floats(1e-4, 20), max_size=4)):
+            wait_behind(made, number, work)
+        host = made.hosts[number]
+        host["link_seconds"] = draw(st.sampled_from([1 / 20e9, 1 / 1e9, 1 / 100e6]))
+        host["ssd_seconds"] = draw(st.sampled_from([np.inf, 1 / 6e9, 1 / 500e6]))
+        for column in ("arrives", "leaves", "reads"):
+            host[column] = ASKED.now + draw(seconds) - 20
+        dram = draw(st.integers(0, BLOCKS))
+        found.dram[number] = dram
+        found.local[number] = dram
+        if host["ssd_seconds"] < np.inf:
+            found.local[number] = draw(st.integers(dram, BLOCKS))
+        found.coming[number] = draw(st.integers(dram, BLOCKS))
+    return made, found

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvstore.kernels.fleet import Fleet, Found, nothing
+from kvstore.kernels.prefill_choice import (
+    BLOCKS,
+    COST,
+    FETCHED,
+    FIRST_TOKEN,
+    NONE,
+    READ,
+    READY,
+    WAIT,
+    WORK,
+    choose_prefill,
+    choose_source,
+    price_all,
+)
+from tests.kernels.fleets import ASKED, RULES, busy_fleets, fleet, rows, wait_behind
+
+SCARCE = 1.5
+
+
+def chosen(
+    made: Fleet, found: Found, first: int = 0, **rules: float
+) -> tuple[int, int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
+    priced = rows(len(made.engines))
+    wanted = RULES._replace(**rules)
+    engine, source = choose_prefill(made, found, ASKED, wanted, SCARCE, first, priced)
+    return engine, source, priced[engine]
+
+
+def seconds(made: Fleet, engine: int, blocks: float) -> float:
+    """A prefill behind so many blocks, by the formula."""
+    cost, new = made.engines[engine], max(1.0, ASKED.tokens - blocks * ASKED.block_tokens)
+    pairs = new * (2 * ASKED.tokens - new)
+    return float(cost["prefill_a"] + cost["prefill_b"] * new + cost["prefill_c"] * pairs)
+
+
+def waits(made: Fleet, engine: int, work: float) -> float:
+    """Behind what runs, and what waits and is not of a greater size."""
+    row = made.engines[engine]
+    size = np.searchsorted(np.array(SIZE_STARTS), work, side="right") - 1
+    return max(0.0, float(row["busy_until"]) - ASKED.now) + float(row["ahead"][max(0, size)])
+
+
+SIZE_STARTS = [2.0**octave * quarter / 4 for octave in range(-10, 6) for quarter in range(4, 8)]
+
+
+def every_split(made: Fleet, found: Found, engine: int) -> float:
+    """The least cost of any number of blocks brought in either way, one after the other."""
+    row, longest = made.engines[engine], choose_source(made, found)
+    host, best, source = int(row["host"]), *longest
+    there = max(int(found.dram[host]), int(found.coming[engine]))
+    block = ASKED.block_tokens * ASKED.token_bytes
+    options = [(there, 0.0, 0.0)]
+    for blocks in range(there + 1, int(found.local[host]) + 1):
+        begins = max(0.0, float(made.hosts[host]["reads"]) - ASKED.now) + RULES.latency
+        each = float(made.hosts[host]["ssd_seconds"]) * block
+        options.append((blocks, begins + each * (blocks - there), 0.0))
+    if source not in (NONE, host):
+        giver, taker = made.hosts[source], made.hosts[host]
+        begins = max(0.0, giver["leaves"] - ASKED.now, taker["arrives"] - ASKED.now)
+        each = max(giver["link_seconds"], taker["link_seconds"])
+        if best > found.dram[source]:
+            each = max(each, giver["ssd_seconds"])
+        for blocks in range(there + 1, best + 1):
+            moved = blocks - there
+            ready = begins + RULES.latency + each * block * moved
+            options.append((blocks, ready, moved * block * float(taker["link_seconds"])))
+    costs = []
+    for blocks, ready, moved in options:
+        work = seconds(made, engine, blocks)
+        size = max(0, np.searchsorted(np.array(SIZE_STARTS), work, side="right") - 1)
+        overtaken = int(row["waiting"][-1] - row["waiting"][size])
+        imposed = work * (SCARCE + overtaken) + 0.1 * SCARCE * moved
+        costs.append(max(waits(made, engine, work), ready) + work + RULES.charge * imposed)
+    return min(costs)
+
+
+@settings(max_examples=200, deadline=None)
+@given(busy_fleets(), st.integers(0, 5))
+def test_the_choice_is_the_cheapest_of_those_in_time(made: tuple[Fleet, Found], first: int) -> None:
+    engines, found = made
+    count = len(engines.engines)
+    engine, _, row = chosen(engines, found, first % count)
+    priced = rows(count)
+    price_all(engines, found, ASKED, RULES, SCARCE, priced)
+    begins = RULES.margin * np.maximum(priced[:, WAIT], priced[:, READY])
+    in_time = (begins + priced[:, WORK] <= RULES.ttft) & engines.engines["prefills"]
+    if engine == NONE:
+        assert not in_time.any()
+    else:
+        assert in_time[engine]
+        assert row[COST] == priced[in_time, COST].min()
+
+
+@settings(max_examples=200, deadline=None)
+@given(busy_fleets())
+def test_without_a_gate_somebody_is_found_while_anybody_prefills(
+    made: tuple[Fleet, Found],
+) -> None:
+    engine, _, _ = chosen(*made, gated=0.0)
+    assert (engine != NONE) == made[0].engines["prefills"].any()
+
+
+@settings(max_examples=200, deadline=None)
+@given(busy_fleets())
+def test_no_split_of_a_prompt_is_cheaper_than_the_one_that_is_found(
+    made: tuple[Fleet, Found],
+) -> None:
+    engines, found = made
+    priced = rows(len(engines.engines))
+    price_all(engines, found, ASKED, RULES, SCARCE, priced)
+    for number in np.flatnonzero(engines.engines["prefills"]):
+        cheapest = every_split(engines, found, int(number))
+        # The sizes of work are steps: half-way splits are weighed at the end's size.
+        assert priced[number, COST] <= cheapest * 1.05 + 1e-9
+        assert priced[number, COST] >= cheapest - 1e-9
+
+
+@settings(max_examples=100, deadline=None)
+@given(busy_fleets(), st.floats(0.01, 10), st.integers(0, 5))
+def test_more_work_at_an_engine_never_makes_it_cheaper(
+    made: tuple[Fleet, Found], work: float, number: int
+) -> None:
+    engines, found = made
+    number %= len(engines.engines)
+    before, after = rows(len(engines.engines)), rows(len(engines.engines))
+    price_all(engines, found, ASKED, RULES, SCARCE, before)
+    wait_behind(engines, number, work)
+    price_all(engines, found, ASKED, RULES, SCARCE, after)
+    assert after[number, COST] >= before[number, COST]
+
+
+def test_what_is_there_is_not_fetched_and_not_computed() -> None:
+    made, found = fleet(3), nothing(3, 3)
+    found.dram[1] = found.local[1] = 20
+    engine, _, row = chosen(made, found)
+    assert engine == 1
+    assert (row[BLOCKS], row[FETCHED], row[READ]) == (20, 0, 0)
+    assert row[FIRST_TOKEN] == pytest.approx(seconds(made, 1, 20))
+
+
+def test_a_prefix_is_fetched_where_its_host_is_busy() -> None:
+    made, found = fleet(2), nothing(2, 2)
+    found.dram[1] = found.local[1] = 20
+    made.engines[1]["busy_until"] = ASKED.now + 20
+    engine, source, row = chosen(made, found)
+    assert (engine, source) == (0, 1)
+    assert (row[BLOCKS], row[FETCHED]) == (20, 20)
+    assert row[READY] == pytest.approx(RULES.latency + 20 * 512 * 327_680 / 20e9)
+
+
+def test_over_a_slow_link_a_prefix_is_computed_anew() -> None:
+    made, found = fleet(2), nothing(2, 2)
+    found.dram[1] = found.local[1] = 20
+    made.engines[1]["busy_until"] = ASKED.now + 20
+    made.hosts["link_seconds"] = 1 / 100e6
+    engine, _, row = chosen(made, found)
+    assert (engine, row[BLOCKS], row[FETCHED]) == (0, 0, 0)
+
+
+def test_as_much_is_fetched_over_a_slow_link_as_comes_while_the_prompt_waits() -> None:
+    made, found = fleet(2), nothing(2, 2)
+    found.dram[1] = found.local[1] = 30
+    made.engines[1]["prefills"] = False
+    made.engines[0]["busy_until"] = ASKED.now + 10
+    made.hosts["link_seconds"] = 1 / 250e6  # 0.67 s a block, 0.05 s to compute it
+    engine, source, row = chosen(made, found)
+    assert (engine, source) == (0, 1)
+    assert 0 < row[FETCHED] < 30
+    assert row[WAIT] - 0.7 < row[READY] <= row[WAIT]
+
+
+def test_what_is_being_computed_is_waited_for_only_with_foresight() -> None:
+    made, found = fleet(2), nothing(2, 2)
+    found.coming[1] = 25
+    made.engines[1]["busy_until"] = ASKED.now + 0.3
+    assert chosen(made, found)[0] == 1
+    assert chosen(made, found, foresight=0.0)[0] == 0
+
+
+def test_who_cannot_be_in_time_is_refused_only_by_a_gate() -> None:
+    made, found = fleet(2), nothing(2, 2)
+    made.engines["busy_until"] = ASKED.now + 29
+    assert chosen(made, found)[:2] == (NONE, NONE)
+    assert chosen(made, found, gated=0.0)[0] != NONE
+
+
+def test_a_prompt_that_an_idle_engine_just_does_in_time_is_not_refused() -> None:
+    made, found = fleet(1), nothing(1, 1)
+    made.engines["prefill_a"] = 27.0
+    assert chosen(made, found)[0] == 0
+
+
+def test_of_equals_the_first_that_is_looked_at_is_chosen() -> None:
+    made, found = fleet(4), nothing(4, 4)
+    assert [chosen(made, found, first)[0] for first in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_small_prompt_does_not_wait_behind_large_ones() -> None:
+    made, found = fleet(1), nothing(1, 1)
+    wait_behind(made, 0, 20.0)
+    assert chosen(made, found)[2][WAIT] == 0.0
+    assert chosen(made, found, shortest_first=0.0, margin=1.0)[2][WAIT] == 20.0
