@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from kvstore.errors import ConfigError
-from kvstore.limits import LEASE_MS_DEFAULT, SCRUB_RATE_DEFAULT, GiB, KiB, MiB
+from kvstore.limits import (
+    LEASE_MS_DEFAULT,
+    SCRUB_RATE_DEFAULT,
+    TARGET_MS_MAX,
+    TPOT_MS_DEFAULT,
+    TTFT_MS_DEFAULT,
+    GiB,
+    KiB,
+    MiB,
+)
 
 _UNITS = {"": 1, "b": 1, "kib": KiB, "mib": MiB, "gib": GiB, "tib": 1024 * GiB}
 DEFAULT_TENANT = "default"  # whose calls are those of callers without identity
@@ -261,6 +270,15 @@ class ConductorConfig:
     etcd: EtcdConfig | None = None
     advertise: str = ""  # as of a node
     tls: TlsConfig | None = None  # as in NodeConfig
+    # Of requests that name no target of their own: until the first token, and for each after it.
+    ttft_ms: int = TTFT_MS_DEFAULT
+    tpot_ms: int = TPOT_MS_DEFAULT
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_ms", "tpot_ms"):
+            value = getattr(self, name)
+            if not 0 < value <= TARGET_MS_MAX:
+                raise ConfigError(f"conductor.{name} = {value}: write 1 to {TARGET_MS_MAX}")
 
 
 def stable_node_id(path: Path) -> str:

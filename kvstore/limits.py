@@ -115,6 +115,8 @@ IN_FLIGHT_MAX = 131_072  # requests on their way, or run, of one crew three quar
 EXPECTED_BLOCKS_MAX = 2 * MiB  # blocks of those, likewise: some 100 bytes each
 SENT_SECONDS = 10.0  # in which an engine says that it has a request, else it does not count there
 IN_FLIGHT_SECONDS = 600.0  # for which one counts that it has, unless it says more of it
+TTFT_MS_DEFAULT, TPOT_MS_DEFAULT = 30_000, 100  # the targets of Mooncake's published figures
+TARGET_MS_MAX = 86_400_000  # until a first token
 DECISIONS_KEPT = 4_096  # that can be explained, some 3 KiB each
 SCRUB_RATE_DEFAULT = 16 * MiB  # bytes a second: a TiB in 18 hours, half a percent of one core
 

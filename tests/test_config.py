@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.config import NodeConfig, parse_bytes, stable_node_id, state_dir
+from kvstore.config import ConductorConfig, NodeConfig, parse_bytes, stable_node_id, state_dir
 from kvstore.errors import ConfigError
 from kvstore.limits import GiB, KiB, MiB
 
@@ -79,6 +79,13 @@ def test_a_directory_too_deep_for_a_socket_is_refused_before_the_bind() -> None:
         NodeConfig(Path("/" + "d" * (107 - len(name) - 1)))
     with pytest.raises(ConfigError, match=r"node\.dir"):
         NodeConfig(Path("/" + "é" * 50))
+
+
+@pytest.mark.parametrize("name", ["ttft_ms", "tpot_ms"])
+def test_a_target_that_nothing_can_keep_is_refused(tmp_path: Path, name: str) -> None:
+    for value in (0, -1, 1 << 40):
+        with pytest.raises(ConfigError, match=rf"conductor\.{name} = {value}: write 1 to"):
+            ConductorConfig(tmp_path, **{name: value})
 
 
 def test_a_node_keeps_its_id_over_restarts(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from kvstore.cli.options import (
 )
 from kvstore.cli.stack import Plan, Stack
 from kvstore.config import ConductorConfig, NodeConfig, SsdConfig, label, parse_bytes
+from kvstore.limits import TPOT_MS_DEFAULT, TTFT_MS_DEFAULT
 from kvstore.node.daemon import Node
 
 
@@ -109,6 +110,18 @@ def add(commands: Commands) -> None:
     add_etcd(conductor)
     add_tls(conductor)
     _add_listen(conductor)
+    targets = (
+        ("--ttft-ms", TTFT_MS_DEFAULT, "until a request's first token"),
+        ("--tpot-ms", TPOT_MS_DEFAULT, "for each token after its first"),
+    )
+    for name, usual, of in targets:
+        conductor.add_argument(
+            name,
+            type=int,
+            default=usual,
+            metavar="MS",
+            help=f"time {of}, where the request names none (default: %(default)s)",
+        )
     conductor.set_defaults(run=run_conductor)
 
 
@@ -166,7 +179,13 @@ def run_conductor(args: argparse.Namespace) -> int:
     metadata = args.metadata or args.dir / "metadata.db"
     metadata.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     config = ConductorConfig(
-        metadata, args.listen, etcd=etcd(args), tls=tls(args), advertise=args.advertise
+        metadata,
+        args.listen,
+        etcd=etcd(args),
+        tls=tls(args),
+        advertise=args.advertise,
+        ttft_ms=args.ttft_ms,
+        tpot_ms=args.tpot_ms,
     )
     asyncio.run(Conductor(config).run(say_ready))
     return 0

@@ -17,7 +17,7 @@ from typing import Any
 
 from kvstore.clock import SystemClock
 from kvstore.conductor.pool import Pool
-from kvstore.conductor.scheduler import Scheduler
+from kvstore.conductor.scheduler import RULES, Scheduler
 from kvstore.conductor.service import ConductorService
 from kvstore.conductor.warm_up import compiled
 from kvstore.config import ConductorConfig, Credentials
@@ -58,7 +58,9 @@ class Conductor:
             tenants = Tenants(metadata)
             pool = Pool(metadata, clock, dice, Credentials(config.tls))
             await tenants.load()
-            scheduler = Scheduler(pool.table, pool.named_ids, dice)
+            targets = {"ttft": 1e-3 * config.ttft_ms, "tpot": 1e-3 * config.tpot_ms}
+            rules = RULES._replace(**targets)
+            scheduler = Scheduler(pool.table, pool.named_ids, dice, rules)
             service = ConductorService(pool, tenants, scheduler, clock)
             add = partial(conductor_pb2_grpc.add_ConductorServicer_to_server, service)
             server = Server(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kvstore.conductor.decision import Decision
 from kvstore.conductor.engines import Engine
-from kvstore.conductor.scheduler import Decision, Scheduler
+from kvstore.conductor.scheduler import Scheduler
 from kvstore.kernels.prefill_choice import (
     BLOCKS,
     COST,
@@ -27,19 +28,21 @@ def reply_of(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.
         reply.decode.CopyFrom(_place(decision.decode))
     if decision.prefill is None or decision.row is None:
         return reply
-    row, ask = decision.row, decision.ask
+    row = decision.row
     reply.prefill.CopyFrom(_place(decision.prefill))
     blocks, fetched, read = int(row[BLOCKS]), int(row[FETCHED]), int(row[READ])
     reply.split.there_blocks = decision.there
     reply.split.read_blocks, reply.split.fetched_blocks = read, fetched
     reply.split.coming_blocks = max(0, blocks - fetched - read - decision.there)
     reply.split.fetched_from = decision.source
-    reply.split.computed_tokens = max(1, ask.tokens - blocks * decision.prefill.facts.block_tokens)
+    reply.split.computed_tokens = max(
+        1, decision.tokens - blocks * decision.prefill.facts.block_tokens
+    )
     reply.wait_ms = 1e3 * float(max(row[WAIT], row[READY]))
-    reply.ttft_ms = 1e3 * float(ask.waited + row[FIRST_TOKEN])
+    reply.ttft_ms = 1e3 * float(decision.waited + row[FIRST_TOKEN])
     priority, reply.aging = scheduler.priority(decision)
     reply.priority_ms = 1e3 * priority
-    left = decision.ttft - ask.waited - float(row[WORK])
+    left = decision.ttft - decision.waited - float(row[WORK])
     reply.drop_after_ms = max(1, min(round(1e3 * left), 1 << 31))
     return reply
 
@@ -64,12 +67,15 @@ def sentence_of(decision: Decision) -> str:
     """Why the chosen engine won, or why nobody did."""
     if decision.refusal is not None:
         return str(decision.refusal)
-    row, engine = decision.row, decision.prefill
-    assert row is not None and engine is not None
+    row, rows, engine, decode = decision.row, decision.rows, decision.prefill, decision.decode
+    if row is None or rows is None or engine is None:
+        assert decode is not None, "nobody was chosen, and nobody refused"
+        step = 1e3 * decision.step
+        return f"{decode.facts.engine_id} has room, and of all that have takes least: {step:.3g} ms"
     said = (
         f"{engine.facts.engine_id} gives the first token in {1e3 * row[FIRST_TOKEN]:.3g} ms: it "
         f"begins in {1e3 * max(row[WAIT], row[READY]):.3g} ms and reuses {row[BLOCKS]:.0f} of "
-        f"{len(decision.ask.prints)} blocks"
+        f"{decision.blocks} blocks"
     )
     if row[FETCHED]:
         said += f", {row[FETCHED]:.0f} of them fetched from {decision.source}"
@@ -78,7 +84,7 @@ def sentence_of(decision: Decision) -> str:
     others = [i for i, one in enumerate(decision.considered) if one is not engine]
     if not others:
         return said + "; no other engine was worth a look"
-    other, name = decision.rows[others[0]], decision.considered[others[0]].facts.engine_id
+    other, name = rows[others[0]], decision.considered[others[0]].facts.engine_id
     apart = float(other[COST] - row[COST])
     if apart <= 0:
         return (
@@ -94,10 +100,12 @@ def sentence_of(decision: Decision) -> str:
 
 def explain(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.ExplainReply:
     reply = pb.ExplainReply(sentence=sentence_of(decision))
-    for engine, row in zip(decision.considered, decision.rows, strict=True):
-        reply.considered.append(_considered(engine, row))
-    if decision.refusal is None and decision.prefill is not None:
+    if decision.rows is not None:
+        for engine, row in zip(decision.considered, decision.rows, strict=True):
+            reply.considered.append(_considered(engine, row))
+    if decision.refusal is None:
         reply.plan.CopyFrom(reply_of(scheduler, decision, approximate))
+    if decision.prefill is not None:
         error = decision.prefill.bias.error
         reply.ttft_error, reply.ttft_bias = error.size, error.bias
     return reply

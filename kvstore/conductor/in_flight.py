@@ -99,16 +99,20 @@ class InFlight:
     ) -> None:
         """A prompt is sent to an engine. Raises `Overloaded`."""
         self.drop(request, now)
+        self._take_place()
         prompt = self._enter(request, engine, work, prints, now)
         prompt.decided, prompt.takes = now, takes
 
     def accepted(
         self, request: str, engine: Engine, work: float, prints: Prints, now: float
     ) -> None:
-        """An engine says that it has a prompt. Raises `Overloaded`."""
+        """An engine says that it has a prompt. One too many is not counted: that is no reason to
+        send the engine nothing at all."""
         prompt = self.prompts.get(request)
         if prompt is None or prompt.engine is not engine:
             self.drop(request, now)
+            if not self._requests_allowed.try_take(self.held[0], 1):
+                return
             prompt = self._enter(request, engine, work, prints, now)
         if prompt.stage is Stage.SENT:
             prompt.stage = Stage.WAITING
@@ -230,7 +234,6 @@ class InFlight:
     def _enter(
         self, request: str, engine: Engine, work: float, prints: Prints, now: float
     ) -> Prompt:
-        self._take_place()
         if not self._blocks_allowed.try_take(self._blocks, len(prints)):
             prints = NO_PRINTS  # it counts as load, and nobody counts on its blocks
         if len(prints):

@@ -13,19 +13,25 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kvstore.conductor.decision import (
+    NOBODY_MS,
+    Ask,
+    Decision,
+    no_room,
+    nobody_decodes,
+    nobody_prefills,
+    too_late,
+)
 from kvstore.conductor.engines import LATENCY_SECONDS, Crew, Engine, Facts
 from kvstore.conductor.hosts import Hosts
 from kvstore.conductor.in_flight import Allowance, InFlight
 from kvstore.conductor.table import Table
-from kvstore.core.fingerprints import Prints
 from kvstore.core.turns import Places
-from kvstore.errors import Invalid, KVStoreError, Overloaded, Unavailable
+from kvstore.errors import Invalid, Overloaded, Unavailable
 from kvstore.kernels import decision as loops
 from kvstore.kernels.prefill_choice import (
     BLOCKS,
@@ -34,7 +40,6 @@ from kvstore.kernels.prefill_choice import (
     NONE,
     READ,
     READY,
-    WAIT,
     WORK,
     Asked,
     Rules,
@@ -46,16 +51,16 @@ from kvstore.limits import (
     IN_FLIGHT_MAX,
     REPORT_SILENCE_SECONDS,
     REPORTS_MAX,
+    TPOT_MS_DEFAULT,
+    TTFT_MS_DEFAULT,
 )
 
 LOOK_SECONDS = 0.1
 RESERVE_TOKENS = 512.0  # that a request may come to decode: room for it is wanted beside its KV
-RETRY_MS_MIN, RETRY_MS_MAX = 20, 10_000
-_NOBODY_MS = 1_000  # until there may be an engine
 _TRIES = 16  # at a row that is somebody's
 RULES = Rules(
-    ttft=30.0,  # as Mooncake's published targets are
-    tpot=0.1,
+    ttft=1e-3 * TTFT_MS_DEFAULT,
+    tpot=1e-3 * TPOT_MS_DEFAULT,
     gated=1.0,
     shortest_first=1.0,
     aging=0.1,
@@ -67,35 +72,6 @@ RULES = Rules(
 )
 
 Whose: TypeAlias = tuple[str, bytes, int]  # tenant, namespace, group
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A request that is to run somewhere."""
-
-    request: str
-    prints: Prints  # of the leading blocks of its prompt
-    tokens: int
-    waited: float  # seconds
-    ttft: float = 0.0  # its own targets, in seconds; 0: the fleet's
-    tpot: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What was decided, and over what. `rows` are of `prefill_choice.priced`."""
-
-    ask: Ask
-    considered: tuple[Engine, ...]  # the cheapest first
-    rows: NDArray[np.float64]  # of those
-    prefill: Engine | None = None
-    row: NDArray[np.float64] | None = None  # of the engine that prefills
-    there: int = 0  # leading blocks in its host's DRAM
-    source: str = ""  # node that blocks are fetched from
-    decode: Engine | None = None
-    step: float = 0.0  # seconds of a decode step with it
-    ttft: float = 0.0  # the target
-    refusal: KVStoreError | None = None
 
 
 class Scheduler:
@@ -123,7 +99,7 @@ class Scheduler:
         crew = self._crews.get(whose)
         if crew is None:
             text = "no engine of yours reports that it serves this namespace and group"
-            raise Unavailable(text, _NOBODY_MS)
+            raise Unavailable(text, NOBODY_MS)
         return crew, self._in_flight[whose]
 
     def enter(self, whose: Whose, facts: Facts, now: float) -> Engine:
@@ -137,12 +113,12 @@ class Scheduler:
                 self.leave(whose, before, now)
                 crew = self._crews.get(whose)
         if self._engines >= REPORTS_MAX:
-            raise Overloaded(f"{self._engines} engines report, all that may", _NOBODY_MS)
+            raise Overloaded(f"{self._engines} engines report, all that may", NOBODY_MS)
         if crew is None:
             if not self._places.try_take(whose[0]):
                 held = self._places.held(whose[0])
                 text = f"{held} kinds of engines of {whose[0]} report: no tenant takes all places"
-                raise Overloaded(text, _NOBODY_MS)
+                raise Overloaded(text, NOBODY_MS)
             crew = self._crews[whose] = Crew(facts, self._hosts.count)
             self._in_flight[whose] = InFlight(crew, *self._allowed)
         self._engines += 1
@@ -183,31 +159,20 @@ class Scheduler:
     def schedule(self, whose: Whose, ask: Ask, now: float) -> Decision:
         """Who prefills a prompt, and who would decode it. Raises what refuses it."""
         _, in_flight = self.crew(whose)
-        if ask.request in in_flight.prompts:  # it was sent somewhere, and is not to go there
-            in_flight.drop(ask.request, now)
+        in_flight.drop(ask.request, now)  # where it was sent before, it is not to go
         decision = self.consider(whose, ask, now, whole=False)
         self._keep(whose[0], decision)
-        if decision.refusal is not None:
-            raise decision.refusal
-        self._carry_out(whose, decision, now)
+        self._carry_out(whose, ask, decision.or_raise(), now)
         return decision
 
     def place(self, whose: Whose, ask: Ask, now: float) -> Decision:
         """Who decodes a request whose prompt is prefilled. Raises what refuses it."""
-        crew, in_flight = self.crew(whose)
-        in_flight.forgive(ask.request)  # where it was to be decoded before
-        tpot = ask.tpot or self._rules.tpot
-        engine, fits, step = self._decoder(crew, ask, tpot)
-        if engine is None:
-            raise Unavailable("no engine of yours decodes this namespace and group", _NOBODY_MS)
-        if not fits:
-            text = (
-                f"no engine has room for {ask.tokens} tokens more and keeps {1e3 * tpot:.0f} ms a "
-                f"token: {engine.facts.engine_id}, the best, would take {1e3 * step:.0f} ms"
-            )
-            raise Overloaded(text, RETRY_MS_MIN)
-        in_flight.owe(ask.request, engine, ask.tokens, now)
-        return Decision(ask, (), np.zeros((0, 0)), decode=engine, step=step)
+        _, in_flight = self.crew(whose)
+        in_flight.forgive(ask.request)
+        decision = self.consider_place(whose, ask).or_raise()
+        assert decision.decode is not None, "nobody refused, and nobody is to decode"
+        in_flight.owe(ask.request, decision.decode, ask.tokens, now)
+        return decision
 
     def consider(self, whose: Whose, ask: Ask, now: float, whole: bool = True) -> Decision:
         """What would be decided; with `whole` over every engine. Raises `Unavailable`."""
@@ -229,17 +194,31 @@ class Scheduler:
         )  # fmt: skip
         considered = tuple([row for one in best.tolist() if one >= 0 and (row := crew.rows[one])])
         rows = crew.priced[best[: len(considered)]]
+        of = (ask.request, ask.tokens, len(ask.prints), ask.waited, considered, rows)
+        if not considered:
+            return Decision(*of, refusal=nobody_prefills())
         if chosen == NONE:
-            refusal = _refusal(ask, considered, rows, rules, len(crew.by_id))
-            return Decision(ask, considered, rows, ttft=rules.ttft, refusal=refusal)
+            refusal = too_late(ask, considered, rows, rules, len(crew.by_id))
+            return Decision(*of, ttft=rules.ttft, refusal=refusal)
         prefill, row = crew.rows[chosen], crew.priced[chosen].copy()
         assert prefill is not None, "an engine that is gone was chosen"
         decode, _, step = self._decoder(crew, ask, ask.tpot or rules.tpot)
         there = min(int(crew.found.dram[prefill.host]), int(row[BLOCKS]))
         source_name = self._hosts.name(source) if row[FETCHED] else ""
-        return Decision(
-            ask, considered, rows, prefill, row, there, source_name, decode, step, rules.ttft
-        )
+        return Decision(*of, prefill, row, there, source_name, decode, step, rules.ttft)
+
+    def consider_place(self, whose: Whose, ask: Ask) -> Decision:
+        """Who would decode a request. Raises `Unavailable`."""
+        crew, _ = self.crew(whose)
+        tpot = ask.tpot or self._rules.tpot
+        engine, fits, step = self._decoder(crew, ask, tpot)
+        refusal = None
+        if engine is None:
+            refusal = nobody_decodes()
+        elif not fits:
+            refusal = no_room(ask, engine, step, tpot)
+        of = (ask.request, ask.tokens, len(ask.prints), ask.waited)
+        return Decision(*of, decode=engine, step=step, refusal=refusal)
 
     def decided(self, tenant: str, request: str) -> Decision | None:
         """What was lately decided of a request."""
@@ -249,7 +228,7 @@ class Scheduler:
         """Seconds that a prompt goes to the line with, and what a second of waiting makes up."""
         assert decision.row is not None
         least = float(loops.rank_of(decision.row[WORK]))
-        return least - self._rules.aging * decision.ask.waited, self._rules.aging
+        return least - self._rules.aging * decision.waited, self._rules.aging
 
     def check(self) -> None:
         self._hosts.check()
@@ -279,9 +258,9 @@ class Scheduler:
                 break
         return number
 
-    def _carry_out(self, whose: Whose, decision: Decision, now: float) -> None:
+    def _carry_out(self, whose: Whose, ask: Ask, decision: Decision, now: float) -> None:
         """Count it as load of its engine, and of the links and disks that bring its blocks."""
-        engine, row, ask = decision.prefill, decision.row, decision.ask
+        engine, row = decision.prefill, decision.row
         assert engine is not None and row is not None
         crew, in_flight = self._crews[whose], self._in_flight[whose]
         takes = float(row[FIRST_TOKEN])
@@ -295,7 +274,7 @@ class Scheduler:
 
     def _keep(self, tenant: str, decision: Decision) -> None:
         """Remember it for a while."""
-        key = (tenant, decision.ask.request)
+        key = (tenant, decision.request)
         self._decisions[key] = decision
         self._decisions.move_to_end(key)
         if len(self._decisions) > DECISIONS_KEPT:
@@ -318,21 +297,3 @@ def _check_same(crew: Crew, facts: Facts, alone: bool) -> None:
         mine, theirs = getattr(facts, name), getattr(crew, name)
         if mine != theirs and not alone:
             raise Invalid(f"engine.{name} = {mine}: other engines of this namespace say {theirs}")
-
-
-def _refusal(
-    ask: Ask, considered: tuple[Engine, ...], rows: NDArray[np.float64], rules: Rules, count: int
-) -> KVStoreError:
-    """Why nobody is to prefill a prompt."""
-    if not considered:
-        return Unavailable("no engine of yours prefills this namespace and group", _NOBODY_MS)
-    begins = np.maximum(rows[:, WAIT], rows[:, READY])
-    soonest = int(np.argmin(begins + rows[:, WORK]))
-    begin, work = float(begins[soonest]), float(rows[soonest, WORK])
-    late = 1e3 * (begin + rules.margin * work - rules.ttft)
-    return Overloaded(
-        f"its first token would come {ask.waited + begin + work:.3g} s after the request, and "
-        f"{rules.ttft:.3g} s are wanted: {considered[soonest].facts.engine_id}, the soonest of "
-        f"{count} engines, begins in {begin:.3g} s and takes {work:.3g} s",
-        min(max(round(late), RETRY_MS_MIN), RETRY_MS_MAX),
-    )

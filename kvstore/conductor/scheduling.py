@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 
 from kvstore.block import stored_keys
 from kvstore.clock import Clock
+from kvstore.conductor.decision import Ask
 from kvstore.conductor.explained import explain, reply_of
 from kvstore.conductor.pool import Pool
 from kvstore.conductor.reports import Reporter, check_hashes, check_text
-from kvstore.conductor.scheduler import Ask, Scheduler, Whose
+from kvstore.conductor.scheduler import Scheduler, Whose
 from kvstore.core.fingerprints import fingerprints
 from kvstore.core.fit import TOKENS_MAX
 from kvstore.errors import Invalid, Unavailable
@@ -34,6 +35,8 @@ from kvstore.wire.v1 import conductor_pb2_grpc
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 0.25
+PACE_SECONDS = 0.005  # between two messages of one engine
+REPORT_SHARE = 0.1  # of the conductor's time, that the reports of one engine take
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
 
@@ -80,7 +83,12 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
             while not self._stopping:
                 async with asyncio.timeout(REPORT_SILENCE_SECONDS):
                     message = await anext(requests)
-                reporter.take(message, self._clock.now())
+                began = self._clock.now()
+                reporter.take(message, began)
+                # A message may hold much, and others have their turn: an engine that says more
+                # than it may waits, and flow control has it wait with what it has to say.
+                took = self._clock.now() - began
+                await self._clock.sleep(max(PACE_SECONDS, took / REPORT_SHARE - took))
         except StopAsyncIteration:
             pass  # the engine has ended it
         except TimeoutError:
@@ -105,7 +113,10 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
                 return explain(scheduler, found, self._pool.approximate)
             case "request":
                 whose, ask = self._asked(request.request, tenant)
-                found = scheduler.consider(whose, ask, self._clock.now())
+                if request.request.phase == pb.DECODE:
+                    found = scheduler.consider_place(whose, ask)
+                else:
+                    found = scheduler.consider(whose, ask, self._clock.now())
                 return explain(scheduler, found, self._pool.approximate)
             case _:
                 raise Invalid("request_id or request is to say which")

@@ -8,9 +8,10 @@ import random
 import numpy as np
 
 from kvstore.conductor import index
+from kvstore.conductor.decision import Ask
 from kvstore.conductor.engines import Facts
 from kvstore.conductor.index import PoolIndex
-from kvstore.conductor.scheduler import Ask, Scheduler, Whose
+from kvstore.conductor.scheduler import Scheduler, Whose
 from kvstore.conductor.table import Table
 from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
 from kvstore.kernels import expected

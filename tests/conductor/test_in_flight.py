@@ -161,6 +161,8 @@ def test_more_requests_than_are_kept_track_of_are_refused() -> None:
     with pytest.raises(Overloaded, match="3 requests are in flight"):
         rig.in_flight.send("d", engine, 1.0, chain(1), rig.now, 1.0)
     rig.in_flight.send("c", engine, 1.0, chain(1), rig.now, 1.0)
+    rig.in_flight.accepted("d", engine, 1.0, chain(1), rig.now)
+    assert len(rig.in_flight.prompts) == 3, "an engine that has more goes on being chosen"
     rig.check()
 
 

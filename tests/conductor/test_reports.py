@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from kvstore.block import stored_keys
+from kvstore.conductor.decision import Ask
 from kvstore.conductor.reports import Reporter
-from kvstore.conductor.scheduler import Ask, Whose
+from kvstore.conductor.scheduler import Whose
 from kvstore.core.fingerprints import fingerprints
 from kvstore.errors import Invalid, Unavailable
 from kvstore.kernels.decision import waiting

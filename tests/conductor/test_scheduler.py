@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.conductor.scheduler import RETRY_MS_MAX, Decision
+from kvstore.conductor.decision import RETRY_MS_MAX, Decision
 from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
 from kvstore.core.fingerprints import IN_DRAM, ON_SSD
 from kvstore.errors import Invalid, Overloaded, Unavailable
@@ -163,6 +163,7 @@ def test_more_load_at_an_engine_never_makes_it_more_attractive(
     costs = []
     for number in range(4):
         found = rig.scheduler.consider(WHOSE, ask(prints=chain(1)), rig.now)
+        assert found.rows is not None
         rows = dict(zip(found.considered, found.rows[:, FIRST_TOKEN], strict=True))
         costs.append((rows[engine], found.prefill is not engine))
         rig.in_flight.accepted(f"more {number}", engine, work, chain(2, 4), rig.now)

@@ -144,7 +144,9 @@ def test_decoding_is_asked_for_when_the_prompt_is_prefilled(conductor: Conductor
         eventually(lambda: scheduled_to(conductor) == ("prefills", "decodes"))
         reply = scheduled(conductor.stub, "one", phase=pb.DECODE, tokens=400)
         assert reply.decode.engine_id == "decodes" and not reply.HasField("prefill")
-        said = refused(lambda: scheduled(conductor.stub, "two", phase=pb.DECODE, tokens=400))
+        two = asked("two", phase=pb.DECODE, tokens=400)
+        said = refused(lambda: conductor.stub.Schedule(two, timeout=CALL_SECONDS))
+        assert explained(conductor, request=two).sentence == said.text
         assert said.kind == "Overloaded" and said.retry_after_ms > 0
         decoder.say(given_up=["one"])
         eventually(lambda: decoded_by(conductor, "two") == "decodes")

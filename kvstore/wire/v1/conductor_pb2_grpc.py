@@ -93,6 +93,7 @@ class ConductorServicer(object):
         """An engine may be sent requests for as long as this stream lives and is heard of: 3 s of silence
         end it, so an engine sends a message each second, an empty one if there is nothing to say. An
         engine whose stream ended begins another and says all anew. When the conductor stops it answers.
+        An engine that serves several namespaces or groups reports of each on a stream of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
