@@ -103,6 +103,8 @@ def test_the_commands_of_the_planning_page_run(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert "3 in 9 s, 0.22 a second" in ran.stdout
     assert '"reusing": 2' in ran.stdout
+    assert "simulated: 1 prefill on 1 x H100-SXM + 1 decode" in ran.stdout
+    assert "the same engines, split otherwise" in ran.stdout
 
 
 def test_the_commands_of_the_any_language_page_run(tmp_path: Path) -> None:

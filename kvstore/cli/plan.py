@@ -1,4 +1,5 @@
-"""`moonpool plan`: what a trace has in it, and the most that reuse could bring on some hardware."""
+"""`moonpool plan`: what a trace has in it, the most that reuse could bring on some hardware, and
+how a cluster would serve it, simulated."""
 
 from __future__ import annotations
 
@@ -6,40 +7,50 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
 
+from kvstore.cli import plan_cluster
 from kvstore.cli.options import Commands, command
-from kvstore.core.hardware import FABRICS, GPUS, Gpu
-from kvstore.core.model_shape import SHAPES, ModelShape
+from kvstore.core.hardware import FABRICS, Gpu
+from kvstore.core.model_shape import ModelShape
 from kvstore.core.priors import kv_room, prefill_prior
 from kvstore.errors import ConfigError
-from kvstore.planner import trace
+from kvstore.planner import presets, trace
+from kvstore.planner.arrivals import spread
 from kvstore.planner.ceiling import Ceiling, ceiling
+from kvstore.planner.cluster import Cluster, Role
+from kvstore.planner.kinds import KINDS, made
 from kvstore.planner.load import Load, Quantiles, Summary
-
-T = TypeVar("T")
 
 _TEACHING = """\
 Read a trace of requests and say what is in it: how many, how long, how much of
 their prompts was in an earlier one, and what a pool could save of their prefill
-at the very most. Nothing is simulated: no request waits, and no cache is full.
+at the very most. With --prefill N and --decode M, or --cluster FILE, the trace is
+also replayed on such a cluster in virtual time: what share of requests is served
+in time, how fast, the highest rate that 90 % are in time at, the best split of the
+same engines, and what more or less memory would do.
 
 Formats are Mooncake's (JSON lines with hash_ids of 512 tokens), Qwen-Bailian's
-(16 tokens) and Azure's (CSV, which says nothing of what prompts share). What a
-prefill costs is worked out from the model's shape and the GPU's data sheet; it
-is meant to be right within a factor of two.
+(16 tokens) and Azure's (CSV, which says nothing of what prompts share). Instead
+of a file, a name makes a load up. What engines take is worked out from the model's
+shape and the GPU's data sheet; it is meant to be right within a factor of two.
+The simulator is compiled once, for about half a minute.
 """
+_RATE, _DURATION_S = 10.0, 600.0  # of a load that is made up
 
 
 def add(commands: Commands) -> None:
     plan = command(
         commands,
         "plan",
-        "what a trace has in it, and the most that reuse could bring",
-        "moonpool plan conversation_trace.jsonl --model llama-3-70b --gpu h100 --tensor-parallel 4",
+        "what a trace has in it, what reuse could bring, and how a cluster would serve it",
+        "moonpool plan conversation_trace.jsonl --model llama-3-70b --gpu h100"
+        " --tensor-parallel 4\n"
+        "  moonpool plan multi-turn --rate 5 --prefill 2 --decode 2 --html plan.html",
     )
     plan.description = _TEACHING
-    plan.add_argument("trace", type=Path, metavar="FILE", help="the trace")
+    plan.add_argument(
+        "trace", metavar="FILE", help=f"the trace, or a load made up: {', '.join(KINDS)}"
+    )
     plan.add_argument(
         "--format",
         choices=[trace.AUTO, *trace.FORMATS],
@@ -47,29 +58,75 @@ def add(commands: Commands) -> None:
         help="of the file (default: told by its first line)",
     )
     plan.add_argument(
-        "--model", default="llama-3-8b", metavar="NAME", help=f"one of {', '.join(_SHAPES)}"
+        "--model", metavar="NAME", help=f"one of {', '.join(presets.MODELS)} (default llama-3-8b)"
     )
-    plan.add_argument("--gpu", default="h100", metavar="NAME", help=f"one of {', '.join(_GPUS)}")
     plan.add_argument(
-        "--tensor-parallel", type=int, default=1, metavar="N", help="GPUs of one engine (default 1)"
+        "--gpu", metavar="NAME", help=f"one of {', '.join(presets.CARDS)} (default h100)"
     )
+    plan.add_argument(
+        "--tensor-parallel", type=int, metavar="N", help="GPUs of one engine (default 1)"
+    )
+    plan.add_argument(
+        "--rate",
+        type=float,
+        metavar="R",
+        help="requests a second: a trace is played so much faster or slower (default: its own,"
+        f" and {_RATE:g} for a load made up)",
+    )
+    plan.add_argument(
+        "--duration", type=float, metavar="S", help=f"of a load made up (default {_DURATION_S:g})"
+    )
+    plan.add_argument("--seed", type=int, default=1, metavar="N", help="of all chance (default 1)")
     plan.add_argument("--json", action="store_true", help="one JSON object")
+    plan_cluster.add(plan)
     plan.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    shape, gpu = _named("--model", args.model, _SHAPES), _named("--gpu", args.gpu, _GPUS)
-    degree = args.tensor_parallel
+    simulated = plan_cluster.wanted(args)
+    shape = presets.named("--model", args.model or "llama-3-8b", presets.MODELS)
+    gpu = presets.named("--gpu", args.gpu or "h100", presets.CARDS)
+    degree = 1 if args.tensor_parallel is None else args.tensor_parallel
+    cluster: Cluster | None = None
+    if simulated:
+        plan_cluster.check(args)
+        cluster = plan_cluster.cluster(args, shape, gpu, degree)
+        pool = next(one for one in cluster.pools if one.role is Role.PREFILL)
+        shape, gpu, degree = cluster.shape, pool.gpu, pool.tensor_parallel
     cost = prefill_prior(shape, gpu, degree)
     kv_room(shape, gpu, degree)  # a model that does not fit is told of before the trace is read
-    load = trace.read(args.trace, args.format)
+    load = _load(args)
     summary, most = load.describe(), ceiling(load, shape, cost, FABRICS)
+    said = {"load": asdict(summary), "ceiling": asdict(most)}
+    if not args.json:
+        _tell_load(load, summary)
+        _tell_ceiling(most, shape, gpu, degree, load)
+    if cluster:
+        # Late: it loads a compiler, which nothing else here needs.
+        from kvstore.cli import plan_simulate
+
+        if args.trace not in KINDS:
+            load = spread(load, args.seed)  # queues are of requests that do not come all at once
+        said |= plan_simulate.run(args, load, cluster)
     if args.json:
-        print(json.dumps({"load": asdict(summary), "ceiling": asdict(most)}))
-        return 0
-    _tell_load(load, summary)
-    _tell_ceiling(most, shape, gpu, degree, load)
+        print(json.dumps(said))
     return 0
+
+
+def _load(args: argparse.Namespace) -> Load:
+    if args.trace in KINDS:
+        rate = _RATE if args.rate is None else args.rate
+        duration_s = _DURATION_S if args.duration is None else args.duration
+        return made(args.trace, rate, duration_s, args.seed)
+    if args.duration is not None:
+        raise ConfigError("--duration: is of a load made up: a trace is as long as it is")
+    load = trace.read(Path(args.trace), args.format)
+    if args.rate is None:
+        return load
+    own = load.describe().rate
+    if not own:
+        raise ConfigError("--rate: all requests of the trace come at one time: it has none")
+    return load.scaled(args.rate / own)
 
 
 def _tell_load(load: Load, summary: Summary) -> None:
@@ -102,17 +159,3 @@ def _engines(count: float) -> str:
 
 def _tokens(of: Quantiles) -> str:
     return f"{of.mean:,.0f} tokens on average, {of.p50:,.0f} at p50, {of.p99:,.0f} at p99"
-
-
-def _named(option: str, name: str, known: dict[str, T]) -> T:
-    if name.lower() not in known:
-        raise ConfigError(f"{option} {name}: is one of {', '.join(known)}")
-    return known[name.lower()]
-
-
-def _short(name: str) -> str:
-    return name.lower().removeprefix("meta-")
-
-
-_SHAPES: dict[str, ModelShape] = {_short(one.name): one for one in SHAPES}
-_GPUS: dict[str, Gpu] = {one.name.lower().partition("-")[0]: one for one in GPUS}

@@ -70,6 +70,7 @@ class Outcome:
     ended: dict[str, int]  # requests, by what became of them
     prefill_busy: float  # share of time that engines work, until the last is done
     decode_busy: float
+    decode_full: float  # share of their room for KV that sequences take, on average
     # Of the router, about the seconds from arrival until prefilled, as shares of their mean:
     error: float  # mean size of what it was off by
     bias: float  # what it was off by on average: above 0 things take longer than it said
@@ -114,6 +115,7 @@ def of(world: World) -> Outcome:
         ended={name: int((requests["status"] == end).sum()) for name, end in ENDS.items()},
         prefill_busy=_busy(world, "prefills", max(arrivals_s, last)),
         decode_busy=_busy(world, "decodes", max(arrivals_s, last)),
+        decode_full=_full(world, served, max(arrivals_s, last)),
         error=error,
         bias=bias,
     )
@@ -142,6 +144,14 @@ def _quartiles(tokens: NDArray[np.float64], good: NDArray[np.bool_]) -> tuple[fl
 def _busy(world: World, role: str, span_s: float) -> float:
     some = world.fleet.engines[role]
     return float(world.engines["busy_seconds"][some].mean()) / span_s if span_s else 0.0
+
+
+def _full(world: World, served: Any, span_s: float) -> float:
+    """By the tokens of each sequence halfway through its answer."""
+    held_s = served["finished"] - served["first_token"]
+    tokens = served["tokens"] + served["output"] / 2
+    room = world.fleet.engines["room"][world.fleet.engines["decodes"]].sum()
+    return float((held_s * tokens).sum() / (room * span_s)) if span_s else 0.0
 
 
 def _errors(requests: Any) -> tuple[float, float]:

@@ -18,22 +18,20 @@ from kvstore.planner.outcome import Outcome
 from kvstore.planner.policies import Policy
 from kvstore.planner.world import Doubt
 
-_SURE = Doubt()
+SURE = Doubt()
 
 # numba would keep the code of a kernel whose other files have changed since.
 forget_stale(simulation.__file__)
 
 
-def ran(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt = _SURE) -> World:
+def ran(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt = SURE) -> World:
     """The simulated cluster after the last of the load's requests has ended."""
     built = world.build(load, cluster, policy, seed, doubt)
     simulation.run(built)
     return built
 
 
-def replay(
-    load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt = _SURE
-) -> Outcome:
+def replay(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt = SURE) -> Outcome:
     """What becomes of a load. Raises ConfigError for a cluster or doubt that cannot be."""
     return outcome.of(ran(load, cluster, policy, seed, doubt))
 

@@ -9,6 +9,7 @@ nothing is copied from the truth.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ import numpy as np
 from kvstore.core.cost import DecodeCost, Floats, PrefillCost
 from kvstore.core.fit import DecodeFit, PrefillFit
 from kvstore.core.hardware import SEEN
+from kvstore.core.model_shape import ModelShape
 from kvstore.core.priors import BATCH_MET, REDUCES_A_LAYER, decode_prior, kv_room, prefill_prior
 from kvstore.kernels import engine_time as columns
-from kvstore.planner.cluster import Cluster, Pool
+from kvstore.planner.cluster import Pool
 
 CHUNK_TOKENS = 8_192  # of a prompt at a time, as engines are mostly set
 SMALL_TOKENS = 60.0  # at so many a product takes half as long again as it should
@@ -38,20 +40,31 @@ class Learned:
     decode: DecodeCost
 
 
-def rows(cluster: Cluster, seed: int) -> Floats:
+def rows(shape: ModelShape, pools: tuple[Pool, ...], seed: int) -> Floats:
     """For each engine, pool after pool, its row of `kvstore.kernels.engine_time`."""
+    return _rows(shape, pools, seed).copy()
+
+
+def learned(shape: ModelShape, pools: tuple[Pool, ...], seed: int) -> tuple[Learned, ...]:
+    """For each pool, what is learned from steps of its engines."""
+    return _learned(shape, pools, seed)
+
+
+# Searches ask for the same engines again and again.
+@lru_cache(maxsize=64)
+def _rows(shape: ModelShape, pools: tuple[Pool, ...], seed: int) -> Floats:
     dice = np.random.default_rng((seed, 0))
     found = []
-    for pool in cluster.pools:
-        kind = _row(cluster, pool) * dice.uniform(1 - OFF_SHEET, 1 + OFF_SHEET, columns.COLUMNS)
+    for pool in pools:
+        kind = _row(shape, pool) * dice.uniform(1 - OFF_SHEET, 1 + OFF_SHEET, columns.COLUMNS)
         each = kind * dice.uniform(1 - OFF_KIND, 1 + OFF_KIND, (pool.engines, 1))
         each[:, columns.CHUNK], each[:, columns.SMALL] = CHUNK_TOKENS, SMALL_TOKENS
         found.append(each)
     return np.concatenate(found)
 
 
-def _row(cluster: Cluster, pool: Pool) -> Floats:
-    shape, gpu, degree = cluster.shape, pool.gpu, pool.tensor_parallel
+def _row(shape: ModelShape, pool: Pool) -> Floats:
+    gpu, degree = pool.gpu, pool.tensor_parallel
     prefill, decode = prefill_prior(shape, gpu, degree), decode_prior(shape, gpu, degree)
     launches = REDUCES_A_LAYER * shape.layers * SEEN.reduce_seconds if degree > 1 else 0.0
     row = np.zeros(columns.COLUMNS)
@@ -66,20 +79,21 @@ def _row(cluster: Cluster, pool: Pool) -> Floats:
     return row
 
 
-def learned(cluster: Cluster, times: Floats, seed: int) -> tuple[Learned, ...]:
-    """For each pool, what is learned from steps of its engines."""
+@lru_cache(maxsize=64)
+def _learned(shape: ModelShape, pools: tuple[Pool, ...], seed: int) -> tuple[Learned, ...]:
     dice, found, begin = np.random.default_rng((seed, 1)), [], 0
-    for pool in cluster.pools:
+    times = _rows(shape, pools, seed).copy()
+    for pool in pools:
         engines = dice.integers(begin, begin + pool.engines, STEPS)
-        found.append(_learned(cluster, pool, times, engines, dice))
+        found.append(_told(shape, pool, times, engines, dice))
         begin += pool.engines
     return tuple(found)
 
 
-def _learned(
-    cluster: Cluster, pool: Pool, times: Floats, engines: Any, dice: np.random.Generator
+def _told(
+    shape: ModelShape, pool: Pool, times: Floats, engines: Any, dice: np.random.Generator
 ) -> Learned:
-    shape, gpu, degree = cluster.shape, pool.gpu, pool.tensor_parallel
+    gpu, degree = pool.gpu, pool.tensor_parallel
     prefill = PrefillFit(prefill_prior(shape, gpu, degree))
     decode = DecodeFit(decode_prior(shape, gpu, degree))
     room = kv_room(shape, gpu, degree)

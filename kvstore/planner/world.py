@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvstore.core.cost import Floats
 from kvstore.core.priors import kv_room
-from kvstore.errors import InvariantError
+from kvstore.errors import ConfigError, InvariantError
 from kvstore.kernels import fleet as fleets
 from kvstore.kernels import rivals, sim_caches, sim_heap, sim_world
 from kvstore.kernels.decode_choice import DEMAND
@@ -26,6 +25,9 @@ from kvstore.planner.policies import ROUTERS, Policy
 
 BATCH_MAX = 1_024  # sequences that an engine decodes at a time, as engines are mostly set at most
 COMING_MAX = 2_000_000  # pairs of block and host that are being computed at a time
+# Of virtual time, 23 days: of later moments what is left of a float64 does not tell the end of a
+# step of a millisecond from the moment before it.
+SECONDS_MAX = 2e6
 FETCH_SECONDS = 5e-3  # asking, pinning and confirming, whatever is fetched
 
 assert ROUTERS[rivals.SGLANG] == "sglang" and ROUTERS[rivals.LMETRIC] == "lmetric"
@@ -47,12 +49,17 @@ class Doubt:
 
 
 def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt) -> World:
-    """Everything empty and idle, the load's requests to come."""
+    """Everything empty and idle, the load's requests to come. Raises ConfigError for a load that is
+    too long."""
+    if load.arrival[-1] > SECONDS_MAX:
+        days = f"{load.arrival[-1] / 86_400:,.0f} days"
+        most = f"{SECONDS_MAX / 86_400:.0f}"
+        raise ConfigError(f"a load of {days}: at most {most} are simulated: take a part of it")
     count, engines = len(load), sum(pool.engines for pool in cluster.pools)
     token_bytes = cluster.shape.kv_bytes_per_token
     block_bytes = load.block_tokens * token_bytes
-    times = truth.rows(cluster, seed)
-    fleet = _fleet(cluster, times, seed)
+    times = truth.rows(cluster.shape, cluster.pools, seed)
+    fleet = _fleet(cluster, seed)
     prefills = fleet.engines["prefills"].astype(np.int64)
     blocks = int(load.blocks.max()) + 1
     running = np.zeros(engines, sim_world.RUNNING)
@@ -117,11 +124,12 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
     )
 
 
-def _fleet(cluster: Cluster, times: Floats, seed: int) -> fleets.Fleet:
-    count = len(times)
+def _fleet(cluster: Cluster, seed: int) -> fleets.Fleet:
+    count = sum(pool.engines for pool in cluster.pools)
+    learned = truth.learned(cluster.shape, cluster.pools, seed)
     fleet, begin = fleets.empty(count, count), 0
     fleet.engines["host"] = np.arange(count)
-    for pool, known in zip(cluster.pools, truth.learned(cluster, times, seed), strict=True):
+    for pool, known in zip(cluster.pools, learned, strict=True):
         some = fleet.engines[begin : begin + pool.engines]
         some["prefills"] = pool.role is Role.PREFILL
         some["decodes"] = pool.role is Role.DECODE

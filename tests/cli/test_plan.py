@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from kvstore.cli.main import main
 
+SMALL = ["--prefill", "1", "--decode", "1"]
 TRACE = """\
 {"timestamp": 0, "input_length": 1100, "output_length": 10, "hash_ids": [0, 1, 2]}
 {"timestamp": 4000, "input_length": 1500, "output_length": 30, "hash_ids": [0, 1, 3]}
@@ -60,6 +63,17 @@ def test_a_trace_without_reuse_is_told_that_a_pool_gives_nothing(
         (["--tensor-parallel", "3"], "tensor_parallel 3 does not divide Meta-Llama-3-8B"),
         (["--model", "llama-3-70b"], "does not fit 1 x H100-SXM: take 2"),
         (["--format", "azure"], "trace.jsonl:1: TIMESTAMP is not there"),
+        (["--prefill", "2"], "--prefill: is of a simulated cluster: give --prefill N and --decode"),
+        (["--dram", "1GiB"], "--dram: is of a simulated cluster"),
+        (["--compare"], "--compare: is of a simulated cluster"),
+        (["--prefill", "0", "--decode", "1"], "prefill.engines = 0: wants a whole number from 1"),
+        ([*SMALL, "--dram", "1 apple"], "--dram = '1 apple': write a size like"),
+        ([*SMALL, "--html", "not/there.html"], "--html not/there.html: there is no directory not"),
+        ([*SMALL, "--fabric", "rdma"], "--fabric rdma: is one of nvlink-3, "),
+        ([*SMALL, "--policy", "best"], "--policy best: is one of ours, random"),
+        ([*SMALL, "--ttft", "0"], "ttft = 0.0: wants a number from 0.001"),
+        (["--duration", "5"], "--duration: is of a load made up"),
+        (["--rate", "0"], "rate_multiplier = 0.0: wants a number above 0"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_exit_code_2(
@@ -74,3 +88,12 @@ def test_a_line_that_is_wrong_is_named(trace: Path, capsys: pytest.CaptureFixtur
     trace.write_text(TRACE + '{"timestamp": 5000, "input_length": "9"}\n')
     assert main(["plan", str(trace)]) == 2
     assert "trace.jsonl:3: input_length = '9': wants a whole number" in capsys.readouterr().err
+
+
+def test_without_a_cluster_no_compiler_is_loaded(trace: Path) -> None:
+    script = (
+        "import sys; from kvstore.cli.main import main; main(['plan', sys.argv[1]]);"
+        "sys.exit('numba' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, str(trace)], timeout=60, check=False)
+    assert ran.returncode == 0

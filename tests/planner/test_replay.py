@@ -59,7 +59,7 @@ def test_a_queue_is_as_long_as_pollaczek_and_khinchine_say(busy: float) -> None:
     for seed in range(8):
         dice = np.random.default_rng(seed)
         tokens = np.rint(np.clip(dice.lognormal(7, 0.8, count), 32, 16_000))
-        alone = ran(clusters.apart(np.arange(count) * 1e3, tokens), cluster, PLAIN, seed, SURE)
+        alone = ran(clusters.apart(np.arange(count) * 60.0, tokens), cluster, PLAIN, seed, SURE)
         service = alone.requests["prefilled"] - alone.requests["began"]
         rate = busy / service.mean()
         arrival = np.cumsum(dice.exponential(1 / rate, count))

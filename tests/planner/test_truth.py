@@ -5,14 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kvstore.core.model_shape import ModelShape
 from kvstore.core.priors import prefill_prior
 from kvstore.kernels import engine_time
 from kvstore.planner import truth
+from kvstore.planner.cluster import Pool
 from tests.planner.clusters import A100, cluster
 
 
+def engines(prefill: int, decode: int) -> tuple[ModelShape, tuple[Pool, ...]]:
+    one = cluster(prefill, decode)
+    return one.shape, one.pools
+
+
 def test_engines_differ_by_some_percent_and_kinds_from_their_sheet() -> None:
-    rows = truth.rows(cluster(50, 50), 1)
+    rows = truth.rows(*engines(50, 50), 1)
     assert rows.shape == (100, engine_time.COLUMNS)
     token = rows[:50, engine_time.TOKEN]
     assert 1 < token.max() / token.min() < (1 + truth.OFF_KIND) / (1 - truth.OFF_KIND)
@@ -23,15 +30,14 @@ def test_engines_differ_by_some_percent_and_kinds_from_their_sheet() -> None:
 
 
 def test_the_same_seed_makes_the_same_truth() -> None:
-    assert (truth.rows(cluster(), 3) == truth.rows(cluster(), 3)).all()
-    assert (truth.rows(cluster(), 3) != truth.rows(cluster(), 4)).any()
+    assert (truth.rows(*engines(1, 1), 3) == truth.rows(*engines(1, 1), 3)).all()
+    assert (truth.rows(*engines(1, 1), 3) != truth.rows(*engines(1, 1), 4)).any()
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_router_is_right_within_some_percent_and_nowhere_exactly(seed: int) -> None:
-    one = cluster(4, 4)
-    rows = truth.rows(one, seed)
-    for known, engine in zip(truth.learned(one, rows, seed), (0, 4), strict=True):
+    rows = truth.rows(*engines(4, 4), seed)
+    for known, engine in zip(truth.learned(*engines(4, 4), seed), (0, 4), strict=True):
         off = []
         for new, prefix in [(200, 0), (1_000, 0), (4_000, 8_000), (20_000, 0), (30_000, 30_000)]:
             took = engine_time.prefill_takes(rows, engine, float(new), float(prefix))

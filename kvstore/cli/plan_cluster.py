@@ -1,0 +1,106 @@
+"""Options of `moonpool plan` that say what is simulated, and the cluster they make."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kvstore.config import parse_bytes
+from kvstore.core.hardware import Gpu
+from kvstore.core.model_shape import ModelShape
+from kvstore.errors import ConfigError
+from kvstore.planner import cluster_file, policies, presets
+from kvstore.planner.cluster import Cluster, Pool, Role
+
+DRAM, FABRIC = "256GiB", "rdma-200"
+_ENGINE = ("model", "gpu", "tensor_parallel")  # that a file says of its own
+_OF_A_CLUSTER = ("dram", "ssd", "fabric", "ttft", "tpot", "policy", "compare", "html")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "a cluster, simulated", "given with --prefill and --decode, or with --cluster"
+    )
+    group.add_argument("--prefill", type=int, metavar="N", help="engines that prefill")
+    group.add_argument("--decode", type=int, metavar="N", help="engines that decode")
+    group.add_argument(
+        "--cluster", type=Path, metavar="FILE", help="TOML that describes it; options replace parts"
+    )
+    group.add_argument(
+        "--dram", metavar="SIZE", help=f"for KV, of each host that prefills (default {DRAM})"
+    )
+    group.add_argument("--ssd", metavar="SIZE", help="likewise (default none)")
+    group.add_argument(
+        "--fabric",
+        metavar="NAME",
+        help=f"link between hosts: one of {', '.join(presets.LINKS)} (default {FABRIC})",
+    )
+    group.add_argument(
+        "--ttft", type=float, metavar="S", help="seconds to the first token, at most (default 30)"
+    )
+    group.add_argument(
+        "--tpot", type=float, metavar="S", help="seconds a token after it, at most (default 0.1)"
+    )
+    group.add_argument(
+        "--policy", metavar="NAME", help="who decides; raw-NAME is without a gate (default ours)"
+    )
+    group.add_argument(
+        "--compare", action="store_true", default=None, help="with all other policies, gated"
+    )
+    group.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page with plots, in one file"
+    )
+
+
+def wanted(args: argparse.Namespace) -> bool:
+    """Whether a cluster is to be simulated. Raises ConfigError where half of one is given."""
+    if args.cluster or (args.prefill is not None and args.decode is not None):
+        return True
+    halves = [name for name in ("prefill", "decode") if getattr(args, name) is not None]
+    given = halves + [name for name in _OF_A_CLUSTER if getattr(args, name) is not None]
+    if given:
+        wants = "give --prefill N and --decode N, or --cluster FILE"
+        raise ConfigError(f"--{given[0]}: is of a simulated cluster: {wants}")
+    return False
+
+
+def check(args: argparse.Namespace) -> None:
+    """What is only used once all is simulated is looked at before. Raises ConfigError."""
+    policies.named(args.policy or "ours")
+    if args.html and not args.html.absolute().parent.is_dir():
+        raise ConfigError(f"--html {args.html}: there is no directory {args.html.parent}")
+
+
+def cluster(args: argparse.Namespace, shape: ModelShape, gpu: Gpu, degree: int) -> Cluster:
+    """Raises ConfigError or Invalid for one that cannot be."""
+    changes: dict[str, Any] = {}
+    for name in ("dram", "ssd"):
+        if (text := getattr(args, name)) is not None:
+            changes[f"{name}_bytes"] = parse_bytes(f"--{name}", text)
+    for name in ("ttft", "tpot"):
+        if (seconds := getattr(args, name)) is not None:
+            changes[f"{name}_seconds"] = seconds
+    if args.fabric is not None:
+        changes["fabric"] = presets.named("--fabric", args.fabric, presets.LINKS)
+    if args.cluster:
+        return _of_file(args, changes)
+    changes.setdefault("fabric", presets.LINKS[FABRIC])
+    changes.setdefault("dram_bytes", parse_bytes("--dram", DRAM))
+    counts = ((Role.PREFILL, args.prefill), (Role.DECODE, args.decode))
+    pools = tuple(Pool(role, count, gpu, degree) for role, count in counts)
+    return Cluster(shape, pools, **changes)
+
+
+def _of_file(args: argparse.Namespace, changes: dict[str, Any]) -> Cluster:
+    for name in _ENGINE:
+        if getattr(args, name) is not None:
+            option = name.replace("_", "-")
+            raise ConfigError(f"--{option}: {args.cluster} says what the engines are: leave it out")
+    found = replace(cluster_file.read(args.cluster), **changes)
+    if args.prefill is None and args.decode is None:
+        return found
+    counts = [found.engines(Role.PREFILL), found.engines(Role.DECODE)]
+    given = (args.prefill, args.decode)
+    return found.sized(*(n if n is not None else was for n, was in zip(given, counts, strict=True)))

@@ -1,0 +1,94 @@
+"""The part of `moonpool plan` that simulates: it runs the replays and tells what came of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from tqdm import tqdm
+
+from kvstore.planner import page, replay
+from kvstore.planner.answers import Answers, answer
+from kvstore.planner.cluster import Cluster
+from kvstore.planner.load import Load
+from kvstore.planner.outcome import Times
+from kvstore.planner.policies import POLICIES, named
+from kvstore.planner.reasons import why
+from kvstore.planner.search import SHARE
+
+
+def run(args: argparse.Namespace, load: Load, cluster: Cluster) -> dict[str, Any]:
+    """What is to be said in JSON, else said here; and the page is written where one is wanted."""
+    policy = named(args.policy or "ours")
+    others = [named(name) for name in POLICIES if name != policy.name] if args.compare else []
+    if not replay.compiled():
+        print("compiling the simulator: half a minute, once", file=sys.stderr)
+    with tqdm(unit="replay", file=sys.stderr, leave=False, disable=args.json or None) as bar:
+        found = answer(load, cluster, policy, others, args.seed, bar.update)
+    if args.html:
+        args.html.write_text(page.html(found, load.describe(), str(args.trace)))
+    if not args.json:
+        _tell(found, cluster)
+    told = asdict(found) | {"why": why(found), "share_wanted": SHARE}
+    return {"simulated": told}
+
+
+def _tell(found: Answers, cluster: Cluster) -> None:
+    told = found.outcome
+    targets = (
+        f"{cluster.ttft_seconds:g} s to the first token, {cluster.tpot_seconds * 1e3:g} ms each"
+    )
+    print(f"\nsimulated: {found.cluster}; {cluster.fabric.name}; {found.policy} decides")
+    print(f"  in time             {told.share:>8.1%} of requests ({targets})")
+    print(f"  first token         {_times(told.ttft, 1, 's')}")
+    print(f"  each after it       {_times(told.tpot, 1e3, 'ms')}")
+    print(f"  goodput             {told.goodput:>8,.0f} tokens/s of requests in time")
+    parts = f"{told.hits.local:.1%} local, {told.hits.fetched:.1%} fetched, {told.hits.ssd:.1%} SSD"
+    print(f"  found in the pool   {told.hits.all:>8.1%} of prompt tokens ({parts})")
+    quarters = ", ".join(f"{one:.0%}" for one in told.quartiles)
+    print(f"  by prompt length    {quarters} in time, the shortest quarter first")
+    ended = ", ".join(f"{count:,} {name}" for name, count in told.ended.items() if count)
+    print(f"  what became of them {ended.replace('_', ' ')}")
+    print(
+        f"  engines             prefill works {told.prefill_busy:.0%} of the time,"
+        f" KV fills {told.decode_full:.0%} of decode's room"
+    )
+    print(f"  predicted TTFT      off by {told.error:.0%} of it")
+    print(f"  highest rate        {_rate(found.highest)} with {SHARE:.0%} in time")
+    _tell_splits(found)
+    _tell_memory(found)
+    if found.curves[1:]:
+        print("\nother policies, at their highest rate")
+        for curve in sorted(found.curves, key=lambda one: -one.highest):
+            print(f"  {curve.policy:<14} {_rate(curve.highest)}")
+    print(f"\n{why(found)}")
+
+
+def _tell_splits(found: Answers) -> None:
+    if not found.splits:
+        return
+    print("\nthe same engines, split otherwise")
+    for split in found.splits:
+        best = "   best" if split is found.best_split else ""
+        print(f"  {split.prefill:>4} prefill {split.decode:>4} decode {_rate(split.highest)}{best}")
+
+
+def _tell_memory(found: Answers) -> None:
+    print("\nDRAM a host       found   in time   mean TTFT")
+    for one in found.memory:
+        ttft = "-" if one.ttft is None else f"{one.ttft:.2f} s"
+        size = f"{one.dram_bytes / 1e9:,.0f} GB"
+        print(f"  {size:>10} {one.hits:>10.1%} {one.share:>9.1%} {ttft:>11}")
+
+
+def _times(times: Times | None, unit: float, name: str) -> str:
+    if times is None:
+        return "       - nobody was served"
+    mean, p50, p99 = (f"{one * unit:.2f}" for one in (times.mean, times.p50, times.p99))
+    return f"{mean:>8} {name} on average, {p50} at p50, {p99} at p99"
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:>8.2f} requests/s" if rate else "    none is low enough"

@@ -1,0 +1,173 @@
+"""What a planner is asked about a load and a cluster, each answered by replays.
+
+What share is served in time and how fast; the highest rate; how the same engines are best split
+between prefilling and decoding; what more or less memory does; what rivals would reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kvstore.errors import ConfigError
+from kvstore.planner import outcome
+from kvstore.planner.cluster import Cluster, Role
+from kvstore.planner.load import Load
+from kvstore.planner.outcome import Outcome
+from kvstore.planner.policies import Policy
+from kvstore.planner.replay import ran, replay
+from kvstore.planner.search import Step, highest_rate
+from kvstore.planner.timeline import Timeline, timeline
+
+SPLITS_MAX = 9  # that are tried: of many engines, evenly spread ones
+MEMORY = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)  # times the DRAM that there is
+RATES = (0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6, 2.0, 3.0)  # times the highest rate
+SPLIT_CLOSE = 1.05  # splits differ by more than that, or do not matter
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Of the same engines, so many for each."""
+
+    prefill: int
+    decode: int
+    highest: float  # requests a second, of which enough are in time; 0: none
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """With other DRAM, at the rate that was asked about."""
+
+    dram_bytes: int
+    hits: float  # share of prompt tokens
+    share: float  # of requests in time
+    ttft: float | None  # mean seconds of those served
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """At some rate."""
+
+    rate: float  # requests a second
+    share: float
+    goodput: float  # tokens a second
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What a policy makes of ever faster loads."""
+
+    policy: str
+    highest: float  # requests a second, of which enough are in time; 0: none
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """All of them; `seed` and what was asked bring the same again."""
+
+    cluster: str
+    policy: str
+    outcome: Outcome  # at the load's own rate
+    at_highest: Outcome | None  # at the highest rate; None where none is low enough
+    curves: tuple[Curve, ...]  # the policy's, then each rival's
+    splits: tuple[Split, ...]  # by engines that prefill; none where they are of several kinds
+    memory: tuple[Memory, ...]  # by DRAM
+    timeline: Timeline
+
+    @property
+    def highest(self) -> float:
+        return self.curves[0].highest
+
+    @property
+    def best_split(self) -> Split | None:
+        return max(self.splits, key=lambda one: one.highest, default=None)
+
+
+def answer(
+    load: Load, cluster: Cluster, policy: Policy, others: Iterable[Policy], seed: int, step: Step
+) -> Answers:
+    """`step` is called after each replay."""
+    world = ran(load, cluster, policy, seed)
+    step()
+    found = highest_rate(load, cluster, (policy,), seed, step=step)
+    highest = found.rate if found else 0.0
+    rates = [times * (highest or _rate(load)) for times in RATES]
+    mine = Curve(policy.name, highest, _points(load, cluster, policy, rates, seed, step))
+    return Answers(
+        cluster=str(cluster),
+        policy=policy.name,
+        outcome=outcome.of(world),
+        at_highest=found.outcome if found else None,
+        curves=(mine, *(_curve(load, cluster, one, rates, seed, step) for one in others)),
+        splits=_splits(load, cluster, policy, highest, seed, step),
+        memory=tuple(_memory(load, cluster, policy, times, seed, step) for times in MEMORY),
+        timeline=timeline(world),
+    )
+
+
+def _multiplier(load: Load, rate: float) -> float:
+    return rate / _rate(load)
+
+
+def _rate(load: Load) -> float:
+    """Requests a second. Raises ConfigError where all come at once: no rate can be asked about."""
+    rate = load.describe().rate
+    if not rate:
+        raise ConfigError("all requests of the load come at one time: no rate can be asked about")
+    return rate
+
+
+def _curve(
+    load: Load, cluster: Cluster, policy: Policy, rates: list[float], seed: int, step: Step
+) -> Curve:
+    start = _multiplier(load, rates[RATES.index(1.0)])
+    found = highest_rate(load, cluster, (policy,), seed, start=start, step=step)
+    highest = found.rate if found else 0.0
+    return Curve(policy.name, highest, _points(load, cluster, policy, rates, seed, step))
+
+
+def _points(
+    load: Load, cluster: Cluster, policy: Policy, rates: list[float], seed: int, step: Step
+) -> tuple[Point, ...]:
+    points = []
+    for rate in rates:
+        told = replay(load.scaled(_multiplier(load, rate)), cluster, policy, seed)
+        points.append(Point(rate, told.share, told.goodput))
+        step()
+    return tuple(points)
+
+
+def _splits(
+    load: Load, cluster: Cluster, policy: Policy, highest: float, seed: int, step: Step
+) -> tuple[Split, ...]:
+    kinds = {(pool.gpu, pool.tensor_parallel) for pool in cluster.pools}
+    if len(kinds) > 1 or len(cluster.pools) != 2:
+        return ()
+    mine = cluster.engines(Role.PREFILL)
+    engines = mine + cluster.engines(Role.DECODE)
+    tried = np.linspace(1, engines - 1, min(SPLITS_MAX, engines - 1)).round().astype(int)
+    found, start = [], _multiplier(load, highest) if highest else 1.0
+    for prefill in sorted({mine, *tried.tolist()}):
+        some = highest_rate(
+            *(load, cluster.split(prefill), (policy,), seed),
+            close=SPLIT_CLOSE,
+            start=start,
+            step=step,
+        )
+        # This one is known better.
+        best = highest if prefill == mine else some.rate if some else 0.0
+        found.append(Split(prefill, engines - prefill, best))
+    return tuple(found)
+
+
+def _memory(
+    load: Load, cluster: Cluster, policy: Policy, times: float, seed: int, step: Step
+) -> Memory:
+    other = replace(cluster, dram_bytes=int(cluster.dram_bytes * times))
+    told = replay(load, other, policy, seed)
+    step()
+    mean = told.ttft.mean if told.ttft else None
+    return Memory(other.dram_bytes, told.hits.all, told.share, mean)

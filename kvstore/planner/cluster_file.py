@@ -1,0 +1,146 @@
+"""A cluster described in a file: TOML, with names of presets or numbers of one's own.
+
+    model = "llama-3-70b"
+    fabric = "rdma-200"
+    dram = "256GiB"                     # for KV, of each host whose engine prefills
+    ttft = 30.0
+
+    [[pool]]
+    role = "prefill"
+    engines = 8
+    gpu = "mine"
+    tensor_parallel = 8
+
+    [[pool]]
+    role = "decode"
+    engines = 4
+    gpu = "h100"
+    tensor_parallel = 4
+
+    [gpus.mine]                         # likewise [models.NAME] and [fabrics.NAME]
+    memory_bytes = 96e9
+    memory_bytes_per_second = 4e12
+    bf16_flops = 500e12
+    pcie_bytes_per_second = 64e9
+
+Raises ConfigError, which names the file and the key, for one that is not so.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kvstore.config import parse_bytes
+from kvstore.core.hardware import Fabric, Gpu
+from kvstore.core.model_shape import Latent, ModelShape
+from kvstore.errors import ConfigError, Invalid
+from kvstore.planner import presets
+from kvstore.planner.cluster import Cluster, Pool, Role
+
+T = TypeVar("T")
+Table = dict[str, Any]
+
+_SIZES = {"dram": "dram_bytes", "ssd": "ssd_bytes"}
+_NUMBERS = {
+    "ttft": "ttft_seconds",
+    "tpot": "tpot_seconds",
+    "ssd_bytes_per_second": "ssd_bytes_per_second",
+}
+_OWN = ("models", "gpus", "fabrics")
+_KEYS = {"model", "fabric", "pool", *_SIZES, *_NUMBERS, *_OWN}
+_POOL_KEYS = {"role", "engines", "gpu", "tensor_parallel"}
+
+
+def read(path: Path) -> Cluster:
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
+    try:
+        return _cluster(table)
+    except (Invalid, TypeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _cluster(table: Table) -> Cluster:
+    _known("", table, _KEYS)
+    models = presets.MODELS | _own(table, "models", _model)
+    cards = presets.CARDS | _own(table, "gpus", lambda name, of: _made(Gpu, name, of))
+    links = presets.LINKS | _own(table, "fabrics", lambda name, of: _made(Fabric, name, of))
+    pools = _wanted(table, "pool", "as in [[pool]] role, engines, gpu", list)
+    _wanted(table, "dram", 'as in dram = "256GiB"', object)
+    settings: Table = {_SIZES[key]: _size(key, table[key]) for key in _SIZES.keys() & table}
+    settings |= {_NUMBERS[key]: _number(key, table[key]) for key in _NUMBERS.keys() & table}
+    return Cluster(
+        shape=presets.named("model", _wanted(table, "model", "a name", str), models),
+        pools=tuple(_pool(number, one, cards) for number, one in enumerate(pools)),
+        fabric=presets.named("fabric", _wanted(table, "fabric", "a name", str), links),
+        **settings,
+    )
+
+
+def _pool(number: int, table: Any, cards: dict[str, Gpu]) -> Pool:
+    where = f"pool[{number}]"
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} = {table!r}: wants a table, as in [[pool]]")
+    _known(f"{where}.", table, _POOL_KEYS)
+    role = _wanted(table, "role", "prefill or decode", str, where)
+    if role not in (*Role,):
+        raise ConfigError(f"{where}.role = {role!r}: is one of {', '.join(Role)}")
+    gpu = presets.named(f"{where}.gpu", _wanted(table, "gpu", "a name", str, where), cards)
+    engines = _wanted(table, "engines", "how many", int, where)
+    return Pool(Role(role), engines, gpu, table.get("tensor_parallel", 1))
+
+
+def _own(table: Table, key: str, make: Callable[[str, Table], T]) -> dict[str, T]:
+    found = table.get(key, {})
+    if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
+        raise ConfigError(f"{key}: wants tables, as in [{key}.mine]")
+    return {name.lower(): make(name, one) for name, one in found.items()}
+
+
+def _model(name: str, table: Table) -> ModelShape:
+    latent = table.get("latent")
+    given = {key: value for key, value in table.items() if key != "latent"}
+    if latent is not None:
+        given["latent"] = Latent(**latent)
+    return _made(ModelShape, name, given)
+
+
+def _made(kind: Callable[..., T], name: str, table: Table) -> T:
+    known = {item.name for item in fields(kind)} - {"name"}  # type: ignore[arg-type]
+    _known(f"{name}.", table, known)
+    for key, value in table.items():
+        if type(value) is str:
+            raise ConfigError(f"{name}.{key} = {value!r}: wants a number")
+    return kind(name=name, **table)
+
+
+def _known(where: str, table: Table, keys: set[str]) -> None:
+    if strange := sorted(table.keys() - keys):
+        raise ConfigError(f"{where}{strange[0]}: is not known; {', '.join(sorted(keys))} are")
+
+
+def _wanted(table: Table, key: str, right: str, kind: type[T], where: str = "") -> T:
+    name = f"{where}.{key}" if where else key
+    if key not in table:
+        raise ConfigError(f"{name} is not there: wants {right}")
+    value = table[key]
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name} = {value!r}: wants {right}")
+    return value
+
+
+def _number(key: str, value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ConfigError(f"{key} = {value!r}: wants a number of seconds, or of bytes a second")
+    return float(value)
+
+
+def _size(key: str, value: Any) -> int:
+    return value if type(value) is int else parse_bytes(key, str(value))

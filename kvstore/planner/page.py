@@ -1,0 +1,135 @@
+"""A plan as one page of HTML that needs no other file: the answers, and plots of them."""
+
+from __future__ import annotations
+
+from html import escape
+
+from kvstore.planner.answers import Answers, Memory
+from kvstore.planner.load import Summary
+from kvstore.planner.outcome import Times
+from kvstore.planner.reasons import why
+from kvstore.planner.search import SHARE
+from kvstore.planner.svg import Axes, Series, bars, lines
+
+_COLOURS = (
+    *("#1f6feb", "#d9480f", "#2b8a3e", "#862e9c", "#c2255c"),
+    *("#0b7285", "#e67700", "#5c940d", "#495057", "#7048e8"),
+)
+_STYLE = """\
+:root { color-scheme: light dark; --ink: #1b1f24; --back: #fff; --soft: #66707b; --rule: #dde1e6 }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e8eb; --back: #14171a; --soft: #9aa4ae; --rule: #30363d }
+  .line, .bar { filter: brightness(1.35) }
+}
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back);
+  max-width: 1200px; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem; margin: 0 } h2 { font-size: 1.05rem; margin: 0 0 .4rem }
+.soft { color: var(--soft) }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 1rem;
+  margin: 1.5rem 0 }
+.figures b { display: block; font-size: 1.5rem; font-variant-numeric: tabular-nums }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr));
+  gap: 2rem }
+figure { margin: 0 } svg { width: 100%; height: auto }
+text { font: 11px system-ui, sans-serif; fill: var(--soft) }
+.middle { text-anchor: middle } .end { text-anchor: end } .name { font-size: 12px }
+.grid { stroke: var(--rule); fill: none } .mark { stroke: var(--soft); stroke-dasharray: 4 4 }
+.line { fill: none; stroke: currentColor; stroke-width: 1.8 } .line.s0 { stroke-width: 3 }
+.bar { fill: #8fa3bf } .bar.best { fill: #1f6feb }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; list-style: none; padding: 0; margin: 0;
+  font-size: .85rem }
+.legend li::before { content: "\\2014\\00a0"; font-weight: bold }
+"""
+
+
+def html(found: Answers, load: Summary, name: str) -> str:
+    """Everything said by `found`, of the load of this name."""
+    colours = "".join(f".s{i} {{ color: {colour} }}\n" for i, colour in enumerate(_COLOURS))
+    plots = "".join(
+        f"<figure><h2>{escape(title)}</h2>{plot}</figure>" for title, plot in _plots(found)
+    )
+    count = f"{load.requests:,} requests in {load.duration_s:,.0f} s"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>moonpool plan: {escape(name)}</title>\n<style>\n{_STYLE}{colours}</style></head>\n"
+        f"<body>\n<h1>{escape(name)}</h1>\n"
+        f'<p class="soft">{count}; {escape(found.cluster)}; {escape(found.policy)} decides</p>\n'
+        f'<div class="figures">{_figures(found)}</div>\n<p>{escape(why(found))}</p>\n'
+        f'<div class="plots">{plots}</div>\n</body>\n</html>\n'
+    )
+
+
+def _figures(found: Answers) -> str:
+    told = found.outcome
+    some = {
+        "in time": f"{told.share:.1%}",
+        f"requests/s, {SHARE:.0%} in time": f"{found.highest:.2f}" if found.highest else "none",
+        "TTFT, mean and p99": _pair(told.ttft, 1, "s"),
+        "TPOT, mean and p99": _pair(told.tpot, 1e3, "ms"),
+        "prompt tokens found": f"{told.hits.all:.1%}",
+        "goodput, tokens/s": f"{told.goodput:,.0f}",
+    }
+    return "".join(
+        f'<div><b>{escape(value)}</b><span class="soft">{escape(name)}</span></div>'
+        for name, value in some.items()
+    )
+
+
+def _pair(times: Times | None, unit: float, name: str) -> str:
+    return f"{times.mean * unit:.3g} / {times.p99 * unit:.3g} {name}" if times else "-"
+
+
+def _plots(found: Answers) -> list[tuple[str, str]]:
+    over, hosts = found.timeline, found.memory
+    goodput, share = (
+        [
+            Series(
+                curve.policy,
+                [point.rate for point in curve.points],
+                [point.goodput if which else point.share for point in curve.points],
+                number,
+            )
+            for number, curve in enumerate(found.curves)
+        ]
+        for which in (True, False)
+    )
+    plots = [
+        ("Goodput against rate", lines(Axes("requests/s", "tokens/s in time"), goodput)),
+        ("In time against rate", lines(Axes("requests/s", "share", 1.0), share, SHARE)),
+        (
+            "Time to first token, as requests came",
+            lines(Axes("seconds", "mean TTFT, s"), [Series("TTFT", over.seconds, over.ttft, 0)]),
+        ),
+        (
+            "Waiting and decoding",
+            lines(
+                Axes("seconds", "requests"),
+                [
+                    Series("waiting to be prefilled", over.seconds, over.queued, 1),
+                    Series("being decoded", over.seconds, over.decoding, 0),
+                ],
+            ),
+        ),
+        (
+            "Found against DRAM",
+            lines(
+                Axes("GB a host", "share", 1.0),
+                [
+                    Series("prompt tokens found", *_against(hosts, "hits"), 0),
+                    Series("requests in time", *_against(hosts, "share"), 2),
+                ],
+            ),
+        ),
+    ]
+    if found.splits:
+        names = [f"{one.prefill}:{one.decode}" for one in found.splits]
+        values = [one.highest for one in found.splits]
+        best = values.index(max(values))
+        axes = Axes("engines that prefill : that decode", "highest requests/s")
+        plots.append(("The same engines, split otherwise", bars(axes, names, values, best)))
+    return plots
+
+
+def _against(hosts: tuple[Memory, ...], name: str) -> tuple[list[float], list[float]]:
+    return [one.dram_bytes / 1e9 for one in hosts], [getattr(one, name) for one in hosts]

@@ -1,0 +1,95 @@
+"""Why a plan is as it is, in a paragraph: what is short, and what would help most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvstore.planner.answers import Answers
+from kvstore.planner.outcome import Outcome
+from kvstore.planner.search import SHARE
+
+_FULL = 0.85  # of its room: one sequence more does not fit
+_MATTERS = 1.05  # times as good: less is chance
+_POINTS = 0.01  # of a share: likewise
+
+
+def why(answers: Answers) -> str:
+    return " ".join(_sentences(answers))
+
+
+def _sentences(answers: Answers) -> Iterator[str]:
+    told = answers.outcome
+    yield _short_of(answers)
+    best = answers.best_split
+    mine = answers.highest
+    if best and best.highest > mine * _MATTERS:
+        times = f"{best.highest / mine:.2f} times" if mine else "far above"
+        yield (
+            f"Split {best.prefill} to {best.decode}, the same engines take {best.highest:.2f}"
+            f" requests a second, {times} what they do now."
+        )
+    elif best:
+        yield "No other split of the same engines is better by more than chance."
+    yield _of_memory(answers)
+    rivals = answers.curves[1:]
+    if rivals:
+        first = max(rivals, key=lambda one: one.highest)
+        ratio = f" ({mine / first.highest:.2f} times)" if first.highest else ""
+        yield (
+            f"Of the other policies {first.policy} comes highest, at {first.highest:.2f} requests"
+            f" a second against {mine:.2f}{ratio}."
+        )
+    if told.ended["lost"]:
+        yield f"{told.ended['lost']:,} requests were lost with their engine."
+
+
+def _short_of(answers: Answers) -> str:
+    told, rate = answers.outcome, f"at {answers.outcome.rate:.2f} requests a second"
+    if told.share < SHARE:
+        return f"There is too little {rate}: {_limit(told)}"
+    spare = answers.highest / told.rate if told.rate else 1.0
+    begin = f"There is enough {rate}: it could be {spare:.1f} times as fast."
+    return f"{begin} Beyond that, {_limit(answers.at_highest or told)}"
+
+
+def _limit(told: Outcome) -> str:
+    """What it is first short of."""
+    turned_away = told.ended["refused"] + told.ended["late"]
+    without_room = told.ended["no_room"] + told.ended["expired"]
+    quarters = (
+        f"{told.quartiles[-1]:.0%} of the longest quarter of prompts are in time then,"
+        f" {told.quartiles[0]:.0%} of the shortest."
+    )
+    slow = told.ended["served"] - told.share * told.requests
+    if slow > turned_away + without_room:
+        return (
+            f"the pace of tokens is what is short: {slow:,.0f} requests were served, but too slow."
+            f" {quarters}"
+        )
+    if told.decode_full >= _FULL or without_room > turned_away:
+        return (
+            f"decoding is what is short: KV fills {told.decode_full:.0%} of its engines' room,"
+            f" and {without_room:,} requests found none in time. {quarters}"
+        )
+    return (
+        f"prefill is what is short: its engines work {told.prefill_busy:.0%} of the time."
+        f" {quarters}"
+    )
+
+
+def _of_memory(answers: Answers) -> str:
+    least, most = answers.memory[0], answers.memory[-1]
+    now = next(one for one in answers.memory if one.hits >= answers.outcome.hits.all - 1e-9)
+    if most.hits < _POINTS:
+        return "Nothing is found again however much is kept: a pool has nothing to give here."
+    gained = most.share - answers.outcome.share
+    if most.hits - answers.outcome.hits.all > 2 * _POINTS:
+        return (
+            f"More DRAM pays: with {most.dram_bytes / 1e9:,.0f} GB a host {most.hits:.1%} of prompt"
+            f" tokens are found instead of {answers.outcome.hits.all:.1%}"
+            f" ({100 * gained:+.1f} points in time); with none it would be {least.hits:.1%}."
+        )
+    return (
+        f"More DRAM would not help: {answers.outcome.hits.all:.1%} of prompt tokens are found, and"
+        f" {now.dram_bytes / 1e9:,.0f} GB a host do as well."
+    )

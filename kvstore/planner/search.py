@@ -1,0 +1,110 @@
+"""How fast a load may come: the highest rate at which enough of its requests are in time.
+
+Found by halving (DistServe, OSDI'24, section 4), since with all else equal more requests a second
+never bring more of them in time, but for chance. The load keeps its requests and what they share;
+only their times are squeezed or stretched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kvstore.planner.cluster import Cluster
+from kvstore.planner.load import Load
+from kvstore.planner.outcome import Outcome
+from kvstore.planner.policies import Policy
+from kvstore.planner.replay import SURE, replay
+from kvstore.planner.world import SECONDS_MAX, Doubt
+
+SHARE = 0.9  # of requests in time: what a service promises
+CLOSE = 1.02  # the highest rate is known to this factor
+TIMES_MAX = 1_024.0  # the load's own rate, up or down: beyond, it is of another cluster
+STRIDE_MAX = 4.0  # of one look to the next
+
+Step = Callable[[], object]  # called after each replay
+
+
+@dataclass(frozen=True, slots=True)
+class Highest:
+    """The best that was found."""
+
+    multiplier: float  # of the load's own rate
+    policy: Policy
+    outcome: Outcome  # at that rate
+
+    @property
+    def rate(self) -> float:
+        return self.outcome.rate
+
+
+def highest_rate(
+    load: Load,
+    cluster: Cluster,
+    policies: Iterable[Policy],
+    seed: int,
+    *,
+    share: float = SHARE,
+    close: float = CLOSE,
+    start: float = 1.0,
+    doubt: Doubt = SURE,
+    step: Step = lambda: None,
+) -> Highest | None:
+    """Over the policies, the best; `start` is a guess of the multiplier. None where not even the
+    slowest rate is served."""
+    best: Highest | None = None
+    for policy in policies:
+
+        def tried(multiplier: float, policy: Policy = policy) -> Outcome | None:
+            if load.arrival[-1] / multiplier > SECONDS_MAX:
+                return None
+            told = replay(load.scaled(multiplier), cluster, policy, seed, doubt)
+            step()
+            return told if told.share >= share else None
+
+        # One that does not better the best at all is not looked at any longer.
+        least = best.multiplier * close if best else start
+        at_least = tried(least)
+        if best and at_least is None:
+            continue
+        found = _up(tried, least, at_least, close) if at_least else _down(tried, least, close)
+        if found:
+            best = Highest(found[0], policy, found[1])
+    return best
+
+
+_Tried = Callable[[float], Outcome | None]
+_Found = tuple[float, Outcome]
+
+
+def _up(tried: _Tried, good: float, told: Outcome, close: float) -> _Found:
+    best, factor = (good, told), 1.25
+    while best[0] < TIMES_MAX:
+        bad = best[0] * factor
+        more = tried(bad)
+        if more is None:
+            return _between(tried, best, bad, close)
+        best, factor = (bad, more), min(factor * factor, STRIDE_MAX)
+    return best
+
+
+def _down(tried: _Tried, bad: float, close: float) -> _Found | None:
+    factor = 1.25
+    while bad > 1 / TIMES_MAX:
+        good = bad / factor
+        told = tried(good)
+        if told is not None:
+            return _between(tried, (good, told), bad, close)
+        bad, factor = good, min(factor * factor, STRIDE_MAX)
+    return None
+
+
+def _between(tried: _Tried, best: _Found, bad: float, close: float) -> _Found:
+    while bad / best[0] > close:
+        middle = (bad * best[0]) ** 0.5
+        told = tried(middle)
+        if told is None:
+            bad = middle
+        else:
+            best = middle, told
+    return best

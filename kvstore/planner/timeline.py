@@ -1,0 +1,58 @@
+"""How full a simulated cluster was over time, read off what became of its requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstore.kernels.sim_world import World
+from kvstore.planner import outcome
+
+MOMENTS = 240  # that are looked at, evenly spread
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One entry a moment. NaN is None, where nothing can be said."""
+
+    seconds: tuple[float, ...]
+    queued: tuple[int, ...]  # prompts that wait to be prefilled
+    decoding: tuple[int, ...]  # sequences
+    ttft: tuple[float | None, ...]  # mean, of requests that came since the moment before
+    in_time: tuple[float | None, ...]  # share of those
+
+
+def timeline(world: World) -> Timeline:
+    """After a run."""
+    requests = world.requests
+    ends = [float(np.nanmax(requests[name], initial=0)) for name in ("arrival", "finished")]
+    moments = np.linspace(0, max(*ends, 1e-3), MOMENTS + 1)
+    # Who is dropped when its turn comes has no moment of it: its wait is not in the queue's length.
+    began = np.isfinite(requests["began"])
+    served = np.isfinite(requests["finished"])
+    since = np.searchsorted(moments, requests["arrival"], side="left").clip(1) - 1
+    return Timeline(
+        tuple(moments[1:].tolist()),
+        _between(requests["arrival"][began], requests["began"][began], moments[1:]),
+        _between(requests["first_token"][served], requests["finished"][served], moments[1:]),
+        _means(since[served], outcome.ttft(requests)[served]),
+        _means(since, outcome.in_time(world).astype(np.float64)),
+    )
+
+
+def _between(begins: Any, ends: Any, moments: NDArray[np.float64]) -> tuple[int, ...]:
+    begun = np.searchsorted(np.sort(begins), moments, side="right")
+    ended = np.searchsorted(np.sort(ends), moments, side="right")
+    return tuple((begun - ended).tolist())
+
+
+def _means(which: Any, values: Any) -> tuple[float | None, ...]:
+    count = np.bincount(which, minlength=MOMENTS)
+    total = np.bincount(which, values, minlength=MOMENTS)
+    means = total / np.maximum(1, count)
+    return tuple(
+        mean if some else None for mean, some in zip(means.tolist(), count.tolist(), strict=True)
+    )

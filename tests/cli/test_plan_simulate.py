@@ -1,0 +1,100 @@
+"""`moonpool plan` with a cluster: it simulates, and says the same in text, JSON and on a page."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from kvstore.cli.main import main
+
+MADE = ["plan", "multi-turn", "--rate", "2", "--duration", "40"]
+SMALL = ["--prefill", "2", "--decode", "1"]
+
+CLUSTER = """\
+model = "llama-3-8b"
+fabric = "rdma-100"
+dram = "8GiB"
+ttft = 5
+
+[[pool]]
+role = "prefill"
+engines = 1
+gpu = "l40s"
+
+[[pool]]
+role = "decode"
+engines = 2
+gpu = "h100"
+"""
+
+
+def test_it_answers_what_a_planner_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*MADE, *SMALL]) == 0
+    said = capsys.readouterr().out
+    assert "simulated: 2 prefill on 1 x H100-SXM + 1 decode" in said
+    assert "100.0% of requests (30 s to the first token, 100 ms each)" in said
+    assert "requests/s with 90% in time" in said
+    assert "1 prefill    2 decode" in said and "DRAM a host" in said
+    assert "There is enough at" in said and "ours decides" in said
+
+
+def test_as_json_it_is_one_object_and_the_same_each_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = [*MADE, *SMALL, "--json", "--compare"]
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    assert main(command) == 0
+    assert capsys.readouterr().out == first
+    said = json.loads(first)["simulated"]
+    assert said["outcome"]["share"] == 1.0 and said["outcome"]["ended"]["served"] > 50
+    assert [one["policy"] for one in said["curves"]][:3] == ["ours", "random", "round-robin"]
+    assert len(said["curves"]) == 10 and said["curves"][0]["highest"] > 2
+    assert [one["prefill"] for one in said["splits"]] == [1, 2]
+    assert said["memory"][0]["dram_bytes"] == 0 and said["memory"][0]["hits"] == 0
+    assert said["why"] and said["share_wanted"] == 0.9
+
+
+def test_a_file_describes_the_cluster_and_options_replace_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(CLUSTER)
+    command = [*MADE, "--cluster", str(path), "--policy", "raw-mooncake", "--decode", "3"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "1 prefill on 1 x L40S + 3 decode on 1 x H100-SXM; RDMA 100 Gb/s" in said
+    assert "mooncake decides" in said and "(5 s to the first token" in said
+    assert "split otherwise" not in said, "engines of two kinds"
+    assert main([*command, "--gpu", "h100"]) == 2
+    assert "--gpu: " in capsys.readouterr().err
+
+
+def test_requests_that_come_all_at_once_have_no_rate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    line = '{"timestamp": 0, "input_length": 700, "output_length": 10, "hash_ids": [0, 1]}\n'
+    path.write_text(line * 2)
+    assert main(["plan", str(path), *SMALL]) == 2
+    assert "no rate can be asked about" in capsys.readouterr().err
+    assert main(["plan", str(path), *SMALL, "--rate", "2"]) == 2
+
+
+def test_the_page_is_one_file_that_needs_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.html"
+    assert main([*MADE, *SMALL, "--html", str(path)]) == 0
+    text = path.read_text()
+    capsys.readouterr()
+    assert "<script" not in text and "http" not in text.replace("http://www.w3.org", "")
+    assert "prefers-color-scheme: dark" in text
+    begin = text.index("<svg")
+    pictures = text[begin : text.rindex("</svg>") + 6]
+    assert pictures.count("<svg") == pictures.count("</svg>") >= 4
+    for one in pictures.split("</svg>")[:-1]:
+        ElementTree.fromstring(one[one.index("<svg") :] + "</svg>")

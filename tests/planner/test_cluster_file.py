@@ -1,0 +1,126 @@
+"""A cluster's file says what a cluster is, and what is wrong with one is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvstore.errors import ConfigError
+from kvstore.planner import cluster_file
+from kvstore.planner.cluster import Role
+
+GOOD = """\
+model = "llama-3-8b"
+fabric = "rdma-200"
+dram = "8GiB"
+
+[[pool]]
+role = "prefill"
+engines = 2
+gpu = "h100"
+
+[[pool]]
+role = "decode"
+engines = 1
+gpu = "h100"
+"""
+OWN = """\
+model = "tiny"
+fabric = "wire"
+dram = 1024
+ssd = "1TiB"
+tpot = 0.05
+pool = [
+    { role = "prefill", engines = 1, gpu = "Mine", tensor_parallel = 2 },
+    { role = "decode", engines = 1, gpu = "l40s" },
+]
+
+[models.tiny]
+layers = 2
+hidden = 64
+heads = 4
+kv_heads = 2
+head_dim = 16
+intermediate = 128
+vocabulary = 1000
+
+[gpus.Mine]
+memory_bytes = 96e9
+memory_bytes_per_second = 4e12
+bf16_flops = 500e12
+pcie_bytes_per_second = 64e9
+
+[fabrics.wire]
+bytes_per_second = 1e9
+latency_seconds = 1e-4
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    return path
+
+
+def test_presets_by_name(tmp_path: Path) -> None:
+    found = cluster_file.read(write(tmp_path, GOOD))
+    assert found.shape.name == "Meta-Llama-3-8B" and found.fabric.name == "RDMA 200 Gb/s"
+    assert (found.engines(Role.PREFILL), found.engines(Role.DECODE)) == (2, 1)
+    assert (found.dram_bytes, found.ssd_bytes, found.ttft_seconds) == (8 << 30, 0, 30.0)
+
+
+def test_numbers_of_ones_own(tmp_path: Path) -> None:
+    found = cluster_file.read(write(tmp_path, OWN))
+    assert found.shape.layers == 2 and found.fabric.bytes_per_second == 1e9
+    assert (found.dram_bytes, found.ssd_bytes, found.tpot_seconds) == (1024, 1 << 40, 0.05)
+    assert found.pools[0].gpu.bf16_flops == 500e12 and found.pools[0].tensor_parallel == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ('"8GiB"', '"8 apples"', "dram = '8 apples': write a size like"),
+        ('dram = "8GiB"\n', "", 'dram is not there: wants as in dram = "256GiB"'),
+        ('model = "llama-3-8b"\n', "", "model is not there: wants a name"),
+        ('"llama-3-8b"', '"gpt-9"', "model gpt-9: is one of llama-3-8b"),
+        ('"llama-3-8b"', '"llama-3-70b"', "does not fit 1 x H100-SXM: take 2"),
+        ('"rdma-200"', "200", "fabric = 200: wants a name"),
+        ('dram = "8GiB"', 'dram = "8GiB"\nttft = "soon"', "ttft = 'soon': wants a number"),
+        ('dram = "8GiB"', 'dram = "8GiB"\nslo = 1', "slo: is not known; "),
+        ('role = "prefill"', 'role = "both"', "pool[0].role = 'both': is one of prefill, decode"),
+        ('role = "prefill"', 'role = "mixed"', "role = mixed: is not simulated yet"),
+        ('role = "prefill"\n', "", "pool[0].role is not there"),
+        ("engines = 2", "engines = 0", "prefill.engines = 0: wants a whole number from 1"),
+        ("engines = 2", 'engines = "2"', "pool[0].engines = '2': wants how many"),
+        ("engines = 2", "engines = 2\nrack = 1", "pool[0].rack: is not known"),
+        ('dram = "8GiB"', "dram = -5", "dram = -5: wants a whole number from 0"),
+        ("[[pool]]", "[[pools]]", "pools: is not known"),
+        ("[[pool]]", "[[pool", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, why: str) -> None:
+    path = write(tmp_path, GOOD.replace(before, after))
+    with pytest.raises(ConfigError) as caught:
+        cluster_file.read(path)
+    assert why in str(caught.value) and str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("bf16_flops = 500e12\n", "", "bf16_flops"),
+        ("bf16_flops = 500e12", "bf16_flops = -1", "Gpu.bf16_flops cannot be -1"),
+        ("bf16_flops = 500e12", 'bf16_flops = "many"', "Mine.bf16_flops = 'many': wants a number"),
+        ("layers = 2", "layers = 0", "ModelShape.layers cannot be 0"),
+        ("layers = 2", "floors = 2", "tiny.floors: is not known"),
+        ("bytes_per_second = 1e9\nlat", "bytes_per_second = 0\nlat", "bytes_per_second must be"),
+        ("[fabrics.wire]", "[fabrics]", "fabrics: wants tables, as in [fabrics.mine]"),
+    ],
+)
+def test_wrong_numbers_of_ones_own_are_named(
+    tmp_path: Path, before: str, after: str, why: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        cluster_file.read(write(tmp_path, OWN.replace(before, after)))
+    assert why in str(caught.value)

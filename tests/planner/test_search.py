@@ -1,0 +1,53 @@
+"""The highest rate is the one beyond which too few are in time, and the best policy's."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore.planner.arrivals import Arrivals
+from kvstore.planner.kinds import KINDS, made
+from kvstore.planner.policies import OURS, grid, named
+from kvstore.planner.replay import replay
+from kvstore.planner.search import CLOSE, highest_rate
+from kvstore.planner.synthetic import Bimodal
+from tests.planner.clusters import cluster
+
+LOAD = Bimodal(Arrivals(6, 400)).load(1)
+CLUSTER = cluster(2, 2, ttft_seconds=10, tpot_seconds=0.1)
+
+
+@pytest.mark.parametrize("start", [0.01, 1.0, 300.0])
+def test_enough_are_in_time_there_and_not_much_beyond(start: float) -> None:
+    found = highest_rate(LOAD, CLUSTER, [named("least-loaded")], 1, start=start)
+    assert found and found.outcome.share >= 0.9
+    assert found.outcome == replay(LOAD.scaled(found.multiplier), CLUSTER, found.policy, 1)
+    beyond = replay(LOAD.scaled(found.multiplier * CLOSE), CLUSTER, found.policy, 1)
+    assert beyond.share < 0.9
+    assert found.rate == pytest.approx(LOAD.describe().rate * found.multiplier, rel=1e-3)
+
+
+def test_the_best_of_several_is_at_least_each() -> None:
+    some = grid(named("sglang"))
+    best = highest_rate(LOAD, CLUSTER, some, 1)
+    assert best and best.policy in some
+    for one in some:
+        alone = highest_rate(LOAD, CLUSTER, [one], 1)
+        assert alone and best.multiplier * CLOSE**2 >= alone.multiplier
+
+
+def test_a_target_nobody_can_keep_has_no_rate() -> None:
+    hopeless = cluster(2, 2, ttft_seconds=10, tpot_seconds=1e-3)
+    assert highest_rate(LOAD, hopeless, [OURS], 1) is None
+
+
+def test_each_replay_is_told_of() -> None:
+    told: list[int] = []
+    highest_rate(LOAD, CLUSTER, [named("random")], 1, step=lambda: told.append(1))
+    assert 3 < len(told) < 40
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loads_by_name_come_as_fast_as_asked(kind: str) -> None:
+    load = made(kind, 20.0, 100.0, 1)
+    load.check()
+    assert load.describe().rate == pytest.approx(20, rel=0.25)
