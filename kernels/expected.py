@@ -4,6 +4,10 @@ An open-addressing table of two kinds of counts: of a block at an engine, by how
 of a block, at how many engines. Beside the latter stands the exclusive or of these engines'
 numbers, so where it is one engine nobody has to look for it. What is counted in is counted out
 again, and then its place is empty: nothing is marked deleted.
+
+Of a long prompt not every block is counted: all of the first 32, and from there on sixteen each
+time that the number of blocks doubles. So a thousand blocks are 112 marks, and what two prompts
+share is known to a sixteenth.
 """
 
 from __future__ import annotations
@@ -17,27 +21,46 @@ from numpy.typing import NDArray
 USED = 0  # in `state`: places that are taken
 LOOKS = 4  # lengths of what is on its way that one query tells apart, the longest ones
 _EVERY = np.uint64(0)
+_BLOCKS_MAX = 1 << 20  # of a prompt, more than are sent
+_FINE = 4  # bits of a number of blocks that tell marks apart
 _MIX, _SHIFT = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
 _EMPTY = np.uint64(0)
+
+
+def _depths() -> NDArray[np.int32]:
+    """How many blocks there are up to and with each mark; for no mark 0."""
+    found = [0, 1]
+    while found[-1] < _BLOCKS_MAX:
+        found.append(found[-1] + max(1, 1 << (found[-1].bit_length() - 1) >> _FINE))
+    return np.array(found, np.int32)
+
+
+DEPTHS = _depths()
+PLACE = np.dtype(
+    [
+        ("key", np.uint64),  # 0 where there is nothing
+        ("count", np.int32),  # of prompts that have a block at an engine, or of a block's engines
+        ("whose", np.int32),  # of a block: the exclusive or of these engines' numbers
+    ],
+    align=True,
+)
+
+
+def marked(prints: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Of a prompt's blocks those that are counted."""
+    return prints[DEPTHS[1 : np.searchsorted(DEPTHS, len(prints), "right")] - 1]
 
 
 class Expected(NamedTuple):
     """The table. Its length is a power of two, and at most half of it is used."""
 
-    keys: NDArray[np.uint64]  # of places, 0 where there is nothing
-    counts: NDArray[np.int32]
-    whose: NDArray[np.int32]
+    places: NDArray[np.void]  # of PLACE
     state: NDArray[np.int64]
 
 
 def empty(places: int) -> Expected:
     assert places & (places - 1) == 0, "the length is no power of two"
-    return Expected(
-        np.zeros(places, np.uint64),
-        np.zeros(places, np.int32),
-        np.zeros(places, np.int32),
-        np.zeros(1, np.int64),
-    )
+    return Expected(np.zeros(places, PLACE), np.zeros(1, np.int64))
 
 
 @njit
@@ -51,9 +74,9 @@ def _key(one: Any, whose: Any) -> Any:
 @njit
 def _place(table: Any, key: Any) -> Any:
     """Where a key stands, or would."""
-    mask = np.uint64(len(table.keys) - 1)
+    mask = np.uint64(len(table.places) - 1)
     at = np.int64(key & mask)
-    while table.keys[at] != _EMPTY and table.keys[at] != key:
+    while table.places[at].key != _EMPTY and table.places[at].key != key:
         at = (at + 1) & np.int64(mask)
     return at
 
@@ -62,32 +85,38 @@ def _place(table: Any, key: Any) -> Any:
 def _count(table: Any, key: Any, more: Any, whose: Any) -> Any:
     """Count in or out; what is counted now."""
     at = _place(table, key)
-    if table.keys[at] == _EMPTY:
+    if table.places[at].key == _EMPTY:
         if more < 0:
             return -1  # it was never counted in
-        table.keys[at] = key
+        table.places[at].key = key
         table.state[USED] += 1
-    table.counts[at] += more
-    table.whose[at] ^= whose
-    left = table.counts[at]
+    place = table.places[at]
+    place.count += more
+    place.whose ^= whose
+    left = place.count
     if left == 0:
         _take_out(table, at)
     return left
 
 
 @njit
+def _copy(place: Any, other: Any) -> None:
+    place.key, place.count, place.whose = other.key, other.count, other.whose
+
+
+@njit
 def _take_out(table: Any, at: Any) -> None:
     """Empty a place; those behind it that were looked for there move up."""
-    mask = len(table.keys) - 1
+    mask = len(table.places) - 1
     hole, behind = at, (at + 1) & mask
-    while table.keys[behind] != _EMPTY:
-        due = np.int64(table.keys[behind] & np.uint64(mask))
+    while table.places[behind].key != _EMPTY:
+        due = np.int64(table.places[behind].key & np.uint64(mask))
         if ((behind - due) & mask) >= ((behind - hole) & mask):
-            table.keys[hole] = table.keys[behind]
-            table.counts[hole], table.whose[hole] = table.counts[behind], table.whose[behind]
+            _copy(table.places[hole], table.places[behind])
             hole = behind
         behind = (behind + 1) & mask
-    table.keys[hole], table.counts[hole], table.whose[hole] = _EMPTY, 0, 0
+    left = table.places[hole]
+    left.key, left.count, left.whose = _EMPTY, 0, 0
     table.state[USED] -= 1
 
 
@@ -110,11 +139,9 @@ def settle(table: Any, prints: Any, engine: Any) -> None:
 @njit(cache=True)
 def move(table: Any, wider: Any) -> None:
     """Lay all out in a larger table, which is empty."""
-    for at in range(len(table.keys)):
-        if table.keys[at] != _EMPTY:
-            to = _place(wider, table.keys[at])
-            wider.keys[to] = table.keys[at]
-            wider.counts[to], wider.whose[to] = table.counts[at], table.whose[at]
+    for at in range(len(table.places)):
+        if table.places[at].key != _EMPTY:
+            _copy(wider.places[_place(wider, table.places[at].key)], table.places[at])
     wider.state[USED] = table.state[USED]
 
 
@@ -122,16 +149,25 @@ def move(table: Any, wider: Any) -> None:
 def _engines(table: Any, one: Any) -> Any:
     """At how many engines a block is on its way."""
     at = _place(table, _key(one, _EVERY))
-    return table.counts[at]
+    return table.places[at].count
 
 
 @njit
 def coming(table: Any, prints: Any, found: Any) -> None:
-    """How many leading blocks of a prompt are on their way to each engine, into `found`.
+    """How many leading blocks of a prompt are on their way to each engine, into `found`; `prints`
+    are its marked ones.
 
     Prompts are counted in from their first block, so a block is on its way at no more engines than
     the one before it, and the same ones where it is as many.
     """
+    _marks(table, prints, found)
+    for engine in range(len(found)):
+        found[engine] = DEPTHS[found[engine]]
+
+
+@njit
+def _marks(table: Any, prints: Any, found: Any) -> None:
+    """The same in marks."""
     found[:] = 0
     if len(prints) == 0 or _engines(table, prints[0]) == 0:
         return
@@ -139,14 +175,14 @@ def coming(table: Any, prints: Any, found: Any) -> None:
     for _ in range(LOOKS):
         last = prints[depth - 1]
         at = _place(table, _key(last, _EVERY))
-        count = table.counts[at]
+        count = table.places[at].count
         if count == 1:
-            found[table.whose[at]] = max(found[table.whose[at]], depth)
+            found[table.places[at].whose] = max(found[table.places[at].whose], depth)
         else:
             for engine in range(len(found)):
                 if found[engine] < depth:
                     there = _place(table, _key(last, np.uint64(engine + 1)))
-                    if table.keys[there] != _EMPTY:
+                    if table.places[there].key != _EMPTY:
                         found[engine] = depth
         if _engines(table, prints[0]) <= count:
             return

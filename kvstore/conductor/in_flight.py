@@ -42,7 +42,7 @@ class Prompt:
     stage: Stage
     size: int  # in which it waits in line
     work: float  # seconds
-    prints: Prints  # of its blocks, as they are expected
+    prints: Prints  # of its blocks, those that are counted: see `expected.marked`
     until: float  # when it counts no more
     decided: float  # when it was sent there; NaN where another conductor did that
     takes: float = 0.0  # seconds from then until its first token, as predicted
@@ -203,7 +203,7 @@ class InFlight:
             if self.sequences[request].until > now:
                 break
             self.forgive(request)
-        if not self._blocks and len(self.expected.keys) > _PLACES_MIN:
+        if not self._blocks and len(self.expected.places) > _PLACES_MIN:
             self.expected = expected.empty(_PLACES_MIN)
 
     def check(self) -> None:
@@ -228,12 +228,14 @@ class InFlight:
             assert engine.owed == len(owed)
             assert engine.owed_tokens == sum(one.tokens for one in owed)
         if not blocks:
-            for array in self.expected:
-                assert not array.any(), "blocks of no prompt are expected"
+            assert not self.expected.state.any(), "blocks of no prompt are expected"
+            for name in expected.PLACE.names or ():
+                assert not self.expected.places[name].any(), "what is empty is not as it was"
 
     def _enter(
         self, request: str, engine: Engine, work: float, prints: Prints, now: float
     ) -> Prompt:
+        prints = expected.marked(prints)
         if not self._blocks_allowed.try_take(self._blocks, len(prints)):
             prints = NO_PRINTS  # it counts as load, and nobody counts on its blocks
         if len(prints):
@@ -263,8 +265,8 @@ class InFlight:
             self._crew.load(sequence.engine)
 
     def _make_room(self, places: int) -> None:
-        while 2 * (int(self.expected.state[expected.USED]) + places) > len(self.expected.keys):
-            wider = expected.empty(2 * len(self.expected.keys))
+        while 2 * (int(self.expected.state[expected.USED]) + places) > len(self.expected.places):
+            wider = expected.empty(2 * len(self.expected.places))
             expected.move(self.expected, wider)
             self.expected = wider
 

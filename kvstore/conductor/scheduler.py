@@ -33,6 +33,7 @@ from kvstore.conductor.table import Table
 from kvstore.core.turns import Places
 from kvstore.errors import Invalid, Overloaded, Unavailable
 from kvstore.kernels import decision as loops
+from kvstore.kernels.expected import marked
 from kvstore.kernels.prefill_choice import (
     BLOCKS,
     FETCHED,
@@ -189,7 +190,7 @@ class Scheduler:
         best = np.empty(loops.BEST, np.int64)
         chosen, source = loops.choose(
             crew.fleet, crew.found, holders, lengths, in_dram, self._hosts.of_holder,
-            in_flight.expected, ask.prints, asked, rules, self._any_row(crew),
+            in_flight.expected, marked(ask.prints), asked, rules, self._any_row(crew),
             whole or len(crew.by_id) <= loops.WHOLE, crew.priced, best,
         )  # fmt: skip
         considered = tuple([row for one in best.tolist() if one >= 0 and (row := crew.rows[one])])

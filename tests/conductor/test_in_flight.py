@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvstore.conductor.engines import Crew
 from kvstore.conductor.in_flight import Allowance, Stage
 from kvstore.errors import Overloaded
+from kvstore.kernels import decision as loops
+from kvstore.kernels import expected
 from kvstore.kernels.decision import waiting
 from kvstore.limits import IN_FLIGHT_SECONDS, SENT_SECONDS
 from tests.conductor.crews import WHOSE, Rig, chain
@@ -169,8 +172,39 @@ def test_more_requests_than_are_kept_track_of_are_refused() -> None:
 def test_blocks_beyond_what_is_kept_are_not_counted_on_and_their_prompts_are() -> None:
     rig = Rig()
     engine = rig.engine("a")
-    rig.in_flight._blocks_allowed._total = 100
+    rig.in_flight._blocks_allowed._total = 70
     rig.in_flight.send("a", engine, 1.0, chain(1, 64), rig.now, 1.0)
     rig.in_flight.send("b", engine, 1.0, chain(2, 64), rig.now, 1.0)
-    assert rig.in_flight.held == (2, 64)
+    assert rig.in_flight.held == (2, 48)
     rig.check()
+
+
+def _nothing(*_: object) -> None:
+    """What a count out does where it was forgotten."""
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        (loops, "leave_line"),
+        (loops, "wait_in_line"),
+        (expected, "settle"),
+        (Allowance, "give_back"),
+        (Crew, "load"),
+    ],
+)
+def test_the_check_sees_what_is_not_counted_out(
+    where: object, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    rig.in_flight.send("r", engine, 1.0, chain(1), rig.now, 1.0)
+    rig.in_flight.owe("s", engine, 5, rig.now)
+    rig.check()
+    monkeypatch.setattr(where, name, _nothing)
+    rig.in_flight.drop("r", rig.now)
+    rig.in_flight.forgive("s")
+    if name == "wait_in_line":
+        rig.in_flight.accepted("t", engine, 1.0, chain(1), rig.now)
+    with pytest.raises(AssertionError):
+        rig.check()

@@ -65,7 +65,23 @@ def test_each_engine_is_named_with_the_longest_prefix_that_is_on_its_way(
         assert found.tolist() == [one if one in lengths else 0 for one in wanted]
     for chain, blocks, engine in prompts[:kept]:
         expected.settle(table, CHAINS[chain, :blocks], engine)
-    assert not any(array.any() for array in table)
+    for name in expected.PLACE.names or ():
+        assert not table.places[name].any() and not table.state.any()
+
+
+def test_of_long_prompts_what_is_shared_is_known_to_a_sixteenth() -> None:
+    dice = np.random.default_rng(7)
+    trunk = dice.integers(1, 1 << 64, 3_000, np.uint64)
+    for shared in (*range(70), 100, 127, 128, 999, 1_000, 2_999, 3_000):
+        table = expected.empty(1 << 9)
+        other = np.concatenate([trunk[:shared], dice.integers(1, 1 << 64, 40, np.uint64)])
+        expected.expect(table, expected.marked(other), 3)
+        found = np.zeros(ENGINES, np.int32)
+        coming(table, expected.marked(trunk), found)
+        assert shared * 15 / 16 <= found[3] <= shared and not found[:3].any()
+        if shared <= 32:
+            assert found[3] == shared
+    assert len(expected.marked(trunk[:1_024])) == 112
 
 
 def test_what_was_never_counted_in_is_not_counted_out() -> None:
