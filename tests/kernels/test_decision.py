@@ -1,0 +1,125 @@
+"""One call decides as its parts would: who has what, who is cheapest, and what then waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from kvstore.kernels import decision, expected
+from kvstore.kernels.fleet import Fleet, empty, nothing, seconds_of
+from kvstore.kernels.prefill_choice import COST, NONE, PRICED, READY, WAIT, WORK, Asked, Rules
+
+ENGINES, HOSTS = 24, 12
+RULES = Rules(5.0, 0.1, 1.0, 1.0, 0.1, 1.0, 1.0, 1.0, 1.0, 1e-3)
+
+
+def fleet(seed: int) -> Fleet:
+    """Engines of several speeds, two on each host, with work that waits or runs."""
+    dice, made = np.random.default_rng(seed), empty(ENGINES, HOSTS)
+    engines = made.engines
+    engines["prefills"] = dice.random(ENGINES) < 0.8
+    engines["decodes"] = dice.random(ENGINES) < 0.8
+    engines["host"] = np.arange(ENGINES) // 2
+    engines["prefill_a"], engines["prefill_b"] = 0.01, dice.choice([1e-4, 3e-4], ENGINES)
+    engines["decode_a"], engines["decode_b"] = 0.01, 1e-3
+    engines["busy_until"] = dice.choice([0.0, 1.0, 3.0], ENGINES)
+    engines["batch"], engines["room"] = dice.integers(0, 50, ENGINES), 1e6
+    made.hosts["link_seconds"], made.hosts["ssd_seconds"] = 1e-9, 3e-9
+    for number in range(ENGINES):
+        for _ in range(int(dice.integers(0, 5))):
+            decision.wait_in_line(made, number, float(dice.uniform(0.01, 3.0)), True)
+    return made
+
+
+class Choice:
+    """`decision.choose`, and what it left behind."""
+
+    def __init__(self, made: Fleet, seed: int, tokens: float, whole: bool, ttft: float) -> None:
+        dice, blocks = np.random.default_rng(seed), int(tokens // 16)
+        self.lengths = np.sort(dice.integers(0, blocks + 1, 8)).astype(np.int64)
+        self.in_dram = (self.lengths * dice.random(8)).astype(np.int64)
+        self.host_of = np.full(40, -1, np.int32)
+        self.host_of[:8] = dice.permutation(HOSTS)[:8]
+        self.host_of[3] = -1  # it may not be named
+        self.found, self.best = nothing(ENGINES, HOSTS), np.empty(decision.BEST, np.int64)
+        self.priced: NDArray[Any] = np.full((ENGINES, PRICED), 7.0)
+        chain = dice.integers(1, 1 << 64, blocks, np.uint64)
+        table = expected.empty(1 << 12)
+        expected.expect(table, expected.marked(chain[: blocks // 2]), 5)
+        self.asked = Asked(0.5, tokens, 16.0, 1e4, 0.0, 1.0)
+        self.chosen, self.source = decision.choose(
+            made, self.found, np.arange(8), self.lengths, self.in_dram, self.host_of,
+            table, expected.marked(chain), self.asked, RULES._replace(ttft=ttft),
+            int(dice.integers(ENGINES)), whole, self.priced, self.best,
+        )  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 10_000), tokens=st.integers(16, 30_000), ttft=st.floats(0.01, 12.0))
+def test_the_cheapest_of_those_that_keep_the_target_is_chosen(
+    seed: int, tokens: int, ttft: float
+) -> None:
+    made = fleet(seed)
+    choice = Choice(made, seed, float(tokens), True, ttft)
+    rows = choice.priced
+    assert (np.isfinite(rows[:, COST]) == made.engines["prefills"]).all()
+    begins = np.maximum(rows[:, WAIT], rows[:, READY])
+    in_time = np.isfinite(rows[:, COST]) & (begins + RULES.margin * rows[:, WORK] <= ttft)
+    if not in_time.any():
+        assert choice.chosen == NONE
+    else:
+        assert in_time[choice.chosen]
+        assert rows[choice.chosen, COST] == rows[in_time, COST].min()
+    order = np.argsort(rows[:, COST], kind="stable")[: made.engines["prefills"].sum()]
+    wanted = rows[order[: decision.BEST], COST].tolist()
+    named = choice.best[choice.best != NONE]
+    assert rows[named, COST].tolist() == wanted and len(set(named.tolist())) == len(wanted)
+    part = Choice(made, seed, float(tokens), False, ttft)
+    assert part.chosen == choice.chosen or (rows[part.chosen, COST] == rows[choice.chosen, COST]), (
+        "who is explained to changes who is chosen"
+    )
+
+
+def test_what_holders_have_is_what_their_hosts_have() -> None:
+    choice = Choice(fleet(1), 1, 1_600.0, True, 9.0)
+    local, dram = np.zeros(HOSTS, int), np.zeros(HOSTS, int)
+    for holder in range(8):
+        if holder != 3:
+            local[choice.host_of[holder]] = choice.lengths[holder]
+            dram[choice.host_of[holder]] = choice.in_dram[holder]
+    assert (choice.found.local == local).all() and (choice.found.dram == dram).all()
+    assert choice.found.coming[5] == 50 and choice.found.coming.sum() == 50
+    assert choice.found.local[choice.source] == local.max()
+
+
+@pytest.mark.parametrize("shortest_first", [True, False])
+def test_what_left_a_line_has_left_nothing(shortest_first: bool) -> None:
+    made, dice = empty(1, 1), np.random.default_rng(3)
+    works = [float(one) for one in 10 ** dice.uniform(-4, 2, 200)]
+    sizes = [decision.wait_in_line(made, 0, one, shortest_first) for one in works]
+    count, seconds = decision.waiting(made, 0)
+    assert count == 200 and seconds == pytest.approx(sum(works))
+    for at in dice.permutation(200):
+        decision.leave_line(made, 0, sizes[at], works[at])
+    assert decision.waiting(made, 0) == (0, 0.0)
+    assert not made.engines["ahead"].any() and not made.engines["waiting"].any()
+
+
+def test_a_line_ranks_work_by_the_least_of_its_size() -> None:
+    for work in (1e-5, 0.01, 0.37, 12.0):
+        rank = decision.rank_of(work)
+        assert rank == seconds_of(0) or rank <= work < 1.26 * rank
+
+
+def test_who_decodes_is_priced_with_the_request() -> None:
+    made = fleet(2)
+    chosen, good, step = decision.decoder(made, 100.0, 512.0, 1.0, 3)
+    row = made.engines[chosen]
+    assert good and row["decodes"] and step == pytest.approx(0.01 + 1e-3 * (row["batch"] + 1))
+    made.engines["decodes"] = False
+    assert decision.decoder(made, 100.0, 512.0, 1.0, 3) == (NONE, False, 0.0)
