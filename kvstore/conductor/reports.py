@@ -52,7 +52,7 @@ class Reporter:
             if not message.HasField("engine"):
                 raise Invalid("engine is absent: the first message says who reports")
             facts = facts_of(message.engine)
-            _check(message)
+            _check(message, facts.block_tokens)
             self.whose = (self._tenant, message.engine.namespace, message.engine.group)
             self.engine = self._scheduler.enter(self.whose, facts, now)
         else:
@@ -60,7 +60,7 @@ class Reporter:
                 raise Invalid("engine was said before: another engine begins another stream")
             if not self._scheduler.has(self.whose, self.engine):
                 raise Unavailable("this engine was silent, or reports on another stream", 1)
-            _check(message)
+            _check(message, self.engine.facts.block_tokens)
         self.engine.heard = now
         self._measure(message, self.engine)
         self._follow(message, self.engine, now)
@@ -155,16 +155,19 @@ def check_text(name: str, text: str, bytes_max: int) -> None:
         raise Invalid(f"{name} is {size} bytes: 1 to {bytes_max} of printable text are wanted")
 
 
-def check_hashes(name: str, hashes: Sequence[bytes], tokens: int) -> None:
+def check_hashes(name: str, hashes: Sequence[bytes], tokens: int, block_tokens: int) -> None:
     """Raises `Invalid` unless they can be those of a prompt of so many tokens."""
-    if len(hashes) > min(RPC_KEYS_MAX, tokens):
-        raise Invalid(f"{name}: {len(hashes)} of {tokens} tokens; at most {RPC_KEYS_MAX} are sent")
+    if len(hashes) > RPC_KEYS_MAX:
+        raise Invalid(f"{name}: {len(hashes)} in one call; send at most {RPC_KEYS_MAX}")
+    if (len(hashes) - 1) * block_tokens >= tokens:
+        size = f"{len(hashes)} blocks of {block_tokens} tokens"
+        raise Invalid(f"{name}: {size} are more than the prompt's {tokens}")
     for i, one in enumerate(hashes):
         if len(one) != HASH_BYTES:
             raise Invalid(f"{name}[{i}] is {len(one)} bytes; a block hash has {HASH_BYTES}")
 
 
-def _check(message: pb.ReportRequest) -> None:
+def _check(message: pb.ReportRequest, block_tokens: int) -> None:
     """Raises `Invalid` for the first field of a report that cannot be."""
     for name in ("prefills", "steps", "transfers"):
         _count(name, getattr(message, name), REPORT_MEASURED_MAX)
@@ -186,7 +189,7 @@ def _check(message: pb.ReportRequest) -> None:
         check_text(f"accepted[{i}].request_id", accepted.request_id, REQUEST_ID_BYTES_MAX)
         _in(f"accepted[{i}].tokens", accepted.tokens, 1, TOKENS_MAX)
         _in(f"accepted[{i}].prefix_tokens", accepted.prefix_tokens, 0, accepted.tokens - 1)
-        check_hashes(f"accepted[{i}].hashes", accepted.hashes, accepted.tokens)
+        check_hashes(f"accepted[{i}].hashes", accepted.hashes, accepted.tokens, block_tokens)
     if sum(len(one.hashes) for one in message.accepted) > RPC_KEYS_MAX:
         raise Invalid(f"accepted: one message has at most {RPC_KEYS_MAX} hashes in all")
     for name in ("began", "ended", "decoding", "given_up"):

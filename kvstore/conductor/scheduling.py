@@ -133,9 +133,9 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
             raise Invalid(f"tokens = {request.tokens}: from 1 to {TOKENS_MAX} are wanted")
         if request.phase not in pb.Phase.values():
             raise Invalid(f"phase = {request.phase}: PREFILL (0) or DECODE (1) is wanted")
-        check_hashes("hashes", request.hashes, request.tokens)
         whose = (tenant, request.namespace, request.group)
-        self._scheduler.crew(whose)  # where nobody serves, nothing is hashed
+        crew, _ = self._scheduler.crew(whose)  # where nobody serves, nothing is hashed
+        check_hashes("hashes", request.hashes, request.tokens, crew.block_tokens)
         secret = self._tenants.secrets.get(tenant)
         hashes = request.hashes if secret is not None and request.phase == pb.PREFILL else []
         keys = stored_keys(secret or b"", request.namespace, request.group, hashes)

@@ -114,7 +114,10 @@ BAD_REPORTS = [
         {"accepted": [pb.ReportRequest.Accepted(request_id="r", tokens=5, hashes=[b"x"])]},
         "accepted[0].hashes[0] is 1 bytes",
     ),
-    ({"accepted": [accepted("r", 2, prompt(1, blocks=3))]}, "accepted[0].hashes: 3 of 2 tokens"),
+    (
+        {"accepted": [accepted("r", 8, prompt(1, blocks=3))]},
+        "accepted[0].hashes: 3 blocks of 4 tokens are more than the prompt's 8",
+    ),
     ({"accepted": [accepted("r", 5)] * (REPORT_REQUESTS_MAX + 1)}, "accepted: 4097"),
     ({"began": ["r"] * (REPORT_REQUESTS_MAX + 1)}, "began: 4097"),
     ({"ended": ["r" * (REQUEST_ID_BYTES_MAX + 1)]}, "ended[0] is 257 bytes"),
