@@ -34,9 +34,11 @@ BENCHES = {
     "follow": "a new conductor's way to knowing 5,000,000 blocks of a node (at most 10 s)",
     "index": "a conductor's index of 10,000,000 blocks: queries/s (500,000), bytes (at most 24)",
     "codec": "what codecs do to a model's next token, and cost; none must change none (1.0)",
+    "goodput": "simulated requests/s in time, against nine policies at their best (at least 1.05)",
+    "simulate": "a million requests planned for on 1,000 engines, one core (at most 60 s)",
     "recovery": "a node's restart to serving with 500,000 blocks on SSD (at most 5 s)",
 }
-NEED_A_FILE = {"eviction", "placement"}  # so `all` goes without
+NEED_A_FILE = {"eviction", "placement", "goodput"}  # so `all` goes without
 RESULTS = Path(__file__).resolve().parent / "results"
 
 EPILOG = """\
@@ -101,12 +103,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("name", metavar="NAME", choices=[*BENCHES, "all"], help="which to run")
     parser.add_argument("--json", action="store_true", help="no table, only the JSON")
     parser.add_argument("--runs", type=_runs, metavar="N", help="rounds (default: each its own)")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="eviction, placement: the trace")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="eviction, placement, goodput: the trace"
+    )
     parser.add_argument(
         "--blocks",
         type=_sizes,
         metavar="N,N",
         help="eviction, placement, recovery, follow, index: how many blocks there are, or may be",
+    )
+    parser.add_argument(
+        "--only", metavar="TEXT", help="goodput: only what has it in its name, as in 8+8"
+    )
+    parser.add_argument(
+        "--requests", type=_requests, metavar="N", help="simulate: how many (default: a million)"
     )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
     parser.add_argument(
@@ -118,6 +128,12 @@ def _parser() -> argparse.ArgumentParser:
 def _runs(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is no number of rounds: 1 or more")
+    return int(text)
+
+
+def _requests(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of requests: 1 or more")
     return int(text)
 
 
