@@ -100,13 +100,17 @@ def sentence_of(decision: Decision) -> str:
 
 def explain(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.ExplainReply:
     reply = pb.ExplainReply(sentence=sentence_of(decision))
+    chosen = decision.prefill
+    if chosen is not None and decision.row is not None:
+        reply.considered.append(_considered(chosen, decision.row))
     if decision.rows is not None:
         for engine, row in zip(decision.considered, decision.rows, strict=True):
-            reply.considered.append(_considered(engine, row))
+            if engine is not chosen:
+                reply.considered.append(_considered(engine, row))
     if decision.refusal is None:
         reply.plan.CopyFrom(reply_of(scheduler, decision, approximate))
-    if decision.prefill is not None:
-        error = decision.prefill.bias.error
+    if chosen is not None:
+        error = chosen.bias.error
         reply.ttft_error, reply.ttft_bias = error.size, error.bias
     return reply
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvstore.conductor.explained import explain, reply_of, sentence_of
+from kvstore.core.cost import TransferCost
 from kvstore.core.fingerprints import ON_SSD
 from kvstore.errors import Overloaded
 from kvstore.kernels.decision import BEST
@@ -103,3 +104,17 @@ def test_only_so_many_decisions_are_remembered_and_only_for_who_asked() -> None:
     assert rig.scheduler.decided("team", "4") is None
     assert rig.scheduler.decided("team", "5") is not None
     assert rig.scheduler.decided("others", "5") is None
+
+
+def test_one_that_is_cheaper_and_too_late_is_named_behind_the_one_that_is_in_time() -> None:
+    rig = Rig()
+    late, _ = rig.engine("late"), rig.engine("in time", link=TransferCost(1e-3, 1e5))
+    rig.in_flight.accepted("long", late, 3.1, chain(0, 0), rig.now)
+    rig.in_flight.began("long", late, rig.now)
+    rig.node("node of late", chain(1, 1_560))
+    found = rig.scheduler.consider(WHOSE, ask(prints=chain(1, 1_560), tokens=25_000, ttft=3.0), 1e3)
+    reply = explain(rig.scheduler, found, False)
+    first, second = reply.considered
+    assert (first.engine_id, second.engine_id) == ("in time", "late")
+    assert first.cost > second.cost
+    assert reply.sentence.endswith("; late costs no more, and does not keep the target")
