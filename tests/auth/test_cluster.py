@@ -17,6 +17,7 @@ from kvstore.config import Credentials
 from kvstore.rpc.access import Role
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.identity import TENANT_KEY
+from kvstore.rpc.status import ERROR_KEY
 from kvstore.wire.v1 import (
     conductor_pb2,
     conductor_pb2_grpc,
@@ -26,6 +27,7 @@ from kvstore.wire.v1 import (
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.auth import ks, test_timing
 from tests.auth.people import People, caller_of
+from tests.conductor.reporting import Reporting, asked, engine
 from tests.nodes import (
     SPEC,
     Caller,
@@ -95,6 +97,37 @@ def test_what_one_node_holds_the_other_fetches_for_its_tenant_alone(cluster: Clu
 
     assert eventually(fetched, 30) == [payload(h) for h in blocks.hashes]
     assert stranger.get(blocks)[0] == [pb.ABSENT] * 3
+
+
+def test_an_engine_is_its_tokens_tenants_and_nobodys_once_that_is_revoked(
+    cluster: Cluster,
+) -> None:
+    people, address = cluster.people, cluster.conductor.address
+    of_engine = people.of("team-a")
+    shown = {"team-a": people.of("team-a"), "team-b": people.of("team-b")}
+    channels = {tenant: open_channel(address, one) for tenant, one in shown.items()}
+
+    def sent_to(tenant: str) -> str:
+        stub = conductor_pb2_grpc.ConductorStub(channels[tenant])
+        try:
+            # A client's word on whose it is counts for nothing.
+            reply = stub.Schedule(asked("r"), timeout=20, metadata=[(TENANT_KEY, "team-a")])
+        except grpc.RpcError as error:
+            return str(dict(error.trailing_metadata() or ()).get(ERROR_KEY, ""))
+        return str(reply.prefill.engine_id)
+
+    for tenant in shown:
+        eventually(lambda tenant=tenant: sent_to(tenant) == "Unavailable")
+    first = conductor_pb2.ReportRequest(engine=engine("one"))
+    with Reporting(address, first, tenant="team-b", credentials=of_engine) as stream:
+        eventually(lambda: sent_to("team-a") == "one")
+        assert sent_to("team-b") == "Unavailable"
+        people.revoke(of_engine.token)
+        error = dict(stream.refused().trailing_metadata() or ())
+        assert error[ERROR_KEY] == "Unauthenticated"
+        assert sent_to("team-a") == "Unavailable"
+    for channel in channels.values():
+        channel.close()
 
 
 def test_the_conductor_answers_a_client_for_its_own_tenant(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import grpc
 
 from kvstore.block import Chain
+from kvstore.config import Credentials
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.identity import TENANT_KEY
 from kvstore.wire.v1 import conductor_pb2 as pb
@@ -45,8 +46,14 @@ def accepted(request: str, tokens: int, blocks: Chain | None = None) -> Any:
 class Reporting:
     """One stream of reports to one conductor; beats by itself until it is to be silent."""
 
-    def __init__(self, address: str, first: pb.ReportRequest, tenant: str = "default") -> None:
-        self._channel = open_channel(address)
+    def __init__(
+        self,
+        address: str,
+        first: pb.ReportRequest,
+        tenant: str = "default",
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._channel = open_channel(address, credentials)
         self._said: queue.Queue[pb.ReportRequest | None] = queue.Queue()
         self._said.put(first)
         self.beating = threading.Event()
