@@ -111,7 +111,8 @@ def _parser() -> argparse.ArgumentParser:
         "--blocks",
         type=_sizes,
         metavar="N,N",
-        help="eviction, placement, recovery, follow, index, schedule: how many blocks there are, or may be",
+        help="how many blocks there are, or may be: eviction, placement, recovery, follow, index "
+        "and schedule",
     )
     parser.add_argument(
         "--only", metavar="TEXT", help="goodput: only what has it in its name, as in 8+8"
