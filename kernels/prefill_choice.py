@@ -39,21 +39,6 @@ class Asked(NamedTuple):
     factor: float  # of what prefills take, for what is known of this prompt alone; mostly 1
 
 
-class Rules(NamedTuple):
-    """What the fleet's owner wants, and how a choice is weighed."""
-
-    ttft: float  # seconds until the first token, at most
-    tpot: float  # seconds a token after it, at most
-    gated: float  # 1: who cannot be served in time is refused; 0: everybody waits
-    shortest_first: float  # 1: the shortest prefill is the first to run; 0: the first that came
-    aging: float  # seconds of size that a second of waiting makes up for
-    charge: float  # seconds of others' waiting that count as one of this prompt's
-    margin: float  # times the wait that has to fit before the prefill: others will come
-    fetch: float  # 1: from other hosts too
-    foresight: float  # 1: what is being computed counts as if it were there
-    latency: float  # seconds of a transfer, however small
-
-
 @njit
 def busy_share(fleet: Any, now: Any) -> Any:
     """Of the engines that prefill, how many have work."""

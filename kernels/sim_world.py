@@ -9,8 +9,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .fleet import Fleet, Found
-from .prefill_choice import Rules
 from .rivals import Tally
+from .rules import Rules
 from .sim_caches import Caches
 from .sim_heap import Heap
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from kvstore.conductor.engines import Engine
 from kvstore.core.fingerprints import Prints
 from kvstore.errors import Overloaded, Rejected, Unavailable
-from kvstore.kernels.prefill_choice import READY, WAIT, WORK, Rules
+from kvstore.kernels.prefill_choice import READY, WAIT, WORK
+from kvstore.kernels.rules import Rules
 
 RETRY_MS_MIN, RETRY_MS_MAX = 20, 10_000
 NOBODY_MS = 1_000  # until there may be an engine
@@ -72,11 +73,13 @@ def too_late(
     begins = np.maximum(rows[:, WAIT], rows[:, READY])
     soonest = int(np.argmin(begins + rows[:, WORK]))
     begin, work = float(begins[soonest]), float(rows[soonest, WORK])
-    late = 1e3 * (begin + rules.margin * work - rules.ttft)
+    wait = rules.margin * begin
+    late = 1e3 * (wait + work - rules.ttft)
     return Overloaded(
-        f"its first token would come {ask.waited + begin + work:.3g} s after the request, and "
+        f"its first token would come {ask.waited + wait + work:.3g} s after the request, and "
         f"{rules.ttft:.3g} s are wanted: {considered[soonest].facts.engine_id}, the soonest of "
-        f"{count} engines, begins in {begin:.3g} s and takes {work:.3g} s",
+        f"{count} engines, begins in {begin:.3g} s, or {wait:.3g} s as shorter ones come, and "
+        f"takes {work:.3g} s",
         min(max(round(late), RETRY_MS_MIN), RETRY_MS_MAX),
     )
 

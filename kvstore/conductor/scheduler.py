@@ -43,8 +43,8 @@ from kvstore.kernels.prefill_choice import (
     READY,
     WORK,
     Asked,
-    Rules,
 )
+from kvstore.kernels.rules import OURS, Rules
 from kvstore.limits import (
     CREWS_MAX,
     DECISIONS_KEPT,
@@ -59,17 +59,8 @@ from kvstore.limits import (
 LOOK_SECONDS = 0.1
 RESERVE_TOKENS = 512.0  # that a request may come to decode: room for it is wanted beside its KV
 _TRIES = 16  # at a row that is somebody's
-RULES = Rules(
-    ttft=1e-3 * TTFT_MS_DEFAULT,
-    tpot=1e-3 * TPOT_MS_DEFAULT,
-    gated=1.0,
-    shortest_first=1.0,
-    aging=0.1,
-    charge=1.0,
-    margin=1.0,
-    fetch=1.0,
-    foresight=1.0,
-    latency=LATENCY_SECONDS,
+RULES = OURS._replace(
+    ttft=1e-3 * TTFT_MS_DEFAULT, tpot=1e-3 * TPOT_MS_DEFAULT, latency=LATENCY_SECONDS
 )
 
 Whose: TypeAlias = tuple[str, bytes, int]  # tenant, namespace, group

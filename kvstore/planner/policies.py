@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from kvstore.kernels import rules
 from kvstore.planner.presets import named as _named
 
 Knobs = tuple[float, ...]
@@ -51,13 +52,14 @@ ROUTERS = (
 
 OURS = Policy(
     *("ours", "ours"),
-    gated=1.0,
+    gated=rules.OURS.gated,
+    shortest_first=rules.OURS.shortest_first,
+    aging=rules.OURS.aging,
+    charge=rules.OURS.charge,
+    margin=rules.OURS.margin,
+    fetch=rules.OURS.fetch,
+    foresight=rules.OURS.foresight,
     park=1.0,
-    shortest_first=1.0,
-    aging=0.02,
-    charge=4.0,
-    margin=2.0,
-    foresight=1.0,
     forecast=1.0,
     patience=100.0,
 )

@@ -16,7 +16,8 @@ from kvstore.errors import ConfigError, InvariantError
 from kvstore.kernels import fleet as fleets
 from kvstore.kernels import rivals, sim_caches, sim_heap, sim_world
 from kvstore.kernels.decode_choice import DEMAND
-from kvstore.kernels.prefill_choice import NONE, PRICED, Rules
+from kvstore.kernels.prefill_choice import NONE, PRICED
+from kvstore.kernels.rules import Rules
 from kvstore.kernels.sim_world import World
 from kvstore.planner import bounds, truth
 from kvstore.planner.cluster import Cluster, Role

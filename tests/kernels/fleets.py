@@ -6,20 +6,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from kvstore.kernels.fleet import Fleet, Found, empty, enqueue, nothing, size_of
-from kvstore.kernels.prefill_choice import PRICED, Asked, Rules
+from kvstore.kernels.prefill_choice import PRICED, Asked
+from kvstore.kernels.rules import OURS
 
-RULES = Rules(
-    ttft=30.0,
-    tpot=0.1,
-    gated=1.0,
-    shortest_first=1.0,
-    aging=0.02,
-    charge=4.0,
-    margin=2.0,
-    fetch=1.0,
-    foresight=1.0,
-    latency=0.005,
-)
+RULES = OURS
 ASKED = Asked(
     now=100.0, tokens=16_000.0, block_tokens=512.0, token_bytes=327_680.0, waited=0.0, factor=1.0
 )

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from kvstore.kernels import decision, expected
 from kvstore.kernels.fleet import Fleet, empty, nothing, seconds_of
-from kvstore.kernels.prefill_choice import COST, NONE, PRICED, READY, WAIT, WORK, Asked, Rules
+from kvstore.kernels.prefill_choice import COST, NONE, PRICED, READY, WAIT, WORK, Asked
+from kvstore.kernels.rules import Rules
 
 ENGINES, HOSTS = 24, 12
 RULES = Rules(5.0, 0.1, 1.0, 1.0, 0.1, 1.0, 1.0, 1.0, 1.0, 1e-3)
