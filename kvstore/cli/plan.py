@@ -17,7 +17,7 @@ from kvstore.errors import ConfigError
 from kvstore.planner import presets, trace
 from kvstore.planner.arrivals import spread
 from kvstore.planner.ceiling import Ceiling, ceiling
-from kvstore.planner.cluster import Cluster, Role
+from kvstore.planner.cluster import Cluster
 from kvstore.planner.kinds import KINDS, made
 from kvstore.planner.load import Load, Quantiles, Summary
 
@@ -33,7 +33,7 @@ Formats are Mooncake's (JSON lines with hash_ids of 512 tokens), Qwen-Bailian's
 (16 tokens) and Azure's (CSV, which says nothing of what prompts share). Instead
 of a file, a name makes a load up. What engines take is worked out from the model's
 shape and the GPU's data sheet; it is meant to be right within a factor of two.
-The simulator is compiled once, for about half a minute.
+The simulator is compiled once, for about a minute.
 """
 _RATE, _DURATION_S = 10.0, 600.0  # of a load that is made up
 
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if simulated:
         plan_cluster.check(args)
         cluster = plan_cluster.cluster(args, shape, gpu, degree)
-        pool = next(one for one in cluster.pools if one.role is Role.PREFILL)
+        pool = next(one for one in cluster.pools if one.prefills)
         shape, gpu, degree = cluster.shape, pool.gpu, pool.tensor_parallel
     cost = prefill_prior(shape, gpu, degree)
     kv_room(shape, gpu, degree)  # a model that does not fit is told of before the trace is read

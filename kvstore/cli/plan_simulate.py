@@ -24,7 +24,7 @@ def run(args: argparse.Namespace, load: Load, cluster: Cluster) -> dict[str, Any
     policy = named(args.policy or "ours")
     others = [named(name) for name in POLICIES if name != policy.name] if args.compare else []
     if not replay.compiled():
-        print("compiling the simulator: half a minute, once", file=sys.stderr)
+        print("compiling the simulator: about a minute, once", file=sys.stderr)
     with tqdm(unit="replay", file=sys.stderr, leave=False, disable=args.json or None) as bar:
         found = answer(load, cluster, policy, others, args.seed, bar.update)
     if args.html:
@@ -73,6 +73,8 @@ def _tell_splits(found: Answers) -> None:
     for split in found.splits:
         best = "   best" if split is found.best_split else ""
         print(f"  {split.prefill:>4} prefill {split.decode:>4} decode {_rate(split.highest)}{best}")
+    if found.together is not None:
+        print(f"  every one does both      {_rate(found.together)}")
 
 
 def _tell_memory(found: Answers) -> None:

@@ -74,6 +74,7 @@ class Answers:
     at_highest: Outcome | None  # at the highest rate; None where none is low enough
     curves: tuple[Curve, ...]  # the policy's, then each rival's
     splits: tuple[Split, ...]  # by engines that prefill; none where they are of several kinds
+    together: float | None  # highest rate where every engine does both; None likewise; 0: none
     memory: tuple[Memory, ...]  # by DRAM
     timeline: Timeline
 
@@ -103,6 +104,7 @@ def answer(
         at_highest=found.outcome if found else None,
         curves=(mine, *(_curve(load, cluster, one, rates, seed, step) for one in others)),
         splits=_splits(load, cluster, policy, highest, seed, step),
+        together=_together(load, cluster, policy, highest, seed, step),
         memory=tuple(_memory(load, cluster, policy, times, seed, step) for times in MEMORY),
         timeline=timeline(world),
     )
@@ -143,8 +145,7 @@ def _points(
 def _splits(
     load: Load, cluster: Cluster, policy: Policy, highest: float, seed: int, step: Step
 ) -> tuple[Split, ...]:
-    kinds = {(pool.gpu, pool.tensor_parallel) for pool in cluster.pools}
-    if len(kinds) > 1 or len(cluster.pools) != 2:
+    if not _of_one_kind(cluster):
         return ()
     mine = cluster.engines(Role.PREFILL)
     engines = mine + cluster.engines(Role.DECODE)
@@ -161,6 +162,28 @@ def _splits(
         best = highest if prefill == mine else some.rate if some else 0.0
         found.append(Split(prefill, engines - prefill, best))
     return tuple(found)
+
+
+def _together(
+    load: Load, cluster: Cluster, policy: Policy, highest: float, seed: int, step: Step
+) -> float | None:
+    if not _of_one_kind(cluster):
+        return None
+    start = _multiplier(load, highest) if highest else 1.0
+    found = highest_rate(
+        *(load, cluster.together(), (policy,), seed),
+        close=SPLIT_CLOSE,
+        start=start,
+        step=step,
+    )
+    return found.rate if found else 0.0
+
+
+def _of_one_kind(cluster: Cluster) -> bool:
+    """Whether engines can change places: some prefill, the others decode, on equal GPUs."""
+    kinds = {(pool.gpu, pool.tensor_parallel) for pool in cluster.pools}
+    roles = sorted(pool.role for pool in cluster.pools)
+    return len(kinds) == 1 and roles == [Role.DECODE, Role.PREFILL]
 
 
 def _memory(

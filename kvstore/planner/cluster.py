@@ -40,8 +40,14 @@ class Pool:
     def __post_init__(self) -> None:
         bounds.whole(f"{self.role}.engines", self.engines, 1, ENGINES_MAX)
         bounds.whole(f"{self.role}.tensor_parallel", self.tensor_parallel, 1, 1 << 10)
-        if self.role is Role.MIXED:
-            raise ConfigError("role = mixed: is not simulated yet: take prefill and decode")
+
+    @property
+    def prefills(self) -> bool:
+        return self.role is not Role.DECODE
+
+    @property
+    def decodes(self) -> bool:
+        return self.role is not Role.PREFILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +69,10 @@ class Cluster:
         bounds.number("ssd_bytes_per_second", self.ssd_bytes_per_second, 1e6, 1e13)
         bounds.number("ttft", self.ttft_seconds, 1e-3, 86_400)
         bounds.number("tpot", self.tpot_seconds, 1e-4, 3_600)
-        for role in (Role.PREFILL, Role.DECODE):
-            if not self.engines(role):
-                raise ConfigError(f"{role}.engines = 0: nobody does it: take 1 or more")
+        if not any(pool.prefills for pool in self.pools):
+            raise ConfigError("prefill.engines = 0: nobody does it: take 1 or more")
+        if not any(pool.decodes for pool in self.pools):
+            raise ConfigError("decode.engines = 0: nobody does it: take 1 or more")
         bounds.whole("engines", sum(pool.engines for pool in self.pools), 1, ENGINES_MAX)
         for pool in self.pools:
             prefill_prior(self.shape, pool.gpu, pool.tensor_parallel)  # it can be split so
@@ -95,6 +102,13 @@ class Cluster:
         counts = {Role.PREFILL: prefill, Role.DECODE: decode}
         pools = (self.pool(Role.PREFILL), self.pool(Role.DECODE))
         return replace(self, pools=tuple(replace(one, engines=counts[one.role]) for one in pools))
+
+    def together(self) -> Cluster:
+        """As many engines, each of which prefills and decodes. Raises ConfigError where they are
+        not of one kind."""
+        one = self.split(1).pool(Role.PREFILL)
+        engines = sum(pool.engines for pool in self.pools)
+        return replace(self, pools=(replace(one, role=Role.MIXED, engines=engines),))
 
     def __str__(self) -> str:
         return " + ".join(

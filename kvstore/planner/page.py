@@ -123,10 +123,13 @@ def _plots(found: Answers) -> list[tuple[str, str]]:
         ),
     ]
     if found.splits:
-        names = [f"{one.prefill}:{one.decode}" for one in found.splits]
-        values = [one.highest for one in found.splits]
+        names = [*(f"{one.prefill}:{one.decode}" for one in found.splits), "both"]
+        values = [*(one.highest for one in found.splits), found.together or 0.0]
         best = values.index(max(values))
-        axes = Axes("engines that prefill : that decode", "highest requests/s")
+        axes = Axes(
+            "engines that prefill : that decode; both: each does both, in chunks",
+            "highest requests/s",
+        )
         plots.append(("The same engines, split otherwise", bars(axes, names, values, best)))
     return plots
 

@@ -30,6 +30,7 @@ def _sentences(answers: Answers) -> Iterator[str]:
         )
     elif best:
         yield "No other split of the same engines is better by more than chance."
+    yield from _apart_or_not(answers)
     yield _of_memory(answers)
     rivals = answers.curves[1:]
     if rivals:
@@ -41,6 +42,24 @@ def _sentences(answers: Answers) -> Iterator[str]:
         )
     if told.ended["lost"]:
         yield f"{told.ended['lost']:,} requests were lost with their engine."
+
+
+def _apart_or_not(answers: Answers) -> Iterator[str]:
+    best, together = answers.best_split, answers.together
+    if best is None or together is None:
+        return
+    if together > best.highest * _MATTERS:
+        yield (
+            "Do not disaggregate: where every engine prefills and decodes, in chunks, they take"
+            f" {together:.2f} requests a second, more than under any split."
+        )
+    elif together * _MATTERS < best.highest:
+        yield (
+            "Disaggregating pays: where every engine prefills and decodes, in chunks, they take"
+            f" {together:.2f} requests a second, {best.highest:.2f} under the best split."
+        )
+    else:
+        yield "Whether to disaggregate is of no matter: done by the same engines it is as fast."
 
 
 def _short_of(answers: Answers) -> str:

@@ -20,7 +20,7 @@ from kvstore.kernels.prefill_choice import NONE, PRICED
 from kvstore.kernels.rules import Rules
 from kvstore.kernels.sim_world import World
 from kvstore.planner import bounds, truth
-from kvstore.planner.cluster import Cluster, Role
+from kvstore.planner.cluster import Cluster
 from kvstore.planner.load import Load
 from kvstore.planner.policies import ROUTERS, Policy
 
@@ -97,29 +97,30 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
         on=np.zeros((3, -(-engines // 64)), np.uint64),
         dice=np.array([seed], np.uint64),
         knobs=knobs,
+        # Whole numbers would be of another kind, for which all is compiled anew.
         setting=sim_world.Setting(
             policy=ROUTERS.index(policy.router),
             block_tokens=float(load.block_tokens),
             token_bytes=float(token_bytes),
             layers=float(cluster.shape.layers),
             reserve=float(load.output_tokens.mean()),
-            early=policy.early,
-            check=policy.check,
-            park=policy.park,
-            forecast=policy.forecast,
-            patience=policy.patience,
-            pace=policy.pace,
+            early=float(policy.early),
+            check=float(policy.check),
+            park=float(policy.park),
+            forecast=float(policy.forecast),
+            patience=float(policy.patience),
+            pace=float(policy.pace),
         ),
         rules=Rules(
-            ttft=cluster.ttft_seconds,
-            tpot=cluster.tpot_seconds,
-            gated=policy.gated,
-            shortest_first=policy.shortest_first,
-            aging=policy.aging,
-            charge=policy.charge,
-            margin=policy.margin,
-            fetch=policy.fetch,
-            foresight=policy.foresight,
+            ttft=float(cluster.ttft_seconds),
+            tpot=float(cluster.tpot_seconds),
+            gated=float(policy.gated),
+            shortest_first=float(policy.shortest_first),
+            aging=float(policy.aging),
+            charge=float(policy.charge),
+            margin=float(policy.margin),
+            fetch=float(policy.fetch),
+            foresight=float(policy.foresight),
             latency=cluster.fabric.latency_seconds + FETCH_SECONDS,
         ),
     )
@@ -132,8 +133,8 @@ def _fleet(cluster: Cluster, seed: int) -> fleets.Fleet:
     fleet.engines["host"] = np.arange(count)
     for pool, known in zip(cluster.pools, learned, strict=True):
         some = fleet.engines[begin : begin + pool.engines]
-        some["prefills"] = pool.role is Role.PREFILL
-        some["decodes"] = pool.role is Role.DECODE
+        some["prefills"] = pool.prefills
+        some["decodes"] = pool.decodes
         for name, cost in (("prefill", known.prefill), ("decode", known.decode)):
             some[f"{name}_a"], some[f"{name}_b"], some[f"{name}_c"] = cost.a, cost.b, cost.c
         some["room"] = kv_room(cluster.shape, pool.gpu, pool.tensor_parallel)

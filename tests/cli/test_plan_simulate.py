@@ -38,6 +38,7 @@ def test_it_answers_what_a_planner_asks(capsys: pytest.CaptureFixture[str]) -> N
     assert "100.0% of requests (30 s to the first token, 100 ms each)" in said
     assert "requests/s with 90% in time" in said
     assert "1 prefill    2 decode" in said and "DRAM a host" in said
+    assert "every one does both" in said and "disaggregat" in said
     assert "There is enough at" in said and "ours decides" in said
 
 

@@ -20,7 +20,6 @@ LARGE = presets.MODELS["llama-3-70b"]
     [
         (lambda: Pool(Role.PREFILL, 0, A100), "prefill.engines = 0: wants a whole number from 1"),
         (lambda: Pool(Role.DECODE, 1, A100, 0), "decode.tensor_parallel = 0: wants"),
-        (lambda: Pool(Role.MIXED, 1, A100), "role = mixed: is not simulated yet"),
         (lambda: cluster(dram_bytes=-1), "dram = -1: wants a whole number from 0"),
         (lambda: cluster(ssd_bytes=-1), "ssd = -1: wants"),
         (lambda: cluster(ttft_seconds=0.0), "ttft = 0.0: wants a number from 0.001"),
@@ -48,6 +47,12 @@ def test_a_split_keeps_the_engines_and_changes_who_does_what() -> None:
     assert (other.engines(Role.PREFILL), other.engines(Role.DECODE)) == (3, 5)
     assert str(other).startswith("3 prefill on 1 x A100-SXM-80GB + 5 decode")
     assert other.split(6) == cluster(6, 2)
+
+
+def test_together_every_engine_does_both() -> None:
+    both = cluster(6, 2).together()
+    assert str(both) == "8 mixed on 1 x A100-SXM-80GB"
+    assert both.pools[0].prefills and both.pools[0].decodes
 
 
 def test_engines_of_two_kinds_are_not_exchanged() -> None:

@@ -89,7 +89,7 @@ def test_numbers_of_ones_own(tmp_path: Path) -> None:
         ('dram = "8GiB"', 'dram = "8GiB"\nttft = "soon"', "ttft = 'soon': wants a number"),
         ('dram = "8GiB"', 'dram = "8GiB"\nslo = 1', "slo: is not known; "),
         ('role = "prefill"', 'role = "both"', "pool[0].role = 'both': is one of prefill, decode"),
-        ('role = "prefill"', 'role = "mixed"', "role = mixed: is not simulated yet"),
+        ('role = "decode"', 'role = "prefill"', "decode.engines = 0: nobody does it"),
         ('role = "prefill"\n', "", "pool[0].role is not there"),
         ("engines = 2", "engines = 0", "prefill.engines = 0: wants a whole number from 1"),
         ("engines = 2", 'engines = "2"', "pool[0].engines = '2': wants how many"),

@@ -90,8 +90,9 @@ def test_every_request_ends_once_and_nothing_is_left(name: str, kind: str) -> No
             ttft_seconds=5,
             tpot_seconds=0.03,
         )
-        done = ran(LOADS[kind].load(seed), cluster, named(name), seed, Doubt(error=0.3))
-        world.check(done)
+        for one in (cluster, cluster.together()):
+            done = ran(LOADS[kind].load(seed), one, named(name), seed, Doubt(error=0.3))
+            world.check(done)
 
 
 def test_a_cluster_under_no_strain_serves_all_in_time() -> None:
