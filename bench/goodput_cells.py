@@ -36,6 +36,7 @@ CLUSTERS = {"8+8": (8, 8, 8), "8+4": (8, 4, 4)}  # prefill, decode, GPUs of one 
 MEMORY = {"250 GB": 250 * GB, "1 TB": 1_000 * GB}  # DRAM of each host that prefills
 TTFT_S = 30.0
 TPOT_S = (0.3, 0.2, 0.1)  # the loosest first
+CLOSE = 1.005  # to this factor a highest rate is known
 OVERLOAD = 3.5  # times the highest rate
 LIE, DOUBT = -0.3, 0.3
 _FAR = 0.7  # of a target: below it nothing is decided by it
@@ -118,7 +119,7 @@ def _cell(setup: Setup, load: Load, cluster: Cluster) -> tuple[Cell, float]:
     """And the longest p99 of TPOT that was seen."""
     start, found = 1.0, {}
     for policy in (OURS, *(rival.with_gate() for rival in RIVALS)):
-        one = highest_rate(load, cluster, grid(policy), setup.seed, start=start)
+        one = highest_rate(load, cluster, grid(policy), setup.seed, start=start, close=CLOSE)
         if one:
             found[policy.name], start = one, one.multiplier
     ours = found[OURS.name]
