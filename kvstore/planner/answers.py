@@ -24,6 +24,7 @@ from kvstore.planner.timeline import Timeline, timeline
 SPLITS_MAX = 9  # that are tried: of many engines, evenly spread ones
 MEMORY = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)  # times the DRAM that there is
 RATES = (0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6, 2.0, 3.0)  # times the highest rate
+CHUNKS = (256, 512, 1_024, 2_048)  # tokens, that are tried where each engine does both
 SPLIT_CLOSE = 1.05  # splits differ by more than that, or do not matter
 
 
@@ -74,7 +75,7 @@ class Answers:
     at_highest: Outcome | None  # at the highest rate; None where none is low enough
     curves: tuple[Curve, ...]  # the policy's, then each rival's
     splits: tuple[Split, ...]  # by engines that prefill; none where they are of several kinds
-    together: float | None  # highest rate where every engine does both; None likewise; 0: none
+    together: float | None  # highest rate where each does both; None likewise; 0: none
     memory: tuple[Memory, ...]  # by DRAM
     timeline: Timeline
 
@@ -169,14 +170,16 @@ def _together(
 ) -> float | None:
     if not _of_one_kind(cluster):
         return None
-    start = _multiplier(load, highest) if highest else 1.0
-    found = highest_rate(
-        *(load, cluster.together(), (policy,), seed),
-        close=SPLIT_CLOSE,
-        start=start,
-        step=step,
-    )
-    return found.rate if found else 0.0
+    best = 0.0
+    for chunk_tokens in CHUNKS:
+        found = highest_rate(
+            *(load, cluster.together(chunk_tokens), (policy,), seed),
+            close=SPLIT_CLOSE,
+            start=_multiplier(load, best or highest or _rate(load)),
+            step=step,
+        )
+        best = max(best, found.rate if found else 0.0)
+    return best
 
 
 def _of_one_kind(cluster: Cluster) -> bool:

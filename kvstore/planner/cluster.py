@@ -36,10 +36,12 @@ class Pool:
     engines: int
     gpu: Gpu
     tensor_parallel: int = 1  # GPUs of one engine
+    chunk_tokens: int = 0  # of a prompt in one step; 0: as engines of the role are mostly set
 
     def __post_init__(self) -> None:
         bounds.whole(f"{self.role}.engines", self.engines, 1, ENGINES_MAX)
         bounds.whole(f"{self.role}.tensor_parallel", self.tensor_parallel, 1, 1 << 10)
+        bounds.whole(f"{self.role}.chunk_tokens", self.chunk_tokens, 0, bounds.TOKENS_MAX)
 
     @property
     def prefills(self) -> bool:
@@ -103,15 +105,19 @@ class Cluster:
         pools = (self.pool(Role.PREFILL), self.pool(Role.DECODE))
         return replace(self, pools=tuple(replace(one, engines=counts[one.role]) for one in pools))
 
-    def together(self) -> Cluster:
+    def together(self, chunk_tokens: int = 0) -> Cluster:
         """As many engines, each of which prefills and decodes. Raises ConfigError where they are
         not of one kind."""
         one = self.split(1).pool(Role.PREFILL)
         engines = sum(pool.engines for pool in self.pools)
-        return replace(self, pools=(replace(one, role=Role.MIXED, engines=engines),))
+        return replace(self, pools=(_mixed(one, engines, chunk_tokens),))
 
     def __str__(self) -> str:
         return " + ".join(
             f"{pool.engines} {pool.role} on {pool.tensor_parallel} x {pool.gpu.name}"
             for pool in self.pools
         )
+
+
+def _mixed(pool: Pool, engines: int, chunk_tokens: int) -> Pool:
+    return replace(pool, role=Role.MIXED, engines=engines, chunk_tokens=chunk_tokens)

@@ -52,7 +52,7 @@ _NUMBERS = {
 }
 _OWN = ("models", "gpus", "fabrics")
 _KEYS = {"model", "fabric", "pool", *_SIZES, *_NUMBERS, *_OWN}
-_POOL_KEYS = {"role", "engines", "gpu", "tensor_parallel"}
+_POOL_KEYS = {"role", "engines", "gpu", "tensor_parallel", "chunk_tokens"}
 
 
 def read(path: Path) -> Cluster:
@@ -94,7 +94,8 @@ def _pool(number: int, table: Any, cards: dict[str, Gpu]) -> Pool:
         raise ConfigError(f"{where}.role = {role!r}: is one of {', '.join(Role)}")
     gpu = presets.named(f"{where}.gpu", _wanted(table, "gpu", "a name", str, where), cards)
     engines = _wanted(table, "engines", "how many", int, where)
-    return Pool(Role(role), engines, gpu, table.get("tensor_parallel", 1))
+    degree, chunk_tokens = table.get("tensor_parallel", 1), table.get("chunk_tokens", 0)
+    return Pool(Role(role), engines, gpu, degree, chunk_tokens)
 
 
 def _own(table: Table, key: str, make: Callable[[str, Table], T]) -> dict[str, T]:

@@ -106,7 +106,7 @@ def _of_memory(answers: Answers) -> str:
         return (
             f"More DRAM pays: with {most.dram_bytes / 1e9:,.0f} GB a host {most.hits:.1%} of prompt"
             f" tokens are found instead of {answers.outcome.hits.all:.1%}"
-            f" ({100 * gained:+.1f} points in time); with none it would be {least.hits:.1%}."
+            f" ({100 * gained:+.1f} points in time); with none {least.share:.1%} would be in time."
         )
     return (
         f"More DRAM would not help: {answers.outcome.hits.all:.1%} of prompt tokens are found, and"

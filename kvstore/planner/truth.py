@@ -23,7 +23,7 @@ from kvstore.kernels import engine_time as columns
 from kvstore.planner.cluster import Pool, Role
 
 CHUNK_TOKENS = 8_192  # of a prompt at a time, as engines are mostly set
-MIXED_CHUNK_TOKENS = 2_048  # where decoding waits behind each: larger ones would stall it
+MIXED_CHUNK_TOKENS = 512  # where decoding waits behind each: larger ones would stall it
 SMALL_TOKENS = 60.0  # at so many a product takes half as long again as it should
 SEQUENCE_SECONDS = 30e-6  # of a step for each sequence: sampling, tables of pages
 OFF_SHEET = 0.1  # each number of a kind of engine is off by at most this share
@@ -60,7 +60,8 @@ def _rows(shape: ModelShape, pools: tuple[Pool, ...], seed: int) -> Floats:
         kind = _row(shape, pool) * dice.uniform(1 - OFF_SHEET, 1 + OFF_SHEET, columns.COLUMNS)
         each = kind * dice.uniform(1 - OFF_KIND, 1 + OFF_KIND, (pool.engines, 1))
         each[:, columns.SMALL] = SMALL_TOKENS
-        each[:, columns.CHUNK] = MIXED_CHUNK_TOKENS if pool.role is Role.MIXED else CHUNK_TOKENS
+        usual = MIXED_CHUNK_TOKENS if pool.role is Role.MIXED else CHUNK_TOKENS
+        each[:, columns.CHUNK] = pool.chunk_tokens or usual
         found.append(each)
     return np.concatenate(found)
 
