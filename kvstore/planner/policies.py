@@ -97,7 +97,8 @@ def grid(policy: Policy) -> tuple[Policy, ...]:
     if policy.router not in _KNOBS:
         return (policy,)
     others = [replace(policy, knobs=knobs) for knobs in _KNOBS[policy.router]]
-    others += [replace(one, foresight=1.0 - one.foresight) for one in others[:1]]
+    # To look ahead at what is being computed is not taught to those that were published without.
+    others += [replace(one, foresight=0.0) for one in others if one.foresight]
     others += [replace(one, early=0.0) for one in others if one.early]
     others += [replace(one, fetch=0.0) for one in others]
     return (policy, *(one for one in others if one != policy))
