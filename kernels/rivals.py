@@ -272,8 +272,8 @@ def choose_as(
     """The engine that a rival chooses and the host to fetch from, or `NONE`, `NONE`; its split of
     the prompt is left in `priced`."""
     most, source = choose_source(fleet, found)
-    if policy == RANDOM:  # `first` is any with equal chance
-        engine = first % len(fleet.engines)
+    if policy == RANDOM:  # `first` is any that prefills, with equal chance
+        engine = first
         while not fleet.engines[engine].prefills:
             engine = (engine + 1) % len(fleet.engines)
     elif policy == ROUND_ROBIN:

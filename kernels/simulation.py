@@ -34,10 +34,25 @@ def _scarce(w: Any, now: Any) -> Any:
 
 
 @njit
+def _any_that_prefills(w: Any) -> Any:
+    """Each with the same chance; those that only decode would favour whoever comes after them."""
+    engines, count = w.fleet.engines, 0
+    for e in range(len(engines)):
+        count += engines[e].prefills
+    left = roll(w, count)
+    for e in range(len(engines)):
+        if engines[e].prefills:
+            if left == 0:
+                return e
+            left -= 1
+    return 0
+
+
+@njit
 def _arrive(w: Any, r: Any, now: Any) -> None:
     request, fleet, setting = w.requests[r], w.fleet, w.setting
     look(w.caches, blocks_of(w, r), w.on, w.found)
-    first = roll(w, len(fleet.engines))
+    first = _any_that_prefills(w)
     asked = Asked(
         now, request.tokens, setting.block_tokens, setting.token_bytes, 0.0, request.factor
     )
