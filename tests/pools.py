@@ -35,8 +35,10 @@ BESIDE = "127.0.0.2"  # of loopback too: the same ports are free there
 class ConductorProcess:
     """`moonpool conductor`, and a caller of it."""
 
-    def __init__(self, name: str, directory: Path, options: Sequence[str]) -> None:
-        self._child = Child(name, ["conductor", "--listen", "127.0.0.1:0", *options], directory)
+    def __init__(
+        self, name: str, directory: Path, options: Sequence[str], listen: str = "127.0.0.1:0"
+    ) -> None:
+        self._child = Child(name, ["conductor", "--listen", listen, *options], directory)
         self._channel: grpc.Channel | None = None
 
     def start(self) -> Self:
@@ -117,8 +119,8 @@ class Nodes:
         self._parts.append(made)
         return made.start()
 
-    def conductor(self, name: str = "conductor") -> ConductorProcess:
-        made = ConductorProcess(name, self.directory, self._shared)
+    def conductor(self, name: str = "conductor", listen: str = "127.0.0.1:0") -> ConductorProcess:
+        made = ConductorProcess(name, self.directory, self._shared, listen)
         self._parts.append(made)
         return made.start()
 

@@ -1,0 +1,163 @@
+"""What a conductor is yet to be told of an engine, as messages within the bounds of the protocol.
+
+A stream begins with who the engine is and all that waits and runs there, and goes on with what
+happens. While no stream is open nothing piles up: only what is there now is remembered. Pure but
+for its lock: the engine's threads fill it, a stream's empties it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvstore.limits import REPORT_MEASURED_MAX, REPORT_REQUESTS_MAX, RPC_KEYS_MAX
+from kvstore.wire.v1 import conductor_pb2 as pb
+
+MESSAGES_MAX = 256  # that wait to be sent: beyond, the stream is begun anew, which says less
+# In one message these count in this order, whichever was said first.
+_ORDER = ("accepted", "began", "ended", "decoding", "given_up")
+_GONE = {"ended", "given_up"}
+
+
+@dataclass(slots=True)
+class _Here:
+    """A prompt that waits, or is being prefilled."""
+
+    accepted: pb.ReportRequest.Accepted
+    runs: bool = False
+
+
+class Outbox:
+    """For one conductor."""
+
+    def __init__(self, engine: pb.ReportRequest.Engine) -> None:
+        self._engine = engine
+        self._load = pb.ReportRequest.Load()
+        self._here: dict[str, _Here] = {}
+        self._open, self._stream = False, 0
+        self._messages: deque[pb.ReportRequest] = deque()
+        self._last: dict[str, int] = {}  # of the newest message: ids, and how late in order
+        self._changed = threading.Condition()
+
+    def begin(self) -> int:
+        """A stream begins; what it is to say first is in the box. Its number, for `next`."""
+        with self._changed:
+            self._open, self._stream = True, self._stream + 1
+            self._renew()
+            self._message().engine.CopyFrom(self._engine)
+            self._message().load.CopyFrom(self._load)
+            for request, here in self._here.items():
+                self._accept(here.accepted)
+                if here.runs:
+                    self._say("began", request)
+            return self._stream
+
+    def end(self) -> None:
+        """The stream is over: whoever waits for its next message is told so."""
+        with self._changed:
+            self._open = False
+            self._renew()
+            self._changed.notify_all()
+
+    def next(self, stream: int, seconds: float) -> pb.ReportRequest | None:
+        """The next message, an empty one if nothing happens for so long; None where the stream is
+        over, or another has begun."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._messages or not self._is_open(stream), seconds)
+            if not self._is_open(stream):
+                return None
+            if not self._messages:
+                return pb.ReportRequest()
+            message = self._messages.popleft()
+            if not self._messages:
+                self._last = {}
+            return message
+
+    def accept(self, request: str, tokens: int, prefix: int, hashes: Sequence[bytes]) -> None:
+        """A prompt has come and waits; of its tokens `prefix` need not be computed."""
+        accepted = pb.ReportRequest.Accepted(
+            request_id=request,
+            tokens=tokens,
+            prefix_tokens=min(prefix, tokens - 1),
+            hashes=hashes[:RPC_KEYS_MAX],
+        )
+        with self._changed:
+            self._here[request] = _Here(accepted)
+            if self._open:
+                self._accept(accepted)
+                self._changed.notify_all()
+
+    def became(self, what: str, request: str) -> None:
+        """`began`, `ended`, `decoding` or `given_up`."""
+        with self._changed:
+            here = self._here.get(request)
+            if here is not None:
+                here.runs = here.runs or what == "began"
+            if what in _GONE:
+                self._here.pop(request, None)
+            if self._open:
+                self._say(what, request)
+                self._changed.notify_all()
+
+    def load(self, batch: int, context_tokens: int) -> None:
+        """What it decodes now."""
+        with self._changed:
+            self._load = pb.ReportRequest.Load(batch=batch, context_tokens=context_tokens)
+            if self._open:
+                self._message().load.CopyFrom(self._load)
+                self._changed.notify_all()
+
+    def prefilled(self, new_tokens: int, prefix_tokens: int, seconds: float) -> None:
+        """A prefill that nothing else ran beside took so long."""
+        with self._changed:
+            if self._open and len(self._message().prefills) < REPORT_MEASURED_MAX:
+                self._message().prefills.add(
+                    new_tokens=new_tokens, prefix_tokens=prefix_tokens, seconds=seconds
+                )
+
+    def stepped(self, batch: int, context_tokens: int, seconds: float) -> None:
+        """A decode step that nothing else ran beside took so long."""
+        with self._changed:
+            if self._open and len(self._message().steps) < REPORT_MEASURED_MAX:
+                self._message().steps.add(
+                    batch=batch, context_tokens=context_tokens, seconds=seconds
+                )
+
+    def _is_open(self, stream: int) -> bool:
+        return self._open and stream == self._stream
+
+    def _accept(self, accepted: pb.ReportRequest.Accepted) -> None:
+        message = self._for("accepted", accepted.request_id)
+        hashes = sum(len(one.hashes) for one in message.accepted) + len(accepted.hashes)
+        if hashes > RPC_KEYS_MAX:
+            message = self._new()
+        self._last[accepted.request_id] = 0
+        message.accepted.append(accepted)
+
+    def _say(self, what: str, request: str) -> None:
+        message = self._for(what, request)
+        self._last[request] = _ORDER.index(what)
+        getattr(message, what).append(request)
+
+    def _for(self, what: str, request: str) -> pb.ReportRequest:
+        """The newest message, or another where this would be said too early or too much in it."""
+        message = self._message()
+        early = self._last.get(request, 0) > _ORDER.index(what)
+        full = len(getattr(message, what)) >= REPORT_REQUESTS_MAX
+        return self._new() if early or full else message
+
+    def _message(self) -> pb.ReportRequest:
+        return self._messages[-1] if self._messages else self._new()
+
+    def _new(self) -> pb.ReportRequest:
+        if len(self._messages) >= MESSAGES_MAX:
+            self._open = False  # who empties it sees that, and begins anew
+        self._messages.append(pb.ReportRequest())
+        self._last = {}
+        return self._messages[-1]
+
+    def _renew(self) -> None:
+        self._messages.clear()
+        self._last = {}

@@ -1,0 +1,139 @@
+"""Tells conductors of an engine, so that they know its load and send it requests.
+
+The engine's threads say what happens and go on: they are never kept waiting and never told of a
+failure. Each conductor has a thread and a stream of its own; one that cannot be reached is tried
+again, and told all anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import grpc
+
+from kvstore.client.outbox import Outbox
+from kvstore.config import Credentials
+from kvstore.rpc.channel import open_channel
+from kvstore.wire.v1 import conductor_pb2 as pb
+from kvstore.wire.v1 import conductor_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+QUIET_SECONDS = 1.0  # after which an engine to which nothing happens says that it is there
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 2.0  # before a conductor is tried again
+_CLOSE_SECONDS = 5.0
+
+
+class Reporter:
+    """One engine's word to all of its conductors, HOST:PORT each, until `close`."""
+
+    def __init__(
+        self,
+        engine: pb.ReportRequest.Engine,
+        conductors: Sequence[str],
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._streams = [_Stream(address, Outbox(engine), credentials) for address in conductors]
+
+    def accepted(
+        self, request: str, tokens: int, prefix_tokens: int = 0, hashes: Sequence[bytes] = ()
+    ) -> None:
+        """A prompt waits here; `hashes` are of its blocks, which others may count on."""
+        for one in self._streams:
+            one.outbox.accept(request, tokens, prefix_tokens, hashes)
+
+    def began(self, request: str) -> None:
+        self._became("began", request)
+
+    def ended(self, request: str) -> None:
+        """Its prefill is over."""
+        self._became("ended", request)
+
+    def decoding(self, request: str) -> None:
+        """It is in the load that is said next."""
+        self._became("decoding", request)
+
+    def given_up(self, request: str) -> None:
+        self._became("given_up", request)
+
+    def load(self, batch: int, context_tokens: int) -> None:
+        """Sequences that are decoded, and tokens of KV of all of them."""
+        for one in self._streams:
+            one.outbox.load(batch, context_tokens)
+
+    def prefilled(self, new_tokens: int, prefix_tokens: int, seconds: float) -> None:
+        """A prefill of `new_tokens` behind `prefix_tokens`, which nothing else ran beside."""
+        for one in self._streams:
+            one.outbox.prefilled(new_tokens, prefix_tokens, seconds)
+
+    def stepped(self, batch: int, context_tokens: int, seconds: float) -> None:
+        """A step in which sequences were decoded and nothing else."""
+        for one in self._streams:
+            one.outbox.stepped(batch, context_tokens, seconds)
+
+    def close(self) -> None:
+        """Conductors send nothing here from now on."""
+        for one in self._streams:
+            one.stop()
+        for one in self._streams:
+            one.join()
+
+    def _became(self, what: str, request: str) -> None:
+        for one in self._streams:
+            one.outbox.became(what, request)
+
+
+class _Stream:
+    """To one conductor, again and again."""
+
+    def __init__(self, address: str, outbox: Outbox, credentials: Credentials | None) -> None:
+        self.outbox = outbox
+        self._address, self._credentials = address, credentials
+        self._over = threading.Event()
+        self._calling = threading.Lock()
+        self._call: Any = None  # grpc has no types
+        self._thread = threading.Thread(target=self._run, name=f"report {address}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self.outbox.end()
+        with self._calling:
+            if self._call is not None:
+                self._call.cancel()
+
+    def join(self) -> None:
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        pause, complaint = PAUSE_SECONDS_MIN, ""
+        with open_channel(self._address, self._credentials) as channel:
+            report = conductor_pb2_grpc.ConductorStub(channel).Report
+            while not self._over.is_set():
+                said = self._said()
+                with self._calling:
+                    self._call = report.future(said)
+                try:
+                    self._call.result()
+                    pause = PAUSE_SECONDS_MIN
+                except (grpc.RpcError, grpc.FutureCancelledError) as error:
+                    text = error.details() if isinstance(error, grpc.RpcError) else ""
+                    if text and text != complaint and not self._over.is_set():
+                        log.warning("conductor %s hears no reports: %s", self._address, text)
+                    complaint = text
+                self.outbox.end()
+                self._over.wait(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+    def _said(self) -> Iterator[pb.ReportRequest]:
+        """Read by a thread of gRPC's for as long as the call lasts."""
+        stream = self.outbox.begin()
+        while not self._over.is_set():
+            message = self.outbox.next(stream, QUIET_SECONDS)
+            if message is None:
+                return
+            yield message

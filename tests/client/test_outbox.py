@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstore.client.outbox import MESSAGES_MAX, Outbox
+from kvstore.conductor.reports import _check as check
+from kvstore.limits import HASH_BYTES, REPORT_MEASURED_MAX, REPORT_REQUESTS_MAX, RPC_KEYS_MAX
+from kvstore.wire.v1 import conductor_pb2 as pb
+from tests.conductor.reporting import engine
+
+LATER = {"accepted": 0, "began": 1, "ended": 2, "decoding": 3, "given_up": 4}
+
+
+def opened() -> tuple[Outbox, int]:
+    box = Outbox(engine("one"))
+    return box, box.begin()
+
+
+def emptied(box: Outbox, stream: int) -> list[pb.ReportRequest]:
+    """All messages that wait."""
+    found = []
+    while (message := box.next(stream, 0.0)) is not None and message.ByteSize():
+        found.append(message)
+    return found
+
+
+def events(message: pb.ReportRequest) -> list[tuple[str, str]]:
+    """What a message says happened, in the order in which it counts."""
+    said = [("accepted", one.request_id) for one in message.accepted]
+    return said + [(what, one) for what in [*LATER][1:] for one in getattr(message, what)]
+
+
+def test_a_stream_begins_with_who_the_engine_is_and_what_is_there() -> None:
+    box = Outbox(engine("one"))
+    box.accept("waits", 10, 0, [b"h" * HASH_BYTES])
+    box.accept("runs", 20, 5, [])
+    box.became("began", "runs")
+    box.accept("over", 30, 0, [])
+    box.became("ended", "over")
+    box.load(3, 400)
+    first, *more = emptied(box, box.begin())
+    assert not more
+    assert first.engine.engine_id == "one" and first.load.batch == 3
+    assert events(first) == [("accepted", "waits"), ("accepted", "runs"), ("began", "runs")]
+    assert first.accepted[0].hashes and first.accepted[1].prefix_tokens == 5
+
+
+def test_nothing_piles_up_while_no_stream_is_open() -> None:
+    box = Outbox(engine("one"))
+    for number in range(10_000):
+        box.accept(f"{number}", 10, 0, [])
+        box.became("ended", f"{number}")
+    messages = emptied(box, box.begin())
+    assert [events(one) for one in messages] == [[]]
+
+
+def test_an_engine_to_which_nothing_happens_says_that_it_is_there() -> None:
+    box, stream = opened()
+    emptied(box, stream)
+    message = box.next(stream, 0.01)
+    assert message is not None and not message.ByteSize()
+
+
+def test_a_stream_that_is_over_or_is_not_the_last_gets_nothing_more() -> None:
+    box, first = opened()
+    second = box.begin()
+    assert box.next(first, 0.0) is None
+    assert box.next(second, 0.0) is not None
+    box.end()
+    assert box.next(second, 0.0) is None
+
+
+def test_a_stream_that_is_not_emptied_is_over_and_the_next_one_is_told_what_is_there() -> None:
+    box, stream = opened()
+    for _ in range(MESSAGES_MAX + 1):
+        box.accept("same", 10, 0, [])
+        box.became("given_up", "same")
+    box.accept("last", 10, 0, [])
+    assert box.next(stream, 0.0) is None
+    assert [events(one) for one in emptied(box, box.begin())] == [[("accepted", "last")]]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([*LATER]), st.integers(0, 3)), max_size=60),
+    st.integers(1, 7),
+)
+def test_what_happens_is_told_in_its_order_and_all_of_it(
+    said: list[tuple[str, int]], every: int
+) -> None:
+    """However often the box is emptied in between."""
+    box, stream = opened()
+    told: list[tuple[str, str]] = []
+    for number, (what, request) in enumerate(said):
+        if what == "accepted":
+            box.accept(str(request), 10, 0, [])
+        else:
+            box.became(what, str(request))
+        if number % every == 0:
+            told += [one for message in emptied(box, stream) for one in events(message)]
+    told += [one for message in emptied(box, stream) for one in events(message)]
+    for request in "0123":
+        mine = [(what, str(one)) for what, one in said if str(one) == request]
+        assert [one for one in told if one[1] == request] == mine
+
+
+def test_every_message_is_one_that_a_conductor_takes() -> None:
+    box, stream = opened()
+    for number in range(2 * REPORT_REQUESTS_MAX):
+        box.accept(f"{number}", 10_000, 0, [bytes(HASH_BYTES)] * 3)
+        box.became("began", f"{number}")
+    box.accept("long", 1 << 20, 1 << 20, [bytes(HASH_BYTES)] * (2 * RPC_KEYS_MAX))
+    for _ in range(2 * REPORT_MEASURED_MAX):
+        box.prefilled(10, 0, 0.1)
+        box.stepped(2, 100, 0.01)
+    messages = emptied(box, stream)
+    for message in messages:
+        check(message, 4)
+    assert sum(len(one.began) for one in messages) == 2 * REPORT_REQUESTS_MAX
+    assert sum(len(one.accepted) for one in messages) == 2 * REPORT_REQUESTS_MAX + 1

@@ -1,0 +1,86 @@
+"""An engine's reporter and real conductors: one that is killed, one that comes later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import grpc
+import pytest
+
+from kvstore.client.reporter import Reporter
+from kvstore.wire.v1 import conductor_pb2 as pb
+from tests.conductor.reporting import asked, engine, scheduled
+from tests.nodes import CALL_SECONDS, eventually
+from tests.pools import ConductorProcess, Nodes, pool
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    with pool() as made:
+        yield made
+
+
+def wait_ms(conductor: ConductorProcess) -> float | None:
+    """How long a long prompt would wait at the engine; None while none is known."""
+    request = pb.ExplainRequest(request=asked("probe", tokens=6_000))
+    try:
+        found = conductor.stub.Explain(request, timeout=CALL_SECONDS).considered
+    except grpc.RpcError:
+        return None
+    return float(found[0].wait_ms) if found else None
+
+
+def test_conductors_know_an_engine_and_its_load_until_it_closes(nodes: Nodes) -> None:
+    first, second = nodes.conductor("first"), nodes.conductor("second")
+    reporter = Reporter(engine("one"), [first.address, second.address])
+    with closing(reporter):
+        for conductor in (first, second):
+            eventually(lambda one=conductor: wait_ms(one) == 0.0)
+        reporter.accepted("r", 1_000)
+        for conductor in (first, second):  # 10 ms and 1 ms a token
+            eventually(lambda one=conductor: wait_ms(one) == pytest.approx(1_010))
+        reporter.began("r")
+        reporter.ended("r")
+        for conductor in (first, second):
+            eventually(lambda one=conductor: wait_ms(one) == 0.0)
+    for conductor in (first, second):
+        eventually(lambda one=conductor: wait_ms(one) is None)
+
+
+def test_a_conductor_that_starts_anew_is_told_what_waits(nodes: Nodes) -> None:
+    conductor = nodes.conductor()
+    with closing(Reporter(engine("one"), [conductor.address])) as reporter:
+        eventually(lambda: wait_ms(conductor) == 0.0)
+        reporter.accepted("waits", 2_000)
+        eventually(lambda: wait_ms(conductor) == pytest.approx(2_010))
+        address = conductor.address
+        conductor.kill()
+        reporter.accepted("came meanwhile", 1_000)
+        again = nodes.conductor("again", address)
+        eventually(lambda: wait_ms(again) == pytest.approx(3_020), 20.0)
+
+
+def test_what_is_measured_is_what_is_expected_of_the_engine_from_then_on(nodes: Nodes) -> None:
+    conductor = nodes.conductor()
+    with closing(Reporter(engine("one"), [conductor.address])) as reporter:
+        eventually(lambda: wait_ms(conductor) == 0.0)
+        thought = scheduled(conductor.stub, "before", tokens=1_000).ttft_ms
+        for _ in range(60):  # twice as slow as its data sheet says
+            reporter.prefilled(1_000, 0, 2.02)
+            reporter.prefilled(100, 0, 0.22)
+        eventually(
+            lambda: (
+                conductor.stub.Explain(
+                    pb.ExplainRequest(request=asked("after", tokens=1_000)), timeout=CALL_SECONDS
+                )
+                .considered[0]
+                .work_ms
+                > 1.7 * thought
+            )
+        )
+
+
+def test_closing_does_not_wait_for_a_conductor_that_is_not_there() -> None:
+    with closing(Reporter(engine("one"), ["127.0.0.1:1"])) as reporter:
+        reporter.accepted("r", 10)
