@@ -16,9 +16,13 @@ from typing import Protocol
 import torch
 
 from kvstore.client import Client, InDirectory
+from kvstore.client.reporter import Reporter
+from kvstore.errors import ConfigError
+from kvstore.layout import SlotLayout
 from kvstore.rpc.identity import listen_address
 from kvstore.rpc.server import NOT_SERVING, Server
 from kvstore.spec import KVSpec
+from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import engine_pb2_grpc
 
 from .config import ModelConfig
@@ -33,6 +37,7 @@ from .team import SOLO, Team
 from .worker import Worker
 
 DRAIN_SECONDS = 5.0
+LINK_BYTES_PER_SECOND = 1e9  # what is thought of the host's link until transfers are measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class EngineConfig:
     codec: str = "none"  # how the pool keeps blocks: see kvstore.codec
     settings: EngineSettings = field(default_factory=EngineSettings)
     ranks: int = 1  # processes that share the model
+    conductors: tuple[str, ...] = ()  # HOST:PORT each, that are told of this engine
 
 
 class Others(Protocol):
@@ -89,16 +95,22 @@ async def run(
         loop.call_soon_threadsafe(stopping.set)
 
     worker = Worker(core, Pool(client, core.cache, team), team, broken)
-    worker.start()
     service = EngineService(worker, config.role, str(config.model), spec.digest)
     server = Server(
         listen_address(config.listen),
         {"moonpool.v1.Engine": lambda s: engine_pb2_grpc.add_EngineServicer_to_server(service, s)},
     )
+    reporter = None
+    if config.conductors:
+        reporter = Reporter(_who(config, spec, server.address), config.conductors)
+        worker.tell(reporter)
+    worker.start()
     await server.start()
     ready(server.address)
     await stopping.wait()
     await server.set_health(NOT_SERVING)
+    if reporter is not None:
+        await asyncio.to_thread(reporter.close)  # nobody is sent here while it drains
     await asyncio.to_thread(worker.stop, DRAIN_SECONDS)
     await server.stop(0.5)
     await asyncio.to_thread(client.close)
@@ -123,6 +135,40 @@ def run_rank(config: EngineConfig, rank: int, meeting: Path, join: Callable[[], 
         follow(core, Pool(client, core.cache, team), team)
     finally:
         client.close()
+
+
+def _who(config: EngineConfig, spec: KVSpec, address: str) -> pb.ReportRequest.Engine:
+    """What conductors are told of this engine. Costs are of no data sheet, there is none of a CPU:
+    the conductor learns them from the first steps on."""
+    (group,) = spec.groups
+    layout = SlotLayout.of(spec, 0)
+    settings, does = config.settings, {}
+    if config.role != "decode":
+        does["prefill"] = pb.ReportRequest.Cost(a=5e-3, b=1e-3, c=1e-8)
+    if config.role != "prefill":
+        does["decode"] = pb.ReportRequest.Cost(a=5e-3, b=1e-3, c=1e-7)
+    return pb.ReportRequest.Engine(
+        engine_id=f"{config.role} {address}",
+        address=address,
+        node_id=_node_id(config.directory),
+        namespace=spec.digest,
+        block_tokens=group.block_tokens,
+        token_bytes=layout.block_bytes(group.block_tokens) / group.block_tokens,
+        room_tokens=settings.pages * settings.page_tokens,
+        link_bytes_per_second=LINK_BYTES_PER_SECOND,
+        **does,
+    )
+
+
+def _node_id(directory: Path) -> str:
+    """Of the node whose directory it is; it need not run yet, but it must have run."""
+    try:
+        return (directory / "node.id").read_text().strip()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"--conductor: no node has run in {directory}, whose memory conductors are to be told "
+            "of: start it first"
+        ) from None
 
 
 def _set_threads(config: EngineConfig) -> None:

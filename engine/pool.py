@@ -52,6 +52,10 @@ class Pool(NoHooks):
         """A request that never got pages is gone."""
         self._uses.pop(request_id, None)
 
+    def hashes(self, prompt: Chunks[int]) -> list[bytes]:
+        """Of a prompt's blocks, as the pool names them."""
+        return list(self._client.chain(prompt).hashes)
+
     # -- coming in ----------------------------------------------------------------------------
 
     def admitted(self, sequence: Sequence) -> int | None:

@@ -25,6 +25,7 @@ from .pool import Pool
 from .pool_use import PoolUse
 from .sequence import Request
 from .team import SOLO, Team
+from .telling import Teller, Telling
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +73,18 @@ class Worker:
         """`broken` is called on the engine's thread when it ends by an error, which is `error`."""
         self.core, self.pool = core, pool
         core.hooks = pool
+        self._teller: Teller | None = None
         self.error: Exception | None = None
         self._team, self._broken = team, broken
         self._commands: queue.SimpleQueue[Job | Drop] = queue.SimpleQueue()
         self._jobs: dict[str, Job] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def tell(self, teller: Teller) -> None:
+        """Who hears of every request, for conductors; said before `start`."""
+        self._teller = teller
+        self.core.hooks = Telling(self.pool, teller)
 
     def start(self) -> None:
         self._thread.start()
@@ -168,9 +175,14 @@ class Worker:
             return
         self.pool.expect(job.request.id, job.use)
         self._jobs[job.request.id] = job
+        if self._teller is not None and job.use.hand_offs is None:
+            request = job.request
+            hashes = self.pool.hashes(request.prompt)
+            self._teller.accepted(request.id, len(request.prompt), 0, hashes)
 
     def _cancel(self, request_id: str) -> None:
-        self._jobs.pop(request_id, None)
+        if self._jobs.pop(request_id, None) is not None and self._teller is not None:
+            self._teller.given_up(request_id)
         self.core.abort(request_id)
         self.pool.forget(request_id)
 

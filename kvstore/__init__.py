@@ -10,14 +10,16 @@ node of its own host; what that lacks it fetches from the others' (node/pool.py)
     clock.py failpoint.py           time; places at which a test makes a node die
     core/                           decisions, pure: lifecycle, index and eviction, pins, windows
     memory/  disk/                  the arena (one shared mapping), slot heads, strips; the SSD
-    kernels/   (top-level folder)   copy, permute and hash in one pass, outside the GIL
+    kernels/   (top-level folder)   outside the GIL: copy, permute and hash in one pass; the pool's
+                                    index; who is to prefill and decode; the simulator
     wire/ rpc/ metadata/ transfer/  stubs of proto/, manners of calls (gRPC, and on the own host a
                                     socket), who serves, how bytes move
     node/                           the storage daemon: carries decisions out, holds the blocks
     conductor/                      follows every node's directory and every engine's reports:
                                     who holds what, and where a request is to run
-    planner/                        loads, real and made up, for planning a pool
-    client/                         what engines call: match, reader, writer, pin, put, get
+    planner/                        the same decisions in virtual time: loads, clusters, answers
+    client/                         what engines call: match, reader, writer, pin, put, get; and
+                                    reporter.py, by which they tell conductors of themselves
     engine/connectors/              the client inside vLLM, SGLang and LMCache
     engine/    (top-level folder)   a small real inference engine on the client, its service
     cli/                            the moonpool command: up, demo, put, get, match, stat, ls, ...

@@ -32,13 +32,20 @@ def add(commands: Commands) -> None:
     )
     _add_settings(engine)
     engine.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
+    engine.add_argument(
+        "--conductor",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="tell this conductor of the engine, so that it sends requests here; may be repeated",
+    )
     engine.set_defaults(run=run_engine)
 
     rank = commands.add_parser("rank")  # without help, so that the list of commands omits it
     _add_settings(rank)
     rank.add_argument("--rank", type=int, required=True)
     rank.add_argument("--meeting", type=Path, required=True)
-    rank.set_defaults(run=run_rank, listen="")
+    rank.set_defaults(run=run_rank, listen="", conductor=[])
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -102,6 +109,7 @@ def _config(args: argparse.Namespace) -> EngineConfig:
         codec=args.codec,
         settings=EngineSettings(pages=args.pages, page_tokens=args.page_tokens),
         ranks=args.tp,
+        conductors=tuple(args.conductor),
     )
 
 

@@ -23,6 +23,7 @@ from kvstore.wire.v1 import conductor_pb2_grpc
 
 log = logging.getLogger(__name__)
 
+PACE_SECONDS = 0.02  # between two messages: what happens meanwhile is in one
 QUIET_SECONDS = 1.0  # after which an engine to which nothing happens says that it is there
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 2.0  # before a conductor is tried again
 _CLOSE_SECONDS = 5.0
@@ -137,3 +138,4 @@ class _Stream:
             if message is None:
                 return
             yield message
+            self._over.wait(PACE_SECONDS)
