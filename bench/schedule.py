@@ -79,7 +79,15 @@ def _rows(blocks: int, runs: int, say: Say) -> list[Row]:
     name = f"{NODES} nodes, {crowd.listed} blocks"
     return [
         Row(f"in process, {name}", sizes, runs, rate, GOAL_RATE, spread.median, spread, also=also),
-        Row(f"p99 ms at half the rate, {name}", sizes, runs, p99, GOAL_P99_MS, times.median, times),
+        Row(
+            f"p99 ms at half the rate, {name}",
+            sizes,
+            runs,
+            p99,
+            GOAL_P99_MS,
+            GOAL_P99_MS / p99,
+            times,
+        ),
     ]
 
 
