@@ -57,9 +57,7 @@ def run(runs: int, say: Say, blocks: Sequence[int] | None = None) -> Report:
 def _rows(blocks: int, runs: int, say: Say) -> list[Row]:
     dice = np.random.default_rng(blocks)
     chains = dice.integers(0, 1 << 64, (max(1, blocks // CHAIN), CHAIN), np.uint64)
-    process = psutil.Process()
-    gc.collect()
-    empty = process.memory_info().rss
+    empty = resident_bytes()
     index, holders = PoolIndex(FACTOR), []
     for _ in range(NODES):
         holders.append(index.add())
@@ -73,8 +71,7 @@ def _rows(blocks: int, runs: int, say: Say) -> list[Row]:
             index.put_all(holders[node], chain[:count], tiers)
             pairs += count
     put_seconds = time.perf_counter() - began
-    gc.collect()
-    resident = process.memory_info().rss - empty
+    resident = resident_bytes() - empty
     sizes = {"blocks": len(index), "pairs": pairs, "nodes": NODES, "chain_blocks": CHAIN}
     asked = _Asked.of(chains, dice)
     # What is taken off is the least of several: one that was disturbed would be taken off too.
@@ -119,6 +116,12 @@ def _row(name: str, sizes: Any, rates: list[float], counted: bool, holders: floa
     return Row(
         name, sizes, len(rates), rate, GOAL_QUERIES, spread.median, spread, counted, also=also
     )
+
+
+def resident_bytes() -> int:
+    """Of this process, nothing of it garbage."""
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
 
 
 @dataclass(frozen=True, slots=True)
