@@ -75,6 +75,7 @@ async def run(
     Of several ranks this is the first, and `others` are the rest. Raises `RankLost` if one goes.
     """
     _set_threads(config)
+    node_id = _node_id(config.directory) if config.conductors else ""
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
@@ -102,7 +103,7 @@ async def run(
     )
     reporter = None
     if config.conductors:
-        reporter = Reporter(_who(config, spec, server.address), config.conductors)
+        reporter = Reporter(_who(config, spec, server.address, node_id), config.conductors)
         worker.tell(reporter)
     worker.start()
     await server.start()
@@ -137,7 +138,7 @@ def run_rank(config: EngineConfig, rank: int, meeting: Path, join: Callable[[], 
         client.close()
 
 
-def _who(config: EngineConfig, spec: KVSpec, address: str) -> pb.ReportRequest.Engine:
+def _who(config: EngineConfig, spec: KVSpec, address: str, node_id: str) -> pb.ReportRequest.Engine:
     """What conductors are told of this engine. Costs are of no data sheet, there is none of a CPU:
     the conductor learns them from the first steps on."""
     (group,) = spec.groups
@@ -150,7 +151,7 @@ def _who(config: EngineConfig, spec: KVSpec, address: str) -> pb.ReportRequest.E
     return pb.ReportRequest.Engine(
         engine_id=f"{config.role} {address}",
         address=address,
-        node_id=_node_id(config.directory),
+        node_id=node_id,
         namespace=spec.digest,
         block_tokens=group.block_tokens,
         token_bytes=layout.block_bytes(group.block_tokens) / group.block_tokens,

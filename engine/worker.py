@@ -209,6 +209,8 @@ class Worker:
     def _fail_all(self, error: Exception) -> None:
         jobs, self._jobs = self._jobs, {}
         for request_id, job in jobs.items():
+            if self._teller is not None:
+                self._teller.given_up(request_id)
             self.core.abort(request_id)
             self.pool.forget(request_id)
             job.tell(Failed(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -17,8 +18,10 @@ from kvstore.engine.core import EngineCore, EngineSettings
 from kvstore.engine.hooks import NoHooks
 from kvstore.engine.model import Model
 from kvstore.engine.namespace import spec_of
+from kvstore.engine.pool_use import PoolUse
 from kvstore.engine.sequence import Request
 from kvstore.engine.telling import Telling
+from kvstore.engine.worker import Job, Worker
 from kvstore.errors import ConfigError
 from kvstore.rpc.channel import open_channel
 from kvstore.wire.v1 import conductor_pb2 as pb
@@ -187,6 +190,35 @@ def test_a_request_is_told_of_from_its_first_chunk_to_its_last_token(model: Mode
     assert heard.prefills == [(64, 0), (64, 64), (22, 128)]
     assert heard.steps == [(1, 151), (1, 152)]
     assert heard.loads[-2:] == [(1, 153), (0, 0)]
+
+
+class NoPool(NoHooks):
+    """What a worker asks of its pool, where there is none."""
+
+    def expect(self, request_id: str, use: PoolUse) -> None: ...
+
+    def forget(self, request_id: str) -> None: ...
+
+    def landed(self) -> bool:
+        return False
+
+    def hashes(self, tokens: Sequence[int]) -> list[bytes]:
+        return []
+
+
+def test_what_a_failed_step_ends_is_told_as_given_up(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, heard = EngineCore(model, EngineSettings(pages=48)), Heard()
+    worker = Worker(core, NoPool())  # type: ignore[arg-type]
+    worker.tell(heard)
+    monkeypatch.setattr(core, "step", lambda: 1 / 0)
+    failed = threading.Event()
+    worker.submit(Job(Request("a", (1, 2, 3), 4), PoolUse(), lambda event: failed.set()))
+    worker.start()
+    assert failed.wait(SECONDS)
+    worker.stop(SECONDS)
+    assert heard.said == [("accepted", "a"), ("given_up", "a")]
 
 
 def test_steps_of_several_kinds_are_no_measure_of_either(model: Model) -> None:
