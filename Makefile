@@ -18,7 +18,7 @@ SGLANG := .venv-sglang
 LMCACHE := .venv-lmcache
 MOONCAKE := .venv-mooncake
 
-.PHONY: help setup demo test test-vllm test-sglang test-lmcache simulate check bench bench-peers proto clean
+.PHONY: help setup demo test test-vllm test-sglang test-lmcache simulate hunt check bench bench-peers proto clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ test-lmcache: $(LMCACHE)/installed  ## run LMCache's own engine on the CPU again
 
 simulate: setup  ## run SEEDS=10000 seeds of the node on a simulated disk, on every core
 	@$(BIN)/python -m tests.simulation.seeds --seeds $(SEEDS) --first $(FIRST)
+
+hunt: setup  ## try every property of the tests with examples that no run before had
+	@$(BIN)/python -m pytest --hypothesis-profile hunt -p no:cacheprovider \
+		$$(grep -rl --include='test_*.py' '^@given' tests)
 
 check: setup  ## lint, formatting, types, and the rules of the tree
 	@$(BIN)/ruff check .

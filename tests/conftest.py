@@ -2,6 +2,8 @@
 
 No test may run longer than `faulthandler_timeout` in pyproject.toml: then every thread's stack is
 printed and the run ends.
+
+Properties are tried with the same examples in every run; `make hunt` looks for others.
 """
 
 from __future__ import annotations
@@ -15,6 +17,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True, database=None)
+settings.register_profile("hunt", database=None, print_blob=True)
+settings.load_profile("same")  # unless --hypothesis-profile names the other
 
 # gRPC's handlers around fork hang or end the new process when other threads are in gRPC then. Read
 # when gRPC is loaded; what is started here is exec'd at once and needs none of them.

@@ -49,9 +49,9 @@ def stripes(holders: Mapping[str, NDArray[np.uint8]], weights: Mapping[str, floa
         most = max(1, len(run) // STRIPE_ROWS_MIN)
         chosen = candidates[np.argsort(-weight[candidates], kind="stable")][:most]
         ends = np.round(np.cumsum(weight[chosen]) / weight[chosen].sum() * len(run)).astype(int)
-        having = (tiers[:, run] != 0).all(axis=1)
         for holder, part in zip(chosen, np.split(run, ends[:-1]), strict=True):
             if len(part):
+                having = (tiers[:, part] != 0).all(axis=1)
                 others = [names[i] for i in np.flatnonzero(having) if i != holder]
                 found.append(Stripe(names[holder], part, tuple(others)))
     return found
