@@ -1,0 +1,110 @@
+"""Asks one conductor of several where a request is to run, and goes on without where none answers.
+
+Whoever answered last is asked first. One that does not answer is left alone for a while, longer
+each time, and then tried by one caller while the others still pass it over: a dead conductor costs
+a few callers a quarter of a second, and nobody more. A refusal is an answer: all conductors know
+the same, so no other is asked.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from kvstore.config import Credentials
+from kvstore.errors import Broken, Overloaded, Rejected
+from kvstore.rpc.channel import open_channel
+from kvstore.rpc.status import typed_errors
+from kvstore.wire.v1 import conductor_pb2 as pb
+from kvstore.wire.v1 import conductor_pb2_grpc
+
+ANSWER_SECONDS = 0.25  # a decision takes a millisecond: later it is worth no more than none
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.5, 4.0  # before one that did not answer is tried again
+
+
+@dataclass(slots=True, eq=False)
+class _Conductor:
+    address: str
+    channel: Any  # grpc has no types
+    stub: conductor_pb2_grpc.ConductorStub
+    pause: float = 0.0  # the last one
+    rests_until: float = 0.0
+
+
+class Conductors:
+    """Some conductors, HOST:PORT each. Safe to use from several threads."""
+
+    def __init__(self, addresses: Sequence[str], credentials: Credentials | None = None) -> None:
+        self._all = [_conductor(one, credentials) for one in addresses]
+        # Callers that are told of them in one order do not all ask the same one.
+        random.shuffle(self._all)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for one in self._all:
+            one.channel.close()
+
+    @property
+    def first(self) -> str:
+        """The one that is asked next; empty where there is none."""
+        with self._lock:
+            return self._all[0].address if self._all else ""
+
+    def schedule(self, request: pb.ScheduleRequest) -> pb.ScheduleReply | None:
+        """Where it is to run; None where no conductor says anything. Raises `Overloaded` where one
+        refuses it, and what is wrong with the request or the caller's credentials."""
+        tried: set[str] = set()
+        while (one := self._take(tried)) is not None:
+            tried.add(one.address)
+            try:
+                with typed_errors(one.address):
+                    reply: pb.ScheduleReply = one.stub.Schedule(request, timeout=ANSWER_SECONDS)
+            except Overloaded:
+                self._answered(one)
+                raise
+            except (Rejected, Broken) as error:
+                self._failed(one, 1e-3 * getattr(error, "retry_after_ms", 0))
+                continue
+            self._answered(one)
+            return reply
+        return None
+
+    def _take(self, tried: set[str]) -> _Conductor | None:
+        """The next that does not rest. Of those that rested it is this caller's alone for now."""
+        with self._lock:
+            now = time.monotonic()
+            for one in self._all:
+                if one.address not in tried and one.rests_until <= now:
+                    if one.rests_until:
+                        one.rests_until = now + ANSWER_SECONDS
+                    return one
+        return None
+
+    def _answered(self, one: _Conductor) -> None:
+        with self._lock:
+            one.pause, one.rests_until = 0.0, 0.0
+            self._all.remove(one)
+            self._all.insert(0, one)
+
+    def _failed(self, one: _Conductor, seconds: float) -> None:
+        """It rests for so long where it said so itself."""
+        with self._lock:
+            one.pause = min(max(2 * one.pause, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX)
+            # By chance: callers that saw it die together are not to come back together.
+            chosen = min(seconds, PAUSE_SECONDS_MAX) or one.pause * random.uniform(0.5, 1.0)
+            one.rests_until = time.monotonic() + chosen
+
+
+def _conductor(address: str, credentials: Credentials | None) -> _Conductor:
+    channel = open_channel(address, credentials)
+    return _Conductor(address, channel, conductor_pb2_grpc.ConductorStub(channel))

@@ -1,0 +1,176 @@
+"""A caller of several conductors, real ones and such that do not answer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from kvstore.client import conductors as module
+from kvstore.client.conductors import Conductors
+from kvstore.client.reporter import Reporter
+from kvstore.errors import Invalid, Overloaded
+from kvstore.wire.v1 import conductor_pb2 as pb
+from kvstore.wire.v1 import conductor_pb2_grpc
+from tests.conductor.reporting import asked, engine
+from tests.nodes import eventually
+from tests.pools import ConductorProcess, Nodes, pool
+
+PLAN = pb.ScheduleReply(prefill=pb.ScheduleReply.Place(engine_id="e", address="127.0.0.1:1"))
+
+
+class Double(conductor_pb2_grpc.ConductorServicer):
+    """Answers so while it is `up`, and counts who asks."""
+
+    def __init__(self) -> None:
+        self.up, self.asked = True, 0
+        self._lock = threading.Lock()
+
+    def Schedule(self, request: pb.ScheduleRequest, context: Any) -> pb.ScheduleReply:
+        with self._lock:
+            self.asked += 1
+        if not self.up:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+        return PLAN
+
+
+@contextmanager
+def served(double: Double) -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(8))
+    conductor_pb2_grpc.add_ConductorServicer_to_server(double, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who did not answer is not tried again in this test."""
+    for name in ("PAUSE_SECONDS_MIN", "PAUSE_SECONDS_MAX"):
+        monkeypatch.setattr(module, name, 3_600.0)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with pool() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def two(nodes: Nodes) -> dict[str, ConductorProcess]:
+    made = (nodes.conductor("first"), nodes.conductor("second"))
+    return {one.address: one for one in made}
+
+
+def knows(one: Conductors) -> bool:
+    return one.schedule(asked("probe", tokens=10)) is not None
+
+
+def test_a_request_that_nobody_could_serve_in_time_is_refused_with_a_time_to_come_back(
+    two: dict[str, ConductorProcess],
+) -> None:
+    with closing(Reporter(engine("one"), list(two))), Conductors(list(two)) as conductors:
+        eventually(lambda: knows(conductors))
+        with pytest.raises(Overloaded) as refused:
+            conductors.schedule(asked("too long", tokens=50_000))
+        assert refused.value.retry_after_ms > 0
+        assert knows(conductors), "a refusal is an answer: nobody rests for that"
+
+
+def test_a_conductor_that_is_wrongly_asked_says_so(two: dict[str, ConductorProcess]) -> None:
+    with Conductors(list(two)) as conductors, pytest.raises(Invalid, match="tokens = 0"):
+        conductors.schedule(asked("r", tokens=0))
+
+
+def test_of_two_conductors_one_that_is_killed_costs_no_request(
+    two: dict[str, ConductorProcess],
+) -> None:
+    with closing(Reporter(engine("one"), list(two))), Conductors(list(two)) as conductors:
+        for address in two:  # both know the engine
+            with Conductors([address]) as alone:
+                eventually(lambda alone=alone: knows(alone))
+        stuck_to = conductors.first
+        for number in range(20):
+            assert conductors.schedule(asked(f"a{number}", tokens=10)) is not None
+            assert conductors.first == stuck_to
+        two[stuck_to].kill()
+        for number in range(20):
+            plan = conductors.schedule(asked(f"b{number}", tokens=10))
+            assert plan is not None and plan.prefill.engine_id == "one"
+        assert conductors.first != stuck_to
+        two[conductors.first].kill()
+        assert conductors.schedule(asked("c", tokens=10)) is None
+
+
+def test_who_does_not_answer_is_left_alone(patient: None) -> None:
+    dead, alive = Double(), Double()
+    dead.up = False
+    with served(dead) as first, served(alive) as second, Conductors([first, second]) as conductors:
+        assert all(conductors.schedule(pb.ScheduleRequest()) == PLAN for _ in range(50))
+        assert dead.asked <= 1 and alive.asked == 50
+        alive.up = False
+        assert all(conductors.schedule(pb.ScheduleRequest()) is None for _ in range(50))
+        assert dead.asked == 1 and alive.asked == 51, "each was tried once more, and no more"
+
+
+def test_who_is_back_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE_SECONDS_MIN", 0.01)
+    monkeypatch.setattr(module, "PAUSE_SECONDS_MAX", 0.02)
+    only = Double()
+    with served(only) as address, Conductors([address]) as conductors:
+        only.up = False
+        assert conductors.schedule(pb.ScheduleRequest()) is None
+        only.up = True
+        eventually(lambda: conductors.schedule(pb.ScheduleRequest()) == PLAN)
+
+
+def test_many_callers_at_once_wait_for_a_dead_conductor_once_each_at_most(patient: None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it lets in, and says nothing
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with Conductors([address]) as conductors, ThreadPoolExecutor(8) as callers:
+            asks = [callers.submit(conductors.schedule, pb.ScheduleRequest()) for _ in range(200)]
+            assert all(one.result() is None for one in asks)
+
+
+def test_of_those_that_come_after_a_rest_one_tries_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PAUSE_SECONDS_MIN", 0.0)
+    monkeypatch.setattr(module, "PAUSE_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 3_600.0)
+    held, entered = threading.Event(), threading.Event()
+
+    class Slow(Double):
+        def Schedule(self, request: pb.ScheduleRequest, context: Any) -> pb.ScheduleReply:
+            entered.set()
+            held.wait(60)
+            return super().Schedule(request, context)
+
+    slow = Slow()
+    slow.up = False
+    held.set()
+    with served(slow) as address, Conductors([address]) as conductors:
+        assert conductors.schedule(pb.ScheduleRequest()) is None
+        held.clear()
+        entered.clear()
+        with ThreadPoolExecutor(1) as caller:
+            tries = caller.submit(conductors.schedule, pb.ScheduleRequest())
+            assert entered.wait(60)
+            assert conductors.schedule(pb.ScheduleRequest()) is None, "the other tries it"
+            slow.up = True
+            held.set()
+            assert tries.result() == PLAN
+
+
+def test_without_conductors_there_is_no_plan() -> None:
+    with Conductors([]) as conductors:
+        assert conductors.schedule(pb.ScheduleRequest()) is None and conductors.first == ""
