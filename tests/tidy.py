@@ -68,7 +68,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     # Compiled by numba, which costs 100 MiB and a second: a storage node goes without.
     "kvstore.kernels": (
         *("kvstore.transfer", "kvstore.client", "kvstore.conductor", "kvstore.planner"),
-        *("kvstore.kernels", "bench", "tests"),
+        *("kvstore.core.fit", "kvstore.kernels", "bench", "tests"),
     ),
 }
 BANNED = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}  # they run what a peer sends

@@ -25,22 +25,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvstore.core.cost import BATCH_MAX, DecodeCost, Floats, PrefillCost, TransferCost
+from kvstore.core.cost import BATCH_MAX, DecodeCost, PrefillCost, TransferCost
 from kvstore.errors import Invalid
+from kvstore.kernels.fitting import FIT, WEIGHT, begin, learned
 
 TOKENS_MAX = 1 << 24  # of one prompt, longer than any
 BYTES_MAX = 1 << 50  # of one transfer
 SECONDS_MIN, SECONDS_MAX = 1e-7, 3600.0  # of a step or transfer: others were not measured
 COEFFICIENT_MAX = 1e6  # of a prior: keeps sums finite
 HALF_LIFE = 256.0  # reports
-WEIGHT = 8.0  # reports that the prior counts for
-SCALE = 0.02  # of that weight, for the prior's scale
-ALIKE = 0.25  # reports, for ever, that all coefficients of the prior are off by one factor
-CLIP = 3.0  # usual errors: one report in a hundred is further away when all is well
-FACTOR_MAX = math.e  # of a report to what the fit says, however wrong the fit was lately
-SPREAD_FIRST, SPREAD_MIN = 0.3, 0.02  # usual relative error: before any report, and at least
-SPREAD_REPORTS = 16  # over which it is a mean: a new truth is believed after some such times
-STEP_MAX = 1.1  # factor by which one report can move anything, however few came before it
 BIAS_CLIP, BIAS_MAX = 4.0, 3.0  # factor of one report, and of all together
 ERROR_MAX = 3.0  # relative error that one report counts for
 
@@ -63,44 +56,23 @@ class _Reports:
 
 
 class _Fit(_Reports):
-    """Coefficients k, more than 0, of seconds = k . x for features x that are not negative.
-
-    With w the logarithms of k / prior, and shares s_i = k_i x_i / (k . x), which sum to 1, a small
-    change of w moves log(k . x) by s . dw. Each report adds a row s with the value s . w + off.
-    """
+    """Coefficients k, more than 0, of seconds = k . x for features x that are not negative."""
 
     def __init__(
         self, prior: Sequence[float], least: Sequence[float], half_life: float, weight: float
     ) -> None:
         super().__init__(half_life, weight)
+        self._fits = np.zeros(1, FIT)
         # What a prior calls free is taken for nearly so: no factor would make it cost something.
-        self._prior = np.clip(prior, least, COEFFICIENT_MAX)
-        count = len(self._prior)
-        common = np.full((count, count), 1 / count)
-        apart = np.eye(count) - common
-        self._normal = weight / count * (apart + SCALE * common)
-        self._moment = np.zeros(count)
-        self._alike = ALIKE / count * apart
-        self._logs: Floats = np.zeros(count)
-        self._spread = SPREAD_FIRST
+        begin(self._fits[0], np.clip(prior, least, COEFFICIENT_MAX).tolist(), self._keep, weight)
 
-    def _learn(self, features: Sequence[float], seconds: float) -> None:
-        parts = self._prior * np.exp(self._logs) * features
-        said = float(parts.sum())
-        shares = parts / said
-        clip = min(CLIP * self._spread, math.log(FACTOR_MAX))
-        off = min(max(math.log(seconds / said), -clip), clip)
-        self._spread += (abs(off) - self._spread) / SPREAD_REPORTS
-        self._spread = max(self._spread, SPREAD_MIN)
-        self._normal = self._keep * self._normal + np.outer(shares, shares)
-        self._moment = self._keep * self._moment + shares * (float(shares @ self._logs) + off)
-        found = np.linalg.solve(self._normal + self._alike, self._moment)
-        step = math.log(STEP_MAX)
-        self._logs = np.clip(found, self._logs - step, self._logs + step)
+    def _learn(self, first: float, second: float, third: float, seconds: float) -> None:
+        learned(self._fits, first, second, third, seconds)
 
     @property
     def _coefficients(self) -> list[float]:
-        return [float(one) for one in np.exp(self._logs) * self._prior]
+        found: list[float] = self._fits["found"][0].tolist()
+        return found
 
 
 class PrefillFit(_Fit):
@@ -115,7 +87,7 @@ class PrefillFit(_Fit):
         possible = 1 <= new_tokens <= TOKENS_MAX and 0 <= prefix_tokens <= TOKENS_MAX
         if self._accepts(possible, seconds):
             pairs = float(new_tokens) * (new_tokens + 2.0 * prefix_tokens)
-            self._learn((1.0, new_tokens, pairs), seconds)
+            self._learn(1.0, float(new_tokens), pairs, float(seconds))
 
     @property
     def cost(self) -> PrefillCost:
@@ -133,7 +105,7 @@ class DecodeFit(_Fit):
     def observe(self, batch: float, context_tokens: float, seconds: float) -> None:
         possible = 1 <= batch <= BATCH_MAX and 0 <= context_tokens <= TOKENS_MAX * batch
         if self._accepts(possible, seconds):
-            self._learn((1.0, batch, context_tokens), seconds)
+            self._learn(1.0, float(batch), float(context_tokens), float(seconds))
 
     @property
     def cost(self) -> DecodeCost:
@@ -151,11 +123,11 @@ class TransferFit(_Fit):
 
     def observe(self, size_bytes: float, seconds: float) -> None:
         if self._accepts(1 <= size_bytes <= BYTES_MAX, seconds):
-            self._learn((1.0, size_bytes), seconds)
+            self._learn(1.0, float(size_bytes), 0.0, float(seconds))
 
     @property
     def cost(self) -> TransferCost:
-        latency, each = self._coefficients
+        latency, each, _ = self._coefficients
         return TransferCost(latency, 1 / max(each, 1e-18))
 
 
