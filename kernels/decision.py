@@ -1,8 +1,8 @@
 """One decision of the scheduler, from what was looked up to who is chosen, in one call.
 
-What the pool's index says of holders becomes what each host has, and what is on its way becomes
-what each engine will have; then the choices are made, and what a choice means for those that wait
-is written down, or taken back.
+What the pool's index says of holders becomes what each host has; what is on its way, or in memory
+of an engine's own, becomes what each engine will have; then the choices are made, and what a choice
+means for those that wait is written down, or taken back.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ WHOLE = 64  # engines at most of which all are priced to explain a decision that
 @njit(cache=True)
 def choose(
     fleet: Any, found: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any,
-    expected: Any, prints: Any, asked: Any, rules: Any, first: Any, whole: Any,
-    priced: Any, best: Any,
+    expected: Any, prints: Any, own_holders: Any, own_lengths: Any, of_holder: Any, own: Any,
+    asked: Any, rules: Any, first: Any, whole: Any, priced: Any, best: Any,
 ) -> Any:  # fmt: skip
     """Who is to prefill a prompt, or `NONE`, and which host blocks would be fetched from.
+
+    `own` gets how many leading blocks each engine has in memory of its own, by holders of those and
+    the rows `of_holder`.
 
     `best` gets the numbers of up to `BEST` engines, the cheapest first, and `NONE` behind them.
     With `whole` all engines are among those looked at; else only those that the choice had to
@@ -49,6 +52,12 @@ def choose(
         if host >= 0:
             found.local[host], found.dram[host] = lengths[i], in_dram[i]
     coming(expected, prints, found.coming)
+    own[:] = 0
+    for i in range(len(own_holders)):
+        row = of_holder[own_holders[i]]
+        if row >= 0:  # else two blocks of two crews have one fingerprint
+            own[row] = own_lengths[i]
+            found.coming[row] = max(found.coming[row], own[row])
     scarce = scarcity(busy_share(fleet, asked.now))
     priced[:, COST] = np.inf
     chosen, source = choose_prefill(fleet, found, asked, rules, scarce, first, priced)

@@ -110,6 +110,9 @@ CREWS_MAX = 256  # kinds of them, by tenant, namespace and group; of one tenant 
 REPORT_SILENCE_SECONDS = 3.0  # an engine that was not heard of for so long is sent nothing
 REPORT_MEASURED_MAX = 256  # prefills in one message, steps, transfers: each costs some 50 us
 REPORT_REQUESTS_MAX = 4_096  # ids in each list of one message
+REPORT_BLOCKS_MAX = 4_096  # of an engine's own, held and dropped each, in one message: some 5 ms
+ENGINE_BLOCKS_MAX = 1 * MiB  # of its own that one engine is believed to hold
+OWN_BLOCKS_MAX = 32 * MiB  # of all engines, of one crew three quarters: some 21 bytes each
 REQUEST_ID_BYTES_MAX = 256
 IN_FLIGHT_MAX = 131_072  # requests on their way, or run, of one crew three quarters: 1 KiB each
 EXPECTED_BLOCKS_MAX = 2 * MiB  # blocks of those that are counted, likewise: 100 bytes each
@@ -156,4 +159,6 @@ assert TAKE_BLOCKS_MAX <= RPC_KEYS_MAX
 assert PIN_MS_DEFAULT <= PIN_MS_MAX
 assert RPC_STREAMS_MAX <= REPORTS_MAX < RPC_CONNECTIONS_MAX
 assert REPORT_REQUESTS_MAX * REQUEST_ID_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
+assert (2 * REPORT_BLOCKS_MAX + RPC_KEYS_MAX) * (HASH_BYTES + 4) < RPC_MESSAGE_BYTES_MAX
+assert ENGINE_BLOCKS_MAX < OWN_BLOCKS_MAX
 assert REPORT_SILENCE_SECONDS < SENT_SECONDS < IN_FLIGHT_SECONDS

@@ -1,8 +1,8 @@
 """What a conductor is yet to be told of an engine, as messages within the bounds of the protocol.
 
-A stream begins with who the engine is and all that waits and runs there, and goes on with what
-happens. While no stream is open nothing piles up: only what is there now is remembered. Pure but
-for its lock: the engine's threads fill it, a stream's empties it.
+A stream begins with who the engine is, all that waits and runs there and what it holds itself, and
+goes on with what happens. While no stream is open nothing piles up: only what is there now is
+remembered. Pure but for its lock: the engine's threads fill it, a stream's empties it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvstore.client.own_blocks import OwnBlocks
 from kvstore.limits import REPORT_MEASURED_MAX, REPORT_REQUESTS_MAX, RPC_KEYS_MAX
 from kvstore.wire.v1 import conductor_pb2 as pb
 
@@ -35,6 +36,7 @@ class Outbox:
     def __init__(self, engine: pb.ReportRequest.Engine) -> None:
         self._engine = engine
         self._load = pb.ReportRequest.Load()
+        self._own = OwnBlocks()
         self._here: dict[str, _Here] = {}
         self._open, self._stream = False, 0
         self._messages: deque[pb.ReportRequest] = deque()
@@ -46,6 +48,7 @@ class Outbox:
         with self._changed:
             self._open, self._stream = True, self._stream + 1
             self._renew()
+            self._own.begin()
             self._message().engine.CopyFrom(self._engine)
             self._message().load.CopyFrom(self._load)
             for request, here in self._here.items():
@@ -65,15 +68,29 @@ class Outbox:
         """The next message, an empty one if nothing happens for so long; None where the stream is
         over, or another has begun."""
         with self._changed:
-            self._changed.wait_for(lambda: self._messages or not self._is_open(stream), seconds)
+            self._changed.wait_for(
+                lambda: self._messages or self._own or not self._is_open(stream), seconds
+            )
             if not self._is_open(stream):
                 return None
-            if not self._messages:
-                return pb.ReportRequest()
-            message = self._messages.popleft()
+            message = self._messages.popleft() if self._messages else pb.ReportRequest()
             if not self._messages:
                 self._last = {}
+            self._own.tell(message)
             return message
+
+    def own(self, dropped: Sequence[bytes], held: Sequence[bytes]) -> None:
+        """What the engine holds in memory of its own has changed so, in this order."""
+        with self._changed:
+            self._own.drop(dropped)
+            self._own.hold(held)
+            self._changed.notify_all()
+
+    def forget_own(self) -> None:
+        """It holds nothing there any more, or nobody knows what."""
+        with self._changed:
+            self._own.clear()
+            self._changed.notify_all()
 
     def accept(self, request: str, tokens: int, prefix: int, hashes: Sequence[bytes]) -> None:
         """A prompt has come and waits; of its tokens `prefix` need not be computed."""

@@ -76,6 +76,17 @@ class Reporter:
         for one in self._streams:
             one.outbox.stepped(batch, context_tokens, seconds)
 
+    def own(self, dropped: Sequence[bytes], held: Sequence[bytes]) -> None:
+        """Hashes of blocks in the engine's own memory: those that are gone, and those that came. Of
+        those held every block before them in their chain is held as well."""
+        for one in self._streams:
+            one.outbox.own(dropped, held)
+
+    def forget_own(self) -> None:
+        """Nothing is there any more, or nobody knows what."""
+        for one in self._streams:
+            one.outbox.forget_own()
+
     def close(self) -> None:
         """Conductors send nothing here from now on."""
         for one in self._streams:

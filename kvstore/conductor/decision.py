@@ -41,9 +41,11 @@ class Decision:
     waited: float
     considered: tuple[Engine, ...] = ()  # the cheapest first
     rows: Rows | None = None  # of those
+    owns: tuple[int, ...] = ()  # leading blocks in their own memory, of each of those
     prefill: Engine | None = None
     row: Rows | None = None  # of the engine that prefills
-    there: int = 0  # leading blocks in its host's DRAM
+    own: int = 0  # leading blocks in its own memory
+    there: int = 0  # behind those, in its host's DRAM
     source: str = ""  # node that blocks are fetched from
     decode: Engine | None = None
     step: float = 0.0  # seconds of a decode step with it

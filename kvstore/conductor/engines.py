@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvstore.conductor.index import HOLDERS_MAX
 from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
 from kvstore.core.fit import Bias, DecodeFit, PrefillFit, TransferFit
 from kvstore.kernels.fleet import Fleet, Found, empty, nothing
@@ -20,6 +21,7 @@ from kvstore.kernels.prefill_choice import PRICED
 
 SSD_SECONDS = 1 / 2e9  # of a byte, at a node that no engine calls its own
 LATENCY_SECONDS = 1e-3  # of a transfer, before any was measured
+NO_HOLDER = -1
 _ROWS_MIN = 8
 
 
@@ -56,6 +58,7 @@ class Engine:
     context_tokens: int = 0
     owed: int = 0
     owed_tokens: int = 0
+    holder: int = NO_HOLDER  # of blocks of its own: see `own.py`
 
 
 @dataclass(slots=True)
@@ -75,6 +78,8 @@ class Crew:
         self.rows: list[Engine | None] = []
         self._free: list[int] = []
         self._carries: dict[int, Carries] = {}
+        self.of_holder = np.full(HOLDERS_MAX, NO_HOLDER, np.int32)  # rows, by their holders
+        self.own_blocks = 0  # that its engines hold, all together
         self._lay_out(empty(0, 0), _ROWS_MIN, max(hosts, _ROWS_MIN))
 
     def enter(self, facts: Facts, host: int, now: float) -> Engine:
@@ -174,6 +179,7 @@ class Crew:
         self._free += range(known, engines)[::-1]
         self.found: Found = nothing(engines, hosts)
         self.priced: NDArray[np.float64] = np.zeros((engines, PRICED))
+        self.own: NDArray[np.int32] = np.zeros(engines, np.int32)  # of one prompt, by row
 
 
 def _unknown_hosts(count: int) -> NDArray[Any]:

@@ -31,9 +31,9 @@ def reply_of(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.
     row = decision.row
     reply.prefill.CopyFrom(_place(decision.prefill))
     blocks, fetched, read = int(row[BLOCKS]), int(row[FETCHED]), int(row[READ])
-    reply.split.there_blocks = decision.there
+    reply.split.own_blocks, reply.split.there_blocks = decision.own, decision.there
     reply.split.read_blocks, reply.split.fetched_blocks = read, fetched
-    reply.split.coming_blocks = max(0, blocks - fetched - read - decision.there)
+    reply.split.coming_blocks = max(0, blocks - fetched - read - decision.own - decision.there)
     reply.split.fetched_from = decision.source
     reply.split.computed_tokens = max(
         1, decision.tokens - blocks * decision.prefill.facts.block_tokens
@@ -47,7 +47,7 @@ def reply_of(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.
     return reply
 
 
-def _considered(engine: Engine, row: NDArray[np.float64]) -> pb.ExplainReply.Considered:
+def _considered(engine: Engine, row: NDArray[np.float64], own: int) -> pb.ExplainReply.Considered:
     """One engine of those that were looked at."""
     return pb.ExplainReply.Considered(
         engine_id=engine.facts.engine_id,
@@ -60,6 +60,7 @@ def _considered(engine: Engine, row: NDArray[np.float64]) -> pb.ExplainReply.Con
         fetched_blocks=int(row[FETCHED]),
         read_blocks=int(row[READ]),
         error=engine.bias.error.size,
+        own_blocks=min(own, int(row[BLOCKS])),
     )
 
 
@@ -77,6 +78,8 @@ def sentence_of(decision: Decision) -> str:
         f"begins in {1e3 * max(row[WAIT], row[READY]):.3g} ms and reuses {row[BLOCKS]:.0f} of "
         f"{decision.blocks} blocks"
     )
+    if decision.own:
+        said += f", {decision.own} of them in its own memory"
     if row[FETCHED]:
         said += f", {row[FETCHED]:.0f} of them fetched from {decision.source}"
     if row[READ]:
@@ -102,11 +105,10 @@ def explain(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.E
     reply = pb.ExplainReply(sentence=sentence_of(decision))
     chosen = decision.prefill
     if chosen is not None and decision.row is not None:
-        reply.considered.append(_considered(chosen, decision.row))
+        reply.considered.append(_considered(chosen, decision.row, decision.own))
     if decision.rows is not None:
-        for engine, row in zip(decision.considered, decision.rows, strict=True):
-            if engine is not chosen:
-                reply.considered.append(_considered(engine, row))
+        all_of = zip(decision.considered, decision.rows, decision.owns, strict=True)
+        reply.considered.extend(_considered(*one) for one in all_of if one[0] is not chosen)
     if decision.refusal is None:
         reply.plan.CopyFrom(reply_of(scheduler, decision, approximate))
     if chosen is not None:

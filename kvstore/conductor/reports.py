@@ -22,6 +22,7 @@ from kvstore.limits import (
     GROUPS_MAX,
     HASH_BYTES,
     NAME_BYTES_MAX,
+    REPORT_BLOCKS_MAX,
     REPORT_MEASURED_MAX,
     REPORT_REQUESTS_MAX,
     REQUEST_ID_BYTES_MAX,
@@ -103,6 +104,9 @@ class Reporter:
             in_flight.decoding(request, engine)
         for request in message.given_up:
             in_flight.given_up(request, engine, now)
+        if message.cleared or message.dropped or message.held:
+            dropped, held = self._prints(message.dropped), self._prints(message.held)
+            self._scheduler.own(self.whose, engine, message.cleared, dropped, held)
         if message.HasField("load"):
             engine.batch, engine.context_tokens = message.load.batch, message.load.context_tokens
             crew.load(engine)
@@ -162,6 +166,10 @@ def check_hashes(name: str, hashes: Sequence[bytes], tokens: int, block_tokens: 
     if (len(hashes) - 1) * block_tokens >= tokens:
         size = f"{len(hashes)} blocks of {block_tokens} tokens"
         raise Invalid(f"{name}: {size} are more than the prompt's {tokens}")
+    _check_sizes(name, hashes)
+
+
+def _check_sizes(name: str, hashes: Iterable[bytes]) -> None:
     for i, one in enumerate(hashes):
         if len(one) != HASH_BYTES:
             raise Invalid(f"{name}[{i}] is {len(one)} bytes; a block hash has {HASH_BYTES}")
@@ -194,6 +202,9 @@ def _check(message: pb.ReportRequest, block_tokens: int) -> None:
         raise Invalid(f"accepted: one message has at most {RPC_KEYS_MAX} hashes in all")
     for name in ("began", "ended", "decoding", "given_up"):
         _ids(name, getattr(message, name))
+    for name in ("dropped", "held"):
+        _count(name, getattr(message, name), REPORT_BLOCKS_MAX)
+        _check_sizes(name, getattr(message, name))
 
 
 def _ids(name: str, ids: Sequence[str]) -> None:

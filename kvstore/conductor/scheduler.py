@@ -29,7 +29,9 @@ from kvstore.conductor.decision import (
 from kvstore.conductor.engines import LATENCY_SECONDS, Crew, Engine, Facts
 from kvstore.conductor.hosts import Hosts
 from kvstore.conductor.in_flight import Allowance, InFlight
+from kvstore.conductor.own import Own
 from kvstore.conductor.table import Table
+from kvstore.core.fingerprints import Prints
 from kvstore.core.turns import Places
 from kvstore.errors import Invalid, Overloaded, Unavailable
 from kvstore.kernels import decision as loops
@@ -83,6 +85,7 @@ class Scheduler:
         self._seen, self._seen_version = float("-inf"), -1
         self._places = Places(CREWS_MAX)
         self._allowed = Allowance(IN_FLIGHT_MAX), Allowance(EXPECTED_BLOCKS_MAX)
+        self._own = Own(dice.getrandbits(63) | 1)
         self._decisions: OrderedDict[tuple[str, str], Decision] = OrderedDict()
         self._engines = 0
 
@@ -122,12 +125,23 @@ class Scheduler:
             return
         crew, in_flight = self._crews[whose], self._in_flight[whose]
         in_flight.leave(engine, now)
+        self._own.clear(crew, engine)
         crew.leave(engine)
         self._engines -= 1
         if not crew.by_id:
             del self._crews[whose], self._in_flight[whose]
             self._places.give_back(whose[0])
         self._hosts.release(engine.facts.node_id)
+
+    def own(
+        self, whose: Whose, engine: Engine, cleared: bool, dropped: Prints, held: Prints
+    ) -> None:
+        """What an engine holds in memory of its own has changed so, in this order."""
+        crew = self._crews[whose]
+        if cleared:
+            self._own.clear(crew, engine)
+        self._own.drop(crew, engine, dropped)
+        self._own.hold(crew, engine, held)
 
     def has(self, whose: Whose, engine: Engine) -> bool:
         """Whether it may be sent requests."""
@@ -146,6 +160,7 @@ class Scheduler:
             self.leave(whose, engine, now)
         for in_flight in self._in_flight.values():
             in_flight.expire(now)
+        self._own.sweep()
         return [engine.facts.engine_id for _, engine in silent]
 
     def schedule(self, whose: Whose, ask: Ask, now: float) -> Decision:
@@ -178,15 +193,18 @@ class Scheduler:
         tokens, block, waited = map(float, (ask.tokens, crew.block_tokens, ask.waited))
         asked = Asked(now, tokens, block, float(crew.token_bytes), waited, 1.0)
         holders, lengths, in_dram = self._table.leading(ask.prints)
+        mine, long = self._own.leading(ask.prints)
         best = np.empty(loops.BEST, np.int64)
         chosen, source = loops.choose(
             crew.fleet, crew.found, holders, lengths, in_dram, self._hosts.of_holder,
-            in_flight.expected, marked(ask.prints), asked, rules, self._any_row(crew),
-            whole or len(crew.by_id) <= loops.WHOLE, crew.priced, best,
+            in_flight.expected, marked(ask.prints), mine, long, crew.of_holder, crew.own,
+            asked, rules, self._any_row(crew), whole or len(crew.by_id) <= loops.WHOLE,
+            crew.priced, best,
         )  # fmt: skip
         considered = tuple([row for one in best.tolist() if one >= 0 and (row := crew.rows[one])])
         rows = crew.priced[best[: len(considered)]]
-        of = (ask.request, ask.tokens, len(ask.prints), ask.waited, considered, rows)
+        owns = tuple([int(crew.own[one.number]) for one in considered])
+        of = (ask.request, ask.tokens, len(ask.prints), ask.waited, considered, rows, owns)
         if not considered:
             return Decision(*of, refusal=nobody_prefills())
         if chosen == NONE:
@@ -195,9 +213,10 @@ class Scheduler:
         prefill, row = crew.rows[chosen], crew.priced[chosen].copy()
         assert prefill is not None, "an engine that is gone was chosen"
         decode, _, step = self._decoder(crew, ask, ask.tpot or rules.tpot)
-        there = min(int(crew.found.dram[prefill.host]), int(row[BLOCKS]))
+        own = min(int(crew.own[chosen]), int(row[BLOCKS]))
+        there = max(own, min(int(crew.found.dram[prefill.host]), int(row[BLOCKS]))) - own
         source_name = self._hosts.name(source) if row[FETCHED] else ""
-        return Decision(*of, prefill, row, there, source_name, decode, step, rules.ttft)
+        return Decision(*of, prefill, row, own, there, source_name, decode, step, rules.ttft)
 
     def consider_place(self, whose: Whose, ask: Ask) -> Decision:
         """Who would decode a request. Raises `Unavailable`."""
@@ -229,6 +248,7 @@ class Scheduler:
             self._in_flight[whose].check()
         assert self._engines == sum(len(crew.by_id) for crew in self._crews.values())
         assert self._crews.keys() == self._in_flight.keys()
+        self._own.check(self._crews.values())
         self._places.check()
         for number, allowed in enumerate(self._allowed):
             held = sum(one.held[number] for one in self._in_flight.values())

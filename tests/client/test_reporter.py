@@ -11,7 +11,7 @@ import pytest
 from kvstore.client.reporter import Reporter
 from kvstore.wire.v1 import conductor_pb2 as pb
 from tests.conductor.reporting import asked, engine, scheduled
-from tests.nodes import CALL_SECONDS, eventually
+from tests.nodes import CALL_SECONDS, eventually, prompt
 from tests.pools import ConductorProcess, Nodes, pool
 
 
@@ -59,6 +59,30 @@ def test_a_conductor_that_starts_anew_is_told_what_waits(nodes: Nodes) -> None:
         reporter.accepted("came meanwhile", 1_000)
         again = nodes.conductor("again", address)
         eventually(lambda: wait_ms(again) == pytest.approx(3_020), 20.0)
+
+
+def test_a_conductor_that_starts_anew_is_told_what_the_engine_holds_itself(nodes: Nodes) -> None:
+    def own(conductor: ConductorProcess) -> int:
+        request = pb.ExplainRequest(request=asked("probe", tokens=210, hashes=blocks.hashes))
+        try:
+            found = conductor.stub.Explain(request, timeout=CALL_SECONDS).considered
+        except grpc.RpcError:
+            return -1
+        return int(found[0].own_blocks) if found else -1
+
+    conductor, blocks = nodes.conductor(), prompt(1, blocks=50)
+    with closing(Reporter(engine("one"), [conductor.address])) as reporter:
+        reporter.own((), blocks.hashes)
+        eventually(lambda: own(conductor) == 50)
+        reporter.own(blocks.hashes[45:], ())
+        eventually(lambda: own(conductor) == 45)
+        address = conductor.address
+        conductor.kill()
+        reporter.own(blocks.hashes[40:], ())
+        again = nodes.conductor("again", address)
+        eventually(lambda: own(again) == 40, 20.0)
+        reporter.forget_own()
+        eventually(lambda: own(again) == 0)
 
 
 def test_what_is_measured_is_what_is_expected_of_the_engine_from_then_on(nodes: Nodes) -> None:

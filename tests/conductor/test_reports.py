@@ -15,6 +15,7 @@ from kvstore.core.fingerprints import fingerprints
 from kvstore.errors import Invalid, Unavailable
 from kvstore.kernels.decision import waiting
 from kvstore.limits import (
+    REPORT_BLOCKS_MAX,
     REPORT_MEASURED_MAX,
     REPORT_REQUESTS_MAX,
     REQUEST_ID_BYTES_MAX,
@@ -123,6 +124,10 @@ BAD_REPORTS = [
     ({"ended": ["r" * (REQUEST_ID_BYTES_MAX + 1)]}, "ended[0] is 257 bytes"),
     ({"decoding": ["a\0b"]}, "decoding[0] is 3 bytes"),
     ({"given_up": ["r", ""]}, "given_up[1] is 0 bytes"),
+    ({"held": [bytes(32)] * (REPORT_BLOCKS_MAX + 1)}, "held: 4097 in one message"),
+    ({"held": [bytes(32), b"x"]}, "held[1] is 1 bytes"),
+    ({"dropped": [bytes(32)] * (REPORT_BLOCKS_MAX + 1)}, "dropped: 4097 in one message"),
+    ({"dropped": [b""]}, "dropped[0] is 0 bytes"),
     ({"engine": engine("b")}, "engine was said before"),
 ]
 
@@ -217,6 +222,34 @@ def test_what_waits_at_an_engine_is_its_load_whoever_sent_it() -> None:
     streams.say(reporter, ended=["r"])
     assert fleet.engines[number]["busy_until"] == streams.rig.now
     assert streams.rig.scheduler.crew(OURS)[1].held == (0, 0)
+
+
+def test_what_an_engine_holds_itself_is_there_for_it_alone_until_it_says_otherwise() -> None:
+    streams = Streams()
+    first, _second = streams.begin("a"), streams.begin("b")
+    blocks = prompt(1, blocks=6)
+    keys = stored_keys(SECRET, SPEC.digest, 0, blocks.hashes)
+
+    def there() -> list[int]:
+        ask = Ask("another", fingerprints(keys), 24, 0.0)
+        streams.rig.scheduler.consider(OURS, ask, streams.rig.now)
+        return [int(streams.crew.own[one.number]) for one in streams.crew.by_id.values()]
+
+    streams.say(first, held=blocks.hashes)
+    assert there() == [6, 0]
+    streams.say(first, dropped=blocks.hashes[4:])
+    assert there() == [4, 0]
+    streams.say(first, cleared=True, dropped=blocks.hashes[:2], held=blocks.hashes[:2])
+    assert there() == [2, 0]
+    first.end(streams.rig.now)
+    assert there() == [0]
+
+
+def test_what_it_holds_counts_from_the_first_message_on() -> None:
+    streams = Streams()
+    reporter = Reporter(streams.rig.scheduler, "team", lambda: SECRET)
+    streams.say(reporter, engine=engine("a"), held=prompt(1).hashes)
+    assert streams.crew.own_blocks == len(prompt(1))
 
 
 def test_a_request_that_is_to_be_decoded_counts_until_the_engine_counts_it() -> None:

@@ -125,6 +125,23 @@ def test_a_request_goes_to_the_engine_whose_node_has_its_prefix() -> None:
             assert why.considered[1].fetched_blocks == 50, "to fetch them is worth it"
 
 
+def test_a_request_goes_to_the_engine_that_has_its_prefix_in_memory_of_its_own(
+    conductor: ConductorProcess,
+) -> None:
+    blocks = prompt(1, blocks=50)
+    with reporting(conductor, "one"), reporting(conductor, "two") as two:
+        eventually(lambda: known(conductor) == {"one", "two"})
+        two.say(held=blocks.hashes[:40])
+        request = {"hashes": blocks.hashes, "tokens": 210}
+        eventually(lambda: scheduled(conductor.stub, "r", **request).split.own_blocks == 40)
+        reply = scheduled(conductor.stub, "r", **request)
+        assert reply.prefill.engine_id == "two" and reply.split.computed_tokens == 50
+        why = explained(conductor, request_id="r")
+        assert {one.engine_id: one.own_blocks for one in why.considered} == {"two": 40, "one": 0}
+        two.say(cleared=True)
+        eventually(lambda: not scheduled(conductor.stub, "r", **request).split.own_blocks)
+
+
 def test_one_that_is_only_asked_about_goes_nowhere(conductor: ConductorProcess) -> None:
     with reporting(conductor, "one"):
         eventually(lambda: known(conductor) == {"one"})

@@ -78,20 +78,22 @@ class ScheduleReply(_message.Message):
         address: str
         def __init__(self, engine_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
     class Split(_message.Message):
-        __slots__ = ("there_blocks", "coming_blocks", "read_blocks", "fetched_blocks", "fetched_from", "computed_tokens")
+        __slots__ = ("there_blocks", "coming_blocks", "read_blocks", "fetched_blocks", "fetched_from", "computed_tokens", "own_blocks")
         THERE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
         COMING_BLOCKS_FIELD_NUMBER: _ClassVar[int]
         READ_BLOCKS_FIELD_NUMBER: _ClassVar[int]
         FETCHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
         FETCHED_FROM_FIELD_NUMBER: _ClassVar[int]
         COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+        OWN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
         there_blocks: int
         coming_blocks: int
         read_blocks: int
         fetched_blocks: int
         fetched_from: str
         computed_tokens: int
-        def __init__(self, there_blocks: _Optional[int] = ..., coming_blocks: _Optional[int] = ..., read_blocks: _Optional[int] = ..., fetched_blocks: _Optional[int] = ..., fetched_from: _Optional[str] = ..., computed_tokens: _Optional[int] = ...) -> None: ...
+        own_blocks: int
+        def __init__(self, there_blocks: _Optional[int] = ..., coming_blocks: _Optional[int] = ..., read_blocks: _Optional[int] = ..., fetched_blocks: _Optional[int] = ..., fetched_from: _Optional[str] = ..., computed_tokens: _Optional[int] = ..., own_blocks: _Optional[int] = ...) -> None: ...
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     DECODE_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
@@ -115,7 +117,7 @@ class ScheduleReply(_message.Message):
     def __init__(self, prefill: _Optional[_Union[ScheduleReply.Place, _Mapping]] = ..., decode: _Optional[_Union[ScheduleReply.Place, _Mapping]] = ..., split: _Optional[_Union[ScheduleReply.Split, _Mapping]] = ..., wait_ms: _Optional[float] = ..., ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., priority_ms: _Optional[float] = ..., aging: _Optional[float] = ..., drop_after_ms: _Optional[int] = ..., approximate: bool = ...) -> None: ...
 
 class ReportRequest(_message.Message):
-    __slots__ = ("engine", "load", "prefills", "steps", "transfers", "accepted", "began", "ended", "decoding", "given_up")
+    __slots__ = ("engine", "load", "prefills", "steps", "transfers", "accepted", "began", "ended", "decoding", "given_up", "cleared", "dropped", "held")
     class Cost(_message.Message):
         __slots__ = ("a", "b", "c")
         A_FIELD_NUMBER: _ClassVar[int]
@@ -207,6 +209,9 @@ class ReportRequest(_message.Message):
     ENDED_FIELD_NUMBER: _ClassVar[int]
     DECODING_FIELD_NUMBER: _ClassVar[int]
     GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    CLEARED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     engine: ReportRequest.Engine
     load: ReportRequest.Load
     prefills: _containers.RepeatedCompositeFieldContainer[ReportRequest.Prefill]
@@ -217,7 +222,10 @@ class ReportRequest(_message.Message):
     ended: _containers.RepeatedScalarFieldContainer[str]
     decoding: _containers.RepeatedScalarFieldContainer[str]
     given_up: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, engine: _Optional[_Union[ReportRequest.Engine, _Mapping]] = ..., load: _Optional[_Union[ReportRequest.Load, _Mapping]] = ..., prefills: _Optional[_Iterable[_Union[ReportRequest.Prefill, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[ReportRequest.Step, _Mapping]]] = ..., transfers: _Optional[_Iterable[_Union[ReportRequest.Transfer, _Mapping]]] = ..., accepted: _Optional[_Iterable[_Union[ReportRequest.Accepted, _Mapping]]] = ..., began: _Optional[_Iterable[str]] = ..., ended: _Optional[_Iterable[str]] = ..., decoding: _Optional[_Iterable[str]] = ..., given_up: _Optional[_Iterable[str]] = ...) -> None: ...
+    cleared: bool
+    dropped: _containers.RepeatedScalarFieldContainer[bytes]
+    held: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, engine: _Optional[_Union[ReportRequest.Engine, _Mapping]] = ..., load: _Optional[_Union[ReportRequest.Load, _Mapping]] = ..., prefills: _Optional[_Iterable[_Union[ReportRequest.Prefill, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[ReportRequest.Step, _Mapping]]] = ..., transfers: _Optional[_Iterable[_Union[ReportRequest.Transfer, _Mapping]]] = ..., accepted: _Optional[_Iterable[_Union[ReportRequest.Accepted, _Mapping]]] = ..., began: _Optional[_Iterable[str]] = ..., ended: _Optional[_Iterable[str]] = ..., decoding: _Optional[_Iterable[str]] = ..., given_up: _Optional[_Iterable[str]] = ..., cleared: bool = ..., dropped: _Optional[_Iterable[bytes]] = ..., held: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class ReportReply(_message.Message):
     __slots__ = ()
@@ -234,7 +242,7 @@ class ExplainRequest(_message.Message):
 class ExplainReply(_message.Message):
     __slots__ = ("considered", "sentence", "plan", "ttft_error", "ttft_bias")
     class Considered(_message.Message):
-        __slots__ = ("engine_id", "cost", "wait_ms", "ready_ms", "work_ms", "first_token_ms", "reused_blocks", "fetched_blocks", "read_blocks", "error")
+        __slots__ = ("engine_id", "cost", "wait_ms", "ready_ms", "work_ms", "first_token_ms", "reused_blocks", "fetched_blocks", "read_blocks", "error", "own_blocks")
         ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
         COST_FIELD_NUMBER: _ClassVar[int]
         WAIT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +253,7 @@ class ExplainReply(_message.Message):
         FETCHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
         READ_BLOCKS_FIELD_NUMBER: _ClassVar[int]
         ERROR_FIELD_NUMBER: _ClassVar[int]
+        OWN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
         engine_id: str
         cost: float
         wait_ms: float
@@ -255,7 +264,8 @@ class ExplainReply(_message.Message):
         fetched_blocks: int
         read_blocks: int
         error: float
-        def __init__(self, engine_id: _Optional[str] = ..., cost: _Optional[float] = ..., wait_ms: _Optional[float] = ..., ready_ms: _Optional[float] = ..., work_ms: _Optional[float] = ..., first_token_ms: _Optional[float] = ..., reused_blocks: _Optional[int] = ..., fetched_blocks: _Optional[int] = ..., read_blocks: _Optional[int] = ..., error: _Optional[float] = ...) -> None: ...
+        own_blocks: int
+        def __init__(self, engine_id: _Optional[str] = ..., cost: _Optional[float] = ..., wait_ms: _Optional[float] = ..., ready_ms: _Optional[float] = ..., work_ms: _Optional[float] = ..., first_token_ms: _Optional[float] = ..., reused_blocks: _Optional[int] = ..., fetched_blocks: _Optional[int] = ..., read_blocks: _Optional[int] = ..., error: _Optional[float] = ..., own_blocks: _Optional[int] = ...) -> None: ...
     CONSIDERED_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
