@@ -1,8 +1,9 @@
 """What rank 0 tells the other ranks before each step, and how: as JSON, which nobody executes.
 
 A rank that has carried out the same orders and taken the same steps is in the same state, so orders
-say only what came from outside: requests, and callers that hung up. Each is a message, and no
-larger than what a caller may send; the last one before a step is STEP.
+say only what came from outside: requests and when each is due, callers that hung up, and time that
+is over. Each is a message, and no larger than what a caller may send; the last one before a step is
+STEP.
 """
 
 from __future__ import annotations
@@ -59,11 +60,15 @@ def decode(message: bytes) -> Order:
             int(max_new),
             list(eos),
             bool(ignore),
+            float(due),
+            bool(follows),
             bool(enabled),
             found,
             str(group),
         ] if found is None or isinstance(found, list):
-            request = Request(request_id, tuple(prompt), max_new, frozenset(eos), ignore)
+            request = Request(
+                request_id, tuple(prompt), max_new, frozenset(eos), ignore, due, follows
+            )
             hand_offs = None if found is None else tuple(bytes.fromhex(one) for one in found)
             return Admit(request, enabled, hand_offs, group)
     raise ValueError(f"{message[:80]!r} is no order")
@@ -79,6 +84,8 @@ def _plain(order: Order) -> list[object]:
         request.max_new_tokens,
         sorted(request.eos_ids),
         request.ignore_eos,
+        request.due,
+        request.follows,
         order.enabled,
         None if hand_offs is None else [one.hex() for one in hand_offs],
         order.writer_group,

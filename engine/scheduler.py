@@ -2,13 +2,21 @@
 
 Nothing running is ever preempted or starved: pages for prompt and answer are reserved on entry,
 decodes go first at one token each, and there are fewer of them than the step has room for, so the
-oldest prefill always advances. Entry is in order of arrival, so a large request is not overtaken
-for ever.
+prefill that began first always advances, and ends. Entry, and which prefill begins next, is by when
+a request is due: `turn` bounds by how much, so a large one is not overtaken for ever. Of those due
+at one moment the first to arrive is first, so without anything said it is the order of arrival.
+
+A prompt enters when the step has room for its first tokens: whatever was published until then it
+finds in the pool, and whoever is due sooner goes before it. One that follows a prefill elsewhere
+takes no such room, and enters as soon as there is a place.
+
+When a request is due is decided once, by whoever takes it in. Here no clock is read: ranks that
+were told the same requests order them alike.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -36,14 +44,17 @@ class Limits:
 
 
 def plan(running: Iterable[Sequence], max_batch_tokens: int) -> list[Chunk]:
-    """The next step's chunks: each decoding sequence's token, then prefill by age. Pure.
+    """The next step's chunks: each decoding sequence's token, then the prefill that has begun, then
+    others as they are due. Pure.
 
-    A sequence whose prefix is still landing sits the step out.
+    There is one that has begun and not ended at most, for others begin with what it leaves of a
+    step, so in its last. A sequence whose prefix is still landing sits the step out.
     """
     sequences = [one for one in running if not one.loading]
     # A prompt's very last token alone is a decode in all but name: it is cheap and yields a token.
     decoding = [one for one in sequences if one.remaining == 1]
     prefilling = [one for one in sequences if one.remaining > 1]
+    prefilling.sort(key=lambda one: (not one.begun, _due(one)))  # stable: equals as they came in
     left, chunks = max_batch_tokens, []
     for sequence in decoding + prefilling:
         count = min(left, sequence.remaining)
@@ -72,11 +83,12 @@ def refusal(request: Request, limits: Limits) -> BadRequest | None:
 
 
 class Scheduler:
-    """The waiting queue and the running set, both in order of arrival."""
+    """The waiting queue, in the order in which requests are due, and the running set, in the order
+    in which they entered."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []
         self.running: dict[str, Sequence] = {}
 
     def add(self, request: Request) -> Sequence:
@@ -87,7 +99,7 @@ class Scheduler:
         if self.find(request.id) is not None:
             raise BadRequest(f"request {request.id}: this id is waiting or running already")
         sequence = Sequence(request)
-        self.waiting.append(sequence)
+        insort(self.waiting, sequence, key=_due)  # behind those that are due at the same moment
         return sequence
 
     def find(self, request_id: str) -> Sequence | None:
@@ -97,14 +109,22 @@ class Scheduler:
         return next((one for one in self.waiting if one.id == request_id), None)
 
     def next_in_line(self) -> Sequence | None:
-        """Who enters next if there are pages for it; None if nobody waits or the set is full."""
-        full = len(self.running) >= self.limits.max_running
-        return None if full or not self.waiting else self.waiting[0]
+        """Who enters next if there are pages for it; None if nobody may."""
+        if len(self.running) >= self.limits.max_running:
+            return None
+        if self._left() > 0:
+            return self.waiting[0] if self.waiting else None
+        return next((one for one in self.waiting if one.request.follows), None)
 
     def enter(self, sequence: Sequence) -> None:
         """Move the next in line, which has its pages now, into the running set."""
-        assert self.waiting[0] is sequence
-        self.running[self.waiting.popleft().id] = sequence
+        self.waiting.remove(sequence)
+        self.running[sequence.id] = sequence
+
+    def _left(self) -> int:
+        """Tokens of the next step that those who run leave."""
+        wanted = sum(one.remaining for one in self.running.values() if not one.loading)
+        return self.limits.max_batch_tokens - wanted
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence, wherever it is."""
@@ -114,3 +134,7 @@ class Scheduler:
     def plan(self) -> list[Chunk]:
         """The next step's chunks; empty when nothing runs."""
         return plan(self.running.values(), self.limits.max_batch_tokens)
+
+
+def _due(sequence: Sequence) -> float:
+    return sequence.request.due

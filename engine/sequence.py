@@ -33,6 +33,8 @@ class Request:
     max_new_tokens: int
     eos_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
+    due: float = 0.0  # of those that wait the least runs first: see `turn`
+    follows: bool = False  # its prompt is computed elsewhere, and comes as that goes on
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", tuple(self.prompt))
@@ -76,6 +78,11 @@ class Sequence:
     def output(self) -> list[int]:
         """The generated tokens so far."""
         return self.tokens[self.prompt_len :]
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything of it was computed here."""
+        return self.computed_tokens > self.cached_tokens
 
     @property
     def remaining(self) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator
 from typing import Any, TypeAlias
 
-from kvstore.errors import Invalid, Unavailable
+from kvstore.errors import Invalid, Overloaded, Unavailable
 from kvstore.rpc.handler import typed
 from kvstore.wire.v1 import engine_pb2 as pb
 from kvstore.wire.v1 import engine_pb2_grpc
@@ -14,6 +16,7 @@ from kvstore.wire.v1 import engine_pb2_grpc
 from .core import FinishEvent, TokenEvent
 from .pool_use import PoolUse
 from .sequence import Request
+from .turn import due
 from .worker import Failed, Job, JobEvent, Started, Worker
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
@@ -35,10 +38,13 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self, request: pb.PrefillRequest, context: Context
     ) -> AsyncIterator[pb.PrefillReply]:
         # One new token is the least an engine makes; the decode engine makes it anew.
-        asked = Request(_checked(request.request_id), tuple(request.prompt), 1)
+        now = time.monotonic()
+        asked = Request(
+            _checked(request.request_id), tuple(request.prompt), 1, due=_due(request.turn, now)
+        )
         use = PoolUse()
         started: Started | None = None
-        async for event in self._events(asked, use):
+        async for event in self._events(asked, use, _begin_by(request.turn, now)):
             if isinstance(event, tuple):
                 yield pb.PrefillReply(hand_off=pb.HandOff(handles=event))
             elif isinstance(event, Started):
@@ -55,17 +61,20 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     async def Generate(
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateReply]:
+        now = time.monotonic()
         asked = Request(
             _checked(request.request_id),
             tuple(request.prompt),
             request.max_new_tokens,
             self._eos,
             request.ignore_eos,
+            _due(request.turn, now),
+            request.HasField("hand_off"),
         )
         use = PoolUse(enabled=not request.without_pool)
         if request.HasField("hand_off"):
             use.hand_offs = tuple(request.hand_off.handles)
-        async for event in self._events(asked, use):
+        async for event in self._events(asked, use, _begin_by(request.turn, now)):
             if isinstance(event, Started):
                 yield pb.GenerateReply(started=_started(event))
             elif isinstance(event, TokenEvent):
@@ -87,7 +96,9 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             requests=self._worker.requests,
         )
 
-    async def _events(self, asked: Request, use: PoolUse) -> AsyncIterator[JobEvent | Reserved]:
+    async def _events(
+        self, asked: Request, use: PoolUse, begin_by: float
+    ) -> AsyncIterator[JobEvent | Reserved]:
         """What happens to a request, until it has finished. Cancels it if the caller goes."""
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[JobEvent | Reserved] = asyncio.Queue()
@@ -96,12 +107,12 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             loop.call_soon_threadsafe(events.put_nowait, event)
 
         use.reserved = tell
-        self._worker.submit(Job(asked, use, tell))
+        self._worker.submit(Job(asked, use, tell, begin_by))
         try:
             while True:
                 event = await events.get()
                 if isinstance(event, Failed):
-                    if isinstance(event.error, Invalid):
+                    if isinstance(event.error, Invalid | Overloaded):
                         raise event.error
                     raise Unavailable("the engine failed this request: ask again") from event.error
                 yield event
@@ -109,6 +120,15 @@ class EngineService(engine_pb2_grpc.EngineServicer):
                     return
         finally:
             self._worker.cancel(asked.id)
+
+
+def _due(turn: pb.Turn, now: float) -> float:
+    """When it is due, of requests that come now."""
+    return due(now, turn.priority_ms, turn.aging)
+
+
+def _begin_by(turn: pb.Turn, now: float) -> float:
+    return now + 1e-3 * turn.drop_after_ms if turn.drop_after_ms else math.inf
 
 
 def _started(event: Started) -> pb.GenerateReply.Started:

@@ -3,6 +3,9 @@
 Everything that touches model, cache or pool runs here. A job hears of its events in order and then
 no more; a job whose caller has gone is cancelled and its pages and windows are freed.
 
+A job may say by when it is to have begun: the prompt that nobody has begun to bring or compute by
+then is refused, for its first token would come too late to be of use.
+
 At rank 0 of a team it tells the other ranks, before each step, what came in since the last. A step
 that failed at one rank leaves the ranks in different states, so with a team it ends the engine.
 """
@@ -10,12 +13,15 @@ that failed at one rank leaves the ranks in different states, so with a team it 
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from kvstore.errors import Overloaded
 
 from .cadence import Cadence
 from .core import EngineCore, FinishEvent, TokenEvent
@@ -57,6 +63,7 @@ class Job:
     request: Request
     use: PoolUse
     tell: Callable[[JobEvent], None]  # called on the engine's thread
+    begin_by: float = math.inf  # of the monotonic clock: later it is not worth beginning
     started: bool = field(default=False)
 
 
@@ -145,7 +152,7 @@ class Worker:
         self._team.tell(END)
 
     def _obey(self) -> None:
-        commands = self._taken()
+        commands = [*self._taken(), *self._late()]
         if self._team.ranks > 1:
             for one in commands:
                 self._team.tell(encode(_order(one)))
@@ -166,6 +173,18 @@ class Worker:
                 wait = 0.0
         except queue.Empty:
             return taken
+
+    def _late(self) -> list[Drop]:
+        """Those whose time to begin is over, told so."""
+        scheduler, now = self.core.scheduler, time.monotonic()
+        idle = [one for one in scheduler.running.values() if not (one.begun or one.loading)]
+        found = []
+        for sequence in [*scheduler.waiting, *idle]:
+            job = self._jobs.get(sequence.id)
+            if job is not None and now >= job.begin_by:
+                job.tell(Failed(Overloaded(f"request {sequence.id} has not begun in time")))
+                found.append(Drop(sequence.id))
+        return found
 
     def _add(self, job: Job) -> None:
         try:

@@ -1,4 +1,5 @@
-"""A step's plan: decodes first, prefill by age with what is left, nobody starved."""
+"""A step's plan: decodes first, then the prefill that has begun, then those that are due; nobody is
+starved."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from kvstore.engine.sequence import Chunk, Request, Sequence
 from kvstore.errors import Invalid
 
 
-def _sequence(name: str, tokens: int, computed: int = 0) -> Sequence:
-    return Sequence(Request(name, (1,) * tokens, 8), computed_tokens=computed)
+def _sequence(name: str, tokens: int, computed: int = 0, due: float = 0.0) -> Sequence:
+    return Sequence(Request(name, (1,) * tokens, 8, due=due), computed_tokens=computed)
 
 
 def _shown(chunks: list[Chunk]) -> list[tuple[str, int, int, bool]]:
@@ -46,30 +47,46 @@ def test_decodes_go_before_an_older_prefill() -> None:
     ]
 
 
-def test_prefills_share_what_is_left_by_age() -> None:
+def test_prefills_that_say_nothing_share_what_is_left_by_age() -> None:
     running = [_sequence("a", 60), _sequence("b", 60), _sequence("c", 60)]
     assert _shown(plan(running, 100)) == [("a", 0, 60, True), ("b", 0, 40, False)]
 
 
+def test_of_prefills_that_have_not_begun_the_one_that_is_due_is_next() -> None:
+    running = [_sequence("late", 60, due=9.0), _sequence("soon", 60, due=2.0)]
+    assert _shown(plan(running, 100)) == [("soon", 0, 60, True), ("late", 0, 40, False)]
+
+
+def test_a_prefill_that_has_begun_ends_before_another_begins() -> None:
+    running = [_sequence("soon", 60, due=1.0), _sequence("begun", 900, 512, due=9.0)]
+    assert _shown(plan(running, 100)) == [("begun", 512, 612, False)]
+
+
 @given(
     shapes=st.lists(
-        st.integers(1, 300).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 1))),
+        st.integers(1, 300).flatmap(
+            lambda n: st.tuples(st.just(n), st.integers(0, n - 1), st.floats(0, 9))
+        ),
         min_size=1,
         max_size=20,
     ),
     budget=st.integers(20, 600),
 )
 def test_any_plan_keeps_the_budget_and_leaves_no_decode_out(
-    shapes: list[tuple[int, int]], budget: int
+    shapes: list[tuple[int, int, float]], budget: int
 ) -> None:
-    running = [_sequence(str(i), n, done) for i, (n, done) in enumerate(shapes)]
+    running = [_sequence(str(i), *shape) for i, shape in enumerate(shapes)]
     chunks = plan(running, budget)
     assert sum(c.end - c.start for c in chunks) == min(budget, sum(s.remaining for s in running))
     planned = {c.sequence.id for c in chunks}
     assert len(planned) == len(chunks)
     assert all(s.id in planned for s in running if s.remaining == 1)
-    oldest = next((s for s in running if s.remaining > 1), None)
-    assert oldest is None or oldest.id in planned or budget <= len(running)
+    first = min(
+        (s for s in running if s.remaining > 1),
+        key=lambda s: (not s.begun, s.request.due),
+        default=None,
+    )
+    assert first is None or first.id in planned or budget <= len(running)
     for c in chunks:
         assert c.start == c.sequence.computed_tokens < c.end <= len(c.sequence.tokens)
         assert c.last == (c.end == len(c.sequence.tokens))
@@ -106,6 +123,17 @@ def test_an_id_in_use_is_refused_until_it_is_done() -> None:
     scheduler.add(Request("a", (1,), 4))
 
 
+def test_those_that_wait_enter_as_they_are_due_and_equals_as_they_came() -> None:
+    scheduler = Scheduler(Limits())
+    for name, due in (("a", 5.0), ("b", 1.0), ("c", 5.0), ("d", 0.5), ("e", 1.0)):
+        scheduler.add(Request(name, (1,), 4, due=due))
+    entered = []
+    while (one := scheduler.next_in_line()) is not None:
+        scheduler.enter(one)
+        entered.append(one.id)
+    assert entered == ["d", "b", "e", "a", "c"] and not scheduler.waiting
+
+
 def test_nobody_enters_a_full_running_set() -> None:
     scheduler = Scheduler(Limits(max_running=1))
     first, second = (scheduler.add(Request(name, (1,), 4)) for name in "ab")
@@ -119,3 +147,17 @@ def test_nobody_enters_a_full_running_set() -> None:
 def test_more_sequences_than_a_step_has_tokens_are_refused() -> None:
     with pytest.raises(Invalid, match="max_running 9"):
         Limits(max_batch_tokens=8, max_running=9)
+
+
+def test_a_prompt_enters_when_a_step_has_room_for_it_and_a_follower_at_once() -> None:
+    scheduler = Scheduler(Limits(max_batch_tokens=64))
+    first = scheduler.add(Request("first", (1,) * 100, 4))
+    second = scheduler.add(Request("second", (1,) * 100, 4))
+    follower = scheduler.add(Request("follower", (1,) * 100, 4, follows=True))
+    scheduler.enter(first)
+    assert scheduler.next_in_line() is follower
+    scheduler.enter(follower)
+    follower.loading = True
+    assert scheduler.next_in_line() is None
+    first.computed_tokens = 64
+    assert scheduler.next_in_line() is second

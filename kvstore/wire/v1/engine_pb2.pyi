@@ -12,13 +12,25 @@ class HandOff(_message.Message):
     handles: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, handles: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
+class Turn(_message.Message):
+    __slots__ = ("priority_ms", "aging", "drop_after_ms")
+    PRIORITY_MS_FIELD_NUMBER: _ClassVar[int]
+    AGING_FIELD_NUMBER: _ClassVar[int]
+    DROP_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    priority_ms: float
+    aging: float
+    drop_after_ms: int
+    def __init__(self, priority_ms: _Optional[float] = ..., aging: _Optional[float] = ..., drop_after_ms: _Optional[int] = ...) -> None: ...
+
 class PrefillRequest(_message.Message):
-    __slots__ = ("request_id", "prompt")
+    __slots__ = ("request_id", "prompt", "turn")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ...) -> None: ...
+    turn: Turn
+    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ...) -> None: ...
 
 class PrefillReply(_message.Message):
     __slots__ = ("hand_off", "done")
@@ -38,20 +50,22 @@ class PrefillReply(_message.Message):
     def __init__(self, hand_off: _Optional[_Union[HandOff, _Mapping]] = ..., done: _Optional[_Union[PrefillReply.Done, _Mapping]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "prompt", "max_new_tokens", "ignore_eos", "without_pool", "hand_off")
+    __slots__ = ("request_id", "prompt", "max_new_tokens", "ignore_eos", "without_pool", "hand_off", "turn")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_POOL_FIELD_NUMBER: _ClassVar[int]
     HAND_OFF_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt: _containers.RepeatedScalarFieldContainer[int]
     max_new_tokens: int
     ignore_eos: bool
     without_pool: bool
     hand_off: HandOff
-    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., max_new_tokens: _Optional[int] = ..., ignore_eos: bool = ..., without_pool: bool = ..., hand_off: _Optional[_Union[HandOff, _Mapping]] = ...) -> None: ...
+    turn: Turn
+    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., max_new_tokens: _Optional[int] = ..., ignore_eos: bool = ..., without_pool: bool = ..., hand_off: _Optional[_Union[HandOff, _Mapping]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ...) -> None: ...
 
 class GenerateReply(_message.Message):
     __slots__ = ("started", "token", "finished")
