@@ -19,9 +19,11 @@ node of its own host; what that lacks it fetches from the others' (node/pool.py)
                                     who holds what, and where a request is to run
     planner/                        the same decisions in virtual time: loads, clusters, answers
     client/                         what engines call: match, reader, writer, pin, put, get; and
-                                    reporter.py, by which they tell conductors of themselves
+                                    reporter.py, by which they tell conductors of themselves;
+                                    conductors.py, by which callers ask them
     engine/connectors/              the client inside vLLM, SGLang and LMCache
     engine/    (top-level folder)   a small real inference engine on the client, its service
+    gateway/                        sends requests through engines as a conductor says
     cli/                            the moonpool command: up, demo, put, get, match, stat, ls, ...
 
 Imports point down this list, never up. Three facts carry the rest:

@@ -9,9 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from kvstore.cli.demo.report import Report, Row
-from kvstore.cli.demo.route import Outcome
 from kvstore.cli.demo.workload import Ask, Shape, Workload
 from kvstore.engine.control import Sample
+from kvstore.gateway.request import Outcome
 
 
 def test_the_demo_reuses_kv_and_its_tokens_are_those_of_transformers(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kvstore.cli.demo.route import Router
+from kvstore.cli.demo.route import dispatcher
 from kvstore.cli.demo.workload import Ask
 from kvstore.client import Client, InDirectory
 from kvstore.engine.make_model import make_model
@@ -87,11 +87,11 @@ def ask_through(up: Up, model: Path, number: int) -> None:
     """One request through prefill, hand-off and decode; its tokens must be right."""
     with Client(InDirectory(up.directory), spec_of(model)) as client:
         addresses = up.addresses()
-        router = Router(addresses["prefill"], addresses["decode"], client)
+        through = dispatcher(addresses["prefill"], addresses["decode"], client)
         words = [100 + (7 * number * i + i * i) % 1900 for i in range(600)]
         ask = Ask(f"r{number}-{time.monotonic_ns()}", "cold", tuple(words), 6)
-        outcome = router.with_pool(ask)
-        router.close()
+        outcome = through.run(ask.request())
+        through.close()
     assert outcome.tokens == Reference(model).tokens(ask.prompt, 6)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kvstore.cli.demo.route import Outcome
 from kvstore.cli.demo.workload import Ask
 from kvstore.engine.control import Sample
+from kvstore.gateway.request import Outcome
 from kvstore.limits import MiB
 
 BLOCKS_CHANGED_MIN = 0.8  # share of hits in which a swapped block must change the tokens

@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from kvstore.cli.demo.report import HEADER, Report, Row
-from kvstore.cli.demo.route import Router
+from kvstore.cli.demo.route import dispatcher
 from kvstore.cli.demo.workload import Ask, Shape, Workload
 from kvstore.cli.stack import Plan, Stack
 from kvstore.client import Client, InDirectory
@@ -55,14 +55,14 @@ def run_demo(args: argparse.Namespace, directory: Path) -> int:
 
 def _drive(stack: Stack, client: Client, folder: Path, shape: Shape, seed: int) -> Report:
     report, answers = Report(), dict[str, list[int]]()
-    router = Router(stack.addresses["prefill"], stack.addresses["decode"], client)
+    through = dispatcher(stack.addresses["prefill"], stack.addresses["decode"], client)
     reference = Reference(folder)
     words = range(FIRST_WORD_ID, ModelConfig.load(folder).vocab_size)
     asks: list[Ask] = []
     tqdm.write(HEADER)
     with tqdm(total=shape.requests, unit="request", file=sys.stderr, leave=False) as bar:
         for ask in Workload(words, shape, seed).requests(lambda a: answers[a.id]):
-            pool, none = router.with_pool(ask), router.without_pool(ask)
+            pool, none = through.run(ask.request()), through.run(ask.alone())
             answers[ask.id] = pool.tokens
             expected = reference.tokens(ask.prompt, ask.new_tokens)
             row = Row(ask, pool, none, expected)
@@ -70,7 +70,7 @@ def _drive(stack: Stack, client: Client, folder: Path, shape: Shape, seed: int) 
             asks.append(ask)
             tqdm.write(row.line())
             bar.update()
-    router.close()
+    through.close()
     longest = max(len(ask.prompt) for ask in asks)
     control = Control(folder, client, longest, seed)
     wanted = min(CONTROLS, len(asks))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from kvstore.gateway.request import Request
 
 NEW_TOKENS = 16
 
@@ -23,6 +25,14 @@ class Ask:
     kind: str  # cold, chat, document, repeat
     prompt: tuple[int, ...]
     new_tokens: int = NEW_TOKENS
+
+    def request(self) -> Request:
+        """Through the pool."""
+        return Request(self.id, self.prompt, self.new_tokens, ignore_eos=True)
+
+    def alone(self) -> Request:
+        """The same computed by one engine alone."""
+        return replace(self.request(), id=f"{self.id} alone", without_pool=True)
 
 
 @dataclass(frozen=True, slots=True)

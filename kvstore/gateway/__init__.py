@@ -1,0 +1,1 @@
+"""The way into a pool's engines: one request in, its tokens out, whoever computes them."""

@@ -1,0 +1,52 @@
+"""Engines that a caller knows of by itself, for when no conductor answers: in turn, and those that
+lately went away only where there is no other.
+
+The ones that it was configured with stay; of those it learned of, one that went away is forgotten.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Set
+
+from kvstore.errors import Unavailable
+
+KNOWN_MAX = 1_024
+REST_SECONDS = 2.0  # of one that went away
+_RETRY_MS = 1_000
+
+
+class Known:
+    """Addresses, HOST:PORT each. Safe to use from several threads."""
+
+    def __init__(self, engines: Iterable[str]) -> None:
+        self._fixed = frozenset(engines)
+        self._rests_until = dict.fromkeys(engines, 0.0)  # the next one first
+        self._lock = threading.Lock()
+
+    def learn(self, address: str) -> None:
+        with self._lock:
+            if address not in self._rests_until and len(self._rests_until) < KNOWN_MAX:
+                self._rests_until[address] = 0.0
+
+    def lost(self, address: str) -> bool:
+        """It went away; True where it is forgotten."""
+        with self._lock:
+            if address in self._fixed:
+                self._rests_until[address] = time.monotonic() + REST_SECONDS
+                return False
+            self._rests_until.pop(address, None)
+            return True
+
+    def next(self, gone: Set[str]) -> str:
+        """Whose turn it is, of those that are not gone. Raises `Unavailable`."""
+        with self._lock:
+            left = [one for one in self._rests_until if one not in gone]
+            if not left:
+                text = "no conductor answers, and no engine is known that does"
+                raise Unavailable(text, _RETRY_MS)
+            now = time.monotonic()
+            chosen = next((one for one in left if self._rests_until[one] <= now), left[0])
+            self._rests_until[chosen] = self._rests_until.pop(chosen)  # to the end of the line
+            return chosen

@@ -1,0 +1,35 @@
+"""What is asked of engines, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt and how it is to be gone on with; `id` is the caller's own, of those that run."""
+
+    id: str
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    ignore_eos: bool = False
+    without_pool: bool = False  # computed by one engine alone, and nothing is published
+    ttft_ms: int = 0  # wanted until the first token; 0: what the conductor holds to
+    tpot_ms: int = 0  # and for each one after it
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one. Tokens of the prompt are counted where it ran last."""
+
+    tokens: list[int] = field(default_factory=list)
+    ttft_seconds: float = 0.0
+    seconds: float = 0.0  # until the last token
+    pool_tokens: int = 0  # loaded from blocks that earlier requests left
+    hand_off_tokens: int = 0  # prefilled for this request and loaded behind the watermark
+    computed_tokens: int = 0  # prompt tokens the decode engine computed
+    loaded_bytes: int = 0
+    miss: str = ""
+    engines: list[str] = field(default_factory=list)  # addresses it was sent to, in that order
+    tries: int = 0  # 1, unless an engine went away
+    expected_seconds: float = 0.0  # until its first token, as the conductor thought; 0: unasked

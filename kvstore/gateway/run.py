@@ -1,0 +1,61 @@
+"""One request on its way: what came of it so far, and the messages that ask for the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from kvstore.gateway.request import Outcome, Request
+from kvstore.wire.v1 import engine_pb2
+
+
+def nobody(token: int) -> None:
+    """Is told of tokens."""
+
+
+class Run:
+    """From when it came on."""
+
+    def __init__(self, request: Request, told: Callable[[int], None]) -> None:
+        self.request, self._told = request, told
+        self.outcome, self.since = Outcome(), time.monotonic()
+        self._again = False  # the next token is one that came before
+
+    @property
+    def id(self) -> str:
+        """Another one each time: an engine may still have it from the last."""
+        tries = self.outcome.tries
+        return self.request.id if tries == 1 else f"{self.request.id} try {tries}"
+
+    @property
+    def waited_ms(self) -> int:
+        return round(1e3 * (time.monotonic() - self.since))
+
+    def token(self, token: int) -> None:
+        if self._again:
+            self._again = False
+            return
+        self.outcome.tokens.append(token)
+        if len(self.outcome.tokens) == 1:
+            self.outcome.ttft_seconds = time.monotonic() - self.since
+        self._told(token)
+
+    def prefill(self, turn: engine_pb2.Turn) -> engine_pb2.PrefillRequest:
+        return engine_pb2.PrefillRequest(request_id=self.id, prompt=self._so_far(), turn=turn)
+
+    def generate(self, turn: engine_pb2.Turn | None = None) -> engine_pb2.GenerateRequest:
+        prompt = self._so_far()
+        self._again = len(prompt) < len(self.request.prompt) + len(self.outcome.tokens)
+        return engine_pb2.GenerateRequest(
+            request_id=self.id,
+            prompt=prompt,
+            max_new_tokens=len(self.request.prompt) + self.request.max_new_tokens - len(prompt),
+            ignore_eos=self.request.ignore_eos,
+            without_pool=self.request.without_pool,
+            turn=turn,
+        )
+
+    def _so_far(self) -> list[int]:
+        """The prompt, and what came behind it. The last token is made again: it may be the end,
+        which engines know and this does not."""
+        return [*self.request.prompt, *self.outcome.tokens[:-1]]
