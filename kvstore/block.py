@@ -1,9 +1,9 @@
 """Block identity: which hash names which tokens, and which key a tenant's block is stored under.
 
-`chain` and `foreign` are the only makers of block hashes and `stored_keys` the only maker of stored
-keys, so a salt or a tenant cannot be forgotten in one path out of many. A hash names a *prompt
-prefix*, not bytes: two prefills of one prompt may differ in bits, and every reader verifies bytes
-apart.
+`chain`, its kin and `foreign` are the only makers of block hashes and `stored_keys` the only maker
+of stored keys, so a salt or a tenant cannot be forgotten in one path out of many. A hash names a
+*prompt prefix*, not bytes: two prefills of one prompt may differ in bits, and every reader verifies
+bytes apart.
 """
 
 from __future__ import annotations
@@ -154,18 +154,32 @@ def extend(
     if done % size or done > len(ids):
         raise Invalid(f"the known blocks hold {done} tokens: full blocks of {len(ids)} are wanted")
     raw = ids.astype("<u4").tobytes()
-    parent = known.parent(len(known)) or _COUNT.pack(group).ljust(HASH_BYTES, b"\0")
+    parent = known.parent(len(known)) or _start(group)
     hashes, counts = [], []
     for start in range(done, len(ids), size):
         count = min(size, len(ids) - start)
         more = extra.get(start // size, b"") if extra else b""
         if more and len(more) != HASH_BYTES:
             raise Invalid(f"extra[{start // size}] is {len(more)} bytes; a digest has {HASH_BYTES}")
-        text = parent + _COUNT.pack(count) + raw[4 * start : 4 * (start + count)] + more
-        parent = blake3(text, key=namespace).digest()
+        parent = _hash(namespace, parent, count, raw[4 * start : 4 * (start + count)], more)
         hashes.append(parent)
         counts.append(count)
     return Chain((*known.hashes, *hashes), (*known.tokens, *counts), size)
+
+
+def following(
+    namespace: bytes, group: int, parent: bytes, tokens: npt.NDArray[np.uint32], block_tokens: int
+) -> tuple[bytes, ...]:
+    """Hashes of the full blocks that tokens fill behind the block `parent`, or from a chain's start
+    where that is empty: as `chain` over all of it would make them."""
+    _check_space(namespace, block_tokens)
+    raw, hashes = tokens.astype("<u4").tobytes(), []
+    parent = parent or _start(group)
+    for start in range(0, len(tokens) - block_tokens + 1, block_tokens):
+        block = raw[4 * start : 4 * (start + block_tokens)]
+        parent = _hash(namespace, parent, block_tokens, block, b"")
+        hashes.append(parent)
+    return tuple(hashes)
 
 
 def foreign(namespace: bytes, group: int, keys: Sequence[str | bytes], block_tokens: int) -> Keyed:
@@ -205,6 +219,16 @@ def stored_key(secret: bytes, namespace: bytes, group: int, block_hash: bytes) -
 def tenant_digest(tenant: str) -> bytes:
     """16 bytes that name a tenant in a slot's head; the name itself may be any length."""
     return blake3(tenant.encode()).digest(16)
+
+
+def _start(group: int) -> bytes:
+    """What stands for the parent of a chain's first block."""
+    return _COUNT.pack(group).ljust(HASH_BYTES, b"\0")
+
+
+def _hash(namespace: bytes, parent: bytes, count: int, raw: bytes, more: bytes) -> bytes:
+    """Of a block of so many tokens, and of what else decides its content."""
+    return blake3(parent + _COUNT.pack(count) + raw + more, key=namespace).digest()
 
 
 def _check_space(namespace: bytes, block_tokens: int) -> None:

@@ -11,7 +11,7 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.block import Chain, Keyed, chain, foreign, stored_key
+from kvstore.block import Chain, Keyed, chain, following, foreign, stored_key
 from kvstore.errors import Invalid
 
 SPACE = bytes(range(32))
@@ -32,6 +32,17 @@ def test_the_hashes_are_the_same_for_ever() -> None:
         stored_key(SECRET, SPACE, 1, last).hex()
         == "c7f1d9d05943271cf0616538156d9e19d55b73e362f33b0c9ddfa7ec7caf8d5e"
     )
+
+
+@given(tokens=tokens_of, size=st.integers(1, 7), known=st.integers(0, 9))
+def test_blocks_that_follow_one_are_those_of_the_whole_chain(
+    tokens: list[int], size: int, known: int
+) -> None:
+    whole = chain(SPACE, 2, tokens, size).full().hashes
+    known = min(known, len(whole))
+    parent = whole[known - 1] if known else b""
+    behind = np.array(tokens[known * size :], np.uint32)
+    assert following(SPACE, 2, parent, behind, size) == whole[known:]
 
 
 @settings(derandomize=True, deadline=None)

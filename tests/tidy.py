@@ -62,6 +62,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "aetcd": ("kvstore.metadata.etcd", "tests"),
     "grpc_health": _GRPC,
     "grpc_reflection": _GRPC,
+    "msgspec": ("kvstore.client.kv_events", "tests"),
+    "zmq": ("kvstore.client.kv_events", "tests"),
     "nixl_cu12": ("kvstore.transfer", "bench", "tests"),
     "numba": ("kvstore.kernels", "bench", "tests"),
     "llvmlite": ("kvstore.kernels", "tests"),
