@@ -10,6 +10,7 @@ is tuned by its grid for each of these cells. What must hold, over all cells:
 - at 3.5 times that rate: mean time to first token of gated Mooncake's, first come first served, to
   ours, and goodput of ours to its, the least of each;
 - share kept where a router thinks that all prefills take 30 % less, or each up to 30 % else;
+- of a rate that nobody can exceed, ours is told beside (no goal);
 - share in time of each quartile of prompt length, ours less the best rival's, the least.
 """
 
@@ -71,7 +72,8 @@ def run(
         for setup, cells in zip(chosen, processes.map(goodput_cells.cells, chosen), strict=True):
             found += cells
             ratios = ", ".join(f"{_ratio(one):.3f}" for one in cells)
-            say(f"{setup.name}: ours to {cells[-1].best_rival} {ratios}")
+            of_limit = ", ".join(f"{one.rates[OURS] / one.limit:.3f}" for one in cells)
+            say(f"{setup.name}: ours to {cells[-1].best_rival} {ratios}; to the limit {of_limit}")
     return Compared(
         name="goodput",
         unit="requests/s",

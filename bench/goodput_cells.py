@@ -14,6 +14,7 @@ from pathlib import Path
 from kvstore.planner import presets, trace
 from kvstore.planner.arrivals import Arrivals
 from kvstore.planner.cluster import Cluster, Pool, Role
+from kvstore.planner.limit import rate_limit
 from kvstore.planner.load import Load
 from kvstore.planner.outcome import Outcome
 from kvstore.planner.policies import OURS, RIVALS, Policy, grid
@@ -66,6 +67,7 @@ class Cell:
     same_as_s: float | None  # the looser target at which nothing was decided by either
     seed: int
     rates: dict[str, float]  # of ours and each rival
+    limit: float  # that nobody can exceed, see `kvstore.planner.limit`
     tuned: dict[str, tuple[float, ...]]  # each rival's knobs, and whether it foresees
     overload_ttft_s: float  # mean, at `OVERLOAD`, ours
     overload_ttft_mooncake_s: float
@@ -137,6 +139,7 @@ def _cell(setup: Setup, load: Load, cluster: Cluster) -> tuple[Cell, float]:
         same_as_s=None,
         seed=setup.seed,
         rates={name: one.rate for name, one in found.items()},
+        limit=rate_limit(load, cluster, setup.seed),
         tuned={name: (*one.policy.knobs, one.policy.foresight) for name, one in found.items()},
         overload_ttft_s=_mean(mine),
         overload_ttft_mooncake_s=_mean(theirs),

@@ -11,6 +11,7 @@ class Rules(NamedTuple):
 
     ttft: float  # seconds until the first token, at most
     tpot: float  # seconds a token after it, at most
+    pace: float  # share of that which a step may take when one more sequence is let in
     gated: float  # 1: who cannot be served in time is refused; 0: everybody waits
     shortest_first: float  # 1: the shortest prefill is the first to run; 0: the first that came
     aging: float  # seconds of size that a second of waiting makes up for
@@ -26,6 +27,7 @@ class Rules(NamedTuple):
 OURS = Rules(
     ttft=30.0,
     tpot=0.1,
+    pace=0.95,  # what is decoded grows after that
     gated=1.0,
     shortest_first=1.0,
     aging=0.03,

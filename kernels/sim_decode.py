@@ -15,6 +15,7 @@ from .decode_choice import choose_decode, fits, freed, want_room
 from .engine_time import decode_steps, decode_takes
 from .prefill_choice import NONE
 from .sim_heap import push
+from .sim_learning import steps_took
 from .sim_world import (
     EXPIRED,
     EXPIRES,
@@ -51,7 +52,7 @@ def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
 
 @njit
 def _choose(w: Any, r: Any) -> Any:
-    tpot, first = w.setting.pace * w.rules.tpot, roll(w, len(w.fleet.engines))
+    tpot, first = w.rules.pace * w.rules.tpot, roll(w, len(w.fleet.engines))
     return choose_decode(w.fleet, w.requests[r].tokens, w.setting.reserve, tpot, first)
 
 
@@ -120,6 +121,7 @@ def carry_on(w: Any, d: Any, now: Any) -> None:
         done = decode_steps(w.times, d, spent, engine.batch, engine.context)
         done = min(done, steps_left(w, d))
         takes = decode_takes(w.times, d, done, engine.batch, engine.context)
+        steps_took(w, d, done, engine.batch, engine.context, takes)
         engine.since += takes
         engine.busy_seconds += takes
         engine.steps += done
@@ -176,7 +178,7 @@ def _let_in(w: Any, d: Any, now: Any) -> None:
 def _unpark(w: Any, d: Any, now: Any) -> None:
     """Those that wait in the pool and fit this engine now, the least of them first: what it takes
     of an engine's room is its prompt, and a second of waiting makes up for some tokens of it."""
-    engine, tpot = w.engines[d], w.setting.pace * w.rules.tpot
+    engine, tpot = w.engines[d], w.rules.pace * w.rules.tpot
     seen = w.fleet.engines[d]
     while w.numbers[0] and engine.line == NONE and engine.batch < w.members.shape[1]:
         best, least, i = NONE, np.inf, 0

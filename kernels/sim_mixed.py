@@ -18,6 +18,7 @@ from .fleet import decode_seconds
 from .prefill_choice import NONE
 from .sim_decode import let_out, steps_left, tell
 from .sim_heap import push
+from .sim_learning import prefill_took, steps_took
 from .sim_world import CHUNKED, SERVED, STEPPED
 
 
@@ -72,6 +73,7 @@ def begin_prompt(w: Any, e: Any, now: Any, new: Any) -> None:
 def _decode(w: Any, e: Any, steps: Any) -> None:
     engine = w.engines[e]
     takes = decode_takes(w.times, e, steps, engine.batch, engine.context)
+    steps_took(w, e, steps, engine.batch, engine.context, takes)
     engine.since += takes
     engine.busy_seconds += takes
     engine.steps += steps
@@ -85,6 +87,8 @@ def _next_chunk(w: Any, e: Any, begins: Any) -> None:
     before = request.tokens - engine.left
     batch, context = np.float64(engine.batch), engine.context
     takes = step_seconds(w.times, e, chunk, before, batch, context) * request.fate
+    if engine.batch == 0:  # told one chunk early
+        prefill_took(w, e, chunk, before, takes)
     engine.busy_seconds += takes
     engine.version += 1
     push(w.heap, begins + takes, CHUNKED, e, engine.version)

@@ -19,6 +19,7 @@ from .rivals import sent
 from .sim_caches import DRAM, SSD, expect, leading, touch
 from .sim_decode import hand_over
 from .sim_heap import push
+from .sim_learning import prefill_took
 from .sim_mixed import begin_prompt, chunked, decode_only, has_room, is_mixed, slowed, stepped
 from .sim_world import LATE, PREFILLED, blocks_of
 from .sim_world import READY as IS_READY
@@ -166,7 +167,10 @@ def _leave(w: Any, r: Any, e: Any) -> None:
 @njit
 def prefilled(w: Any, r: Any, now: Any, e: Any) -> None:
     host, blocks = w.fleet.engines[e].host, blocks_of(w, r)
-    w.engines[e].current, w.requests[r].prefilled = NONE, now
+    request = w.requests[r]
+    w.engines[e].current, request.prefilled = NONE, now
+    new = max(1.0, request.tokens - request.reused * w.setting.block_tokens)
+    prefill_took(w, e, new, request.tokens - new, now - request.began)
     w.fleet.engines[e].busy_until = now
     touch(w.caches, host, DRAM, blocks)
     touch(w.caches, host, SSD, blocks)

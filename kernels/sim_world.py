@@ -83,7 +83,6 @@ class Setting(NamedTuple):
     check: float  # 1: refuse what none has room for once it is prefilled
     park: float  # 1: keep it in the pool until one has
     patience: float  # tokens of a parked prompt that a second of waiting makes up for
-    pace: float  # share of the TPOT target that steps may take when a sequence is let in
 
 
 class World(NamedTuple):
@@ -103,6 +102,7 @@ class World(NamedTuple):
     mean: Floats  # share of busy engines; when that was
     fleet: Fleet
     times: Floats
+    fits: Records  # of FIT, [engine, 2]: what routers have learned of prefills and of steps
     caches: Caches
     tally: Tally
     heap: Heap

@@ -64,7 +64,7 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
             setting.policy, fleet, w.tally, w.found, asked, w.rules, w.knobs, first, w.priced
         )
     if e != NONE and setting.early:
-        tpot = setting.pace * w.rules.tpot
+        tpot = w.rules.pace * w.rules.tpot
         if not choose_decode(fleet, request.tokens, setting.reserve, tpot, first)[1]:
             e = NONE
     if setting.forecast and room_seconds(fleet, w.demand[0], request.tokens) > w.rules.ttft:

@@ -42,7 +42,7 @@ class Policy:
     def with_gate(self) -> Policy:
         """The same with a gate: Mooncake's own also refuses early."""
         early = 1.0 if self.router == "mooncake" else 0.0
-        return replace(self, gated=1.0, check=1.0, early=early)
+        return replace(self, gated=1.0, check=1.0, early=early, pace=rules.OURS.pace)
 
 
 ROUTERS = (
@@ -62,6 +62,7 @@ OURS = Policy(
     park=1.0,
     forecast=1.0,
     patience=100.0,
+    pace=rules.OURS.pace,
 )
 
 # The first of each is the published one.

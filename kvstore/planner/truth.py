@@ -2,15 +2,14 @@
 
 The truth is of another form than the routers' straight lines (`kvstore.kernels.engine_time`), its
 numbers are off from the data sheet's, and every engine's are off from the others'. A router starts
-from the data sheet as a conductor does and is told of some hundred steps of each kind of engine;
-nothing is copied from the truth.
+from the data sheet as a conductor does and is told of some steps of each engine; nothing is copied
+from the truth.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -28,14 +27,14 @@ SMALL_TOKENS = 60.0  # at so many a product takes half as long again as it shoul
 SEQUENCE_SECONDS = 30e-6  # of a step for each sequence: sampling, tables of pages
 OFF_SHEET = 0.1  # each number of a kind of engine is off by at most this share
 OFF_KIND = 0.04  # and each engine of that kind, in all alike
-STEPS = 400  # that a router is told of, of each kind of engine
+STEPS = 128  # of either kind that a router is told of, of each engine
 _PROMPT_TOKENS = (32.0, 65_536.0)
 _CONTEXT_TOKENS = (256.0, 16_384.0)  # of a sequence that is decoded
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What a router thinks that engines of one kind take."""
+    """What a router thinks that an engine takes."""
 
     prefill: PrefillCost
     decode: DecodeCost
@@ -47,7 +46,7 @@ def rows(shape: ModelShape, pools: tuple[Pool, ...], seed: int) -> Floats:
 
 
 def learned(shape: ModelShape, pools: tuple[Pool, ...], seed: int) -> tuple[Learned, ...]:
-    """For each pool, what is learned from steps of its engines."""
+    """For each engine, pool after pool, what is learned from its steps."""
     return _learned(shape, pools, seed)
 
 
@@ -84,23 +83,19 @@ def _row(shape: ModelShape, pool: Pool) -> Floats:
 
 @lru_cache(maxsize=64)
 def _learned(shape: ModelShape, pools: tuple[Pool, ...], seed: int) -> tuple[Learned, ...]:
-    dice, found, begin = np.random.default_rng((seed, 1)), [], 0
-    times = _rows(shape, pools, seed).copy()
-    for pool in pools:
-        engines = dice.integers(begin, begin + pool.engines, STEPS)
-        found.append(_told(shape, pool, times, engines, dice))
-        begin += pool.engines
-    return tuple(found)
+    dice, times = np.random.default_rng((seed, 1)), _rows(shape, pools, seed).copy()
+    kinds = [pool for pool in pools for _ in range(pool.engines)]
+    return tuple(_told(shape, pool, times, engine, dice) for engine, pool in enumerate(kinds))
 
 
 def _told(
-    shape: ModelShape, pool: Pool, times: Floats, engines: Any, dice: np.random.Generator
+    shape: ModelShape, pool: Pool, times: Floats, engine: int, dice: np.random.Generator
 ) -> Learned:
     gpu, degree = pool.gpu, pool.tensor_parallel
     prefill = PrefillFit(prefill_prior(shape, gpu, degree))
     decode = DecodeFit(decode_prior(shape, gpu, degree))
     room = kv_room(shape, gpu, degree)
-    for engine in engines:
+    for _ in range(STEPS):
         new, prefix = np.rint(_log_uniform(_PROMPT_TOKENS, dice, 2))
         if dice.random() < 0.5:
             prefix = 0.0

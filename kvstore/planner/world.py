@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvstore.core.fit import HALF_LIFE
 from kvstore.core.priors import kv_room
 from kvstore.errors import ConfigError, InvariantError
+from kvstore.kernels import fitting, rivals, sim_caches, sim_heap, sim_world
 from kvstore.kernels import fleet as fleets
-from kvstore.kernels import rivals, sim_caches, sim_heap, sim_world
 from kvstore.kernels.decode_choice import DEMAND
 from kvstore.kernels.prefill_choice import NONE, PRICED
 from kvstore.kernels.rules import Rules
@@ -29,6 +30,7 @@ COMING_MAX = 2_000_000  # pairs of block and host that are being computed at a t
 # Of virtual time, 23 days: of later moments what is left of a float64 does not tell the end of a
 # step of a millisecond from the moment before it.
 SECONDS_MAX = 2e6
+KEEP = 0.5 ** (1 / HALF_LIFE)  # of what was learned, at each report
 FETCH_SECONDS = 5e-3  # asking, pinning and confirming, whatever is fetched
 
 assert ROUTERS[rivals.SGLANG] == "sglang" and ROUTERS[rivals.LMETRIC] == "lmetric"
@@ -60,7 +62,7 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
     token_bytes = cluster.shape.kv_bytes_per_token
     block_bytes = load.block_tokens * token_bytes
     times = truth.rows(cluster.shape, cluster.pools, seed)
-    fleet = _fleet(cluster, seed)
+    fleet, fits = _fleet(cluster, seed)
     prefills = fleet.engines["prefills"].astype(np.int64)
     blocks = int(load.blocks.max()) + 1
     running = np.zeros(engines, sim_world.RUNNING)
@@ -84,6 +86,7 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
         mean=np.zeros(2),
         fleet=fleet,
         times=times,
+        fits=fits,
         caches=sim_caches.caches(
             blocks,
             prefills * (cluster.dram_bytes // block_bytes),
@@ -109,11 +112,11 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
             park=float(policy.park),
             forecast=float(policy.forecast),
             patience=float(policy.patience),
-            pace=float(policy.pace),
         ),
         rules=Rules(
             ttft=float(cluster.ttft_seconds),
             tpot=float(cluster.tpot_seconds),
+            pace=float(policy.pace),
             gated=float(policy.gated),
             shortest_first=float(policy.shortest_first),
             aging=float(policy.aging),
@@ -126,23 +129,28 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
     )
 
 
-def _fleet(cluster: Cluster, seed: int) -> fleets.Fleet:
+def _fleet(cluster: Cluster, seed: int) -> tuple[fleets.Fleet, sim_world.Records]:
+    """All engines as routers know them by now, from which they go on learning."""
     count = sum(pool.engines for pool in cluster.pools)
     learned = truth.learned(cluster.shape, cluster.pools, seed)
     fleet, begin = fleets.empty(count, count), 0
+    fits = np.zeros((count, 2), fitting.FIT)
     fleet.engines["host"] = np.arange(count)
-    for pool, known in zip(cluster.pools, learned, strict=True):
+    for pool in cluster.pools:
         some = fleet.engines[begin : begin + pool.engines]
         some["prefills"] = pool.prefills
         some["decodes"] = pool.decodes
-        for name, cost in (("prefill", known.prefill), ("decode", known.decode)):
-            some[f"{name}_a"], some[f"{name}_b"], some[f"{name}_c"] = cost.a, cost.b, cost.c
         some["room"] = kv_room(cluster.shape, pool.gpu, pool.tensor_parallel)
         begin += pool.engines
+    for engine, both, known in zip(fleet.engines, fits, learned, strict=True):
+        for fit, name in zip(both, ("prefill", "decode"), strict=True):
+            cost = known.prefill if name == "prefill" else known.decode
+            engine[f"{name}_a"], engine[f"{name}_b"], engine[f"{name}_c"] = cost.a, cost.b, cost.c
+            fitting.begin(fit, (cost.a, cost.b, cost.c), KEEP)
     fleet.hosts["link_seconds"] = 1 / cluster.fabric.bytes_per_second
     if cluster.ssd_bytes:
         fleet.hosts["ssd_seconds"] = 1 / cluster.ssd_bytes_per_second
-    return fleet
+    return fleet, fits
 
 
 def _requests(load: Load, seed: int, doubt: Doubt) -> sim_world.Records:

@@ -15,6 +15,7 @@ CELL = Cell(
     same_as_s=None,
     seed=1,
     rates={"ours": 12.0, "mooncake": 10.0, "random": 4.0},
+    limit=15.0,
     tuned={},
     overload_ttft_s=5.0,
     overload_ttft_mooncake_s=20.0,

@@ -1,0 +1,32 @@
+"""What routers of a simulated fleet learn of its engines: each says what its steps took, as engines
+report to conductors, and is expected to take as much again. By the conductor's own fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .fitting import learn
+
+PREFILL, DECODE = range(2)
+
+
+@njit
+def prefill_took(w: Any, e: Any, new: Any, prefix: Any, seconds: Any) -> None:
+    """So many tokens of a prompt, which nothing else ran beside."""
+    fit, seen = w.fits[e, PREFILL], w.fleet.engines[e]
+    learn(fit, 1.0, new, new * (new + 2.0 * prefix), seconds)
+    seen.prefill_a, seen.prefill_b, seen.prefill_c = fit.found[0], fit.found[1], fit.found[2]
+
+
+@njit
+def steps_took(w: Any, e: Any, steps: Any, batch: Any, context: Any, seconds: Any) -> None:
+    """So many steps of a batch, with `context` tokens at the first: they are told as one."""
+    if steps <= 0:
+        return
+    fit, seen = w.fits[e, DECODE], w.fleet.engines[e]
+    halfway = context + 0.5 * (steps - 1.0) * batch
+    learn(fit, 1.0, np.float64(batch), halfway, seconds / steps)
+    seen.decode_a, seen.decode_b, seen.decode_c = fit.found[0], fit.found[1], fit.found[2]
