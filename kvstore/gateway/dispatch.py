@@ -28,7 +28,7 @@ from kvstore.wire.v1 import conductor_pb2, engine_pb2
 
 Plan = conductor_pb2.ScheduleReply
 
-LOCAL_TOKENS_MAX = 384  # a prompt with fewer tokens to compute is not worth a hand-off
+LOCAL_TOKENS_MAX = 64  # a prompt with fewer tokens to compute is not worth a hand-off
 TRIES_MAX = 4  # engines of one request that may go away under it
 PAUSE_SECONDS_MIN = 0.02  # before it is asked again who has room to decode
 

@@ -10,6 +10,8 @@ from kvstore.config import OPEN
 from kvstore.gateway.dispatch import Dispatcher
 from kvstore.wire.v1 import conductor_pb2 as pb
 
+LOCAL_TOKENS_MAX = 384  # both have one node: what is in the pool is no further away from either
+
 
 class Pair:
     """A prefill and a decode engine at their addresses."""
@@ -34,4 +36,4 @@ class Pair:
 def dispatcher(prefill: str, decode: str, client: Client) -> Dispatcher:
     """Through those two; what is to be computed without the pool the decode engine computes."""
     pair = Pair(prefill, decode, client)
-    return Dispatcher(pair, client.space.spec, [decode], OPEN)
+    return Dispatcher(pair, client.space.spec, [decode], OPEN, local_tokens_max=LOCAL_TOKENS_MAX)
