@@ -47,7 +47,7 @@ def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
     takes = request.tokens * setting.token_bytes * link.link_seconds
     tail = max(takes - (now - request.began), takes / setting.layers)
     link.leaves = max(link.leaves, now) + tail
-    push(w.heap, now + tail, MOVED, d, r)
+    push(w.heap, now + tail + w.rules.latency, MOVED, d, r)
 
 
 @njit

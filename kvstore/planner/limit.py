@@ -8,6 +8,8 @@ and the best policy is what policies, caches and links could still win.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from kvstore.kernels.engine_time import TOKEN, prefill_takes
@@ -18,19 +20,21 @@ from kvstore.planner.search import SHARE
 
 
 def rate_limit(load: Load, cluster: Cluster, seed: int, share: float = SHARE) -> float:
-    """Requests a second with so great a share of them in time."""
+    """Requests a second with so great a share of them in time. The last to arrive may take as long
+    as the target for the first token allows: infinite where that is enough for all."""
     tokens = load.input_tokens.astype(np.float64)
     prefix = np.minimum(load.found_tokens_max().astype(np.float64), tokens - 1)
     times = truth.rows(cluster.shape, cluster.pools, seed)
     kinds = [pool for pool in cluster.pools for _ in range(pool.engines)]
-    total, mean = 0.0, {}
+    total, work = 0.0, {}
     for engine, pool in enumerate(kinds):
         if not pool.prefills:
             continue
-        if pool not in mean:  # engines of a kind differ by one factor
+        if pool not in work:  # engines of a kind differ by one factor
             both = zip(tokens - prefix, prefix, strict=True)
             took = np.sort([prefill_takes(times, engine, *one) for one in both])
             kept = took[: max(1, int(share * len(took)))]
-            mean[pool] = float(kept.sum()) / len(took) / times[engine, TOKEN]
-        total += 1 / (mean[pool] * times[engine, TOKEN])
-    return total
+            work[pool] = float(kept.sum()) / times[engine, TOKEN]
+        total += 1 / (work[pool] * times[engine, TOKEN])
+    seconds = 1 / total - cluster.ttft_seconds
+    return len(load) / seconds if seconds > 0 else math.inf
