@@ -99,6 +99,11 @@ class Client:
         """Whether the node answered last: a miss while it does is one of its own."""
         return self.connection.alive
 
+    @property
+    def node_id(self) -> str:
+        """Of the node, where that answers. Raises `Unavailable`."""
+        return str(self.connection.link().opened.node_id)
+
     def register(self) -> None:
         """Make the namespace known. Idempotent; a node that has forgotten it is told again."""
         request = pb.RegisterRequest(spec=self.space.spec.canonical(), namespace=self.space.digest)

@@ -34,7 +34,8 @@ class Outbox:
     """For one conductor."""
 
     def __init__(self, engine: pb.ReportRequest.Engine) -> None:
-        self._engine = engine
+        self._engine = pb.ReportRequest.Engine()
+        self._engine.CopyFrom(engine)
         self._load = pb.ReportRequest.Load()
         self._own = OwnBlocks()
         self._here: dict[str, _Here] = {}
@@ -42,6 +43,11 @@ class Outbox:
         self._messages: deque[pb.ReportRequest] = deque()
         self._last: dict[str, int] = {}  # of the newest message: ids, and how late in order
         self._changed = threading.Condition()
+
+    def on_node(self, node_id: str) -> None:
+        """The node whose memory is the engine's own, from the next stream on."""
+        with self._changed:
+            self._engine.node_id = node_id
 
     def begin(self) -> int:
         """A stream begins; what it is to say first is in the box. Its number, for `next`."""

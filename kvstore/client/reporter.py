@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
 
 from kvstore.client.outbox import Outbox
 from kvstore.config import Credentials
+from kvstore.errors import KVStoreError
 from kvstore.rpc.channel import open_channel
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
@@ -30,15 +31,21 @@ _CLOSE_SECONDS = 5.0
 
 
 class Reporter:
-    """One engine's word to all of its conductors, HOST:PORT each, until `close`."""
+    """One engine's word to all of its conductors, HOST:PORT each, until `close`.
+
+    Where `engine` does not say which node's memory is its own, `node` does: it is asked before each
+    stream, on a thread of its own, and where it raises a `KVStoreError` it is asked again later.
+    """
 
     def __init__(
         self,
         engine: pb.ReportRequest.Engine,
         conductors: Sequence[str],
         credentials: Credentials | None = None,
+        node: Callable[[], str] | None = None,
     ) -> None:
-        self._streams = [_Stream(address, Outbox(engine), credentials) for address in conductors]
+        told = node or (lambda: engine.node_id)
+        self._streams = [_Stream(one, Outbox(engine), credentials, told) for one in conductors]
 
     def accepted(
         self, request: str, tokens: int, prefix_tokens: int = 0, hashes: Sequence[bytes] = ()
@@ -102,8 +109,14 @@ class Reporter:
 class _Stream:
     """To one conductor, again and again."""
 
-    def __init__(self, address: str, outbox: Outbox, credentials: Credentials | None) -> None:
-        self.outbox = outbox
+    def __init__(
+        self,
+        address: str,
+        outbox: Outbox,
+        credentials: Credentials | None,
+        node: Callable[[], str],
+    ) -> None:
+        self.outbox, self._node = outbox, node
         self._address, self._credentials = address, credentials
         self._over = threading.Event()
         self._calling = threading.Lock()
@@ -126,14 +139,17 @@ class _Stream:
         with open_channel(self._address, self._credentials) as channel:
             report = conductor_pb2_grpc.ConductorStub(channel).Report
             while not self._over.is_set():
-                said = self._said()
-                with self._calling:
-                    self._call = report.future(said)
                 try:
+                    self.outbox.on_node(self._node())
+                    said = self._said()
+                    with self._calling:
+                        self._call = report.future(said)
                     self._call.result()
                     pause = PAUSE_SECONDS_MIN
-                except (grpc.RpcError, grpc.FutureCancelledError) as error:
+                except (grpc.RpcError, grpc.FutureCancelledError, KVStoreError) as error:
                     text = error.details() if isinstance(error, grpc.RpcError) else ""
+                    if isinstance(error, KVStoreError):
+                        text = str(error)
                     if text and text != complaint and not self._over.is_set():
                         log.warning("conductor %s hears no reports: %s", self._address, text)
                     complaint = text

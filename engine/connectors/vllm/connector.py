@@ -37,14 +37,17 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
+            from .fleet import place_of
             from .scheduler import SchedulerSide
 
+            told = bool(self._settings.conductors)
             self._scheduler = SchedulerSide(
                 self._settings,
                 vllm_config.cache_config.block_size,
                 reads=transfer.is_kv_consumer,
                 writes=transfer.is_kv_producer,
                 may_cut=transfer.kv_load_failure_policy == "recompute",
+                place=place_of(vllm_config, kv_cache_config) if told else None,
             )
             if transfer.kv_load_failure_policy == "fail":
                 log.warning(
@@ -178,6 +181,9 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
         return True
 
     def take_events(self) -> Iterable[Any]:
+        """None of ours. vLLM asks once for each step, when it knows what came of it."""
+        if self._scheduler is not None and self._scheduler.fleet is not None:
+            self._scheduler.fleet.computed()
         return ()
 
     def shutdown(self) -> None:

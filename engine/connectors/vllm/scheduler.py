@@ -15,6 +15,7 @@ from typing import Any
 from kvstore.client import Client, KVSpec
 
 from .audits import Audits
+from .fleet import Fleet, Place
 from .health import health_of
 from .keys import left_out
 from .lookup import Found, Lookup, Lookups
@@ -34,10 +35,20 @@ class SchedulerSide:
     """One vLLM engine's view of the pool. Used by vLLM's scheduler thread only."""
 
     def __init__(
-        self, settings: Settings, page_tokens: int, *, reads: bool, writes: bool, may_cut: bool
+        self,
+        settings: Settings,
+        page_tokens: int,
+        *,
+        reads: bool,
+        writes: bool,
+        may_cut: bool,
+        place: Place | None,
     ) -> None:
+        """`place` is in the fleet that conductors know of; None where there are none."""
         self._settings, self._align = settings, page_tokens
         self._reads, self._writes, self._may_cut = reads, writes, may_cut
+        self._place = place
+        self.fleet: Fleet | None = None
         self._clients: tuple[Client, ...] = ()
         self._lookups: Lookups | None = None
         self._ready: Ready | None = None
@@ -72,6 +83,8 @@ class SchedulerSide:
         self._clients = tuple(root.of_group(index) for index in range(len(spec.groups)))
         self._lookups = Lookups(self._clients, first.windows, health_of(self._settings.node))
         self._lookups.later(root.register)  # and so the session is there when requests come
+        if self._place is not None:
+            self.fleet = Fleet(self._settings, self._place, first, root)
 
     def taken(self) -> MoonpoolStats:
         """What was counted since this was last asked."""
@@ -79,6 +92,8 @@ class SchedulerSide:
         return stats
 
     def close(self) -> None:
+        if self.fleet is not None:
+            self.fleet.close()
         if self._lookups is not None:
             self._lookups.close()
             self._clients[0].close()
@@ -87,16 +102,17 @@ class SchedulerSide:
 
     def arrived(self, request: Any) -> None:
         """Ask at once: the answer is usually there when the request comes to be scheduled."""
-        why = left_out(request)
+        why, tracked = left_out(request), None
         if why:
             self._tell(f"requests with {why} are not kept in the pool")
-            return
-        if self._lookups is None:
-            return
-        tracked = Tracked(request, self._clients, self._align)
-        self._requests[request.request_id] = tracked
-        if self._reads and not tracked.follow:
-            self._ask(tracked)
+        elif self._lookups is not None:
+            tracked = Tracked(request, self._clients, self._align)
+            self._requests[request.request_id] = tracked
+            if self._reads and not tracked.follow:
+                self._ask(tracked)
+        if self.fleet is not None:
+            hashes = () if tracked is None else tracked.chains()[self.fleet.group].hashes
+            self.fleet.arrived(request, hashes)
 
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         """Tokens to load beyond the first `computed`, or None while the pool has not answered."""
@@ -157,6 +173,8 @@ class SchedulerSide:
         """The step's loads, and the blocks whose last token it computes."""
         self._steps += 1
         self._given.clear()
+        if self.fleet is not None:
+            self.fleet.scheduled(output)
         step = Step(self._steps, self._loads, self._finishing)
         self._loads, self._finishing = [], []
         step.tokens = output.total_num_scheduled_tokens
@@ -183,6 +201,8 @@ class SchedulerSide:
         """The request is over; whether its pages must be kept until a last block is stored."""
         tracked = self._requests.pop(request.request_id, None)
         self._drop(request.request_id)
+        if self.fleet is not None:
+            self.fleet.finished(request)
         if tracked is None:
             return False
         self._audits.first_token(tracked, self.stats)

@@ -5,6 +5,7 @@ Everything else the connector needs it takes from vLLM's own resolved configurat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kvstore.client import Locator  # its kernels load late: see connector.py
 
+_ADDRESS = re.compile(r"[^\s:]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
 REUSE = ("priced", "always")
 
 
@@ -36,6 +38,9 @@ class Settings:
     save_ms: int = 20  # how long a step that is computed waits for room for its blocks
     stall_ms: int = 10_000  # a followed prefill that gives nothing new for so long has failed
     loads_max: int = 4  # requests loaded at once; more wait their turn
+    # Conductors that are told of this engine, HOST:PORT each, and where requests are to be sent to.
+    conductors: tuple[str, ...] = ()
+    address: str = ""
     trace: str = ""  # a file to which stored and loaded layers are logged, one JSON object a line
 
     def __post_init__(self) -> None:
@@ -49,10 +54,20 @@ class Settings:
         _within("loads_max", self.loads_max, 1, 64)
         if self.reuse not in REUSE:
             raise ValueError(f"reuse is {self.reuse!r}; it may be {' or '.join(REUSE)}")
+        for one in (*self.conductors, *([self.address] if self.conductors else ())):
+            if not (isinstance(one, str) and _ADDRESS.fullmatch(one)):
+                key = "address" if one is self.address else "conductors"
+                raise ValueError(
+                    f"kv_connector_extra_config.{key}: {one!r} is no HOST:PORT; `address` is where "
+                    "the server listens for requests, as those who send them see it"
+                )
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Settings:
         known = {field.name: field for field in fields(cls)}
+        extra = dict(extra)
+        if isinstance(said := extra.get("conductors"), list):
+            extra["conductors"] = tuple(said)
         for key, value in extra.items():
             if key not in known:
                 raise ValueError(

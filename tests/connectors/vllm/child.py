@@ -17,9 +17,12 @@ class Served:
 
     def __init__(self, model: str, options: dict[str, Any], keep_prefixes: bool) -> None:
         from vllm import LLM
+        from vllm.config import KVEventsConfig
 
         if keep_prefixes:
             _keep_prefixes()
+        if "kv_events_config" in options:
+            options["kv_events_config"] = KVEventsConfig(**options["kv_events_config"])
         self._llm = LLM(model, disable_log_stats=False, **options)
 
     def generate(self, prompts: list[dict[str, Any]], tokens: int, together: bool) -> Any:

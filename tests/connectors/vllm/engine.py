@@ -105,6 +105,7 @@ class Engine:
         extra: dict[str, Any] | None = None,
         policy: str = "recompute",
         role: str = "kv_both",
+        engine_id: str = "",
         environment: dict[str, str] | None = None,
         keep_prefixes: bool = False,
         **options: Any,
@@ -118,6 +119,7 @@ class Engine:
                 "kv_role": role,
                 "kv_load_failure_policy": policy,
                 "kv_connector_extra_config": {"node": node, **PLAIN, **(extra or {})},
+                **({"engine_id": engine_id} if engine_id else {}),
             }
         with log.open("ab") as words:
             self._process = subprocess.Popen(

@@ -1,0 +1,145 @@
+"""This engine as conductors know it: who it is, what happens here, and what vLLM's own cache holds.
+
+Whatever goes wrong with that is told in the log once, and vLLM goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.distributed.kv_events import ZmqEventPublisher
+
+from kvstore.client import Client
+from kvstore.client.kv_events.own_cache import OwnCache
+from kvstore.client.kv_events.subscription import Source
+from kvstore.client.kv_events.translation import Translation
+from kvstore.client.reporter import Reporter
+from kvstore.client.who import Who
+
+from .messages import Ready
+from .settings import Settings
+from .telling import Telling
+
+log = logging.getLogger("vllm.moonpool")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What vLLM's configuration says of an engine in a fleet."""
+
+    engine_id: str
+    room_tokens: int
+    prefills: bool
+    decodes: bool
+    events: Source | None  # where it publishes what its own cache holds
+
+
+def place_of(config: Any, caches: Any) -> Place:
+    transfer, groups = config.kv_transfer_config, caches.kv_cache_groups
+    pages = caches.num_blocks // max(1, len(groups))  # which all groups take from one pool
+    return Place(
+        engine_id=str(transfer.engine_id),
+        room_tokens=pages * config.cache_config.block_size,
+        prefills=transfer.is_kv_producer,
+        decodes=transfer.is_kv_consumer,
+        events=_source(config),
+    )
+
+
+class Fleet:
+    """This engine's part in one, until `close`. Used by vLLM's scheduler thread only."""
+
+    def __init__(self, settings: Settings, place: Place, ready: Ready, client: Client) -> None:
+        spec = client.space.spec
+        # Prompts are named by the blocks of one group: of the first that needs all of a prefix.
+        self.group = next((at for at, window in enumerate(ready.windows) if not window), 0)
+        block_tokens = spec.groups[self.group].block_tokens
+        sizes = (
+            len(one.layers) * one.kv_heads * spec.token_bytes(at)
+            for at, one in enumerate(spec.groups)
+        )
+        who = Who(
+            place.engine_id,
+            settings.address,
+            spec.digest,
+            self.group,
+            block_tokens,
+            sum(sizes),
+            place.room_tokens,
+            place.prefills,
+            place.decodes,
+        )
+        self._reporter = Reporter(who.message(), settings.conductors, node=lambda: client.node_id)
+        self._telling, self._well = Telling(self._reporter), True
+        self._own: OwnCache | None = None
+        if place.events is not None:
+            translation = Translation(spec.digest, self.group, block_tokens)
+            vllm_group = ready.vllm_groups[self.group]
+            self._own = OwnCache(place.events, translation, self._reporter, vllm_group)
+
+    def arrived(self, request: Any, hashes: Sequence[bytes]) -> None:
+        with self._goes_on():
+            self._telling.arrived(request, hashes)
+
+    def scheduled(self, output: Any) -> None:
+        with self._goes_on():
+            self._telling.scheduled(output)
+
+    def computed(self) -> None:
+        with self._goes_on():
+            self._telling.computed()
+
+    def finished(self, request: Any) -> None:
+        with self._goes_on():
+            self._telling.finished(request)
+
+    def close(self) -> None:
+        self._reporter.close()
+        if self._own is not None:
+            self._own.close()
+
+    @contextmanager
+    def _goes_on(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            if self._well:
+                log.exception("conductors may hear wrong things of this engine")
+            self._well = False
+
+
+def _source(config: Any) -> Source | None:
+    """Where this engine publishes KV events, as seen from this process."""
+    events = config.kv_events_config
+    if events is None or not events.enable_kv_cache_events:
+        log.warning(
+            "conductors are not told what vLLM's own cache holds: "
+            "--kv-events-config '{\"enable_kv_cache_events\": true}' would tell them"
+        )
+        return None
+    rank = config.parallel_config.data_parallel_index
+    endpoint, replay = (
+        _here(ZmqEventPublisher.offset_endpoint_port(one, rank) or "")
+        for one in (events.endpoint, events.replay_endpoint)
+    )
+    if events.publisher != "zmq" or not endpoint:
+        log.warning(
+            "conductors are not told what vLLM's own cache holds: events are published by %s at "
+            "%s, and zmq at tcp://*:PORT is wanted",
+            *(events.publisher, events.endpoint),
+        )
+        return None
+    return Source(endpoint, replay, events.topic)
+
+
+def _here(endpoint: str) -> str:
+    """An endpoint that the engine binds, as this host connects to it; else nothing."""
+    if endpoint.startswith("ipc://"):
+        return endpoint
+    if endpoint.startswith("tcp://*:") and not endpoint.endswith(":0"):
+        return endpoint.replace("*", "127.0.0.1", 1)
+    return ""

@@ -1,0 +1,149 @@
+"""What conductors hear of this engine: which prompts wait, run and are over, how much it decodes,
+and what steps took. On vLLM's scheduler thread, beside what it schedules.
+
+A prefill is measured where a step computes one prompt's tokens and nothing else, a decode step
+where it computes no prompt's. A request that follows a prefill by its hand-off waits for that and
+not for this engine, so it is told of only once it is decoded here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from blake3 import blake3
+
+STEPS_MAX = 16  # of which vLLM has not said what came: it is two ahead at most
+ID_BYTES_MAX = 256
+SECONDS_MAX = 600.0  # what took longer was stopped meanwhile, and says nothing of steps
+
+
+class Teller(Protocol):
+    """Whoever passes it on: see `kvstore.client.reporter.Reporter`."""
+
+    def accepted(
+        self, request: str, tokens: int, prefix_tokens: int = 0, hashes: Sequence[bytes] = ()
+    ) -> None: ...
+    def began(self, request: str) -> None: ...
+    def ended(self, request: str) -> None: ...
+    def decoding(self, request: str) -> None: ...
+    def given_up(self, request: str) -> None: ...
+    def load(self, batch: int, context_tokens: int) -> None: ...
+    def prefilled(self, new_tokens: int, prefix_tokens: int, seconds: float) -> None: ...
+    def stepped(self, batch: int, context_tokens: int, seconds: float) -> None: ...
+
+
+@dataclass(slots=True)
+class _Here:
+    """A request of vLLM's."""
+
+    request: Any
+    name: str  # that conductors know it by
+    follows: bool
+    began: bool = False
+    ended: bool = False  # its prefill
+
+
+@dataclass(slots=True)
+class _Step:
+    """One that is scheduled; what came of it is not known yet."""
+
+    at: float
+    prefills: list[tuple[int, int]] = field(default_factory=list)  # new tokens, and before those
+    ends: list[str] = field(default_factory=list)  # requests whose prompts it completes
+    batch: int = 0
+    context_tokens: int = 0
+
+
+class Telling:
+    """Of one engine."""
+
+    def __init__(self, teller: Teller) -> None:
+        self._teller = teller
+        self._here: dict[str, _Here] = {}
+        self._decoding: dict[str, int] = {}  # tokens of each
+        self._steps: deque[_Step] = deque(maxlen=STEPS_MAX)
+        self._over = 0.0  # when the last step was
+
+    def arrived(self, request: Any, hashes: Sequence[bytes]) -> None:
+        """It waits; `hashes` are of its prompt's full blocks, as far as they are known."""
+        said = (request.kv_transfer_params or {}).get("moonpool") or {}
+        name = _name(str(said.get("request") or request.request_id))
+        here = _Here(request, name, bool(said.get("follow")))
+        self._here[request.request_id] = here
+        if not here.follows:
+            self._teller.accepted(name, request.num_prompt_tokens, 0, hashes)
+
+    def scheduled(self, output: Any) -> None:
+        """vLLM has scheduled a step."""
+        step = _Step(time.monotonic())
+        self._steps.append(step)
+        for gone in output.preempted_req_ids or ():
+            self._decoding.pop(gone, None)
+        for request, tokens in output.num_scheduled_tokens.items():
+            here = self._here.get(request)
+            if here is None:
+                continue
+            before, prompt = here.request.num_computed_tokens, here.request.num_prompt_tokens
+            if before >= prompt:
+                step.batch += 1
+                step.context_tokens += before + tokens
+                self._decoding[request] = before + tokens
+                continue
+            step.prefills.append((tokens, before))
+            if not here.began and not here.follows:
+                self._teller.began(here.name)
+            here.began = True
+            if before + tokens >= prompt:
+                step.ends.append(request)
+
+    def computed(self) -> None:
+        """What came of the first of these steps is known; who is over with it has been `finished`
+        before."""
+        if not self._steps:
+            return
+        step, now = self._steps.popleft(), time.monotonic()
+        seconds, self._over = now - max(step.at, self._over), now
+        if seconds > SECONDS_MAX:
+            pass
+        elif not step.batch and len(step.prefills) == 1:
+            self._teller.prefilled(*step.prefills[0], seconds)
+        elif step.batch and not step.prefills:
+            self._teller.stepped(step.batch, step.context_tokens, seconds)
+        for request in step.ends:
+            here = self._here.get(request)
+            if here is not None:
+                self._end(here)
+                self._teller.decoding(here.name)
+                self._decoding[request] = here.request.num_tokens
+        self._load()
+
+    def finished(self, request: Any) -> None:
+        """It is over, at whatever stage."""
+        here = self._here.pop(request.request_id, None)
+        if here is None:
+            return
+        if here.began and request.num_computed_tokens >= request.num_prompt_tokens:
+            self._end(here)
+        elif not here.ended:
+            self._teller.given_up(here.name)
+        if self._decoding.pop(request.request_id, None) is not None:
+            self._load()
+
+    def _end(self, here: _Here) -> None:
+        if not here.ended and not here.follows:
+            self._teller.ended(here.name)
+        here.ended = True
+
+    def _load(self) -> None:
+        self._teller.load(len(self._decoding), sum(self._decoding.values()))
+
+
+def _name(request: str) -> str:
+    """One that conductors take: callers may choose any."""
+    if request.isprintable() and len(request.encode(errors="replace")) <= ID_BYTES_MAX:
+        return request
+    return blake3(request.encode(errors="replace")).hexdigest()
