@@ -34,6 +34,7 @@ BENCHES = {
     "follow": "a new conductor's way to knowing 5,000,000 blocks of a node (at most 10 s)",
     "index": "a conductor's index of 10,000,000 blocks: queries/s (500,000), bytes (at most 24)",
     "schedule": "requests that a conductor of 1,000 nodes decides a second (10,000), p99 (1 ms)",
+    "route": "real engines' TTFT and hit rate by Schedule, against round-robin (at most 1.0)",
     "codec": "what codecs do to a model's next token, and cost; none must change none (1.0)",
     "goodput": "simulated requests/s in time, against nine policies at their best (at least 1.05)",
     "simulate": "a million requests planned for on 1,000 engines, one core (at most 60 s)",

@@ -1,0 +1,164 @@
+"""A pool with engines, as real processes: nodes that share a metadata file, conductors that follow
+them, and engines that report to all of those. Nothing is simulated; all of it goes with the block.
+
+Each engine has the memory of one node; with as many nodes as engines, each has a host of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from kvstore.cli.stack import STOP_SECONDS, Child
+from kvstore.config import OPEN
+from kvstore.engine.namespace import spec_of
+from kvstore.rpc.channel import open_channel
+from kvstore.wire.v1 import conductor_pb2 as pb
+from kvstore.wire.v1 import conductor_pb2_grpc
+
+KNOWN_SECONDS = 60.0  # until every conductor knows every engine: far more than it takes
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How large it is."""
+
+    nodes: int = 4
+    prefills: int = 2
+    decodes: int = 2
+    conductors: int = 2
+    dram: tuple[str, ...] = ("48MiB",)  # of each node, again from the start if they are more
+    slab: str = "8MiB"
+    pages: int = 160  # of each engine
+
+
+class Fleet:
+    """Made by `running`."""
+
+    def __init__(
+        self, directory: Path, model: Path, plan: Plan, listeners: Sequence[str] = ()
+    ) -> None:
+        """`listeners` are told by engines what conductors are told."""
+        self.plan, self.spec = plan, spec_of(model)
+        shared = ["--metadata", os.fspath(directory / "pool.db")]
+        homes = [directory / f"n{number}" for number in range(plan.nodes)]
+        for home in homes:
+            home.mkdir(parents=True)
+        sizes = zip(homes, itertools.cycle(plan.dram), strict=False)
+        self.nodes = [
+            Child(home.name, [*_node(home, dram, plan.slab), *shared], directory)
+            for home, dram in sizes
+        ]
+        self.conductors = [
+            Child(f"c{number}", ["conductor", *shared], directory)
+            for number in range(plan.conductors)
+        ]
+        self._directory, self._homes, self._model = directory, homes, model
+        self._listeners = listeners
+        self.engines: dict[str, list[Child]] = {}  # by role
+
+    @property
+    def addresses(self) -> dict[str, list[str]]:
+        """Of engines, by role."""
+        return {role: [one.address for one in some] for role, some in self.engines.items()}
+
+    @property
+    def told(self) -> list[str]:
+        """Addresses of the conductors."""
+        return [one.address for one in self.conductors]
+
+    def start(self) -> None:
+        """Returns when all serve and every conductor knows every engine."""
+        _begin([*self.nodes, *self.conductors])
+        where = [f"--conductor={one}" for one in (*self.told, *self._listeners)]
+        sizes = ["--threads", "1", "--pages", str(self.plan.pages)]
+        roles = ["prefill"] * self.plan.prefills + ["decode"] * self.plan.decodes
+        for number, role in enumerate(roles):
+            home = self._homes[number % len(self._homes)]
+            at = ["--dir", os.fspath(home), "--model", os.fspath(self._model), "--role", role]
+            child = Child(f"{role}-{number}", ["engine", *at, *sizes, *where], self._directory)
+            self.engines.setdefault(role, []).append(child)
+        _begin([one for some in self.engines.values() for one in some])
+        self.wait_known()
+
+    def refresh(self) -> None:
+        """Nodes start anew, and have nothing."""
+        _end(self.nodes)
+        _begin(self.nodes)
+
+    def wait_known(self) -> None:
+        """Until every conductor that runs knows all engines."""
+        wanted = {one for some in self.addresses.values() for one in some}
+        for child in self.conductors:
+            if child.exited is None:
+                self._wait(lambda child=child: self._named(child.address) >= wanted)
+
+    def kill(self, child: Child) -> None:
+        os.kill(child.pid, signal.SIGKILL)
+        child.reap(time.monotonic() + STOP_SECONDS)
+
+    def stop(self) -> None:
+        _end([one for some in self.engines.values() for one in some])
+        _end([*self.conductors, *self.nodes])
+
+    def _named(self, conductor: str) -> set[str]:
+        """Engines that a conductor would send requests to: of equals it takes any."""
+        found: set[str] = set()
+        probe = pb.ScheduleRequest(request_id="probe", namespace=self.spec.digest, tokens=64)
+        with open_channel(conductor, OPEN) as channel:
+            explain = conductor_pb2_grpc.ConductorStub(channel).Explain
+            for _ in range(8 * sum(len(some) for some in self.engines.values())):
+                try:
+                    reply = explain(pb.ExplainRequest(request=probe), timeout=KNOWN_SECONDS)
+                except grpc.RpcError:
+                    return set()  # no engine has reported yet
+                found |= {reply.plan.prefill.address, reply.plan.decode.address}
+        return found
+
+    def _wait(self, so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + KNOWN_SECONDS
+        while not so():
+            if time.monotonic() > deadline:
+                raise RuntimeError("a conductor does not know all engines")
+            time.sleep(_LOOK_SECONDS)
+
+
+@contextmanager
+def running(
+    directory: Path, model: Path, plan: Plan, listeners: Sequence[str] = ()
+) -> Iterator[Fleet]:
+    """Stopped on any way out."""
+    fleet = Fleet(directory, model, plan, listeners)
+    try:
+        fleet.start()
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+def _node(home: Path, dram: str, slab: str) -> list[str]:
+    return ["node", "--dir", os.fspath(home), "--dram", dram, "--slab", slab]
+
+
+def _begin(children: Sequence[Child]) -> None:
+    for one in children:
+        one.start()
+    for one in children:
+        one.wait_ready()
+
+
+def _end(children: Sequence[Child]) -> None:
+    deadline = time.monotonic() + STOP_SECONDS
+    for one in children:
+        one.stop()
+    for one in children:
+        one.reap(deadline)

@@ -1,0 +1,210 @@
+"""Requests sent by a conductor beside the same sent round-robin, over real nodes and engines.
+
+Two engines prefill and two decode, each at a node of its own with too little memory for all that is
+prompted, and chats over a few documents come at moments that were drawn beforehand. Each round runs
+the load by `Schedule` and then round-robin, each on nodes that have nothing yet, over the same
+engines. What differs is who prefills, who decodes, and in which order prompts are run; fetching
+from other nodes is the same. Every answer is compared with that of an engine alone. At last the
+load is run by `Schedule` once more, and the conductor that is asked is killed halfway.
+
+The planner's simulator is held against each of the rounds by `Schedule`: with the costs that
+engines reported in the first half of a round, what does it say of the second? The rows tell how far
+off it is, as a share of what was measured.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import chats
+from bench.chats import Coming
+from bench.drive import Answers, Ran, RoundRobin, drive, reference
+from bench.engine import VOCAB
+from bench.engine import Shape as Model
+from bench.fleet import Fleet, Plan, running
+from bench.foretold import Foretold, foretell
+from bench.listening import Listener, listening
+from bench.report import Goal, Report, Row
+from bench.rounds import Spread
+from kvstore.client.conductors import Conductors
+from kvstore.config import OPEN, parse_bytes
+from kvstore.layout import SlotLayout
+
+RUNS = 3
+GOAL, GOAL_OFF = 1.0, 0.1
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    model: Model = field(default_factory=lambda: Model(8, 256, 8, 4, 32, 704))
+    plan: Plan = field(default_factory=Plan)
+    load: chats.Shape = field(default_factory=chats.Shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The load both ways, and what was foretold of the second half of the first."""
+
+    ours: Ran
+    others: Ran
+    foretold: Foretold | None  # None: the simulator was not asked
+
+
+def run(runs: int, say: Say, sizes: Sizes | None = None, foretold: bool = True) -> Report:
+    sizes = sizes or Sizes()
+    coming = chats.load(sizes.load, seed=1)
+    with tempfile.TemporaryDirectory(prefix="mp") as scratch, listening() as listener:
+        folder = sizes.model.make(Path(scratch) / "model")
+        say(f"starting {sizes.plan.nodes} nodes, and engines")
+        with running(Path(scratch) / "fleet", folder, sizes.plan, [listener.address]) as fleet:
+            say(f"{len(coming)} requests by one engine alone")
+            answers = reference(fleet, coming)
+            done = [_round(fleet, listener, coming, sizes, foretold, say) for _ in range(runs)]
+            say("once more, and a conductor is killed halfway")
+            fleet.refresh()
+            killed = with_a_conductor_killed(fleet, coming)
+    also = {"hit_share_max": chats.hit_share_max(coming, fleet.spec.groups[0].block_tokens)}
+    told: dict[str, Any] = asdict(sizes) | {"requests": len(coming)}
+    rows = [*_compared(done, told, also), _lost(done, killed, answers, told)]
+    if foretold:
+        rows += _off(done, told)
+    return Report(
+        name="route",
+        unit="",
+        against="round-robin over the same engines; what engines measured",
+        ratio_is="TTFT ours / theirs; hit rate theirs / ours; what the simulator is off by",
+        goal=GOAL,
+        sense=Goal.AT_MOST,
+        rows=tuple(rows),
+    )
+
+
+def with_a_conductor_killed(fleet: Fleet, coming: Sequence[Coming]) -> Ran:
+    """The one that is asked, before the request in the middle."""
+    with Conductors(fleet.told, OPEN) as conductors:
+
+        def sent(number: int) -> None:
+            if number == len(coming) // 2:
+                asked = conductors.first
+                fleet.kill(next(one for one in fleet.conductors if one.address == asked))
+
+        return drive(fleet, conductors, coming, sent)
+
+
+def _round(
+    fleet: Fleet,
+    listener: Listener,
+    coming: Sequence[Coming],
+    sizes: Sizes,
+    foretold: bool,
+    say: Say,
+) -> Round:
+    fleet.refresh()
+    half = len(coming) // 2
+    with Conductors(fleet.told, OPEN) as conductors:
+        since = time.monotonic()
+        ours = drive(fleet, conductors, coming)
+    fleet.refresh()
+    others = drive(fleet, RoundRobin(fleet), coming)
+    for name, ran in (("Schedule", ours), ("round-robin", others)):
+        say(
+            f"by {name}: hit rate {ran.hit_share:.3f}, TTFT {1e3 * ran.ttft_seconds:.0f} ms, "
+            f"p99 {1e3 * ran.ttft_p99_seconds:.0f} ms, {len(ran.failed)} failed"
+        )
+    told = None
+    if foretold:
+        costs = listener.costs(since, since + coming[half].at)
+        vocabulary, dram = VOCAB, _dram_bytes(fleet, sizes.plan)
+        told = foretell(fleet, sizes.model, vocabulary, dram, coming, costs, half)
+        say(f"foretold: hit rate {told.hit_share:.3f}, TTFT {1e3 * told.ttft_seconds:.0f} ms")
+    return Round(ours, others, told)
+
+
+def _dram_bytes(fleet: Fleet, plan: Plan) -> int:
+    """What a node's memory has room for, in bytes of blocks: slots have heads, slabs a rest."""
+    layout, block_tokens = SlotLayout.of(fleet.spec, 0), fleet.spec.groups[0].block_tokens
+    slab, dram = parse_bytes("slab", plan.slab), parse_bytes("dram", plan.dram[0])
+    return (slab // layout.slot_bytes) * (dram // slab) * layout.block_bytes(block_tokens)
+
+
+def _compared(done: Sequence[Round], told: dict[str, Any], also: dict[str, Any]) -> list[Row]:
+    ttft = Spread.of([one.ours.ttft_seconds / one.others.ttft_seconds for one in done])
+    hits = Spread.of([one.others.hit_share / one.ours.hit_share for one in done])
+    late = Spread.of([one.ours.ttft_p99_seconds / one.others.ttft_p99_seconds for one in done])
+    pairs = [
+        ("mean TTFT, ms", 1e3, "ttft_seconds", ttft, True),
+        ("token hit rate", 1.0, "hit_share", hits, True),
+        ("p99 TTFT, ms", 1e3, "ttft_p99_seconds", late, False),
+    ]
+    return [
+        Row(
+            name,
+            told,
+            len(done),
+            scale * _median([getattr(one.ours, figure) for one in done]),
+            scale * _median([getattr(one.others, figure) for one in done]),
+            spread.median,
+            spread,
+            counted,
+            also=also,
+        )
+        for name, scale, figure, spread, counted in pairs
+    ]
+
+
+def _lost(done: Sequence[Round], killed: Ran, answers: Answers, told: dict[str, Any]) -> Row:
+    """Requests that failed or had other tokens than an engine alone; one is too many."""
+    every = [killed, *(ran for one in done for ran in (one.ours, one.others))]
+    failed = sum(len(ran.failed) for ran in every)
+    wrong = sum(len(ran.wrong(answers)) for ran in every)
+    lost = failed + wrong
+    also = {
+        "failed": failed,
+        "other_tokens": wrong,
+        "failed_with_a_conductor_killed": len(killed.failed),
+        "unplanned_with_a_conductor_killed": sum(
+            not one.expected_seconds for _, one in killed.done
+        ),
+        "requests": sum(len(ran.outcomes) for ran in every),
+    }
+    ratio = 0.0 if not lost else 1.0 + lost
+    return Row("requests lost or wrong", told, len(done), float(lost), 0.0, ratio, also=also)
+
+
+def _off(done: Sequence[Round], told: dict[str, Any]) -> list[Row]:
+    """Of the second halves: what the simulator said beside what was measured."""
+    rows = []
+    for name, scale, figure in (
+        ("simulated TTFT, ms", 1e3, "ttft_seconds"),
+        ("simulated hit rate", 1.0, "hit_share"),
+    ):
+        said = [getattr(one.foretold, figure) for one in done]
+        real = [getattr(_second_half(one.ours), figure) for one in done]
+        off = Spread.of([abs(a / b - 1) for a, b in zip(said, real, strict=True)])
+        rows.append(
+            Row(
+                *(name, told, len(done), scale * _median(said), scale * _median(real)),
+                ratio=off.median,
+                spread=off,
+                goal=GOAL_OFF,
+            )
+        )
+    return rows
+
+
+def _second_half(ran: Ran) -> Ran:
+    half = len(ran.coming) // 2
+    return Ran(ran.coming[half:], ran.outcomes[half:])
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values))

@@ -1,0 +1,45 @@
+"""The bench of routing, a small one: what it reports, and that nothing was lost on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bench import chats, route
+from bench.engine import Shape as Model
+from bench.fleet import Plan
+from bench.report import Report
+
+SMALL = route.Sizes(
+    Model(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=128),
+    Plan(nodes=2, dram=("4MiB",), slab="1MiB", pages=96),
+    replace(chats.Shape(), documents=2, document_tokens=256, chats=4, turns=2, rate=4.0),
+)
+
+
+def test_a_small_round_counts_every_request_and_loses_none() -> None:
+    report = route.run(1, lambda text: None, SMALL, foretold=False)
+    assert isinstance(report, Report)
+    rows = {row.name: row for row in report.rows}
+    assert set(rows) == {
+        "mean TTFT, ms",
+        "token hit rate",
+        "p99 TTFT, ms",
+        "requests lost or wrong",
+    }
+    lost = rows["requests lost or wrong"]
+    assert lost.value == 0 and lost.ratio == 0
+    assert lost.also["requests"] == 3 * 8
+    assert 0 < rows["token hit rate"].value < 1
+
+
+def test_a_load_is_the_same_by_seed_and_its_chats_grow() -> None:
+    shape = chats.Shape()
+    load = chats.load(shape, seed=4)
+    assert load == chats.load(shape, seed=4) != chats.load(shape, seed=5)
+    assert len(load) == shape.chats * shape.turns
+    assert [one.at for one in load] == sorted(one.at for one in load) and load[0].at == 0.0
+    turns = {one.request.id: one.request.prompt for one in load}
+    for chat in range(shape.chats):
+        first, second = (turns[f"chat {chat} turn {turn}"] for turn in (0, 1))
+        assert second[: len(first)] == first
+    assert 0.5 < chats.hit_share_max(load, 64) < 1.0
