@@ -68,27 +68,39 @@ class Engines:
 
 
 class Prefill:
-    """One under way. What it says is read when it is wanted: it is two short messages."""
+    """One under way, read by a thread of its own: gRPC drops what is unread at a call's end."""
 
     def __init__(self, address: str, replies: Any) -> None:
+        """Returns once its hand-off is known. Raises what it failed by before that."""
         self.address, self._replies = address, replies
-        self._over = threading.Event()
-        if not replies.add_callback(self._over.set):
-            self._over.set()
-        with typed_errors(address):
-            first: pb.PrefillReply = next(replies, pb.PrefillReply())
-        self.hand_off: pb.HandOff | None = first.hand_off if first.HasField("hand_off") else None
-        self._done: pb.PrefillReply.Done | None = first.done if first.HasField("done") else None
+        self.hand_off: pb.HandOff | None = None
+        self._done: pb.PrefillReply.Done | None = None
+        self._error: KVStoreError | None = None
+        self._known, self._over = threading.Event(), threading.Event()
+        threading.Thread(target=self._read, name=f"prefill {address}", daemon=True).start()
+        self._known.wait()  # the call has a deadline
+        if self.hand_off is None and self._error is not None:
+            raise self._error
 
     def end(self, seconds: float = _OVER_SECONDS) -> pb.PrefillReply.Done | None:
-        """What was done; None where the engine went away, or is not done by then: it is to stop."""
+        """What was done; None where the engine went away, for whoever decodes has computed what it
+        did not get, and where it is not done by then: it is to stop."""
         if not self._over.wait(seconds):
             self._replies.cancel()
             return None
+        return self._done
+
+    def _read(self) -> None:
         try:
             with typed_errors(self.address):
                 for reply in self._replies:
-                    self._done = reply.done
-        except KVStoreError:
-            return None  # whoever decodes has computed what it did not get
-        return self._done
+                    if reply.HasField("hand_off"):
+                        self.hand_off = reply.hand_off
+                        self._known.set()
+                    else:
+                        self._done = reply.done
+        except KVStoreError as error:
+            self._error = error
+        finally:
+            self._over.set()
+            self._known.set()

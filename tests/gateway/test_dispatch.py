@@ -1,0 +1,183 @@
+"""A dispatcher over engines that do as they are told: what it sends where, and what it does when
+one goes away, refuses or is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from kvstore.config import OPEN
+from kvstore.errors import Overloaded, Unavailable
+from kvstore.gateway.dispatch import Dispatcher
+from kvstore.gateway.request import Request
+from kvstore.rpc.status import refuse
+from kvstore.wire.v1 import conductor_pb2, engine_pb2_grpc
+from kvstore.wire.v1 import engine_pb2 as pb
+from tests.nodes import SPEC
+
+PROMPT = tuple(range(100))
+TOKENS = [7, 8, 9, 10]
+
+
+class Double(engine_pb2_grpc.EngineServicer):
+    """Goes on with TOKENS behind PROMPT. `dies_after` so many of them; `refuses` all."""
+
+    def __init__(self, dies_after: int | None = None, refuses: bool = False) -> None:
+        self.dies_after, self.refuses = dies_after, refuses
+        self.prefills: list[pb.PrefillRequest] = []
+        self.generates: list[pb.GenerateRequest] = []
+        self.address = ""
+
+    def Prefill(self, request: pb.PrefillRequest, context: Any) -> Iterator[pb.PrefillReply]:
+        self.prefills.append(request)
+        if self.refuses:
+            refuse(context, Overloaded("not begun in time"))
+            return
+        yield pb.PrefillReply(hand_off=pb.HandOff(handles=[b"h"]))
+        yield pb.PrefillReply(done=pb.PrefillReply.Done(reused_tokens=64))
+
+    def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateReply]:
+        self.generates.append(request)
+        came = len(request.prompt) - len(PROMPT)
+        yield pb.GenerateReply(started=pb.GenerateReply.Started(hand_off_tokens=99))
+        for sent, token in enumerate(TOKENS[came : came + request.max_new_tokens]):
+            if sent == self.dies_after:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+            yield pb.GenerateReply(token=token)
+        yield pb.GenerateReply(finished=pb.GenerateReply.Finished())
+
+
+class Planner:
+    """Says so, each time; `full` so often when it is asked who decodes."""
+
+    def __init__(self, prefill: str, decode: str, computed: int = 100, full: int = 0) -> None:
+        self._prefill, self._decode, self._computed = prefill, decode, computed
+        self._full = full
+        self.asked: list[conductor_pb2.ScheduleRequest] = []
+
+    def schedule(
+        self, request: conductor_pb2.ScheduleRequest
+    ) -> conductor_pb2.ScheduleReply | None:
+        copy = conductor_pb2.ScheduleRequest()
+        copy.CopyFrom(request)
+        self.asked.append(copy)
+        reply = conductor_pb2.ScheduleReply(priority_ms=30, aging=0.03, drop_after_ms=9_000)
+        reply.decode.address = self._decode
+        if request.phase == conductor_pb2.DECODE:
+            self._full -= 1
+            if self._full >= 0:
+                raise Overloaded("no room", 1)
+            return reply
+        reply.prefill.address = self._prefill
+        reply.split.computed_tokens = self._computed
+        return reply
+
+
+class Nobody:
+    """No conductor answers."""
+
+    def schedule(self, request: conductor_pb2.ScheduleRequest) -> None:
+        return None
+
+
+@contextmanager
+def serving(*doubles: Double) -> Iterator[None]:
+    with ExitStack() as stack:
+        for one in doubles:
+            server = grpc.server(ThreadPoolExecutor(4))
+            engine_pb2_grpc.add_EngineServicer_to_server(one, server)
+            one.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+            server.start()
+            stack.callback(lambda server=server: server.stop(None).wait())
+        yield
+
+
+def run(planner: Any, *engines: str, **options: Any) -> tuple[list[int], Any]:
+    told: list[int] = []
+    dispatcher = Dispatcher(planner, SPEC, engines, OPEN)
+    try:
+        outcome = dispatcher.run(Request("r", PROMPT, len(TOKENS), **options), told.append)
+    finally:
+        dispatcher.close()
+    assert told == outcome.tokens
+    return told, outcome
+
+
+def test_a_prompt_is_prefilled_at_one_engine_and_followed_at_another() -> None:
+    first, second = Double(), Double()
+    with serving(first, second):
+        planner = Planner(first.address, second.address)
+        tokens, outcome = run(planner)
+    assert tokens == TOKENS and outcome.engines == [first.address, second.address]
+    (prefill,), (generate,) = first.prefills, second.generates
+    assert prefill.turn == pb.Turn(priority_ms=30, aging=0.03, drop_after_ms=9_000)
+    assert list(generate.hand_off.handles) == [b"h"] and not generate.HasField("turn")
+    assert (outcome.pool_tokens, outcome.hand_off_tokens) == (64, 35)
+    phases = [one.phase for one in planner.asked]
+    assert phases == [conductor_pb2.PREFILL, conductor_pb2.DECODE]
+    assert {one.request_id for one in planner.asked} == {"r"}
+
+
+@pytest.mark.parametrize("computed", [100, 4])
+def test_one_that_does_both_or_has_nearly_all_does_it_alone(computed: int) -> None:
+    first, second = Double(), Double()
+    with serving(first, second):
+        prefill = second.address if computed == 100 else first.address
+        tokens, _ = run(Planner(prefill, second.address, computed))
+    assert tokens == TOKENS and not first.prefills and not second.prefills
+    assert second.generates[0].turn.drop_after_ms == 9_000
+
+
+def test_with_no_conductor_known_engines_do_it_in_turn() -> None:
+    first, second = Double(), Double()
+    with serving(first, second):
+        dispatcher = Dispatcher(Nobody(), SPEC, [first.address, second.address], OPEN)
+        for number in range(4):
+            dispatcher.run(Request(f"{number}", PROMPT, 2))
+        dispatcher.close()
+    assert len(first.generates) == len(second.generates) == 2
+
+
+def test_an_engine_that_goes_away_is_gone_on_from_behind_its_tokens() -> None:
+    dying, other = Double(dies_after=2), Double()
+    with serving(dying, other):
+        tokens, outcome = run(Planner(dying.address, dying.address), other.address)
+    assert tokens == TOKENS and outcome.tries == 2
+    (again,) = other.generates
+    assert list(again.prompt) == [*PROMPT, TOKENS[0]], "its last token is made again"
+    assert again.max_new_tokens == len(TOKENS) - 1 and again.request_id != "r"
+
+
+def test_where_all_engines_go_away_the_caller_is_told() -> None:
+    with pytest.raises(Unavailable):
+        run(Nobody(), "127.0.0.1:1", "127.0.0.1:2")
+    with pytest.raises(Unavailable, match="no engine is known"):
+        run(Nobody())
+
+
+def test_what_an_engine_or_a_conductor_refuses_is_refused() -> None:
+    refusing, other = Double(refuses=True), Double()
+    with serving(refusing, other), pytest.raises(Overloaded, match="not begun"):
+        run(Planner(refusing.address, other.address), other.address)
+    assert not other.generates
+
+
+def test_a_prompt_whose_prefill_runs_waits_for_room_to_decode() -> None:
+    first, second = Double(), Double()
+    with serving(first, second):
+        planner = Planner(first.address, second.address, full=3)
+        tokens, _ = run(planner)
+    assert tokens == TOKENS and len(planner.asked) == 5
+
+
+def test_a_request_without_the_pool_is_not_planned() -> None:
+    only = Double()
+    with serving(only):
+        planner = Planner(only.address, only.address)
+        tokens, _ = run(planner, only.address, without_pool=True)
+    assert tokens == TOKENS and not planner.asked and only.generates[0].without_pool
