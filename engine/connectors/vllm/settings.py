@@ -54,13 +54,14 @@ class Settings:
         _within("loads_max", self.loads_max, 1, 64)
         if self.reuse not in REUSE:
             raise ValueError(f"reuse is {self.reuse!r}; it may be {' or '.join(REUSE)}")
-        for one in (*self.conductors, *([self.address] if self.conductors else ())):
+        for one in self.conductors:
             if not (isinstance(one, str) and _ADDRESS.fullmatch(one)):
-                key = "address" if one is self.address else "conductors"
-                raise ValueError(
-                    f"kv_connector_extra_config.{key}: {one!r} is no HOST:PORT; `address` is where "
-                    "the server listens for requests, as those who send them see it"
-                )
+                raise ValueError(f"kv_connector_extra_config.conductors: {one!r} is no HOST:PORT")
+        if self.conductors and not _ADDRESS.fullmatch(self.address):
+            raise ValueError(
+                f"kv_connector_extra_config.address: {self.address!r} is no HOST:PORT; `address` "
+                "is where the server listens for requests, as those who send them see it"
+            )
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Settings:
@@ -76,8 +77,9 @@ class Settings:
             kind = type(known[key].default)
             fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
             if not fits or (isinstance(value, bool) and kind is not bool):
+                wanted = "list" if kind is tuple else kind.__name__
                 raise ValueError(
-                    f"kv_connector_extra_config.{key} is {value!r}; {kind.__name__} is wanted"
+                    f"kv_connector_extra_config.{key} is {value!r}; {wanted} is wanted"
                 )
         return cls(**extra)
 

@@ -73,6 +73,10 @@ def test_a_cache_of_another_kind_is_refused() -> None:
         ("reuse", "sometimes", "reuse is 'sometimes'; it may be priced or always"),
         ("audit_rate", 1.5, "audit_rate is 1.5; 0.0 to 1.0"),
         ("deadline_ms", 0, "deadline_ms is 0; 1 to"),
+        ("conductors", "127.0.0.1:7420", "conductors is '127.0.0.1:7420'; list is wanted"),
+        ("conductors", ["nowhere"], "conductors: 'nowhere' is no HOST:PORT"),
+        ("conductors", [7420], "conductors: 7420 is no HOST:PORT"),
+        ("conductors", ["127.0.0.1:7420"], "address: '' is no HOST:PORT; `address` is where"),
     ],
 )
 def test_a_setting_that_is_not_right_is_named_with_its_value(
