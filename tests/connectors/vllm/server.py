@@ -33,13 +33,17 @@ class Server:
     def __init__(
         self, model: Path, log: Path, *, node: str = "", role: str = "kv_both", **extra: Any
     ) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.log_file = log
         options = ["--host", "127.0.0.1", "--port", str(self.port), "--model", os.fspath(model)]
         options += ["--served-model-name", "tiny", "--dtype", "float32", "--block-size", "32"]
         options += ["--enforce-eager", "--max-model-len", "1024", "--max-num-batched-tokens", "128"]
         options += ["--max-num-seqs", "4"]
+        if "conductors" in extra:  # which are told what its own cache holds, too
+            extra["address"] = self.place
+            ports = f"tcp://*:{free_port()}", f"tcp://*:{free_port()}"
+            events = {"enable_kv_cache_events": True, "endpoint": ports[0]}
+            options += ["--kv-events-config", json.dumps({**events, "replay_endpoint": ports[1]})]
         if node:
             config = {
                 "kv_connector": "MoonpoolConnector",
@@ -61,8 +65,12 @@ class Server:
             )
 
     @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.place}"
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
@@ -119,6 +127,11 @@ class Server:
             for one in left:
                 one.kill()
             psutil.wait_procs(left, STOP_SECONDS)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 class Proxy:
