@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,17 +16,13 @@ from kvstore.wire.v1 import conductor_pb2 as pb
 from tests.connectors.vllm.engine import Engine
 from tests.connectors.vllm.models import prompt
 from tests.connectors.vllm.pool import Pool
+from tests.connectors.vllm.server import free_port
 from tests.nodes import CALL_SECONDS, NodeProcess, eventually
 from tests.pools import ConductorProcess, Nodes, pool
 
 BLOCK = 64
 NAMES = ("a", "b")
 SECONDS = 60.0  # a moment where nobody else uses the machine
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 @dataclass
@@ -113,6 +109,21 @@ def test_a_conductor_knows_an_engine_and_what_it_decodes_until_that_is_over(flee
     assert fleet.wait_ms("b", probe) <= 0
     fleet.engines["a"].end()
     eventually(lambda: fleet.wait_ms("a", probe) == 0, SECONDS)
+
+
+def test_what_prefills_take_is_learned_from_its_steps(fleet: Fleet) -> None:
+    taken = []
+    for number in range(6):
+        began = time.monotonic()
+        fleet.engines["b"].run(prompt(70 + number, 900), tokens=1)
+        taken.append(1e3 * (time.monotonic() - began))
+
+    def work_ms() -> float:
+        found = fleet.considered(prompt(80, 900)).get("b")
+        return -1.0 if found is None else float(found.work_ms)
+
+    # A run is more than its steps, and other steps may be slower where others use the machine.
+    eventually(lambda: 0.2 * min(taken) < work_ms() < 2 * max(taken), SECONDS)
 
 
 def test_a_prompt_goes_to_the_engine_whose_own_cache_has_its_prefix(fleet: Fleet) -> None:
