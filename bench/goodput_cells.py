@@ -19,7 +19,7 @@ from kvstore.planner.load import Load
 from kvstore.planner.outcome import Outcome
 from kvstore.planner.policies import OURS, RIVALS, Policy, grid
 from kvstore.planner.replay import replay
-from kvstore.planner.search import Highest, highest_rate
+from kvstore.planner.search import Highest, at_rate, highest_rate
 from kvstore.planner.synthetic import Bimodal
 from kvstore.planner.synthetic_turns import Agentic, MultiTurn
 from kvstore.planner.world import Doubt
@@ -127,9 +127,9 @@ def _cell(setup: Setup, load: Load, cluster: Cluster) -> tuple[Cell, float]:
     ours = found[OURS.name]
     best = max((one for name, one in found.items() if name != OURS.name), key=lambda one: one.rate)
     fifo = found["mooncake"].policy if "mooncake" in found else _gated("mooncake")
-    crowded = load.scaled(OVERLOAD * ours.multiplier)
+    crowded = at_rate(load, cluster, OVERLOAD * ours.multiplier)
     mine, theirs = (replay(crowded, cluster, one, setup.seed) for one in (OURS, fifo))
-    same = load.scaled(ours.multiplier)
+    same = at_rate(load, cluster, ours.multiplier)
     lied = replay(same, cluster, OURS, setup.seed, Doubt(bias=LIE))
     doubted = replay(same, cluster, OURS, setup.seed, Doubt(error=DOUBT))
     rival = replay(same, cluster, best.policy, setup.seed)
@@ -139,7 +139,7 @@ def _cell(setup: Setup, load: Load, cluster: Cluster) -> tuple[Cell, float]:
         same_as_s=None,
         seed=setup.seed,
         rates={name: one.rate for name, one in found.items()},
-        limit=rate_limit(load, cluster, setup.seed),
+        limit=rate_limit(same, cluster, setup.seed),
         tuned={name: (*one.policy.knobs, one.policy.foresight) for name, one in found.items()},
         overload_ttft_s=_mean(mine),
         overload_ttft_mooncake_s=_mean(theirs),

@@ -58,6 +58,7 @@ def _tell(found: Answers, cluster: Cluster) -> None:
     print(f"  predicted TTFT      off by {told.error:.0%} of it")
     print(f"  highest rate        {_rate(found.highest)} with {SHARE:.0%} in time")
     _tell_splits(found)
+    _tell_phases(found)
     _tell_memory(found)
     if found.curves[1:]:
         print("\nother policies, at their highest rate")
@@ -74,15 +75,36 @@ def _tell_splits(found: Answers) -> None:
         best = "   best" if split is found.best_split else ""
         print(f"  {split.prefill:>4} prefill {split.decode:>4} decode {_rate(split.highest)}{best}")
     if found.together is not None:
-        print(f"  every one does both      {_rate(found.together)}")
+        print(f"  every one does both      {_rate(found.together.highest)}")
+        told = {"as asked": found.outcome, "every one both": found.together.outcome}
+        print("\nat the load's own rate      TTFT p50      p99      TPOT p50      p99   in time")
+        for name, one in told.items():
+            ttft, tpot = _pair(one.ttft, 1, "s"), _pair(one.tpot, 1e3, "ms")
+            print(f"  {name:<20} {ttft} {tpot} {one.share:>9.1%}")
+
+
+def _tell_phases(found: Answers) -> None:
+    if not found.parallelism:
+        return
+    print("\nGPUs of an engine, each phase alone")
+    for one in found.parallelism.tried:
+        each = f"{one.each_gpu:.3g} a GPU"
+        print(f"  {one.tensor_parallel:>4} {one.role:<8} {_rate(one.highest)}   {each}")
+    if found.parallelism.cluster:
+        print(f"  {found.parallelism.cluster}: {_rate(found.parallelism.highest).strip()}")
 
 
 def _tell_memory(found: Answers) -> None:
-    print("\nDRAM a host       found   in time   mean TTFT")
-    for one in found.memory:
-        ttft = "-" if one.ttft is None else f"{one.ttft:.2f} s"
-        size = f"{one.dram_bytes / 1e9:,.0f} GB"
-        print(f"  {size:>10} {one.hits:>10.1%} {one.share:>9.1%} {ttft:>11}")
+    for name, size, some in (
+        ("DRAM", "dram_bytes", found.memory),
+        ("SSD ", "ssd_bytes", found.ssd),
+    ):
+        if some:
+            print(f"\n{name} a host       found   in time   mean TTFT")
+        for one in some:
+            ttft = "-" if one.ttft is None else f"{one.ttft:.2f} s"
+            large = f"{getattr(one, size) / 1e9:,.0f} GB"
+            print(f"  {large:>10} {one.hits:>10.1%} {one.share:>9.1%} {ttft:>11}")
 
 
 def _times(times: Times | None, unit: float, name: str) -> str:
@@ -90,6 +112,12 @@ def _times(times: Times | None, unit: float, name: str) -> str:
         return "       - nobody was served"
     mean, p50, p99 = (f"{one * unit:.2f}" for one in (times.mean, times.p50, times.p99))
     return f"{mean:>8} {name} on average, {p50} at p50, {p99} at p99"
+
+
+def _pair(times: Times | None, unit: float, name: str) -> str:
+    if times is None:
+        return f"{'-':>12} {'-':>8}"
+    return f"{times.p50 * unit:>9.3g} {name:<2} {times.p99 * unit:>8.3g}"
 
 
 def _rate(rate: float) -> str:

@@ -1,7 +1,8 @@
 """What a planner is asked about a load and a cluster, each answered by replays.
 
 What share is served in time and how fast; the highest rate; how the same engines are best split
-between prefilling and decoding; what more or less memory does; what rivals would reach.
+between prefilling and decoding, or do without a split; how many GPUs each phase's engines are best
+given; what more or less DRAM does, and SSD; what rivals would reach.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from kvstore.planner import outcome
 from kvstore.planner.cluster import Cluster, Role
 from kvstore.planner.load import Load
 from kvstore.planner.outcome import Outcome
+from kvstore.planner.parallelism import Parallelism, parallelism
 from kvstore.planner.policies import Policy
 from kvstore.planner.replay import ran, replay
-from kvstore.planner.search import Step, highest_rate
+from kvstore.planner.search import Step, at_rate, highest_rate
 from kvstore.planner.timeline import Timeline, timeline
 
 SPLITS_MAX = 9  # that are tried: of many engines, evenly spread ones
 MEMORY = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)  # times the DRAM that there is
+SSD = (0.0, 1.0, 4.0, 16.0)  # times that DRAM, of SSD beside it
 RATES = (0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6, 2.0, 3.0)  # times the highest rate
 CHUNKS = (256, 512, 1_024, 2_048)  # tokens, that are tried where each engine does both
 SPLIT_CLOSE = 1.05  # splits differ by more than that, or do not matter
@@ -38,10 +41,21 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Together:
+    """The same engines, each of which prefills and decodes, in chunks of the best size."""
+
+    highest: float  # requests a second; 0: none
+    chunk_tokens: int
+    outcome: Outcome  # at the load's own rate
+    timeline: Timeline
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
-    """With other DRAM, at the rate that was asked about."""
+    """With other DRAM or SSD, at the rate that was asked about."""
 
     dram_bytes: int
+    ssd_bytes: int
     hits: float  # share of prompt tokens
     share: float  # of requests in time
     ttft: float | None  # mean seconds of those served
@@ -75,8 +89,10 @@ class Answers:
     at_highest: Outcome | None  # at the highest rate; None where none is low enough
     curves: tuple[Curve, ...]  # the policy's, then each rival's
     splits: tuple[Split, ...]  # by engines that prefill; none where they are of several kinds
-    together: float | None  # highest rate where each does both; None likewise; 0: none
-    memory: tuple[Memory, ...]  # by DRAM
+    together: Together | None  # None likewise
+    parallelism: Parallelism | None  # None where GPUs are of several kinds
+    memory: tuple[Memory, ...]  # by DRAM, with the SSD that there is
+    ssd: tuple[Memory, ...]  # by SSD; none without DRAM
     timeline: Timeline
 
     @property
@@ -106,7 +122,15 @@ def answer(
         curves=(mine, *(_curve(load, cluster, one, rates, seed, step) for one in others)),
         splits=_splits(load, cluster, policy, highest, seed, step),
         together=_together(load, cluster, policy, highest, seed, step),
-        memory=tuple(_memory(load, cluster, policy, times, seed, step) for times in MEMORY),
+        parallelism=parallelism(load, cluster, policy, seed, step),
+        memory=tuple(
+            _memory(load, replace(cluster, dram_bytes=size), policy, seed, step)
+            for size in _sizes(cluster.dram_bytes, MEMORY)
+        ),
+        ssd=tuple(
+            _memory(load, replace(cluster, ssd_bytes=size), policy, seed, step)
+            for size in (_sizes(cluster.dram_bytes, SSD) if cluster.dram_bytes else ())
+        ),
         timeline=timeline(world),
     )
 
@@ -137,7 +161,7 @@ def _points(
 ) -> tuple[Point, ...]:
     points = []
     for rate in rates:
-        told = replay(load.scaled(_multiplier(load, rate)), cluster, policy, seed)
+        told = replay(at_rate(load, cluster, _multiplier(load, rate)), cluster, policy, seed)
         points.append(Point(rate, told.share, told.goodput))
         step()
     return tuple(points)
@@ -167,10 +191,10 @@ def _splits(
 
 def _together(
     load: Load, cluster: Cluster, policy: Policy, highest: float, seed: int, step: Step
-) -> float | None:
+) -> Together | None:
     if not _of_one_kind(cluster):
         return None
-    best = 0.0
+    best, chosen = 0.0, CHUNKS[-1]
     for chunk_tokens in CHUNKS:
         found = highest_rate(
             *(load, cluster.together(chunk_tokens), (policy,), seed),
@@ -178,8 +202,11 @@ def _together(
             start=_multiplier(load, best or highest or _rate(load)),
             step=step,
         )
-        best = max(best, found.rate if found else 0.0)
-    return best
+        if found and found.rate > best:
+            best, chosen = found.rate, chunk_tokens
+    world = ran(load, cluster.together(chosen), policy, seed)
+    step()
+    return Together(best, chosen, outcome.of(world), timeline(world))
 
 
 def _of_one_kind(cluster: Cluster) -> bool:
@@ -189,11 +216,12 @@ def _of_one_kind(cluster: Cluster) -> bool:
     return len(kinds) == 1 and roles == [Role.DECODE, Role.PREFILL]
 
 
-def _memory(
-    load: Load, cluster: Cluster, policy: Policy, times: float, seed: int, step: Step
-) -> Memory:
-    other = replace(cluster, dram_bytes=int(cluster.dram_bytes * times))
-    told = replay(load, other, policy, seed)
+def _sizes(size_bytes: int, times: tuple[float, ...]) -> list[int]:
+    return sorted({int(size_bytes * one) for one in times})
+
+
+def _memory(load: Load, cluster: Cluster, policy: Policy, seed: int, step: Step) -> Memory:
+    told = replay(load, cluster, policy, seed)
     step()
     mean = told.ttft.mean if told.ttft else None
-    return Memory(other.dram_bytes, told.hits.all, told.share, mean)
+    return Memory(cluster.dram_bytes, cluster.ssd_bytes, told.hits.all, told.share, mean)

@@ -20,6 +20,8 @@ from kvstore.errors import Invalid, InvariantError
 from kvstore.planner import bounds, lineage, spans
 from kvstore.planner.spans import Numbers, Seconds, Tokens
 
+REQUESTS_MAX = 300_000  # of a load that is repeated
+
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
@@ -72,6 +74,25 @@ class Load:
         if not good or not math.isfinite(float(self.arrival[-1]) / rate_multiplier):
             raise Invalid(f"rate_multiplier = {rate_multiplier!r}: wants a number above 0, as in 2")
         return replace(self, arrival=self.arrival / rate_multiplier)
+
+    def lasting(self, seconds: float, requests_max: int = REQUESTS_MAX) -> Load:
+        """The same again and again, each time of other blocks, until requests have come for so
+        long, or there are so many. One that lasts as long already, or no time, is itself."""
+        span = float(self.arrival[-1])
+        if span <= 0.0 or span >= seconds:
+            return self
+        span += span / max(1, len(self) - 1)  # and the next first one comes as others do
+        times = max(1, min(math.ceil(seconds / span), requests_max // len(self)))
+        blocks, ends = int(self.blocks.max(initial=-1)) + 1, self.first[1:]
+        again = np.arange(times, dtype=np.int64)[:, None]
+        return Load(
+            self.block_tokens,
+            (again * span + self.arrival).ravel(),
+            np.tile(self.input_tokens, times),
+            np.tile(self.output_tokens, times),
+            (again * blocks + self.blocks).ravel(),
+            np.concatenate([self.first[:1], (again * len(self.blocks) + ends).ravel()]),
+        )
 
     def window(self, start_s: float, end_s: float) -> Load:
         """What arrives in [start_s, end_s); the first of it at 0. Raises Invalid if nothing does.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from kvstore.planner.answers import Answers, Memory
+from kvstore.planner.cluster import Role
 from kvstore.planner.load import Summary
 from kvstore.planner.outcome import Times
 from kvstore.planner.reasons import why
@@ -70,6 +71,10 @@ def _figures(found: Answers) -> str:
         "prompt tokens found": f"{told.hits.all:.1%}",
         "goodput, tokens/s": f"{told.goodput:,.0f}",
     }
+    if found.together:
+        other = found.together.outcome
+        some["TTFT where each does both"] = _pair(other.ttft, 1, "s")
+        some["TPOT where each does both"] = _pair(other.tpot, 1e3, "ms")
     return "".join(
         f'<div><b>{escape(value)}</b><span class="soft">{escape(name)}</span></div>'
         for name, value in some.items()
@@ -99,7 +104,11 @@ def _plots(found: Answers) -> list[tuple[str, str]]:
         ("In time against rate", lines(Axes("requests/s", "share", 1.0), share, SHARE)),
         (
             "Time to first token, as requests came",
-            lines(Axes("seconds", "mean TTFT, s"), [Series("TTFT", over.seconds, over.ttft, 0)]),
+            lines(Axes("seconds", "mean TTFT, s"), _apart_and_together(found, "ttft")),
+        ),
+        (
+            "In time, as requests came",
+            lines(Axes("seconds", "share", 1.0), _apart_and_together(found, "in_time"), SHARE),
         ),
         (
             "Waiting and decoding",
@@ -116,23 +125,49 @@ def _plots(found: Answers) -> list[tuple[str, str]]:
             lines(
                 Axes("GB a host", "share", 1.0),
                 [
-                    Series("prompt tokens found", *_against(hosts, "hits"), 0),
-                    Series("requests in time", *_against(hosts, "share"), 2),
+                    Series("prompt tokens found", *_against(hosts, "dram_bytes", "hits"), 0),
+                    Series("requests in time", *_against(hosts, "dram_bytes", "share"), 2),
                 ],
             ),
         ),
     ]
+    if found.ssd:
+        some = [
+            Series("prompt tokens found", *_against(found.ssd, "ssd_bytes", "hits"), 0),
+            Series("requests in time", *_against(found.ssd, "ssd_bytes", "share"), 2),
+        ]
+        plots.append(("Found against SSD", lines(Axes("GB a host", "share", 1.0), some)))
     if found.splits:
         names = [*(f"{one.prefill}:{one.decode}" for one in found.splits), "both"]
-        values = [*(one.highest for one in found.splits), found.together or 0.0]
+        values = [
+            *(one.highest for one in found.splits),
+            found.together.highest if found.together else 0.0,
+        ]
         best = values.index(max(values))
         axes = Axes(
             "engines that prefill : that decode; both: each does both, in chunks",
             "highest requests/s",
         )
         plots.append(("The same engines, split otherwise", bars(axes, names, values, best)))
+    if found.parallelism:
+        for role in (Role.PREFILL, Role.DECODE):
+            tried = [one for one in found.parallelism.tried if one.role is role]
+            values = [one.each_gpu for one in tried]
+            names = [f"{one.tensor_parallel}" for one in tried]
+            axes = Axes("GPUs of an engine", "highest requests/s a GPU")
+            picture = bars(axes, names, values, values.index(max(values)) if values else 0)
+            plots.append((f"Engines that {role}, by their size", picture))
     return plots
 
 
-def _against(hosts: tuple[Memory, ...], name: str) -> tuple[list[float], list[float]]:
-    return [one.dram_bytes / 1e9 for one in hosts], [getattr(one, name) for one in hosts]
+def _apart_and_together(found: Answers, name: str) -> list[Series]:
+    over, both = found.timeline, found.together
+    series = [Series("as asked", over.seconds, getattr(over, name), 0)]
+    if both:
+        title = f"each does both, chunks of {both.chunk_tokens}"
+        series.append(Series(title, both.timeline.seconds, getattr(both.timeline, name), 1))
+    return series
+
+
+def _against(hosts: tuple[Memory, ...], size: str, name: str) -> tuple[list[float], list[float]]:
+    return [getattr(one, size) / 1e9 for one in hosts], [getattr(one, name) for one in hosts]

@@ -31,6 +31,7 @@ def _sentences(answers: Answers) -> Iterator[str]:
     elif best:
         yield "No other split of the same engines is better by more than chance."
     yield from _apart_or_not(answers)
+    yield from _of_phases(answers)
     yield _of_memory(answers)
     rivals = answers.curves[1:]
     if rivals:
@@ -45,9 +46,10 @@ def _sentences(answers: Answers) -> Iterator[str]:
 
 
 def _apart_or_not(answers: Answers) -> Iterator[str]:
-    best, together = answers.best_split, answers.together
-    if best is None or together is None:
+    best, both = answers.best_split, answers.together
+    if best is None or both is None:
         return
+    together = both.highest
     if together > best.highest * _MATTERS:
         yield (
             "Do not disaggregate: where every engine prefills and decodes, in chunks, they take"
@@ -60,6 +62,16 @@ def _apart_or_not(answers: Answers) -> Iterator[str]:
         )
     else:
         yield "Whether to disaggregate is of no matter: done by the same engines it is as fast."
+
+
+def _of_phases(answers: Answers) -> Iterator[str]:
+    found, best = answers.parallelism, answers.best_split
+    least = max(answers.highest, best.highest if best else 0.0)
+    if found and found.highest > least * _MATTERS:
+        yield (
+            f"With each phase's engines of the size that serves most a GPU, as many GPUs take"
+            f" {found.highest:.2f} requests a second: {found.cluster}."
+        )
 
 
 def _short_of(answers: Answers) -> str:

@@ -2,7 +2,8 @@
 
 Found by halving (DistServe, OSDI'24, section 4), since with all else equal more requests a second
 never bring more of them in time, but for chance. The load keeps its requests and what they share;
-only their times are squeezed or stretched.
+only their times are squeezed or stretched. A load that would be over in a few times the target of
+the first token is repeated: else a queue that only grows would be in time to its end.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from kvstore.planner.world import SECONDS_MAX, Doubt
 
 SHARE = 0.9  # of requests in time: what a service promises
 CLOSE = 1.02  # the highest rate is known to this factor
+LASTS = 10.0  # times the target of the first token
 TIMES_MAX = 1_024.0  # the load's own rate, up or down: beyond, it is of another cluster
 STRIDE_MAX = 4.0  # of one look to the next
 
@@ -36,6 +38,11 @@ class Highest:
     @property
     def rate(self) -> float:
         return self.outcome.rate
+
+
+def at_rate(load: Load, cluster: Cluster, multiplier: float) -> Load:
+    """So many times as fast, and long enough to say something of a cluster's targets."""
+    return load.scaled(multiplier).lasting(LASTS * cluster.ttft_seconds)
 
 
 def highest_rate(
@@ -58,7 +65,7 @@ def highest_rate(
         def tried(multiplier: float, policy: Policy = policy) -> Outcome | None:
             if load.arrival[-1] / multiplier > SECONDS_MAX:
                 return None
-            told = replay(load.scaled(multiplier), cluster, policy, seed, doubt)
+            told = replay(at_rate(load, cluster, multiplier), cluster, policy, seed, doubt)
             step()
             return told if told.share >= share else None
 

@@ -39,6 +39,8 @@ def test_it_answers_what_a_planner_asks(capsys: pytest.CaptureFixture[str]) -> N
     assert "requests/s with 90% in time" in said
     assert "1 prefill    2 decode" in said and "DRAM a host" in said
     assert "every one does both" in said and "disaggregat" in said
+    assert "TTFT p50" in said and "every one both" in said
+    assert "GPUs of an engine, each phase alone" in said and "SSD  a host" in said
     assert "There is enough at" in said and "ours decides" in said
 
 
@@ -56,6 +58,13 @@ def test_as_json_it_is_one_object_and_the_same_each_time(
     assert len(said["curves"]) == 10 and said["curves"][0]["highest"] > 2
     assert [one["prefill"] for one in said["splits"]] == [1, 2]
     assert said["memory"][0]["dram_bytes"] == 0 and said["memory"][0]["hits"] == 0
+    assert [one["ssd_bytes"] for one in said["ssd"]] == sorted(
+        {one["ssd_bytes"] for one in said["ssd"]}
+    )
+    assert said["together"]["highest"] > 2 and said["together"]["outcome"]["share"] == 1.0
+    phases = said["parallelism"]["tried"]
+    assert [one["tensor_parallel"] for one in phases] == [1, 2, 4, 8] * 2
+    assert said["parallelism"]["highest"] >= 0.9 * said["curves"][0]["highest"]
     assert said["why"] and said["share_wanted"] == 0.9
 
 

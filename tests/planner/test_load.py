@@ -54,6 +54,24 @@ def test_a_window_is_the_load_of_the_requests_in_it(case: Told, data: st.DataObj
 
 
 @PROVEN
+@given(told(), st.floats(1, 1e4))
+def test_a_load_that_is_to_last_is_repeated_with_blocks_of_its_own(
+    case: Told, seconds: float
+) -> None:
+    load = case.load
+    lasting = load.lasting(seconds, requests_max=50)
+    lasting.check()
+    times, rest = divmod(len(lasting), len(load))
+    assert rest == 0 and (times == 1 or len(lasting) <= 50)
+    if 0 < load.arrival[-1] < seconds and 2 * len(load) <= 50:
+        assert times > 1
+        assert lasting.arrival[-1] >= seconds * 0.99 or len(lasting) + len(load) > 50
+    before, after = load.describe(), lasting.describe()
+    assert after.hit_rate_max == pytest.approx(before.hit_rate_max)
+    assert after.rate == pytest.approx(before.rate)
+
+
+@PROVEN
 @given(told(), st.floats(1e-3, 1e3))
 def test_a_scaled_load_is_the_same_requests_at_another_pace(case: Told, times: float) -> None:
     scaled = case.load.scaled(times)

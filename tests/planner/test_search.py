@@ -8,7 +8,7 @@ from kvstore.planner.arrivals import Arrivals
 from kvstore.planner.kinds import KINDS, made
 from kvstore.planner.policies import OURS, grid, named
 from kvstore.planner.replay import replay
-from kvstore.planner.search import CLOSE, highest_rate
+from kvstore.planner.search import CLOSE, at_rate, highest_rate
 from kvstore.planner.synthetic import Bimodal
 from tests.planner.clusters import cluster
 
@@ -20,10 +20,20 @@ CLUSTER = cluster(2, 2, ttft_seconds=10, tpot_seconds=0.1)
 def test_enough_are_in_time_there_and_not_much_beyond(start: float) -> None:
     found = highest_rate(LOAD, CLUSTER, [named("least-loaded")], 1, start=start)
     assert found and found.outcome.share >= 0.9
-    assert found.outcome == replay(LOAD.scaled(found.multiplier), CLUSTER, found.policy, 1)
-    beyond = replay(LOAD.scaled(found.multiplier * CLOSE), CLUSTER, found.policy, 1)
+    assert found.outcome == replay(
+        at_rate(LOAD, CLUSTER, found.multiplier), CLUSTER, found.policy, 1
+    )
+    beyond = replay(at_rate(LOAD, CLUSTER, found.multiplier * CLOSE**3), CLUSTER, found.policy, 1)
     assert beyond.share < 0.9
     assert found.rate == pytest.approx(LOAD.describe().rate * found.multiplier, rel=1e-3)
+
+
+def test_a_load_that_would_be_over_at_once_is_repeated() -> None:
+    short = LOAD.window(0, 20)
+    found = highest_rate(short, CLUSTER, [OURS], 1)
+    long = highest_rate(LOAD, CLUSTER, [OURS], 1)
+    assert found and long and found.rate < 2 * long.rate
+    assert found.outcome.requests > len(short)
 
 
 def test_the_best_of_several_is_at_least_each() -> None:
