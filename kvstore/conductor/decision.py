@@ -89,7 +89,7 @@ def too_late(
 def no_room(ask: Ask, engine: Engine, step: float, tpot: float) -> Rejected:
     """No engine may decode one more; this one comes closest."""
     return Overloaded(
-        f"no engine has room for {ask.tokens} tokens more and keeps {1e3 * tpot:.0f} ms a token: "
+        f"no engine has room for {ask.tokens} tokens more and stays within {1e3 * tpot:.0f} ms: "
         f"{engine.facts.engine_id}, the best, would take {1e3 * step:.0f} ms",
         RETRY_MS_MIN,
     )

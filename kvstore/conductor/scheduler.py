@@ -227,7 +227,7 @@ class Scheduler:
         if engine is None:
             refusal = nobody_decodes()
         elif not fits:
-            refusal = no_room(ask, engine, step, tpot)
+            refusal = no_room(ask, engine, step, self._rules.pace * tpot)
         of = (ask.request, ask.tokens, len(ask.prints), ask.waited)
         return Decision(*of, decode=engine, step=step, refusal=refusal)
 
@@ -257,7 +257,7 @@ class Scheduler:
     def _decoder(self, crew: Crew, ask: Ask, tpot: float) -> tuple[Engine | None, bool, float]:
         first = self._any_row(crew)
         chosen, fits, step = loops.decoder(
-            crew.fleet, float(ask.tokens), RESERVE_TOKENS, float(tpot), first
+            crew.fleet, float(ask.tokens), RESERVE_TOKENS, self._rules.pace * tpot, first
         )
         return (None if chosen == NONE else crew.rows[chosen]), fits, step
 

@@ -26,9 +26,10 @@ body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 1200px; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.5rem; margin: 0 } h2 { font-size: 1.05rem; margin: 0 0 .4rem }
 .soft { color: var(--soft) }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 1rem;
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 1rem;
   margin: 1.5rem 0 }
-.figures b { display: block; font-size: 1.5rem; font-variant-numeric: tabular-nums }
+.figures b { display: block; font-size: 1.3rem; white-space: nowrap;
+  font-variant-numeric: tabular-nums }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr));
   gap: 2rem }
 figure { margin: 0 } svg { width: 100%; height: auto }
