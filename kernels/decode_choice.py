@@ -69,14 +69,23 @@ def freed(demand: Any, tokens: Any, now: Any) -> None:
 
 
 @njit
-def room_seconds(fleet: Any, demand: Any, tokens: Any) -> Any:
+def _free(engine: Any, tokens: Any, tpot: Any) -> Any:
+    """Tokens of KV that an engine still takes, in sequences of so many: those that it has place for
+    and that leave a step within `tpot` seconds."""
+    spare = tpot - decode_seconds(engine, engine.batch, engine.context)
+    each = engine.decode_b / tokens + engine.decode_c
+    return max(0.0, min(engine.room - engine.context, spare / each))
+
+
+@njit
+def room_seconds(fleet: Any, demand: Any, tokens: Any, tpot: Any) -> Any:
     """How long a prompt waits for room where the smaller ones go first: until what is free and what
     becomes free is enough for these and for it."""
     wanted, engines = demand.ahead[size_of(tokens * _TOKENS)] + tokens, fleet.engines
     for number in range(len(engines)):
         engine = engines[number]
         if engine.decodes:
-            wanted -= max(0.0, engine.room - engine.context)
+            wanted -= _free(engine, tokens, tpot)
     if wanted <= 0.0:
         return 0.0
     return wanted / demand.rate if demand.rate > 0.0 else np.inf

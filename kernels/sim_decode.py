@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .decode_choice import choose_decode, fits, freed, want_room
+from .decode_choice import choose_decode, fits, freed, room_seconds, want_room
 from .engine_time import decode_steps, decode_takes
 from .prefill_choice import NONE
 from .sim_heap import push
@@ -54,6 +54,12 @@ def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
 def _choose(w: Any, r: Any) -> Any:
     tpot, first = w.rules.pace * w.rules.tpot, roll(w, len(w.fleet.engines))
     return choose_decode(w.fleet, w.requests[r].tokens, w.setting.reserve, tpot, first)
+
+
+@njit
+def room_in(w: Any, tokens: Any) -> Any:
+    """Seconds until a prompt is expected to have room to be decoded."""
+    return room_seconds(w.fleet, w.demand[0], tokens, w.rules.pace * w.rules.tpot)
 
 
 @njit

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .decode_choice import room_seconds, want_room
+from .decode_choice import want_room
 from .engine_time import prefill_takes
 from .fleet import SIZES, dequeue, enqueue, seconds_of, size_of, work_after
 from .prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, NONE, READ, READY, WORK
 from .rivals import sent
 from .sim_caches import DRAM, SSD, expect, leading, touch
-from .sim_decode import hand_over
+from .sim_decode import hand_over, room_in
 from .sim_heap import push
 from .sim_learning import prefill_took
 from .sim_mixed import begin_prompt, chunked, decode_only, has_room, is_mixed, slowed, stepped
@@ -116,7 +116,7 @@ def _from_now(w: Any, r: Any, work: Any) -> Any:
     if not w.setting.forecast:
         return work
     want_room(w.demand[0], w.requests[r].tokens, -1.0)
-    room = room_seconds(w.fleet, w.demand[0], w.requests[r].tokens)
+    room = room_in(w, w.requests[r].tokens)
     want_room(w.demand[0], w.requests[r].tokens, 1.0)
     return max(work, room)
 

@@ -79,7 +79,7 @@ class Setting(NamedTuple):
     layers: float
     reserve: float  # tokens that a sequence may grow by before it is let in
     early: float  # 1: refuse what no decoding engine has room for when it comes
-    forecast: float  # 1: refuse what will not have room in time
+    forecast: float  # refuse what waits for room longer than this share of the target; 0: nothing
     check: float  # 1: refuse what none has room for once it is prefilled
     park: float  # 1: keep it in the pool until one has
     patience: float  # tokens of a parked prompt that a second of waiting makes up for

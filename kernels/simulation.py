@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .decode_choice import choose_decode, room_seconds
+from .decode_choice import choose_decode
 from .prefill_choice import NONE, Asked, busy_share, choose_prefill, scarcity
 from .rivals import OURS, choose_as
 from .sim_caches import look
-from .sim_decode import carry_on, expires, moved
+from .sim_decode import carry_on, expires, moved, room_in
 from .sim_heap import pop
 from .sim_mixed import is_mixed
 from .sim_prefill import brought, mixed_step, plan, prefilled
@@ -67,7 +67,7 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
         tpot = w.rules.pace * w.rules.tpot
         if not choose_decode(fleet, request.tokens, setting.reserve, tpot, first)[1]:
             e = NONE
-    if setting.forecast and room_seconds(fleet, w.demand[0], request.tokens) > w.rules.ttft:
+    if setting.forecast and room_in(w, request.tokens) > setting.forecast * w.rules.ttft:
         e = NONE
     if e == NONE:
         request.status = REFUSED

@@ -35,7 +35,7 @@ class Policy:
     margin: float = 1.0  # times the wait that has to fit before the prefill: others will come
     fetch: float = 1.0  # prefixes from other hosts
     foresight: float = 0.0  # what is being computed counts as if it were there
-    forecast: float = 0.0  # refuse what is expected to find no room for decoding in time
+    forecast: float = 0.0  # refuse what is to wait for room longer than this share of the target
     patience: float = 0.0  # tokens of a parked prompt that a second of waiting makes up for
     pace: float = 1.0  # share of the TPOT target that a step may take when one more is let in
 
@@ -60,7 +60,7 @@ OURS = Policy(
     fetch=rules.OURS.fetch,
     foresight=rules.OURS.foresight,
     park=1.0,
-    forecast=1.0,
+    forecast=0.5,
     patience=100.0,
     pace=rules.OURS.pace,
 )

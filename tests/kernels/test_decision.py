@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from kvstore.kernels import decision, expected
 from kvstore.kernels.fleet import Fleet, empty, nothing, seconds_of
 from kvstore.kernels.prefill_choice import COST, NONE, PRICED, READY, WAIT, WORK, Asked
-from kvstore.kernels.rules import Rules
+from kvstore.kernels.rules import OURS
 
 ENGINES, HOSTS = 24, 12
-RULES = Rules(5.0, 0.1, 1.0, 1.0, 0.1, 1.0, 1.0, 1.0, 1.0, 1e-3)
+RULES = OURS._replace(ttft=5.0, aging=0.1, charge=1.0, margin=1.0, latency=1e-3)
 
 
 def fleet(seed: int) -> Fleet:
@@ -53,9 +53,15 @@ class Choice:
         table = expected.empty(1 << 12)
         expected.expect(table, expected.marked(chain[: blocks // 2]), 5)
         self.asked = Asked(0.5, tokens, 16.0, 1e4, 0.0, 1.0)
+        self.own_lengths = np.sort(dice.integers(0, blocks + 1, 4)).astype(np.int64)
+        self.of_holder = np.full(10, -1, np.int32)
+        self.of_holder[:4] = dice.permutation(ENGINES)[:4]
+        self.of_holder[2] = -1  # it is an engine of others
+        self.own = np.full(ENGINES, 7, np.int32)
         self.chosen, self.source = decision.choose(
             made, self.found, np.arange(8), self.lengths, self.in_dram, self.host_of,
-            table, expected.marked(chain), self.asked, RULES._replace(ttft=ttft),
+            table, expected.marked(chain), np.arange(4), self.own_lengths, self.of_holder,
+            self.own, self.asked, RULES._replace(ttft=ttft),
             int(dice.integers(ENGINES)), whole, self.priced, self.best,
         )  # fmt: skip
 
@@ -86,7 +92,7 @@ def test_the_cheapest_of_those_that_keep_the_target_is_chosen(
     )
 
 
-def test_what_holders_have_is_what_their_hosts_have() -> None:
+def test_what_holders_have_is_what_their_hosts_have_or_their_engine() -> None:
     choice = Choice(fleet(1), 1, 1_600.0, True, 9.0)
     local, dram = np.zeros(HOSTS, int), np.zeros(HOSTS, int)
     for holder in range(8):
@@ -94,7 +100,12 @@ def test_what_holders_have_is_what_their_hosts_have() -> None:
             local[choice.host_of[holder]] = choice.lengths[holder]
             dram[choice.host_of[holder]] = choice.in_dram[holder]
     assert (choice.found.local == local).all() and (choice.found.dram == dram).all()
-    assert choice.found.coming[5] == 50 and choice.found.coming.sum() == 50
+    own, coming = np.zeros(ENGINES, int), np.zeros(ENGINES, int)
+    coming[5] = 50
+    for holder in (0, 1, 3):
+        own[choice.of_holder[holder]] = choice.own_lengths[holder]
+    assert (choice.own == own).all() and own.any()
+    assert (choice.found.coming == np.maximum(coming, own)).all()
     assert choice.found.local[choice.source] == local.max()
 
 

@@ -64,7 +64,7 @@ def demand() -> np.void:
 def test_there_is_no_wait_for_room_while_all_that_want_it_have_it() -> None:
     made, wanted = fleet(2), demand()
     want_room(wanted, 300_000.0, 1.0)
-    assert room_seconds(made, wanted, 100_000.0) == 0.0
+    assert room_seconds(made, wanted, 100_000.0, 1.0) == 0.0
 
 
 def test_a_wait_for_room_is_what_lacks_over_what_becomes_free() -> None:
@@ -73,7 +73,15 @@ def test_a_wait_for_room_is_what_lacks_over_what_becomes_free() -> None:
     freed(wanted, 30_000.0, 10.0)
     want_room(wanted, 20_000.0, 1.0)
     assert wanted["rate"] == pytest.approx(30_000 / FREED_SECONDS)
-    assert room_seconds(made, wanted, 40_000.0) == pytest.approx(60_000 / 1_000)
+    assert room_seconds(made, wanted, 40_000.0, 1.0) == pytest.approx(60_000 / 1_000)
+
+
+def test_there_is_no_room_where_a_step_would_take_too_long_for_one_more() -> None:
+    made, wanted = fleet(1), demand()
+    made.engines["batch"], made.engines["context"] = 100, 50_000
+    step = float(decode_seconds(made.engines[0], 100.0, 50_000.0))
+    assert room_seconds(made, wanted, 500.0, step + 0.1) == 0.0
+    assert room_seconds(made, wanted, 500.0, step) == np.inf, "and nothing becomes free"
 
 
 def test_the_smaller_ones_go_first_so_nobody_waits_for_the_larger() -> None:
@@ -81,13 +89,13 @@ def test_the_smaller_ones_go_first_so_nobody_waits_for_the_larger() -> None:
     made.engines["context"] = 390_000
     freed(wanted, 30_000.0, 10.0)
     want_room(wanted, 80_000.0, 1.0)
-    assert room_seconds(made, wanted, 5_000.0) == 0.0
+    assert room_seconds(made, wanted, 5_000.0, 1.0) == 0.0
 
 
 def test_a_full_pool_that_nothing_was_seen_to_leave_is_waited_for_without_end() -> None:
     made, wanted = fleet(1), demand()
     made.engines["context"] = 400_000
-    assert room_seconds(made, wanted, 1.0) == np.inf
+    assert room_seconds(made, wanted, 1.0, 1.0) == np.inf
 
 
 @settings(deadline=None)

@@ -9,6 +9,7 @@ from kvstore.kernels.fleet import Fleet, Found, nothing
 from kvstore.kernels.prefill_choice import (
     BLOCKS,
     COST,
+    FETCH_SHARE,
     FETCHED,
     FIRST_TOKEN,
     NONE,
@@ -75,7 +76,7 @@ def every_split(made: Fleet, found: Found, engine: int, rules: Rules) -> list[fl
             size = len(SIZE_STARTS) - 1
         wait = max(0.0, float(row["busy_until"]) - ASKED.now) + float(row["ahead"][size])
         overtaken = int(row["waiting"][-1] - row["waiting"][size])
-        imposed = work * (SCARCE + overtaken) + 0.1 * SCARCE * moved
+        imposed = work * (SCARCE + overtaken) + FETCH_SHARE * SCARCE * moved
         costs.append(max(wait, ready) + work + rules.charge * imposed)
     return costs
 
