@@ -21,6 +21,7 @@ from kvstore.planner import bounds, lineage, spans
 from kvstore.planner.spans import Numbers, Seconds, Tokens
 
 REQUESTS_MAX = 300_000  # of a load that is repeated
+MOMENT = 1e-6  # seconds: what comes within so long comes at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,10 @@ class Load:
         """The same again and again, each time of other blocks, until requests have come for so
         long, or there are so many. One that lasts as long already, or no time, is itself."""
         span = float(self.arrival[-1])
-        if span <= 0.0 or span >= seconds:
+        if span < MOMENT or span >= seconds:
             return self
         span += span / max(1, len(self) - 1)  # and the next first one comes as others do
-        times = max(1, min(math.ceil(seconds / span), requests_max // len(self)))
+        times = max(1, math.ceil(min(seconds / span, requests_max // len(self))))
         blocks, ends = int(self.blocks.max(initial=-1)) + 1, self.first[1:]
         again = np.arange(times, dtype=np.int64)[:, None]
         return Load(

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvstore.errors import Invalid, InvariantError
-from kvstore.planner.load import Load
+from kvstore.planner.load import MOMENT, Load
 from tests.planner.loads import PROVEN, Told, hit_tokens_by_tokens, load_of, told
 
 GOOD = load_of([(1, 2, 3), (1, 2, 4, 5), (9,)], [0, 1, 1])
@@ -63,9 +63,11 @@ def test_a_load_that_is_to_last_is_repeated_with_blocks_of_its_own(
     lasting.check()
     times, rest = divmod(len(lasting), len(load))
     assert rest == 0 and (times == 1 or len(lasting) <= 50)
-    if 0 < load.arrival[-1] < seconds and 2 * len(load) <= 50:
-        assert times > 1
-        assert lasting.arrival[-1] >= seconds * 0.99 or len(lasting) + len(load) > 50
+    span = float(load.arrival[-1])
+    gap = span / max(1, len(load) - 1)
+    lasts = lasting.arrival[-1] + gap >= seconds * (1 - 1e-9)
+    assert lasts or span < MOMENT or len(lasting) + len(load) > 50
+    assert times == 1 or span + gap < seconds
     before, after = load.describe(), lasting.describe()
     assert after.hit_rate_max == pytest.approx(before.hit_rate_max)
     assert after.rate == pytest.approx(before.rate)
