@@ -81,8 +81,19 @@ class People:
 
 def caller_of(node: NodeProcess, people: People, tenant: str, admin: bool = False) -> Caller:
     """A client of a tenant at a node, with a session."""
-    shown = people.of(tenant, admin)
+    made = _caller_with(node, people.of(tenant, admin))
+    made.register()
+    return made
 
+
+def known_at(node: NodeProcess, people: People, tenant: str) -> Credentials:
+    """A client of a tenant, once the node has heard of its token."""
+    shown = people.of(tenant)
+    _caller_with(node, shown).close()
+    return shown
+
+
+def _caller_with(node: NodeProcess, shown: Credentials) -> Caller:
     def begun() -> Caller | None:
         try:
             return node.caller(credentials=shown)
@@ -90,5 +101,4 @@ def caller_of(node: NodeProcess, people: People, tenant: str, admin: bool = Fals
             return None
 
     made: Caller = eventually(begun)
-    made.register()
     return made

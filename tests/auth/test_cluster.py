@@ -135,14 +135,18 @@ def test_the_conductor_answers_a_client_for_its_own_tenant(cluster: Cluster) -> 
     first.put(blocks)
     request = conductor_pb2.PoolMatchRequest(namespace=SPEC.digest, group=0, hashes=blocks.hashes)
 
-    def matched(credentials: Credentials) -> int:
+    def matched(credentials: Credentials) -> int | None:
         with open_channel(cluster.conductor.address, credentials) as channel:
             stub = conductor_pb2_grpc.ConductorStub(channel)
-            return int(stub.Match(request, timeout=20).blocks)
+            try:
+                return int(stub.Match(request, timeout=20).blocks)
+            except grpc.RpcError as error:
+                assert error.code() is grpc.StatusCode.UNAUTHENTICATED, "its token is new"
+                return None
 
     ours, others = cluster.people.of("team-a"), cluster.people.of("team-b")
-    time.sleep(0.5)  # until the conductor has heard of both tokens
     assert eventually(lambda: matched(ours) == 3, 30)
+    eventually(lambda: matched(others) is not None)
     assert matched(others) == 0
 
 

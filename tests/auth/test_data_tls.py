@@ -24,7 +24,7 @@ from kvstore.rpc.tls import data_client, data_server
 from kvstore.transfer.frames import HELLO, HELLO_MAGIC, WELCOME, Welcome
 from kvstore.transfer.stream import DataStream
 from kvstore.transfer.tcp import TcpTransport
-from tests.auth.people import DAY, HOSTS, People, caller_of
+from tests.auth.people import DAY, HOSTS, People, caller_of, known_at
 from tests.client.kv import Cache, spec_of, truth_of
 from tests.faults.proxy import Proxy
 from tests.nodes import Caller, NodeProcess, running
@@ -178,7 +178,7 @@ def moved(node: NodeProcess, credentials: Credentials) -> tuple[list[bytes], byt
 def test_blocks_move_over_tls_and_whoever_listens_hears_none_of_their_bytes(
     tls_node: NodeProcess, people: People
 ) -> None:
-    (token, *strips), there, back = moved(tls_node, people.of("team-a"))
+    (token, *strips), there, back = moved(tls_node, known_at(tls_node, people, "team-a"))
     for wire in (there, back):
         assert len(wire) > sum(map(len, strips)), "it passed here"
         for secret in (token, *strips):

@@ -29,7 +29,7 @@ from kvstore.rpc.channel import open_channel
 from kvstore.rpc.identity import TENANT_KEY
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.auth import h2
-from tests.auth.people import People, caller_of
+from tests.auth.people import People, caller_of, known_at
 from tests.nodes import Caller, NodeProcess, eventually, payload, prompt, short_directory
 
 numbers = itertools.count(3_000_000)
@@ -228,18 +228,10 @@ def test_half_open_handshakes_are_closed_and_felt_by_nobody(
     said: bytes, people: People, tls_node: NodeProcess
 ) -> None:
     early = caller_of(tls_node, people, "team-b")
-    shown = people.of("team-b")
+    shown = known_at(tls_node, people, "team-b")
 
     def begun() -> Caller:
-        def one() -> Caller | None:
-            try:
-                return Caller(tls_node.address, credentials=shown)
-            except grpc.RpcError as error:
-                assert error.code() is grpc.StatusCode.UNAUTHENTICATED, "its token is new"
-                return None
-
-        made: Caller = eventually(one)
-        return made
+        return Caller(tls_node.address, credentials=shown)
 
     with sockets(tls_node.address, CONNECTIONS) as peers:
         for peer in peers:
@@ -264,7 +256,7 @@ def test_a_tenant_in_a_loop_leaves_another_its_calls(
     people: People, tls_node: NodeProcess, place: Path
 ) -> None:
     """Over TLS, by its token: many threads that do nothing but call."""
-    shown, ends = people.of("team-a"), time.monotonic() + 3.0
+    shown, ends = known_at(tls_node, people, "team-a"), time.monotonic() + 3.0
     outcomes: list[str] = []
 
     def call(credentials: Credentials) -> None:
