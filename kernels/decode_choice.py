@@ -78,10 +78,11 @@ def _free(engine: Any, tokens: Any, tpot: Any) -> Any:
 
 
 @njit
-def room_seconds(fleet: Any, demand: Any, tokens: Any, tpot: Any) -> Any:
-    """How long a prompt waits for room where the smaller ones go first: until what is free and what
-    becomes free is enough for these and for it."""
-    wanted, engines = demand.ahead[size_of(tokens * _TOKENS)] + tokens, fleet.engines
+def room_seconds(fleet: Any, demand: Any, tokens: Any, tpot: Any, alike: Any) -> Any:
+    """How long a prompt waits for room: until what is free and what becomes free is enough for it
+    and for those before it, the smaller ones or, `alike`, all."""
+    size = SIZES - 1 if alike else size_of(tokens * _TOKENS)
+    wanted, engines = demand.ahead[size] + tokens, fleet.engines
     for number in range(len(engines)):
         engine = engines[number]
         if engine.decodes:

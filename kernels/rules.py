@@ -19,6 +19,7 @@ class Rules(NamedTuple):
     margin: float  # times the wait that has to fit before the prefill: others will come
     fetch: float  # 1: from other hosts too
     foresight: float  # 1: what is being computed counts as if it were there
+    hurry: float  # 1: where many are refused, lines are kept short
     latency: float  # seconds of a transfer, however small
 
 
@@ -35,5 +36,6 @@ OURS = Rules(
     margin=2.0,
     fetch=1.0,
     foresight=1.0,
+    hurry=1.0,
     latency=0.005,
 )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .crowd import ended
 from .decode_choice import choose_decode, fits, freed, room_seconds, want_room
 from .engine_time import decode_steps, decode_takes
 from .prefill_choice import NONE
@@ -24,7 +25,9 @@ from .sim_world import (
     SERVED,
     STEPPED,
     WAITING,
+    crowded,
     roll,
+    target,
 )
 
 
@@ -34,12 +37,14 @@ def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
     request, setting, d = w.requests[r], w.setting, NONE
     if request.output <= 1.0:  # the prefill's own token was all of it
         request.first_token, request.finished, request.status = now, now, SERVED
+        ended(w.crowd[0], 0.0, now)
         want_room(w.demand[0], request.tokens, -1.0)
         return
     if not setting.park:
         d, good = _choose(w, r)
         if setting.check and not good:
             request.status = NO_ROOM
+            ended(w.crowd[0], 1.0, now)
             want_room(w.demand[0], request.tokens, -1.0)
             return
         _owe(w, d, 1, request.tokens)
@@ -59,7 +64,8 @@ def _choose(w: Any, r: Any) -> Any:
 @njit
 def room_in(w: Any, tokens: Any) -> Any:
     """Seconds until a prompt is expected to have room to be decoded."""
-    return room_seconds(w.fleet, w.demand[0], tokens, w.rules.pace * w.rules.tpot)
+    tpot = w.rules.pace * w.rules.tpot
+    return room_seconds(w.fleet, w.demand[0], tokens, tpot, crowded(w))
 
 
 @njit
@@ -87,7 +93,7 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
         if not good:
             w.parked[w.numbers[0]] = r
             w.numbers[0] += 1
-            push(w.heap, request.arrival + w.rules.ttft, EXPIRES, NONE, r)
+            push(w.heap, max(now, request.arrival + target(w)), EXPIRES, NONE, r)
             return
         _owe(w, d, 1, request.tokens)
     engine = w.engines[d]
@@ -101,11 +107,12 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
 
 
 @njit
-def expires(w: Any, r: Any) -> None:
+def expires(w: Any, r: Any, now: Any) -> None:
     """Its time is over; it is of no use any more unless it is being decoded."""
     request = w.requests[r]
     if request.status == WAITING and np.isnan(request.first_token):
         request.status = EXPIRED
+        ended(w.crowd[0], 1.0, now)
         want_room(w.demand[0], request.tokens, -1.0)
 
 
@@ -176,6 +183,7 @@ def _let_in(w: Any, d: Any, now: Any) -> None:
         engine.batch += 1
         engine.context += request.tokens
         request.first_token = now
+        ended(w.crowd[0], 0.0, now)
         _owe(w, d, -1, -request.tokens)
         want_room(w.demand[0], request.tokens, -1.0)
 
@@ -183,9 +191,11 @@ def _let_in(w: Any, d: Any, now: Any) -> None:
 @njit
 def _unpark(w: Any, d: Any, now: Any) -> None:
     """Those that wait in the pool and fit this engine now, the least of them first: what it takes
-    of an engine's room is its prompt, and a second of waiting makes up for some tokens of it."""
+    of an engine's room is its prompt, and a second of waiting makes up for some tokens of it. In a
+    crowd the first that came is the first: it would be the long ones that are served no more."""
     engine, tpot = w.engines[d], w.rules.pace * w.rules.tpot
     seen = w.fleet.engines[d]
+    alike = crowded(w)
     while w.numbers[0] and engine.line == NONE and engine.batch < w.members.shape[1]:
         best, least, i = NONE, np.inf, 0
         while i < w.numbers[0]:
@@ -195,9 +205,11 @@ def _unpark(w: Any, d: Any, now: Any) -> None:
                 w.numbers[0] -= 1
                 w.parked[i] = w.parked[w.numbers[0]]
                 continue
-            size = request.tokens - w.setting.patience * (now - request.arrival)
-            if size < least and fits(seen, request.tokens, w.setting.reserve, tpot):
-                best, least = i, size
+            rank = request.tokens - w.setting.patience * (now - request.arrival)
+            if alike:
+                rank = request.arrival
+            if rank < least and fits(seen, request.tokens, w.setting.reserve, tpot):
+                best, least = i, rank
             i += 1
         if best == NONE:
             return

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .crowd import ended
 from .decode_choice import want_room
 from .engine_time import CHUNK, decode_steps, decode_takes, step_seconds
 from .fleet import decode_seconds
@@ -110,6 +111,7 @@ def chunked(w: Any, e: Any, now: Any) -> Any:
         return False
     engine.current = NONE
     request.first_token = request.prefilled = now
+    ended(w.crowd[0], 0.0, now)
     want_room(w.demand[0], request.tokens, -1.0)
     if request.output <= 1.0:
         request.finished, request.status = now, SERVED

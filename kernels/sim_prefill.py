@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .crowd import ended
 from .decode_choice import want_room
 from .engine_time import prefill_takes
 from .fleet import SIZES, dequeue, enqueue, seconds_of, size_of, work_after
@@ -21,7 +22,7 @@ from .sim_decode import hand_over, room_in
 from .sim_heap import push
 from .sim_learning import prefill_took
 from .sim_mixed import begin_prompt, chunked, decode_only, has_room, is_mixed, slowed, stepped
-from .sim_world import LATE, PREFILLED, blocks_of
+from .sim_world import LATE, PREFILLED, blocks_of, target
 from .sim_world import READY as IS_READY
 
 
@@ -138,8 +139,9 @@ def begin_next(w: Any, e: Any, now: Any) -> None:
         dequeue(w.fleet.engines[e], size, request.work)
         there = _there(w, r, e)
         work = request.factor * work_after(w.fleet.engines[e], request.tokens, there, block_tokens)
-        if w.rules.gated and now + _from_now(w, r, work) > request.arrival + w.rules.ttft:
+        if w.rules.gated and now + _from_now(w, r, work) > request.arrival + target(w):
             request.status = LATE
+            ended(w.crowd[0], 1.0, now)
             want_room(w.demand[0], request.tokens, -1.0)
             _leave(w, r, e)
             continue

@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .crowd import used
 from .fleet import Fleet, Found
 from .rivals import Tally
 from .rules import Rules
@@ -99,6 +100,7 @@ class World(NamedTuple):
     parked: Ints  # requests
     numbers: Longs  # how many are parked, how many events there were
     demand: Records  # of DEMAND: one
+    crowd: Records  # of CROWD: one
     mean: Floats  # share of busy engines; when that was
     fleet: Fleet
     times: Floats
@@ -123,6 +125,17 @@ def roll(w: Any, sides: Any) -> Any:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.int64((x ^ (x >> np.uint64(31))) >> np.uint64(1)) % sides
+
+
+@njit
+def target(w: Any) -> Any:
+    """Seconds within which a first token is wanted now."""
+    return w.rules.ttft * used(w.crowd[0]) if w.rules.hurry else w.rules.ttft
+
+
+@njit
+def crowded(w: Any) -> Any:
+    return target(w) < w.rules.ttft
 
 
 @njit

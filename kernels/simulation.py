@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .crowd import ended
 from .decode_choice import choose_decode
 from .prefill_choice import NONE, Asked, busy_share, choose_prefill, scarcity
 from .rivals import OURS, choose_as
@@ -19,7 +20,7 @@ from .sim_decode import carry_on, expires, moved, room_in
 from .sim_heap import pop
 from .sim_mixed import is_mixed
 from .sim_prefill import brought, mixed_step, plan, prefilled
-from .sim_world import EXPIRES, MOVED, PREFILLED, READY, REFUSED, blocks_of, roll
+from .sim_world import EXPIRES, MOVED, PREFILLED, READY, REFUSED, blocks_of, roll, target
 
 BUSY_SECONDS = 60.0  # over which the share of busy engines is a mean
 
@@ -53,8 +54,9 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
     request, fleet, setting = w.requests[r], w.fleet, w.setting
     look(w.caches, blocks_of(w, r), w.on, w.found)
     first = _any_that_prefills(w)
+    waited = w.rules.ttft - target(w)  # it is as late as if it had
     asked = Asked(
-        now, request.tokens, setting.block_tokens, setting.token_bytes, 0.0, request.factor
+        now, request.tokens, setting.block_tokens, setting.token_bytes, waited, request.factor
     )
     if setting.policy == OURS:
         scarce = _scarce(w, now)
@@ -67,10 +69,11 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
         tpot = w.rules.pace * w.rules.tpot
         if not choose_decode(fleet, request.tokens, setting.reserve, tpot, first)[1]:
             e = NONE
-    if setting.forecast and room_in(w, request.tokens) > setting.forecast * w.rules.ttft:
+    if setting.forecast and room_in(w, request.tokens) > setting.forecast * target(w):
         e = NONE
     if e == NONE:
         request.status = REFUSED
+        ended(w.crowd[0], 1.0, now)
         return
     plan(w, r, now, e, source)
 
@@ -93,7 +96,7 @@ def run(w: Any) -> None:
         elif kind == MOVED:
             moved(w, what, now, who)
         elif kind == EXPIRES:
-            expires(w, what)
+            expires(w, what, now)
         elif w.engines[who].version != what:
             continue  # the batch has changed since this was said
         elif is_mixed(w, who):

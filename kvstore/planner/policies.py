@@ -37,6 +37,7 @@ class Policy:
     foresight: float = 0.0  # what is being computed counts as if it were there
     forecast: float = 0.0  # refuse what is to wait for room longer than this share of the target
     patience: float = 0.0  # tokens of a parked prompt that a second of waiting makes up for
+    hurry: float = 0.0  # lines are kept short where many are refused
     pace: float = 1.0  # share of the TPOT target that a step may take when one more is let in
 
     def with_gate(self) -> Policy:
@@ -59,6 +60,7 @@ OURS = Policy(
     margin=rules.OURS.margin,
     fetch=rules.OURS.fetch,
     foresight=rules.OURS.foresight,
+    hurry=rules.OURS.hurry,
     park=1.0,
     forecast=0.5,
     patience=100.0,

@@ -16,6 +16,7 @@ from kvstore.core.priors import kv_room
 from kvstore.errors import ConfigError, InvariantError
 from kvstore.kernels import fitting, rivals, sim_caches, sim_heap, sim_world
 from kvstore.kernels import fleet as fleets
+from kvstore.kernels.crowd import CROWD
 from kvstore.kernels.decode_choice import DEMAND
 from kvstore.kernels.prefill_choice import NONE, PRICED
 from kvstore.kernels.rules import Rules
@@ -83,6 +84,7 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
         parked=np.zeros(count, np.int32),
         numbers=np.zeros(2, np.int64),
         demand=np.zeros(1, DEMAND),
+        crowd=np.zeros(1, CROWD),
         mean=np.zeros(2),
         fleet=fleet,
         times=times,
@@ -124,6 +126,7 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
             margin=float(policy.margin),
             fetch=float(policy.fetch),
             foresight=float(policy.foresight),
+            hurry=float(policy.hurry),
             latency=cluster.fabric.latency_seconds + FETCH_SECONDS,
         ),
     )
