@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .stale import forget_stale
+
+forget_stale(__file__)
+
 LATELY = 60.0  # seconds over which the share is a mean
 # Refused: up to the first share all of the target is used, from the second on the least of it.
 # Services plan for a tenth. Found by simulation: see `bench goodput`.
@@ -39,7 +43,7 @@ def ended(crowd: Any, lost: Any, now: Any) -> None:
     crowd.since = max(now, crowd.since)
 
 
-@njit
+@njit(cache=True)
 def used(crowd: Any) -> Any:
     """The share of its target that a first token may take now. One alone that is refused makes no
     crowd."""

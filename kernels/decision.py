@@ -85,9 +85,11 @@ def _rank(priced: Any, best: Any) -> None:
 
 
 @njit(cache=True)
-def decoder(fleet: Any, tokens: Any, reserve: Any, tpot: Any, first: Any) -> Any:
+def decoder(
+    fleet: Any, tokens: Any, reserve: Any, tpot: Any, first: Any, source: Any, token_bytes: Any
+) -> Any:
     """Who is to decode a request, whether it fits there now, and what a step with it takes."""
-    chosen, good = choose_decode(fleet, tokens, reserve, tpot, first)
+    chosen, good = choose_decode(fleet, tokens, reserve, tpot, first, source, token_bytes)
     if chosen == NONE:
         return NONE, False, 0.0
     engine = fleet.engines[chosen]

@@ -1,5 +1,5 @@
 """Which engine is to decode a request whose prompt is prefilled: of those that have room for its KV
-and stay within the target, the one whose steps stay the shortest. And how long it will wait for
+and stay within the target, the one whose tokens come the soonest. And how long it will wait for
 that room, by what is on its way there and how fast room has become free lately."""
 
 from __future__ import annotations
@@ -36,9 +36,24 @@ def fits(engine: Any, tokens: Any, reserve: Any, tpot: Any) -> Any:
 
 
 @njit
-def choose_decode(fleet: Any, tokens: Any, reserve: Any, tpot: Any, first: Any) -> Any:
-    """An engine, and whether the request fits there now; where it fits nowhere, the engine whose
-    steps would be the shortest. `NONE` where no engine decodes."""
+def move_seconds(fleet: Any, source: Any, host: Any, size: Any) -> Any:
+    """So many bytes of KV from a host's memory to another's; `NONE` for a source nobody knows."""
+    if not (source != NONE and source != host):
+        return 0.0
+    return size * max(fleet.hosts[source].link_seconds, fleet.hosts[host].link_seconds)
+
+
+@njit
+def choose_decode(
+    fleet: Any, tokens: Any, reserve: Any, tpot: Any, first: Any, source: Any, token_bytes: Any
+) -> Any:
+    """An engine, and whether the request fits there now; where it fits nowhere, the best of those
+    it does not fit. `NONE` where no engine decodes.
+
+    The best has the least seconds a token: of its steps, and of moving the KV there from the host
+    `source`, spread over the `reserve` tokens that may come. So what was prefilled at an engine
+    that decodes too stays there, unless steps are shorter elsewhere by more than the way costs.
+    """
     engines, count = fleet.engines, len(fleet.engines)
     chosen, least, chosen_fits = NONE, np.inf, False
     for step in range(count):
@@ -48,6 +63,7 @@ def choose_decode(fleet: Any, tokens: Any, reserve: Any, tpot: Any, first: Any) 
             continue
         good = fits(engine, tokens, reserve, tpot)
         took = decode_seconds(engine, engine.batch + 1.0, engine.context + tokens)
+        took += move_seconds(fleet, source, engine.host, tokens * token_bytes) / max(1.0, reserve)
         if good > chosen_fits or (good == chosen_fits and took < least):
             chosen, least, chosen_fits = number, took, good
     return chosen, chosen_fits

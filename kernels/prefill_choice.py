@@ -37,6 +37,7 @@ class Asked(NamedTuple):
     token_bytes: float  # of KV
     waited: float  # seconds since it came
     factor: float  # of what prefills take, for what is known of this prompt alone; mostly 1
+    luck: float  # from 0 below 1, drawn for it
 
 
 @njit
@@ -189,11 +190,24 @@ def price_all(fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, price
 
 
 @njit
+def _chance(luck: Any, number: Any) -> Any:
+    """From 0 below 1, another for each engine: a number of SplitMix64's."""
+    x = np.float64(luck).view(np.uint64) + np.uint64(number + 1) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return np.float64(x >> np.uint64(40)) / 16777216.0
+
+
+@njit
 def choose_prefill(
     fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, first: Any, priced: Any
 ) -> Any:
     """The engine of the least price of those that keep the target, else of all; the host that it
     fetches from. Looks from engine number `first` on, so that of equals chance decides.
+
+    While engines are idle, it decides between those too that are nearly equal: else one that is a
+    little quicker would be sent all that is new, and its memory alone be used.
 
     `NONE`, `NONE` where it is gated and nobody keeps the target, or nobody prefills. The chosen
     engine's best split is in its row of `priced`; rows of others may be of an earlier prompt, for
@@ -206,6 +220,7 @@ def choose_prefill(
     best_in_dram = dram[max(0, source)]
     count = len(engines)
     chosen, chosen_cost, in_time = NONE, np.inf, False
+    blur = rules.blur / (1.0 + scarce)  # which is the idle share of engines, nearly
     for step in range(count):
         number = first + step - (count if first + step >= count else 0)
         engine = engines[number]
@@ -228,8 +243,11 @@ def choose_prefill(
         )  # fmt: skip
         begins = max(row[WAIT], row[READY])
         good = asked.waited + rules.margin * begins + row[WORK] <= rules.ttft
-        if good > in_time or (good == in_time and row[COST] < chosen_cost):
-            chosen, chosen_cost, in_time = number, row[COST], good
+        moved = row[FETCHED] * asked.block_tokens / asked.tokens  # much is moved for no chance
+        chance = min(1.0, _chance(asked.luck, number) + moved)
+        cost = row[COST] * (1.0 + blur * chance)
+        if good > in_time or (good == in_time and cost < chosen_cost):
+            chosen, chosen_cost, in_time = number, cost, good
             for column in range(PRICED):
                 priced[number, column] = row[column]
     if rules.gated and not in_time:

@@ -19,6 +19,7 @@ class Rules(NamedTuple):
     margin: float  # times the wait that has to fit before the prefill: others will come
     fetch: float  # 1: from other hosts too
     foresight: float  # 1: what is being computed counts as if it were there
+    blur: float  # of prices: who is dearer by less than this share is as good to an idle fleet
     hurry: float  # 1: where many are refused, lines are kept short
     latency: float  # seconds of a transfer, however small
 
@@ -36,6 +37,7 @@ OURS = Rules(
     margin=2.0,
     fetch=1.0,
     foresight=1.0,
+    blur=0.2,
     hurry=1.0,
     latency=0.005,
 )

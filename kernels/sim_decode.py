@@ -58,7 +58,11 @@ def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
 @njit
 def _choose(w: Any, r: Any) -> Any:
     tpot, first = w.rules.pace * w.rules.tpot, roll(w, len(w.fleet.engines))
-    return choose_decode(w.fleet, w.requests[r].tokens, w.setting.reserve, tpot, first)
+    request, setting = w.requests[r], w.setting
+    source = w.fleet.engines[request.engine].host
+    return choose_decode(
+        w.fleet, request.tokens, setting.reserve, tpot, first, source, setting.token_bytes
+    )
 
 
 @njit

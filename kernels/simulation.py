@@ -55,8 +55,9 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
     look(w.caches, blocks_of(w, r), w.on, w.found)
     first = _any_that_prefills(w)
     waited = w.rules.ttft - target(w)  # it is as late as if it had
+    luck = roll(w, 1 << 30) / (1 << 30)
     asked = Asked(
-        now, request.tokens, setting.block_tokens, setting.token_bytes, waited, request.factor
+        now, request.tokens, setting.block_tokens, setting.token_bytes, waited, request.factor, luck
     )
     if setting.policy == OURS:
         scarce = _scarce(w, now)
@@ -67,7 +68,7 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
         )
     if e != NONE and setting.early:
         tpot = w.rules.pace * w.rules.tpot
-        if not choose_decode(fleet, request.tokens, setting.reserve, tpot, first)[1]:
+        if not choose_decode(fleet, request.tokens, setting.reserve, tpot, first, NONE, 0.0)[1]:
             e = NONE
     if setting.forecast and room_in(w, request.tokens) > setting.forecast * target(w):
         e = NONE

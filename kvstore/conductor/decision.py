@@ -69,18 +69,21 @@ def nobody_decodes() -> Rejected:
 
 
 def too_late(
-    ask: Ask, considered: tuple[Engine, ...], rows: Rows, rules: Rules, count: int
+    ask: Ask, considered: tuple[Engine, ...], rows: Rows, rules: Rules, wanted: float, count: int
 ) -> Rejected:
-    """Nobody of so many engines would give its first token in time."""
+    """Nobody of so many engines would give its first token by the rules' target; `wanted` is what
+    it is where fewer are refused."""
     begins = np.maximum(rows[:, WAIT], rows[:, READY])
     soonest = int(np.argmin(begins + rows[:, WORK]))
+    name = considered[soonest].facts.engine_id
     begin, work = float(begins[soonest]), float(rows[soonest, WORK])
     wait = rules.margin * begin
     late = 1e3 * (wait + work - rules.ttft)
+    why = f" instead of {wanted:.3g} s as most are refused" if rules.ttft < wanted else ""
     return Overloaded(
         f"its first token would come {ask.waited + wait + work:.3g} s after the request, and "
-        f"{rules.ttft:.3g} s are wanted: {considered[soonest].facts.engine_id}, the soonest of "
-        f"{count} engines, begins in {begin:.3g} s, or {wait:.3g} s as shorter ones come, and "
+        f"{rules.ttft:.3g} s are wanted{why}: {name}, the soonest of {count} "
+        f"engines, begins in {begin:.3g} s, or {wait:.3g} s as shorter ones come, and "
         f"takes {work:.3g} s",
         min(max(round(late), RETRY_MS_MIN), RETRY_MS_MAX),
     )

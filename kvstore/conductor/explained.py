@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from kvstore.conductor.decision import Decision
 from kvstore.conductor.engines import Engine
-from kvstore.conductor.scheduler import Scheduler
+from kvstore.conductor.scheduler import RULES, Scheduler
 from kvstore.kernels.prefill_choice import (
     BLOCKS,
     COST,
@@ -72,7 +72,7 @@ def sentence_of(decision: Decision) -> str:
     if row is None or rows is None or engine is None:
         assert decode is not None, "nobody was chosen, and nobody refused"
         step = 1e3 * decision.step
-        return f"{decode.facts.engine_id} has room, and of all that have takes least: {step:.3g} ms"
+        return f"{decode.facts.engine_id} has room, and tokens come soonest there: in {step:.3g} ms"
     said = (
         f"{engine.facts.engine_id} gives the first token in {1e3 * row[FIRST_TOKEN]:.3g} ms: it "
         f"begins in {1e3 * max(row[WAIT], row[READY]):.3g} ms and reuses {row[BLOCKS]:.0f} of "
@@ -90,10 +90,11 @@ def sentence_of(decision: Decision) -> str:
     other, name = rows[others[0]], decision.considered[others[0]].facts.engine_id
     apart = float(other[COST] - row[COST])
     if apart <= 0:
-        return (
-            said
-            + f"; {name} costs no more, and "
-            + ("chance decided" if apart == 0 else "does not keep the target")
+        near = -apart <= RULES.blur * row[COST]
+        return said + (
+            f"; {name} is about as good, and chance decided"
+            if near
+            else f"; {name} costs less, and does not keep the target"
         )
     later = 1e3 * float(other[FIRST_TOKEN] - row[FIRST_TOKEN])
     if later > 0:

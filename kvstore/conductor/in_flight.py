@@ -5,6 +5,9 @@ It leaves when the engine says what became of it, when the engine leaves, or whe
 some seconds if the engine never said that it came. Whatever is counted in is counted out with the
 same numbers, so an engine that has nothing has exactly nothing.
 
+Of those that this conductor was asked for, the share that was refused or dropped lately says how
+crowded it is (`kvstore.kernels.crowd`).
+
 Requests that another conductor sent are known by what their engine says of them, and counted once,
 by their ids. A request is at one engine at most: said of another, it has gone there.
 """
@@ -19,8 +22,8 @@ import numpy as np
 from kvstore.conductor.engines import Crew, Engine
 from kvstore.core.fingerprints import Prints
 from kvstore.errors import Overloaded
+from kvstore.kernels import crowd, expected
 from kvstore.kernels import decision as loops
-from kvstore.kernels import expected
 from kvstore.limits import IN_FLIGHT_SECONDS, SENT_SECONDS
 
 NO_PRINTS: Prints = np.zeros(0, np.uint64)
@@ -46,6 +49,10 @@ class Prompt:
     until: float  # when it counts no more
     decided: float  # when it was sent there; NaN where another conductor did that
     takes: float = 0.0  # seconds from then until its first token, as predicted
+
+    @property
+    def ours(self) -> bool:
+        return self.decided == self.decided
 
 
 @dataclass(slots=True, eq=False)
@@ -87,12 +94,22 @@ class InFlight:
         self._sent: dict[str, None] = {}
         self._held: dict[str, None] = {}
         self.expected = expected.empty(_PLACES_MIN)
+        self._crowd = np.zeros(1, crowd.CROWD)
         self._blocks = 0  # that prompts are expected to have, all together
 
     @property
     def held(self) -> tuple[int, int]:
         """Requests, and blocks that are expected of them."""
         return len(self.prompts) + len(self.sequences), self._blocks
+
+    @property
+    def patience(self) -> float:
+        """The share of its target that a first token may take now."""
+        return float(crowd.used(self._crowd[0]))
+
+    def refused(self, now: float) -> None:
+        """A request is not sent anywhere."""
+        crowd.ended(self._crowd[0], 1.0, now)
 
     def send(
         self, request: str, engine: Engine, work: float, prints: Prints, now: float, takes: float
@@ -140,12 +157,15 @@ class InFlight:
         prompt = self.prompts.get(request)
         if prompt is None or prompt.engine is not engine:
             return
-        if prompt.decided == prompt.decided:  # not NaN
+        if prompt.ours:
             engine.bias.observe(now - prompt.decided, prompt.takes)
+            crowd.ended(self._crowd[0], 0.0, now)
         self.drop(request, now)
 
     def given_up(self, request: str, engine: Engine, now: float) -> None:
         if self.knows(request, engine):
+            if self.prompts[request].ours:
+                crowd.ended(self._crowd[0], 1.0, now)
             self.drop(request, now)
         self.decoding(request, engine)
 

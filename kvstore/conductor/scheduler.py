@@ -168,6 +168,8 @@ class Scheduler:
         _, in_flight = self.crew(whose)
         in_flight.drop(ask.request, now)  # where it was sent before, it is not to go
         decision = self.consider(whose, ask, now, whole=False)
+        if decision.refusal is not None and not ask.waited:  # one that comes again is known
+            in_flight.refused(now)
         self._keep(whose[0], decision)
         self._carry_out(whose, ask, decision.or_raise(), now)
         return decision
@@ -187,11 +189,12 @@ class Scheduler:
         self._look(now)
         crew.fit_hosts(self._hosts.count)
         rules = self._rules
-        if ask.ttft:
-            rules = rules._replace(ttft=float(ask.ttft))
+        wanted = float(ask.ttft or rules.ttft)
+        rules = rules._replace(ttft=wanted * in_flight.patience if rules.hurry else wanted)
         # Whole numbers would be another type, for which all is compiled anew.
         tokens, block, waited = map(float, (ask.tokens, crew.block_tokens, ask.waited))
-        asked = Asked(now, tokens, block, float(crew.token_bytes), waited, 1.0)
+        luck = self._dice.random()
+        asked = Asked(now, tokens, block, float(crew.token_bytes), waited, 1.0, luck)
         holders, lengths, in_dram = self._table.leading(ask.prints)
         mine, long = self._own.leading(ask.prints)
         best = np.empty(loops.BEST, np.int64)
@@ -208,11 +211,11 @@ class Scheduler:
         if not considered:
             return Decision(*of, refusal=nobody_prefills())
         if chosen == NONE:
-            refusal = too_late(ask, considered, rows, rules, len(crew.by_id))
+            refusal = too_late(ask, considered, rows, rules, wanted, len(crew.by_id))
             return Decision(*of, ttft=rules.ttft, refusal=refusal)
         prefill, row = crew.rows[chosen], crew.priced[chosen].copy()
         assert prefill is not None, "an engine that is gone was chosen"
-        decode, _, step = self._decoder(crew, ask, ask.tpot or rules.tpot)
+        decode, _, step = self._decoder(crew, ask, ask.tpot or rules.tpot, prefill.host)
         own = min(int(crew.own[chosen]), int(row[BLOCKS]))
         there = max(own, min(int(crew.found.dram[prefill.host]), int(row[BLOCKS]))) - own
         source_name = self._hosts.name(source) if row[FETCHED] else ""
@@ -222,7 +225,9 @@ class Scheduler:
         """Who would decode a request. Raises `Unavailable`."""
         crew, _ = self.crew(whose)
         tpot = ask.tpot or self._rules.tpot
-        engine, fits, step = self._decoder(crew, ask, tpot)
+        before = self.decided(whose[0], ask.request)
+        source = before.prefill.host if before is not None and before.prefill is not None else NONE
+        engine, fits, step = self._decoder(crew, ask, tpot, source)
         refusal = None
         if engine is None:
             refusal = nobody_decodes()
@@ -254,11 +259,15 @@ class Scheduler:
             held = sum(one.held[number] for one in self._in_flight.values())
             assert held == allowed.taken, "something in flight is nobody's"
 
-    def _decoder(self, crew: Crew, ask: Ask, tpot: float) -> tuple[Engine | None, bool, float]:
-        first = self._any_row(crew)
+    def _decoder(
+        self, crew: Crew, ask: Ask, tpot: float, source: int
+    ) -> tuple[Engine | None, bool, float]:
+        """`source` is the host that has its KV."""
+        tpot, first = self._rules.pace * tpot, self._any_row(crew)
         chosen, fits, step = loops.decoder(
-            crew.fleet, float(ask.tokens), RESERVE_TOKENS, self._rules.pace * tpot, first
-        )
+            crew.fleet, float(ask.tokens), RESERVE_TOKENS, tpot, first, source,
+            float(crew.token_bytes),
+        )  # fmt: skip
         return (None if chosen == NONE else crew.rows[chosen]), fits, step
 
     def _any_row(self, crew: Crew) -> int:

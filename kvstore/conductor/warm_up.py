@@ -27,6 +27,7 @@ def compiled() -> None:
     engine = scheduler.enter(whose, facts, 0.0)
     ask = Ask("warm", np.arange(8, dtype=np.uint64), 16, 0.0)
     decision = scheduler.schedule(whose, ask, 0.0)
+    scheduler.crew(whose)[1].refused(0.0)
     scheduler.priority(decision)
     scheduler.place(whose, ask, 0.0)
     _learn(scheduler.crew(whose)[0], engine)

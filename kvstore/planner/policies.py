@@ -37,6 +37,7 @@ class Policy:
     foresight: float = 0.0  # what is being computed counts as if it were there
     forecast: float = 0.0  # refuse what is to wait for room longer than this share of the target
     patience: float = 0.0  # tokens of a parked prompt that a second of waiting makes up for
+    blur: float = 0.0  # prices of an idle fleet that differ by less are the same
     hurry: float = 0.0  # lines are kept short where many are refused
     pace: float = 1.0  # share of the TPOT target that a step may take when one more is let in
 
@@ -61,6 +62,7 @@ OURS = Policy(
     fetch=rules.OURS.fetch,
     foresight=rules.OURS.foresight,
     hurry=rules.OURS.hurry,
+    blur=rules.OURS.blur,
     park=1.0,
     forecast=0.5,
     patience=100.0,

@@ -115,20 +115,25 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
             forecast=float(policy.forecast),
             patience=float(policy.patience),
         ),
-        rules=Rules(
-            ttft=float(cluster.ttft_seconds),
-            tpot=float(cluster.tpot_seconds),
-            pace=float(policy.pace),
-            gated=float(policy.gated),
-            shortest_first=float(policy.shortest_first),
-            aging=float(policy.aging),
-            charge=float(policy.charge),
-            margin=float(policy.margin),
-            fetch=float(policy.fetch),
-            foresight=float(policy.foresight),
-            hurry=float(policy.hurry),
-            latency=cluster.fabric.latency_seconds + FETCH_SECONDS,
-        ),
+        rules=_rules(cluster, policy),
+    )
+
+
+def _rules(cluster: Cluster, policy: Policy) -> Rules:
+    return Rules(
+        ttft=float(cluster.ttft_seconds),
+        tpot=float(cluster.tpot_seconds),
+        pace=float(policy.pace),
+        gated=float(policy.gated),
+        shortest_first=float(policy.shortest_first),
+        aging=float(policy.aging),
+        charge=float(policy.charge),
+        margin=float(policy.margin),
+        fetch=float(policy.fetch),
+        foresight=float(policy.foresight),
+        hurry=float(policy.hurry),
+        blur=float(policy.blur),
+        latency=cluster.fabric.latency_seconds + FETCH_SECONDS,
     )
 
 

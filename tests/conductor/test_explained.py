@@ -117,4 +117,4 @@ def test_one_that_is_cheaper_and_too_late_is_named_behind_the_one_that_is_in_tim
     first, second = reply.considered
     assert (first.engine_id, second.engine_id) == ("in time", "late")
     assert first.cost > second.cost
-    assert reply.sentence.endswith("; late costs no more, and does not keep the target")
+    assert reply.sentence.endswith("; late costs less, and does not keep the target")

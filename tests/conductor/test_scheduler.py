@@ -170,6 +170,59 @@ def test_more_load_at_an_engine_never_makes_it_more_attractive(
     assert costs == sorted(costs)
 
 
+def refused(rig: Rig, count: int, **fields: float) -> str:
+    """So many prompts that cannot be in time; what the last is told."""
+    for number in range(count):
+        with pytest.raises(Overloaded) as caught:
+            rig.schedule(f"late {number}", chain(0, 0), tokens=1_000_000, ttft=3.0, **fields)
+    return str(caught.value)
+
+
+def test_where_most_are_refused_nobody_is_let_wait_for_long() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    rig.in_flight.accepted("long", engine, 5.0, chain(0, 0), rig.now)
+    rig.in_flight.began("long", engine, rig.now)
+    assert rig.sent_to("calm", chain(3), ttft=30.0) == "a"
+    assert "instead of" not in refused(rig, 1)
+    assert "instead of 3 s as most are refused" in refused(rig, 100)
+    with pytest.raises(Overloaded, match=r"4.5 s are wanted instead of 30 s as most"):
+        rig.schedule("r", chain(2), ttft=30.0)
+    rig.in_flight.ended("long", engine, rig.now)
+    assert rig.sent_to("r", chain(2), ttft=30.0) == "a", "that waits for nobody"
+    decided = rig.scheduler.decided(WHOSE[0], "r")
+    assert decided is not None and decided.ttft == pytest.approx(0.15 * 30.0)
+
+
+def test_one_that_asks_again_makes_no_crowd() -> None:
+    rig = Rig()
+    rig.engine("a")
+    refused(rig, 100, waited=1.0)
+    assert rig.in_flight.patience == 1.0
+
+
+def test_prompts_that_engines_give_up_make_a_crowd_too() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    for number in range(40):
+        rig.sent_to(f"{number}", chain(number))
+        if number % 2:
+            rig.in_flight.ended(f"{number}", engine, rig.now)
+        else:
+            rig.in_flight.given_up(f"{number}", engine, rig.now)
+        assert rig.in_flight.patience == 1.0 or number > 5
+    assert 0.15 < rig.in_flight.patience < 0.6
+
+
+def test_what_other_conductors_sent_says_nothing_of_the_crowd_here() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    for number in range(40):
+        rig.in_flight.accepted(f"{number}", engine, 1.0, chain(number), rig.now)
+        rig.in_flight.given_up(f"{number}", engine, rig.now)
+    assert rig.in_flight.patience == 1.0
+
+
 def test_of_equals_chance_decides_and_a_seed_decides_chance() -> None:
     def sent(seed: int) -> list[str]:
         rig = Rig(seed)
@@ -228,6 +281,17 @@ def test_decoding_goes_where_steps_stay_short_and_counts_there_at_once() -> None
     placed = [rig.scheduler.place(WHOSE, ask(f"{n}"), rig.now).decode for n in range(10)]
     assert set(Counter(placed).values()) == {5}
     rig.check()
+
+
+def test_what_is_prefilled_at_an_engine_that_decodes_too_stays_there() -> None:
+    rig = Rig()
+    for name in "abc":
+        rig.engine(name)
+    for number in range(12):
+        decided = rig.schedule(f"{number}", chain(number))
+        assert decided.decode is decided.prefill
+        placed = rig.scheduler.place(WHOSE, ask(f"{number}", chain(number)), rig.now)
+        assert placed.decode is decided.prefill, "the first place was its own"
 
 
 def test_a_request_that_fits_nowhere_stays_parked() -> None:

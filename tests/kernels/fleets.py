@@ -9,9 +9,15 @@ from kvstore.kernels.fleet import Fleet, Found, empty, enqueue, nothing, size_of
 from kvstore.kernels.prefill_choice import PRICED, Asked
 from kvstore.kernels.rules import OURS
 
-RULES = OURS
+RULES = OURS._replace(blur=0.0)  # prices alone decide
 ASKED = Asked(
-    now=100.0, tokens=16_000.0, block_tokens=512.0, token_bytes=327_680.0, waited=0.0, factor=1.0
+    now=100.0,
+    tokens=16_000.0,
+    block_tokens=512.0,
+    token_bytes=327_680.0,
+    waited=0.0,
+    factor=1.0,
+    luck=0.5,
 )
 BLOCKS = 31  # whole ones of such a prompt
 

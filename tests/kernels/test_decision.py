@@ -16,7 +16,7 @@ from kvstore.kernels.prefill_choice import COST, NONE, PRICED, READY, WAIT, WORK
 from kvstore.kernels.rules import OURS
 
 ENGINES, HOSTS = 24, 12
-RULES = OURS._replace(ttft=5.0, aging=0.1, charge=1.0, margin=1.0, latency=1e-3)
+RULES = OURS._replace(ttft=5.0, aging=0.1, charge=1.0, margin=1.0, latency=1e-3, blur=0.0)
 
 
 def fleet(seed: int) -> Fleet:
@@ -52,7 +52,7 @@ class Choice:
         chain = dice.integers(1, 1 << 64, blocks, np.uint64)
         table = expected.empty(1 << 12)
         expected.expect(table, expected.marked(chain[: blocks // 2]), 5)
-        self.asked = Asked(0.5, tokens, 16.0, 1e4, 0.0, 1.0)
+        self.asked = Asked(0.5, tokens, 16.0, 1e4, 0.0, 1.0, 0.5)
         self.own_lengths = np.sort(dice.integers(0, blocks + 1, 4)).astype(np.int64)
         self.of_holder = np.full(10, -1, np.int32)
         self.of_holder[:4] = dice.permutation(ENGINES)[:4]
@@ -130,8 +130,8 @@ def test_a_line_ranks_work_by_the_least_of_its_size() -> None:
 
 def test_who_decodes_is_priced_with_the_request() -> None:
     made = fleet(2)
-    chosen, good, step = decision.decoder(made, 100.0, 512.0, 1.0, 3)
+    chosen, good, step = decision.decoder(made, 100.0, 512.0, 1.0, 3, NONE, 0.0)
     row = made.engines[chosen]
     assert good and row["decodes"] and step == pytest.approx(0.01 + 1e-3 * (row["batch"] + 1))
     made.engines["decodes"] = False
-    assert decision.decoder(made, 100.0, 512.0, 1.0, 3) == (NONE, False, 0.0)
+    assert decision.decoder(made, 100.0, 512.0, 1.0, 3, NONE, 0.0) == (NONE, False, 0.0)
