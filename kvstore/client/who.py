@@ -26,6 +26,7 @@ class Who:
     room_tokens: int  # of KV that it has place for
     prefills: bool
     decodes: bool
+    rank: int | None = None  # which it is of several at its address
 
     def message(self) -> pb.ReportRequest.Engine:
         """All but the node whose memory is its own."""
@@ -42,6 +43,7 @@ class Who:
             block_tokens=self.block_tokens,
             token_bytes=self.token_bytes,
             room_tokens=self.room_tokens,
+            data_parallel_rank=self.rank,
             link_bytes_per_second=_LINK_BYTES_PER_SECOND,
             **does,
         )

@@ -39,6 +39,7 @@ class Facts:
     decode: DecodeCost | None
     link: TransferCost
     ssd: TransferCost | None
+    rank: int | None = None  # which it is of the engines at its address; None: it is alone there
 
 
 @dataclass(slots=True, eq=False)

@@ -119,4 +119,7 @@ def explain(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.E
 
 
 def _place(engine: Engine) -> pb.ScheduleReply.Place:
-    return pb.ScheduleReply.Place(engine_id=engine.facts.engine_id, address=engine.facts.address)
+    facts = engine.facts
+    return pb.ScheduleReply.Place(
+        engine_id=facts.engine_id, address=facts.address, data_parallel_rank=facts.rank
+    )

@@ -149,6 +149,7 @@ def facts_of(engine: pb.ReportRequest.Engine) -> Facts:
         DecodeCost(*_cost("decode", engine.decode)) if engine.HasField("decode") else None,
         TransferCost(1e-3, engine.link_bytes_per_second),
         TransferCost(1e-4, engine.ssd_bytes_per_second) if engine.ssd_bytes_per_second else None,
+        engine.data_parallel_rank if engine.HasField("data_parallel_rank") else None,
     )
 
 

@@ -31,6 +31,18 @@ def test_a_plan_says_where_each_block_comes_from_and_by_when() -> None:
     assert reply.decode.engine_id == "a" and reply.tpot_ms > 10
 
 
+def test_of_several_engines_at_one_address_a_plan_says_which() -> None:
+    rig = Rig()
+    rig.engine("both", rank=1)
+    reply = reply_of(rig.scheduler, rig.schedule(), False)
+    for place in (reply.prefill, reply.decode):
+        assert place.HasField("data_parallel_rank") and place.data_parallel_rank == 1
+    alone = Rig()
+    alone.engine("a")
+    reply = reply_of(alone.scheduler, alone.schedule(), False)
+    assert not reply.prefill.HasField("data_parallel_rank")
+
+
 def test_who_waited_long_goes_before_who_is_a_little_shorter() -> None:
     rig = Rig()
     rig.engine("a")

@@ -35,6 +35,7 @@ class Place:
     room_tokens: int
     prefills: bool
     decodes: bool
+    rank: int | None  # of data-parallel engines behind one address; None: there is one
     events: Source | None  # where it publishes what its own cache holds
 
 
@@ -46,6 +47,7 @@ def place_of(config: Any, caches: Any) -> Place:
         room_tokens=pages * config.cache_config.block_size,
         prefills=transfer.is_kv_producer,
         decodes=transfer.is_kv_consumer,
+        rank=_rank(str(transfer.engine_id), config.parallel_config),
         events=_source(config),
     )
 
@@ -72,6 +74,7 @@ class Fleet:
             place.room_tokens,
             place.prefills,
             place.decodes,
+            place.rank,
         )
         self._reporter = Reporter(who.message(), settings.conductors, node=lambda: client.node_id)
         self._telling, self._well = Telling(self._reporter), True
@@ -110,6 +113,14 @@ class Fleet:
             if self._well:
                 log.exception("conductors may hear wrong things of this engine")
             self._well = False
+
+
+def _rank(engine_id: str, parallel: Any) -> int | None:
+    """vLLM names its data-parallel engines so, and forgets of dense models how many there are. Each
+    of them that has a server of its own has that one's address."""
+    rank = int(parallel.data_parallel_index)
+    alone = parallel.data_parallel_external_lb or not engine_id.endswith(f"_dp{rank}")
+    return None if alone else rank
 
 
 def _source(config: Any) -> Source | None:

@@ -71,12 +71,14 @@ class ScheduleRequest(_message.Message):
 class ScheduleReply(_message.Message):
     __slots__ = ("prefill", "decode", "split", "wait_ms", "ttft_ms", "tpot_ms", "priority_ms", "aging", "drop_after_ms", "approximate")
     class Place(_message.Message):
-        __slots__ = ("engine_id", "address")
+        __slots__ = ("engine_id", "address", "data_parallel_rank")
         ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
         ADDRESS_FIELD_NUMBER: _ClassVar[int]
+        DATA_PARALLEL_RANK_FIELD_NUMBER: _ClassVar[int]
         engine_id: str
         address: str
-        def __init__(self, engine_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+        data_parallel_rank: int
+        def __init__(self, engine_id: _Optional[str] = ..., address: _Optional[str] = ..., data_parallel_rank: _Optional[int] = ...) -> None: ...
     class Split(_message.Message):
         __slots__ = ("there_blocks", "coming_blocks", "read_blocks", "fetched_blocks", "fetched_from", "computed_tokens", "own_blocks")
         THERE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -128,7 +130,7 @@ class ReportRequest(_message.Message):
         c: float
         def __init__(self, a: _Optional[float] = ..., b: _Optional[float] = ..., c: _Optional[float] = ...) -> None: ...
     class Engine(_message.Message):
-        __slots__ = ("engine_id", "address", "node_id", "namespace", "group", "block_tokens", "token_bytes", "room_tokens", "prefill", "decode", "link_bytes_per_second", "ssd_bytes_per_second")
+        __slots__ = ("engine_id", "address", "node_id", "namespace", "group", "block_tokens", "token_bytes", "room_tokens", "prefill", "decode", "link_bytes_per_second", "ssd_bytes_per_second", "data_parallel_rank")
         ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
         ADDRESS_FIELD_NUMBER: _ClassVar[int]
         NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +143,7 @@ class ReportRequest(_message.Message):
         DECODE_FIELD_NUMBER: _ClassVar[int]
         LINK_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
         SSD_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+        DATA_PARALLEL_RANK_FIELD_NUMBER: _ClassVar[int]
         engine_id: str
         address: str
         node_id: str
@@ -153,7 +156,8 @@ class ReportRequest(_message.Message):
         decode: ReportRequest.Cost
         link_bytes_per_second: float
         ssd_bytes_per_second: float
-        def __init__(self, engine_id: _Optional[str] = ..., address: _Optional[str] = ..., node_id: _Optional[str] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., token_bytes: _Optional[float] = ..., room_tokens: _Optional[int] = ..., prefill: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., decode: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., link_bytes_per_second: _Optional[float] = ..., ssd_bytes_per_second: _Optional[float] = ...) -> None: ...
+        data_parallel_rank: int
+        def __init__(self, engine_id: _Optional[str] = ..., address: _Optional[str] = ..., node_id: _Optional[str] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., token_bytes: _Optional[float] = ..., room_tokens: _Optional[int] = ..., prefill: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., decode: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., link_bytes_per_second: _Optional[float] = ..., ssd_bytes_per_second: _Optional[float] = ..., data_parallel_rank: _Optional[int] = ...) -> None: ...
     class Load(_message.Message):
         __slots__ = ("batch", "context_tokens")
         BATCH_FIELD_NUMBER: _ClassVar[int]
