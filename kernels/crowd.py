@@ -22,7 +22,7 @@ LATELY = 60.0  # seconds over which the share is a mean
 # Refused: up to the first share all of the target is used, from the second on the least of it.
 # Services plan for a tenth. Found by simulation: see `bench goodput`.
 CALM, CROWDED = 0.3, 0.6
-LEAST = 0.15
+LEAST = 0.1
 
 CROWD = np.dtype(
     [

@@ -13,6 +13,7 @@ from kvstore.conductor.decision import RETRY_MS_MAX, Decision
 from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
 from kvstore.core.fingerprints import IN_DRAM, ON_SSD
 from kvstore.errors import Invalid, Overloaded, Unavailable
+from kvstore.kernels.crowd import LEAST
 from kvstore.kernels.prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, READ, WAIT, WORK
 from kvstore.limits import CREWS_MAX, REPORT_SILENCE_SECONDS
 from tests.conductor.crews import WHOSE, Rig, ask, chain
@@ -186,12 +187,12 @@ def test_where_most_are_refused_nobody_is_let_wait_for_long() -> None:
     assert rig.sent_to("calm", chain(3), ttft=30.0) == "a"
     assert "instead of" not in refused(rig, 1)
     assert "instead of 3 s as most are refused" in refused(rig, 100)
-    with pytest.raises(Overloaded, match=r"4.5 s are wanted instead of 30 s as most"):
+    with pytest.raises(Overloaded, match=rf"{30 * LEAST:.3g} s are wanted instead of 30 s as most"):
         rig.schedule("r", chain(2), ttft=30.0)
     rig.in_flight.ended("long", engine, rig.now)
     assert rig.sent_to("r", chain(2), ttft=30.0) == "a", "that waits for nobody"
     decided = rig.scheduler.decided(WHOSE[0], "r")
-    assert decided is not None and decided.ttft == pytest.approx(0.15 * 30.0)
+    assert decided is not None and decided.ttft == pytest.approx(30 * LEAST)
 
 
 def test_one_that_asks_again_makes_no_crowd() -> None:
@@ -211,7 +212,7 @@ def test_prompts_that_engines_give_up_make_a_crowd_too() -> None:
         else:
             rig.in_flight.given_up(f"{number}", engine, rig.now)
         assert rig.in_flight.patience == 1.0 or number > 5
-    assert 0.15 < rig.in_flight.patience < 0.6
+    assert LEAST < rig.in_flight.patience < 0.6
 
 
 def test_what_other_conductors_sent_says_nothing_of_the_crowd_here() -> None:
