@@ -234,7 +234,9 @@ def choose_prefill(
         work = work_after(engine, asked.tokens, most, asked.block_tokens) * asked.factor
         wait = _waits(engine, work, asked, rules)
         late = asked.waited + rules.margin * wait + work > rules.ttft
-        dear = wait + work * (1.0 + rules.charge * scarce) >= chosen_cost
+        chance = _chance(asked.luck, number)
+        least = wait + work * (1.0 + rules.charge * scarce)
+        dear = least * (1.0 + blur * chance) >= chosen_cost
         if (late and rules.gated) or (dear and in_time):
             continue
         row = split(
@@ -244,8 +246,7 @@ def choose_prefill(
         begins = max(row[WAIT], row[READY])
         good = asked.waited + rules.margin * begins + row[WORK] <= rules.ttft
         moved = row[FETCHED] * asked.block_tokens / asked.tokens  # much is moved for no chance
-        chance = min(1.0, _chance(asked.luck, number) + moved)
-        cost = row[COST] * (1.0 + blur * chance)
+        cost = row[COST] * (1.0 + blur * min(1.0, chance + moved))
         if good > in_time or (good == in_time and cost < chosen_cost):
             chosen, chosen_cost, in_time = number, cost, good
             for column in range(PRICED):

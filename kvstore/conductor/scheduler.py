@@ -190,7 +190,9 @@ class Scheduler:
         crew.fit_hosts(self._hosts.count)
         rules = self._rules
         wanted = float(ask.ttft or rules.ttft)
-        rules = rules._replace(ttft=wanted * in_flight.patience if rules.hurry else wanted)
+        target = wanted * in_flight.patience if rules.hurry else wanted
+        if target != rules.ttft:
+            rules = rules._replace(ttft=target)
         # Whole numbers would be another type, for which all is compiled anew.
         tokens, block, waited = map(float, (ask.tokens, crew.block_tokens, ask.waited))
         luck = self._dice.random()
@@ -205,8 +207,8 @@ class Scheduler:
             crew.priced, best,
         )  # fmt: skip
         considered = tuple([row for one in best.tolist() if one >= 0 and (row := crew.rows[one])])
-        rows = crew.priced[best[: len(considered)]]
-        owns = tuple([int(crew.own[one.number]) for one in considered])
+        best = best[: len(considered)]
+        rows, owns = crew.priced[best], tuple(crew.own[best].tolist())
         of = (ask.request, ask.tokens, len(ask.prints), ask.waited, considered, rows, owns)
         if not considered:
             return Decision(*of, refusal=nobody_prefills())
@@ -226,7 +228,8 @@ class Scheduler:
         crew, _ = self.crew(whose)
         tpot = ask.tpot or self._rules.tpot
         before = self.decided(whose[0], ask.request)
-        source = before.prefill.host if before is not None and before.prefill is not None else NONE
+        sent = None if before is None else before.prefill
+        source = sent.host if sent is not None and self.has(whose, sent) else NONE
         engine, fits, step = self._decoder(crew, ask, tpot, source)
         refusal = None
         if engine is None:

@@ -295,6 +295,16 @@ def test_what_is_prefilled_at_an_engine_that_decodes_too_stays_there() -> None:
         assert placed.decode is decided.prefill, "the first place was its own"
 
 
+def test_where_a_request_of_the_same_id_was_sent_in_another_namespace_says_nothing() -> None:
+    rig = Rig()
+    others = (WHOSE[0], b"m" * 32, 0)
+    for number in range(200):  # hosts that the crew asked below has never heard of
+        rig.engine(f"{number}", whose=others)
+    rig.scheduler.schedule(others, ask("r"), rig.now)
+    mine = rig.engine("mine")
+    assert rig.scheduler.place(WHOSE, ask("r"), rig.now).decode is mine
+
+
 def test_a_request_that_fits_nowhere_stays_parked() -> None:
     rig = Rig()
     engine = rig.engine("a", room_tokens=3_000)
