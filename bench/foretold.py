@@ -1,8 +1,8 @@
 """What the planner's simulator says of a load on engines whose costs were measured.
 
 The planner draws engines from a data sheet. Here these stand in for what was measured, put where
-the simulator reads them: a step is a straight line then, as routers think of it. Hosts of engines
-that only decode hold nothing in the simulation, and links are as engines tell conductors of them.
+the simulator reads them: a step is a straight line then, as routers think of it. Links are as
+engines tell conductors of them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def foretell(
         Pool(Role.DECODE, fleet.plan.decodes, H100),
     )
     fabric = Fabric("as told", LINK_BYTES_PER_SECOND, LATENCY_SECONDS)
-    cluster = Cluster(shape, pools, fabric, dram_bytes)
+    cluster = Cluster(shape, pools, fabric, dram_bytes, decode_dram_bytes=dram_bytes)
     load = _load(coming, fleet.spec.groups[0].block_tokens)
     built = world.build(load, cluster, OURS, 0, replay.SURE)
     _measured(built, costs, fleet)

@@ -10,26 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Chunks
-from collections.abc import Sequence as Hashes
-from typing import Protocol
+
+from kvstore.client.teller import Teller
 
 from .hooks import KVHooks
 from .sequence import Chunk, Sequence
-
-
-class Teller(Protocol):
-    """Whoever passes it on: see `kvstore.client.reporter.Reporter`."""
-
-    def accepted(
-        self, request: str, tokens: int, prefix_tokens: int = 0, hashes: Hashes[bytes] = ()
-    ) -> None: ...
-    def began(self, request: str) -> None: ...
-    def ended(self, request: str) -> None: ...
-    def decoding(self, request: str) -> None: ...
-    def given_up(self, request: str) -> None: ...
-    def load(self, batch: int, context_tokens: int) -> None: ...
-    def prefilled(self, new_tokens: int, prefix_tokens: int, seconds: float) -> None: ...
-    def stepped(self, batch: int, context_tokens: int, seconds: float) -> None: ...
 
 
 class Telling:

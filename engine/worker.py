@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kvstore.client.teller import Teller
 from kvstore.errors import Overloaded
 
 from .cadence import Cadence
@@ -31,7 +32,7 @@ from .pool import Pool
 from .pool_use import PoolUse
 from .sequence import Request
 from .team import SOLO, Team
-from .telling import Teller, Telling
+from .telling import Telling
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from .crowd import ended
 from .decode_choice import choose_decode, fits, freed, room_seconds, want_room
 from .engine_time import decode_steps, decode_takes
 from .prefill_choice import NONE
+from .sim_caches import DRAM, touch
 from .sim_heap import push
 from .sim_learning import steps_took
 from .sim_world import (
@@ -25,6 +26,7 @@ from .sim_world import (
     SERVED,
     STEPPED,
     WAITING,
+    blocks_of,
     crowded,
     roll,
     target,
@@ -100,6 +102,7 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
             push(w.heap, max(now, request.arrival + target(w)), EXPIRES, NONE, r)
             return
         _owe(w, d, 1, request.tokens)
+    touch(w.caches, w.fleet.engines[d].host, DRAM, blocks_of(w, r))
     engine = w.engines[d]
     request.after = NONE
     if engine.line == NONE:
@@ -222,5 +225,6 @@ def _unpark(w: Any, d: Any, now: Any) -> None:
         w.parked[best] = w.parked[w.numbers[0]]
         engine.line = engine.line_end = r
         w.requests[r].after = NONE
+        touch(w.caches, seen.host, DRAM, blocks_of(w, r))
         _owe(w, d, 1, w.requests[r].tokens)
         _let_in(w, d, now)

@@ -168,8 +168,9 @@ class Scheduler:
         _, in_flight = self.crew(whose)
         in_flight.drop(ask.request, now)  # where it was sent before, it is not to go
         decision = self.consider(whose, ask, now, whole=False)
-        if decision.refusal is not None and not ask.waited:  # one that comes again is known
-            in_flight.refused(now)
+        before = self.decided(whose[0], ask.request)
+        if decision.refusal is not None and (before is None or before.refusal is None):
+            in_flight.refused(now)  # once, however often it comes again
         self._keep(whose[0], decision)
         self._carry_out(whose, ask, decision.or_raise(), now)
         return decision

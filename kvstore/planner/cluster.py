@@ -2,7 +2,8 @@
 between them, and how soon answers are wanted. One that cannot be is refused by the name of what is
 wrong with it, and told what would be right.
 
-An engine has a host of its own, of which KV may fill so much DRAM and SSD where it prefills.
+An engine has a host of its own, of which KV may fill so much DRAM and SSD where it prefills, and so
+much DRAM where it only decodes: what is handed over to it stays there, and others may fetch it.
 """
 
 from __future__ import annotations
@@ -64,10 +65,12 @@ class Cluster:
     ssd_bytes_per_second: float = 6e9  # read; an NVMe drive's data sheet, PCIe 4
     ttft_seconds: float = 30.0  # a request is in time with its first token by then,
     tpot_seconds: float = 0.1  # and so much a token after it, on average
+    decode_dram_bytes: int = 0  # for KV, of each host whose engine only decodes
 
     def __post_init__(self) -> None:
         bounds.whole("dram", self.dram_bytes, 0, BYTES_MAX)
         bounds.whole("ssd", self.ssd_bytes, 0, BYTES_MAX)
+        bounds.whole("decode_dram", self.decode_dram_bytes, 0, BYTES_MAX)
         bounds.number("ssd_bytes_per_second", self.ssd_bytes_per_second, 1e6, 1e13)
         bounds.number("ttft", self.ttft_seconds, 1e-3, 86_400)
         bounds.number("tpot", self.tpot_seconds, 1e-4, 3_600)

@@ -3,6 +3,7 @@
     model = "llama-3-70b"
     fabric = "rdma-200"
     dram = "256GiB"                     # for KV, of each host whose engine prefills
+    decode_dram = "64GiB"               # likewise, of those whose engines only decode
     ttft = 30.0
 
     [[pool]]
@@ -44,7 +45,7 @@ from kvstore.planner.cluster import Cluster, Pool, Role
 T = TypeVar("T")
 Table = dict[str, Any]
 
-_SIZES = {"dram": "dram_bytes", "ssd": "ssd_bytes"}
+_SIZES = {"dram": "dram_bytes", "ssd": "ssd_bytes", "decode_dram": "decode_dram_bytes"}
 _NUMBERS = {
     "ttft": "ttft_seconds",
     "tpot": "tpot_seconds",

@@ -91,7 +91,8 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
         fits=fits,
         caches=sim_caches.caches(
             blocks,
-            prefills * (cluster.dram_bytes // block_bytes),
+            prefills * (cluster.dram_bytes // block_bytes)
+            + (1 - prefills) * (cluster.decode_dram_bytes // block_bytes),
             prefills * (cluster.ssd_bytes // block_bytes),
             min(len(load.blocks), COMING_MAX),
         ),

@@ -171,11 +171,11 @@ def test_more_load_at_an_engine_never_makes_it_more_attractive(
     assert costs == sorted(costs)
 
 
-def refused(rig: Rig, count: int, **fields: float) -> str:
+def refused(rig: Rig, count: int) -> str:
     """So many prompts that cannot be in time; what the last is told."""
     for number in range(count):
         with pytest.raises(Overloaded) as caught:
-            rig.schedule(f"late {number}", chain(0, 0), tokens=1_000_000, ttft=3.0, **fields)
+            rig.schedule(f"late {number}", chain(0, 0), tokens=1_000_000, ttft=3.0)
     return str(caught.value)
 
 
@@ -198,7 +198,8 @@ def test_where_most_are_refused_nobody_is_let_wait_for_long() -> None:
 def test_one_that_asks_again_makes_no_crowd() -> None:
     rig = Rig()
     rig.engine("a")
-    refused(rig, 100, waited=1.0)
+    for _ in range(100):
+        refused(rig, 1)
     assert rig.in_flight.patience == 1.0
 
 

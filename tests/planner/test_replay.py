@@ -50,6 +50,15 @@ def test_blocks_come_over_the_link_at_its_speed_and_are_not_computed() -> None:
     assert second["prefilled"] - second["began"] == pytest.approx(took, rel=1e-9)
 
 
+def test_what_was_handed_over_is_fetched_from_the_host_that_decodes() -> None:
+    plain = clusters.cluster(decode_dram_bytes=64 << 30)
+    fetching = replace(PLAIN, fetch=1.0)
+    for cluster, blocks in ((plain, 16), (replace(plain, decode_dram_bytes=0), 0)):
+        done = ran(clusters.same(2, 100.0, 16 * 512), cluster, fetching, 1, SURE)
+        assert done.requests["fetched"].tolist() == [0, blocks]
+        assert done.requests["reused"].tolist() == [0, blocks]
+
+
 @pytest.mark.parametrize("busy", [0.4, 0.75])
 def test_a_queue_is_as_long_as_pollaczek_and_khinchine_say(busy: float) -> None:
     """One engine, first come first served, Poisson arrivals: M/G/1. The mean wait is

@@ -12,28 +12,15 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from blake3 import blake3
+
+from kvstore.client.teller import Teller
 
 STEPS_MAX = 16  # of which vLLM has not said what came: it is two ahead at most
 ID_BYTES_MAX = 256
 SECONDS_MAX = 600.0  # what took longer was stopped meanwhile, and says nothing of steps
-
-
-class Teller(Protocol):
-    """Whoever passes it on: see `kvstore.client.reporter.Reporter`."""
-
-    def accepted(
-        self, request: str, tokens: int, prefix_tokens: int = 0, hashes: Sequence[bytes] = ()
-    ) -> None: ...
-    def began(self, request: str) -> None: ...
-    def ended(self, request: str) -> None: ...
-    def decoding(self, request: str) -> None: ...
-    def given_up(self, request: str) -> None: ...
-    def load(self, batch: int, context_tokens: int) -> None: ...
-    def prefilled(self, new_tokens: int, prefix_tokens: int, seconds: float) -> None: ...
-    def stepped(self, batch: int, context_tokens: int, seconds: float) -> None: ...
 
 
 @dataclass(slots=True)
