@@ -21,7 +21,7 @@ from kvstore.core.model_shape import ModelShape
 from kvstore.engine.core import EngineSettings
 from kvstore.engine.daemon import LINK_BYTES_PER_SECOND
 from kvstore.kernels import engine_time as columns
-from kvstore.kernels import sim_world, simulation
+from kvstore.kernels import fitting, sim_world, simulation
 from kvstore.kernels.sim_world import World
 from kvstore.planner import lineage, replay, world
 from kvstore.planner.cluster import Cluster, Pool, Role
@@ -75,7 +75,9 @@ def _measured(built: World, costs: Costs, fleet: Fleet) -> None:
     prefill, decode = costs.prefill, costs.decode
     built.times[:] = 0.0
     built.times[:, columns.CHUNK] = EngineSettings().max_batch_tokens
-    for row, engine in zip(built.times, built.fleet.engines, strict=True):
+    for row, engine, fits in zip(built.times, built.fleet.engines, built.fits, strict=True):
+        for fit, cost in zip(fits, (prefill, decode), strict=True):
+            fitting.begin(fit, (cost.a, cost.b, cost.c), world.KEEP)
         engine["prefill_a"], engine["prefill_b"], engine["prefill_c"] = (
             prefill.a, prefill.b, prefill.c,
         )  # fmt: skip
