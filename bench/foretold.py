@@ -42,9 +42,9 @@ class Foretold:
 
 def foretell(
     fleet: Fleet, model: Model, vocabulary: int, dram_bytes: int, coming: Sequence[Coming],
-    costs: Costs, first: int,
+    costs: Costs, told: slice,
 ) -> Foretold:  # fmt: skip
-    """All of the load is run, and requests from `first` on are told of."""
+    """All of the load is run, and of some of its requests is told."""
     shape = ModelShape(
         *("bench", model.layers, model.hidden, model.heads, model.kv_heads, model.head_dim),
         *(model.intermediate, vocabulary),
@@ -61,7 +61,7 @@ def foretell(
     built = world.build(load, cluster, OURS, 0, replay.SURE)
     _measured(built, costs, fleet)
     simulation.run(built)
-    some = built.requests[first:]
+    some = built.requests[told]
     some = some[some["status"] == sim_world.SERVED]
     reused = np.minimum(some["reused"] * load.block_tokens, some["tokens"] - 1)
     return Foretold(
