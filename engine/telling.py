@@ -60,6 +60,7 @@ class Telling:
     def finished(self, sequence: Sequence) -> None:
         self._began.discard(sequence.id)
         if self._decoding.pop(sequence.id, None) is not None:
+            self._teller.over(len(sequence.tokens) - sequence.prompt_len)
             self._teller.load(len(self._decoding), sum(self._decoding.values()))
         self._hooks.finished(sequence)
 

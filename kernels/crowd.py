@@ -44,6 +44,13 @@ def ended(crowd: Any, lost: Any, now: Any) -> None:
 
 
 @njit(cache=True)
+def lost_after_all(crowd: Any, now: Any) -> None:
+    """One that had counted as let in."""
+    ended(crowd, 1.0, now)
+    crowd.all -= 1.0
+
+
+@njit(cache=True)
 def used(crowd: Any) -> Any:
     """The share of its target that a first token may take now. One alone that is refused makes no
     crowd."""

@@ -23,6 +23,7 @@ from .prefill_choice import (
     price_all,
     scarcity,
 )
+from .room import room_seconds
 from .stale import forget_stale
 
 forget_stale(__file__)
@@ -36,8 +37,10 @@ def choose(
     fleet: Any, found: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any,
     expected: Any, prints: Any, own_holders: Any, own_lengths: Any, of_holder: Any, own: Any,
     asked: Any, rules: Any, first: Any, whole: Any, priced: Any, best: Any,
+    demand: Any, reserve: Any, alike: Any,
 ) -> Any:  # fmt: skip
-    """Who is to prefill a prompt, or `NONE`, and which host blocks would be fetched from.
+    """Who is to prefill a prompt, or `NONE`, which host blocks would be fetched from, and how long
+    it would then wait for room to be decoded (`alike`: behind all that came before).
 
     `own` gets how many leading blocks each engine has in memory of its own, by holders of those and
     the rows `of_holder`.
@@ -64,7 +67,8 @@ def choose(
     if whole or chosen == NONE:
         source = price_all(fleet, found, asked, rules, scarce, priced)
     _rank(priced, best)
-    return chosen, source
+    tpot = rules.pace * rules.tpot
+    return chosen, source, room_seconds(fleet, demand, asked.tokens, reserve, tpot, alike)
 
 
 @njit

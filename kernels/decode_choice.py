@@ -1,6 +1,5 @@
 """Which engine is to decode a request whose prompt is prefilled: of those that have room for its KV
-and stay within the target, the one whose tokens come the soonest. And how long it will wait for
-that room, by what is on its way there and how fast room has become free lately."""
+and stay within the target, the one whose tokens come the soonest."""
 
 from __future__ import annotations
 
@@ -9,19 +8,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .fleet import SIZES, decode_seconds, size_of
+from .fleet import decode_seconds
 from .prefill_choice import NONE
-
-FREED_SECONDS = 30.0  # over which the rate at which room becomes free is a mean
-_TOKENS = 1e-3  # a prompt's size in tokens, as `size_of` takes it: some ten octaves of them
-DEMAND = np.dtype(
-    [
-        ("ahead", np.float64, (SIZES,)),  # tokens that will want room, of prompts up to each size
-        ("rate", np.float64),  # tokens a second that became free, of all engines
-        ("since", np.float64),  # when that was worked out
-    ],
-    align=True,
-)
 
 
 @njit
@@ -67,42 +55,3 @@ def choose_decode(
         if good > chosen_fits or (good == chosen_fits and took < least):
             chosen, least, chosen_fits = number, took, good
     return chosen, chosen_fits
-
-
-@njit
-def want_room(demand: Any, tokens: Any, more: Any) -> None:
-    """One prompt more, or less (-1), will want room."""
-    for one in range(size_of(tokens * _TOKENS), SIZES):
-        demand.ahead[one] = max(0.0, demand.ahead[one] + more * tokens)
-
-
-@njit
-def freed(demand: Any, tokens: Any, now: Any) -> None:
-    """So much room became free."""
-    kept = np.exp(-(now - demand.since) / FREED_SECONDS)
-    demand.rate = demand.rate * kept + tokens / FREED_SECONDS
-    demand.since = now
-
-
-@njit
-def _free(engine: Any, tokens: Any, tpot: Any) -> Any:
-    """Tokens of KV that an engine still takes, in sequences of so many: those that it has place for
-    and that leave a step within `tpot` seconds."""
-    spare = tpot - decode_seconds(engine, engine.batch, engine.context)
-    each = engine.decode_b / tokens + engine.decode_c
-    return max(0.0, min(engine.room - engine.context, spare / each))
-
-
-@njit
-def room_seconds(fleet: Any, demand: Any, tokens: Any, tpot: Any, alike: Any) -> Any:
-    """How long a prompt waits for room: until what is free and what becomes free is enough for it
-    and for those before it, the smaller ones or, `alike`, all."""
-    size = SIZES - 1 if alike else size_of(tokens * _TOKENS)
-    wanted, engines = demand.ahead[size] + tokens, fleet.engines
-    for number in range(len(engines)):
-        engine = engines[number]
-        if engine.decodes:
-            wanted -= _free(engine, tokens, tpot)
-    if wanted <= 0.0:
-        return 0.0
-    return wanted / demand.rate if demand.rate > 0.0 else np.inf

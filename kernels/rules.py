@@ -20,6 +20,8 @@ class Rules(NamedTuple):
     fetch: float  # 1: from other hosts too
     foresight: float  # 1: what is being computed counts as if it were there
     blur: float  # of prices: who is dearer by less than this share is as good to an idle fleet
+    forecast: float  # share of the target that room to decode may be waited for; 0: any time
+    patience: float  # tokens of a prompt that a second of waiting for that room makes up for
     hurry: float  # 1: where many are refused, lines are kept short
     latency: float  # seconds of a transfer, however small
 
@@ -38,6 +40,8 @@ OURS = Rules(
     fetch=1.0,
     foresight=1.0,
     blur=0.2,
+    forecast=0.2,
+    patience=100.0,
     hurry=1.0,
     latency=0.005,
 )

@@ -12,9 +12,10 @@ import numpy as np
 from numba import njit
 
 from .crowd import ended
-from .decode_choice import choose_decode, fits, freed, room_seconds, want_room
+from .decode_choice import choose_decode
 from .engine_time import decode_steps, decode_takes
 from .prefill_choice import NONE
+from .room import first_that_fits, room_seconds, want_room
 from .sim_caches import DRAM, touch
 from .sim_heap import push
 from .sim_learning import steps_took
@@ -29,7 +30,6 @@ from .sim_world import (
     blocks_of,
     crowded,
     roll,
-    target,
 )
 
 
@@ -71,7 +71,7 @@ def _choose(w: Any, r: Any) -> Any:
 def room_in(w: Any, tokens: Any) -> Any:
     """Seconds until a prompt is expected to have room to be decoded."""
     tpot = w.rules.pace * w.rules.tpot
-    return room_seconds(w.fleet, w.demand[0], tokens, tpot, crowded(w))
+    return room_seconds(w.fleet, w.demand[0], tokens, w.setting.reserve, tpot, crowded(w))
 
 
 @njit
@@ -97,9 +97,11 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
     if d == NONE:
         d, good = _choose(w, r)
         if not good:
-            w.parked[w.numbers[0]] = r
+            parked = w.parked[w.numbers[0]]
+            parked.tokens, parked.came, parked.who = request.tokens, request.arrival, r
+            parked.tpot = w.rules.pace * w.rules.tpot
             w.numbers[0] += 1
-            push(w.heap, max(now, request.arrival + target(w)), EXPIRES, NONE, r)
+            push(w.heap, max(now, request.until), EXPIRES, NONE, r)
             return
         _owe(w, d, 1, request.tokens)
     touch(w.caches, w.fleet.engines[d].host, DRAM, blocks_of(w, r))
@@ -119,6 +121,10 @@ def expires(w: Any, r: Any, now: Any) -> None:
     request = w.requests[r]
     if request.status == WAITING and np.isnan(request.first_token):
         request.status = EXPIRED
+        for i in range(w.numbers[0]):
+            if w.parked[i].who == r:
+                _leave_pool(w, i)
+                break
         ended(w.crowd[0], 1.0, now)
         want_room(w.demand[0], request.tokens, -1.0)
 
@@ -170,7 +176,6 @@ def let_out(w: Any, d: Any, now: Any) -> None:
         request = w.requests[w.members[d, i]]
         request.finished, request.status = engine.since, SERVED
         engine.context -= request.tokens + request.output - 1.0
-        freed(w.demand[0], request.tokens + request.output - 1.0, now)
         engine.batch -= 1
         last = engine.batch
         w.members[d, i], w.until[d, i] = w.members[d, last], w.until[d, last]
@@ -196,33 +201,24 @@ def _let_in(w: Any, d: Any, now: Any) -> None:
 
 
 @njit
+def _leave_pool(w: Any, i: Any) -> None:
+    """One that was parked is so no more."""
+    w.numbers[0] -= 1
+    w.parked[i] = w.parked[w.numbers[0]]
+
+
+@njit
 def _unpark(w: Any, d: Any, now: Any) -> None:
-    """Those that wait in the pool and fit this engine now, the least of them first: what it takes
-    of an engine's room is its prompt, and a second of waiting makes up for some tokens of it. In a
-    crowd the first that came is the first: it would be the long ones that are served no more."""
-    engine, tpot = w.engines[d], w.rules.pace * w.rules.tpot
-    seen = w.fleet.engines[d]
+    """Those that wait in the pool and fit this engine now."""
+    engine, seen, rules = w.engines[d], w.fleet.engines[d], w.rules
     alike = crowded(w)
     while w.numbers[0] and engine.line == NONE and engine.batch < w.members.shape[1]:
-        best, least, i = NONE, np.inf, 0
-        while i < w.numbers[0]:
-            r = w.parked[i]
-            request = w.requests[r]
-            if request.status != WAITING:
-                w.numbers[0] -= 1
-                w.parked[i] = w.parked[w.numbers[0]]
-                continue
-            rank = request.tokens - w.setting.patience * (now - request.arrival)
-            if alike:
-                rank = request.arrival
-            if rank < least and fits(seen, request.tokens, w.setting.reserve, tpot):
-                best, least = i, rank
-            i += 1
-        if best == NONE:
+        parked = w.parked[: w.numbers[0]]
+        i = first_that_fits(seen, parked, w.setting.reserve, now, rules.patience, alike)
+        if i == NONE:
             return
-        r = w.parked[best]
-        w.numbers[0] -= 1
-        w.parked[best] = w.parked[w.numbers[0]]
+        r = np.int32(parked[i].who)
+        _leave_pool(w, i)
         engine.line = engine.line_end = r
         w.requests[r].after = NONE
         touch(w.caches, seen.host, DRAM, blocks_of(w, r))

@@ -13,10 +13,10 @@ import numpy as np
 from numba import njit
 
 from .crowd import ended
-from .decode_choice import want_room
 from .engine_time import CHUNK, decode_steps, decode_takes, step_seconds
 from .fleet import decode_seconds
 from .prefill_choice import NONE
+from .room import want_room
 from .sim_decode import let_out, steps_left, tell
 from .sim_heap import push
 from .sim_learning import prefill_took, steps_took

@@ -12,17 +12,17 @@ import numpy as np
 from numba import njit
 
 from .crowd import ended
-from .decode_choice import want_room
 from .engine_time import prefill_takes
 from .fleet import SIZES, dequeue, enqueue, seconds_of, size_of, work_after
 from .prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, NONE, READ, READY, WORK
 from .rivals import sent
+from .room import want_room
 from .sim_caches import DRAM, SSD, expect, leading, touch
 from .sim_decode import hand_over, room_in
 from .sim_heap import push
 from .sim_learning import prefill_took
 from .sim_mixed import begin_prompt, chunked, decode_only, has_room, is_mixed, slowed, stepped
-from .sim_world import LATE, PREFILLED, blocks_of, target
+from .sim_world import LATE, PREFILLED, blocks_of
 from .sim_world import READY as IS_READY
 
 
@@ -43,6 +43,7 @@ def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
         touch(w.caches, source, DRAM, blocks[:kept])
     if request.read:
         fleet.hosts[host].reads = ready
+    request.until = request.arrival + w.rules.ttft  # as engines are told
     request.size = size_of(row[WORK]) if w.rules.shortest_first else 0
     enqueue(fleet.engines[e], request.size, row[WORK])
     if w.rules.foresight:
@@ -114,7 +115,7 @@ def _whose_turn(w: Any, e: Any, now: Any) -> Any:
 @njit
 def _from_now(w: Any, r: Any, work: Any) -> Any:
     """Seconds until its first token if it is prefilled now."""
-    if not w.setting.forecast:
+    if not w.rules.forecast:
         return work
     want_room(w.demand[0], w.requests[r].tokens, -1.0)
     room = room_in(w, w.requests[r].tokens)
@@ -139,7 +140,7 @@ def begin_next(w: Any, e: Any, now: Any) -> None:
         dequeue(w.fleet.engines[e], size, request.work)
         there = _there(w, r, e)
         work = request.factor * work_after(w.fleet.engines[e], request.tokens, there, block_tokens)
-        if w.rules.gated and now + _from_now(w, r, work) > request.arrival + target(w):
+        if w.rules.gated and now + _from_now(w, r, work) > request.until:
             request.status = LATE
             ended(w.crowd[0], 1.0, now)
             want_room(w.demand[0], request.tokens, -1.0)

@@ -36,6 +36,7 @@ REQUEST = np.dtype(
         ("prefilled", np.float64),
         ("first_token", np.float64),  # NaN
         ("finished", np.float64),
+        ("until", np.float64),  # when its first token is of use no more
         ("expected", np.float64),  # when its first token was expected
         ("engine", np.int32),
         ("size", np.int32),
@@ -80,10 +81,8 @@ class Setting(NamedTuple):
     layers: float
     reserve: float  # tokens that a sequence may grow by before it is let in
     early: float  # 1: refuse what no decoding engine has room for when it comes
-    forecast: float  # refuse what waits for room longer than this share of the target; 0: nothing
     check: float  # 1: refuse what none has room for once it is prefilled
     park: float  # 1: keep it in the pool until one has
-    patience: float  # tokens of a parked prompt that a second of waiting makes up for
 
 
 class World(NamedTuple):
@@ -97,7 +96,7 @@ class World(NamedTuple):
     tails: Ints
     members: Ints  # [engine, batch]
     until: Longs  # [engine, batch]: the step at which each is done
-    parked: Ints  # requests
+    parked: Records  # of PARKED: requests
     numbers: Longs  # how many are parked, how many events there were
     demand: Records  # of DEMAND: one
     crowd: Records  # of CROWD: one

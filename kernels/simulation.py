@@ -70,7 +70,7 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
         tpot = w.rules.pace * w.rules.tpot
         if not choose_decode(fleet, request.tokens, setting.reserve, tpot, first, NONE, 0.0)[1]:
             e = NONE
-    if setting.forecast and room_in(w, request.tokens) > setting.forecast * target(w):
+    if w.rules.forecast and room_in(w, request.tokens) > w.rules.forecast * target(w):
         e = NONE
     if e == NONE:
         request.status = REFUSED

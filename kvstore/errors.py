@@ -4,7 +4,8 @@ KVStoreError
  ├ Invalid    (change the call)   ├ UnknownNamespace ├ SpecMismatch ├ OutOfRange ├ ConfigError
  ├ Lapsed     (open again)        ├ PinExpired ├ WindowClosed ├ AlreadyWritten ├ Incomplete
  │                                └ SessionEnded
- ├ Rejected   (you may retry)     ├ Overloaded (├ QuotaExceeded) ├ Draining ├ Unavailable
+ ├ Rejected   (you may retry)     ├ Overloaded (├ QuotaExceeded ├ TooLate) ├ Draining
+ │                                └ Unavailable
  ├ Denied     (you may not)       ├ NotYours ├ Unauthenticated ├ WrongTenant
  │                                └ Quarantined
  └ Broken     (file a bug)        └ InvariantError
@@ -78,6 +79,10 @@ class Overloaded(Rejected):
 
 class QuotaExceeded(Overloaded):
     """A tenant would have more than its quota, and what it has cannot go now."""
+
+
+class TooLate(Overloaded):
+    """It was let in, and will not be served in time any more: to wait on is of no use."""
 
 
 class Draining(Rejected):

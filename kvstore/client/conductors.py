@@ -64,11 +64,12 @@ class Conductors:
         """Where it is to run; None where no conductor says anything. Raises `Overloaded` where one
         refuses it, and what is wrong with the request or the caller's credentials."""
         tried: set[str] = set()
-        while (one := self._take(tried)) is not None:
+        timeout = ANSWER_SECONDS + 1e-3 * request.wait_ms
+        while (one := self._take(tried, timeout)) is not None:
             tried.add(one.address)
             try:
                 with typed_errors(one.address):
-                    reply: pb.ScheduleReply = one.stub.Schedule(request, timeout=ANSWER_SECONDS)
+                    reply: pb.ScheduleReply = one.stub.Schedule(request, timeout=timeout)
             except Overloaded:
                 self._answered(one)
                 raise
@@ -79,14 +80,14 @@ class Conductors:
             return reply
         return None
 
-    def _take(self, tried: set[str]) -> _Conductor | None:
+    def _take(self, tried: set[str], seconds: float) -> _Conductor | None:
         """The next that does not rest. Of those that rested it is this caller's alone for now."""
         with self._lock:
             now = time.monotonic()
             for one in self._all:
                 if one.address not in tried and one.rests_until <= now:
                     if one.rests_until:
-                        one.rests_until = now + ANSWER_SECONDS
+                        one.rests_until = now + seconds
                     return one
         return None
 

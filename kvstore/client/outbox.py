@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvstore.client.own_blocks import OwnBlocks
+from kvstore.core.cost import BATCH_MAX
 from kvstore.limits import REPORT_MEASURED_MAX, REPORT_REQUESTS_MAX, RPC_KEYS_MAX
 from kvstore.wire.v1 import conductor_pb2 as pb
 
@@ -131,6 +132,17 @@ class Outbox:
             if self._open:
                 self._message().load.CopyFrom(self._load)
                 self._changed.notify_all()
+
+    def over(self, output_tokens: int) -> None:
+        """A request was decoded to its end."""
+        with self._changed:
+            if not self._open:
+                return
+            full = self._message().over.sequences >= BATCH_MAX
+            over = (self._new() if full else self._message()).over
+            over.sequences += 1
+            over.output_tokens += output_tokens
+            self._changed.notify_all()
 
     def prefilled(self, new_tokens: int, prefix_tokens: int, seconds: float) -> None:
         """A prefill that nothing else ran beside took so long."""

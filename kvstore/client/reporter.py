@@ -73,6 +73,11 @@ class Reporter:
         for one in self._streams:
             one.outbox.load(batch, context_tokens)
 
+    def over(self, output_tokens: int) -> None:
+        """A request that was decoded here has come to its end, with so many tokens."""
+        for one in self._streams:
+            one.outbox.over(output_tokens)
+
     def prefilled(self, new_tokens: int, prefix_tokens: int, seconds: float) -> None:
         """A prefill of `new_tokens` behind `prefix_tokens`, which nothing else ran beside."""
         for one in self._streams:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kvstore.conductor.engines import Engine
 from kvstore.core.fingerprints import Prints
-from kvstore.errors import Overloaded, Rejected, Unavailable
+from kvstore.errors import Overloaded, Rejected, TooLate, Unavailable
 from kvstore.kernels.prefill_choice import READY, WAIT, WORK
 from kvstore.kernels.rules import Rules
 
@@ -78,21 +78,50 @@ def too_late(
     name = considered[soonest].facts.engine_id
     begin, work = float(begins[soonest]), float(rows[soonest, WORK])
     wait = rules.margin * begin
-    late = 1e3 * (wait + work - rules.ttft)
     why = f" instead of {wanted:.3g} s as most are refused" if rules.ttft < wanted else ""
     return Overloaded(
         f"its first token would come {ask.waited + wait + work:.3g} s after the request, and "
         f"{rules.ttft:.3g} s are wanted{why}: {name}, the soonest of {count} "
         f"engines, begins in {begin:.3g} s, or {wait:.3g} s as shorter ones come, and "
         f"takes {work:.3g} s",
-        min(max(round(late), RETRY_MS_MIN), RETRY_MS_MAX),
+        _retry_ms(wait + work - rules.ttft),
     )
 
 
-def no_room(ask: Ask, engine: Engine, step: float, tpot: float) -> Rejected:
-    """No engine may decode one more; this one comes closest."""
+def no_room(ask: Ask, engine: Engine, step: float, rules: Rules, room: float) -> Overloaded:
+    """No engine may decode one more now; this one comes closest."""
     return Overloaded(
-        f"no engine has room for {ask.tokens} tokens more and stays within {1e3 * tpot:.0f} ms: "
-        f"{engine.facts.engine_id}, the best, would take {1e3 * step:.0f} ms",
+        f"no engine has room for {ask.tokens} tokens more and stays within "
+        f"{1e3 * rules.pace * rules.tpot:.0f} ms: {engine.facts.engine_id}, the best, would take "
+        f"{1e3 * step:.0f} ms; {_expected(room)}",
         RETRY_MS_MIN,
     )
+
+
+def no_room_in_time(ask: Ask, room: float, rules: Rules) -> Overloaded:
+    """It would wait too long between its prefill and its first token."""
+    most = rules.forecast * rules.ttft
+    return Overloaded(
+        f"engines that decode have no room for {ask.tokens} tokens more: {_expected(room)}, and "
+        f"{most:.3g} s are waited for it at most",
+        _retry_ms(room - most),
+    )
+
+
+def room_too_late(ask: Ask, room: float, target: float) -> TooLate:
+    """One that was sent to be prefilled is better given up."""
+    return TooLate(
+        f"{ask.waited:.3g} s after the request no engine has room for its {ask.tokens} tokens: "
+        f"{_expected(room)}, and its first token is wanted within {target:.3g} s",
+        RETRY_MS_MAX,
+    )
+
+
+def _retry_ms(seconds: float) -> int:
+    return round(1e3 * min(max(seconds, 1e-3 * RETRY_MS_MIN), 1e-3 * RETRY_MS_MAX))
+
+
+def _expected(room: float) -> str:
+    if room == float("inf"):
+        return "they never will"
+    return f"there is to be some in {room:.3g} s"

@@ -22,6 +22,8 @@ from kvstore.kernels.prefill_choice import PRICED
 SSD_SECONDS = 1 / 2e9  # of a byte, at a node that no engine calls its own
 LATENCY_SECONDS = 1e-3  # of a transfer, before any was measured
 NO_HOLDER = -1
+OUTPUT_TOKENS = 512.0  # of a request, before any was over
+_OUTPUT_KEPT = 0.99  # of what was learned of that, at each request
 _ROWS_MIN = 8
 
 
@@ -76,6 +78,9 @@ class Crew:
     def __init__(self, facts: Facts, hosts: int) -> None:
         self.block_tokens, self.token_bytes = facts.block_tokens, facts.token_bytes
         self.by_id: dict[str, Engine] = {}
+        self.decoders = 0  # of those
+        self._least_step = 0.0  # seconds, of one sequence alone
+        self.output_tokens = OUTPUT_TOKENS  # that a request comes to, in the mean
         self.rows: list[Engine | None] = []
         self._free: list[int] = []
         self._carries: dict[int, Carries] = {}
@@ -93,6 +98,7 @@ class Crew:
         decode = None if facts.decode is None else DecodeFit(facts.decode)
         engine = Engine(facts, number, host, now, prefill, decode)
         self.rows[number] = self.by_id[facts.engine_id] = engine
+        self.decoders += decode is not None
         row = self.fleet.engines[number]
         row["prefills"], row["decodes"] = prefill is not None, decode is not None
         row["host"], row["room"], row["busy_until"] = host, facts.room_tokens, now
@@ -107,6 +113,7 @@ class Crew:
     def leave(self, engine: Engine) -> None:
         """It is sent nothing any more. What was in flight there has been taken out before."""
         del self.by_id[engine.facts.engine_id]
+        self.decoders -= engine.decode is not None
         self.rows[engine.number] = None
         self.fleet.engines[engine.number] = np.zeros((), self.fleet.engines.dtype)
         self._free.append(engine.number)
@@ -126,6 +133,23 @@ class Crew:
         row = self.fleet.engines[engine.number]
         row["batch"] = engine.batch + engine.owed
         row["context"] = engine.context_tokens + engine.owed_tokens
+
+    def reachable(self, tpot: float) -> float:
+        """That target, or one that there are engines for: where even a sequence alone misses it, it
+        is no reason to refuse all others."""
+        return max(tpot, 2.0 * self._least_step)
+
+    def look(self) -> None:
+        """Look at what steps take by now, for the line above."""
+        rows = self.fleet.engines[self.fleet.engines["decodes"]]
+        alone = rows["decode_a"] + rows["decode_b"]
+        self._least_step = float(alone.min(initial=np.inf)) if len(rows) else 0.0
+
+    def over(self, sequences: int, output_tokens: int) -> None:
+        """So many requests were decoded to their ends."""
+        kept = _OUTPUT_KEPT**sequences
+        mean = output_tokens / sequences
+        self.output_tokens = kept * self.output_tokens + (1 - kept) * mean
 
     def moved(self, engine: Engine, size_bytes: float, seconds: float, of_ssd: bool) -> None:
         """An engine has measured a transfer of its host."""
@@ -160,6 +184,7 @@ class Crew:
             assert row["context"] == engine.context_tokens + engine.owed_tokens
             assert engine.running >= 0 and engine.owed >= 0 and engine.owed_tokens >= 0
             assert engine.running or engine.running_seconds == 0
+        assert self.decoders == sum(one.decode is not None for one in self.by_id.values())
         assert len(self._free) + len(self.by_id) == len(self.rows)
 
     def _price_host(self, host: int) -> None:

@@ -5,8 +5,9 @@ It leaves when the engine says what became of it, when the engine leaves, or whe
 some seconds if the engine never said that it came. Whatever is counted in is counted out with the
 same numbers, so an engine that has nothing has exactly nothing.
 
-Of those that this conductor was asked for, the share that was refused or dropped lately says how
-crowded it is (`kvstore.kernels.crowd`).
+A prompt wants room to be decoded in (`.room`), also for some seconds after its prefill where that
+was done by an engine that does not decode. What becomes of those that this conductor was asked for
+says how crowded it is (`.crowd`).
 
 Requests that another conductor sent are known by what their engine says of them, and counted once,
 by their ids. A request is at one engine at most: said of another, it has gone there.
@@ -19,11 +20,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvstore.conductor.allowance import Allowance
+from kvstore.conductor.crowd import Crowd
 from kvstore.conductor.engines import Crew, Engine
+from kvstore.conductor.room import Parked, Room
 from kvstore.core.fingerprints import Prints
 from kvstore.errors import Overloaded
-from kvstore.kernels import crowd, expected
 from kvstore.kernels import decision as loops
+from kvstore.kernels import expected
+from kvstore.kernels.rules import Rules
 from kvstore.limits import IN_FLIGHT_SECONDS, SENT_SECONDS
 
 NO_PRINTS: Prints = np.zeros(0, np.uint64)
@@ -55,6 +60,14 @@ class Prompt:
         return self.decided == self.decided
 
 
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """One that nobody decodes yet."""
+
+    until: float
+    ours: bool  # it has counted as one that was served
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """One that is to be decoded, until its engine counts it itself."""
@@ -64,64 +77,63 @@ class Sequence:
     until: float
 
 
-class Allowance:
-    """What all crews together may have. One may have more while it has less than three times what
-    is free: alone it gets three quarters, and the next still finds some."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self.taken = total, 0
-
-    def try_take(self, held: int, more: int) -> bool:
-        if held + more > 3 * (self._total - self.taken - more):
-            return False
-        self.taken += more
-        return True
-
-    def give_back(self, count: int) -> None:
-        assert self.taken >= count, "more was given back than was taken"
-        self.taken -= count
-
-
 class InFlight:
     """Of one crew, within what requests and blocks are allowed to all."""
 
     def __init__(self, crew: Crew, requests: Allowance, blocks: Allowance) -> None:
-        self._crew = crew
+        self._crew, self.room = crew, Room(crew)
         self._requests_allowed, self._blocks_allowed = requests, blocks
         self.prompts: dict[str, Prompt] = {}
-        self.sequences: dict[str, Sequence] = {}  # the first to be over comes first
+        # The first to be over comes first.
+        self._prefilled: dict[str, Prefilled] = {}
+        self.sequences: dict[str, Sequence] = {}
         # Ids by what they wait for, the first to be over first.
         self._sent: dict[str, None] = {}
         self._held: dict[str, None] = {}
         self.expected = expected.empty(_PLACES_MIN)
-        self._crowd = np.zeros(1, crowd.CROWD)
+        self.crowd = Crowd()
         self._blocks = 0  # that prompts are expected to have, all together
 
     @property
     def held(self) -> tuple[int, int]:
         """Requests, and blocks that are expected of them."""
-        return len(self.prompts) + len(self.sequences), self._blocks
+        return len(self.prompts) + len(self._prefilled) + len(self.sequences), self._blocks
 
-    @property
-    def patience(self) -> float:
-        """The share of its target that a first token may take now."""
-        return float(crowd.used(self._crowd[0]))
-
-    def refused(self, now: float) -> None:
-        """A request is not sent anywhere."""
-        crowd.ended(self._crowd[0], 1.0, now)
+    def room_came_too_late(self, request: str, now: float) -> None:
+        """One that this conductor sent will not be decoded."""
+        prompt, after = self.prompts.get(request), self._prefilled.get(request)
+        if prompt is not None and prompt.ours:
+            self.crowd.lost(now)
+            prompt.decided = float("nan")  # it was counted: what becomes of it says nothing more
+        elif after is not None and after.ours:
+            self.crowd.lost_after_all(now)
+        self._forget_prefilled(request)
+        self.room.forget(request)
 
     def send(
-        self, request: str, engine: Engine, work: float, prints: Prints, now: float, takes: float
+        self,
+        request: str,
+        engine: Engine,
+        work: float,
+        prints: Prints,
+        now: float,
+        takes: float,
+        tokens: int = 0,
     ) -> None:
-        """A prompt is sent to an engine. Raises `Overloaded`."""
+        """A prompt of so many tokens is sent to an engine. Raises `Overloaded`."""
         self.drop(request, now)
         self._take_place()
-        prompt = self._enter(request, engine, work, prints, now)
+        prompt = self._enter(request, engine, work, prints, now, tokens)
         prompt.decided, prompt.takes = now, takes
 
     def accepted(
-        self, request: str, engine: Engine, work: float, prints: Prints, now: float
+        self,
+        request: str,
+        engine: Engine,
+        work: float,
+        prints: Prints,
+        now: float,
+        tokens: int = 0,
     ) -> None:
         """An engine says that it has a prompt. One too many is not counted: that is no reason to
         send the engine nothing at all."""
@@ -130,7 +142,7 @@ class InFlight:
             self.drop(request, now)
             if not self._requests_allowed.try_take(self.held[0], 1):
                 return
-            prompt = self._enter(request, engine, work, prints, now)
+            prompt = self._enter(request, engine, work, prints, now, tokens)
         if prompt.stage is Stage.SENT:
             prompt.stage = Stage.WAITING
         self._hold(request, prompt, now)
@@ -159,13 +171,19 @@ class InFlight:
             return
         if prompt.ours:
             engine.bias.observe(now - prompt.decided, prompt.takes)
-            crowd.ended(self._crowd[0], 0.0, now)
-        self.drop(request, now)
+            self.crowd.served(now)
+        ours, wants = prompt.ours, request in self.room and request not in self.sequences
+        self._take_out(request, prompt, now)
+        alone = engine.facts.decode is None
+        if wants and alone and self._requests_allowed.try_take(self.held[0], 1):
+            self._prefilled[request] = Prefilled(now + SENT_SECONDS, ours)
+        else:
+            self.room.forget(request)
 
     def given_up(self, request: str, engine: Engine, now: float) -> None:
         if self.knows(request, engine):
             if self.prompts[request].ours:
-                crowd.ended(self._crowd[0], 1.0, now)
+                self.crowd.lost(now)
             self.drop(request, now)
         self.decoding(request, engine)
 
@@ -173,22 +191,59 @@ class InFlight:
         """A request is sent to an engine to be decoded. Raises `Overloaded`."""
         self.forgive(request)
         self._take_place()
+        self._has_room(request)
         self.sequences[request] = Sequence(engine, tokens, now + SENT_SECONDS)
         engine.owed += 1
         engine.owed_tokens += tokens
         self._crew.load(engine)
 
+    def wait(self, parked: Parked, now: float) -> None:
+        """A caller waits until an engine has room. Raises `Overloaded`."""
+        self.forgive(parked.request)
+        if parked.request not in self.prompts:
+            after = self._prefilled.get(parked.request)
+            self._has_room(parked.request)
+            self._take_place()
+            ours = after is not None and after.ours  # else another conductor sent it
+            self._prefilled[parked.request] = Prefilled(now + SENT_SECONDS, ours)
+            self.room.want(parked.request, parked.tokens)
+        self.room.stand(parked)
+
+    def serve(self, engine: Engine, rules: Rules, now: float) -> None:
+        """Have an engine decode those that wait, for as many as it has room for."""
+        while (one := self.room.first(engine, rules, now, self.crowd.presses(rules))) is not None:
+            try:
+                self.owe(one.request, engine, one.tokens, now)
+            except Overloaded:
+                return  # its caller asks again
+            self.room.step_out(one)
+            one.served(engine)
+
     def decoding(self, request: str, engine: Engine) -> None:
         """An engine counts a request itself from now on, or will not decode it."""
+        self._has_room(request)
         sequence = self.sequences.get(request)
         if sequence is not None and sequence.engine is engine:
             self.forgive(request)
 
     def drop(self, request: str, now: float) -> None:
         """A prompt counts nowhere any more."""
-        prompt = self.prompts.pop(request, None)
-        if prompt is None:
-            return
+        prompt = self.prompts.get(request)
+        if prompt is not None:
+            self._take_out(request, prompt, now)
+        self._has_room(request)
+
+    def _has_room(self, request: str) -> None:
+        """It wants none, or none any more."""
+        self._forget_prefilled(request)
+        self.room.forget(request)
+
+    def _forget_prefilled(self, request: str) -> None:
+        if self._prefilled.pop(request, None) is not None:
+            self._requests_allowed.give_back(1)
+
+    def _take_out(self, request: str, prompt: Prompt, now: float) -> None:
+        del self.prompts[request]
         self._requests_allowed.give_back(1)
         self._sent.pop(request, None)
         self._held.pop(request, None)
@@ -218,6 +273,11 @@ class InFlight:
         for line in (self._sent, self._held):
             while line and self.prompts[request := next(iter(line))].until <= now:
                 self.drop(request, now)
+        while self._prefilled:
+            request = next(iter(self._prefilled))
+            if self._prefilled[request].until > now:
+                break
+            self._has_room(request)
         while self.sequences:
             request = next(iter(self.sequences))
             if self.sequences[request].until > now:
@@ -236,6 +296,8 @@ class InFlight:
             lines.setdefault(prompt.engine.number, []).append(prompt)
             blocks += len(prompt.prints)
         assert blocks == self._blocks, "blocks are miscounted"
+        assert not self._prefilled.keys() & (self.prompts.keys() | self.sequences.keys())
+        self.room.check()
         for engine in self._crew.by_id.values():
             mine = lines.get(engine.number, [])
             waiting = [one for one in mine if one.stage is not Stage.RUNNING]
@@ -253,7 +315,7 @@ class InFlight:
                 assert not self.expected.places[name].any(), "what is empty is not as it was"
 
     def _enter(
-        self, request: str, engine: Engine, work: float, prints: Prints, now: float
+        self, request: str, engine: Engine, work: float, prints: Prints, now: float, tokens: int
     ) -> Prompt:
         prints = expected.marked(prints)
         if not self._blocks_allowed.try_take(self._blocks, len(prints)):
@@ -266,6 +328,8 @@ class InFlight:
         prompt = Prompt(engine, Stage.SENT, size, work, prints, now + SENT_SECONDS, float("nan"))
         self.prompts[request] = prompt
         self._sent[request] = None
+        if tokens and self._crew.decoders:
+            self.room.want(request, tokens)
         return prompt
 
     def _hold(self, request: str, prompt: Prompt, now: float) -> None:

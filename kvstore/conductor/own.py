@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from kvstore.conductor.allowance import Allowance
 from kvstore.conductor.engines import NO_HOLDER, Crew, Engine
-from kvstore.conductor.in_flight import Allowance
 from kvstore.conductor.index import Lengths, PoolIndex
 from kvstore.core.fingerprints import Prints
 from kvstore.errors import Overloaded

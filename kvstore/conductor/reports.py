@@ -95,7 +95,7 @@ class Reporter:
                 pairs = row["prefill_c"] * (new + 2.0 * one.prefix_tokens)
                 work = float(row["prefill_a"] + new * (row["prefill_b"] + pairs))
                 prints = self._prints(one.hashes)
-            in_flight.accepted(one.request_id, engine, work, prints, now)
+            in_flight.accepted(one.request_id, engine, work, prints, now, one.tokens)
         for request in message.began:
             in_flight.began(request, engine, now)
         for request in message.ended:
@@ -110,6 +110,9 @@ class Reporter:
         if message.HasField("load"):
             engine.batch, engine.context_tokens = message.load.batch, message.load.context_tokens
             crew.load(engine)
+        if message.over.sequences:
+            crew.over(message.over.sequences, message.over.output_tokens)
+        self._scheduler.serve(self.whose, engine, now)
 
     def _prints(self, hashes: Sequence[bytes]) -> Prints:
         secret = self._secret()
@@ -188,6 +191,9 @@ def _check(message: pb.ReportRequest, block_tokens: int) -> None:
         _in(f"steps[{i}].batch", step.batch, 1, BATCH_MAX)
         _in(f"steps[{i}].context_tokens", step.context_tokens, 0, TOKENS_MAX * BATCH_MAX)
         _in(f"steps[{i}].seconds", step.seconds, 0, SECONDS_MAX)
+    _in("over.sequences", message.over.sequences, 0, BATCH_MAX)
+    most = TOKENS_MAX * message.over.sequences
+    _in("over.output_tokens", message.over.output_tokens, 0, most)
     for i, moved in enumerate(message.transfers):
         _in(f"transfers[{i}].bytes", moved.bytes, 1, BYTES_MAX)
         _in(f"transfers[{i}].seconds", moved.seconds, 0, SECONDS_MAX)

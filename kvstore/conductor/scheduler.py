@@ -13,27 +13,33 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
+from kvstore.conductor.allowance import Allowance
 from kvstore.conductor.decision import (
     NOBODY_MS,
     Ask,
     Decision,
     no_room,
+    no_room_in_time,
     nobody_decodes,
     nobody_prefills,
+    room_too_late,
     too_late,
 )
 from kvstore.conductor.engines import LATENCY_SECONDS, Crew, Engine, Facts
 from kvstore.conductor.hosts import Hosts
-from kvstore.conductor.in_flight import Allowance, InFlight
+from kvstore.conductor.in_flight import InFlight
 from kvstore.conductor.own import Own
+from kvstore.conductor.room import Parked
 from kvstore.conductor.table import Table
 from kvstore.core.fingerprints import Prints
 from kvstore.core.turns import Places
-from kvstore.errors import Invalid, Overloaded, Unavailable
+from kvstore.errors import Invalid, Overloaded, TooLate, Unavailable
 from kvstore.kernels import decision as loops
 from kvstore.kernels.expected import marked
 from kvstore.kernels.prefill_choice import (
@@ -59,7 +65,6 @@ from kvstore.limits import (
 )
 
 LOOK_SECONDS = 0.1
-RESERVE_TOKENS = 512.0  # that a request may come to decode: room for it is wanted beside its KV
 _TRIES = 16  # at a row that is somebody's
 RULES = OURS._replace(
     ttft=1e-3 * TTFT_MS_DEFAULT, tpot=1e-3 * TPOT_MS_DEFAULT, latency=LATENCY_SECONDS
@@ -158,8 +163,12 @@ class Scheduler:
         ]
         for whose, engine in silent:
             self.leave(whose, engine, now)
-        for in_flight in self._in_flight.values():
+        for whose, in_flight in self._in_flight.items():
+            crew = self._crews[whose]
+            crew.look()
             in_flight.expire(now)
+            for engine in crew.by_id.values() if len(in_flight.room) else ():
+                in_flight.serve(engine, self._rules, now)
         self._own.sweep()
         return [engine.facts.engine_id for _, engine in silent]
 
@@ -170,30 +179,51 @@ class Scheduler:
         decision = self.consider(whose, ask, now, whole=False)
         before = self.decided(whose[0], ask.request)
         if decision.refusal is not None and (before is None or before.refusal is None):
-            in_flight.refused(now)  # once, however often it comes again
+            in_flight.crowd.lost(now)  # once, however often it comes again
         self._keep(whose[0], decision)
         self._carry_out(whose, ask, decision.or_raise(), now)
         return decision
 
-    def place(self, whose: Whose, ask: Ask, now: float) -> Decision:
-        """Who decodes a request whose prompt is prefilled. Raises what refuses it."""
-        _, in_flight = self.crew(whose)
+    def place(
+        self, whose: Whose, ask: Ask, now: float, served: Callable[[Decision], None] | None = None
+    ) -> Decision | Parked:
+        """Who decodes a request whose prompt is prefilled, or is about to be. Where nobody has room
+        and there is time left it waits in line, if `served` is to be told. Raises what refuses
+        it."""
+        crew, in_flight = self.crew(whose)
         in_flight.forgive(ask.request)
-        decision = self.consider_place(whose, ask).or_raise()
+        decision = self.consider_place(whose, ask)
+        if isinstance(decision.refusal, TooLate):
+            in_flight.room_came_too_late(ask.request, now)
+        elif served is not None and isinstance(decision.refusal, Overloaded):
+            tpot = self._rules.pace * crew.reachable(ask.tpot or self._rules.tpot)
+            told = partial(_served, decision, served)
+            parked = Parked(ask.request, ask.tokens, now - ask.waited, tpot, told)
+            in_flight.wait(parked, now)
+            return parked
+        decision.or_raise()
         assert decision.decode is not None, "nobody refused, and nobody is to decode"
         in_flight.owe(ask.request, decision.decode, ask.tokens, now)
         return decision
+
+    def step_out(self, whose: Whose, parked: Parked) -> None:
+        """Its caller waits no more, whether it was served or not."""
+        if whose in self._in_flight:
+            self._in_flight[whose].room.step_out(parked)
+
+    def serve(self, whose: Whose, engine: Engine, now: float) -> None:
+        """What an engine decodes has changed: those that wait are given the room that it has."""
+        in_flight = self._in_flight[whose]
+        if len(in_flight.room):
+            in_flight.serve(engine, self._rules, now)
 
     def consider(self, whose: Whose, ask: Ask, now: float, whole: bool = True) -> Decision:
         """What would be decided; with `whole` over every engine. Raises `Unavailable`."""
         crew, in_flight = self.crew(whose)
         self._look(now)
         crew.fit_hosts(self._hosts.count)
-        rules = self._rules
-        wanted = float(ask.ttft or rules.ttft)
-        target = wanted * in_flight.patience if rules.hurry else wanted
-        if target != rules.ttft:
-            rules = rules._replace(ttft=target)
+        wanted = float(ask.ttft or self._rules.ttft)
+        rules = self._rules_for(ask, crew, in_flight)
         # Whole numbers would be another type, for which all is compiled anew.
         tokens, block, waited = map(float, (ask.tokens, crew.block_tokens, ask.waited))
         luck = self._dice.random()
@@ -201,11 +231,12 @@ class Scheduler:
         holders, lengths, in_dram = self._table.leading(ask.prints)
         mine, long = self._own.leading(ask.prints)
         best = np.empty(loops.BEST, np.int64)
-        chosen, source = loops.choose(
+        chosen, source, room = loops.choose(
             crew.fleet, crew.found, holders, lengths, in_dram, self._hosts.of_holder,
             in_flight.expected, marked(ask.prints), mine, long, crew.of_holder, crew.own,
             asked, rules, self._any_row(crew), whole or len(crew.by_id) <= loops.WHOLE,
-            crew.priced, best,
+            crew.priced, best, in_flight.room.demand[0],
+            crew.output_tokens, in_flight.crowd.presses(rules),
         )  # fmt: skip
         considered = tuple([row for one in best.tolist() if one >= 0 and (row := crew.rows[one])])
         best = best[: len(considered)]
@@ -215,29 +246,39 @@ class Scheduler:
             return Decision(*of, refusal=nobody_prefills())
         if chosen == NONE:
             refusal = too_late(ask, considered, rows, rules, wanted, len(crew.by_id))
-            return Decision(*of, ttft=rules.ttft, refusal=refusal)
+            return Decision(*of, ttft=wanted, refusal=refusal)
+        if rules.gated and room > rules.forecast * rules.ttft > 0:
+            refusal = no_room_in_time(ask, room, rules)
+            return Decision(*of, ttft=wanted, refusal=refusal)
         prefill, row = crew.rows[chosen], crew.priced[chosen].copy()
         assert prefill is not None, "an engine that is gone was chosen"
-        decode, _, step = self._decoder(crew, ask, ask.tpot or rules.tpot, prefill.host)
+        decode, _, step = self._decoder(crew, ask, rules.tpot, prefill.host)
         own = min(int(crew.own[chosen]), int(row[BLOCKS]))
         there = max(own, min(int(crew.found.dram[prefill.host]), int(row[BLOCKS]))) - own
         source_name = self._hosts.name(source) if row[FETCHED] else ""
-        return Decision(*of, prefill, row, own, there, source_name, decode, step, rules.ttft)
+        return Decision(*of, prefill, row, own, there, source_name, decode, step, wanted)
 
     def consider_place(self, whose: Whose, ask: Ask) -> Decision:
         """Who would decode a request. Raises `Unavailable`."""
-        crew, _ = self.crew(whose)
-        tpot = ask.tpot or self._rules.tpot
+        crew, in_flight = self.crew(whose)
+        rules = self._rules_for(ask, crew, in_flight)
         before = self.decided(whose[0], ask.request)
         sent = None if before is None else before.prefill
         source = sent.host if sent is not None and self.has(whose, sent) else NONE
-        engine, fits, step = self._decoder(crew, ask, tpot, source)
-        refusal = None
-        if engine is None:
-            refusal = nobody_decodes()
-        elif not fits:
-            refusal = no_room(ask, engine, step, self._rules.pace * tpot)
+        target = float(ask.ttft or self._rules.ttft)  # who was let in may use all of it
+        engine, fits, step = self._decoder(crew, ask, rules.tpot, source)
         of = (ask.request, ask.tokens, len(ask.prints), ask.waited)
+        if engine is None:
+            return Decision(*of, refusal=nobody_decodes())
+        if fits:
+            return Decision(*of, decode=engine, step=step)
+        alike = in_flight.crowd.presses(rules)
+        room = in_flight.room.seconds(ask.request, ask.tokens, rules, alike)
+        # Its prefill may be given up yet; once that is done it is worth waiting as long as it may.
+        least = room if ask.request in in_flight.prompts else 0.0
+        refusal: Overloaded = no_room(ask, engine, step, rules, room)
+        if rules.gated and ask.waited + least >= target:
+            refusal = room_too_late(ask, least, target)
         return Decision(*of, decode=engine, step=step, refusal=refusal)
 
     def decided(self, tenant: str, request: str) -> Decision | None:
@@ -263,13 +304,23 @@ class Scheduler:
             held = sum(one.held[number] for one in self._in_flight.values())
             assert held == allowed.taken, "something in flight is nobody's"
 
+    def _rules_for(self, ask: Ask, crew: Crew, in_flight: InFlight) -> Rules:
+        """The fleet's with this request's targets, the first token's sooner in a crowd."""
+        rules = self._rules
+        ttft, tpot = float(ask.ttft or rules.ttft), crew.reachable(ask.tpot or rules.tpot)
+        if rules.hurry:
+            ttft *= in_flight.crowd.patience
+        if (ttft, tpot) == (rules.ttft, rules.tpot):
+            return rules
+        return rules._replace(ttft=ttft, tpot=tpot)
+
     def _decoder(
         self, crew: Crew, ask: Ask, tpot: float, source: int
     ) -> tuple[Engine | None, bool, float]:
         """`source` is the host that has its KV."""
         tpot, first = self._rules.pace * tpot, self._any_row(crew)
         chosen, fits, step = loops.decoder(
-            crew.fleet, float(ask.tokens), RESERVE_TOKENS, tpot, first, source,
+            crew.fleet, float(ask.tokens), crew.output_tokens, tpot, first, source,
             float(crew.token_bytes),
         )  # fmt: skip
         return (None if chosen == NONE else crew.rows[chosen]), fits, step
@@ -289,7 +340,7 @@ class Scheduler:
         assert engine is not None and row is not None
         crew, in_flight = self._crews[whose], self._in_flight[whose]
         takes = float(row[FIRST_TOKEN])
-        in_flight.send(ask.request, engine, float(row[WORK]), ask.prints, now, takes)
+        in_flight.send(ask.request, engine, float(row[WORK]), ask.prints, now, takes, ask.tokens)
         if row[FETCHED]:
             crew.fleet.hosts["arrives"][engine.host] = now + row[READY]
             source = self._hosts.number(decision.source)
@@ -314,6 +365,14 @@ class Scheduler:
     def _forget_host(self, number: int) -> None:
         for crew in self._crews.values():
             crew.forget_host(number)
+
+
+def _served(parked: Decision, told: Callable[[Decision], None], engine: Engine) -> None:
+    """One that waited for room is counted at an engine that has some."""
+    assert engine.decode is not None, "it does not decode"
+    batch, context = engine.batch + engine.owed, engine.context_tokens + engine.owed_tokens
+    step = engine.decode.cost.seconds(batch, context)
+    told(replace(parked, decode=engine, step=step, refusal=None))
 
 
 def _check_same(crew: Crew, facts: Facts, alone: bool) -> None:

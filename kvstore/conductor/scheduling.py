@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from kvstore.block import stored_keys
 from kvstore.clock import Clock
-from kvstore.conductor.decision import Ask
+from kvstore.conductor.decision import Ask, Decision
 from kvstore.conductor.explained import explain, reply_of
 from kvstore.conductor.pool import Pool
 from kvstore.conductor.reports import Reporter, check_hashes, check_text
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 0.25
 PACE_SECONDS = 0.005  # between two messages of one engine
+WAIT_MS_MAX = 1_000  # that a call is held open for room to decode
 REPORT_SHARE = 0.1  # of the conductor's time, that the reports of one engine take
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
@@ -65,9 +67,10 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
     @typed
     async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> pb.ScheduleReply:
         whose, ask = self._asked(request, tenant_of(context))
-        now = self._clock.now()
-        decide = self._scheduler.place if request.phase == pb.DECODE else self._scheduler.schedule
-        decision = decide(whose, ask, now)
+        if request.phase == pb.DECODE:
+            decision = await self._placed(whose, ask, 1e-3 * request.wait_ms)
+        else:
+            decision = self._scheduler.schedule(whose, ask, self._clock.now())
         return reply_of(self._scheduler, decision, self._pool.approximate)
 
     @typed
@@ -121,6 +124,31 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
             case _:
                 raise Invalid("request_id or request is to say which")
 
+    async def _placed(self, whose: Whose, ask: Ask, wait: float) -> Decision:
+        """Who decodes a request, once somebody has room. Raises what refuses it."""
+        served: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+
+        def tell(decision: Decision) -> None:
+            if not served.done():  # else its caller has just gone
+                served.set_result(decision)
+
+        came = self._clock.now()
+        placed = self._scheduler.place(whose, ask, came, tell if wait else None)
+        if isinstance(placed, Decision):
+            return placed
+        try:
+            async with asyncio.timeout(wait):
+                return await served
+        except TimeoutError:
+            pass
+        finally:
+            self._scheduler.step_out(whose, placed)
+        now = self._clock.now()
+        later = replace(ask, waited=ask.waited + now - came)
+        placed = self._scheduler.place(whose, later, now)
+        assert isinstance(placed, Decision), "nobody was to be told, and yet it waits"
+        return placed
+
     def _asked(self, request: pb.ScheduleRequest, tenant: str) -> tuple[Whose, Ask]:
         """Raises `Invalid` naming the field."""
         check_text("request_id", request.request_id, REQUEST_ID_BYTES_MAX)
@@ -133,6 +161,8 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
             raise Invalid(f"tokens = {request.tokens}: from 1 to {TOKENS_MAX} are wanted")
         if request.phase not in pb.Phase.values():
             raise Invalid(f"phase = {request.phase}: PREFILL (0) or DECODE (1) is wanted")
+        if request.wait_ms > WAIT_MS_MAX:
+            raise Invalid(f"wait_ms = {request.wait_ms}: at most {WAIT_MS_MAX} are waited")
         whose = (tenant, request.namespace, request.group)
         crew, _ = self._scheduler.crew(whose)  # where nobody serves, nothing is hashed
         check_hashes("hashes", request.hashes, request.tokens, crew.block_tokens)

@@ -27,12 +27,26 @@ def compiled() -> None:
     engine = scheduler.enter(whose, facts, 0.0)
     ask = Ask("warm", np.arange(8, dtype=np.uint64), 16, 0.0)
     decision = scheduler.schedule(whose, ask, 0.0)
-    scheduler.crew(whose)[1].refused(0.0)
+    scheduler.crew(whose)[1].crowd.lost(0.0)
     scheduler.priority(decision)
-    scheduler.place(whose, ask, 0.0)
+    _park(scheduler, whose, engine)
     _learn(scheduler.crew(whose)[0], engine)
     expected.move(expected.empty(2), expected.empty(2))
     scheduler.leave(whose, engine, 0.0)
+
+
+def _park(scheduler: Scheduler, whose: Whose, engine: Engine) -> None:
+    """Have one wait for room, get some, and another give up."""
+    crew, in_flight = scheduler.crew(whose)
+    engine.context_tokens = engine.facts.room_tokens
+    crew.load(engine)
+    in_flight.ended("warm", engine, 0.0)
+    ask = Ask("waits", np.zeros(0, np.uint64), 16, 0.0)
+    scheduler.place(whose, ask, 0.0, lambda _: None)
+    engine.context_tokens = 0
+    crew.load(engine)
+    scheduler.serve(whose, engine, 0.0)
+    in_flight.crowd.lost_after_all(0.0)
 
 
 def _learn(crew: Crew, engine: Engine) -> None:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from kvstore.block import chain
 from kvstore.config import Credentials
-from kvstore.errors import Overloaded, Rejected
+from kvstore.errors import Overloaded, Rejected, TooLate
 from kvstore.gateway.engines import DEADLINE_SECONDS, Engines
 from kvstore.gateway.known import Known
 from kvstore.gateway.request import Outcome, Request
@@ -30,7 +30,7 @@ Plan = conductor_pb2.ScheduleReply
 
 LOCAL_TOKENS_MAX = 64  # a prompt with fewer tokens to compute is not worth a hand-off
 TRIES_MAX = 4  # engines of one request that may go away under it
-PAUSE_SECONDS_MIN = 0.02  # before it is asked again who has room to decode
+LINE_MS = 250  # of a call that waits for room to decode: then it is asked again
 
 
 class Planner(Protocol):
@@ -99,7 +99,8 @@ class Dispatcher:
         if run.request.without_pool:
             return None
         asked.request_id = run.id
-        asked.phase, asked.waited_ms = conductor_pb2.PREFILL, run.waited_ms
+        asked.phase, asked.wait_ms = conductor_pb2.PREFILL, 0
+        asked.waited_ms = run.waited_ms
         try:
             plan = self._planner.schedule(asked)
         except Overloaded:
@@ -138,7 +139,11 @@ class Dispatcher:
         run.outcome.engines.append(plan.prefill.address)
         prefill = self._engines.prefill(plan.prefill.address, run.prefill(_turn(plan)))
         # Only now is it known that somebody computes it, so that whoever decodes may count on it.
-        decode = self._decoder(run, asked, plan, gone)
+        try:
+            decode = self._decoder(run, asked, plan, gone)
+        except Overloaded:
+            prefill.end(0.0)  # it is to stop, if it has not computed all
+            raise
         wanted = run.generate()
         if decode == plan.prefill.address:
             prefill.end(DEADLINE_SECONDS)  # it has what it published
@@ -154,18 +159,22 @@ class Dispatcher:
     def _decoder(
         self, run: Run, asked: conductor_pb2.ScheduleRequest, plan: Plan, gone: set[str]
     ) -> str:
-        """Who decodes it; waits for room for as long as it may be told to, and raises `Overloaded`.
-        It counts there from now on."""
-        asked.phase = conductor_pb2.DECODE
+        """Who decodes it; waits in line for room, for as long as it may be of use. Raises
+        `Overloaded`. It counts there from now on."""
+        asked.phase, asked.wait_ms = conductor_pb2.DECODE, LINE_MS
         while True:
-            asked.waited_ms = run.waited_ms
+            asked.waited_ms, since = run.waited_ms, time.monotonic()
             try:
                 placed = self._planner.schedule(asked)
                 break
+            except TooLate:
+                raise
             except Overloaded as full:
-                if time.monotonic() - run.since > DEADLINE_SECONDS:
+                now = time.monotonic()
+                if now - run.since > DEADLINE_SECONDS:
                     raise
-                time.sleep(max(PAUSE_SECONDS_MIN, 1e-3 * full.retry_after_ms))
+                # It was in line for a while, and loses its place in it by more than a moment.
+                time.sleep(max(0.0, since + 1e-3 * full.retry_after_ms - now))
         if placed is None or placed.decode.address in gone | {""}:
             return plan.decode.address
         return placed.decode.address

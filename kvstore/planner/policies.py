@@ -64,8 +64,8 @@ OURS = Policy(
     hurry=rules.OURS.hurry,
     blur=rules.OURS.blur,
     park=1.0,
-    forecast=0.5,
-    patience=100.0,
+    forecast=rules.OURS.forecast,
+    patience=rules.OURS.patience,
     pace=rules.OURS.pace,
 )
 

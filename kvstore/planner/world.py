@@ -17,8 +17,8 @@ from kvstore.errors import ConfigError, InvariantError
 from kvstore.kernels import fitting, rivals, sim_caches, sim_heap, sim_world
 from kvstore.kernels import fleet as fleets
 from kvstore.kernels.crowd import CROWD
-from kvstore.kernels.decode_choice import DEMAND
 from kvstore.kernels.prefill_choice import NONE, PRICED
+from kvstore.kernels.room import DEMAND, PARKED
 from kvstore.kernels.rules import Rules
 from kvstore.kernels.sim_world import World
 from kvstore.planner import bounds, truth
@@ -81,7 +81,7 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
         tails=np.full(queues, NONE, np.int32),
         members=np.zeros((engines, BATCH_MAX), np.int32),
         until=np.zeros((engines, BATCH_MAX), np.int64),
-        parked=np.zeros(count, np.int32),
+        parked=np.zeros(count, PARKED),
         numbers=np.zeros(2, np.int64),
         demand=np.zeros(1, DEMAND),
         crowd=np.zeros(1, CROWD),
@@ -113,8 +113,6 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
             early=float(policy.early),
             check=float(policy.check),
             park=float(policy.park),
-            forecast=float(policy.forecast),
-            patience=float(policy.patience),
         ),
         rules=_rules(cluster, policy),
     )
@@ -132,6 +130,8 @@ def _rules(cluster: Cluster, policy: Policy) -> Rules:
         margin=float(policy.margin),
         fetch=float(policy.fetch),
         foresight=float(policy.foresight),
+        forecast=float(policy.forecast),
+        patience=float(policy.patience),
         hurry=float(policy.hurry),
         blur=float(policy.blur),
         latency=cluster.fabric.latency_seconds + FETCH_SECONDS,

@@ -46,6 +46,18 @@ def test_a_stream_begins_with_who_the_engine_is_and_what_is_there() -> None:
     assert first.accepted[0].hashes and first.accepted[1].prefix_tokens == 5
 
 
+def test_what_requests_came_to_is_summed_up_within_a_message() -> None:
+    box, stream = opened()
+    emptied(box, stream)
+    for tokens in (3, 40):
+        box.over(tokens)
+    (message,) = emptied(box, stream)
+    assert (message.over.sequences, message.over.output_tokens) == (2, 43)
+    box.end()
+    box.over(7)
+    assert not any(one.over.sequences for one in emptied(box, box.begin()))
+
+
 def test_nothing_piles_up_while_no_stream_is_open() -> None:
     box = Outbox(engine("one"))
     for number in range(10_000):

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.conductor.engines import Crew
-from kvstore.conductor.in_flight import Allowance, Stage
+from kvstore.conductor.allowance import Allowance
+from kvstore.conductor.engines import Crew, Engine
+from kvstore.conductor.in_flight import Stage
+from kvstore.conductor.room import Parked
+from kvstore.conductor.scheduler import RULES
 from kvstore.errors import Overloaded
 from kvstore.kernels import decision as loops
 from kvstore.kernels import expected
@@ -18,7 +21,7 @@ from tests.conductor.crews import WHOSE, Rig, chain
 IDS = [f"r{number}" for number in range(8)]
 ACTIONS = (
     *("send", "accepted", "began", "ended", "given up", "owe", "decoding", "expire", "later"),
-    *("leave", "come"),
+    *("leave", "come", "wait", "serve", "too late"),
 )
 STEPS = st.lists(
     st.tuples(
@@ -33,6 +36,12 @@ STEPS = st.lists(
 )
 
 
+def begin(rig: Rig, number: int) -> Engine:
+    """Two that do both, and one that prefills."""
+    alone: dict[str, None] = {} if number != 1 else {"decode": None}
+    return rig.engine(f"e{number}", **alone)
+
+
 @settings(max_examples=150, deadline=None)
 @given(steps=STEPS)
 def test_when_all_is_over_exactly_nothing_is_left(
@@ -40,7 +49,8 @@ def test_when_all_is_over_exactly_nothing_is_left(
 ) -> None:
     rig = Rig()
     rig.engine("stays")  # so that there is a crew
-    there = {number: rig.engine(f"e{number}") for number in range(3)}
+    there = {number: begin(rig, number) for number in range(3)}
+    parked: dict[str, Parked] = {}
     for action, request, number, work, which, blocks in steps:
         in_flight, prints = rig.in_flight, chain(which, 40)[:blocks]
         engine = there.get(number)
@@ -49,15 +59,15 @@ def test_when_all_is_over_exactly_nothing_is_left(
         elif action == "expire":
             in_flight.expire(rig.now)
         elif action == "come":
-            there[number] = rig.engine(f"e{number}")
+            there[number] = begin(rig, number)
         elif engine is None:
             continue
         elif action == "leave":
             rig.scheduler.leave(WHOSE, there.pop(number), rig.now)
         elif action == "send":
-            in_flight.send(request, engine, work, prints, rig.now, work)
+            in_flight.send(request, engine, work, prints, rig.now, work, 1 + blocks)
         elif action == "accepted":
-            in_flight.accepted(request, engine, work, prints, rig.now)
+            in_flight.accepted(request, engine, work, prints, rig.now, 1 + blocks)
         elif action == "began":
             in_flight.began(request, engine, rig.now)
         elif action == "ended":
@@ -68,7 +78,17 @@ def test_when_all_is_over_exactly_nothing_is_left(
             in_flight.owe(request, engine, 1 + blocks, rig.now)
         elif action == "decoding":
             in_flight.decoding(request, engine)
+        elif action == "wait":
+            parked[request] = Parked(request, 1 + blocks, rig.now, 1.0, lambda _: None)
+            in_flight.wait(parked[request], rig.now)
+        elif action == "too late":
+            in_flight.room_came_too_late(request, rig.now)
+        elif action == "serve":
+            in_flight.serve(engine, RULES, rig.now)
+            assert not (engine.decode and len(in_flight.room)), "there is room for all"
         rig.check()
+    for one in parked.values():
+        rig.in_flight.room.step_out(one)
     rig.now += IN_FLIGHT_SECONDS
     rig.in_flight.expire(rig.now)
     assert rig.in_flight.held == (0, 0)

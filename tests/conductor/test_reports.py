@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvstore.block import stored_keys
-from kvstore.conductor.decision import Ask
+from kvstore.conductor.decision import Ask, Decision
 from kvstore.conductor.reports import Reporter
 from kvstore.conductor.scheduler import Whose
 from kvstore.core.fingerprints import fingerprints
@@ -262,6 +262,27 @@ def test_a_request_that_is_to_be_decoded_counts_until_the_engine_counts_it() -> 
     assert (row["batch"], row["context"]) == (2, 510)
     streams.say(reporter, decoding=["r"], load=load(batch=2, context_tokens=512))
     assert (row["batch"], row["context"]) == (2, 512)
+
+
+def test_what_requests_came_to_is_learned_from_whoever_decoded_them() -> None:
+    streams = Streams()
+    reporter = streams.begin()
+    before = streams.crew.output_tokens
+    streams.say(reporter, over=pb.ReportRequest.Over(sequences=2, output_tokens=20))
+    assert 10 < streams.crew.output_tokens < before
+
+
+def test_room_that_an_engine_reports_is_given_to_one_that_waits() -> None:
+    streams = Streams()
+    reporter = streams.begin(room_tokens=2_000)
+    streams.say(reporter, load=load(batch=1, context_tokens=2_000))
+    served: list[Decision] = []
+    ask = Ask("r", fingerprints([]), 500, 0.0)
+    streams.rig.scheduler.place(OURS, ask, streams.rig.now, served.append)
+    streams.say(reporter, load=load(batch=1, context_tokens=1_500))
+    assert not served, "it would not have place for what comes behind it"
+    streams.say(reporter, load=load(batch=1, context_tokens=500))
+    assert [one.decode for one in served] == [reporter.engine]
 
 
 def test_an_engine_that_only_decodes_is_not_believed_to_prefill() -> None:

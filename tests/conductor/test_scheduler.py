@@ -192,7 +192,7 @@ def test_where_most_are_refused_nobody_is_let_wait_for_long() -> None:
     rig.in_flight.ended("long", engine, rig.now)
     assert rig.sent_to("r", chain(2), ttft=30.0) == "a", "that waits for nobody"
     decided = rig.scheduler.decided(WHOSE[0], "r")
-    assert decided is not None and decided.ttft == pytest.approx(30 * LEAST)
+    assert decided is not None and decided.ttft == 30.0, "and may use all of its time"
 
 
 def test_one_that_asks_again_makes_no_crowd() -> None:
@@ -200,7 +200,7 @@ def test_one_that_asks_again_makes_no_crowd() -> None:
     rig.engine("a")
     for _ in range(100):
         refused(rig, 1)
-    assert rig.in_flight.patience == 1.0
+    assert rig.in_flight.crowd.patience == 1.0
 
 
 def test_prompts_that_engines_give_up_make_a_crowd_too() -> None:
@@ -212,8 +212,8 @@ def test_prompts_that_engines_give_up_make_a_crowd_too() -> None:
             rig.in_flight.ended(f"{number}", engine, rig.now)
         else:
             rig.in_flight.given_up(f"{number}", engine, rig.now)
-        assert rig.in_flight.patience == 1.0 or number > 5
-    assert LEAST < rig.in_flight.patience < 0.6
+        assert rig.in_flight.crowd.patience == 1.0 or number > 5
+    assert LEAST < rig.in_flight.crowd.patience < 0.6
 
 
 def test_what_other_conductors_sent_says_nothing_of_the_crowd_here() -> None:
@@ -222,7 +222,7 @@ def test_what_other_conductors_sent_says_nothing_of_the_crowd_here() -> None:
     for number in range(40):
         rig.in_flight.accepted(f"{number}", engine, 1.0, chain(number), rig.now)
         rig.in_flight.given_up(f"{number}", engine, rig.now)
-    assert rig.in_flight.patience == 1.0
+    assert rig.in_flight.crowd.patience == 1.0
 
 
 def test_of_equals_chance_decides_and_a_seed_decides_chance() -> None:

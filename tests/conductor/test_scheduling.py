@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -166,6 +168,41 @@ def test_decoding_is_asked_for_when_the_prompt_is_prefilled(conductor: Conductor
         assert said.kind == "Overloaded" and said.retry_after_ms > 0
         decoder.say(given_up=["one"])
         eventually(lambda: decoded_by(conductor, "two") == "decodes")
+
+
+def test_a_call_waits_for_room_and_is_answered_as_soon_as_there_is_some(
+    conductor: ConductorProcess,
+) -> None:
+    with (
+        ThreadPoolExecutor(2) as callers,
+        reporting(conductor, "decodes", room_tokens=1_000) as decoder,
+    ):
+        eventually(lambda: decoded_by(conductor, "one") == "decodes")
+        decoder.say(load=pb.ReportRequest.Load(batch=1, context_tokens=1_000))
+        two = asked("two", phase=pb.DECODE, tokens=400)
+        eventually(lambda: refused(lambda: conductor.stub.Schedule(two)).kind == "Overloaded")
+        two.wait_ms, since = 300, time.monotonic()
+        assert refused(lambda: conductor.stub.Schedule(two)).kind == "Overloaded"
+        assert time.monotonic() - since >= 0.3
+        two.wait_ms, since = 1_000, time.monotonic()
+        waiting = callers.submit(conductor.stub.Schedule, two)
+        time.sleep(0.1)
+        assert not waiting.done()
+        decoder.say(given_up=["one"], load=pb.ReportRequest.Load())
+        assert waiting.result().decode.engine_id == "decodes"
+        assert time.monotonic() - since < 1.0
+
+
+def test_who_waits_for_room_for_longer_than_its_target_is_told_to_give_up(
+    conductor: ConductorProcess,
+) -> None:
+    with reporting(conductor, "decodes", room_tokens=1_000) as decoder:
+        eventually(lambda: decoded_by(conductor, "one") == "decodes")
+        decoder.say(load=pb.ReportRequest.Load(batch=1, context_tokens=1_000))
+        two = asked("two", phase=pb.DECODE, tokens=400, ttft_ms=300, wait_ms=500)
+        eventually(lambda: refused(lambda: conductor.stub.Schedule(two)).kind == "TooLate")
+        two.wait_ms = 1_001
+        assert "at most 1000" in refused(lambda: conductor.stub.Schedule(two)).text
 
 
 def test_what_no_engine_would_finish_in_time_is_refused_with_a_time_to_come_again(

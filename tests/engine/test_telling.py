@@ -148,6 +148,7 @@ class Heard:
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
         self.loads: list[tuple[int, int]] = []
+        self.outputs: list[int] = []
         self.prefills: list[tuple[int, int]] = []
         self.steps: list[tuple[int, int]] = []
 
@@ -171,6 +172,9 @@ class Heard:
     def load(self, batch: int, context_tokens: int) -> None:
         self.loads.append((batch, context_tokens))
 
+    def over(self, output_tokens: int) -> None:
+        self.outputs.append(output_tokens)
+
     def prefilled(self, new_tokens: int, prefix_tokens: int, seconds: float) -> None:
         assert seconds > 0
         self.prefills.append((new_tokens, prefix_tokens))
@@ -189,7 +193,7 @@ def test_a_request_is_told_of_from_its_first_chunk_to_its_last_token(model: Mode
     assert heard.said == [("began", "a"), ("ended", "a"), ("decoding", "a")]
     assert heard.prefills == [(64, 0), (64, 64), (22, 128)]
     assert heard.steps == [(1, 151), (1, 152)]
-    assert heard.loads[-2:] == [(1, 153), (0, 0)]
+    assert heard.loads[-2:] == [(1, 153), (0, 0)] and heard.outputs == [3]
 
 
 class NoPool(NoHooks):

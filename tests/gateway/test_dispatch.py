@@ -3,6 +3,7 @@ one goes away, refuses or is full."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -12,23 +13,27 @@ import grpc
 import pytest
 
 from kvstore.config import OPEN
-from kvstore.errors import Overloaded, Unavailable
-from kvstore.gateway.dispatch import Dispatcher
+from kvstore.errors import Overloaded, TooLate, Unavailable
+from kvstore.gateway.dispatch import LINE_MS, Dispatcher
 from kvstore.gateway.request import Request
 from kvstore.rpc.status import refuse
 from kvstore.wire.v1 import conductor_pb2, engine_pb2_grpc
 from kvstore.wire.v1 import engine_pb2 as pb
-from tests.nodes import SPEC
+from tests.nodes import CALL_SECONDS, SPEC
 
 PROMPT = tuple(range(100))
 TOKENS = [7, 8, 9, 10]
 
 
 class Double(engine_pb2_grpc.EngineServicer):
-    """Goes on with TOKENS behind PROMPT. `dies_after` so many of them; `refuses` all."""
+    """Goes on with TOKENS behind PROMPT. `dies_after` so many of them; `refuses` all; one prefill
+    `lasts` until it is stopped."""
 
-    def __init__(self, dies_after: int | None = None, refuses: bool = False) -> None:
-        self.dies_after, self.refuses = dies_after, refuses
+    def __init__(
+        self, dies_after: int | None = None, refuses: bool = False, lasts: bool = False
+    ) -> None:
+        self.dies_after, self.refuses, self.lasts = dies_after, refuses, lasts
+        self.stopped = threading.Event()
         self.prefills: list[pb.PrefillRequest] = []
         self.generates: list[pb.GenerateRequest] = []
         self.address = ""
@@ -39,6 +44,9 @@ class Double(engine_pb2_grpc.EngineServicer):
             refuse(context, Overloaded("not begun in time"))
             return
         yield pb.PrefillReply(hand_off=pb.HandOff(handles=[b"h"]))
+        if self.lasts:
+            context.add_callback(self.stopped.set)
+            self.stopped.wait(CALL_SECONDS)
         yield pb.PrefillReply(done=pb.PrefillReply.Done(reused_tokens=64))
 
     def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateReply]:
@@ -53,11 +61,14 @@ class Double(engine_pb2_grpc.EngineServicer):
 
 
 class Planner:
-    """Says so, each time; `full` so often when it is asked who decodes."""
+    """Says so, each time; `full` so often when it is asked who decodes, and then maybe that it is
+    too late."""
 
-    def __init__(self, prefill: str, decode: str, computed: int = 100, full: int = 0) -> None:
+    def __init__(
+        self, prefill: str, decode: str, computed: int = 100, full: int = 0, late: bool = False
+    ) -> None:
         self._prefill, self._decode, self._computed = prefill, decode, computed
-        self._full = full
+        self._full, self._late = full, late
         self.asked: list[conductor_pb2.ScheduleRequest] = []
 
     def schedule(
@@ -72,6 +83,8 @@ class Planner:
             self._full -= 1
             if self._full >= 0:
                 raise Overloaded("no room", 1)
+            if self._late:
+                raise TooLate("no room in time", 10_000)
             return reply
         reply.prefill.address = self._prefill
         reply.split.computed_tokens = self._computed
@@ -173,6 +186,17 @@ def test_a_prompt_whose_prefill_runs_waits_for_room_to_decode() -> None:
         planner = Planner(first.address, second.address, full=3)
         tokens, _ = run(planner)
     assert tokens == TOKENS and len(planner.asked) == 5
+
+
+def test_one_that_room_comes_too_late_for_is_refused_and_its_prefill_stopped() -> None:
+    first, second = Double(lasts=True), Double()
+    with serving(first, second):
+        planner = Planner(first.address, second.address, full=2, late=True)
+        with pytest.raises(TooLate):
+            run(planner)
+        assert first.stopped.wait(CALL_SECONDS)
+    assert len(planner.asked) == 4 and not second.generates
+    assert [one.wait_ms for one in planner.asked] == [0, LINE_MS, LINE_MS, LINE_MS]
 
 
 def test_a_request_without_the_pool_is_not_planned() -> None:

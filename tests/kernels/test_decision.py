@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kvstore.kernels import decision, expected
 from kvstore.kernels.fleet import Fleet, empty, nothing, seconds_of
 from kvstore.kernels.prefill_choice import COST, NONE, PRICED, READY, WAIT, WORK, Asked
+from kvstore.kernels.room import DEMAND
 from kvstore.kernels.rules import OURS
 
 ENGINES, HOSTS = 24, 12
@@ -58,11 +59,12 @@ class Choice:
         self.of_holder[:4] = dice.permutation(ENGINES)[:4]
         self.of_holder[2] = -1  # it is an engine of others
         self.own = np.full(ENGINES, 7, np.int32)
-        self.chosen, self.source = decision.choose(
+        self.chosen, self.source, self.room = decision.choose(
             made, self.found, np.arange(8), self.lengths, self.in_dram, self.host_of,
             table, expected.marked(chain), np.arange(4), self.own_lengths, self.of_holder,
             self.own, self.asked, RULES._replace(ttft=ttft),
             int(dice.integers(ENGINES)), whole, self.priced, self.best,
+            np.zeros(1, DEMAND)[0], 300.0, False,
         )  # fmt: skip
 
 

@@ -1,18 +1,11 @@
 from __future__ import annotations
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore.kernels.decode_choice import (
-    DEMAND,
-    FREED_SECONDS,
     choose_decode,
     fits,
-    freed,
-    room_seconds,
-    want_room,
 )
 from kvstore.kernels.fleet import decode_seconds
 from kvstore.kernels.prefill_choice import NONE
@@ -72,63 +65,3 @@ def test_a_sequence_fits_where_it_has_place_and_the_step_stays_within_the_target
     has_place = context + tokens + 300 <= engine["room"]
     quick = decode_seconds(engine, batch + 1.0, context + tokens) <= TPOT
     assert fits(engine, tokens, 300.0, TPOT) == (has_place and (quick or batch == 0))
-
-
-def demand() -> np.void:
-    return np.zeros(1, DEMAND)[0]
-
-
-def test_there_is_no_wait_for_room_while_all_that_want_it_have_it() -> None:
-    made, wanted = fleet(2), demand()
-    want_room(wanted, 300_000.0, 1.0)
-    assert room_seconds(made, wanted, 100_000.0, 1.0, False) == 0.0
-
-
-def test_a_wait_for_room_is_what_lacks_over_what_becomes_free() -> None:
-    made, wanted = fleet(1), demand()
-    made.engines["context"] = 400_000
-    freed(wanted, 30_000.0, 10.0)
-    want_room(wanted, 20_000.0, 1.0)
-    assert wanted["rate"] == pytest.approx(30_000 / FREED_SECONDS)
-    assert room_seconds(made, wanted, 40_000.0, 1.0, False) == pytest.approx(60_000 / 1_000)
-
-
-def test_there_is_no_room_where_a_step_would_take_too_long_for_one_more() -> None:
-    made, wanted = fleet(1), demand()
-    made.engines["batch"], made.engines["context"] = 100, 50_000
-    step = float(decode_seconds(made.engines[0], 100.0, 50_000.0))
-    assert room_seconds(made, wanted, 500.0, step + 0.1, False) == 0.0
-    assert room_seconds(made, wanted, 500.0, step, False) == np.inf, "and nothing becomes free"
-
-
-def test_the_smaller_ones_go_first_so_nobody_waits_for_the_larger() -> None:
-    made, wanted = fleet(1), demand()
-    made.engines["context"] = 390_000
-    freed(wanted, 30_000.0, 10.0)
-    want_room(wanted, 80_000.0, 1.0)
-    assert room_seconds(made, wanted, 5_000.0, 1.0, False) == 0.0
-
-
-def test_in_a_crowd_all_that_came_before_go_first() -> None:
-    made, wanted = fleet(1), demand()
-    made.engines["context"] = 390_000
-    freed(wanted, 30_000.0, 10.0)
-    want_room(wanted, 80_000.0, 1.0)
-    assert room_seconds(made, wanted, 5_000.0, 1.0, True) == pytest.approx(75_000 / 1_000)
-
-
-def test_a_full_pool_that_nothing_was_seen_to_leave_is_waited_for_without_end() -> None:
-    made, wanted = fleet(1), demand()
-    made.engines["context"] = 400_000
-    assert room_seconds(made, wanted, 1.0, 1.0, False) == np.inf
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(1, 200_000), max_size=20))
-def test_who_wanted_room_and_has_it_is_counted_no_more(prompts: list[float]) -> None:
-    wanted = demand()
-    for tokens in prompts:
-        want_room(wanted, tokens, 1.0)
-    for tokens in prompts:
-        want_room(wanted, tokens, -1.0)
-    assert wanted["ahead"] == pytest.approx(np.zeros(64), abs=1e-6)

@@ -118,6 +118,7 @@ class Telling:
         elif not here.ended:
             self._teller.given_up(here.name)
         if self._decoding.pop(request.request_id, None) is not None:
+            self._teller.over(request.num_tokens - request.num_prompt_tokens)
             self._load()
 
     def _end(self, here: _Here) -> None:

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from kvstore.wire.v1 import directory_pb2 as moonpool_dot_v1_dot_directory__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmoonpool/v1/conductor.proto\x12\x0bmoonpool.v1\x1a\x1bmoonpool/v1/directory.proto\"D\n\x10PoolMatchRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0e\n\x06hashes\x18\x03 \x03(\x0c\"\xbb\x01\n\x0ePoolMatchReply\x12\x0e\n\x06\x62locks\x18\x01 \x01(\r\x12\x33\n\x07holders\x18\x02 \x03(\x0b\x32\".moonpool.v1.PoolMatchReply.Holder\x12\x13\n\x0b\x61pproximate\x18\x03 \x01(\x08\x1aO\n\x06Holder\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06\x62locks\x18\x03 \x01(\r\x12\x13\n\x0b\x64ram_blocks\x18\x04 \x01(\r\"\xbf\x01\n\x0fScheduleRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\x0c\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0e\n\x06hashes\x18\x04 \x03(\x0c\x12\x0e\n\x06tokens\x18\x05 \x01(\r\x12\x11\n\twaited_ms\x18\x06 \x01(\r\x12!\n\x05phase\x18\x07 \x01(\x0e\x32\x12.moonpool.v1.Phase\x12\x0f\n\x07ttft_ms\x18\x08 \x01(\r\x12\x0f\n\x07tpot_ms\x18\t \x01(\r\"\xb4\x04\n\rScheduleReply\x12\x31\n\x07prefill\x18\x01 \x01(\x0b\x32 .moonpool.v1.ScheduleReply.Place\x12\x30\n\x06\x64\x65\x63ode\x18\x02 \x01(\x0b\x32 .moonpool.v1.ScheduleReply.Place\x12/\n\x05split\x18\x03 \x01(\x0b\x32 .moonpool.v1.ScheduleReply.Split\x12\x0f\n\x07wait_ms\x18\x04 \x01(\x01\x12\x0f\n\x07ttft_ms\x18\x05 \x01(\x01\x12\x0f\n\x07tpot_ms\x18\x06 \x01(\x01\x12\x13\n\x0bpriority_ms\x18\x07 \x01(\x01\x12\r\n\x05\x61ging\x18\x08 \x01(\x01\x12\x15\n\rdrop_after_ms\x18\t \x01(\r\x12\x13\n\x0b\x61pproximate\x18\n \x01(\x08\x1a\x63\n\x05Place\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x1f\n\x12\x64\x61ta_parallel_rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\x15\n\x13_data_parallel_rank\x1a\xa4\x01\n\x05Split\x12\x14\n\x0cthere_blocks\x18\x01 \x01(\r\x12\x15\n\rcoming_blocks\x18\x02 \x01(\r\x12\x13\n\x0bread_blocks\x18\x03 \x01(\r\x12\x16\n\x0e\x66\x65tched_blocks\x18\x04 \x01(\r\x12\x14\n\x0c\x66\x65tched_from\x18\x05 \x01(\t\x12\x17\n\x0f\x63omputed_tokens\x18\x06 \x01(\r\x12\x12\n\nown_blocks\x18\x07 \x01(\r\"\xa4\t\n\rReportRequest\x12\x31\n\x06\x65ngine\x18\x01 \x01(\x0b\x32!.moonpool.v1.ReportRequest.Engine\x12-\n\x04load\x18\x02 \x01(\x0b\x32\x1f.moonpool.v1.ReportRequest.Load\x12\x34\n\x08prefills\x18\x03 \x03(\x0b\x32\".moonpool.v1.ReportRequest.Prefill\x12.\n\x05steps\x18\x04 \x03(\x0b\x32\x1f.moonpool.v1.ReportRequest.Step\x12\x36\n\ttransfers\x18\x05 \x03(\x0b\x32#.moonpool.v1.ReportRequest.Transfer\x12\x35\n\x08\x61\x63\x63\x65pted\x18\x06 \x03(\x0b\x32#.moonpool.v1.ReportRequest.Accepted\x12\r\n\x05\x62\x65gan\x18\x07 \x03(\t\x12\r\n\x05\x65nded\x18\x08 \x03(\t\x12\x10\n\x08\x64\x65\x63oding\x18\t \x03(\t\x12\x10\n\x08given_up\x18\n \x03(\t\x12\x0f\n\x07\x63leared\x18\x0b \x01(\x08\x12\x0f\n\x07\x64ropped\x18\x0c \x03(\x0c\x12\x0c\n\x04held\x18\r \x03(\x0c\x1a\'\n\x04\x43ost\x12\t\n\x01\x61\x18\x01 \x01(\x01\x12\t\n\x01\x62\x18\x02 \x01(\x01\x12\t\n\x01\x63\x18\x03 \x01(\x01\x1a\xf7\x02\n\x06\x45ngine\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\x0c\x12\r\n\x05group\x18\x05 \x01(\r\x12\x14\n\x0c\x62lock_tokens\x18\x06 \x01(\r\x12\x13\n\x0btoken_bytes\x18\x07 \x01(\x01\x12\x13\n\x0broom_tokens\x18\x08 \x01(\x04\x12\x30\n\x07prefill\x18\t \x01(\x0b\x32\x1f.moonpool.v1.ReportRequest.Cost\x12/\n\x06\x64\x65\x63ode\x18\n \x01(\x0b\x32\x1f.moonpool.v1.ReportRequest.Cost\x12\x1d\n\x15link_bytes_per_second\x18\x0b \x01(\x01\x12\x1c\n\x14ssd_bytes_per_second\x18\x0c \x01(\x01\x12\x1f\n\x12\x64\x61ta_parallel_rank\x18\r \x01(\rH\x00\x88\x01\x01\x42\x15\n\x13_data_parallel_rank\x1a-\n\x04Load\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\r\x12\x16\n\x0e\x63ontext_tokens\x18\x02 \x01(\x04\x1a\x45\n\x07Prefill\x12\x12\n\nnew_tokens\x18\x01 \x01(\r\x12\x15\n\rprefix_tokens\x18\x02 \x01(\r\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x1a>\n\x04Step\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\r\x12\x16\n\x0e\x63ontext_tokens\x18\x02 \x01(\x04\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x1a:\n\x08Transfer\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x0e\n\x06of_ssd\x18\x03 \x01(\x08\x1aU\n\x08\x41\x63\x63\x65pted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x01(\r\x12\x15\n\rprefix_tokens\x18\x03 \x01(\r\x12\x0e\n\x06hashes\x18\x04 \x03(\x0c\"\r\n\x0bReportReply\"`\n\x0e\x45xplainRequest\x12\x14\n\nrequest_id\x18\x01 \x01(\tH\x00\x12/\n\x07request\x18\x02 \x01(\x0b\x32\x1c.moonpool.v1.ScheduleRequestH\x00\x42\x07\n\x05which\"\x8e\x03\n\x0c\x45xplainReply\x12\x38\n\nconsidered\x18\x01 \x03(\x0b\x32$.moonpool.v1.ExplainReply.Considered\x12\x10\n\x08sentence\x18\x02 \x01(\t\x12(\n\x04plan\x18\x03 \x01(\x0b\x32\x1a.moonpool.v1.ScheduleReply\x12\x12\n\nttft_error\x18\x04 \x01(\x01\x12\x11\n\tttft_bias\x18\x05 \x01(\x01\x1a\xe0\x01\n\nConsidered\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ost\x18\x02 \x01(\x01\x12\x0f\n\x07wait_ms\x18\x03 \x01(\x01\x12\x10\n\x08ready_ms\x18\x04 \x01(\x01\x12\x0f\n\x07work_ms\x18\x05 \x01(\x01\x12\x16\n\x0e\x66irst_token_ms\x18\x06 \x01(\x01\x12\x15\n\rreused_blocks\x18\x07 \x01(\r\x12\x16\n\x0e\x66\x65tched_blocks\x18\x08 \x01(\r\x12\x13\n\x0bread_blocks\x18\t \x01(\r\x12\r\n\x05\x65rror\x18\n \x01(\x01\x12\x12\n\nown_blocks\x18\x0b \x01(\r* \n\x05Phase\x12\x0b\n\x07PREFILL\x10\x00\x12\n\n\x06\x44\x45\x43ODE\x10\x01\x32\xde\x02\n\tConductor\x12\x43\n\x05Match\x12\x1d.moonpool.v1.PoolMatchRequest\x1a\x1b.moonpool.v1.PoolMatchReply\x12\x41\n\x07Holders\x12\x1b.moonpool.v1.HoldersRequest\x1a\x19.moonpool.v1.HoldersReply\x12\x44\n\x08Schedule\x12\x1c.moonpool.v1.ScheduleRequest\x1a\x1a.moonpool.v1.ScheduleReply\x12@\n\x06Report\x12\x1a.moonpool.v1.ReportRequest\x1a\x18.moonpool.v1.ReportReply(\x01\x12\x41\n\x07\x45xplain\x12\x1b.moonpool.v1.ExplainRequest\x1a\x19.moonpool.v1.ExplainReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmoonpool/v1/conductor.proto\x12\x0bmoonpool.v1\x1a\x1bmoonpool/v1/directory.proto\"D\n\x10PoolMatchRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0e\n\x06hashes\x18\x03 \x03(\x0c\"\xbb\x01\n\x0ePoolMatchReply\x12\x0e\n\x06\x62locks\x18\x01 \x01(\r\x12\x33\n\x07holders\x18\x02 \x03(\x0b\x32\".moonpool.v1.PoolMatchReply.Holder\x12\x13\n\x0b\x61pproximate\x18\x03 \x01(\x08\x1aO\n\x06Holder\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06\x62locks\x18\x03 \x01(\r\x12\x13\n\x0b\x64ram_blocks\x18\x04 \x01(\r\"\xd0\x01\n\x0fScheduleRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\x0c\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0e\n\x06hashes\x18\x04 \x03(\x0c\x12\x0e\n\x06tokens\x18\x05 \x01(\r\x12\x11\n\twaited_ms\x18\x06 \x01(\r\x12!\n\x05phase\x18\x07 \x01(\x0e\x32\x12.moonpool.v1.Phase\x12\x0f\n\x07ttft_ms\x18\x08 \x01(\r\x12\x0f\n\x07tpot_ms\x18\t \x01(\r\x12\x0f\n\x07wait_ms\x18\n \x01(\r\"\xb4\x04\n\rScheduleReply\x12\x31\n\x07prefill\x18\x01 \x01(\x0b\x32 .moonpool.v1.ScheduleReply.Place\x12\x30\n\x06\x64\x65\x63ode\x18\x02 \x01(\x0b\x32 .moonpool.v1.ScheduleReply.Place\x12/\n\x05split\x18\x03 \x01(\x0b\x32 .moonpool.v1.ScheduleReply.Split\x12\x0f\n\x07wait_ms\x18\x04 \x01(\x01\x12\x0f\n\x07ttft_ms\x18\x05 \x01(\x01\x12\x0f\n\x07tpot_ms\x18\x06 \x01(\x01\x12\x13\n\x0bpriority_ms\x18\x07 \x01(\x01\x12\r\n\x05\x61ging\x18\x08 \x01(\x01\x12\x15\n\rdrop_after_ms\x18\t \x01(\r\x12\x13\n\x0b\x61pproximate\x18\n \x01(\x08\x1a\x63\n\x05Place\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x1f\n\x12\x64\x61ta_parallel_rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\x15\n\x13_data_parallel_rank\x1a\xa4\x01\n\x05Split\x12\x14\n\x0cthere_blocks\x18\x01 \x01(\r\x12\x15\n\rcoming_blocks\x18\x02 \x01(\r\x12\x13\n\x0bread_blocks\x18\x03 \x01(\r\x12\x16\n\x0e\x66\x65tched_blocks\x18\x04 \x01(\r\x12\x14\n\x0c\x66\x65tched_from\x18\x05 \x01(\t\x12\x17\n\x0f\x63omputed_tokens\x18\x06 \x01(\r\x12\x12\n\nown_blocks\x18\x07 \x01(\r\"\x85\n\n\rReportRequest\x12\x31\n\x06\x65ngine\x18\x01 \x01(\x0b\x32!.moonpool.v1.ReportRequest.Engine\x12-\n\x04load\x18\x02 \x01(\x0b\x32\x1f.moonpool.v1.ReportRequest.Load\x12\x34\n\x08prefills\x18\x03 \x03(\x0b\x32\".moonpool.v1.ReportRequest.Prefill\x12.\n\x05steps\x18\x04 \x03(\x0b\x32\x1f.moonpool.v1.ReportRequest.Step\x12\x36\n\ttransfers\x18\x05 \x03(\x0b\x32#.moonpool.v1.ReportRequest.Transfer\x12\x35\n\x08\x61\x63\x63\x65pted\x18\x06 \x03(\x0b\x32#.moonpool.v1.ReportRequest.Accepted\x12\r\n\x05\x62\x65gan\x18\x07 \x03(\t\x12\r\n\x05\x65nded\x18\x08 \x03(\t\x12\x10\n\x08\x64\x65\x63oding\x18\t \x03(\t\x12\x10\n\x08given_up\x18\n \x03(\t\x12\x0f\n\x07\x63leared\x18\x0b \x01(\x08\x12\x0f\n\x07\x64ropped\x18\x0c \x03(\x0c\x12\x0c\n\x04held\x18\r \x03(\x0c\x12-\n\x04over\x18\x0e \x01(\x0b\x32\x1f.moonpool.v1.ReportRequest.Over\x1a\'\n\x04\x43ost\x12\t\n\x01\x61\x18\x01 \x01(\x01\x12\t\n\x01\x62\x18\x02 \x01(\x01\x12\t\n\x01\x63\x18\x03 \x01(\x01\x1a\xf7\x02\n\x06\x45ngine\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\x0c\x12\r\n\x05group\x18\x05 \x01(\r\x12\x14\n\x0c\x62lock_tokens\x18\x06 \x01(\r\x12\x13\n\x0btoken_bytes\x18\x07 \x01(\x01\x12\x13\n\x0broom_tokens\x18\x08 \x01(\x04\x12\x30\n\x07prefill\x18\t \x01(\x0b\x32\x1f.moonpool.v1.ReportRequest.Cost\x12/\n\x06\x64\x65\x63ode\x18\n \x01(\x0b\x32\x1f.moonpool.v1.ReportRequest.Cost\x12\x1d\n\x15link_bytes_per_second\x18\x0b \x01(\x01\x12\x1c\n\x14ssd_bytes_per_second\x18\x0c \x01(\x01\x12\x1f\n\x12\x64\x61ta_parallel_rank\x18\r \x01(\rH\x00\x88\x01\x01\x42\x15\n\x13_data_parallel_rank\x1a-\n\x04Load\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\r\x12\x16\n\x0e\x63ontext_tokens\x18\x02 \x01(\x04\x1a\x45\n\x07Prefill\x12\x12\n\nnew_tokens\x18\x01 \x01(\r\x12\x15\n\rprefix_tokens\x18\x02 \x01(\r\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x1a>\n\x04Step\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\r\x12\x16\n\x0e\x63ontext_tokens\x18\x02 \x01(\x04\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x1a:\n\x08Transfer\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x0e\n\x06of_ssd\x18\x03 \x01(\x08\x1aU\n\x08\x41\x63\x63\x65pted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x01(\r\x12\x15\n\rprefix_tokens\x18\x03 \x01(\r\x12\x0e\n\x06hashes\x18\x04 \x03(\x0c\x1a\x30\n\x04Over\x12\x11\n\tsequences\x18\x01 \x01(\r\x12\x15\n\routput_tokens\x18\x02 \x01(\x04\"\r\n\x0bReportReply\"`\n\x0e\x45xplainRequest\x12\x14\n\nrequest_id\x18\x01 \x01(\tH\x00\x12/\n\x07request\x18\x02 \x01(\x0b\x32\x1c.moonpool.v1.ScheduleRequestH\x00\x42\x07\n\x05which\"\x8e\x03\n\x0c\x45xplainReply\x12\x38\n\nconsidered\x18\x01 \x03(\x0b\x32$.moonpool.v1.ExplainReply.Considered\x12\x10\n\x08sentence\x18\x02 \x01(\t\x12(\n\x04plan\x18\x03 \x01(\x0b\x32\x1a.moonpool.v1.ScheduleReply\x12\x12\n\nttft_error\x18\x04 \x01(\x01\x12\x11\n\tttft_bias\x18\x05 \x01(\x01\x1a\xe0\x01\n\nConsidered\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ost\x18\x02 \x01(\x01\x12\x0f\n\x07wait_ms\x18\x03 \x01(\x01\x12\x10\n\x08ready_ms\x18\x04 \x01(\x01\x12\x0f\n\x07work_ms\x18\x05 \x01(\x01\x12\x16\n\x0e\x66irst_token_ms\x18\x06 \x01(\x01\x12\x15\n\rreused_blocks\x18\x07 \x01(\r\x12\x16\n\x0e\x66\x65tched_blocks\x18\x08 \x01(\r\x12\x13\n\x0bread_blocks\x18\t \x01(\r\x12\r\n\x05\x65rror\x18\n \x01(\x01\x12\x12\n\nown_blocks\x18\x0b \x01(\r* \n\x05Phase\x12\x0b\n\x07PREFILL\x10\x00\x12\n\n\x06\x44\x45\x43ODE\x10\x01\x32\xde\x02\n\tConductor\x12\x43\n\x05Match\x12\x1d.moonpool.v1.PoolMatchRequest\x1a\x1b.moonpool.v1.PoolMatchReply\x12\x41\n\x07Holders\x12\x1b.moonpool.v1.HoldersRequest\x1a\x19.moonpool.v1.HoldersReply\x12\x44\n\x08Schedule\x12\x1c.moonpool.v1.ScheduleRequest\x1a\x1a.moonpool.v1.ScheduleReply\x12@\n\x06Report\x12\x1a.moonpool.v1.ReportRequest\x1a\x18.moonpool.v1.ReportReply(\x01\x12\x41\n\x07\x45xplain\x12\x1b.moonpool.v1.ExplainRequest\x1a\x19.moonpool.v1.ExplainReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'moonpool.v1.conductor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PHASE']._serialized_start=2799
-  _globals['_PHASE']._serialized_end=2831
+  _globals['_PHASE']._serialized_start=2913
+  _globals['_PHASE']._serialized_end=2945
   _globals['_POOLMATCHREQUEST']._serialized_start=73
   _globals['_POOLMATCHREQUEST']._serialized_end=141
   _globals['_POOLMATCHREPLY']._serialized_start=144
@@ -41,37 +41,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_POOLMATCHREPLY_HOLDER']._serialized_start=252
   _globals['_POOLMATCHREPLY_HOLDER']._serialized_end=331
   _globals['_SCHEDULEREQUEST']._serialized_start=334
-  _globals['_SCHEDULEREQUEST']._serialized_end=525
-  _globals['_SCHEDULEREPLY']._serialized_start=528
-  _globals['_SCHEDULEREPLY']._serialized_end=1092
-  _globals['_SCHEDULEREPLY_PLACE']._serialized_start=826
-  _globals['_SCHEDULEREPLY_PLACE']._serialized_end=925
-  _globals['_SCHEDULEREPLY_SPLIT']._serialized_start=928
-  _globals['_SCHEDULEREPLY_SPLIT']._serialized_end=1092
-  _globals['_REPORTREQUEST']._serialized_start=1095
-  _globals['_REPORTREQUEST']._serialized_end=2283
-  _globals['_REPORTREQUEST_COST']._serialized_start=1537
-  _globals['_REPORTREQUEST_COST']._serialized_end=1576
-  _globals['_REPORTREQUEST_ENGINE']._serialized_start=1579
-  _globals['_REPORTREQUEST_ENGINE']._serialized_end=1954
-  _globals['_REPORTREQUEST_LOAD']._serialized_start=1956
-  _globals['_REPORTREQUEST_LOAD']._serialized_end=2001
-  _globals['_REPORTREQUEST_PREFILL']._serialized_start=2003
-  _globals['_REPORTREQUEST_PREFILL']._serialized_end=2072
-  _globals['_REPORTREQUEST_STEP']._serialized_start=2074
-  _globals['_REPORTREQUEST_STEP']._serialized_end=2136
-  _globals['_REPORTREQUEST_TRANSFER']._serialized_start=2138
-  _globals['_REPORTREQUEST_TRANSFER']._serialized_end=2196
-  _globals['_REPORTREQUEST_ACCEPTED']._serialized_start=2198
-  _globals['_REPORTREQUEST_ACCEPTED']._serialized_end=2283
-  _globals['_REPORTREPLY']._serialized_start=2285
-  _globals['_REPORTREPLY']._serialized_end=2298
-  _globals['_EXPLAINREQUEST']._serialized_start=2300
-  _globals['_EXPLAINREQUEST']._serialized_end=2396
-  _globals['_EXPLAINREPLY']._serialized_start=2399
-  _globals['_EXPLAINREPLY']._serialized_end=2797
-  _globals['_EXPLAINREPLY_CONSIDERED']._serialized_start=2573
-  _globals['_EXPLAINREPLY_CONSIDERED']._serialized_end=2797
-  _globals['_CONDUCTOR']._serialized_start=2834
-  _globals['_CONDUCTOR']._serialized_end=3184
+  _globals['_SCHEDULEREQUEST']._serialized_end=542
+  _globals['_SCHEDULEREPLY']._serialized_start=545
+  _globals['_SCHEDULEREPLY']._serialized_end=1109
+  _globals['_SCHEDULEREPLY_PLACE']._serialized_start=843
+  _globals['_SCHEDULEREPLY_PLACE']._serialized_end=942
+  _globals['_SCHEDULEREPLY_SPLIT']._serialized_start=945
+  _globals['_SCHEDULEREPLY_SPLIT']._serialized_end=1109
+  _globals['_REPORTREQUEST']._serialized_start=1112
+  _globals['_REPORTREQUEST']._serialized_end=2397
+  _globals['_REPORTREQUEST_COST']._serialized_start=1601
+  _globals['_REPORTREQUEST_COST']._serialized_end=1640
+  _globals['_REPORTREQUEST_ENGINE']._serialized_start=1643
+  _globals['_REPORTREQUEST_ENGINE']._serialized_end=2018
+  _globals['_REPORTREQUEST_LOAD']._serialized_start=2020
+  _globals['_REPORTREQUEST_LOAD']._serialized_end=2065
+  _globals['_REPORTREQUEST_PREFILL']._serialized_start=2067
+  _globals['_REPORTREQUEST_PREFILL']._serialized_end=2136
+  _globals['_REPORTREQUEST_STEP']._serialized_start=2138
+  _globals['_REPORTREQUEST_STEP']._serialized_end=2200
+  _globals['_REPORTREQUEST_TRANSFER']._serialized_start=2202
+  _globals['_REPORTREQUEST_TRANSFER']._serialized_end=2260
+  _globals['_REPORTREQUEST_ACCEPTED']._serialized_start=2262
+  _globals['_REPORTREQUEST_ACCEPTED']._serialized_end=2347
+  _globals['_REPORTREQUEST_OVER']._serialized_start=2349
+  _globals['_REPORTREQUEST_OVER']._serialized_end=2397
+  _globals['_REPORTREPLY']._serialized_start=2399
+  _globals['_REPORTREPLY']._serialized_end=2412
+  _globals['_EXPLAINREQUEST']._serialized_start=2414
+  _globals['_EXPLAINREQUEST']._serialized_end=2510
+  _globals['_EXPLAINREPLY']._serialized_start=2513
+  _globals['_EXPLAINREPLY']._serialized_end=2911
+  _globals['_EXPLAINREPLY_CONSIDERED']._serialized_start=2687
+  _globals['_EXPLAINREPLY_CONSIDERED']._serialized_end=2911
+  _globals['_CONDUCTOR']._serialized_start=2948
+  _globals['_CONDUCTOR']._serialized_end=3298
 # @@protoc_insertion_point(module_scope)

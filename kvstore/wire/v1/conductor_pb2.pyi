@@ -47,7 +47,7 @@ class PoolMatchReply(_message.Message):
     def __init__(self, blocks: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[PoolMatchReply.Holder, _Mapping]]] = ..., approximate: bool = ...) -> None: ...
 
 class ScheduleRequest(_message.Message):
-    __slots__ = ("request_id", "namespace", "group", "hashes", "tokens", "waited_ms", "phase", "ttft_ms", "tpot_ms")
+    __slots__ = ("request_id", "namespace", "group", "hashes", "tokens", "waited_ms", "phase", "ttft_ms", "tpot_ms", "wait_ms")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class ScheduleRequest(_message.Message):
     PHASE_FIELD_NUMBER: _ClassVar[int]
     TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     TPOT_MS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     namespace: bytes
     group: int
@@ -66,7 +67,8 @@ class ScheduleRequest(_message.Message):
     phase: Phase
     ttft_ms: int
     tpot_ms: int
-    def __init__(self, request_id: _Optional[str] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., tokens: _Optional[int] = ..., waited_ms: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., ttft_ms: _Optional[int] = ..., tpot_ms: _Optional[int] = ...) -> None: ...
+    wait_ms: int
+    def __init__(self, request_id: _Optional[str] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., tokens: _Optional[int] = ..., waited_ms: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., ttft_ms: _Optional[int] = ..., tpot_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class ScheduleReply(_message.Message):
     __slots__ = ("prefill", "decode", "split", "wait_ms", "ttft_ms", "tpot_ms", "priority_ms", "aging", "drop_after_ms", "approximate")
@@ -119,7 +121,7 @@ class ScheduleReply(_message.Message):
     def __init__(self, prefill: _Optional[_Union[ScheduleReply.Place, _Mapping]] = ..., decode: _Optional[_Union[ScheduleReply.Place, _Mapping]] = ..., split: _Optional[_Union[ScheduleReply.Split, _Mapping]] = ..., wait_ms: _Optional[float] = ..., ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., priority_ms: _Optional[float] = ..., aging: _Optional[float] = ..., drop_after_ms: _Optional[int] = ..., approximate: bool = ...) -> None: ...
 
 class ReportRequest(_message.Message):
-    __slots__ = ("engine", "load", "prefills", "steps", "transfers", "accepted", "began", "ended", "decoding", "given_up", "cleared", "dropped", "held")
+    __slots__ = ("engine", "load", "prefills", "steps", "transfers", "accepted", "began", "ended", "decoding", "given_up", "cleared", "dropped", "held", "over")
     class Cost(_message.Message):
         __slots__ = ("a", "b", "c")
         A_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +205,13 @@ class ReportRequest(_message.Message):
         prefix_tokens: int
         hashes: _containers.RepeatedScalarFieldContainer[bytes]
         def __init__(self, request_id: _Optional[str] = ..., tokens: _Optional[int] = ..., prefix_tokens: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    class Over(_message.Message):
+        __slots__ = ("sequences", "output_tokens")
+        SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+        OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+        sequences: int
+        output_tokens: int
+        def __init__(self, sequences: _Optional[int] = ..., output_tokens: _Optional[int] = ...) -> None: ...
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     PREFILLS_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +225,7 @@ class ReportRequest(_message.Message):
     CLEARED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
     engine: ReportRequest.Engine
     load: ReportRequest.Load
     prefills: _containers.RepeatedCompositeFieldContainer[ReportRequest.Prefill]
@@ -229,7 +239,8 @@ class ReportRequest(_message.Message):
     cleared: bool
     dropped: _containers.RepeatedScalarFieldContainer[bytes]
     held: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, engine: _Optional[_Union[ReportRequest.Engine, _Mapping]] = ..., load: _Optional[_Union[ReportRequest.Load, _Mapping]] = ..., prefills: _Optional[_Iterable[_Union[ReportRequest.Prefill, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[ReportRequest.Step, _Mapping]]] = ..., transfers: _Optional[_Iterable[_Union[ReportRequest.Transfer, _Mapping]]] = ..., accepted: _Optional[_Iterable[_Union[ReportRequest.Accepted, _Mapping]]] = ..., began: _Optional[_Iterable[str]] = ..., ended: _Optional[_Iterable[str]] = ..., decoding: _Optional[_Iterable[str]] = ..., given_up: _Optional[_Iterable[str]] = ..., cleared: bool = ..., dropped: _Optional[_Iterable[bytes]] = ..., held: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    over: ReportRequest.Over
+    def __init__(self, engine: _Optional[_Union[ReportRequest.Engine, _Mapping]] = ..., load: _Optional[_Union[ReportRequest.Load, _Mapping]] = ..., prefills: _Optional[_Iterable[_Union[ReportRequest.Prefill, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[ReportRequest.Step, _Mapping]]] = ..., transfers: _Optional[_Iterable[_Union[ReportRequest.Transfer, _Mapping]]] = ..., accepted: _Optional[_Iterable[_Union[ReportRequest.Accepted, _Mapping]]] = ..., began: _Optional[_Iterable[str]] = ..., ended: _Optional[_Iterable[str]] = ..., decoding: _Optional[_Iterable[str]] = ..., given_up: _Optional[_Iterable[str]] = ..., cleared: bool = ..., dropped: _Optional[_Iterable[bytes]] = ..., held: _Optional[_Iterable[bytes]] = ..., over: _Optional[_Union[ReportRequest.Over, _Mapping]] = ...) -> None: ...
 
 class ReportReply(_message.Message):
     __slots__ = ()

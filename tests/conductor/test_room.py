@@ -1,0 +1,177 @@
+"""Who is given room to be decoded in, who waits for it, and who had better not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvstore.conductor.decision import Decision
+from kvstore.conductor.engines import OUTPUT_TOKENS, Engine
+from kvstore.conductor.room import Parked
+from kvstore.core.cost import DecodeCost
+from kvstore.errors import Overloaded, TooLate
+from kvstore.limits import SENT_SECONDS
+from tests.conductor.crews import WHOSE, Rig, ask, chain
+
+SLOW = DecodeCost(0.08, 1e-7, 1e-9)  # seconds
+
+
+class Line:
+    """Requests that wait for room, and whom they are told of."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig, self.served = rig, list[tuple[str, str]]()
+
+    def wait(self, request: str, tokens: int, waited: float = 0.0) -> Parked:
+        def tell(decision: Decision) -> None:
+            assert decision.refusal is None and decision.decode is not None and decision.step > 0
+            self.served.append((request, decision.decode.facts.engine_id))
+
+        said = ask(request, tokens=tokens, waited=waited)
+        parked = self.rig.scheduler.place(WHOSE, said, self.rig.now, tell)
+        assert isinstance(parked, Parked)
+        return parked
+
+
+def full(rig: Rig, name: str = "a", **fields: Any) -> Engine:
+    """An engine that has room for nobody."""
+    engine = rig.engine(name, room_tokens=3_000, **fields)
+    load(rig, engine, 3_000)
+    return engine
+
+
+def load(rig: Rig, engine: Engine, context: int) -> None:
+    engine.batch, engine.context_tokens = int(context > 0), context
+    rig.scheduler.crew(WHOSE)[0].load(engine)
+
+
+def test_room_that_becomes_free_is_given_to_those_that_wait_the_smallest_first() -> None:
+    rig = Rig()
+    engine, line = full(rig), Line(rig)
+    for request, tokens in (("long", 1_400), ("short", 600), ("longest", 2_400)):
+        line.wait(request, tokens)
+    rig.scheduler.serve(WHOSE, engine, rig.now)
+    assert not line.served
+    load(rig, engine, 400)
+    rig.scheduler.serve(WHOSE, engine, rig.now)
+    assert line.served == [("short", "a"), ("long", "a")], "and the last does not fit beside them"
+    assert engine.owed_tokens == 2_000
+    rig.check()
+
+
+def test_who_waited_for_long_is_served_before_a_smaller_one() -> None:
+    rig = Rig()
+    engine, line = full(rig), Line(rig)
+    line.wait("small", 600)
+    line.wait("early", 1_000, waited=5.0)
+    load(rig, engine, 1_000)
+    rig.scheduler.serve(WHOSE, engine, rig.now)
+    assert line.served == [("early", "a")]
+
+
+def test_in_a_crowd_the_first_that_came_is_served_first() -> None:
+    rig = Rig()
+    engine, line = full(rig), Line(rig)
+    line.wait("early", 1_400, waited=0.1)
+    line.wait("small", 600)
+    for _ in range(20):
+        rig.in_flight.crowd.lost(rig.now)
+    load(rig, engine, 0)
+    rig.scheduler.serve(WHOSE, engine, rig.now)
+    assert line.served[0] == ("early", "a")
+
+
+def test_who_steps_out_of_line_is_not_served_and_who_asks_anew_is_served_once() -> None:
+    rig = Rig()
+    engine, line = full(rig), Line(rig)
+    gone, before = line.wait("gone", 100), line.wait("again", 100)
+    line.wait("again", 100)
+    rig.scheduler.step_out(WHOSE, gone)
+    rig.scheduler.step_out(WHOSE, before)  # the call that it asked by first ends late
+    load(rig, engine, 0)
+    rig.scheduler.serve(WHOSE, engine, rig.now)
+    assert line.served == [("again", "a")]
+    rig.check()
+
+
+def test_an_engine_that_never_took_what_it_was_to_decode_has_room_for_those_that_wait() -> None:
+    rig = Rig()
+    engine, line = rig.engine("a", room_tokens=3_000), Line(rig)
+    rig.scheduler.place(WHOSE, ask("lost", tokens=2_000), rig.now)
+    line.wait("waits", 2_000)
+    rig.now += SENT_SECONDS
+    engine.heard = rig.now
+    rig.scheduler.sweep(rig.now)
+    assert line.served == [("waits", "a")]
+
+
+def test_one_that_room_came_too_late_for_is_told_so_and_counts_as_lost() -> None:
+    rig = Rig(ttft=2.0)
+    rig.engine("prefills", decode=None)
+    engine = rig.engine("decodes", prefill=None, room_tokens=3_000)
+    decided = rig.schedule("r", tokens=1_000)
+    assert decided.prefill is not None
+    rig.in_flight.ended("r", decided.prefill, rig.now)
+    assert "r" in rig.in_flight.room and rig.in_flight.crowd.patience == 1.0
+    load(rig, engine, 3_000)
+    late = ask("r", tokens=1_000, waited=2.0)
+    with pytest.raises(TooLate, match="its first token is wanted within 2 s"):
+        rig.scheduler.place(WHOSE, late, rig.now, lambda _: None)
+    assert "r" not in rig.in_flight.room and not len(rig.in_flight.room)
+    assert rig.in_flight.crowd.counted == (1.0, 1.0), "once, though its prefill had been done"
+    rig.check()
+
+
+def test_a_prefill_that_room_is_not_expected_in_time_for_is_given_up_and_a_done_one_waits() -> None:
+    rig = Rig(ttft=2.0, forecast=0.0)
+    rig.engine("prefills", decode=None)
+    engine = rig.engine("decodes", prefill=None, room_tokens=3_000, decode=SLOW)
+    decided = rig.schedule("r", tokens=1_000)
+    load(rig, engine, 3_000)
+    with pytest.raises(TooLate, match="there is to be some in"):
+        rig.scheduler.place(WHOSE, ask("r", tokens=1_000), rig.now)
+    assert decided.prefill is not None
+    rig.schedule("s", tokens=1_000)
+    rig.in_flight.ended("s", decided.prefill, rig.now)
+    with pytest.raises(Overloaded) as caught:
+        rig.scheduler.place(WHOSE, ask("s", tokens=1_000), rig.now)
+    assert not isinstance(caught.value, TooLate)
+    rig.check()
+
+
+def test_a_prompt_that_would_wait_too_long_for_room_is_not_let_in() -> None:
+    rig = Rig(ttft=5.0)
+    rig.engine("prefills", decode=None)
+    rig.engine("decodes", prefill=None, room_tokens=20_000, decode=SLOW)
+    sent = 0
+    with pytest.raises(Overloaded, match=r"no room for 1000 tokens more: .* and 1 s are waited"):
+        for sent in range(50):
+            rig.schedule(f"{sent}", chain(sent), tokens=1_000)
+    assert sent == 20, "as many as it has room for: what it frees takes minutes"
+    rig.in_flight.drop("7", rig.now)
+    rig.schedule("another", tokens=1_000)
+    rig.check()
+
+
+def test_what_requests_come_to_is_learned_and_with_it_how_fast_room_becomes_free() -> None:
+    rig = Rig(ttft=5.0)
+    engine = rig.engine("a", room_tokens=20_000, decode=SLOW)
+    crew = rig.scheduler.crew(WHOSE)[0]
+    load(rig, engine, 20_000)
+    before = rig.in_flight.room.seconds("r", 1_000, rig.scheduler._rules, False)
+    for _ in range(1_000):
+        crew.over(3, 30)
+    assert crew.output_tokens == pytest.approx(10.0)
+    after = rig.in_flight.room.seconds("r", 1_000, rig.scheduler._rules, False)
+    assert after == pytest.approx(before * 10 / OUTPUT_TOKENS)
+
+
+def test_a_target_that_nobody_reaches_alone_is_no_reason_to_refuse_all_others() -> None:
+    rig = Rig(tpot=0.1)
+    rig.engine("a", decode=DecodeCost(0.3, 1e-3, 0.0))
+    rig.scheduler.sweep(rig.now)
+    for number in range(20):
+        rig.schedule(f"{number}", chain(number))
+        rig.scheduler.place(WHOSE, ask(f"{number}"), rig.now)
+    rig.check()
