@@ -47,6 +47,7 @@ class Prompt:
     came: float
     predicted: float  # seconds until its first token
     begin_by: float  # or it is dropped
+    asked: Scheduler = field(compare=False)  # who sent it there
 
 
 @dataclass
@@ -107,7 +108,7 @@ class World:
         one = next(it for it in self.engines if it.name == plan.prefill.engine_id)
         key = plan.priority_ms + plan.aging * 1e3 * self.now
         begin_by = self.now + 1e-3 * plan.drop_after_ms
-        prompt = Prompt(key, request, tokens, self.now, 1e-3 * plan.ttft_ms, begin_by)
+        prompt = Prompt(key, request, tokens, self.now, 1e-3 * plan.ttft_ms, begin_by, scheduler)
         heapq.heappush(one.waiting, prompt)
         self.tell(one, accepted=[accepted(request, tokens)])
         self.begin(one)
