@@ -1,9 +1,10 @@
 """Which blocks are on their way at which engine, counted, so that several prompts may share them.
 
-An open-addressing table of two kinds of counts: of a block at an engine, by how many prompts, and
-of a block, at how many engines. Beside the latter stands the exclusive or of these engines'
-numbers, so where it is one engine nobody has to look for it. What is counted in is counted out
-again, and then its place is empty: nothing is marked deleted.
+An open-addressing table. A block that is on its way at one engine, as nearly all are, has one
+place: whose it is, and by how many prompts. One that is on its way at several has a place that says
+at how many, beside the exclusive or of their numbers, and one for each of them, by how many
+prompts. What is counted in is counted out again, and then its place is empty: nothing is marked
+deleted.
 
 Of a long prompt not every block is counted: all of the first 32, and from there on sixteen each
 time that the number of blocks doubles. So a thousand blocks are 112 marks, and what two prompts
@@ -39,8 +40,10 @@ DEPTHS = _depths()
 PLACE = np.dtype(
     [
         ("key", np.uint64),  # 0 where there is nothing
-        ("count", np.int32),  # of prompts that have a block at an engine, or of a block's engines
-        ("whose", np.int32),  # of a block: the exclusive or of these engines' numbers
+        # Of prompts that have a block at an engine; less than 0 where that is the only one, and
+        # `whose` it is. Of a block's engines, where it has several, and their exclusive or.
+        ("count", np.int32),
+        ("whose", np.int32),
     ],
     align=True,
 )
@@ -82,21 +85,16 @@ def _place(table: Any, key: Any) -> Any:
 
 
 @njit
-def _count(table: Any, key: Any, more: Any, whose: Any) -> Any:
-    """Count in or out; what is counted now."""
-    at = _place(table, key)
-    if table.places[at].key == _EMPTY:
-        if more < 0:
-            return -1  # it was never counted in
-        table.places[at].key = key
-        table.state[USED] += 1
+def _enter(table: Any, at: Any, key: Any, count: Any, whose: Any) -> None:
+    """Into a place that is empty."""
     place = table.places[at]
-    place.count += more
-    place.whose ^= whose
-    left = place.count
-    if left == 0:
-        _take_out(table, at)
-    return left
+    place.key, place.count, place.whose = key, count, whose
+    table.state[USED] += 1
+
+
+@njit
+def _key_at(one: Any, engine: Any) -> Any:
+    return _key(one, np.uint64(engine + 1))
 
 
 @njit
@@ -124,16 +122,66 @@ def _take_out(table: Any, at: Any) -> None:
 def expect(table: Any, prints: Any, engine: Any) -> None:
     """One more prompt with these blocks is on its way to an engine. There is room for them."""
     for one in prints:
-        if _count(table, _key(one, np.uint64(engine + 1)), 1, 0) == 1:
-            _count(table, _key(one, _EVERY), 1, engine)
+        key = _key(one, _EVERY)
+        at = _place(table, key)
+        place = table.places[at]
+        if place.key == _EMPTY:
+            _enter(table, at, key, -1, engine)
+        elif place.count > 0:
+            _expect_beside(table, place, one, engine)
+        elif place.whose == engine:
+            place.count -= 1
+        else:  # it was at one engine alone
+            mine = _key_at(one, place.whose)
+            _enter(table, _place(table, mine), mine, -place.count, 0)
+            place.count = 1
+            _expect_beside(table, place, one, engine)
+
+
+@njit
+def _expect_beside(table: Any, place: Any, one: Any, engine: Any) -> None:
+    """A block that other engines have on their way as well: `place` is that of all."""
+    key = _key_at(one, engine)
+    at = _place(table, key)
+    if table.places[at].key != _EMPTY:
+        table.places[at].count += 1
+        return
+    _enter(table, at, key, 1, 0)
+    place.count += 1
+    place.whose ^= engine
 
 
 @njit(cache=True)
 def settle(table: Any, prints: Any, engine: Any) -> None:
     """One that was counted in is not on its way any more."""
     for one in prints:
-        if _count(table, _key(one, np.uint64(engine + 1)), -1, 0) == 0:
-            _count(table, _key(one, _EVERY), -1, engine)
+        at = _place(table, _key(one, _EVERY))
+        place = table.places[at]
+        if place.count > 0:
+            _settle_beside(table, one, engine)
+        elif place.count < 0 and place.whose == engine:
+            place.count += 1
+            if place.count == 0:
+                _take_out(table, at)
+
+
+@njit
+def _settle_beside(table: Any, one: Any, engine: Any) -> None:
+    at = _place(table, _key_at(one, engine))
+    if table.places[at].key == _EMPTY:
+        return  # it was never counted in
+    table.places[at].count -= 1
+    if table.places[at].count:
+        return
+    _take_out(table, at)  # others may move up: what was found before stands elsewhere now
+    place = table.places[_place(table, _key(one, _EVERY))]
+    place.count -= 1
+    place.whose ^= engine
+    if place.count > 1:
+        return
+    last = _place(table, _key_at(one, place.whose))
+    place.count = -table.places[last].count
+    _take_out(table, last)
 
 
 @njit(cache=True)
@@ -149,7 +197,8 @@ def move(table: Any, wider: Any) -> None:
 def _engines(table: Any, one: Any) -> Any:
     """At how many engines a block is on its way."""
     at = _place(table, _key(one, _EVERY))
-    return table.places[at].count
+    count = table.places[at].count
+    return count if count >= 0 else 1
 
 
 @njit
@@ -175,13 +224,13 @@ def _marks(table: Any, prints: Any, found: Any) -> None:
     for _ in range(LOOKS):
         last = prints[depth - 1]
         at = _place(table, _key(last, _EVERY))
-        count = table.places[at].count
+        count = _engines(table, last)
         if count == 1:
             found[table.places[at].whose] = max(found[table.places[at].whose], depth)
         else:
             for engine in range(len(found)):
                 if found[engine] < depth:
-                    there = _place(table, _key(last, np.uint64(engine + 1)))
+                    there = _place(table, _key_at(last, engine))
                     if table.places[there].key != _EMPTY:
                         found[engine] = depth
         if _engines(table, prints[0]) <= count:
