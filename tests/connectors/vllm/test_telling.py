@@ -98,7 +98,8 @@ def test_a_request_is_told_of_from_its_arrival_to_its_end(engine: Engine) -> Non
     engine.steps({"r": 1})
     assert engine.hears() == [("stepped", 1, 101), ("load", 1, 101)]
     engine.steps({"r": 1}, "r")
-    assert engine.hears() == [("load", 0, 0), ("stepped", 1, 102), ("load", 0, 0)]
+    over = [("over", 3), ("load", 0, 0), ("stepped", 1, 102), ("load", 0, 0)]
+    assert engine.hears() == over
 
 
 def test_a_request_that_is_over_with_its_first_token_ended_and_is_no_load(engine: Engine) -> None:
