@@ -123,5 +123,5 @@ def _retry_ms(seconds: float) -> int:
 
 def _expected(room: float) -> str:
     if room == float("inf"):
-        return "they never will"
+        return "there is never to be any"
     return f"there is to be some in {room:.3g} s"

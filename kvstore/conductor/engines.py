@@ -137,13 +137,13 @@ class Crew:
     def reachable(self, tpot: float) -> float:
         """That target, or one that there are engines for: where even a sequence alone misses it, it
         is no reason to refuse all others."""
-        return max(tpot, 2.0 * self._least_step)
+        return tpot if self._least_step <= tpot else 2.0 * self._least_step
 
     def look(self) -> None:
         """Look at what steps take by now, for the line above."""
-        rows = self.fleet.engines[self.fleet.engines["decodes"]]
-        alone = rows["decode_a"] + rows["decode_b"]
-        self._least_step = float(alone.min(initial=np.inf)) if len(rows) else 0.0
+        engines = self.fleet.engines
+        alone = (engines["decode_a"] + engines["decode_b"])[engines["decodes"]]
+        self._least_step = float(alone.min()) if len(alone) else 0.0
 
     def over(self, sequences: int, output_tokens: int) -> None:
         """So many requests were decoded to their ends."""

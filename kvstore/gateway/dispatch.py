@@ -30,6 +30,7 @@ Plan = conductor_pb2.ScheduleReply
 
 LOCAL_TOKENS_MAX = 64  # a prompt with fewer tokens to compute is not worth a hand-off
 TRIES_MAX = 4  # engines of one request that may go away under it
+PAUSE_SECONDS_MIN = 0.02  # between two calls that ask who has room to decode
 LINE_MS = 250  # of a call that waits for room to decode: then it is asked again
 
 
@@ -173,8 +174,9 @@ class Dispatcher:
                 now = time.monotonic()
                 if now - run.since > DEADLINE_SECONDS:
                     raise
-                # It was in line for a while, and loses its place in it by more than a moment.
-                time.sleep(max(0.0, since + 1e-3 * full.retry_after_ms - now))
+                # From when it asked: one that has waited in line does not stay away from it.
+                pause = max(PAUSE_SECONDS_MIN, 1e-3 * full.retry_after_ms)
+                time.sleep(max(0.0, since + pause - now))
         if placed is None or placed.decode.address in gone | {""}:
             return plan.decode.address
         return placed.decode.address

@@ -167,6 +167,16 @@ def test_what_requests_come_to_is_learned_and_with_it_how_fast_room_becomes_free
     assert after == pytest.approx(before * 10 / OUTPUT_TOKENS)
 
 
+def test_a_target_that_one_alone_reaches_stays_as_it_is() -> None:
+    rig = Rig(tpot=0.1)
+    rig.engine("slow", decode=DecodeCost(0.5, 1e-3, 0.0))
+    rig.engine("quick", decode=DecodeCost(0.08, 1e-3, 0.0))
+    rig.scheduler.sweep(rig.now)
+    crew = rig.scheduler.crew(WHOSE)[0]
+    assert crew.reachable(0.1) == 0.1
+    assert crew.reachable(0.05) == pytest.approx(2 * 0.081)
+
+
 def test_a_target_that_nobody_reaches_alone_is_no_reason_to_refuse_all_others() -> None:
     rig = Rig(tpot=0.1)
     rig.engine("a", decode=DecodeCost(0.3, 1e-3, 0.0))
