@@ -25,8 +25,8 @@ help:  ## list these targets
 
 setup: $(INSTALLED)  ## make .venv with the pinned versions; done once, and again when they change
 
-demo: setup  ## start a node and two engines here, and see one reuse what the other computed
-	@$(BIN)/moonpool demo
+demo: setup  ## start a node and two engines here, and see one reuse what the other computed; ARGS=--keep
+	@$(BIN)/moonpool demo $(ARGS)
 
 test: setup  ## run the whole test suite
 	@$(BIN)/python -m pytest
@@ -80,7 +80,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing Moonpool and its tools into .venv. Torch is large: 2 to 10 minutes, once."
 	@"$(PYTHON)" -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		-c constraints.txt -e '.[node,engine,ucx,events,dev]'
+		-c constraints.txt -e '.[node,engine,serve,ucx,attach,events,dev]'
 	@echo "Compiling the kernels, once."
 	@$(BIN)/python -c 'import kvstore.kernels.strips'
 	@touch $@

@@ -18,6 +18,7 @@ from kvstore.config import OPEN
 from kvstore.errors import KVStoreError
 from kvstore.gateway.dispatch import Dispatcher, Planner
 from kvstore.gateway.request import Outcome, Request
+from kvstore.gateway.spaces import One
 from kvstore.wire.v1 import conductor_pb2 as pb
 
 CALLERS = 64  # requests under way at most: more would mean that the engines do not keep up
@@ -93,7 +94,7 @@ def drive(
 ) -> Ran:
     """`sent` is called before each request, with how many came before it."""
     dispatcher = Dispatcher(
-        planner, fleet.spec, fleet.addresses["decode"], OPEN, local_tokens_max=int(LOCAL)
+        planner, One(fleet.spec), fleet.addresses["decode"], OPEN, local_tokens_max=int(LOCAL)
     )
     ran = Ran(coming)
 
@@ -116,7 +117,7 @@ def drive(
 
 def in_turn(fleet: Fleet, planner: Planner, coming: Sequence[Coming], together: int) -> Ran:
     """So many at once, and the next ones when all of these are done, whatever their moments."""
-    dispatcher = Dispatcher(planner, fleet.spec, fleet.addresses["decode"], OPEN)
+    dispatcher = Dispatcher(planner, One(fleet.spec), fleet.addresses["decode"], OPEN)
     ran = Ran(coming)
     with ThreadPoolExecutor(together) as callers:
         for first in range(0, len(coming), together):
@@ -129,7 +130,7 @@ def in_turn(fleet: Fleet, planner: Planner, coming: Sequence[Coming], together: 
 def reference(fleet: Fleet, coming: Sequence[Coming]) -> Answers:
     """What one engine alone answers, without the pool."""
     everybody = [one for some in fleet.addresses.values() for one in some]
-    dispatcher = Dispatcher(RoundRobin(fleet), fleet.spec, everybody, OPEN)
+    dispatcher = Dispatcher(RoundRobin(fleet), One(fleet.spec), everybody, OPEN)
     alone = [
         Request(f"{one.request.id} alone", one.request.prompt, one.request.max_new_tokens,
                 one.request.ignore_eos, without_pool=True)

@@ -39,6 +39,7 @@ class Plan:
     dram: tuple[str, ...] = ("48MiB",)  # of each node, again from the start if they are more
     slab: str = "8MiB"
     pages: int = 160  # of each engine
+    elastic: bool = False  # they can switch
 
 
 class Fleet:
@@ -84,7 +85,8 @@ class Fleet:
         roles = ["prefill"] * self.plan.prefills + ["decode"] * self.plan.decodes
         for number, role in enumerate(roles):
             home = self._homes[number % len(self._homes)]
-            at = ["--dir", os.fspath(home), "--model", os.fspath(self._model), "--role", role]
+            does = f"elastic={role}" if self.plan.elastic else role
+            at = ["--dir", os.fspath(home), "--model", os.fspath(self._model), "--role", does]
             child = Child(f"{role}-{number}", ["engine", *at, *sizes, *where], self._directory)
             self.engines.setdefault(role, []).append(child)
         _begin([one for some in self.engines.values() for one in some])

@@ -32,6 +32,7 @@ from bench.report import Goal, Report, Row
 from bench.rounds import Spread
 from kvstore.cli.stack import STOP_SECONDS, Child
 from kvstore.clock import SystemClock
+from kvstore.core.carried import Ledger
 from kvstore.core.fingerprints import IN_DRAM, ON_SSD, Prints
 from kvstore.core.listing import Listing
 from kvstore.limits import CHANGES_KEPT
@@ -277,7 +278,7 @@ def _made_up(blocks: int) -> Prints:
 async def _serve(blocks: int) -> None:
     listing, prints = Listing(), _made_up(blocks)
     listing.put_all(np.unique(prints), IN_DRAM)
-    directory = DirectoryService(NODE_ID, EPOCH, listing, SystemClock())
+    directory = DirectoryService(NODE_ID, EPOCH, listing, Ledger(), SystemClock())
     add: Callable[[grpc.aio.Server], None] = partial(
         directory_pb2_grpc.add_DirectoryServicer_to_server, directory
     )

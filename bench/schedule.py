@@ -8,7 +8,10 @@ begin and end their prompts as was predicted, in a time that goes on just fast e
 `BUSY` of them busy. What they report is taken in between, and not timed in the first row.
 
 The second row is an open loop at half that rate: requests come at random, whether the one before is
-decided or not, reports are taken in between, and a request's time is from when it came.
+decided or not, reports are taken in between, and a request's time is from when it came. The third
+is the same asked for over gRPC (`.schedule_calls`).
+
+What a conductor looks at four times a second, it looks at as often here, by the time that goes on.
 """
 
 from __future__ import annotations
@@ -20,12 +23,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from bench import schedule_calls
 from bench.report import Goal, Report, Row
 from bench.rounds import Spread
+from kvstore.conductor.crews import Whose
 from kvstore.conductor.decision import Ask, Decision
-from kvstore.conductor.engines import Engine, Facts
+from kvstore.conductor.engines import Engine
+from kvstore.conductor.facts import Facts
 from kvstore.conductor.index import PoolIndex
-from kvstore.conductor.scheduler import Scheduler, Whose
+from kvstore.conductor.scheduler import Scheduler
+from kvstore.conductor.scheduling import SWEEP_SECONDS
 from kvstore.conductor.table import Table
 from kvstore.conductor.warm_up import compiled
 from kvstore.core.cost import TransferCost
@@ -41,7 +48,7 @@ RUNS = 10
 TAKES = ("blocks",)  # options of the command
 BLOCKS = (10_000_000,)
 NODES, CHAIN, BLOCK_TOKENS = 1_000, 1_024, 16
-DECISIONS = 20_000  # in one run
+DECISIONS, CALLS = 20_000, 3_000  # in one run
 BUSY = 0.7
 GOAL_RATE, GOAL_P99_MS = 10_000.0, 1.0
 WHOSE: Whose = ("default", bytes(32), 0)
@@ -72,6 +79,10 @@ def _rows(blocks: int, runs: int, say: Say) -> list[Row]:
     late = [1e3 * float(np.percentile(crowd.open_loop(rate / 2), 99)) for _ in range(runs)]
     p99 = float(np.median(late))
     say(f"p99 at half that rate {p99:.3f} ms")
+    crowd.finish()
+    sides = (crowd.scheduler, crowd.table, crowd.names, WHOSE, crowd.now)
+    called = schedule_calls.rate(*sides, (CHAIN, BLOCK_TOKENS), CALLS)
+    say(f"{called:.0f} a second over gRPC")
     sizes = {"blocks": crowd.listed, "nodes": NODES, "chain_blocks": CHAIN, "decisions": DECISIONS}
     also = {"refused_share": crowd.refused / crowd.decided, "reused_share": crowd.reused_share}
     spread = Spread.of([one / GOAL_RATE for one in rates])
@@ -88,6 +99,15 @@ def _rows(blocks: int, runs: int, say: Say) -> list[Row]:
             GOAL_P99_MS / p99,
             times,
         ),
+        Row(
+            f"over gRPC, {schedule_calls.AT_ONCE} calls at a time, {name}",
+            {**sizes, "decisions": CALLS},
+            1,
+            called,
+            GOAL_RATE,
+            called / GOAL_RATE,
+            counted=False,
+        ),
     ]
 
 
@@ -98,16 +118,18 @@ class Crowd:
         self._dice = np.random.default_rng(blocks)
         self._chains = self._dice.integers(0, 1 << 64, (max(1, blocks // CHAIN), CHAIN), np.uint64)
         self._others = self._dice.integers(0, 1 << 64, CHAIN, np.uint64)
-        table = Table(PoolIndex(self._dice.integers(0, 1 << 63).item() | 1))
+        self.table = table = Table(PoolIndex(self._dice.integers(0, 1 << 63).item() | 1))
         self.listed = self._fill(table)
-        names = [f"node {number}" for number in range(NODES)]
-        self.scheduler = Scheduler(table, lambda: names, random.Random(blocks))
-        self._now, self._events = 1_000.0, list[tuple[float, int, str, Engine]]()
+        self.names = [f"node {number}" for number in range(NODES)]
+        self.scheduler = Scheduler(table, lambda: self.names, random.Random(blocks))
+        self.now, self._events = 1_000.0, list[tuple[float, int, str, Engine]]()
+        self._swept = self.now
         self._last: Decision | None = None
         self.decided = self.refused = 0
         self._tokens = self._reused = 0.0
-        for number in range(NODES):
-            self.scheduler.enter(WHOSE, _facts(number), self._now)
+        self._engines = [
+            self.scheduler.enter(WHOSE, _facts(number), self.now) for number in range(NODES)
+        ]
         self.in_flight = self.scheduler.crew(WHOSE)[1]
 
     def decide(self, count: int) -> list[float]:
@@ -137,7 +159,7 @@ class Crowd:
 
     def finish(self) -> None:
         """All that was sent ends."""
-        self._now = max([self._now, *(at for at, *_ in self._events)])
+        self.now = max([self.now, *(at for at, *_ in self._events)])
         self._report()
 
     @property
@@ -170,7 +192,7 @@ class Crowd:
 
     def _decide(self, ask: Ask) -> None:
         try:
-            self._last = self.scheduler.schedule(WHOSE, ask, self._now)
+            self._last = self.scheduler.schedule(WHOSE, ask, self.now)
         except Rejected:
             self._last = None
 
@@ -182,19 +204,24 @@ class Crowd:
             return
         engine, row = decision.prefill, decision.row
         assert engine is not None and row is not None
-        begins = self._now + max(row[WAIT], row[READY])
+        begins = self.now + max(row[WAIT], row[READY])
         heapq.heappush(self._events, (begins, 0, decision.request, engine))
-        ends = self._now + row[FIRST_TOKEN]
+        ends = self.now + row[FIRST_TOKEN]
         heapq.heappush(self._events, (ends, 1, decision.request, engine))
-        self._now += row[WORK] / (BUSY * NODES)
+        self.now += row[WORK] / (BUSY * NODES)
         self._tokens += decision.tokens
         self._reused += min(decision.tokens, row[LEADING] * BLOCK_TOKENS)
 
     def _report(self) -> None:
-        """Engines say what has begun and ended by now."""
-        while self._events and self._events[0][0] <= self._now:
+        """Engines say what has begun and ended by now, and the conductor looks about it."""
+        while self._events and self._events[0][0] <= self.now:
             at, ended, request, engine = heapq.heappop(self._events)
             (self.in_flight.ended if ended else self.in_flight.began)(request, engine, at)
+        if self.now >= self._swept + SWEEP_SECONDS:
+            self._swept = self.now
+            for engine in self._engines:
+                engine.heard = self.now
+            self.scheduler.sweep(self.now)
 
 
 def _facts(number: int) -> Facts:

@@ -15,11 +15,16 @@ from typing import Protocol
 
 import torch
 
+from kvstore import traces
 from kvstore.client import Client, InDirectory
 from kvstore.client.reporter import Reporter
+from kvstore.client.switching import Switching
+from kvstore.client.who import tell
+from kvstore.config import Stands
 from kvstore.errors import ConfigError
 from kvstore.layout import SlotLayout
 from kvstore.rpc.identity import listen_address
+from kvstore.rpc.metrics_port import MetricsPort
 from kvstore.rpc.server import NOT_SERVING, Server
 from kvstore.spec import KVSpec
 from kvstore.wire.v1 import conductor_pb2 as pb
@@ -36,7 +41,10 @@ from .shard import Shard
 from .team import SOLO, Team
 from .worker import Worker
 
+# An elastic engine does what stands behind "=", or both, until its conductors want another role.
+ROLES = ("prefill", "decode", "both", "elastic", "elastic=prefill", "elastic=decode")
 DRAIN_SECONDS = 5.0
+_SAID = {pb.PREFILLS: "prefill", pb.DECODES: "decode", pb.BOTH: "both"}
 LINK_BYTES_PER_SECOND = 1e9  # what is thought of the host's link until transfers are measured
 
 
@@ -46,13 +54,15 @@ class EngineConfig:
 
     model: Path
     directory: Path  # of the host's node: where its metadata is
-    role: str = "both"  # prefill, decode or both: what a router asks of it
+    role: str = "both"  # one of ROLES: what a router asks of it
     listen: str = "127.0.0.1:0"
     threads: int = 0  # torch threads of each process; 0 shares the host's cores between them
     codec: str = "none"  # how the pool keeps blocks: see kvstore.codec
     settings: EngineSettings = field(default_factory=EngineSettings)
     ranks: int = 1  # processes that share the model
-    conductors: tuple[str, ...] = ()  # HOST:PORT each, that are told of this engine
+    conductors: tuple[str, ...] = ()  # HOST:PORT each, that are told of this engine,
+    stands: Stands = field(default_factory=Stands)  # and of where its host stands
+    metrics: str = ""  # HOST:PORT at which Prometheus reads them; empty: nowhere
 
 
 class Others(Protocol):
@@ -68,12 +78,14 @@ class Others(Protocol):
 
 
 async def run(
-    config: EngineConfig, ready: Callable[[str], None], others: Others | None = None
+    config: EngineConfig, ready: Callable[[str, str], None], others: Others | None = None
 ) -> None:
-    """Serve; `ready` is told the address once calls are answered.
+    """Serve; `ready` is told where calls are answered, and where metrics.
 
     Of several ranks this is the first, and `others` are the rest. Raises `RankLost` if one goes.
     """
+    traces.begin("engine")
+    elastic, begins = _role(config)
     _set_threads(config)
     node_id = _node_id(config.directory) if config.conductors else ""
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -96,24 +108,38 @@ async def run(
         loop.call_soon_threadsafe(stopping.set)
 
     worker = Worker(core, Pool(client, core.cache, team), team, broken)
-    service = EngineService(worker, config.role, str(config.model), spec.digest)
+    service = EngineService(worker, _SAID[begins], str(config.model), spec.digest)
     server = Server(
         listen_address(config.listen),
         {"moonpool.v1.Engine": lambda s: engine_pb2_grpc.add_EngineServicer_to_server(service, s)},
     )
-    reporter = None
+    metrics = MetricsPort(worker.telemetry)
+    _look_up(worker)
+    if config.metrics:
+        await metrics.listen(config.metrics)
+    reporter = switching = None
     if config.conductors:
-        reporter = Reporter(_who(config, spec, server.address, node_id), config.conductors)
+        who = _who(config, spec, server.address, node_id)
+        reporter = Reporter(who, config.conductors)
         worker.tell(reporter)
+        if elastic:
+
+            def took(role: pb.Role) -> None:
+                service.role = _SAID[role]
+
+            switching = Switching(reporter, who, config.conductors, took)
     worker.start()
     await server.start()
-    ready(server.address)
+    ready(server.address, metrics.address)
     await stopping.wait()
     await server.set_health(NOT_SERVING)
+    if switching is not None:
+        await asyncio.to_thread(switching.close)
     if reporter is not None:
         await asyncio.to_thread(reporter.close)  # nobody is sent here while it drains
     await asyncio.to_thread(worker.stop, DRAIN_SECONDS)
     await server.stop(0.5)
+    await metrics.close()
     await asyncio.to_thread(client.close)
     if worker.error is not None:
         raise worker.error
@@ -144,12 +170,13 @@ def _who(config: EngineConfig, spec: KVSpec, address: str, node_id: str) -> pb.R
     (group,) = spec.groups
     layout = SlotLayout.of(spec, 0)
     settings, does = config.settings, {}
-    if config.role != "decode":
+    elastic, begins = _role(config)
+    if elastic or begins != pb.DECODES:
         does["prefill"] = pb.ReportRequest.Cost(a=5e-3, b=1e-3, c=1e-8)
-    if config.role != "prefill":
+    if elastic or begins != pb.PREFILLS:
         does["decode"] = pb.ReportRequest.Cost(a=5e-3, b=1e-3, c=1e-7)
-    return pb.ReportRequest.Engine(
-        engine_id=f"{config.role} {address}",
+    engine = pb.ReportRequest.Engine(
+        engine_id=f"{config.role.partition('=')[0]} {address}",
         address=address,
         node_id=node_id,
         namespace=spec.digest,
@@ -157,8 +184,35 @@ def _who(config: EngineConfig, spec: KVSpec, address: str, node_id: str) -> pb.R
         token_bytes=layout.block_bytes(group.block_tokens) / group.block_tokens,
         room_tokens=settings.pages * settings.page_tokens,
         link_bytes_per_second=LINK_BYTES_PER_SECOND,
+        elastic=begins if elastic else pb.AS_IT_IS,
+        revision=spec.revision,
         **does,
     )
+    tell(config.stands, engine)
+    return engine
+
+
+def _look_up(worker: Worker) -> None:
+    """What is asked for when somebody reads the metrics."""
+    pages = worker.core.cache.allocator
+
+    def by_state() -> dict[str, float]:
+        return {"free": float(pages.free), "taken": float(pages.pages - pages.free)}
+
+    worker.telemetry.look_up("pages", by_state)
+    worker.telemetry.look_up("running_requests", lambda: float(worker.requests))
+
+
+def _role(config: EngineConfig) -> tuple[bool, pb.Role]:
+    """Whether it can switch, and what it does first."""
+    if config.role not in ROLES:
+        raise ConfigError(f"--role {config.role}: is one of {', '.join(ROLES)}")
+    kind, _, first = config.role.partition("=")
+    elastic = kind == "elastic"
+    if elastic and not config.conductors:
+        raise ConfigError(f"--role {config.role}: conductors say which: give --conductor HOST:PORT")
+    said = first or ("both" if elastic else kind)
+    return elastic, next(role for role, name in _SAID.items() if name == said)
 
 
 def _node_id(directory: Path) -> str:

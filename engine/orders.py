@@ -62,12 +62,13 @@ def decode(message: bytes) -> Order:
             bool(ignore),
             float(due),
             bool(follows),
+            str(salt),
             bool(enabled),
             found,
             str(group),
         ] if found is None or isinstance(found, list):
             request = Request(
-                request_id, tuple(prompt), max_new, frozenset(eos), ignore, due, follows
+                request_id, tuple(prompt), max_new, frozenset(eos), ignore, due, follows, salt
             )
             hand_offs = None if found is None else tuple(bytes.fromhex(one) for one in found)
             return Admit(request, enabled, hand_offs, group)
@@ -86,6 +87,7 @@ def _plain(order: Order) -> list[object]:
         request.ignore_eos,
         request.due,
         request.follows,
+        request.salt,
         order.enabled,
         None if hand_offs is None else [one.hex() for one in hand_offs],
         order.writer_group,

@@ -16,13 +16,14 @@ from collections.abc import Sequence as Chunks
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from kvstore.block import salted
 from kvstore.client import PAGED, Chain, Client, Fragment, Memory, Miss, Writer
 from kvstore.errors import KVStoreError
 
 from .cache import PagedKV
 from .hooks import NoHooks
 from .pool_use import Found, PoolUse, agreed, same_copies
-from .sequence import Chunk, Finish, Sequence
+from .sequence import Chunk, Finish, Request, Sequence
 from .shard import KVHeads
 from .team import SOLO, Team
 
@@ -52,9 +53,9 @@ class Pool(NoHooks):
         """A request that never got pages is gone."""
         self._uses.pop(request_id, None)
 
-    def hashes(self, prompt: Chunks[int]) -> list[bytes]:
+    def hashes(self, request: Request) -> list[bytes]:
         """Of a prompt's blocks, as the pool names them."""
-        return list(self._client.chain(prompt).hashes)
+        return list(self._client.chain(request.prompt, salted(request.salt)).hashes)
 
     # -- coming in ----------------------------------------------------------------------------
 
@@ -64,7 +65,8 @@ class Pool(NoHooks):
             return 0
         if use.chain is not None:  # asked before: a hand-off that has not wholly landed
             return self._landed(use)
-        use.chain = self._client.chain(sequence.request.prompt)
+        request = sequence.request
+        use.chain = self._client.chain(request.prompt, salted(request.salt))
         with self._attempt():
             self._open(sequence, use)
         use.found = Found(landing=use.reader is not None, miss=use.miss)
@@ -210,7 +212,8 @@ class Pool(NoHooks):
 
     def _publish_reply(self, sequence: Sequence, use: PoolUse) -> None:
         """Store the full blocks of prompt and reply, so that the next turn finds them."""
-        known = self._client.chain(sequence.tokens[: sequence.computed_tokens]).full()
+        tokens, salt = sequence.tokens[: sequence.computed_tokens], sequence.request.salt
+        known = self._client.chain(tokens, salted(salt)).full()
         if not len(known):
             return
         found = len(known)

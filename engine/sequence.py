@@ -35,6 +35,7 @@ class Request:
     ignore_eos: bool = False
     due: float = 0.0  # of those that wait the least runs first: see `turn`
     follows: bool = False  # its prompt is computed elsewhere, and comes as that goes on
+    salt: str = ""  # prompts of another share no KV with it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", tuple(self.prompt))

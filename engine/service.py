@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any, TypeAlias
 
+from kvstore import traces
 from kvstore.errors import Invalid, Overloaded, Unavailable
 from kvstore.rpc.handler import typed
 from kvstore.wire.v1 import engine_pb2 as pb
@@ -23,6 +24,7 @@ Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 Reserved: TypeAlias = tuple[bytes, ...]
 
 REQUEST_ID_MAX = 256
+SALT_MAX = 1_024  # characters, as vLLM takes
 
 
 class EngineService(engine_pb2_grpc.EngineServicer):
@@ -30,7 +32,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
 
     def __init__(self, worker: Worker, role: str, model: str, namespace: bytes) -> None:
         self._worker = worker
-        self._role, self._model, self._namespace = role, model, namespace
+        self.role, self._model, self._namespace = role, model, namespace
         self._eos = frozenset(worker.core.model.config.eos_ids)
 
     @typed
@@ -40,7 +42,11 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         # One new token is the least an engine makes; the decode engine makes it anew.
         now = time.monotonic()
         asked = Request(
-            _checked(request.request_id), tuple(request.prompt), 1, due=_due(request.turn, now)
+            _checked(request.request_id),
+            tuple(request.prompt),
+            1,
+            due=_due(request.turn, now),
+            salt=_salt(request.cache_salt),
         )
         use = PoolUse()
         started: Started | None = None
@@ -70,6 +76,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             request.ignore_eos,
             _due(request.turn, now),
             request.HasField("hand_off"),
+            _salt(request.cache_salt),
         )
         use = PoolUse(enabled=not request.without_pool)
         if request.HasField("hand_off"):
@@ -88,7 +95,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     ) -> pb.EngineInfoReply:
         allocator = self._worker.core.cache.allocator
         return pb.EngineInfoReply(
-            role=self._role,
+            role=self.role,
             model=self._model,
             namespace=self._namespace,
             pages=allocator.pages,
@@ -107,7 +114,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             loop.call_soon_threadsafe(events.put_nowait, event)
 
         use.reserved = tell
-        self._worker.submit(Job(asked, use, tell, begin_by))
+        self._worker.submit(Job(asked, use, tell, begin_by, traces.traceparent()))
         try:
             while True:
                 event = await events.get()
@@ -140,6 +147,12 @@ def _started(event: Started) -> pb.GenerateReply.Started:
         loaded_bytes=use.loaded_bytes,
         miss=use.miss,
     )
+
+
+def _salt(text: str) -> str:
+    if len(text) > SALT_MAX:
+        raise Invalid(f"cache_salt must be {SALT_MAX} characters at most")
+    return text
 
 
 def _checked(request_id: str) -> str:

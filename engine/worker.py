@@ -23,10 +23,12 @@ from dataclasses import dataclass, field
 
 from kvstore.client.teller import Teller
 from kvstore.errors import Overloaded
+from kvstore.telemetry import ENGINE, Telemetry
 
 from .cadence import Cadence
 from .core import EngineCore, FinishEvent, TokenEvent
 from .errors import BadRequest
+from .measuring import Measuring
 from .orders import END, STEP, Admit, Drop, encode
 from .pool import Pool
 from .pool_use import PoolUse
@@ -36,6 +38,7 @@ from .telling import Telling
 
 log = logging.getLogger(__name__)
 
+WHOLE = "whole"  # no miss: all of a prompt was loaded
 IDLE_SECONDS = 0.2  # how long an idle engine waits for a command before it looks around
 
 
@@ -65,6 +68,7 @@ class Job:
     use: PoolUse
     tell: Callable[[JobEvent], None]  # called on the engine's thread
     begin_by: float = math.inf  # of the monotonic clock: later it is not worth beginning
+    trace: str = ""  # the span of whoever asked
     started: bool = field(default=False)
 
 
@@ -80,7 +84,9 @@ class Worker:
     ) -> None:
         """`broken` is called on the engine's thread when it ends by an error, which is `error`."""
         self.core, self.pool = core, pool
-        core.hooks = pool
+        self.telemetry = Telemetry(ENGINE)
+        self._measuring = Measuring(pool, self.telemetry)
+        core.hooks = self._measuring
         self._teller: Teller | None = None
         self.error: Exception | None = None
         self._team, self._broken = team, broken
@@ -92,7 +98,7 @@ class Worker:
     def tell(self, teller: Teller) -> None:
         """Who hears of every request, for conductors; said before `start`."""
         self._teller = teller
-        self.core.hooks = Telling(self.pool, teller)
+        self.core.hooks = Telling(self._measuring, teller)
 
     def start(self) -> None:
         self._thread.start()
@@ -194,10 +200,11 @@ class Worker:
             job.tell(Failed(error))
             return
         self.pool.expect(job.request.id, job.use)
+        self._measuring.came(job.request.id, job.trace)
         self._jobs[job.request.id] = job
         if self._teller is not None and job.use.hand_offs is None:
             request = job.request
-            hashes = self.pool.hashes(request.prompt)
+            hashes = self.pool.hashes(request)
             self._teller.accepted(request.id, len(request.prompt), 0, hashes)
 
     def _cancel(self, request_id: str) -> None:
@@ -205,6 +212,7 @@ class Worker:
             self._teller.given_up(request_id)
         self.core.abort(request_id)
         self.pool.forget(request_id)
+        self._measuring.forget(request_id)
 
     def _announce_started(self) -> None:
         for sequence in self.core.scheduler.running.values():
@@ -214,12 +222,24 @@ class Worker:
 
     def _start(self, job: Job, cached_tokens: int) -> None:
         job.started = True
-        job.tell(Started(job.use, len(job.request.prompt) - cached_tokens))
+        use, add = job.use, self.telemetry.add
+        add("prompts", label=use.miss or WHOLE)
+        add("loaded_bytes", use.loaded_bytes)
+        computed = len(job.request.prompt) - cached_tokens
+        for source, tokens in (
+            ("pool", min(use.pool_tokens, cached_tokens)),
+            ("hand_off", max(0, cached_tokens - use.pool_tokens)),
+            ("computed", computed),
+        ):
+            add("prompt_tokens", tokens, source)
+        job.tell(Started(use, computed))
 
     def _tell(self, request_id: str, event: TokenEvent | FinishEvent) -> None:
         job = self._jobs.get(request_id)
         if job is None:
             return
+        if isinstance(event, TokenEvent):
+            self.telemetry.add("output_tokens")
         if isinstance(event, FinishEvent):
             del self._jobs[request_id]
             if not job.started:
@@ -228,11 +248,13 @@ class Worker:
 
     def _fail_all(self, error: Exception) -> None:
         jobs, self._jobs = self._jobs, {}
+        self.telemetry.add("failed_requests", len(jobs))
         for request_id, job in jobs.items():
             if self._teller is not None:
                 self._teller.given_up(request_id)
             self.core.abort(request_id)
             self.pool.forget(request_id)
+            self._measuring.forget(request_id)
             job.tell(Failed(error))
 
 

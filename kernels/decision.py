@@ -14,15 +14,25 @@ from numba import njit
 
 from .decode_choice import choose_decode
 from .expected import coming
-from .fleet import SIZES, decode_seconds, dequeue, enqueue, seconds_of, size_of
+from .fleet import (
+    LINK,
+    SIZES,
+    decode_seconds,
+    dequeue,
+    end_seconds,
+    enqueue,
+    seconds_of,
+    size_of,
+    way_between,
+)
 from .prefill_choice import (
     COST,
     NONE,
-    busy_share,
     choose_prefill,
     price_all,
     scarcity,
 )
+from .prefill_choice import lately_busy as _lately_busy
 from .room import room_seconds
 from .stale import forget_stale
 
@@ -37,10 +47,11 @@ def choose(
     fleet: Any, found: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any,
     expected: Any, prints: Any, own_holders: Any, own_lengths: Any, of_holder: Any, own: Any,
     asked: Any, rules: Any, first: Any, whole: Any, priced: Any, best: Any,
-    demand: Any, reserve: Any, alike: Any,
+    demand: Any, reserve: Any, alike: Any, busy: Any,
 ) -> Any:  # fmt: skip
-    """Who is to prefill a prompt, or `NONE`, which host blocks would be fetched from, and how long
-    it would then wait for room to be decoded (`alike`: behind all that came before).
+    """Who is to prefill a prompt, or `NONE`, by which way what it fetches comes, and how long it
+    would then wait for room to be decoded (`alike`: behind all that came before). `busy` is the
+    share of engines that had work lately.
 
     `own` gets how many leading blocks each engine has in memory of its own, by holders of those and
     the rows `of_holder`.
@@ -61,14 +72,17 @@ def choose(
         if row >= 0:  # else two blocks of two crews have one fingerprint
             own[row] = own_lengths[i]
             found.coming[row] = max(found.coming[row], own[row])
-    scarce = scarcity(busy_share(fleet, asked.now))
+    scarce = scarcity(busy)
     priced[:, COST] = np.inf
     chosen, source = choose_prefill(fleet, found, asked, rules, scarce, first, priced)
+    way = LINK
+    if source != NONE:
+        way = way_between(fleet.hosts[source], fleet.hosts[fleet.engines[chosen].host])
     if whole or chosen == NONE:
-        source = price_all(fleet, found, asked, rules, scarce, priced)
+        price_all(fleet, found, asked, rules, scarce, priced)
     _rank(priced, best)
     tpot = rules.pace * rules.tpot
-    return chosen, source, room_seconds(fleet, demand, asked.tokens, reserve, tpot, alike)
+    return chosen, way, room_seconds(fleet, demand, asked.tokens, reserve, tpot, alike)
 
 
 @njit
@@ -86,6 +100,18 @@ def _rank(priced: Any, best: Any) -> None:
             at -= 1
         best[at] = engine
         count = min(count + 1, len(best))
+
+
+@njit(cache=True)
+def lately_busy(fleet: Any, busy: Any, since: Any, now: Any) -> Any:
+    return _lately_busy(fleet, busy, since, now)
+
+
+@njit(cache=True)
+def ends_of(hosts: Any, giver: Any, taker: Any) -> Any:
+    """Which way bytes take between two hosts, and seconds of a byte at either end."""
+    way = way_between(hosts[giver], hosts[taker])
+    return way, end_seconds(hosts[giver], way), end_seconds(hosts[taker], way)
 
 
 @njit(cache=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .fleet import decode_seconds
+from .fleet import decode_seconds, way_seconds
 from .prefill_choice import NONE
 
 
@@ -28,7 +28,7 @@ def move_seconds(fleet: Any, source: Any, host: Any, size: Any) -> Any:
     """So many bytes of KV from a host's memory to another's; `NONE` for a source nobody knows."""
     if not (source != NONE and source != host):
         return 0.0
-    return size * max(fleet.hosts[source].link_seconds, fleet.hosts[host].link_seconds)
+    return size * way_seconds(fleet.hosts[source], fleet.hosts[host])
 
 
 @njit
@@ -40,7 +40,8 @@ def choose_decode(
 
     The best has the least seconds a token: of its steps, and of moving the KV there from the host
     `source`, spread over the `reserve` tokens that may come. So what was prefilled at an engine
-    that decodes too stays there, unless steps are shorter elsewhere by more than the way costs.
+    that decodes too stays there, unless steps are shorter elsewhere by more than the way costs;
+    and of others that are alike the nearest gets it.
     """
     engines, count = fleet.engines, len(fleet.engines)
     chosen, least, chosen_fits = NONE, np.inf, False

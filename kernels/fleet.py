@@ -7,6 +7,9 @@ is one look-up, and how many it delays another.
 Functions take records, which compiled code passes as plain pointers: arrays are counted at every
 call, and that costs more than pricing an engine does.
 
+Two hosts reach each other by one of three ways: within an NVLink domain, over the links of both, or
+from rack to rack. A way takes as long as the slower of its ends.
+
 Seconds are of one clock of the caller's. KV is counted in tokens, prefixes in blocks.
 """
 
@@ -29,7 +32,9 @@ ENGINE = np.dtype(
     [
         ("prefills", np.bool_),  # may be sent prefills now
         ("decodes", np.bool_),  # may be sent requests to decode now
+        ("switches", np.bool_),  # can do the other of both instead: see `.roles`
         ("host", np.int32),  # whose memory it reads without a link
+        ("tie", np.int64),  # of engines that are equal to switch, the least does
         ("busy_until", np.float64),  # when the prefill that runs now is expected to be over
         # Its costs: prefill a + b n + c n (n + 2 p), decode a + b batch + c context.
         ("prefill_a", np.float64),
@@ -46,16 +51,32 @@ ENGINE = np.dtype(
     ],
     align=True,
 )
+LINK, DOMAIN, FAR = range(3)  # ways between two hosts
+UNLABELLED = -1
 HOST = np.dtype(
     [
         ("link_seconds", np.float64),  # of a byte over its link, one way
+        ("domain_seconds", np.float64),  # to hosts of its domain; infinite where it is in none
+        ("far_seconds", np.float64),  # to or from another rack; of no account below its link's
         ("ssd_seconds", np.float64),  # of a byte from its SSD; infinite where it has none
         ("arrives", np.float64),  # when all that is on its way to it is expected to be there
         ("leaves", np.float64),  # when all that others asked of it is expected to be gone
         ("reads", np.float64),  # when its SSD is expected to be idle
+        ("domain_arrives", np.float64),  # as `arrives` and `leaves`: a domain has wires of its own
+        ("domain_leaves", np.float64),
+        # Labels: rows of `near`, or `UNLABELLED`.
+        ("domain", np.int32),  # of hosts that NVLink connects
+        ("rack", np.int32),
     ],
     align=True,
 )
+
+
+BUSY = {  # columns of a host that say until when an end of a way is busy: a taker's, a giver's
+    LINK: ("arrives", "leaves"),
+    DOMAIN: ("domain_arrives", "domain_leaves"),
+    FAR: ("arrives", "leaves"),
+}
 
 
 class Fleet(NamedTuple):
@@ -63,12 +84,15 @@ class Fleet(NamedTuple):
 
     engines: Records  # of ENGINE
     hosts: Records  # of HOST
+    near: Ints  # of one prompt, by label: the host to fetch from. Empty while nobody is labelled
 
 
 def empty(engines: int, hosts: int) -> Fleet:
-    """Engines that nobody may be sent to, on the first host; links that take no time, no SSD."""
-    found = Fleet(np.zeros(engines, ENGINE), np.zeros(hosts, HOST))
-    found.hosts["ssd_seconds"] = np.inf
+    """Engines that nobody may be sent to, on the first host; links that take no time, no SSD, no
+    labels."""
+    found = Fleet(np.zeros(engines, ENGINE), np.zeros(hosts, HOST), np.zeros(0, np.int32))
+    found.hosts["ssd_seconds"] = found.hosts["domain_seconds"] = np.inf
+    found.hosts["domain"] = found.hosts["rack"] = UNLABELLED
     return found
 
 
@@ -116,6 +140,40 @@ def work_after(engine: Any, tokens: Any, blocks: Any, block_tokens: Any) -> Any:
 def decode_seconds(engine: Any, batch: Any, context: Any) -> Any:
     """Of a step, by a record of an engine."""
     return engine.decode_a + engine.decode_b * batch + engine.decode_c * context
+
+
+@njit
+def way_between(giver: Any, taker: Any) -> Any:
+    """Of two hosts, records: which way a byte takes."""
+    domain, rack = giver.domain, giver.rack
+    connected = max(giver.domain_seconds, taker.domain_seconds) < np.inf
+    if connected and domain == taker.domain and domain != UNLABELLED:
+        return DOMAIN
+    known = rack != UNLABELLED and taker.rack != UNLABELLED
+    return FAR if known and rack != taker.rack else LINK
+
+
+@njit
+def end_seconds(host: Any, way: Any) -> Any:
+    """Of a byte, at one end of a way."""
+    if way == DOMAIN:
+        return host.domain_seconds
+    return max(host.link_seconds, host.far_seconds) if way == FAR else host.link_seconds
+
+
+@njit
+def way_seconds(giver: Any, taker: Any) -> Any:
+    """Of a byte from one host to another."""
+    way = way_between(giver, taker)
+    return max(end_seconds(giver, way), end_seconds(taker, way))
+
+
+@njit
+def busy_seconds(giver: Any, taker: Any, way: Any, now: Any) -> Any:
+    """Until both ends of a way are expected to be free."""
+    if way == DOMAIN:
+        return max(0.0, giver.domain_leaves - now, taker.domain_arrives - now)
+    return max(0.0, giver.leaves - now, taker.arrives - now)
 
 
 @njit

@@ -6,6 +6,9 @@ to bring and less to compute, and what an earlier block saves is less than what 
 a split is best where bringing it takes just as long as the prompt waits anyway, or at the end of
 what can be brought; both are priced and nothing else.
 
+It is fetched from the host with the longest prefix; or, where hosts have labels, from the one with
+the longest of the engine's own domain or rack, if what is nearer costs less.
+
 An engine's price is when the prompt's first token is expected, and a charge for what the others
 wait for that: those that it overtakes by the seconds they lose, and those that come later by how
 scarce time is.
@@ -18,14 +21,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from .fleet import SIZES, size_of, work_after
+from .fleet import (
+    SIZES,
+    UNLABELLED,
+    busy_seconds,
+    end_seconds,
+    size_of,
+    way_between,
+    work_after,
+)
 
 LOAD_MAX = 20.0  # of scarcity: above it all is lost anyway
 FETCH_SHARE = 0.1  # of a link's second to an engine's
 # What a choice is of, in a row of `priced`.
-COST, FIRST_TOKEN, WORK, WAIT, READY, BLOCKS, FETCHED, READ = range(8)
-PRICED = 8
-NONE = -1
+COST, FIRST_TOKEN, WORK, WAIT, READY, BLOCKS, FETCHED, READ, SOURCE = range(9)
+PRICED = 9
+NONE = -1  # also for SOURCE, where nothing is fetched
+BUSY_SECONDS = 60.0  # over which the share of busy engines is a mean
 
 
 class Asked(NamedTuple):
@@ -52,6 +64,14 @@ def busy_share(fleet: Any, now: Any) -> Any:
 
 
 @njit
+def lately_busy(fleet: Any, busy: Any, since: Any, now: Any) -> Any:
+    """Of the engines that prefill, the share that has had work lately: `busy` is what it was at
+    the moment `since`. A burst of a second does not make time scarce."""
+    kept = np.exp(-max(0.0, now - since) / BUSY_SECONDS)
+    return busy * kept + (1.0 - kept) * busy_share(fleet, now)
+
+
+@njit
 def scarcity(busy: Any) -> Any:
     """Seconds that those who come later wait for a second of an engine's time: an M/M/1 queue's,
     u / (1 - u), kept finite."""
@@ -70,7 +90,8 @@ def _option(
     engine: Any, link: Any, blocks: Any, fetched: Any, read: Any, ready: Any,
     asked: Any, rules: Any, scarce: Any,
 ) -> Any:  # fmt: skip
-    """One split of the prompt, priced: a row of `priced`. `link` is seconds of a byte."""
+    """One split of the prompt, priced: a row of `priced`, but for its SOURCE. `link` is seconds of
+    a byte at the engine's end of the way that it is fetched by."""
     work = work_after(engine, asked.tokens, blocks, asked.block_tokens) * asked.factor
     wait = _waits(engine, work, asked, rules)
     first_token = max(wait, ready) + work
@@ -98,31 +119,32 @@ def split(
     engine: Any, host: Any, there: Any, local: Any, source: Any, best: Any, in_dram: Any,
     asked: Any, rules: Any, scarce: Any,
 ) -> Any:  # fmt: skip
-    """An engine's best split of a prompt: a row of `priced`.
+    """An engine's best split of a prompt: a row of `priced`, but for its SOURCE.
 
     `engine`, its `host` and the `source` to fetch from are records. Of the prompt's leading blocks
     `there` need neither be moved nor computed, `local` are on the host with its SSD, `best` at the
     source, 0 for nothing to fetch, and `in_dram` of these in its DRAM.
     """
-    now, link = asked.now, host.link_seconds
-    block_bytes = asked.block_tokens * asked.token_bytes
-    most = _option(engine, link, there, 0, 0, 0.0, asked, rules, scarce)
+    now, block_bytes = asked.now, asked.block_tokens * asked.token_bytes
+    most = _option(engine, 0.0, there, 0, 0, 0.0, asked, rules, scarce)
     if local > there:
         begins = max(0.0, host.reads - now) + rules.latency
         a_block = host.ssd_seconds * block_bytes
         more = local - there
         ready = begins + a_block * more
-        whole = _option(engine, link, local, 0, more, ready, asked, rules, scarce)
+        whole = _option(engine, 0.0, local, 0, more, ready, asked, rules, scarce)
         few = _few(whole[WAIT], there, begins, a_block)
         most = _better(most, whole)
         if there < few < local:
             more = few - there
             ready = begins + a_block * more
-            some = _option(engine, link, few, 0, more, ready, asked, rules, scarce)
+            some = _option(engine, 0.0, few, 0, more, ready, asked, rules, scarce)
             most = _better(most, some)
     if best > there:
-        begins = max(0.0, source.leaves - now, host.arrives - now) + rules.latency
-        a_block = max(source.link_seconds, link)
+        way = way_between(source, host)
+        begins = busy_seconds(source, host, way, now) + rules.latency
+        link = end_seconds(host, way)
+        a_block = max(end_seconds(source, way), link)
         if in_dram < best:
             a_block = max(a_block, source.ssd_seconds)
         a_block *= block_bytes
@@ -140,9 +162,31 @@ def split(
 
 
 @njit
-def _write(priced: Any, engine: Any, row: Any) -> None:
-    for column in range(PRICED):
+def _nearer(
+    row: Any, fleet: Any, found: Any, engine: Any, there: Any, source: Any,
+    asked: Any, rules: Any, scarce: Any,
+) -> Any:  # fmt: skip
+    """The better of a split with `source` and of those with the best hosts of the engine's domain
+    and rack; and which host that one fetches from."""
+    at, hosts, local, chosen, before = engine.host, fleet.hosts, found.local, source, source
+    for label in (hosts[at].domain, hosts[at].rack):
+        other = np.int64(fleet.near[label]) if label != UNLABELLED else NONE
+        if other != NONE and other != at and other != source and other != before:
+            before = other
+            another = split(
+                engine, hosts[at], there, local[at], hosts[other], local[other],
+                found.dram[other], asked, rules, scarce,
+            )  # fmt: skip
+            if another[COST] < row[COST]:
+                row, chosen = another, other
+    return row, chosen
+
+
+@njit
+def _write(priced: Any, engine: Any, row: Any, source: Any) -> None:
+    for column in range(SOURCE):
         priced[engine, column] = row[column]
+    priced[engine, SOURCE] = source if row[FETCHED] else NONE
 
 
 @njit
@@ -150,8 +194,8 @@ def price_engine(
     fleet: Any, number: Any, found: Any, best: Any, source: Any,
     asked: Any, rules: Any, scarce: Any, priced: Any,
 ) -> None:  # fmt: skip
-    """Leave an engine's best split in its row; `source` is the host to fetch from, or `NONE`, and
-    `best` how many blocks it has."""
+    """Leave an engine's best split in its row; `source` is the host with the longest prefix, or
+    `NONE`, and `best` how many blocks it has."""
     engine = fleet.engines[number]
     at, giver = engine.host, max(0, source)
     there = max(found.dram[at], found.coming[number]) if rules.foresight else found.dram[at]
@@ -160,13 +204,15 @@ def price_engine(
         engine, fleet.hosts[at], there, found.local[at], fleet.hosts[giver], fetched,
         found.dram[giver], asked, rules, scarce,
     )  # fmt: skip
-    _write(priced, number, row)
+    if len(fleet.near) and fetched > there:
+        row, source = _nearer(row, fleet, found, engine, there, source, asked, rules, scarce)
+    _write(priced, number, row, source)
 
 
 @njit
 def choose_source(fleet: Any, found: Any) -> Any:
     """The host with the longest prefix, of several the one whose link is free first; and how many
-    blocks it has."""
+    blocks it has. Where hosts have labels, those of each are left in `near`."""
     best, source, local, hosts = 0, NONE, found.local, fleet.hosts
     for host in range(len(local)):
         blocks = local[host]
@@ -174,19 +220,48 @@ def choose_source(fleet: Any, found: Any) -> Any:
             blocks == best and source != NONE and hosts[host].leaves < hosts[source].leaves
         ):
             best, source = blocks, host
+    if len(fleet.near):
+        _choose_near(fleet, found)
     return best, source
 
 
 @njit
-def price_all(fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, priced: Any) -> Any:
-    """Fill every engine's row of `priced`; infinite in COST where nothing may be sent. Returns the
-    host that they would fetch from."""
+def _choose_near(fleet: Any, found: Any) -> None:
+    near, local, hosts = fleet.near, found.local, fleet.hosts
+    near[:] = NONE
+    for host in range(len(local)):
+        if local[host] == 0:
+            continue
+        domain, rack = hosts[host].domain, hosts[host].rack
+        if domain != UNLABELLED:
+            other = near[domain]
+            if (
+                other == NONE
+                or local[host] > local[other]
+                or (
+                    local[host] == local[other]
+                    and hosts[host].domain_leaves < hosts[other].domain_leaves
+                )
+            ):
+                near[domain] = host
+        if rack != UNLABELLED:
+            other = near[rack]
+            if (
+                other == NONE
+                or local[host] > local[other]
+                or (local[host] == local[other] and hosts[host].leaves < hosts[other].leaves)
+            ):
+                near[rack] = host
+
+
+@njit
+def price_all(fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, priced: Any) -> None:
+    """Fill every engine's row of `priced`; infinite in COST where nothing may be sent."""
     best, source = choose_source(fleet, found)
     for number in range(len(fleet.engines)):
         priced[number, COST] = np.inf
         if fleet.engines[number].prefills:
             price_engine(fleet, number, found, best, source, asked, rules, scarce, priced)
-    return source
 
 
 @njit
@@ -204,7 +279,7 @@ def choose_prefill(
     fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, first: Any, priced: Any
 ) -> Any:
     """The engine of the least price of those that keep the target, else of all; the host that it
-    fetches from. Looks from engine number `first` on, so that of equals chance decides.
+    fetches from, if any. Looks from engine number `first` on, so that of equals chance decides.
 
     While engines are idle, it decides between those too that are nearly equal: else one that is a
     little quicker would be sent all that is new, and its memory alone be used.
@@ -218,7 +293,7 @@ def choose_prefill(
     best, source = choose_source(fleet, found)
     giver = hosts[max(0, source)]
     best_in_dram = dram[max(0, source)]
-    count = len(engines)
+    count, labelled = len(engines), len(fleet.near) > 0
     chosen, chosen_cost, in_time = NONE, np.inf, False
     blur = rules.blur / (1.0 + scarce)  # which is the idle share of engines, nearly
     for step in range(count):
@@ -243,14 +318,16 @@ def choose_prefill(
             engine, hosts[at], there, local[at], giver, fetched, best_in_dram,
             asked, rules, scarce,
         )  # fmt: skip
+        near = source
+        if labelled and fetched > there:
+            row, near = _nearer(row, fleet, found, engine, there, source, asked, rules, scarce)
         begins = max(row[WAIT], row[READY])
         good = asked.waited + rules.margin * begins + row[WORK] <= rules.ttft
         moved = row[FETCHED] * asked.block_tokens / asked.tokens  # much is moved for no chance
         cost = row[COST] * (1.0 + blur * min(1.0, chance + moved))
         if good > in_time or (good == in_time and cost < chosen_cost):
             chosen, chosen_cost, in_time = number, cost, good
-            for column in range(PRICED):
-                priced[number, column] = row[column]
-    if rules.gated and not in_time:
+            _write(priced, number, row, near)
+    if chosen == NONE or (rules.gated and not in_time):
         return NONE, NONE
-    return chosen, source
+    return chosen, np.int64(priced[chosen, SOURCE])

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .fleet import SIZES, work_after
+from .fleet import SIZES, busy_seconds, way_between, way_seconds, work_after
 from .prefill_choice import (
     BLOCKS,
     COST,
@@ -22,6 +22,7 @@ from .prefill_choice import (
     NONE,
     READ,
     READY,
+    SOURCE,
     WAIT,
     WORK,
     choose_source,
@@ -157,12 +158,9 @@ def _mooncake(
         blocks, fetched, ready = _known(fleet, found, engine, rules), 0, 0.0
         if rules.fetch and source != host and most > blocks and most > knobs[0] * blocks:
             fetched = most - blocks
-            begins = max(
-                0.0, fleet.hosts[source].leaves - asked.now, fleet.hosts[host].arrives - asked.now
-            )
-            a_block = (
-                max(fleet.hosts[source].link_seconds, fleet.hosts[host].link_seconds) * block_bytes
-            )
+            giver, taker = fleet.hosts[source], fleet.hosts[host]
+            begins = busy_seconds(giver, taker, way_between(giver, taker), asked.now)
+            a_block = way_seconds(giver, taker) * block_bytes
             ready, blocks = begins + rules.latency + a_block * fetched, most
         work = (
             work_after(fleet.engines[engine], asked.tokens, blocks, asked.block_tokens)
@@ -178,7 +176,7 @@ def _mooncake(
             priced[engine, COST] = priced[engine, FIRST_TOKEN] = first_token
             priced[engine, WORK], priced[engine, WAIT], priced[engine, READY] = work, wait, ready
             priced[engine, BLOCKS], priced[engine, FETCHED] = blocks, fetched
-            priced[engine, READ] = 0
+            priced[engine, READ], priced[engine, SOURCE] = 0, source if fetched else NONE
     return chosen
 
 
@@ -269,8 +267,8 @@ def choose_as(
     policy: Any, fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any,
     first: Any, priced: Any,
 ) -> Any:  # fmt: skip
-    """The engine that a rival chooses and the host to fetch from, or `NONE`, `NONE`; its split of
-    the prompt is left in `priced`."""
+    """The engine that a rival chooses and the host that it fetches from, or `NONE`, `NONE`; its
+    split of the prompt is left in `priced`."""
     most, source = choose_source(fleet, found)
     if policy == RANDOM:  # `first` is any that prefills, with equal chance
         engine = first
@@ -300,4 +298,4 @@ def choose_as(
     late = asked.waited + rules.margin * begins + priced[engine, WORK] > rules.ttft
     if rules.gated and late:
         return NONE, NONE
-    return engine, source
+    return engine, np.int64(priced[engine, SOURCE])

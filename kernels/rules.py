@@ -23,6 +23,7 @@ class Rules(NamedTuple):
     forecast: float  # share of the target that room to decode may be waited for; 0: any time
     patience: float  # tokens of a prompt that a second of waiting for that room makes up for
     hurry: float  # 1: where many are refused, lines are kept short
+    fair: float  # 1: of clients that have had more than their share first tokens are wanted sooner
     latency: float  # seconds of a transfer, however small
 
 
@@ -43,5 +44,6 @@ OURS = Rules(
     forecast=0.2,
     patience=100.0,
     hurry=1.0,
+    fair=1.0,
     latency=0.005,
 )

@@ -19,6 +19,7 @@ from .room import first_that_fits, room_seconds, want_room
 from .sim_caches import DRAM, touch
 from .sim_heap import push
 from .sim_learning import steps_took
+from .sim_ways import hand_on, rest
 from .sim_world import (
     EXPIRED,
     EXPIRES,
@@ -38,8 +39,8 @@ def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
     """A prompt is prefilled: its KV goes to a decoding engine, or waits in the pool for one."""
     request, setting, d = w.requests[r], w.setting, NONE
     if request.output <= 1.0:  # the prefill's own token was all of it
-        request.first_token, request.finished, request.status = now, now, SERVED
-        ended(w.crowd[0], 0.0, now)
+        answered(w, r, now)
+        request.finished, request.status = now, SERVED
         want_room(w.demand[0], request.tokens, -1.0)
         return
     if not setting.park:
@@ -49,12 +50,17 @@ def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
             ended(w.crowd[0], 1.0, now)
             want_room(w.demand[0], request.tokens, -1.0)
             return
-        _owe(w, d, 1, request.tokens)
-    link = w.fleet.hosts[host]
-    takes = request.tokens * setting.token_bytes * link.link_seconds
-    tail = max(takes - (now - request.began), takes / setting.layers)
-    link.leaves = max(link.leaves, now) + tail
+        owe(w, d, 1, request.tokens)
+    tail = hand_on(w, r, now, host, d)
     push(w.heap, now + tail + w.rules.latency, MOVED, d, r)
+
+
+@njit
+def answered(w: Any, r: Any, now: Any) -> None:
+    """Its first token is there; unless it had it before."""
+    if np.isnan(w.requests[r].first_token):
+        w.requests[r].first_token = now
+        ended(w.crowd[0], 0.0, now)
 
 
 @njit
@@ -75,7 +81,7 @@ def room_in(w: Any, tokens: Any) -> Any:
 
 
 @njit
-def _owe(w: Any, d: Any, sequences: Any, tokens: Any) -> None:
+def owe(w: Any, d: Any, sequences: Any, tokens: Any) -> None:
     """So many more are on their way to an engine, or wait there; routers are told."""
     engine, seen = w.engines[d], w.fleet.engines[d]
     engine.owed_batch += sequences
@@ -87,23 +93,31 @@ def _owe(w: Any, d: Any, sequences: Any, tokens: Any) -> None:
 @njit
 def tell(w: Any, d: Any) -> None:
     """Routers are told what an engine decodes."""
-    _owe(w, d, 0, 0.0)
+    owe(w, d, 0, 0.0)
 
 
 @njit
 def moved(w: Any, r: Any, now: Any, d: Any) -> None:
     """Its KV is with a decoding engine, or in the pool until one has room."""
     request = w.requests[r]
+    if d != NONE and not w.fleet.engines[d].decodes:  # it has died meanwhile
+        owe(w, d, -1, -request.tokens)
+        d = NONE
     if d == NONE:
         d, good = _choose(w, r)
-        if not good:
+        if d == NONE or (w.setting.park and not good):
             parked = w.parked[w.numbers[0]]
             parked.tokens, parked.came, parked.who = request.tokens, request.arrival, r
             parked.tpot = w.rules.pace * w.rules.tpot
             w.numbers[0] += 1
-            push(w.heap, max(now, request.until), EXPIRES, NONE, r)
+            if request.until < np.inf:
+                push(w.heap, max(now, request.until), EXPIRES, NONE, r)
             return
-        _owe(w, d, 1, request.tokens)
+        owe(w, d, 1, request.tokens)
+        left = rest(w, r, now, d)
+        if left > 0.0:
+            push(w.heap, now + left, MOVED, d, r)
+            return
     touch(w.caches, w.fleet.engines[d].host, DRAM, blocks_of(w, r))
     engine = w.engines[d]
     request.after = NONE
@@ -117,16 +131,16 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
 
 @njit
 def expires(w: Any, r: Any, now: Any) -> None:
-    """Its time is over; it is of no use any more unless it is being decoded."""
+    """Its time is over; it is of no use any more unless it is being decoded, or about to be."""
     request = w.requests[r]
-    if request.status == WAITING and np.isnan(request.first_token):
-        request.status = EXPIRED
+    if request.status == WAITING and np.isnan(request.first_token) and request.until <= now:
         for i in range(w.numbers[0]):
             if w.parked[i].who == r:
-                _leave_pool(w, i)
+                request.status = EXPIRED
+                leave_pool(w, i)
+                ended(w.crowd[0], 1.0, now)
+                want_room(w.demand[0], request.tokens, -1.0)
                 break
-        ended(w.crowd[0], 1.0, now)
-        want_room(w.demand[0], request.tokens, -1.0)
 
 
 @njit
@@ -157,7 +171,7 @@ def carry_on(w: Any, d: Any, now: Any) -> None:
         engine.since = now
     _let_in(w, d, now)
     tell(w, d)
-    if w.setting.park:
+    if w.setting.park and w.fleet.engines[d].decodes:  # one that is to switch takes no more
         _unpark(w, d, now)
     engine.version += 1
     if engine.batch:
@@ -194,14 +208,13 @@ def _let_in(w: Any, d: Any, now: Any) -> None:
         w.members[d, at], w.until[d, at] = r, engine.steps + np.int64(request.output) - 1
         engine.batch += 1
         engine.context += request.tokens
-        request.first_token = now
-        ended(w.crowd[0], 0.0, now)
-        _owe(w, d, -1, -request.tokens)
+        answered(w, r, now)
+        owe(w, d, -1, -request.tokens)
         want_room(w.demand[0], request.tokens, -1.0)
 
 
 @njit
-def _leave_pool(w: Any, i: Any) -> None:
+def leave_pool(w: Any, i: Any) -> None:
     """One that was parked is so no more."""
     w.numbers[0] -= 1
     w.parked[i] = w.parked[w.numbers[0]]
@@ -218,9 +231,13 @@ def _unpark(w: Any, d: Any, now: Any) -> None:
         if i == NONE:
             return
         r = np.int32(parked[i].who)
-        _leave_pool(w, i)
+        leave_pool(w, i)
+        owe(w, d, 1, w.requests[r].tokens)
+        left = rest(w, r, now, d)
+        if left > 0.0:
+            push(w.heap, now + left, MOVED, d, r)
+            continue
         engine.line = engine.line_end = r
         w.requests[r].after = NONE
         touch(w.caches, seen.host, DRAM, blocks_of(w, r))
-        _owe(w, d, 1, w.requests[r].tokens)
         _let_in(w, d, now)

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .crowd import ended
 from .engine_time import CHUNK, decode_steps, decode_takes, step_seconds
 from .fleet import decode_seconds
 from .prefill_choice import NONE
 from .room import want_room
-from .sim_decode import let_out, steps_left, tell
+from .sim_decode import answered, let_out, steps_left, tell
 from .sim_heap import push
 from .sim_learning import prefill_took, steps_took
 from .sim_world import CHUNKED, SERVED, STEPPED
@@ -110,8 +109,8 @@ def chunked(w: Any, e: Any, now: Any) -> Any:
         _next_chunk(w, e, now)
         return False
     engine.current = NONE
-    request.first_token = request.prefilled = now
-    ended(w.crowd[0], 0.0, now)
+    request.prefilled = now
+    answered(w, r, now)
     want_room(w.demand[0], request.tokens, -1.0)
     if request.output <= 1.0:
         request.finished, request.status = now, SERVED

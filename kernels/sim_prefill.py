@@ -22,7 +22,8 @@ from .sim_decode import hand_over, room_in
 from .sim_heap import push
 from .sim_learning import prefill_took
 from .sim_mixed import begin_prompt, chunked, decode_only, has_room, is_mixed, slowed, stepped
-from .sim_world import LATE, PREFILLED, blocks_of
+from .sim_ways import bring
+from .sim_world import AGAIN, LATE, PREFILLED, blocks_of
 from .sim_world import READY as IS_READY
 
 
@@ -38,7 +39,7 @@ def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
     ready = now + row[READY]
     touch(w.caches, host, DRAM, blocks[: w.found.dram[host]])
     if request.fetched:
-        fleet.hosts[host].arrives = fleet.hosts[source].leaves = ready
+        ready = bring(w, source, host, request.fetched, now, row[READY])
         kept = min(request.planned, w.found.dram[source])
         touch(w.caches, source, DRAM, blocks[:kept])
     if request.read:
@@ -72,6 +73,13 @@ def _tell(w: Any, r: Any, e: Any, more: Any) -> None:
 @njit
 def brought(w: Any, r: Any, now: Any, e: Any) -> None:
     """What was to be brought is there; it is of use if what stands before it is."""
+    if not (w.fleet.engines[e].prefills or w.engines[e].turns):  # it has died meanwhile
+        dequeue(w.fleet.engines[e], w.requests[r].size, w.requests[r].work)
+        leave(w, r, e)
+        want_room(w.demand[0], w.requests[r].tokens, -1.0)
+        w.requests[r].until = np.inf
+        push(w.heap, now, AGAIN, NONE, r)
+        return
     host, blocks, planned = w.fleet.engines[e].host, blocks_of(w, r), w.requests[r].planned
     if leading(w.caches, host, blocks) >= planned - w.requests[r].moved:
         touch(w.caches, host, DRAM, blocks[:planned])
@@ -144,7 +152,7 @@ def begin_next(w: Any, e: Any, now: Any) -> None:
             request.status = LATE
             ended(w.crowd[0], 1.0, now)
             want_room(w.demand[0], request.tokens, -1.0)
-            _leave(w, r, e)
+            leave(w, r, e)
             continue
         new = max(1.0, request.tokens - there * block_tokens)
         if mixed:
@@ -156,11 +164,12 @@ def begin_next(w: Any, e: Any, now: Any) -> None:
         engine.current, request.reused, request.began = r, there, now
         engine.busy_seconds += takes
         w.fleet.engines[e].busy_until = now + work
-        push(w.heap, now + takes, PREFILLED, e, r)
+        request.due = now + takes
+        push(w.heap, request.due, PREFILLED, e, r)
 
 
 @njit
-def _leave(w: Any, r: Any, e: Any) -> None:
+def leave(w: Any, r: Any, e: Any) -> None:
     """A prompt is prefilled, or will not be."""
     if w.rules.foresight:
         expect(w.caches, w.fleet.engines[e].host, blocks_of(w, r), -1)
@@ -171,13 +180,15 @@ def _leave(w: Any, r: Any, e: Any) -> None:
 def prefilled(w: Any, r: Any, now: Any, e: Any) -> None:
     host, blocks = w.fleet.engines[e].host, blocks_of(w, r)
     request = w.requests[r]
+    if request.due != now or w.engines[e].current != r:
+        return  # its engine has died meanwhile
     w.engines[e].current, request.prefilled = NONE, now
     new = max(1.0, request.tokens - request.reused * w.setting.block_tokens)
     prefill_took(w, e, new, request.tokens - new, now - request.began)
     w.fleet.engines[e].busy_until = now
     touch(w.caches, host, DRAM, blocks)
     touch(w.caches, host, SSD, blocks)
-    _leave(w, r, e)
+    leave(w, r, e)
     hand_over(w, r, now, host)
     begin_next(w, e, now)
 
@@ -193,7 +204,7 @@ def mixed_step(w: Any, e: Any, now: Any) -> None:
         w.fleet.engines[e].busy_until = now
         touch(w.caches, host, DRAM, blocks)
         touch(w.caches, host, SSD, blocks)
-        _leave(w, r, e)
+        leave(w, r, e)
     if engine.current == NONE:
         begin_next(w, e, now)
     if engine.current == NONE:

@@ -9,6 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .crowd import used
+from .fairness import OUTPUT_WEIGHT, fade, fair_share, used_by
 from .fleet import Fleet, Found
 from .rivals import Tally
 from .rules import Rules
@@ -17,7 +18,11 @@ from .sim_heap import Heap
 
 # What became of a request.
 WAITING, SERVED, REFUSED, LATE, NO_ROOM, EXPIRED, LOST = range(7)
-READY, PREFILLED, MOVED, STEPPED, EXPIRES, CHUNKED = range(6)  # kinds of events
+# Kinds of events.
+READY, PREFILLED, MOVED, STEPPED, EXPIRES, CHUNKED, FAILS, RETURNS, AGAIN, BALANCES, DRAINS = range(
+    11
+)
+PREFILLS, DECODES = 1, 2  # bits of an engine's role
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -36,6 +41,8 @@ REQUEST = np.dtype(
         ("prefilled", np.float64),
         ("first_token", np.float64),  # NaN
         ("finished", np.float64),
+        ("due", np.float64),  # the end of its prefill, once that has begun
+        ("made", np.float64),  # of its tokens, before an engine of its died: not of the prompt
         ("until", np.float64),  # when its first token is of use no more
         ("expected", np.float64),  # when its first token was expected
         ("engine", np.int32),
@@ -47,6 +54,7 @@ REQUEST = np.dtype(
         ("read", np.int32),
         ("after", np.int32),  # the next in its queue
         ("status", np.int32),
+        ("client", np.int32),  # whose it is
     ],
     align=True,
 )
@@ -64,6 +72,11 @@ RUNNING = np.dtype(
             "left",
             np.float64,
         ),  # tokens of its prompt that it has still to compute, if it decodes too
+        ("role", np.int32),  # what it does, also while it is dead
+        (
+            "turns",
+            np.int32,
+        ),  # the role that it takes once it has nothing left; 0: it stays as it is
         ("current", np.int32),  # the prompt that it prefills
         ("line", np.int32),  # the first and
         ("line_end", np.int32),  # last of those that wait to be let in
@@ -97,11 +110,17 @@ class World(NamedTuple):
     members: Ints  # [engine, batch]
     until: Longs  # [engine, batch]: the step at which each is done
     parked: Records  # of PARKED: requests
-    numbers: Longs  # how many are parked, how many events there were
+    numbers: Longs  # how many are parked, how many events there were, how many engines switched
     demand: Records  # of DEMAND: one
     crowd: Records  # of CROWD: one
+    clients: Floats  # [2, client]: tokens of service lately, asked for and had
+    faded: Floats  # [1]: when that was last let fade
+    work: Records  # of WORK: one
+    advice: Records  # of ADVICE: the last one
     mean: Floats  # share of busy engines; when that was
     fleet: Fleet
+    places: Records  # of HOST: where hosts stand, which `fleet` may know or not
+    carried: Floats  # bytes, by way
     times: Floats
     fits: Records  # of FIT, [engine, 2]: what routers have learned of prefills and of steps
     caches: Caches
@@ -127,14 +146,34 @@ def roll(w: Any, sides: Any) -> Any:
 
 
 @njit
-def target(w: Any) -> Any:
-    """Seconds within which a first token is wanted now."""
-    return w.rules.ttft * used(w.crowd[0]) if w.rules.hurry else w.rules.ttft
+def _patience(w: Any) -> Any:
+    return used(w.crowd[0]) if w.rules.hurry else 1.0
 
 
 @njit
 def crowded(w: Any) -> Any:
-    return target(w) < w.rules.ttft
+    return _patience(w) < 1.0
+
+
+@njit
+def target(w: Any, r: Any) -> Any:
+    """Seconds within which a request's first token is wanted, when it comes."""
+    patience = _patience(w)
+    if w.rules.fair:
+        had = w.clients[1, w.requests[r].client]
+        patience = used_by(patience, fair_share(w.clients), had)
+    return w.rules.ttft * patience
+
+
+@njit
+def count_service(w: Any, r: Any, let_in: Any, now: Any) -> None:
+    """Its client has asked for so much, and is to have it."""
+    request = w.requests[r]
+    fade(w.clients, now - w.faded[0])
+    w.faded[0] = now
+    tokens = request.tokens + OUTPUT_WEIGHT * w.setting.reserve
+    w.clients[0, request.client] += tokens
+    w.clients[1, request.client] += tokens * let_in
 
 
 @njit

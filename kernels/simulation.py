@@ -13,23 +13,38 @@ from numba import njit
 
 from .crowd import ended
 from .decode_choice import choose_decode
-from .prefill_choice import NONE, Asked, busy_share, choose_prefill, scarcity
+from .prefill_choice import NONE, Asked, choose_prefill, lately_busy, scarcity
 from .rivals import OURS, choose_as
 from .sim_caches import look
 from .sim_decode import carry_on, expires, moved, room_in
+from .sim_failures import fails, returns
 from .sim_heap import pop
 from .sim_mixed import is_mixed
 from .sim_prefill import brought, mixed_step, plan, prefilled
-from .sim_world import EXPIRES, MOVED, PREFILLED, READY, REFUSED, blocks_of, roll, target
-
-BUSY_SECONDS = 60.0  # over which the share of busy engines is a mean
+from .sim_roles import balances, came, drains
+from .sim_world import (
+    AGAIN,
+    BALANCES,
+    DRAINS,
+    EXPIRES,
+    FAILS,
+    LOST,
+    MOVED,
+    PREFILLED,
+    READY,
+    REFUSED,
+    RETURNS,
+    blocks_of,
+    count_service,
+    roll,
+    target,
+)
 
 
 @njit
 def _scarce(w: Any, now: Any) -> Any:
     mean = w.mean
-    kept = np.exp(-(now - mean[1]) / BUSY_SECONDS)
-    mean[0] = mean[0] * kept + (1.0 - kept) * busy_share(w.fleet, now)
+    mean[0] = lately_busy(w.fleet, mean[0], mean[1], now)
     mean[1] = now
     return scarcity(mean[0])
 
@@ -40,43 +55,57 @@ def _any_that_prefills(w: Any) -> Any:
     engines, count = w.fleet.engines, 0
     for e in range(len(engines)):
         count += engines[e].prefills
-    left = roll(w, count)
+    left = roll(w, count) if count else NONE
     for e in range(len(engines)):
         if engines[e].prefills:
             if left == 0:
                 return e
             left -= 1
-    return 0
+    return NONE
 
 
 @njit
 def _arrive(w: Any, r: Any, now: Any) -> None:
+    """Somebody prefills it, or it is refused; not one that had been let in before."""
     request, fleet, setting = w.requests[r], w.fleet, w.setting
     look(w.caches, blocks_of(w, r), w.on, w.found)
     first = _any_that_prefills(w)
-    waited = w.rules.ttft - target(w)  # it is as late as if it had
+    again = request.until == np.inf
+    wanted = target(w, r)
+    waited = w.rules.ttft - wanted  # it is as late as if it had
+    if again:
+        waited = -np.inf
     luck = roll(w, 1 << 30) / (1 << 30)
     asked = Asked(
         now, request.tokens, setting.block_tokens, setting.token_bytes, waited, request.factor, luck
     )
-    if setting.policy == OURS:
+    e, source = NONE, NONE
+    if first == NONE:
+        pass  # nobody is left who prefills
+    elif setting.policy == OURS:
         scarce = _scarce(w, now)
         e, source = choose_prefill(fleet, w.found, asked, w.rules, scarce, first, w.priced)
     else:
         e, source = choose_as(
             setting.policy, fleet, w.tally, w.found, asked, w.rules, w.knobs, first, w.priced
         )
-    if e != NONE and setting.early:
+    if e != NONE and setting.early and not again:
         tpot = w.rules.pace * w.rules.tpot
         if not choose_decode(fleet, request.tokens, setting.reserve, tpot, first, NONE, 0.0)[1]:
             e = NONE
-    if w.rules.forecast and room_in(w, request.tokens) > w.rules.forecast * target(w):
+    if not again and w.rules.forecast and room_in(w, request.tokens) > w.rules.forecast * wanted:
         e = NONE
+    if not again:
+        count_service(w, r, e != NONE, now)
+        came(w, r, e, now)
     if e == NONE:
-        request.status = REFUSED
-        ended(w.crowd[0], 1.0, now)
+        request.status = LOST if again else REFUSED
+        if not again:
+            ended(w.crowd[0], 1.0, now)
         return
     plan(w, r, now, e, source)
+    if again:
+        request.until = np.inf
 
 
 @njit(cache=True, nogil=True)
@@ -98,9 +127,21 @@ def run(w: Any) -> None:
             moved(w, what, now, who)
         elif kind == EXPIRES:
             expires(w, what, now)
+        elif kind == FAILS:
+            fails(w, who, now)
+        elif kind == RETURNS:
+            returns(w, who, now)
+        elif kind == AGAIN:
+            _arrive(w, what, now)
+        elif kind == BALANCES:
+            balances(w, now, r < count)
+        elif kind == DRAINS:
+            drains(w, who, now)
         elif w.engines[who].version != what:
             continue  # the batch has changed since this was said
         elif is_mixed(w, who):
             mixed_step(w, who, now)
         else:
             carry_on(w, who, now)
+    for i in range(w.numbers[0]):  # nobody came back who could decode them
+        w.requests[w.parked[i].who].status = LOST

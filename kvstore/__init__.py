@@ -5,9 +5,11 @@ the next request with that prefix, on any engine of the pool, loads it instead. 
 node of its own host; what that lacks it fetches from the others' (node/pool.py).
 
     block.py spec.py layout.py      the words: what a block is called, what its bytes mean, where
-    codec.py                        they lie, and how they are written where not as computed
+    codec.py address.py             they lie, and how they are written where not as computed; how
+                                    an engine is reached
     errors.py limits.py config.py   every error, every limit, every setting
     clock.py failpoint.py           time; places at which a test makes a node die
+    telemetry.py traces.py          all that is counted and timed; a request's way as one trace
     core/                           decisions, pure: lifecycle, index and eviction, pins, windows
     memory/  disk/                  the arena (one shared mapping), slot heads, strips; the SSD
     kernels/   (top-level folder)   outside the GIL: copy, permute and hash in one pass; the pool's
@@ -19,11 +21,15 @@ node of its own host; what that lacks it fetches from the others' (node/pool.py)
                                     who holds what, and where a request is to run
     planner/                        the same decisions in virtual time: loads, clusters, answers
     client/                         what engines call: match, reader, writer, pin, put, get; and
-                                    reporter.py, by which they tell conductors of themselves;
+                                    reporter.py, by which they tell conductors of themselves,
+                                    and switching.py, by which they take the role that is wanted;
                                     conductors.py, by which callers ask them
     engine/connectors/              the client inside vLLM, SGLang and LMCache
     engine/    (top-level folder)   a small real inference engine on the client, its service
-    gateway/                        sends requests through engines as a conductor says
+    dashboard/                      reads every process's metrics, and charts them
+    gateway/                        sends requests through engines, ours and vLLM servers, as a
+                                    conductor says; http/ takes them as OpenAI's clients send them
+    attach/                         what a pool would bring a fleet that has none, by reading alone
     cli/                            the moonpool command: up, demo, put, get, match, stat, ls, ...
 
 Imports point down this list, never up. Three facts carry the rest:

@@ -131,6 +131,12 @@ def chain(
     return extend(Chain((), (), block_tokens), namespace, group, tokens, extra)
 
 
+def salted(salt: str) -> dict[int, bytes]:
+    """`extra` of prompts under vLLM's `cache_salt`, or none: it goes into the first block, and from
+    there into the hash of every block after it."""
+    return {0: blake3(b"cache_salt\0" + salt.encode()).digest()} if salt else {}
+
+
 def extend(
     known: Chain,
     namespace: bytes,

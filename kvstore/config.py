@@ -14,9 +14,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from kvstore.errors import ConfigError
+from kvstore.address import check_engine
+from kvstore.errors import ConfigError, Invalid
 from kvstore.limits import (
+    LABEL_BYTES_MAX,
     LEASE_MS_DEFAULT,
+    LINK_SPEEDS,
     SCRUB_RATE_DEFAULT,
     TARGET_MS_MAX,
     TPOT_MS_DEFAULT,
@@ -166,6 +169,33 @@ OPEN = Credentials()  # to a process on this host that serves without TLS
 
 
 @dataclass(frozen=True, slots=True)
+class Stands:
+    """Where an engine's host stands, as whoever runs it says; what is empty nobody knows."""
+
+    rack: str = ""
+    cross_rack_bytes_per_second: float = 0.0  # to or from another one; 0: as over the link
+    nvlink_domain: str = ""
+    nvlink_bytes_per_second: float = 0.0  # that KV moves at within that domain
+
+    def __post_init__(self) -> None:
+        for name in ("rack", "nvlink_domain"):
+            text = getattr(self, name)
+            if not (text.isprintable() and len(text.encode()) <= LABEL_BYTES_MAX):
+                most = f"at most {LABEL_BYTES_MAX} bytes of printable text"
+                raise ConfigError(f"{name} = {text[:LABEL_BYTES_MAX]!r}: {most} are right")
+        for name in ("cross_rack_bytes_per_second", "nvlink_bytes_per_second"):
+            speed, (slowest, fastest) = getattr(self, name), LINK_SPEEDS
+            if speed and not slowest <= speed <= fastest:
+                raise ConfigError(f"{name} = {speed}: from {slowest:g} to {fastest:g} is right")
+        if self.cross_rack_bytes_per_second and not self.rack:
+            raise ConfigError("cross_rack_bytes_per_second: say too which `rack` the host is in")
+        if bool(self.nvlink_domain) != bool(self.nvlink_bytes_per_second):
+            raise ConfigError(
+                "nvlink_domain, nvlink_bytes_per_second: say both, which it is and what it carries"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class SsdConfig:
     """One path of a node's SSD tier."""
 
@@ -200,6 +230,7 @@ class NodeConfig:
     metadata: Path | None = None  # a file that several nodes of this host share; None: its own
     tls: TlsConfig | None = None  # None: loopback only, and open to every caller there
     labels: tuple[tuple[str, str], ...] = ()  # where the node stands: copies are kept apart
+    metrics: str = ""  # HOST:PORT at which Prometheus reads them; empty: nowhere
 
     def __post_init__(self) -> None:
         if self.slab_bytes < 64 * KiB or self.slab_bytes % (4 * KiB):
@@ -273,12 +304,48 @@ class ConductorConfig:
     # Of requests that name no target of their own: until the first token, and for each after it.
     ttft_ms: int = TTFT_MS_DEFAULT
     tpot_ms: int = TPOT_MS_DEFAULT
+    metrics: str = ""  # as in NodeConfig
 
     def __post_init__(self) -> None:
         for name in ("ttft_ms", "tpot_ms"):
             value = getattr(self, name)
             if not 0 < value <= TARGET_MS_MAX:
                 raise ConfigError(f"conductor.{name} = {value}: write 1 to {TARGET_MS_MAX}")
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """What speaks HTTP before a pool's engines."""
+
+    model: Path  # the folder that the engines have: its tokenizer, and the namespace's facts
+    name: str = ""  # by which callers ask for the model; empty: the folder's
+    listen: str = "127.0.0.1:8000"
+    conductors: tuple[str, ...] = ()  # HOST:PORT each
+    engines: tuple[str, ...] = ()  # known even while no conductor answers: see kvstore.address
+    block_tokens: int = 64  # this and the codec as engines of ours have them
+    codec: str = "none"
+    metrics: str = ""  # as in NodeConfig, and it reads them itself
+    watch: tuple[str, ...] = ()  # HOST:PORT at which others' are read, for the dashboard
+    # HOST:PORT of its own for that; empty: it is at `listen`, unless that is for those with keys.
+    board: str = ""
+    revision: str = ""  # of the weights, as engines say it; empty: a digest of the folder's
+    keys: Path | None = None  # a file of those that callers show; None: everybody may call
+
+    def __post_init__(self) -> None:
+        if not (self.conductors or self.engines):
+            raise ConfigError("name who knows engines with --conductor, or one with --engine")
+        for one in self.conductors:
+            if not re.fullmatch(r"[^\s/]+:\d{1,5}", one):
+                raise ConfigError(f"--conductor = {one!r}: write HOST:PORT, like 127.0.0.1:7420")
+        for one in self.engines:
+            try:
+                check_engine("--engine", one)
+            except Invalid as error:
+                raise ConfigError(str(error)) from None
+
+    @property
+    def served_name(self) -> str:
+        return self.name or self.model.resolve().name
 
 
 def stable_node_id(path: Path) -> str:

@@ -54,6 +54,7 @@ DATA_SESSION_CONNECTIONS_MAX = 8  # of one session, so that no caller takes all 
 DATA_STREAMS = 4  # connections of one caller to one node: what one call is spread over at most
 DATA_STAGING_BYTES = 2 * MiB  # a caller's, for each of them: what a processor's cache can hold
 DATA_RATE_MIN = 64 * KiB  # bytes a second: whoever is slower holds slots up, and had better compute
+NODE_OWN_BYTES = 300 * MiB  # that a node takes beside its arena: guide and `doctor` plan with it
 PROBE_BYTES_MIN, PROBE_BYTES_MAX = 64 * KiB, 16 * MiB  # each way; a fast link takes more to tell
 CONTACT_BYTES_MAX = 4 * MiB  # each way, of one probe of a peer that a node meets
 CONTACTS_SHOWN_MAX = 64  # of those, in Stats: the worst
@@ -77,6 +78,7 @@ LAYERS_MAX = 4_096
 GROUPS_MAX = 64
 ROPE_FACTS_MAX = 64  # settings of the position encoding named in one spec
 NAME_BYTES_MAX = 1_024  # model id, revision, tenant, session label
+LABEL_BYTES_MAX = 256  # of a rack or an NVLink domain: kept of every engine that reports
 
 SESSIONS_MAX = 344  # open sessions a node serves at once, of one tenant three quarters
 HOLDS_MAX = 131_072  # pins at a node, and write windows: each costs it some 300 bytes
@@ -104,9 +106,12 @@ NODE_BLOCKS_MAX = 64 * MiB  # that it believes one node to hold
 INDEX_BLOCKS_MAX = 256 * MiB  # that it knows of in all: some 21 bytes each
 HOLDERS_MAX = 64  # named in one answer, those with the most
 SUSPECT_SECONDS = 60.0  # what a node had stays known for so long after its lease went
+CARRIED_KEPT = 8  # measures of a host's transfers that a second's message has: 4 us each
 CHANGES_KEPT = 512 * KiB  # of a node's directory, for who was away: 9 bytes each
 REPORTS_MAX = 1_536  # engines that report to one conductor, of one tenant three quarters
 CREWS_MAX = 256  # kinds of them, by tenant, namespace and group; of one tenant three quarters
+SWITCHING_KEPT = 256  # engines that switch, of a crew, whose role is remembered once they are gone
+LINK_SPEEDS = (1e3, 1e15)  # bytes a second that a link is believed to carry: no time is 0 or NaN
 REPORT_SILENCE_SECONDS = 3.0  # an engine that was not heard of for so long is sent nothing
 REPORT_MEASURED_MAX = 256  # prefills in one message, steps, transfers: each costs some 50 us
 REPORT_REQUESTS_MAX = 4_096  # ids in each list of one message
@@ -114,6 +119,8 @@ REPORT_BLOCKS_MAX = 4_096  # of an engine's own, held and dropped each, in one m
 ENGINE_BLOCKS_MAX = 1 * MiB  # of its own that one engine is believed to hold
 OWN_BLOCKS_MAX = 32 * MiB  # of all engines, of one crew three quarters: some 21 bytes each
 REQUEST_ID_BYTES_MAX = 256
+CLIENTS_MAX = 1_024  # of one crew, that are told apart: looked at at every decision, 10 us
+CLIENT_BYTES_MAX = 256
 IN_FLIGHT_MAX = 131_072  # requests on their way, or run, of one crew three quarters: 1 KiB each
 EXPECTED_BLOCKS_MAX = 2 * MiB  # blocks of those that are counted, likewise: 100 bytes each
 SENT_SECONDS = 10.0  # in which an engine says that it has a request, else it does not count there
@@ -121,6 +128,27 @@ IN_FLIGHT_SECONDS = 600.0  # for which one counts that it has, unless it says mo
 TTFT_MS_DEFAULT, TPOT_MS_DEFAULT = 30_000, 100  # the targets of Mooncake's published figures
 TARGET_MS_MAX = 86_400_000  # until a first token
 DECISIONS_KEPT = 4_096  # that can be explained, some 3 KiB each
+SERVE_CHOICES_MAX = 16  # answers to one prompt: the same text so often
+SERVE_STOPS_MAX, SERVE_STOP_CHARACTERS_MAX = 4, 256  # texts that one answer stops at
+SERVE_MESSAGES_MAX = 1_024  # of one conversation
+SERVE_REQUESTS_MAX = 256  # prompts that a gateway has on their way, a thread each; more are refused
+SERVE_PROMPTS_MAX = 16  # of one call over HTTP
+SERVE_BODY_BYTES_MAX = 2 * MiB  # of such a call: what all that are read hold is half a GiB
+SERVE_BODY_SECONDS = 10.0  # in which it comes: a caller that stalls holds a place
+SERVE_CONNECTIONS_MAX = 1_024  # of HTTP at once, some 100 KiB each; more are refused
+SERVE_KEYS_MAX, SERVE_KEYS_BYTES_MAX = 4_096, 1 * MiB  # each call is compared with all: 1 ms
+SERVE_EVENT_BYTES_MAX = 16 * MiB  # of an answer over HTTP: the first has all ids of the prompt
+SERVE_REFUSAL_BYTES_MAX = 64 * KiB  # of its words where it refuses; the rest is not read
+SERVE_DRAIN_SECONDS = 10.0  # that answers under way have once the gateway is to stop
+METRICS_CALLS_MAX = 16  # that read one process's metrics at once; more are hung up on
+METRICS_HEAD_BYTES_MAX = 8 * KiB  # of such a call
+METRICS_SECONDS_MAX = 2.0  # that it takes, at most
+ATTACH_ENGINES_MAX = 256  # that are looked at together: a thread and a socket each
+ATTACH_BLOCKS_MAX = 4 * MiB  # of theirs that are told apart, some 300 bytes each
+ATTACH_STEPS_MAX = 4 * MiB  # of theirs that a pool's replay goes through, some 100 bytes each
+ATTACH_BODY_BYTES_MAX = 8 * MiB  # that one says of its counters, of which most say 100 KiB
+ATTACH_CALL_SECONDS = 5.0  # in which it does
+ATTACH_MINUTES_MAX = 1_440.0  # more is not remembered anyhow
 SCRUB_RATE_DEFAULT = 16 * MiB  # bytes a second: a TiB in 18 hours, half a percent of one core
 
 assert RPC_KEYS_MAX * HASH_BYTES < RPC_MESSAGE_BYTES_MAX
@@ -162,3 +190,4 @@ assert REPORT_REQUESTS_MAX * REQUEST_ID_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
 assert (2 * REPORT_BLOCKS_MAX + RPC_KEYS_MAX) * (HASH_BYTES + 4) < RPC_MESSAGE_BYTES_MAX
 assert ENGINE_BLOCKS_MAX < OWN_BLOCKS_MAX
 assert REPORT_SILENCE_SECONDS < SENT_SECONDS < IN_FLIGHT_SECONDS
+assert SERVE_PROMPTS_MAX <= SERVE_REQUESTS_MAX < SERVE_CONNECTIONS_MAX

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kvstore.config import ConductorConfig, NodeConfig, parse_bytes, stable_node_id, state_dir
+from kvstore.config import (
+    ConductorConfig,
+    NodeConfig,
+    Stands,
+    parse_bytes,
+    stable_node_id,
+    state_dir,
+)
 from kvstore.errors import ConfigError
 from kvstore.limits import GiB, KiB, MiB
 
@@ -95,3 +103,25 @@ def test_a_node_keeps_its_id_over_restarts(tmp_path: Path) -> None:
     file.write_text("no id\n")
     with pytest.raises(ConfigError, match=r"holds no node id: delete it"):
         stable_node_id(file)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"rack": "a\nb"}, "rack = 'a\\nb': at most 256 bytes of printable text"),
+        ({"rack": "r" * 257}, "rack = "),
+        ({"rack": "r", "cross_rack_bytes_per_second": 1.0}, "second = 1.0: from 1000 to 1e"),
+        ({"cross_rack_bytes_per_second": 1e9}, "second: say too which `rack`"),
+        ({"nvlink_domain": "d"}, "nvlink_domain, nvlink_bytes_per_second: say both"),
+        ({"nvlink_bytes_per_second": 7e11}, "nvlink_domain, nvlink_bytes_per_second: say both"),
+    ],
+)
+def test_where_a_host_cannot_stand_is_refused_by_the_name(said: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Stands(**said)
+    assert why in str(caught.value)
+
+
+def test_a_host_stands_anywhere_or_nobody_says_where() -> None:
+    assert Stands() == Stands(rack="", nvlink_domain="")
+    assert Stands("r7", 2e9, "d1", 7e11).nvlink_domain == "d1"

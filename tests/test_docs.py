@@ -9,11 +9,17 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from kvstore.cli.stack import Plan, Stack
+from kvstore.attach.reasons import Reasons
+from kvstore.block import Miss
+from kvstore.cli.parts import Plan
+from kvstore.cli.stack import Stack
+from tests.attach.vllm_pages import Pages, page
+from tests.client.kv_events.publisher import Publisher
 from tests.etcd import free_port, need_etcd
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -98,6 +104,33 @@ def test_the_commands_of_the_conductor_page_run(tmp_path: Path) -> None:
     assert "prefill-0 gives the first token in 226 ms" in ran.stdout
 
 
+def test_the_commands_of_the_dashboard_page_run(tmp_path: Path) -> None:
+    page = GUIDE / "dashboard.md"
+    script = "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + blocks(page, "bash")
+    with tempfile.TemporaryDirectory(prefix="mp") as home:
+        ran = shell(script, Path(home), Path(home))
+    assert ran.returncode == 0, ran.stderr
+    cached = re.findall(r'"cached_tokens": (\d+)', ran.stdout)
+    assert cached == ["192", "192", "0"] and '`"cached_tokens": 192` twice' in page.read_text()
+
+
+def test_the_dashboard_page_says_what_helps_for_every_reason_of_a_miss() -> None:
+    told = re.findall(r"^\| `([\w ]+)` \|", (GUIDE / "dashboard.md").read_text(), re.M)
+    of_vllm = {"cheaper to compute", "self_test", "audit", "refuse"}
+    assert sorted(told) == sorted({"whole", *Miss} | of_vllm)
+
+
+def test_the_commands_of_the_serve_page_run(tmp_path: Path) -> None:
+    page = GUIDE / "serve.md"
+    script = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + blocks(page, "bash")
+    with tempfile.TemporaryDirectory(prefix="mp") as home:
+        ran = shell(script, Path(home), Path(home))
+    assert ran.returncode == 0, ran.stderr
+    for cached in (0, 192):
+        said = f"8 tokens for 200, of which {cached} were cached"
+        assert said in ran.stdout and f"`{said}`" in page.read_text()
+
+
 def test_the_commands_of_the_planning_page_run(tmp_path: Path) -> None:
     ran = shell(blocks(GUIDE / "planning.md", "bash"), tmp_path, tmp_path)
     assert ran.returncode == 0, ran.stderr
@@ -105,6 +138,54 @@ def test_the_commands_of_the_planning_page_run(tmp_path: Path) -> None:
     assert '"reusing": 2' in ran.stdout
     assert "simulated: 1 prefill on 1 x H100-SXM + 1 decode" in ran.stdout
     assert "the same engines, split otherwise" in ran.stdout
+
+
+def test_the_commands_of_the_sizing_page_run_and_its_table_is_what_they_print(
+    tmp_path: Path,
+) -> None:
+    page = GUIDE / "sizing.md"
+    ran = shell(blocks(page, "bash"), tmp_path, tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "KV         131,072 bytes a token of Meta-Llama-3-8B" in ran.stdout
+    assert "nothing is in the way of a node here" in ran.stdout
+    ten, hundred = (
+        next(line for line in ran.stdout.splitlines() if name in line).split()[-2]
+        for name in ("TCP 10 Gb/s", "RDMA 100 Gb/s")
+    )
+    (tmp_path / "table.py").write_text(blocks(page, "python"))
+    table = subprocess.run(
+        [sys.executable, "table.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert table.stdout.count("\n") >= 8 and table.stdout in page.read_text()
+    assert (ten, hundred) == ("0.0%", "100.0%")
+
+
+def test_the_commands_of_the_deploy_page_run(tmp_path: Path) -> None:
+    ran = shell(blocks(GUIDE / "deploy.md", "bash"), tmp_path, tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    for name in ("ca.pem", "node-pool.key", "conductor-pool.pem", "client-engine.pem"):
+        assert (tmp_path / "pki" / name).exists()
+
+
+def test_the_commands_of_the_attach_page_run(tmp_path: Path) -> None:
+    script = blocks(GUIDE / "attach.md", "bash")
+    with Pages(page(queries=0.0, hits=0.0)) as server, Publisher() as publisher:
+        for said, there in (
+            ("http://127.0.0.1:8001", server.url),
+            ("tcp://127.0.0.1:5557", publisher.endpoint),
+            (",replay=tcp://127.0.0.1:5558", ""),
+            ("--minutes 10", "--minutes 0.02"),
+        ):
+            assert said in script
+            script = script.replace(said, there)
+        ran = shell(script, tmp_path, tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "A pool with 68.72 GB of DRAM and 1,100 GB of SSD" in ran.stdout
+
+
+def test_the_attach_page_names_every_reason() -> None:
+    told = re.findall(r"^\| `(\w+)` \|", (GUIDE / "attach.md").read_text(), re.M)
+    assert told == [one.name for one in fields(Reasons)]
 
 
 def test_the_commands_of_the_any_language_page_run(tmp_path: Path) -> None:
@@ -150,6 +231,7 @@ def test_the_make_targets_of_the_readme_exist() -> None:
         "node",
         "conductor",
         "engine",
+        "serve",
         "put",
         "get",
         "match",
@@ -157,6 +239,7 @@ def test_the_make_targets_of_the_readme_exist() -> None:
         "stat",
         "ls",
         "doctor",
+        "health",
         "drain",
         "plan",
         "replicate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kvstore import errors, telemetry
+from kvstore import errors
 from kvstore.errors import KVStoreError, Overloaded
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type)]
@@ -30,20 +30,3 @@ def test_a_rejection_says_when_to_come_back() -> None:
     assert Overloaded("full").retry_after_ms == 0
     assert Overloaded("full", 50).retry_after_ms == 50
     assert str(Overloaded("full", 50)) == "full"
-
-
-def test_only_named_counters_count_and_all_are_there_from_the_start() -> None:
-    counters = telemetry.Counters()
-    assert counters.totals()["sealed_blocks"] == 0
-    counters.add("sealed_blocks")
-    counters.add("sealed_blocks", 2)
-    counters.add("match_miss", reason="absent")
-    assert counters.totals()["sealed_blocks"] == 3
-    assert counters.totals()["match_miss.absent"] == 1
-    assert counters.totals().keys() - {"match_miss.absent"} < telemetry.NAMES.keys()
-    try:
-        counters.add("seeled_blocks")
-    except AssertionError as error:
-        assert "seeled_blocks" in str(error)
-    else:
-        raise AssertionError("a counter that has no name was counted")

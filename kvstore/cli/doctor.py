@@ -1,4 +1,5 @@
-"""`moonpool doctor`: whether the nodes of the pool can be reached from here, and how well.
+"""`moonpool doctor`: whether the nodes of the pool can be reached from here, and how well; and,
+before there is a node, whether one could be started.
 
 It asks as a client does, so what it finds is what a client of this host would find; what nodes have
 found of each other they say. Nothing is changed.
@@ -11,6 +12,7 @@ import asyncio
 import dataclasses
 import json
 import sys
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -20,6 +22,9 @@ from tqdm import tqdm
 
 from kvstore.cli.admin import contact_facts
 from kvstore.cli.diagnosis import cause
+from kvstore.cli.host import clock_and_certificate, look_at
+from kvstore.cli.host_verdict import ETCD_SECONDS_MAX, verdict
+from kvstore.cli.node_options import add_settings, node_config
 from kvstore.cli.options import (
     Commands,
     add_etcd,
@@ -32,8 +37,11 @@ from kvstore.cli.options import (
 from kvstore.config import Credentials, NodeConfig, host_name
 from kvstore.errors import ConfigError, KVStoreError, Unavailable
 from kvstore.metadata.records import NodeRecord
+from kvstore.rpc.access import Role
 from kvstore.rpc.channel import open_channel
+from kvstore.rpc.identity import announced_host, listen_address
 from kvstore.rpc.status import typed_errors
+from kvstore.rpc.tls import check_role
 from kvstore.transfer.probe import Probe, judge
 from kvstore.wire.v1 import admin_pb2 as pb
 from kvstore.wire.v1 import admin_pb2_grpc
@@ -51,11 +59,20 @@ def add(commands: Commands) -> None:
         "check that the nodes of the pool can be reached, how fast bytes go to and from each, and "
         "what they have found of themselves and each other; exit code 1 on an error, which names "
         "its cause and a cure",
-        "moonpool doctor --etcd http://10.0.0.1:2379",
+        "moonpool doctor --etcd http://10.0.0.1:2379\n"
+        "  moonpool doctor --before-start --dram 64GiB --ssd /data/moonpool:200GiB",
     )
     add_node(doctor)
     add_etcd(doctor)
     add_metadata(doctor)
+    doctor.add_argument(
+        "--before-start",
+        action="store_true",
+        help="look at this host and the pool's metadata alone, as `moonpool node` with the same "
+        "options would find them: settings, memory, locked memory, huge pages, ports, disks, "
+        "O_DIRECT, certificate, clock",
+    )
+    add_settings(doctor.add_argument_group("what the node is told, with --before-start"))
     doctor.add_argument("--json", action="store_true", help="one JSON object")
     doctor.set_defaults(run=run_doctor)
 
@@ -63,7 +80,10 @@ def add(commands: Commands) -> None:
 def run_doctor(args: argparse.Namespace) -> int:
     credentials = Credentials.of_environment()
     said: Said = {"nodes": [], "warnings": [], "errors": []}
+    said["host"] = _host(args, credentials)
     known = {record.address: record for record in _records(args, said)}
+    if args.before_start:
+        return _told(args, said)
     own = _own(args, known, said)
     addresses = [*own, *sorted(known.keys() - set(own))]
     with ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -85,18 +105,44 @@ def run_doctor(args: argparse.Namespace) -> int:
             _examine(node, known.get(address), reply, epochs)
         else:
             node["errors"].append(reply)
+    return _told(args, said)
+
+
+def _told(args: argparse.Namespace, said: Said) -> int:
+    """The exit code."""
     if args.json:
         print(json.dumps(said))
     else:
         _print(said)
-    return 1 if said["errors"] or any(node["errors"] for node in said["nodes"]) else 0
+    return 1 if any(one["errors"] for one in (said, said["host"], *said["nodes"])) else 0
+
+
+def _host(args: argparse.Namespace, credentials: Credentials) -> Said:
+    """What is wrong with this host: all of it before a node starts, else what callers need."""
+    said: Said = {"warnings": [], "errors": []}
+    try:
+        config = node_config(args)
+        if args.before_start:
+            listen_address(config.listen, config.tls)
+            announced_host(config.listen, config.advertise)
+            if config.tls is not None:
+                check_role(config.tls, Role.NODE)
+            host = look_at(config, credentials.tls)
+        else:
+            host = clock_and_certificate(credentials.tls)
+    except ConfigError as error:
+        said["errors"].append(str(error))
+        return said
+    for finding in verdict(config, host):
+        said["errors" if finding.error else "warnings"].append(finding.text)
+    return said
 
 
 def _records(args: argparse.Namespace, said: Said) -> list[NodeRecord]:
     """The nodes of the pool, if it is known which pool is meant."""
     here = NodeConfig(args.dir, metadata=args.metadata).metadata_file
     if args.etcd is None and (args.node or not here.exists()):
-        if not args.node:
+        if not args.node and not args.before_start:
             said["warnings"].append(
                 "which other nodes there are is not known: give --etcd (or --metadata) as this "
                 "host's node was given it"
@@ -108,8 +154,16 @@ def _records(args: argparse.Namespace, said: Said) -> list[NodeRecord]:
             entries, _ = await store.list(NodeRecord.prefix)
             return [NodeRecord.parse(entry) for entry in entries]
 
+    began = time.monotonic()
     try:
-        return asyncio.run(listed())
+        found = asyncio.run(listed())
+        took = time.monotonic() - began
+        if took > ETCD_SECONDS_MAX:
+            said["warnings"].append(
+                f"the pool's metadata answered after {took:.1f} s: nodes that wait longer than "
+                "their lease are held for dead; see what else its disk and network carry"
+            )
+        return found
     except ConfigError:
         raise
     except KVStoreError as error:
@@ -221,9 +275,13 @@ def _print(said: Said) -> None:
             print(f"  to {contact['address']}, {contact['seconds_ago']:.0f} s ago")
             _print_rates("    ", contact["transports"])
         _print_complaints("  ", node)
+    _print_complaints("this host: ", said["host"])
     _print_complaints("", said)
     wrong = sum(bool(node["errors"]) for node in said["nodes"])
-    print(f"{len(said['nodes'])} nodes looked at, {wrong} with errors")
+    if said["nodes"]:
+        print(f"{len(said['nodes'])} nodes looked at, {wrong} with errors")
+    elif not said["errors"] and not said["host"]["errors"]:
+        print("nothing is in the way of a node here")
 
 
 def _print_rates(indent: str, transports: Mapping[str, Said]) -> None:

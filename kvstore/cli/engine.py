@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from dataclasses import asdict, fields
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +13,13 @@ from kvstore.cli.options import (
     Commands,
     add_codec,
     add_directory,
+    add_metrics,
     command,
     say_ready,
     share_cores,
 )
 from kvstore.cli.ranks import Ranks, join
+from kvstore.config import Stands
 from kvstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,20 +42,51 @@ def add(commands: Commands) -> None:
         metavar="HOST:PORT",
         help="tell this conductor of the engine, so that it sends requests here; may be repeated",
     )
+    _add_stands(engine)
+    add_metrics(engine)
     engine.set_defaults(run=run_engine)
 
     rank = commands.add_parser("rank")  # without help, so that the list of commands omits it
     _add_settings(rank)
     rank.add_argument("--rank", type=int, required=True)
     rank.add_argument("--meeting", type=Path, required=True)
-    rank.set_defaults(run=run_rank, listen="", conductor=[])
+    rank.set_defaults(run=run_rank, listen="", conductor=[], metrics="", **asdict(Stands()))
+
+
+def _add_stands(parser: argparse.ArgumentParser) -> None:
+    """What conductors are told of where the host stands: its neighbours are quicker to reach."""
+    parser.add_argument("--rack", default="", metavar="NAME", help="this host's, for conductors")
+    parser.add_argument(
+        "--cross-rack-bytes-per-second",
+        type=float,
+        default=0.0,
+        metavar="B",
+        help="that reach other racks, where that is less than the host's link carries",
+    )
+    parser.add_argument(
+        "--nvlink-domain", default="", metavar="NAME", help="this host's, if it is in one"
+    )
+    parser.add_argument(
+        "--nvlink-bytes-per-second",
+        type=float,
+        default=0.0,
+        metavar="B",
+        help="that KV moves at between hosts of that domain",
+    )
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     """What all ranks of an engine are to agree on."""
     add_directory(parser)
     parser.add_argument("--model", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--role", choices=("prefill", "decode", "both"), default="both")
+    parser.add_argument(
+        "--role",
+        choices=("prefill", "decode", "both", "elastic", "elastic=prefill", "elastic=decode"),
+        default="both",
+        help="what requests it is sent for; elastic: both, or what is named, until its conductors "
+        "want it to prefill or decode alone, and to switch whenever the other is busier, one "
+        "engine at a time (default: %(default)s)",
+    )
     parser.add_argument("--pages", type=int, default=512, help="pages of KV (default: %(default)s)")
     parser.add_argument("--page-tokens", type=int, default=64, help="tokens a page and block")
     add_codec(parser)
@@ -110,6 +144,8 @@ def _config(args: argparse.Namespace) -> EngineConfig:
         settings=EngineSettings(pages=args.pages, page_tokens=args.page_tokens),
         ranks=args.tp,
         conductors=tuple(args.conductor),
+        metrics=args.metrics,
+        stands=Stands(**{one.name: getattr(args, one.name) for one in fields(Stands)}),
     )
 
 

@@ -14,21 +14,28 @@ from importlib.metadata import version
 
 from kvstore.cli import (
     admin,
+    attach,
     blocks,
     certs,
     copies,
     demo,
     doctor,
     engine,
+    explain,
+    health,
     models,
     plan,
     processes,
+    roles,
+    serve,
     share,
     tenants,
+    top,
     upkeep,
 )
 from kvstore.errors import ConfigError, Invalid, KVStoreError
 
+SERVE_EXTRA = {"starlette", "uvicorn"}
 ENGINE_EXTRA = {"torch", "safetensors", "tokenizers", "transformers"}
 
 _EPILOG = """\
@@ -42,7 +49,7 @@ a first look:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    parser = _parser()
+    parser = command_line()
     args = parser.parse_args(arguments)
     level = {0: logging.WARNING, 1: logging.INFO}.get(args.verbose, logging.DEBUG)
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -59,6 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (error.name or "").split(".")[0] == "cryptography":
             print("moonpool: no cryptography here: pip install 'moonpool[node]'", file=sys.stderr)
             return 2
+        if error.name in SERVE_EXTRA:
+            print(f"moonpool: no {error.name} here: pip install 'moonpool[serve]'", file=sys.stderr)
+            return 2
         if error.name not in ENGINE_EXTRA:
             raise
         print(f"moonpool: no {error.name} here: pip install 'moonpool[engine]'", file=sys.stderr)
@@ -74,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """Every command and what it takes."""
     parser = argparse.ArgumentParser(
         prog="moonpool",
         description="A KV-cache-centric tiered storage service for LLM inference.",
@@ -87,8 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (
-        *(demo, processes, engine, blocks, admin, copies, doctor, upkeep),
-        *(share, tenants, certs, models, plan),
+        *(demo, processes, engine, serve, blocks, admin, copies, doctor, health, upkeep),
+        *(share, tenants, certs, models, plan, attach, roles, explain, top),
     ):
         module.add(commands)
     return parser

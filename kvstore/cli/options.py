@@ -28,6 +28,7 @@ _ETCD_FILES = {
     "key": "PEM file of its key",
 }
 Commands = Any  # argparse's own type of a group of subcommands is private
+Options = argparse.ArgumentParser | argparse._ArgumentGroup  # either takes options
 
 
 def command(commands: Commands, name: str, text: str, example: str) -> argparse.ArgumentParser:
@@ -42,9 +43,10 @@ def command(commands: Commands, name: str, text: str, example: str) -> argparse.
     return parser
 
 
-def say_ready(address: str) -> None:
+def say_ready(address: str, metrics: str, board: str = "") -> None:
     """One line of JSON on stdout, for whoever started this process."""
-    print(json.dumps({"ready": address}), flush=True)
+    said = {"ready": address, "metrics": metrics, "board": board}
+    print(json.dumps({name: where for name, where in said.items() if where}), flush=True)
 
 
 def share_cores() -> None:
@@ -172,7 +174,17 @@ def locator(args: argparse.Namespace) -> Locator:
     return FixedAddress(args.node) if args.node else InDirectory(args.dir)
 
 
-def add_tls(parser: argparse.ArgumentParser) -> None:
+def add_metrics(parser: Options) -> None:
+    parser.add_argument(
+        "--metrics",
+        default="",
+        metavar="HOST:PORT",
+        help="serve this process's metrics there, at /metrics, as Prometheus reads them; they name "
+        "no tenant and no prompt. Port 0 takes a free one (default: nowhere)",
+    )
+
+
+def add_tls(parser: Options) -> None:
     """TLS, for a process that serves."""
     for name, text in (
         ("ca", "whose certificates are believed, PEM; without TLS only loopback is served"),

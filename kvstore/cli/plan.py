@@ -7,6 +7,7 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from kvstore.cli import plan_cluster
 from kvstore.cli.options import Commands, command
@@ -97,9 +98,11 @@ def run(args: argparse.Namespace) -> int:
     kv_room(shape, gpu, degree)  # a model that does not fit is told of before the trace is read
     load = _load(args)
     summary, most = load.describe(), ceiling(load, shape, cost, FABRICS)
-    said = {"load": asdict(summary), "ceiling": asdict(most)}
+    said: dict[str, Any] = {"load": asdict(summary), "ceiling": asdict(most)}
+    said["kv_bytes_per_token"] = shape.kv_bytes_per_token
     if not args.json:
         _tell_load(load, summary)
+        print(f"KV         {shape.kv_bytes_per_token:,} bytes a token of {shape.name}")
         _tell_ceiling(most, shape, gpu, degree, load)
     if cluster:
         # Late: it loads a compiler, which nothing else here needs.

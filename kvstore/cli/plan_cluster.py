@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kvstore.config import parse_bytes
-from kvstore.core.hardware import Gpu
+from kvstore.core.hardware import NVLINK5, Gpu
 from kvstore.core.model_shape import ModelShape
 from kvstore.errors import ConfigError
 from kvstore.planner import cluster_file, policies, presets
-from kvstore.planner.cluster import Cluster, Pool, Role
+from kvstore.planner.cluster import Cluster, Failure, Pool, Role
 
 DRAM, FABRIC = "256GiB", "rdma-200"
 _ENGINE = ("model", "gpu", "tensor_parallel")  # that a file says of its own
-_OF_A_CLUSTER = ("dram", "ssd", "fabric", "ttft", "tpot", "policy", "compare", "html")
+_PLACES = ("racks", "cross_rack_bytes_per_second", "domains", "nvlink_bytes_per_second")
+_OF_A_CLUSTER = (
+    *("dram", "ssd", "fabric", "ttft", "tpot", "fail", "elastic", "policy", "compare", "html"),
+    *_PLACES,
+)
+_FAILURE = re.compile(r"(prefill|decode|mixed):(\d+)@([\d.]+)(?:\+([\d.]+))?")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -38,10 +44,41 @@ def add(parser: argparse.ArgumentParser) -> None:
         help=f"link between hosts: one of {', '.join(presets.LINKS)} (default {FABRIC})",
     )
     group.add_argument(
+        "--racks", type=int, metavar="N", help="that hosts stand in, in turn (default: one)"
+    )
+    group.add_argument(
+        "--cross-rack-bytes-per-second",
+        type=float,
+        metavar="B",
+        help="of a host, to other racks (default: as the fabric)",
+    )
+    group.add_argument(
+        "--domains", type=int, metavar="N", help="of NVLink, that hosts are in (default: none)"
+    )
+    group.add_argument(
+        "--nvlink-bytes-per-second",
+        type=float,
+        metavar="B",
+        help=f"of a host, within its domain (default {NVLINK5.bytes_per_second:g})",
+    )
+    group.add_argument(
         "--ttft", type=float, metavar="S", help="seconds to the first token, at most (default 30)"
     )
     group.add_argument(
         "--tpot", type=float, metavar="S", help="seconds a token after it, at most (default 0.1)"
+    )
+    group.add_argument(
+        "--fail",
+        action="append",
+        metavar="ROLE:N@T[+S]",
+        help="engine N of a role (the first is 0) dies T seconds into the load, with its host's"
+        " memory, and is back S later; may be given several times",
+    )
+    group.add_argument(
+        "--elastic",
+        action="store_true",
+        default=None,
+        help="engines that prefill and that decode take each other's role where that is busier",
     )
     group.add_argument(
         "--policy", metavar="NAME", help="who decides; raw-NAME is without a gate (default ours)"
@@ -62,7 +99,7 @@ def wanted(args: argparse.Namespace) -> bool:
     given = halves + [name for name in _OF_A_CLUSTER if getattr(args, name) is not None]
     if given:
         wants = "give --prefill N and --decode N, or --cluster FILE"
-        raise ConfigError(f"--{given[0]}: is of a simulated cluster: {wants}")
+        raise ConfigError(f"--{given[0].replace('_', '-')}: is of a simulated cluster: {wants}")
     return False
 
 
@@ -82,15 +119,32 @@ def cluster(args: argparse.Namespace, shape: ModelShape, gpu: Gpu, degree: int) 
     for name in ("ttft", "tpot"):
         if (seconds := getattr(args, name)) is not None:
             changes[f"{name}_seconds"] = seconds
+    changes |= {name: said for name in _PLACES if (said := getattr(args, name)) is not None}
     if args.fabric is not None:
         changes["fabric"] = presets.named("--fabric", args.fabric, presets.LINKS)
+    failures = tuple(_failure(text) for text in args.fail or ())
     if args.cluster:
-        return _of_file(args, changes)
+        found = _of_file(args, changes)
+        found = replace(found, failures=found.failures + failures)
+        return found.switching() if args.elastic else found
+    changes["failures"] = failures
     changes.setdefault("fabric", presets.LINKS[FABRIC])
     changes.setdefault("dram_bytes", parse_bytes("--dram", DRAM))
     counts = ((Role.PREFILL, args.prefill), (Role.DECODE, args.decode))
     pools = tuple(Pool(role, count, gpu, degree) for role, count in counts)
-    return Cluster(shape, pools, **changes)
+    made = Cluster(shape, pools, **changes)
+    return made.switching() if args.elastic else made
+
+
+def _failure(text: str) -> Failure:
+    found = _FAILURE.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"--fail {text}: wants ROLE:N@T or ROLE:N@T+S, like decode:0@60+30")
+    role, number, at, back = found.groups()
+    try:
+        return Failure(Role(role), int(number), float(at), float(back or "inf"))
+    except ValueError:
+        raise ConfigError(f"--fail {text}: {at} and {back} are to be seconds") from None
 
 
 def _of_file(args: argparse.Namespace, changes: dict[str, Any]) -> Cluster:

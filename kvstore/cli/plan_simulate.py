@@ -42,11 +42,21 @@ def _tell(found: Answers, cluster: Cluster) -> None:
     )
     print(f"\nsimulated: {found.cluster}; {cluster.fabric.name}; {found.policy} decides")
     print(f"  in time             {told.share:>8.1%} of requests ({targets})")
+    if found.healthy is not None:
+        print(f"  did no engine die   {found.healthy.share:>8.1%}")
     print(f"  first token         {_times(told.ttft, 1, 's')}")
     print(f"  each after it       {_times(told.tpot, 1e3, 'ms')}")
     print(f"  goodput             {told.goodput:>8,.0f} tokens/s of requests in time")
     parts = f"{told.hits.local:.1%} local, {told.hits.fetched:.1%} fetched, {told.hits.ssd:.1%} SSD"
     print(f"  found in the pool   {told.hits.all:>8.1%} of prompt tokens ({parts})")
+    if cluster.racks or cluster.domains:
+        ways = {
+            "over links": told.carried.link,
+            "over NVLink": told.carried.domain,
+            "between racks": told.carried.far,
+        }
+        each = ", ".join(f"{size / 1e9:,.0f} GB {name}" for name, size in ways.items())
+        print(f"  moved between hosts {each}")
     quarters = ", ".join(f"{one:.0%}" for one in told.quartiles)
     print(f"  by prompt length    {quarters} in time, the shortest quarter first")
     ended = ", ".join(f"{count:,} {name}" for name, count in told.ended.items() if count)
@@ -55,6 +65,8 @@ def _tell(found: Answers, cluster: Cluster) -> None:
         f"  engines             prefill works {told.prefill_busy:.0%} of the time,"
         f" KV fills {told.decode_full:.0%} of decode's room"
     )
+    if told.switches:
+        print(f"  roles               engines switched {told.switches} times")
     print(f"  predicted TTFT      off by {told.error:.0%} of it")
     print(f"  highest rate        {_rate(found.highest)} with {SHARE:.0%} in time")
     _tell_splits(found)

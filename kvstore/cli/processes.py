@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+from kvstore.cli.node_options import add_listen, add_memory, add_settings, node_config
 from kvstore.cli.options import (
     Commands,
     add_directory,
     add_etcd,
     add_metadata,
+    add_metrics,
     add_tls,
     command,
     etcd,
@@ -19,8 +22,9 @@ from kvstore.cli.options import (
     say_ready,
     tls,
 )
-from kvstore.cli.stack import Plan, Stack
-from kvstore.config import ConductorConfig, NodeConfig, SsdConfig, label, parse_bytes
+from kvstore.cli.parts import Plan
+from kvstore.cli.stack import Stack
+from kvstore.config import ConductorConfig, parse_bytes
 from kvstore.limits import TPOT_MS_DEFAULT, TTFT_MS_DEFAULT
 from kvstore.node.daemon import Node
 
@@ -29,15 +33,26 @@ def add(commands: Commands) -> None:
     up = command(
         commands,
         "up",
-        "run a storage node, a prefill engine and a decode engine until Ctrl-C",
+        "run a storage node, a conductor, a prefill engine, a decode engine and a gateway before "
+        "them until Ctrl-C",
         "moonpool up --dram 4GiB --model ./my-llama",
     )
     add_directory(up)
-    _add_memory(up)
+    add_memory(up)
     up.add_argument(
         "--model", type=Path, metavar="DIR", help="a Hugging Face folder (default: a random model)"
     )
     up.add_argument("--no-engines", action="store_true", help="run the storage node alone")
+    up.add_argument(
+        "--no-gateway", action="store_true", help="run no gateway, and no conductor for it"
+    )
+    up.add_argument(
+        "--listen",
+        default="127.0.0.1:8000",
+        metavar="HOST:PORT",
+        help="where the gateway answers OpenAI's clients, and shows the dashboard at / "
+        "(default: %(default)s)",
+    )
     add_etcd(up)
     add_tls(up)
     up.set_defaults(run=run_up)
@@ -49,54 +64,9 @@ def add(commands: Commands) -> None:
         "moonpool node --dram 8GiB --ssd /data/moonpool:200GiB --listen 127.0.0.1:7410",
     )
     add_directory(node)
-    _add_memory(node)
-    _add_listen(node)
-    node.add_argument(
-        "--data-port",
-        type=int,
-        default=0,
-        metavar="PORT",
-        help="where other hosts send and fetch blocks' bytes; 0 takes a free one (default: 0)",
-    )
-    node.add_argument(
-        "--ssd",
-        metavar="PATH:SIZE",
-        action="append",
-        default=[],
-        help="a directory to keep blocks in over restarts, made if need be, and how much of it; "
-        "several times for several disks, in any order",
-    )
-    node.add_argument(
-        "--ssd-buffered",
-        action="store_true",
-        help="write through the page cache: for a filesystem without O_DIRECT",
-    )
-    node.add_argument(
-        "--scrub-rate",
-        default="16MiB",
-        metavar="SIZE",
-        help="bytes a second at which blocks are verified in the background, in memory and on "
-        "SSD; 0 leaves it to `moonpool scrub` (default: %(default)s)",
-    )
-    node.add_argument(
-        "--label",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="where the node stands, several times: copies of a block go to another `rack`, and "
-        "another `host` (which is set by itself), where there is one",
-    )
     add_etcd(node)
     add_metadata(node)
-    add_tls(node)
-    node.add_argument(
-        "--transport",
-        default="tcp",
-        metavar="NAME[,NAME]",
-        help="how blocks go to and from callers that do not map this node's memory: tcp, or "
-        "tcp,ucx to offer UCX as well, to callers that are trusted with this host's memory "
-        "(default: %(default)s)",
-    )
+    add_settings(node)
     node.set_defaults(run=run_node)
 
     conductor = command(
@@ -109,7 +79,8 @@ def add(commands: Commands) -> None:
     add_metadata(conductor)
     add_etcd(conductor)
     add_tls(conductor)
-    _add_listen(conductor)
+    add_metrics(conductor)
+    add_listen(conductor)
     targets = (
         ("--ttft-ms", TTFT_MS_DEFAULT, "until a request's first token"),
         ("--tpot-ms", TPOT_MS_DEFAULT, "for each token after its first"),
@@ -125,50 +96,8 @@ def add(commands: Commands) -> None:
     conductor.set_defaults(run=run_conductor)
 
 
-def _add_memory(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dram", default="1GiB", metavar="SIZE", help="memory for blocks (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--slab",
-        default="32MiB",
-        metavar="SIZE",
-        help="unit in which memory passes between namespaces; holds at least one block",
-    )
-
-
-def _add_listen(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--listen",
-        default="127.0.0.1:0",
-        metavar="HOST:PORT",
-        help="gRPC address; port 0 takes a free one (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--advertise",
-        default="",
-        metavar="HOST",
-        help="the name or address at which other hosts reach this one (default: as in --listen)",
-    )
-
-
 def run_node(args: argparse.Namespace) -> int:
-    config = NodeConfig(
-        directory=args.dir,
-        listen=args.listen,
-        advertise=args.advertise,
-        data_port=args.data_port,
-        dram_bytes=parse_bytes("--dram", args.dram),
-        slab_bytes=parse_bytes("--slab", args.slab),
-        ssd=tuple(SsdConfig.parse(text, buffered=args.ssd_buffered) for text in args.ssd),
-        scrub_rate=parse_bytes("--scrub-rate", args.scrub_rate),
-        transports=tuple(args.transport.split(",")),
-        etcd=etcd(args),
-        metadata=args.metadata,
-        tls=tls(args),
-        labels=tuple(label(text) for text in args.label),
-    )
-    asyncio.run(Node(config).run(say_ready))
+    asyncio.run(Node(node_config(args)).run(say_ready))
     return 0
 
 
@@ -186,6 +115,7 @@ def run_conductor(args: argparse.Namespace) -> int:
         advertise=args.advertise,
         ttft_ms=args.ttft_ms,
         tpot_ms=args.tpot_ms,
+        metrics=args.metrics,
     )
     asyncio.run(Conductor(config).run(say_ready))
     return 0
@@ -197,16 +127,32 @@ def run_up(args: argparse.Namespace) -> int:
     model = None if args.no_engines else _model(args)
     plan = Plan(
         *(args.dir, args.dram, args.slab, model),
-        node_options=etcd_arguments(args),
+        etcd=etcd_arguments(args),
         tls=tls(args),
+        gateway=_gateway(args, model),
     )
     with Stack(plan, restart=True) as stack:
         stack.start()
         for name, address in stack.addresses.items():
-            print(f"{name:<8} {address}")
+            print(f"{name:<9} {address}")
+        if plan.gateway:
+            print(f"dashboard http://{stack.addresses['gateway']}/")
         print(f"logs in {plan.directory}; Ctrl-C stops everything", flush=True)
         stack.watch()
     return 0
+
+
+def _gateway(args: argparse.Namespace, model: Path | None) -> str:
+    """Where it is to answer; empty where there is to be none."""
+    if model is None or args.no_gateway:
+        return ""
+    if tls(args) is not None:
+        print("no gateway: with --tls-... run `moonpool conductor` and `serve`", file=sys.stderr)
+        return ""
+    if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
+        print("no gateway: pip install 'moonpool[serve]' brings it", file=sys.stderr)
+        return ""
+    return str(args.listen)
 
 
 def _model(args: argparse.Namespace) -> Path:

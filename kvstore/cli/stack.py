@@ -1,4 +1,4 @@
-"""A node and its engines as child processes: started in order, watched, stopped together.
+"""A pool of this host as child processes: started in order, watched, stopped together.
 
 Children die with their parent whatever ends it (the kernel sees to that), so nothing is left behind
 to be cleaned up, and what a killed stack left in its directory does not hinder the next one.
@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from kvstore.cli.parent import environment
-from kvstore.config import CREDENTIALS, TlsConfig
+from kvstore.cli.parts import Plan
+from kvstore.config import CREDENTIALS
 from kvstore.errors import ConfigError, Unavailable
 
 READY_SECONDS = 120.0  # a large model takes its time to load
@@ -29,53 +29,23 @@ STOP_SECONDS = 12.0  # node and engines drain in less
 RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = 0.5, 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a stack runs."""
-
-    directory: Path
-    dram: str
-    slab: str
-    model: Path | None  # None: no engines
-    node_listen: str = "127.0.0.1:0"
-    node_options: tuple[str, ...] = ()  # any others
-    # None: the node serves without TLS, and whatever the environment says of certificates is not
-    # for its engines, who talk to this node alone.
-    tls: TlsConfig | None = None
-
-    def commands(self) -> dict[str, list[str]]:
-        """Arguments of each process, in the order they start."""
-        where = ["--dir", os.fspath(self.directory)]
-        memory = ["--dram", self.dram, "--slab", self.slab, "--listen", self.node_listen]
-        shown = []
-        if self.tls is not None:
-            for name in ("ca", "cert", "key"):
-                shown += [f"--tls-{name}", os.fspath(getattr(self.tls, name))]
-        planned = {"node": ["node", *where, *memory, *self.node_options, *shown]}
-        if self.model is not None:
-            model = ["--model", os.fspath(self.model)]
-            for role in ("prefill", "decode"):
-                planned[role] = ["engine", *where, *model, "--role", role]
-        return planned
-
-
 class Child:
-    """One process, its log file, and the address it said it serves at."""
+    """One process, its log file, and the addresses it said it serves at."""
 
     def __init__(
         self, name: str, arguments: list[str], directory: Path, without: Collection[str] = ()
     ) -> None:
-        self.name, self._arguments = name, arguments
+        self.name, self.arguments = name, arguments
         self._without = without  # of this process's environment
         self.log = directory / f"{name}.log"
-        self.address = ""
+        self.address, self.metrics, self.board = "", "", ""
         self._process: subprocess.Popen[bytes] | None = None
         self.pause = RESTART_SECONDS_MIN
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kvstore", *self._arguments],
+                [sys.executable, "-m", "kvstore", *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -98,7 +68,9 @@ class Child:
                 self._process.wait()
                 raise ConfigError(f"{self.name} did not start: {self._last_words()}")
             text += piece
-        self.address = json.loads(text.splitlines()[0])["ready"]
+        said = json.loads(text.splitlines()[0])
+        self.address, self.metrics = said["ready"], said.get("metrics", "")
+        self.board = said.get("board", "")
 
     @property
     def pid(self) -> int:
@@ -134,10 +106,12 @@ class Stack:
 
     def __init__(self, plan: Plan, *, restart: bool) -> None:
         plan.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.children = {
-            name: Child(name, arguments, plan.directory, () if plan.tls else CREDENTIALS)
-            for name, arguments in plan.commands().items()
-        }
+        without = () if plan.tls else CREDENTIALS
+        self._plan = plan
+        self._stages = [
+            [Child(name, [], plan.directory, without) for name in names] for names in plan.stages
+        ]
+        self.children = {one.name: one for stage in self._stages for one in stage}
         self._restart = restart
         self._stopping = threading.Event()
 
@@ -146,14 +120,17 @@ class Stack:
         return {name: child.address for name, child in self.children.items()}
 
     def start(self) -> None:
-        """Start the node, then the engines side by side; returns when all serve."""
-        node, *engines = self.children.values()
-        node.start()
-        node.wait_ready()
-        for engine in engines:
-            engine.start()
-        for engine in engines:
-            engine.wait_ready()
+        """Start all, each stage side by side; returns when all serve."""
+        for stage in self._stages:
+            for child in stage:
+                self._begin(child)
+            for child in stage:
+                child.wait_ready()
+
+    def _begin(self, child: Child) -> None:
+        at = {name: (one.address, one.metrics) for name, one in self.children.items()}
+        child.arguments = self._plan.command(child.name, at)
+        child.start()
 
     def watch(self) -> None:
         """Keep every child running until a signal: one that ends is started again, ever slower."""
@@ -165,13 +142,12 @@ class Stack:
                     self._start_again(child)
 
     def stop(self) -> None:
-        """Stop the engines, then the node, each with time to drain."""
-        node, *engines = self.children.values()
-        for group in (engines, [node]):
+        """Stop all, those that started last first, each stage with time to drain."""
+        for stage in reversed(self._stages):
             deadline = time.monotonic() + STOP_SECONDS
-            for child in group:
+            for child in stage:
                 child.stop()
-            for child in group:
+            for child in stage:
                 child.reap(deadline)
 
     def _start_again(self, child: Child) -> None:
@@ -185,10 +161,10 @@ class Stack:
             return
         child.pause = min(2 * child.pause, RESTART_SECONDS_MAX)
         try:
-            child.start()
+            self._begin(child)
             child.wait_ready()
             child.pause = RESTART_SECONDS_MIN
-            print(f"{child.name:<8} {child.address}", flush=True)
+            print(f"{child.name:<9} {child.address}", flush=True)
         except (ConfigError, Unavailable) as error:
             print(f"{child.name}: {error}", file=sys.stderr, flush=True)
 

@@ -7,7 +7,7 @@ reader = client.reader(chain, memory)            # load it into paged KV, verifi
 writer = client.writer(chain, first=match.blocks)  # and publish what was computed, layer by layer
 """
 
-from kvstore.block import Chain, Keyed, Miss, chain, foreign
+from kvstore.block import Chain, Keyed, Miss, chain, foreign, salted
 from kvstore.client.aio import AsyncClient
 from kvstore.client.client import Client, Match
 from kvstore.client.hold import Hold
@@ -16,7 +16,7 @@ from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
 from kvstore.client.weights import weights_digest
 from kvstore.client.writer import Writer
-from kvstore.config import Credentials, TlsConfig
+from kvstore.config import Credentials, Stands, TlsConfig
 from kvstore.errors import Invalid, KVStoreError, Lapsed, Overloaded, Unavailable
 from kvstore.layout import Fragment
 from kvstore.rpc.locator import FixedAddress, InDirectory, Locator
@@ -47,10 +47,12 @@ __all__ = [
     "Overloaded",
     "Pinned",
     "Reader",
+    "Stands",
     "TlsConfig",
     "Unavailable",
     "Writer",
     "chain",
     "foreign",
+    "salted",
     "weights_digest",
 ]

@@ -11,18 +11,20 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
 from kvstore.config import Credentials
-from kvstore.errors import Broken, Overloaded, Rejected
+from kvstore.errors import Broken, Invalid, Overloaded, Rejected
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.status import typed_errors
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
 
 ANSWER_SECONDS = 0.25  # a decision takes a millisecond: later it is worth no more than none
+EXPLAIN_SECONDS = 1.0  # of each that is asked
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.5, 4.0  # before one that did not answer is tried again
 
 
@@ -78,6 +80,45 @@ class Conductors:
                 continue
             self._answered(one)
             return reply
+        return None
+
+    def explain(self, request_id: str) -> pb.ExplainReply | None:
+        """Why a request was lately sent where it was; None where no conductor remembers it, or none
+        answers."""
+        with self._lock:
+            every = list(self._all)
+        asked = pb.ExplainRequest(request_id=request_id)
+        for one in every:
+            with suppress(Rejected, Broken, Invalid), typed_errors(one.address):
+                reply: pb.ExplainReply = one.stub.Explain(asked, timeout=EXPLAIN_SECONDS)
+                return reply
+        return None
+
+    def consider(self, request: pb.ScheduleRequest) -> pb.ScheduleReply | None:
+        """Where it would run, which changes nothing; None where it would be refused, and where no
+        conductor says anything."""
+        asked = pb.ExplainRequest(request=request)
+        said = self._first_of(lambda stub: stub.Explain(asked, timeout=ANSWER_SECONDS))
+        return said.plan if said is not None and said.HasField("plan") else None
+
+    def crews(self, revision: str, seconds: float) -> Sequence[pb.CrewsReply.Crew] | None:
+        """What is served of these weights; None where no conductor says so within this time."""
+        asked = pb.CrewsRequest(revision=revision)
+        said = self._first_of(lambda stub: stub.Crews(asked, timeout=seconds))
+        return None if said is None else said.crews
+
+    def _first_of(self, ask: Callable[[conductor_pb2_grpc.ConductorStub], Any]) -> Any:
+        """What the first says that does. One that fails is not put to rest for it: that it names
+        nobody is no fault of its."""
+        with self._lock:
+            now = time.monotonic()
+            rested = [one for one in self._all if one.rests_until <= now]
+        for one in rested:
+            try:
+                with typed_errors(one.address):
+                    return ask(one.stub)
+            except (Rejected, Broken):
+                continue
         return None
 
     def _take(self, tried: set[str], seconds: float) -> _Conductor | None:

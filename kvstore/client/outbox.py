@@ -50,6 +50,14 @@ class Outbox:
         with self._changed:
             self._engine.node_id = node_id
 
+    def take_role(self, role: pb.Role) -> None:
+        """The engine does something else from now on: all is said anew, on another stream."""
+        with self._changed:
+            self._engine.elastic = role
+            self._open = False
+            self._renew()
+            self._changed.notify_all()
+
     def begin(self) -> int:
         """A stream begins; what it is to say first is in the box. Its number, for `next`."""
         with self._changed:

@@ -99,6 +99,11 @@ class Reporter:
         for one in self._streams:
             one.outbox.forget_own()
 
+    def take_role(self, role: pb.Role) -> None:
+        """The engine can switch, and does this from now on."""
+        for one in self._streams:
+            one.outbox.take_role(role)
+
     def close(self) -> None:
         """Conductors send nothing here from now on."""
         for one in self._streams:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from kvstore.config import Stands
 from kvstore.wire.v1 import conductor_pb2 as pb
 
 # Of a model of 8B on a large GPU. Conductors learn what it really costs from the first steps on;
@@ -18,7 +19,7 @@ class Who:
     """An engine that serves one namespace and group."""
 
     engine_id: str
-    address: str  # HOST:PORT that requests are to be sent to
+    address: str  # that requests are to be sent to: see `kvstore.address`
     namespace: bytes
     group: int
     block_tokens: int
@@ -27,6 +28,8 @@ class Who:
     prefills: bool
     decodes: bool
     rank: int | None = None  # which it is of several at its address
+    stands: Stands = field(default_factory=Stands)
+    revision: str = ""  # of its weights
 
     def message(self) -> pb.ReportRequest.Engine:
         """All but the node whose memory is its own."""
@@ -35,7 +38,7 @@ class Who:
             does["prefill"] = _cost(*_PREFILL)
         if self.decodes:
             does["decode"] = _cost(*_DECODE)
-        return pb.ReportRequest.Engine(
+        engine = pb.ReportRequest.Engine(
             engine_id=self.engine_id,
             address=self.address,
             namespace=self.namespace,
@@ -44,9 +47,19 @@ class Who:
             token_bytes=self.token_bytes,
             room_tokens=self.room_tokens,
             data_parallel_rank=self.rank,
+            revision=self.revision,
             link_bytes_per_second=_LINK_BYTES_PER_SECOND,
             **does,
         )
+        tell(self.stands, engine)
+        return engine
+
+
+def tell(stands: Stands, engine: pb.ReportRequest.Engine) -> None:
+    """Write down where an engine's host stands, in what conductors are told of it."""
+    engine.rack, engine.nvlink_domain = stands.rack, stands.nvlink_domain
+    engine.domain_bytes_per_second = stands.nvlink_bytes_per_second
+    engine.cross_rack_bytes_per_second = stands.cross_rack_bytes_per_second
 
 
 def _cost(a: float, b: float, c: float) -> pb.ReportRequest.Cost:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from kvstore import traces
 from kvstore.clock import SystemClock
 from kvstore.conductor.pool import Pool
 from kvstore.conductor.scheduler import RULES, Scheduler
@@ -28,9 +29,11 @@ from kvstore.metadata.records import ConductorRecord
 from kvstore.metadata.tenants import Tenants
 from kvstore.rpc.access import Role
 from kvstore.rpc.identity import announced_host, listen_address
+from kvstore.rpc.metrics_port import MetricsPort
 from kvstore.rpc.process import bound_the_process
 from kvstore.rpc.server import NOT_SERVING, Server
 from kvstore.rpc.tls import check_role
+from kvstore.telemetry import CONDUCTOR, Telemetry
 from kvstore.wire.v1 import conductor_pb2_grpc
 
 DRAIN_SECONDS = 2.0  # for calls under way
@@ -45,8 +48,9 @@ class Conductor:
         self._config = config
         self._stopping = asyncio.Event()
 
-    async def run(self, ready: Callable[[str], None]) -> None:
-        """Serve; `ready` is told the address once calls are answered."""
+    async def run(self, ready: Callable[[str, str], None]) -> None:
+        """Serve; `ready` is told where calls are answered, and where metrics."""
+        traces.begin("conductor")
         bound_the_process()
         config, clock, dice = self._config, SystemClock(), random.Random()
         loop = asyncio.get_running_loop()
@@ -56,12 +60,18 @@ class Conductor:
         metadata = open_metadata(config.etcd or os.fspath(config.metadata))
         try:
             tenants = Tenants(metadata)
-            pool = Pool(metadata, clock, dice, Credentials(config.tls))
             await tenants.load()
+            credentials = Credentials(config.tls)
+            pool = Pool(metadata, clock, dice, credentials, lambda *said: scheduler.carried(*said))
             targets = {"ttft": 1e-3 * config.ttft_ms, "tpot": 1e-3 * config.tpot_ms}
             rules = RULES._replace(**targets)
             scheduler = Scheduler(pool.table, pool.named_ids, dice, rules)
-            service = ConductorService(pool, tenants, scheduler, clock)
+            telemetry = Telemetry(CONDUCTOR)
+            telemetry.look_up("followed_nodes", lambda: float(len(pool.named_ids())))
+            telemetry.look_up("known_blocks", lambda: float(len(pool.table)))
+            telemetry.look_up("reporting_engines", lambda: float(scheduler.engines))
+            metrics = MetricsPort(telemetry)
+            service = ConductorService(pool, tenants, scheduler, clock, telemetry)
             add = partial(conductor_pb2_grpc.add_ConductorServicer_to_server, service)
             server = Server(
                 listen_address(config.listen, config.tls),
@@ -78,10 +88,12 @@ class Conductor:
             learning = self._task(tenants.keep())
             sweeping = self._task(service.keep())
             try:
+                if config.metrics:
+                    await metrics.listen(config.metrics)
                 await server.start()
                 await announcer.announce()
                 renewing = self._task(announcer.keep())
-                ready(server.address)
+                ready(server.address, metrics.address)
                 await self._stopping.wait()
                 await server.set_health(NOT_SERVING)
                 await _ended(renewing)
@@ -89,6 +101,7 @@ class Conductor:
                 service.end_reports()
                 await announcer.leave()
                 await server.stop(DRAIN_SECONDS)
+                await metrics.close()
                 await _ended(sweeping)
                 await _ended(learning)
                 await _ended(following)

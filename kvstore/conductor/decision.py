@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from kvstore.conductor.engines import Engine
 from kvstore.core.fingerprints import Prints
 from kvstore.errors import Overloaded, Rejected, TooLate, Unavailable
+from kvstore.kernels.fleet import LINK
 from kvstore.kernels.prefill_choice import READY, WAIT, WORK
 from kvstore.kernels.rules import Rules
 
@@ -29,6 +30,7 @@ class Ask:
     waited: float  # seconds
     ttft: float = 0.0  # its own targets, in seconds; 0: the fleet's
     tpot: float = 0.0
+    client: str = ""  # whose it is, of the caller's clients
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +44,25 @@ class Decision:
     considered: tuple[Engine, ...] = ()  # the cheapest first
     rows: Rows | None = None  # of those
     owns: tuple[int, ...] = ()  # leading blocks in their own memory, of each of those
+    nodes: tuple[str, ...] = ()  # by the numbers that rows have as sources
     prefill: Engine | None = None
     row: Rows | None = None  # of the engine that prefills
     own: int = 0  # leading blocks in its own memory
     there: int = 0  # behind those, in its host's DRAM
     source: str = ""  # node that blocks are fetched from
+    way: int = LINK  # by which they come
     decode: Engine | None = None
     step: float = 0.0  # seconds of a decode step with it
     ttft: float = 0.0  # the target
     refusal: Rejected | None = None
+
+    @property
+    def priced(self) -> Rows | None:
+        """The row of the engine that prefills it, or of the best that would; None: nobody does."""
+        if self.row is not None or self.rows is None or not len(self.rows):
+            return self.row
+        best: Rows = self.rows[0]
+        return best
 
     def or_raise(self) -> Decision:
         """Itself, unless it is refused. What is raised is another each time: one that was raised
@@ -69,16 +81,24 @@ def nobody_decodes() -> Rejected:
 
 
 def too_late(
-    ask: Ask, considered: tuple[Engine, ...], rows: Rows, rules: Rules, wanted: float, count: int
+    ask: Ask,
+    considered: tuple[Engine, ...],
+    rows: Rows,
+    rules: Rules,
+    wanted: float,
+    crowded: float,
+    count: int,
 ) -> Rejected:
     """Nobody of so many engines would give its first token by the rules' target; `wanted` is what
-    it is where fewer are refused."""
+    it is where nobody is refused, and `crowded` what it is now for who had a fair share."""
     begins = np.maximum(rows[:, WAIT], rows[:, READY])
     soonest = int(np.argmin(begins + rows[:, WORK]))
     name = considered[soonest].facts.engine_id
     begin, work = float(begins[soonest]), float(rows[soonest, WORK])
     wait = rules.margin * begin
     why = f" instead of {wanted:.3g} s as most are refused" if rules.ttft < wanted else ""
+    if rules.ttft < crowded:
+        why = f" instead of {wanted:.3g} s as its client has lately had more than a fair share"
     return Overloaded(
         f"its first token would come {ask.waited + wait + work:.3g} s after the request, and "
         f"{rules.ttft:.3g} s are wanted{why}: {name}, the soonest of {count} "

@@ -3,6 +3,7 @@
 A row of the fleet is an engine's for as long as it reports, and nobody's after that. What it costs
 is learned from its own reports; what links and disks of its host carry, from those of all its crew.
 Links are a crew's own: what another tenant says of a node, or sends over its link, is not counted.
+Where a host stands is said by the first engine there, and stays so while any of them reports.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvstore.conductor.carries import Carries
+from kvstore.conductor.facts import Facts, Role
 from kvstore.conductor.index import HOLDERS_MAX
-from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
-from kvstore.core.fit import Bias, DecodeFit, PrefillFit, TransferFit
-from kvstore.kernels.fleet import Fleet, Found, empty, nothing
+from kvstore.conductor.labels import DOMAIN, RACK, Labels
+from kvstore.conductor.roles import Advice, Roles, switch_tie
+from kvstore.core.cost import DecodeCost, PrefillCost
+from kvstore.core.fit import Bias, DecodeFit, PrefillFit
+from kvstore.kernels import decision as loops
+from kvstore.kernels.fleet import LINK, Fleet, Found, empty, nothing
 from kvstore.kernels.prefill_choice import PRICED
+from kvstore.kernels.rules import Rules
 
 SSD_SECONDS = 1 / 2e9  # of a byte, at a node that no engine calls its own
 LATENCY_SECONDS = 1e-3  # of a transfer, before any was measured
@@ -25,23 +32,6 @@ NO_HOLDER = -1
 OUTPUT_TOKENS = 512.0  # of a request, before any was over
 _OUTPUT_KEPT = 0.99  # of what was learned of that, at each request
 _ROWS_MIN = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What an engine says of itself when it begins to report."""
-
-    engine_id: str
-    address: str
-    node_id: str
-    block_tokens: int
-    token_bytes: float
-    room_tokens: int
-    prefill: PrefillCost | None  # None: it prefills nothing
-    decode: DecodeCost | None
-    link: TransferCost
-    ssd: TransferCost | None
-    rank: int | None = None  # which it is of the engines at its address; None: it is alone there
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +42,7 @@ class Engine:
     number: int  # its row
     host: int
     heard: float  # when it last said anything
-    prefill: PrefillFit | None
+    prefill: PrefillFit | None  # None: it does not do so now
     decode: DecodeFit | None
     bias: Bias = field(default_factory=Bias)  # of its prefills
     running: int = 0  # prefills, and their work in seconds
@@ -64,49 +54,54 @@ class Engine:
     holder: int = NO_HOLDER  # of blocks of its own: see `own.py`
 
 
-@dataclass(slots=True)
-class Carries:
-    """What a host's link and SSD carry."""
-
-    link: TransferFit
-    ssd: TransferFit | None
-
-
 class Crew:
     """Who there is, in rows; `fleet` and the arrays beside it are made anew when it grows."""
 
     def __init__(self, facts: Facts, hosts: int) -> None:
         self.block_tokens, self.token_bytes = facts.block_tokens, facts.token_bytes
+        self.revision = ""  # of the weights, once an engine says
         self.by_id: dict[str, Engine] = {}
         self.decoders = 0  # of those
         self._least_step = 0.0  # seconds, of one sequence alone
+        self.busy = self._looked = 0.0  # share of engines that prefilled lately, by when
         self.output_tokens = OUTPUT_TOKENS  # that a request comes to, in the mean
         self.rows: list[Engine | None] = []
         self._free: list[int] = []
         self._carries: dict[int, Carries] = {}
+        self._labels = Labels()
         self.of_holder = np.full(HOLDERS_MAX, NO_HOLDER, np.int32)  # rows, by their holders
         self.own_blocks = 0  # that its engines hold, all together
-        self._lay_out(empty(0, 0), _ROWS_MIN, max(hosts, _ROWS_MIN))
+        self.roles = Roles()
+        self.fleet: Fleet = empty(0, 0)
+        self._lay_out(self.fleet, _ROWS_MIN, max(hosts, _ROWS_MIN))
 
     def enter(self, facts: Facts, host: int, now: float) -> Engine:
         """A new engine, under an id that nobody of the crew has."""
         if not self._free:
             self._lay_out(self.fleet, 2 * len(self.rows), len(self.fleet.hosts))
         self.fit_hosts(host + 1)
+        self.revision = self.revision or facts.revision
         number = self._free.pop()
-        prefill = None if facts.prefill is None else PrefillFit(facts.prefill)
-        decode = None if facts.decode is None else DecodeFit(facts.decode)
+        prefill, decode = self.roles.enter(facts, now)
         engine = Engine(facts, number, host, now, prefill, decode)
+        alone = all(one.host != host for one in self.by_id.values())
         self.rows[number] = self.by_id[facts.engine_id] = engine
-        self.decoders += decode is not None
         row = self.fleet.engines[number]
-        row["prefills"], row["decodes"] = prefill is not None, decode is not None
+        row["prefills"], row["decodes"] = facts.prefills, facts.decodes
+        row["switches"], row["tie"] = facts.role is not Role.AS_IT_IS, switch_tie(facts.engine_id)
         row["host"], row["room"], row["busy_until"] = host, facts.room_tokens, now
-        self.price(engine)
+        self.price(engine)  # also what it could do instead
+        engine.prefill = prefill if facts.prefills else None
+        engine.decode = decode if facts.decodes else None
+        self.decoders += facts.decodes
         self.load(engine)
         if host not in self._carries:
-            ssd = None if facts.ssd is None else TransferFit(facts.ssd)
-            self._carries[host] = Carries(TransferFit(facts.link), ssd)
+            self._carries[host] = Carries(facts)
+        elif alone:
+            self._unlabel(host)
+            self._carries[host].stand(facts)
+        if alone:
+            self._label(host)
             self._price_host(host)
         return engine
 
@@ -117,16 +112,15 @@ class Crew:
         self.rows[engine.number] = None
         self.fleet.engines[engine.number] = np.zeros((), self.fleet.engines.dtype)
         self._free.append(engine.number)
+        self.roles.forget(len(self.by_id))
 
     def price(self, engine: Engine) -> None:
         """Write down what it costs by now."""
         row = self.fleet.engines[engine.number]
         if engine.prefill is not None:
-            prefill = engine.prefill.cost
-            row["prefill_a"], row["prefill_b"], row["prefill_c"] = prefill.a, prefill.b, prefill.c
+            _write(row, "prefill", engine.prefill.cost)
         if engine.decode is not None:
-            decode = engine.decode.cost
-            row["decode_a"], row["decode_b"], row["decode_c"] = decode.a, decode.b, decode.c
+            _write(row, "decode", engine.decode.cost)
 
     def load(self, engine: Engine) -> None:
         """Write down what it decodes, and what is on its way to it."""
@@ -139,11 +133,21 @@ class Crew:
         is no reason to refuse all others."""
         return tpot if self._least_step <= tpot else 2.0 * self._least_step
 
-    def look(self) -> None:
-        """Look at what steps take by now, for the line above."""
+    def look(self, rules: Rules, now: float) -> None:
+        """Look at what steps take by now, at who has prompts, and at how full engines are: this is
+        done now and then, and whoever decides knows of it."""
         engines = self.fleet.engines
+        self.busy = float(loops.lately_busy(self.fleet, self.busy, self._looked, now))
+        self._looked = now
         alone = (engines["decode_a"] + engines["decode_b"])[engines["decodes"]]
         self._least_step = float(alone.min()) if len(alone) else 0.0
+        if self.roles.look(engines, rules.pace * self.reachable(rules.tpot), now):
+            learned = self.roles.learned()
+            for engine in self.by_id.values():
+                costs = self.roles.costs(engine.facts, learned)
+                if costs is not None:  # also of what it does not do now, which nobody measures
+                    _write(engines[engine.number], "prefill", costs[0])
+                    _write(engines[engine.number], "decode", costs[1])
 
     def over(self, sequences: int, output_tokens: int) -> None:
         """So many requests were decoded to their ends."""
@@ -151,13 +155,43 @@ class Crew:
         mean = output_tokens / sequences
         self.output_tokens = kept * self.output_tokens + (1 - kept) * mean
 
-    def moved(self, engine: Engine, size_bytes: float, seconds: float, of_ssd: bool) -> None:
-        """An engine has measured a transfer of its host."""
-        carries = self._carries[engine.host]
-        fit = carries.ssd if of_ssd else carries.link
-        if fit is not None:
-            fit.observe(size_bytes, seconds)
-            self._price_host(engine.host)
+    def moved(self, host: int, size_bytes: float, seconds: float) -> None:
+        """So much came to a host over its link; from where is not known."""
+        carries = self._carries.get(host)
+        if carries is not None:
+            carries.observe(LINK, size_bytes, seconds)
+            self._price_host(host)
+
+    def read(self, host: int, size_bytes: float, seconds: float) -> None:
+        """So much was read from a host's SSD."""
+        carries = self._carries.get(host)
+        if carries is not None and carries.ssd is not None:
+            carries.ssd.observe(size_bytes, seconds)
+            self._price_host(host)
+
+    def fetched(self, host: int, source: int, size_bytes: float, seconds: float) -> None:
+        """So much came to a host from another. The slower end of the way is what it is learned of;
+        the other is at least as quick."""
+        hosts = self.fleet.hosts
+        if max(host, source) >= len(hosts):
+            return
+        way, *ends = loops.ends_of(hosts, source, host)
+        for at, each in zip((source, host), ends, strict=True):
+            carries = self._carries.get(at)
+            if carries is not None and (each >= max(ends) or each * size_bytes > seconds):
+                carries.observe(way, size_bytes, seconds)
+                self._price_host(at)
+
+    def advise(self, rules: Rules, now: float) -> Advice:
+        """How its engines are best split, and who is to switch."""
+
+        def name(row: int) -> str:
+            engine = self.rows[row]
+            assert engine is not None, "nobody's row is to switch"
+            return engine.facts.engine_id
+
+        tpot = rules.pace * self.reachable(rules.tpot)
+        return self.roles.advise(self.fleet.engines, name, self.output_tokens, tpot, now)
 
     def fit_hosts(self, count: int) -> None:
         """Make room for so many hosts."""
@@ -166,7 +200,9 @@ class Crew:
 
     def forget_host(self, number: int) -> None:
         """Its number will be another's."""
-        self._carries.pop(number, None)
+        if number in self._carries:
+            self._unlabel(number)
+            del self._carries[number]
         if number < len(self.fleet.hosts):
             self.fleet.hosts[number] = _unknown_hosts(1)[0]
 
@@ -186,20 +222,36 @@ class Crew:
             assert engine.running or engine.running_seconds == 0
         assert self.decoders == sum(one.decode is not None for one in self.by_id.values())
         assert len(self._free) + len(self.by_id) == len(self.rows)
+        hosts = self.fleet.hosts
+        self._labels.check([*hosts["domain"].tolist(), *hosts["rack"].tolist()])
+        assert len(self.fleet.near) >= self._labels.count, "a label has no row"
 
     def _price_host(self, host: int) -> None:
-        carries, row = self._carries[host], self.fleet.hosts[host]
-        row["link_seconds"] = 1 / carries.link.cost.bytes_per_second
-        row["ssd_seconds"] = np.inf
-        if carries.ssd is not None:
-            row["ssd_seconds"] = 1 / carries.ssd.cost.bytes_per_second
+        self._carries[host].price(self.fleet.hosts[host])
+
+    def _label(self, host: int) -> None:
+        """Write down where a host stands. While none is labelled there are no rows of labels, and
+        choices look at none."""
+        row, stands = self.fleet.hosts[host], self._carries[host].stands
+        row["domain"] = self._labels.take(DOMAIN, stands.domain)
+        row["rack"] = self._labels.take(RACK, stands.rack)
+        if self._labels.count > len(self.fleet.near):
+            near = np.zeros(2 * self._labels.count, np.int32)
+            self.fleet = self.fleet._replace(near=near)
+
+    def _unlabel(self, host: int) -> None:
+        stands = self._carries[host].stands
+        self._labels.give_back(DOMAIN, stands.domain)
+        self._labels.give_back(RACK, stands.rack)
+        if not self._labels.count:
+            self.fleet = self.fleet._replace(near=np.zeros(0, np.int32))
 
     def _lay_out(self, before: Fleet, engines: int, hosts: int) -> None:
         """Arrays of this size, with all that was in those before."""
-        self.fleet = empty(engines, hosts)
+        self.fleet = empty(engines, hosts)._replace(near=before.near)
         self.fleet.hosts[:] = _unknown_hosts(hosts)
-        for now, then in zip(self.fleet, before, strict=True):
-            now[: len(then)] = then
+        self.fleet.engines[: len(before.engines)] = before.engines
+        self.fleet.hosts[: len(before.hosts)] = before.hosts
         known = len(self.rows)
         self.rows += [None] * (engines - known)
         self._free += range(known, engines)[::-1]
@@ -208,8 +260,13 @@ class Crew:
         self.own: NDArray[np.int32] = np.zeros(engines, np.int32)  # of one prompt, by row
 
 
+def _write(row: Any, phase: str, cost: PrefillCost | DecodeCost) -> None:
+    row[f"{phase}_a"], row[f"{phase}_b"], row[f"{phase}_c"] = cost.a, cost.b, cost.c
+
+
 def _unknown_hosts(count: int) -> NDArray[Any]:
-    """Of nodes that no engine calls its own: the other end's link is what counts."""
+    """Of nodes that no engine calls its own: the other end's link is what counts, and nobody knows
+    where they stand."""
     hosts = empty(0, count).hosts
     hosts["ssd_seconds"] = SSD_SECONDS
     return hosts

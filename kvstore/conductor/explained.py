@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from kvstore.conductor.decision import Decision
 from kvstore.conductor.engines import Engine
 from kvstore.conductor.scheduler import RULES, Scheduler
+from kvstore.kernels.fleet import DOMAIN, FAR, LINK
 from kvstore.kernels.prefill_choice import (
     BLOCKS,
     COST,
@@ -15,10 +16,13 @@ from kvstore.kernels.prefill_choice import (
     FIRST_TOKEN,
     READ,
     READY,
+    SOURCE,
     WAIT,
     WORK,
 )
 from kvstore.wire.v1 import conductor_pb2 as pb
+
+_BY = {LINK: "", DOMAIN: " of its NVLink domain", FAR: " of another rack"}
 
 
 def reply_of(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.ScheduleReply:
@@ -47,7 +51,9 @@ def reply_of(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.
     return reply
 
 
-def _considered(engine: Engine, row: NDArray[np.float64], own: int) -> pb.ExplainReply.Considered:
+def _considered(
+    engine: Engine, row: NDArray[np.float64], own: int, source: str
+) -> pb.ExplainReply.Considered:
     """One engine of those that were looked at."""
     return pb.ExplainReply.Considered(
         engine_id=engine.facts.engine_id,
@@ -61,7 +67,13 @@ def _considered(engine: Engine, row: NDArray[np.float64], own: int) -> pb.Explai
         read_blocks=int(row[READ]),
         error=engine.bias.error.size,
         own_blocks=min(own, int(row[BLOCKS])),
+        fetched_from=source,
     )
+
+
+def _source(decision: Decision, row: NDArray[np.float64]) -> str:
+    """The node that it fetches from, if any."""
+    return decision.nodes[int(row[SOURCE])] if row[FETCHED] else ""
 
 
 def sentence_of(decision: Decision) -> str:
@@ -81,7 +93,7 @@ def sentence_of(decision: Decision) -> str:
     if decision.own:
         said += f", {decision.own} of them in its own memory"
     if row[FETCHED]:
-        said += f", {row[FETCHED]:.0f} of them fetched from {decision.source}"
+        said += f", {row[FETCHED]:.0f} of them fetched from {decision.source}{_BY[decision.way]}"
     if row[READ]:
         said += f", {row[READ]:.0f} of them read from SSD"
     others = [i for i, one in enumerate(decision.considered) if one is not engine]
@@ -106,9 +118,10 @@ def explain(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.E
     reply = pb.ExplainReply(sentence=sentence_of(decision))
     chosen = decision.prefill
     if chosen is not None and decision.row is not None:
-        reply.considered.append(_considered(chosen, decision.row, decision.own))
+        reply.considered.append(_considered(chosen, decision.row, decision.own, decision.source))
     if decision.rows is not None:
-        all_of = zip(decision.considered, decision.rows, decision.owns, strict=True)
+        sources = [_source(decision, row) for row in decision.rows]
+        all_of = zip(decision.considered, decision.rows, decision.owns, sources, strict=True)
         reply.considered.extend(_considered(*one) for one in all_of if one[0] is not chosen)
     if decision.refusal is None:
         reply.plan.CopyFrom(reply_of(scheduler, decision, approximate))

@@ -19,7 +19,8 @@ class Hosts:
 
     def __init__(self, table: Table, forget: Callable[[int], None]) -> None:
         self._table, self._forget = table, forget
-        self._names: list[str] = []  # by number, empty where it is free
+        # By number, empty where it is free. Another one when that changes: decisions keep it.
+        self.names: tuple[str, ...] = ()
         self._numbers: dict[str, int] = {}
         self._free: list[int] = []
         self._engines: dict[str, int] = {}  # how many call a node their own
@@ -31,10 +32,11 @@ class Hosts:
     @property
     def count(self) -> int:
         """Numbers are less than this."""
-        return len(self._names)
+        return len(self.names)
 
-    def name(self, number: int) -> str:
-        return self._names[number]
+    def find(self, node: str) -> int | None:
+        """The number of a node; None where nobody has blocks there or calls it its own."""
+        return self._numbers.get(node)
 
     def number(self, node: str) -> int:
         """Of a node that has one."""
@@ -64,7 +66,7 @@ class Hosts:
             self.of_holder[self._table.number(node)] = self._numbered(node)
 
     def check(self) -> None:
-        used = {number: name for number, name in enumerate(self._names) if name}
+        used = {number: name for number, name in enumerate(self.names) if name}
         assert used == {number: name for name, number in self._numbers.items()}
         assert set(used.values()) == self._engines.keys() | self._named, "a number of nobody"
         assert sorted([*used, *self._free]) == list(range(self.count)), "a number is lost"
@@ -72,12 +74,8 @@ class Hosts:
     def _numbered(self, node: str) -> int:
         number = self._numbers.get(node)
         if number is None:
-            if self._free:
-                number = self._free.pop()
-                self._names[number] = node
-            else:
-                number = len(self._names)
-                self._names.append(node)
+            number = self._free.pop() if self._free else len(self.names)
+            self._rename(number, node)
             self._numbers[node] = number
         return number
 
@@ -85,6 +83,9 @@ class Hosts:
         if node in self._engines or node in self._named:
             return
         number = self._numbers.pop(node)
-        self._names[number] = ""
+        self._rename(number, "")
         self._free.append(number)
         self._forget(number)
+
+    def _rename(self, number: int, name: str) -> None:
+        self.names = (*self.names[:number], name, *self.names[number + 1 :])

@@ -7,7 +7,7 @@ same numbers, so an engine that has nothing has exactly nothing.
 
 A prompt wants room to be decoded in (`.room`), also for some seconds after its prefill where that
 was done by an engine that does not decode. What becomes of those that this conductor was asked for
-says how crowded it is (`.crowd`).
+says how crowded it is (`.crowd`), and who has had how much of it (`.clients`).
 
 Requests that another conductor sent are known by what their engine says of them, and counted once,
 by their ids. A request is at one engine at most: said of another, it has gone there.
@@ -21,8 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvstore.conductor.allowance import Allowance
+from kvstore.conductor.clients import Clients
 from kvstore.conductor.crowd import Crowd
 from kvstore.conductor.engines import Crew, Engine
+from kvstore.conductor.refused import Refused
 from kvstore.conductor.room import Parked, Room
 from kvstore.core.fingerprints import Prints
 from kvstore.errors import Overloaded
@@ -91,7 +93,7 @@ class InFlight:
         self._sent: dict[str, None] = {}
         self._held: dict[str, None] = {}
         self.expected = expected.empty(_PLACES_MIN)
-        self.crowd = Crowd()
+        self.crowd, self.clients, self.refused = Crowd(), Clients(), Refused()
         self._blocks = 0  # that prompts are expected to have, all together
 
     @property
@@ -174,11 +176,20 @@ class InFlight:
             self.crowd.served(now)
         ours, wants = prompt.ours, request in self.room and request not in self.sequences
         self._take_out(request, prompt, now)
-        alone = engine.facts.decode is None
+        alone = engine.decode is None
         if wants and alone and self._requests_allowed.try_take(self.held[0], 1):
             self._prefilled[request] = Prefilled(now + SENT_SECONDS, ours)
         else:
             self.room.forget(request)
+
+    def elsewhere(self, request: str, now: float) -> None:
+        """An engine that does not prefill says that it has it, whole: nearly all of it is in the
+        pool. Whoever was to prefill it never hears of it, and it waits in no line."""
+        prompt = self.prompts.get(request)
+        if prompt is not None and prompt.stage is Stage.SENT:
+            if prompt.ours:
+                self.crowd.served(now)
+            self._take_out(request, prompt, now)
 
     def given_up(self, request: str, engine: Engine, now: float) -> None:
         if self.knows(request, engine):
@@ -298,6 +309,7 @@ class InFlight:
         assert blocks == self._blocks, "blocks are miscounted"
         assert not self._prefilled.keys() & (self.prompts.keys() | self.sequences.keys())
         self.room.check()
+        self.clients.check()
         for engine in self._crew.by_id.values():
             mine = lines.get(engine.number, [])
             waiting = [one for one in mine if one.stage is not Stage.RUNNING]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from kvstore.conductor.index import PoolIndex
 from kvstore.conductor.table import Table
 from kvstore.conductor.tracked import Tracked
 from kvstore.config import OPEN, Credentials
+from kvstore.core.carried import Carried
 from kvstore.errors import KVStoreError
 from kvstore.limits import FOLLOW_SILENCE_SECONDS, NODES_MAX, SUSPECT_SECONDS
 from kvstore.metadata.protocol import Change, Entry, Kind, Metadata
@@ -52,9 +53,11 @@ class Pool:
         clock: Clock,
         dice: random.Random,
         credentials: Credentials = OPEN,
+        carried: Callable[[str, Carried], None] = lambda node_id, one: None,
     ) -> None:
+        """`carried` is told what each node's host carried."""
         self._metadata, self._clock, self._dice = metadata, clock, dice
-        self._credentials = credentials
+        self._credentials, self._carried = credentials, carried
         self._members: dict[str, Member] = {}
         self.table = Table(PoolIndex(dice.getrandbits(64) | 1))
 
@@ -141,7 +144,8 @@ class Pool:
             if len(self._members) >= NODES_MAX:
                 log.warning("%s is not followed: %d are, the most", record.node_id, NODES_MAX)
                 return
-            tracked, never = Tracked(record.node_id, self.table), float("-inf")
+            tracked = Tracked(record.node_id, self.table, carried=self._carried)
+            never = float("-inf")
             self._members[record.node_id] = Member(
                 record, tracked, self._follow(tracked, record.address), never
             )

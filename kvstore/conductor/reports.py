@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from kvstore.address import check_engine
 from kvstore.block import stored_keys
-from kvstore.conductor.engines import Engine, Facts
+from kvstore.conductor.crews import Whose
+from kvstore.conductor.engines import Engine
+from kvstore.conductor.facts import Facts, Role
 from kvstore.conductor.in_flight import NO_PRINTS
-from kvstore.conductor.scheduler import Scheduler, Whose
+from kvstore.conductor.scheduler import Scheduler
 from kvstore.core.cost import BATCH_MAX, DecodeCost, PrefillCost, TransferCost
 from kvstore.core.fingerprints import Prints, fingerprints
 from kvstore.core.fit import BYTES_MAX, SECONDS_MAX, TOKENS_MAX
@@ -21,6 +24,8 @@ from kvstore.limits import (
     BLOCK_TOKENS_MAX,
     GROUPS_MAX,
     HASH_BYTES,
+    LABEL_BYTES_MAX,
+    LINK_SPEEDS,
     NAME_BYTES_MAX,
     REPORT_BLOCKS_MAX,
     REPORT_MEASURED_MAX,
@@ -32,8 +37,6 @@ from kvstore.wire.v1 import conductor_pb2 as pb
 
 _TOKEN_BYTES_MAX = 1 << 30  # of KV, of one token
 _ROOM_TOKENS_MAX = 1 << 40
-_PORT_MAX = 65_535
-_SPEEDS = (1e3, 1e15)  # bytes a second
 
 
 class Reporter:
@@ -82,15 +85,19 @@ class Reporter:
         if message.prefills or message.steps:
             crew.price(engine)
         for moved in message.transfers:
-            crew.moved(engine, moved.bytes, moved.seconds, moved.of_ssd)
+            came = crew.read if moved.of_ssd else crew.moved
+            came(engine.host, moved.bytes, moved.seconds)
 
     def _follow(self, message: pb.ReportRequest, engine: Engine, now: float) -> None:
         crew, in_flight = self._scheduler.crew(self.whose)
         for one in message.accepted:
             work, prints = 0.0, NO_PRINTS
-            if engine.facts.prefill is None:
+            if engine.prefill is None:
+                in_flight.elsewhere(one.request_id, now)
                 continue
             if not in_flight.knows(one.request_id, engine):
+                if self._scheduler.decided(self._tenant, one.request_id) is None:
+                    crew.roles.asked_elsewhere(now)
                 new, row = one.tokens - one.prefix_tokens, crew.fleet.engines[engine.number]
                 pairs = row["prefill_c"] * (new + 2.0 * one.prefix_tokens)
                 work = float(row["prefill_a"] + new * (row["prefill_b"] + pairs))
@@ -126,9 +133,9 @@ def facts_of(engine: pb.ReportRequest.Engine) -> Facts:
     check_text("engine.engine_id", engine.engine_id, NAME_BYTES_MAX)
     check_text("engine.node_id", engine.node_id, NAME_BYTES_MAX)
     check_text("engine.address", engine.address, NAME_BYTES_MAX)
-    host, _, port = engine.address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
-        raise Invalid(f"engine.address = {engine.address!r}: write HOST:PORT, like 127.0.0.1:7500")
+    check_engine("engine.address", engine.address)
+    if engine.revision:
+        check_text("engine.revision", engine.revision, NAME_BYTES_MAX)
     if len(engine.namespace) != HASH_BYTES:
         size = len(engine.namespace)
         raise Invalid(f"engine.namespace is {size} bytes; a digest has {HASH_BYTES}")
@@ -136,11 +143,21 @@ def facts_of(engine: pb.ReportRequest.Engine) -> Facts:
     _in("engine.block_tokens", engine.block_tokens, 1, BLOCK_TOKENS_MAX)
     _in("engine.token_bytes", engine.token_bytes, 1, _TOKEN_BYTES_MAX)
     _in("engine.room_tokens", engine.room_tokens, 0, _ROOM_TOKENS_MAX)
-    _in("engine.link_bytes_per_second", engine.link_bytes_per_second, *_SPEEDS)
+    _in("engine.link_bytes_per_second", engine.link_bytes_per_second, *LINK_SPEEDS)
     if engine.ssd_bytes_per_second:
-        _in("engine.ssd_bytes_per_second", engine.ssd_bytes_per_second, *_SPEEDS)
+        _in("engine.ssd_bytes_per_second", engine.ssd_bytes_per_second, *LINK_SPEEDS)
+    for name in ("rack", "nvlink_domain"):
+        if getattr(engine, name):
+            check_text(f"engine.{name}", getattr(engine, name), LABEL_BYTES_MAX)
+    for name in ("domain_bytes_per_second", "cross_rack_bytes_per_second"):
+        if getattr(engine, name):
+            _in(f"engine.{name}", getattr(engine, name), *LINK_SPEEDS)
     if not (engine.HasField("prefill") or engine.HasField("decode")):
         raise Invalid("engine.prefill and engine.decode are absent: give the cost of what it does")
+    if engine.elastic not in pb.Role.values():
+        raise Invalid(f"engine.elastic = {engine.elastic}: one of Role is wanted")
+    if engine.elastic and not (engine.HasField("prefill") and engine.HasField("decode")):
+        raise Invalid("engine.elastic: one that can switch gives the costs of both")
     return Facts(
         engine.engine_id,
         engine.address,
@@ -153,6 +170,12 @@ def facts_of(engine: pb.ReportRequest.Engine) -> Facts:
         TransferCost(1e-3, engine.link_bytes_per_second),
         TransferCost(1e-4, engine.ssd_bytes_per_second) if engine.ssd_bytes_per_second else None,
         engine.data_parallel_rank if engine.HasField("data_parallel_rank") else None,
+        Role(engine.elastic),
+        engine.rack,
+        engine.nvlink_domain,
+        engine.domain_bytes_per_second,
+        engine.cross_rack_bytes_per_second,
+        engine.revision,
     )
 
 

@@ -4,8 +4,8 @@ Pure: it is told the time, waits for nothing and sends nothing. A decision that 
 at once as that engine's load, and so is known to the next; a refusal changes nothing. A request
 that is asked for anew is not any more where it was sent before, whatever the answer.
 
-Engines are held by tenant, namespace and group, and a request is decided among its own. Which nodes
-may be named is looked at every `LOOK_SECONDS` and whenever a node's number changes.
+A request is decided among the engines of its own crew (`.crews`). Which nodes may be named is
+looked at every `LOOK_SECONDS` and whenever a node's number changes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 
-from kvstore.conductor.allowance import Allowance
+from kvstore.conductor.crews import Crews, Whose
 from kvstore.conductor.decision import (
-    NOBODY_MS,
     Ask,
     Decision,
     no_room,
@@ -31,17 +29,16 @@ from kvstore.conductor.decision import (
     room_too_late,
     too_late,
 )
-from kvstore.conductor.engines import LATENCY_SECONDS, Crew, Engine, Facts
-from kvstore.conductor.hosts import Hosts
+from kvstore.conductor.engines import LATENCY_SECONDS, Crew, Engine
 from kvstore.conductor.in_flight import InFlight
-from kvstore.conductor.own import Own
+from kvstore.conductor.roles import Advice
 from kvstore.conductor.room import Parked
 from kvstore.conductor.table import Table
-from kvstore.core.fingerprints import Prints
-from kvstore.core.turns import Places
-from kvstore.errors import Invalid, Overloaded, TooLate, Unavailable
+from kvstore.errors import Overloaded, TooLate
 from kvstore.kernels import decision as loops
+from kvstore.kernels import fairness
 from kvstore.kernels.expected import marked
+from kvstore.kernels.fleet import BUSY
 from kvstore.kernels.prefill_choice import (
     BLOCKS,
     FETCHED,
@@ -49,17 +46,13 @@ from kvstore.kernels.prefill_choice import (
     NONE,
     READ,
     READY,
+    SOURCE,
     WORK,
     Asked,
 )
 from kvstore.kernels.rules import OURS, Rules
 from kvstore.limits import (
-    CREWS_MAX,
     DECISIONS_KEPT,
-    EXPECTED_BLOCKS_MAX,
-    IN_FLIGHT_MAX,
-    REPORT_SILENCE_SECONDS,
-    REPORTS_MAX,
     TPOT_MS_DEFAULT,
     TTFT_MS_DEFAULT,
 )
@@ -70,10 +63,8 @@ RULES = OURS._replace(
     ttft=1e-3 * TTFT_MS_DEFAULT, tpot=1e-3 * TPOT_MS_DEFAULT, latency=LATENCY_SECONDS
 )
 
-Whose: TypeAlias = tuple[str, bytes, int]  # tenant, namespace, group
 
-
-class Scheduler:
+class Scheduler(Crews):
     """`named` says which nodes of the table may be named now."""
 
     def __init__(
@@ -84,104 +75,41 @@ class Scheduler:
         rules: Rules = RULES,
     ) -> None:
         self._table, self._named, self._dice, self._rules = table, named, dice, rules
-        self._crews: dict[Whose, Crew] = {}
-        self._in_flight: dict[Whose, InFlight] = {}
-        self._hosts = Hosts(table, self._forget_host)
+        super().__init__(table, dice.getrandbits(63) | 1)
         self._seen, self._seen_version = float("-inf"), -1
-        self._places = Places(CREWS_MAX)
-        self._allowed = Allowance(IN_FLIGHT_MAX), Allowance(EXPECTED_BLOCKS_MAX)
-        self._own = Own(dice.getrandbits(63) | 1)
         self._decisions: OrderedDict[tuple[str, str], Decision] = OrderedDict()
-        self._engines = 0
-
-    def crew(self, whose: Whose) -> tuple[Crew, InFlight]:
-        """Raises `Unavailable` where no engine reports."""
-        crew = self._crews.get(whose)
-        if crew is None:
-            text = "no engine of yours reports that it serves this namespace and group"
-            raise Unavailable(text, NOBODY_MS)
-        return crew, self._in_flight[whose]
-
-    def enter(self, whose: Whose, facts: Facts, now: float) -> Engine:
-        """An engine begins to report; one under its id is no more. Raises `Invalid` where it is
-        of another kind than the others there, and `Overloaded`."""
-        crew = self._crews.get(whose)
-        if crew is not None:
-            before = crew.by_id.get(facts.engine_id)
-            _check_same(crew, facts, alone=len(crew.by_id) == (before is not None))
-            if before is not None:
-                self.leave(whose, before, now)
-                crew = self._crews.get(whose)
-        if self._engines >= REPORTS_MAX:
-            raise Overloaded(f"{self._engines} engines report, all that may", NOBODY_MS)
-        if crew is None:
-            if not self._places.try_take(whose[0]):
-                held = self._places.held(whose[0])
-                text = f"{held} kinds of engines of {whose[0]} report: no tenant takes all places"
-                raise Overloaded(text, NOBODY_MS)
-            crew = self._crews[whose] = Crew(facts, self._hosts.count)
-            self._in_flight[whose] = InFlight(crew, *self._allowed)
-        self._engines += 1
-        return crew.enter(facts, self._hosts.use(facts.node_id), now)
-
-    def leave(self, whose: Whose, engine: Engine, now: float) -> None:
-        """It is sent nothing any more; what was in flight there counts no more."""
-        if not self.has(whose, engine):
-            return
-        crew, in_flight = self._crews[whose], self._in_flight[whose]
-        in_flight.leave(engine, now)
-        self._own.clear(crew, engine)
-        crew.leave(engine)
-        self._engines -= 1
-        if not crew.by_id:
-            del self._crews[whose], self._in_flight[whose]
-            self._places.give_back(whose[0])
-        self._hosts.release(engine.facts.node_id)
-
-    def own(
-        self, whose: Whose, engine: Engine, cleared: bool, dropped: Prints, held: Prints
-    ) -> None:
-        """What an engine holds in memory of its own has changed so, in this order."""
-        crew = self._crews[whose]
-        if cleared:
-            self._own.clear(crew, engine)
-        self._own.drop(crew, engine, dropped)
-        self._own.hold(crew, engine, held)
-
-    def has(self, whose: Whose, engine: Engine) -> bool:
-        """Whether it may be sent requests."""
-        crew = self._crews.get(whose)
-        return crew is not None and crew.by_id.get(engine.facts.engine_id) is engine
 
     def sweep(self, now: float) -> list[str]:
         """Drop what is over: engines that were not heard of, whose ids come back, and requests."""
-        silent = [
-            (whose, engine)
-            for whose, crew in self._crews.items()
-            for engine in crew.by_id.values()
-            if engine.heard <= now - REPORT_SILENCE_SECONDS
-        ]
-        for whose, engine in silent:
-            self.leave(whose, engine, now)
+        silent = self.leave_silent(now)
         for whose, in_flight in self._in_flight.items():
             crew = self._crews[whose]
-            crew.look()
+            crew.look(self._rules, now)
             in_flight.expire(now)
             for engine in crew.by_id.values() if len(in_flight.room) else ():
                 in_flight.serve(engine, self._rules, now)
         self._own.sweep()
-        return [engine.facts.engine_id for _, engine in silent]
+        return silent
 
     def schedule(self, whose: Whose, ask: Ask, now: float) -> Decision:
         """Who prefills a prompt, and who would decode it. Raises what refuses it."""
-        _, in_flight = self.crew(whose)
+        crew, in_flight = self.crew(whose)
         in_flight.drop(ask.request, now)  # where it was sent before, it is not to go
         decision = self.consider(whose, ask, now, whole=False)
         before = self.decided(whose[0], ask.request)
-        if decision.refusal is not None and (before is None or before.refusal is None):
-            in_flight.crowd.lost(now)  # once, however often it comes again
+        if before is None:
+            crew.roles.asked(ask.tokens, crew.block_tokens, decision.priced, now)
+        if decision.refusal is not None and not in_flight.refused.was(ask, now):
+            in_flight.refused.add(ask, now)
+            if before is None or before.refusal is None:
+                in_flight.crowd.lost(now)  # once, however often it comes again
+        service = float(ask.tokens) + fairness.OUTPUT_WEIGHT * crew.output_tokens
+        if before is None:
+            in_flight.clients.asked(ask.client, service, now)
         self._keep(whose[0], decision)
         self._carry_out(whose, ask, decision.or_raise(), now)
+        if before is None or before.prefill is None:
+            in_flight.clients.had(ask.client, service)
         return decision
 
     def place(
@@ -231,21 +159,23 @@ class Scheduler:
         holders, lengths, in_dram = self._table.leading(ask.prints)
         mine, long = self._own.leading(ask.prints)
         best = np.empty(loops.BEST, np.int64)
-        chosen, source, room = loops.choose(
+        chosen, way, room = loops.choose(
             crew.fleet, crew.found, holders, lengths, in_dram, self._hosts.of_holder,
             in_flight.expected, marked(ask.prints), mine, long, crew.of_holder, crew.own,
             asked, rules, self._any_row(crew), whole or len(crew.by_id) <= loops.WHOLE,
             crew.priced, best, in_flight.room.demand[0],
-            crew.output_tokens, in_flight.crowd.presses(rules),
+            crew.output_tokens, in_flight.crowd.presses(rules), crew.busy,
         )  # fmt: skip
         considered = tuple([row for one in best.tolist() if one >= 0 and (row := crew.rows[one])])
         best = best[: len(considered)]
         rows, owns = crew.priced[best], tuple(crew.own[best].tolist())
-        of = (ask.request, ask.tokens, len(ask.prints), ask.waited, considered, rows, owns)
+        names = self._hosts.names
+        of = (ask.request, ask.tokens, len(ask.prints), ask.waited, considered, rows, owns, names)
         if not considered:
             return Decision(*of, refusal=nobody_prefills())
         if chosen == NONE:
-            refusal = too_late(ask, considered, rows, rules, wanted, len(crew.by_id))
+            crowded = wanted * self._patience(in_flight)
+            refusal = too_late(ask, considered, rows, rules, wanted, crowded, len(crew.by_id))
             return Decision(*of, ttft=wanted, refusal=refusal)
         if rules.gated and room > rules.forecast * rules.ttft > 0:
             refusal = no_room_in_time(ask, room, rules)
@@ -255,8 +185,8 @@ class Scheduler:
         decode, _, step = self._decoder(crew, ask, rules.tpot, prefill.host)
         own = min(int(crew.own[chosen]), int(row[BLOCKS]))
         there = max(own, min(int(crew.found.dram[prefill.host]), int(row[BLOCKS]))) - own
-        source_name = self._hosts.name(source) if row[FETCHED] else ""
-        return Decision(*of, prefill, row, own, there, source_name, decode, step, wanted)
+        source = names[int(row[SOURCE])] if row[FETCHED] else ""
+        return Decision(*of, prefill, row, own, there, source, way, decode, step, wanted)
 
     def consider_place(self, whose: Whose, ask: Ask) -> Decision:
         """Who would decode a request. Raises `Unavailable`."""
@@ -291,28 +221,26 @@ class Scheduler:
         least = float(loops.rank_of(decision.row[WORK]))
         return least - self._rules.aging * decision.waited, self._rules.aging
 
-    def check(self) -> None:
-        self._hosts.check()
-        for whose, crew in self._crews.items():
-            crew.check()
-            self._in_flight[whose].check()
-        assert self._engines == sum(len(crew.by_id) for crew in self._crews.values())
-        assert self._crews.keys() == self._in_flight.keys()
-        self._own.check(self._crews.values())
-        self._places.check()
-        for number, allowed in enumerate(self._allowed):
-            held = sum(one.held[number] for one in self._in_flight.values())
-            assert held == allowed.taken, "something in flight is nobody's"
+    def balance(self, whose: Whose, now: float) -> Advice:
+        """How engines are best split, and who is to switch. Raises `Unavailable`."""
+        return self.crew(whose)[0].advise(self._rules, now)
 
     def _rules_for(self, ask: Ask, crew: Crew, in_flight: InFlight) -> Rules:
-        """The fleet's with this request's targets, the first token's sooner in a crowd."""
+        """The fleet's with this request's targets, the first token's sooner in a crowd, and for a
+        client that has had more than its share."""
         rules = self._rules
         ttft, tpot = float(ask.ttft or rules.ttft), crew.reachable(ask.tpot or rules.tpot)
-        if rules.hurry:
-            ttft *= in_flight.crowd.patience
+        patience = self._patience(in_flight)
+        if rules.fair:
+            patience = in_flight.clients.patience(ask.client, patience)
+        ttft *= patience
         if (ttft, tpot) == (rules.ttft, rules.tpot):
             return rules
         return rules._replace(ttft=ttft, tpot=tpot)
+
+    def _patience(self, in_flight: InFlight) -> float:
+        """The share of a target that first tokens may take now."""
+        return in_flight.crowd.patience if self._rules.hurry else 1.0
 
     def _decoder(
         self, crew: Crew, ask: Ask, tpot: float, source: int
@@ -342,9 +270,10 @@ class Scheduler:
         takes = float(row[FIRST_TOKEN])
         in_flight.send(ask.request, engine, float(row[WORK]), ask.prints, now, takes, ask.tokens)
         if row[FETCHED]:
-            crew.fleet.hosts["arrives"][engine.host] = now + row[READY]
+            arrives, leaves = BUSY[decision.way]
+            crew.fleet.hosts[arrives][engine.host] = now + row[READY]
             source = self._hosts.number(decision.source)
-            crew.fleet.hosts["leaves"][source] = now + row[READY]
+            crew.fleet.hosts[leaves][source] = now + row[READY]
         if row[READ]:
             crew.fleet.hosts["reads"][engine.host] = now + row[READY]
 
@@ -362,10 +291,6 @@ class Scheduler:
             self._seen, self._seen_version = now, self._table.version
             self._hosts.see(self._named())
 
-    def _forget_host(self, number: int) -> None:
-        for crew in self._crews.values():
-            crew.forget_host(number)
-
 
 def _served(parked: Decision, told: Callable[[Decision], None], engine: Engine) -> None:
     """One that waited for room is counted at an engine that has some."""
@@ -373,11 +298,3 @@ def _served(parked: Decision, told: Callable[[Decision], None], engine: Engine) 
     batch, context = engine.batch + engine.owed, engine.context_tokens + engine.owed_tokens
     step = engine.decode.cost.seconds(batch, context)
     told(replace(parked, decode=engine, step=step, refusal=None))
-
-
-def _check_same(crew: Crew, facts: Facts, alone: bool) -> None:
-    """All engines of a namespace and group have blocks of one kind."""
-    for name in ("block_tokens", "token_bytes"):
-        mine, theirs = getattr(facts, name), getattr(crew, name)
-        if mine != theirs and not alone:
-            raise Invalid(f"engine.{name} = {mine}: other engines of this namespace say {theirs}")

@@ -13,15 +13,17 @@ from typing import Any, TypeAlias
 
 from kvstore.block import stored_keys
 from kvstore.clock import Clock
+from kvstore.conductor.crews import Whose
 from kvstore.conductor.decision import Ask, Decision
 from kvstore.conductor.explained import explain, reply_of
 from kvstore.conductor.pool import Pool
 from kvstore.conductor.reports import Reporter, check_hashes, check_text
-from kvstore.conductor.scheduler import Scheduler, Whose
+from kvstore.conductor.scheduler import Scheduler
 from kvstore.core.fingerprints import fingerprints
 from kvstore.core.fit import TOKENS_MAX
-from kvstore.errors import Invalid, Unavailable
+from kvstore.errors import Invalid, Overloaded, Rejected, TooLate, Unavailable
 from kvstore.limits import (
+    CLIENT_BYTES_MAX,
     GROUPS_MAX,
     HASH_BYTES,
     REPORT_SILENCE_SECONDS,
@@ -30,6 +32,7 @@ from kvstore.limits import (
 from kvstore.metadata.tenants import Tenants
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import tenant_of
+from kvstore.telemetry import Telemetry
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
 
@@ -39,14 +42,22 @@ SWEEP_SECONDS = 0.25
 PACE_SECONDS = 0.005  # between two messages of one engine
 WAIT_MS_MAX = 1_000  # that a call is held open for room to decode
 REPORT_SHARE = 0.1  # of the conductor's time, that the reports of one engine take
+_ANSWERS: dict[type[Rejected], str] = {Overloaded: "refused", TooLate: "too_late"}
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
 
 class SchedulingService(conductor_pb2_grpc.ConductorServicer):
     """Each method is documented in proto/moonpool/v1/conductor.proto."""
 
-    def __init__(self, pool: Pool, tenants: Tenants, scheduler: Scheduler, clock: Clock) -> None:
-        self._pool, self._tenants = pool, tenants
+    def __init__(
+        self,
+        pool: Pool,
+        tenants: Tenants,
+        scheduler: Scheduler,
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._pool, self._tenants, self._telemetry = pool, tenants, telemetry
         self._scheduler, self._clock = scheduler, clock
         self._reporting: set[asyncio.Task[Any]] = set()
         self._stopping = False
@@ -66,12 +77,21 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
 
     @typed
     async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> pb.ScheduleReply:
+        began, decodes = self._clock.now(), request.phase == pb.DECODE
         whose, ask = self._asked(request, tenant_of(context))
-        if request.phase == pb.DECODE:
-            decision = await self._placed(whose, ask, 1e-3 * request.wait_ms)
-        else:
-            decision = self._scheduler.schedule(whose, ask, self._clock.now())
-        return reply_of(self._scheduler, decision, self._pool.approximate)
+        try:
+            if decodes:
+                decision = await self._placed(whose, ask, 1e-3 * request.wait_ms)
+            else:
+                decision = self._scheduler.schedule(whose, ask, began)
+        except Rejected as error:
+            self._telemetry.add("decisions", label=_ANSWERS.get(type(error), "unavailable"))
+            raise
+        reply = reply_of(self._scheduler, decision, self._pool.approximate)
+        self._telemetry.add("decisions", label="decode" if decodes else "prefill")
+        if not decodes:  # which may wait in line
+            self._telemetry.observe("decision_seconds", self._clock.now() - began)
+        return reply
 
     @typed
     async def Report(
@@ -152,6 +172,8 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
     def _asked(self, request: pb.ScheduleRequest, tenant: str) -> tuple[Whose, Ask]:
         """Raises `Invalid` naming the field."""
         check_text("request_id", request.request_id, REQUEST_ID_BYTES_MAX)
+        if request.client:
+            check_text("client", request.client, CLIENT_BYTES_MAX)
         if len(request.namespace) != HASH_BYTES:
             size = len(request.namespace)
             raise Invalid(f"namespace is {size} bytes; a digest has {HASH_BYTES}")
@@ -169,5 +191,12 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
         secret = self._tenants.secrets.get(tenant)
         hashes = request.hashes if secret is not None and request.phase == pb.PREFILL else []
         keys = stored_keys(secret or b"", request.namespace, request.group, hashes)
-        seconds = (1e-3 * one for one in (request.waited_ms, request.ttft_ms, request.tpot_ms))
-        return whose, Ask(request.request_id, fingerprints(keys), request.tokens, *seconds)
+        return whose, Ask(
+            request.request_id,
+            fingerprints(keys),
+            request.tokens,
+            waited=1e-3 * request.waited_ms,
+            ttft=1e-3 * request.ttft_ms,
+            tpot=1e-3 * request.tpot_ms,
+            client=request.client,
+        )

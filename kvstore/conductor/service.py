@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from kvstore.block import stored_key
+from kvstore.conductor.balancing import balance
+from kvstore.conductor.listing import crews
 from kvstore.conductor.scheduling import SchedulingService
 from kvstore.core.fingerprints import IN_DRAM, fingerprints
 from kvstore.errors import Invalid
@@ -68,6 +70,14 @@ class ConductorService(SchedulingService):
                 node_id=member.record.node_id, epoch=member.tracked.epoch, tiers=tiers.tobytes()
             )
         return reply
+
+    @typed
+    async def Balance(self, request: pb.BalanceRequest, context: Context) -> pb.BalanceReply:
+        return balance(self._scheduler, tenant_of(context), request, self._clock.now())
+
+    @typed
+    async def Crews(self, request: pb.CrewsRequest, context: Context) -> pb.CrewsReply:
+        return crews(self._scheduler, tenant_of(context), request)
 
 
 def _check(namespace: bytes, group: int, hashes: Sequence[bytes]) -> None:

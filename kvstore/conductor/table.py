@@ -27,6 +27,10 @@ class Table:
     def __contains__(self, node: str) -> bool:
         return node in self._holders
 
+    def __len__(self) -> int:
+        """Blocks that some node or other has."""
+        return len(self._index)
+
     def begin(self, node: str) -> None:
         """What a node lists is about to come, from its beginning. Raises `Overloaded`."""
         self.abandon(node)

@@ -8,9 +8,12 @@ sends it to the start.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from kvstore.conductor.table import Table
+from kvstore.core.carried import Carried
 from kvstore.errors import Invalid
-from kvstore.limits import NODE_BLOCKS_MAX
+from kvstore.limits import CARRIED_KEPT, NAME_BYTES_MAX, NODE_BLOCKS_MAX
 from kvstore.wire.prints import unpacked
 from kvstore.wire.v1 import directory_pb2 as pb
 
@@ -18,8 +21,16 @@ from kvstore.wire.v1 import directory_pb2 as pb
 class Tracked:
     """Where the conductor stands with one node's directory."""
 
-    def __init__(self, node_id: str, table: Table, blocks_max: int = NODE_BLOCKS_MAX) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        table: Table,
+        blocks_max: int = NODE_BLOCKS_MAX,
+        carried: Callable[[str, Carried], None] = lambda node_id, one: None,
+    ) -> None:
+        """`carried` is told what its host's link and SSD carried."""
         self.node_id, self._table, self._blocks_max = node_id, table, blocks_max
+        self._carried = carried
         self.epoch = self.sequence = 0  # of what the table has of it; no epoch is 0
         self._begin: pb.FollowReply.Begin | None = None  # of this stream
         self._coming = False  # a snapshot that is not whole yet
@@ -39,6 +50,7 @@ class Tracked:
                     self._take_snapshot(reply.snapshot)
                 case "entries":
                     self._take_changes(reply.entries)
+                    self._take_carried(reply.carried)
                 case _:
                     raise Invalid("a message of a kind that this conductor does not know")
         except Invalid:
@@ -79,6 +91,14 @@ class Tracked:
         count = self._table.change(self.node_id, prints, tiers)
         self.sequence = entries.sequence
         self._check_count(count)
+
+    def _take_carried(self, carried: Sequence[pb.FollowReply.Carried]) -> None:
+        if len(carried) > CARRIED_KEPT:
+            raise Invalid(f"{len(carried)} measures; one message has at most {CARRIED_KEPT}")
+        for one in carried:
+            if len(one.source) > NAME_BYTES_MAX:
+                raise Invalid(f"a source's name of {len(one.source)} characters")
+            self._carried(self.node_id, Carried(one.bytes, one.seconds, one.of_ssd, one.source))
 
     def _stop(self) -> None:
         """Of what this stream began nothing counts that is not whole."""

@@ -8,10 +8,12 @@ import random
 import numpy as np
 
 from kvstore.conductor import index
+from kvstore.conductor.crews import Whose
 from kvstore.conductor.decision import Ask
-from kvstore.conductor.engines import Crew, Engine, Facts
+from kvstore.conductor.engines import Crew, Engine
+from kvstore.conductor.facts import Facts
 from kvstore.conductor.index import PoolIndex
-from kvstore.conductor.scheduler import Scheduler, Whose
+from kvstore.conductor.scheduler import Scheduler
 from kvstore.conductor.table import Table
 from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
 from kvstore.kernels import expected
@@ -31,6 +33,8 @@ def compiled() -> None:
     scheduler.priority(decision)
     _park(scheduler, whose, engine)
     _learn(scheduler.crew(whose)[0], engine)
+    scheduler.crew(whose)[0].roles.asked_elsewhere(0.0)
+    scheduler.balance(whose, 0.0)
     expected.move(expected.empty(2), expected.empty(2))
     scheduler.leave(whose, engine, 0.0)
 
@@ -54,4 +58,4 @@ def _learn(crew: Crew, engine: Engine) -> None:
     assert engine.prefill is not None and engine.decode is not None
     engine.prefill.observe(64, 0, 0.1)
     engine.decode.observe(2, 100, 0.01)
-    crew.moved(engine, 1e6, 0.1, of_ssd=False)
+    crew.fetched(engine.host, engine.host, 1e6, 0.1)

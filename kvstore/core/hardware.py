@@ -81,13 +81,16 @@ class Fabric:
 # rest; nine tenths of the line rate for networks. Latency is of one operation as software sees it.
 NVLINK3 = Fabric("NVLink 3", 240 * GIGA, 10e-6)
 NVLINK4 = Fabric("NVLink 4", 360 * GIGA, 10e-6)
+# NVIDIA GB200 NVL72 data sheet: 130 TB/s of 72 GPUs, both directions summed; 0.9 TB/s of one, one
+# way, to any other of its domain.
+NVLINK5 = Fabric("NVLink 5", 720 * GIGA, 10e-6)
 PCIE4 = Fabric("PCIe 4 x16", 25 * GIGA, 10e-6)
 PCIE5 = Fabric("PCIe 5 x16", 50 * GIGA, 10e-6)
 RDMA_100 = Fabric("RDMA 100 Gb/s", 11.25 * GIGA, 20e-6)
 RDMA_200 = Fabric("RDMA 200 Gb/s", 22.5 * GIGA, 20e-6)
 RDMA_400 = Fabric("RDMA 400 Gb/s", 45 * GIGA, 20e-6)
 TCP_10 = Fabric("TCP 10 Gb/s", 1.125 * GIGA, 200e-6)
-FABRICS = (NVLINK3, NVLINK4, PCIE4, PCIE5, RDMA_100, RDMA_200, RDMA_400, TCP_10)
+FABRICS = (NVLINK3, NVLINK4, NVLINK5, PCIE4, PCIE5, RDMA_100, RDMA_200, RDMA_400, TCP_10)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 A prompt that is to be computed is prefilled at one engine, and another follows layer by layer and
 decodes it. One whose prefill and decode fall to the same engine, or of which nearly all is in the
-pool, goes to the engine that decodes, alone. With no conductor each goes to the next engine that is
-known, alone.
+pool, goes to the engine that decodes, alone; and so does, whole, what a conductor sends to a server
+that speaks OpenAI's API. With no conductor each goes to the next engine that is known, alone.
 
 An engine that goes away fails no request: what it was is decided anew, and goes on behind the
 tokens that came. A refusal is passed on to the caller, who may come back.
@@ -15,15 +15,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from kvstore.block import chain
+from kvstore.address import speaks_http
 from kvstore.config import Credentials
 from kvstore.errors import Overloaded, Rejected, TooLate
+from kvstore.gateway.caller import Caller
 from kvstore.gateway.engines import DEADLINE_SECONDS, Engines
 from kvstore.gateway.known import Known
 from kvstore.gateway.request import Outcome, Request
 from kvstore.gateway.run import Run, nobody
-from kvstore.limits import RPC_KEYS_MAX
-from kvstore.spec import KVSpec
+from kvstore.gateway.sampling import OnlyGreedy
+from kvstore.gateway.spaces import Ask, Spaces
 from kvstore.wire.v1 import conductor_pb2, engine_pb2
 
 Plan = conductor_pb2.ScheduleReply
@@ -37,71 +38,97 @@ LINE_MS = 250  # of a call that waits for room to decode: then it is asked again
 class Planner(Protocol):
     """Whoever says where a request is to run: see `kvstore.client.conductors.Conductors`."""
 
-    def schedule(self, request: conductor_pb2.ScheduleRequest) -> Plan | None: ...
+    def schedule(self, request: Ask) -> Plan | None: ...
 
 
 class Dispatcher:
-    """Over the engines of one namespace. Safe to use from several threads; each `run` blocks its
+    """Over the engines of one model. Safe to use from several threads; each `run` blocks its
     own."""
 
     def __init__(
         self,
         planner: Planner,
-        spec: KVSpec,
+        spaces: Spaces,
         engines: Sequence[str] = (),
         credentials: Credentials | None = None,
         *,
         local_tokens_max: int = LOCAL_TOKENS_MAX,
     ) -> None:
         """`engines` are known from the start; others are learned from what the planner says."""
-        (self._group,) = spec.groups
-        self._namespace, self._planner = spec.digest, planner
+        self._planner, self._spaces = planner, spaces
         self._engines, self._known = Engines(credentials), Known(engines)
         self._local_tokens_max = local_tokens_max
 
     def close(self) -> None:
         self._engines.close()
 
-    def run(self, request: Request, told: Callable[[int], None] = nobody) -> Outcome:
-        """`told` of each token as it comes. Raises `Overloaded` where it is refused, `Unavailable`
-        where no engine could be had, and `Invalid`."""
-        run = Run(request, told)
-        hashes = chain(self._namespace, 0, request.prompt, self._group.block_tokens).hashes
-        asked = conductor_pb2.ScheduleRequest(
-            namespace=self._namespace,
-            hashes=hashes[:RPC_KEYS_MAX],
-            tokens=len(request.prompt),
-            ttft_ms=request.ttft_ms,
-            tpot_ms=request.tpot_ms,
-        )
+    def run(
+        self,
+        request: Request,
+        told: Callable[[int], None] = nobody,
+        caller: Caller | None = None,
+    ) -> Outcome:
+        """`told` of each token as it comes; what it raises is raised, and stops the decode. Raises
+        `Overloaded` where it is refused, `Unavailable` where no engine could be had, `CallerLeft`
+        once that has left, `OnlyGreedy` where none could draw its tokens, and `Invalid`. Once it
+        has enough what came is returned."""
+        run = Run(request, told, caller or Caller())
+        asks = self._asks(run)
         gone: set[str] = set()
+        why: Rejected | None = None  # the last of these went away
         while True:
             run.outcome.tries += 1
             try:
+                asked = self._where(run, asks)
                 self._try(run, asked, self._planned(run, asked, gone), gone)
                 break
             except Overloaded:
                 raise
-            except Rejected:
+            except Rejected as error:
+                run.caller.check()
+                if run.caller.has_enough:
+                    break
                 sent = run.outcome.engines[-1:]
-                if gone.issuperset(sent) or run.outcome.tries == TRIES_MAX:
-                    raise  # it was sent nowhere, for nobody is left
+                if gone.issuperset(sent):  # it was sent nowhere, for nobody is left
+                    raise why or error from None
+                if run.outcome.tries == TRIES_MAX:
+                    raise
+                why = error
                 gone.update(sent)
                 if self._known.lost(sent[0]):
                     self._engines.forget(sent[0])
         run.outcome.seconds = time.monotonic() - run.since
         return run.outcome
 
-    def _planned(
-        self, run: Run, asked: conductor_pb2.ScheduleRequest, gone: set[str]
-    ) -> Plan | None:
+    def _asks(self, run: Run) -> list[Ask]:
+        """For each kind of engines that may have it. Raises `OnlyGreedy` where all there are may
+        not."""
+        request = run.request
+        if request.without_pool:
+            return []
+        spaces = self._spaces.now()
+        may = [one for one in spaces if one.samples or not request.sampling]
+        if spaces and not may:
+            raise OnlyGreedy("temperature: no engine that has this model draws tokens: write 0")
+        asks = [one.asked(request) for one in may]
+        if asks:
+            full = len(request.prompt) // may[0].block_tokens
+            run.outcome.block_tokens = may[0].block_tokens
+            run.outcome.blocks = tuple(asks[0].hashes[:full])
+        return asks
+
+    def _where(self, run: Run, asks: Sequence[Ask]) -> Ask | None:
+        """Of engines of several kinds those that would be first; None where there are none."""
+        for one in asks:
+            one.request_id, one.waited_ms = run.id, run.waited_ms
+            one.phase, one.wait_ms = conductor_pb2.PREFILL, 0
+        return asks[self._spaces.first(asks)] if asks else None
+
+    def _planned(self, run: Run, asked: Ask | None, gone: set[str]) -> Plan | None:
         """None where it is for itself to choose: also where the planner has not heard yet that an
         engine is gone, and for one that ran and would be refused now."""
-        if run.request.without_pool:
+        if asked is None:
             return None
-        asked.request_id = run.id
-        asked.phase, asked.wait_ms = conductor_pb2.PREFILL, 0
-        asked.waited_ms = run.waited_ms
         try:
             plan = self._planner.schedule(asked)
         except Overloaded:
@@ -110,60 +137,57 @@ class Dispatcher:
             return None
         if plan is None or {plan.prefill.address, plan.decode.address} & gone:
             return None
-        self._known.learn(plan.decode.address or plan.prefill.address)
+        decodes = plan.prefill if speaks_http(plan.prefill.address) else plan.decode
+        self._known.learn(decodes.address or plan.prefill.address)
         return plan
 
-    def _try(
-        self,
-        run: Run,
-        asked: conductor_pb2.ScheduleRequest,
-        plan: Plan | None,
-        gone: set[str],
-    ) -> None:
+    def _try(self, run: Run, asked: Ask | None, plan: Plan | None, gone: set[str]) -> None:
         """Raises `Rejected` of the last engine that it was sent to."""
-        if plan is None:
-            self._generate(run, self._known.next(gone), run.generate())
+        if plan is None or asked is None:
+            may = speaks_http if run.request.sampling else anybody
+            self._generate(run, self._known.next(gone, may), run.generate())
             return
-        run.outcome.expected_seconds = run.outcome.expected_seconds or 1e-3 * plan.ttft_ms
+        out, computed = run.outcome, plan.split.computed_tokens
+        if not out.expected_seconds:
+            out.expected_seconds = 1e-3 * plan.ttft_ms
+            out.expected_tokens = max(0, len(run.request.prompt) - computed)
         prefill, decode = plan.prefill.address, plan.decode.address
-        if not decode or prefill == decode:
-            self._generate(run, prefill, run.generate(_turn(plan)))
-        elif plan.split.computed_tokens <= self._local_tokens_max:
+        if not decode or prefill == decode or speaks_http(prefill) or speaks_http(decode):
+            self._generate(run, prefill, run.generate(_turn(plan)), _rank(plan))
+        elif computed <= self._local_tokens_max:
             decode = self._decoder(run, asked, plan, gone)
             self._generate(run, decode, run.generate(_turn(plan)))
         else:
             self._hand_over(run, asked, plan, gone)
 
-    def _hand_over(
-        self, run: Run, asked: conductor_pb2.ScheduleRequest, plan: Plan, gone: set[str]
-    ) -> None:
+    def _hand_over(self, run: Run, asked: Ask, plan: Plan, gone: set[str]) -> None:
         run.outcome.engines.append(plan.prefill.address)
-        prefill = self._engines.prefill(plan.prefill.address, run.prefill(_turn(plan)))
+        wanted = run.prefill(_turn(plan))
+        prefill = self._engines.prefill(plan.prefill.address, wanted, run.caller)
         # Only now is it known that somebody computes it, so that whoever decodes may count on it.
         try:
             decode = self._decoder(run, asked, plan, gone)
         except Overloaded:
             prefill.end(0.0)  # it is to stop, if it has not computed all
             raise
-        wanted = run.generate()
+        to_decode = run.generate()
         if decode == plan.prefill.address:
             prefill.end(DEADLINE_SECONDS)  # it has what it published
         elif prefill.hand_off is not None:
-            wanted.hand_off.CopyFrom(prefill.hand_off)
-        self._generate(run, decode, wanted)
+            to_decode.hand_off.CopyFrom(prefill.hand_off)
+        self._generate(run, decode, to_decode)
         done, out = prefill.end(), run.outcome
         if done is not None:
             loaded = out.pool_tokens + out.hand_off_tokens
             out.pool_tokens = min(loaded, done.reused_tokens)
             out.hand_off_tokens = loaded - out.pool_tokens
 
-    def _decoder(
-        self, run: Run, asked: conductor_pb2.ScheduleRequest, plan: Plan, gone: set[str]
-    ) -> str:
+    def _decoder(self, run: Run, asked: Ask, plan: Plan, gone: set[str]) -> str:
         """Who decodes it; waits in line for room, for as long as it may be of use. Raises
         `Overloaded`. It counts there from now on."""
         asked.phase, asked.wait_ms = conductor_pb2.DECODE, LINE_MS
         while True:
+            run.caller.check()
             asked.waited_ms, since = run.waited_ms, time.monotonic()
             try:
                 placed = self._planner.schedule(asked)
@@ -181,12 +205,28 @@ class Dispatcher:
             return plan.decode.address
         return placed.decode.address
 
-    def _generate(self, run: Run, address: str, wanted: engine_pb2.GenerateRequest) -> None:
+    def _generate(
+        self,
+        run: Run,
+        address: str,
+        wanted: engine_pb2.GenerateRequest,
+        rank: int | None = None,
+    ) -> None:
         run.outcome.engines.append(address)
-        self._engines.generate(address, wanted, run.token, run.outcome)
+        self._engines.generate(address, wanted, run, rank)
+
+
+def anybody(address: str) -> bool:
+    """May have a request that all engines can run."""
+    return True
 
 
 def _turn(plan: Plan) -> engine_pb2.Turn:
     return engine_pb2.Turn(
         priority_ms=plan.priority_ms, aging=plan.aging, drop_after_ms=plan.drop_after_ms
     )
+
+
+def _rank(plan: Plan) -> int | None:
+    place = plan.prefill
+    return place.data_parallel_rank if place.HasField("data_parallel_rank") else None

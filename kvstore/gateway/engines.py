@@ -1,4 +1,5 @@
-"""Engines as a caller of many has them: a channel to each, and the two things that are asked.
+"""Engines as a caller of many has them: a channel to each of ours, and two things that are asked. A
+server of OpenAI's API is asked over HTTP, as its address says (`kvstore.address`).
 
 `generate` puts down what came of it as it comes; whatever goes wrong is raised by its type.
 """
@@ -6,12 +7,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
+from kvstore.address import speaks_http
 from kvstore.config import Credentials
 from kvstore.errors import KVStoreError
-from kvstore.gateway.request import Outcome
+from kvstore.gateway import vllm
+from kvstore.gateway.caller import Caller
+from kvstore.gateway.run import Run
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.status import typed_errors
 from kvstore.wire.v1 import engine_pb2 as pb
@@ -22,7 +25,7 @@ _OVER_SECONDS = 1.0  # what a prefill did is known about as soon as its request 
 
 
 class Engines:
-    """By their addresses, HOST:PORT each. Safe to use from several threads."""
+    """By their addresses. Safe to use from several threads."""
 
     def __init__(self, credentials: Credentials | None = None) -> None:
         self._credentials = credentials
@@ -35,24 +38,34 @@ class Engines:
         for channel in channels.values():
             channel.close()
 
-    def prefill(self, address: str, request: pb.PrefillRequest) -> Prefill:
+    def prefill(self, address: str, request: pb.PrefillRequest, caller: Caller) -> Prefill:
         """Returns once its KV begins to be computed."""
-        return Prefill(address, self._stub(address).Prefill(request, timeout=DEADLINE_SECONDS))
+        replies = self._stub(address).Prefill(request, timeout=DEADLINE_SECONDS)
+        return Prefill(address, replies, caller)
 
     def generate(
-        self, address: str, request: pb.GenerateRequest, told: Callable[[int], None], out: Outcome
+        self, address: str, request: pb.GenerateRequest, run: Run, rank: int | None = None
     ) -> None:
-        with typed_errors(address):
-            for reply in self._stub(address).Generate(request, timeout=DEADLINE_SECONDS):
-                match reply.WhichOneof("part"):
-                    case "token":
-                        told(reply.token)
-                    case "started":
-                        out.pool_tokens = reply.started.pool_tokens
-                        out.hand_off_tokens = reply.started.hand_off_tokens
-                        out.computed_tokens = reply.started.computed_tokens
-                        out.loaded_bytes += reply.started.loaded_bytes
-                        out.miss = reply.started.miss
+        """`rank` says which of several engines at an address."""
+        if speaks_http(address):
+            vllm.generate(address, request, run, DEADLINE_SECONDS, rank)
+            return
+        out = run.outcome
+        replies = self._stub(address).Generate(request, timeout=DEADLINE_SECONDS)
+        try:
+            with typed_errors(address), run.caller.waits_for(replies):
+                for reply in replies:
+                    match reply.WhichOneof("part"):
+                        case "token":
+                            run.token(reply.token)
+                        case "started":
+                            out.pool_tokens = reply.started.pool_tokens
+                            out.hand_off_tokens = reply.started.hand_off_tokens
+                            out.computed_tokens = reply.started.computed_tokens
+                            out.loaded_bytes += reply.started.loaded_bytes
+                            out.miss = reply.started.miss
+        finally:
+            replies.cancel()  # of one that is done nothing; who is told may have raised
 
     def forget(self, address: str) -> None:
         """It may never come back. Others may still wait for it: its channel goes with the last."""
@@ -70,9 +83,9 @@ class Engines:
 class Prefill:
     """One under way, read by a thread of its own: gRPC drops what is unread at a call's end."""
 
-    def __init__(self, address: str, replies: Any) -> None:
+    def __init__(self, address: str, replies: Any, caller: Caller) -> None:
         """Returns once its hand-off is known. Raises what it failed by before that."""
-        self.address, self._replies = address, replies
+        self.address, self._replies, self._caller = address, replies, caller
         self.hand_off: pb.HandOff | None = None
         self._done: pb.PrefillReply.Done | None = None
         self._error: KVStoreError | None = None
@@ -92,7 +105,7 @@ class Prefill:
 
     def _read(self) -> None:
         try:
-            with typed_errors(self.address):
+            with typed_errors(self.address), self._caller.waits_for(self._replies):
                 for reply in self._replies:
                     if reply.HasField("hand_off"):
                         self.hand_off = reply.hand_off

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 
 from kvstore.errors import Unavailable
+from kvstore.gateway.sampling import OnlyGreedy
 
 KNOWN_MAX = 1_024
 REST_SECONDS = 2.0  # of one that went away
@@ -18,7 +19,7 @@ _RETRY_MS = 1_000
 
 
 class Known:
-    """Addresses, HOST:PORT each. Safe to use from several threads."""
+    """Addresses. Safe to use from several threads."""
 
     def __init__(self, engines: Iterable[str]) -> None:
         self._fixed = frozenset(engines)
@@ -39,10 +40,13 @@ class Known:
             self._rests_until.pop(address, None)
             return True
 
-    def next(self, gone: Set[str]) -> str:
-        """Whose turn it is, of those that are not gone. Raises `Unavailable`."""
+    def next(self, gone: Set[str], may: Callable[[str], bool]) -> str:
+        """Whose turn it is, of those that may and are not gone. Raises `OnlyGreedy` where there are
+        some and none may, and `Unavailable`."""
         with self._lock:
-            left = [one for one in self._rests_until if one not in gone]
+            left = [one for one in self._rests_until if one not in gone and may(one)]
+            if not left and self._rests_until and not any(map(may, self._rests_until)):
+                raise OnlyGreedy("temperature: no engine that is known draws tokens: write 0")
             if not left:
                 text = "no conductor answers, and no engine is known that does"
                 raise Unavailable(text, _RETRY_MS)

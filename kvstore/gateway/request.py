@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kvstore.gateway.sampling import Sampling
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -16,6 +18,10 @@ class Request:
     without_pool: bool = False  # computed by one engine alone, and nothing is published
     ttft_ms: int = 0  # wanted until the first token; 0: what the conductor holds to
     tpot_ms: int = 0  # and for each one after it
+    trace: str = ""  # the span of whoever asks; empty: a trace begins here
+    client: str = ""  # whose it is: where there is too little, engines are shared fairly
+    salt: str = ""  # prompts of another salt share no KV with it
+    sampling: Sampling | None = None  # None: the likeliest tokens
 
 
 @dataclass(slots=True)
@@ -30,6 +36,10 @@ class Outcome:
     computed_tokens: int = 0  # prompt tokens the decode engine computed
     loaded_bytes: int = 0
     miss: str = ""
+    reason: str = ""  # why it ended: stop or length; empty where the engine does not say
     engines: list[str] = field(default_factory=list)  # addresses it was sent to, in that order
     tries: int = 0  # 1, unless an engine went away
+    blocks: tuple[bytes, ...] = ()  # hashes of the prompt's full ones, as engines of one kind say
+    block_tokens: int = 0  # of each of those
+    expected_tokens: int = 0  # of the prompt, that the conductor thought were in the pool
     expected_seconds: float = 0.0  # until its first token, as the conductor thought; 0: unasked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from kvstore.gateway.caller import Caller
 from kvstore.gateway.request import Outcome, Request
 from kvstore.wire.v1 import engine_pb2
 
@@ -16,8 +17,8 @@ def nobody(token: int) -> None:
 class Run:
     """From when it came on."""
 
-    def __init__(self, request: Request, told: Callable[[int], None]) -> None:
-        self.request, self._told = request, told
+    def __init__(self, request: Request, told: Callable[[int], None], caller: Caller) -> None:
+        self.request, self._told, self.caller = request, told, caller
         self.outcome, self.since = Outcome(), time.monotonic()
         self._again = False  # the next token is one that came before
 
@@ -41,7 +42,9 @@ class Run:
         self._told(token)
 
     def prefill(self, turn: engine_pb2.Turn) -> engine_pb2.PrefillRequest:
-        return engine_pb2.PrefillRequest(request_id=self.id, prompt=self._so_far(), turn=turn)
+        return engine_pb2.PrefillRequest(
+            request_id=self.id, prompt=self._so_far(), turn=turn, cache_salt=self.request.salt
+        )
 
     def generate(self, turn: engine_pb2.Turn | None = None) -> engine_pb2.GenerateRequest:
         prompt = self._so_far()
@@ -53,9 +56,12 @@ class Run:
             ignore_eos=self.request.ignore_eos,
             without_pool=self.request.without_pool,
             turn=turn,
+            cache_salt=self.request.salt,
         )
 
     def _so_far(self) -> list[int]:
         """The prompt, and what came behind it. The last token is made again: it may be the end,
-        which engines know and this does not."""
-        return [*self.request.prompt, *self.outcome.tokens[:-1]]
+        which engines know and this does not. One that was drawn would be another, and who draws
+        tokens says with the last that it is."""
+        tokens = self.outcome.tokens
+        return [*self.request.prompt, *(tokens if self.request.sampling else tokens[:-1])]

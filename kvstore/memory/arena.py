@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 import struct
+from contextlib import suppress
 from typing import Self
 
 import numpy as np
@@ -33,6 +34,8 @@ class Arena:
         self.descriptor = descriptor
         self.size = size
         self._map = mmap.mmap(descriptor, size, mmap.MAP_SHARED, protection)
+        with suppress(OSError):  # a kernel that knows none of it
+            self._map.madvise(mmap.MADV_HUGEPAGE)  # heeded where shmem_enabled is "advise"
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
 
     @classmethod

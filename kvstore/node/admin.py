@@ -28,7 +28,7 @@ from kvstore.node.sessions import Sessions
 from kvstore.node.store import Store
 from kvstore.node.tiers import Tiers
 from kvstore.rpc.handler import typed
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 from kvstore.transfer.probe import Probe
 from kvstore.wire.v1 import admin_pb2 as pb
 from kvstore.wire.v1 import admin_pb2_grpc
@@ -52,7 +52,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         store: Store,
         namespaces: Namespaces,
         sessions: Sessions,
-        counters: Counters,
+        counters: Telemetry,
         drain: Callable[[], None],
         leave: Callable[[], Awaitable[None]],
         scrubber: Scrubber,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
 from kvstore.block import Miss
+from kvstore.core.carried import Ledger
 from kvstore.core.index import Index
 from kvstore.core.lanes import Lanes
 from kvstore.core.lifecycle import Owner, Slot, State, Tier
@@ -27,14 +28,14 @@ from kvstore.memory.arena import Arena
 from kvstore.memory.heads import Heads
 from kvstore.memory.strips import intact
 from kvstore.node.consistency import check
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 
 
 class Blocks:
     """Slots, their heads in memory, and the index of the sealed ones."""
 
     def __init__(
-        self, arena: Arena, slab_bytes: int, counters: Counters, ssd: Slabs | None = None
+        self, arena: Arena, slab_bytes: int, counters: Telemetry, ssd: Slabs | None = None
     ) -> None:
         self.view = arena.view
         self.heads = Heads(self.view)
@@ -45,6 +46,7 @@ class Blocks:
         self.arriving: set[Slot] = set()  # of `filling`, those that come from other nodes
         self.copied = Lanes(self.index, self.slabs)  # slots in DRAM of blocks that are on SSD too
         self.shares = Shares()
+        self.carried = Ledger()  # what came from other nodes and from SSD
         self._room = Room(self.index, self.copied, self.shares)
         self.unsaid: set[tuple[bytes, int]] = set()  # records that are to go: key, offset of slot
         self.on_sealed: Callable[[Slot], None] = lambda slot: None

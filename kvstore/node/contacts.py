@@ -19,7 +19,7 @@ from kvstore.clock import Clock
 from kvstore.errors import KVStoreError, Unavailable
 from kvstore.limits import NODES_MAX
 from kvstore.node.link import Link
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 from kvstore.transfer.probe import Complaint, Probe, judge
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Contact:
 class Contacts:
     """The peers that this node has met. In the node's loop."""
 
-    def __init__(self, clock: Clock, counters: Counters) -> None:
+    def __init__(self, clock: Clock, counters: Telemetry) -> None:
         self._clock, self._counters = clock, counters
         self._known: OrderedDict[str, Contact] = OrderedDict()  # by node; who was met last is last
         self._said: dict[tuple[str, str], float] = {}  # when it was, of a node and transport

@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from kvstore import traces
 from kvstore.block import Miss
 from kvstore.clock import SystemClock
 from kvstore.config import Credentials, NodeConfig, host_name, stable_node_id
@@ -38,6 +39,7 @@ from kvstore.node.blocks import Blocks
 from kvstore.node.data_port import DataPort
 from kvstore.node.data_socket import DataSocket
 from kvstore.node.departure import Departure
+from kvstore.node.gauges import look_up
 from kvstore.node.grants import Grants
 from kvstore.node.handles import Handles
 from kvstore.node.heartbeat import Heartbeat
@@ -57,11 +59,12 @@ from kvstore.node.ucx_way import UcxWays
 from kvstore.rpc.access import Role
 from kvstore.rpc.address_file import AddressFile
 from kvstore.rpc.identity import Caller, announced_host, listen_address
+from kvstore.rpc.metrics_port import MetricsPort
 from kvstore.rpc.process import bound_the_process
 from kvstore.rpc.server import NOT_SERVING, Server
 from kvstore.rpc.socket_server import SocketCaller
 from kvstore.rpc.tls import check_role, data_server
-from kvstore.telemetry import Counters
+from kvstore.telemetry import NODE, Telemetry
 from kvstore.wire.v1 import admin_pb2_grpc, directory_pb2_grpc, kv_pb2, kv_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -84,7 +87,7 @@ class Node:
         self._lock = _locked(config)
         self.node_id = stable_node_id(config.id_file)
         self.epoch = _next_epoch(config)
-        self._counters = Counters()
+        self._counters = Telemetry(NODE)
         self._arena = Arena.create(config.dram_bytes)
         self._volumes = _volumes(config)
         ssd = _ssd_slabs(self._volumes, config.slab_bytes, self.epoch)
@@ -92,8 +95,9 @@ class Node:
         self._sessions = Sessions()
         self._handles = Handles(self.epoch, self.node_id)
 
-    async def run(self, ready: Callable[[str], None]) -> None:
-        """Serve; `ready` is told the address once calls are answered."""
+    async def run(self, ready: Callable[[str, str], None]) -> None:
+        """Serve; `ready` is told where calls are answered, and where metrics."""
+        traces.begin("node")
         bound_the_process()
         config, loop = self._config, asyncio.get_running_loop()
         address = listen_address(config.listen, config.tls)
@@ -188,6 +192,10 @@ class Node:
                 lambda: session.streaming,
             ),
         )
+        look_up(self._counters, store, self._sessions, self._capacities())
+        metrics = MetricsPort(self._counters)
+        if config.metrics:
+            await metrics.listen(config.metrics)
         await server.start()
         self._announcer = announcer = Heartbeat(
             partial(open_metadata, where),
@@ -215,7 +223,7 @@ class Node:
             tasks.append(asyncio.create_task(tiers.serve()))
         pool.start()
         gc.freeze()  # what stands from now on is not looked through for garbage time and again
-        ready(server.address)
+        ready(server.address, metrics.address)
         try:
             await self._stopping.wait()
             store.draining = True
@@ -229,6 +237,7 @@ class Node:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await server.stop(0.2)
+            await metrics.close()
             socket.close()
             await pool.close()
             data.close()

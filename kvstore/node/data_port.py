@@ -41,7 +41,7 @@ from kvstore.node.moves import Held, Moves
 from kvstore.node.sessions import Session, Sessions
 from kvstore.node.ucx_calls import UcxCalls, bytes_of
 from kvstore.node.ucx_moves import UcxMoves
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 from kvstore.transfer.calls import Statuses
 from kvstore.transfer.frames import CALL, HELLO, HELLO_MAGIC, LOOKED, WELCOME, Op, Status, Welcome
 from kvstore.transfer.stream import DataStream
@@ -65,7 +65,7 @@ class DataPort:
         arena: Arena,
         moves: Moves,
         sessions: Sessions,
-        counters: Counters,
+        counters: Telemetry,
         tls: Callable[[], ssl.SSLContext] | None = None,  # asked for each connection
         ucx: UcxMoves | None = None,
     ) -> None:
@@ -177,7 +177,7 @@ class _Connection:
         session: Session,
         arena: Arena,
         moves: Moves,
-        counters: Counters,
+        counters: Telemetry,
         ucx: UcxCalls,
     ) -> None:
         self._loop, self._stream, self._session = loop, stream, session

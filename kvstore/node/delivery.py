@@ -26,7 +26,7 @@ from kvstore.node.link import Link
 from kvstore.node.namespaces import Place
 from kvstore.node.peers import Peers
 from kvstore.node.replies import hits_of, sealed_of, slots_of
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 from kvstore.transfer.landing import IDENTITY_BYTES, Landing
 from kvstore.wire.v1 import kv_pb2 as pb
 
@@ -57,7 +57,7 @@ class Deliveries:
     """From all other nodes."""
 
     def __init__(
-        self, blocks: Blocks, arena: Arena, peers: Peers, clock: Clock, counters: Counters
+        self, blocks: Blocks, arena: Arena, peers: Peers, clock: Clock, counters: Telemetry
     ) -> None:
         self._blocks, self._arena, self._peers = blocks, arena, peers
         self._clock, self._counters = clock, counters
@@ -90,7 +90,13 @@ class Deliveries:
             try:
                 hits = hits_of(reply, len(wanted.keys), wanted.place.layout)
                 if rows := sealed_of(reply, hits):
-                    size, suspects = await self._land(link, wanted, reply, rows)
+                    size = 0
+                    line = self._blocks.carried.link
+                    line.begin(self._clock.now(), holder)
+                    try:
+                        size, suspects = await self._land(link, wanted, reply, rows)
+                    finally:
+                        line.end(self._clock.now(), size)
                     self.pace.note(holder, size, self._clock.now() - began)
             finally:
                 self._close_there(link, [one for one in reply.handles if one], suspects)

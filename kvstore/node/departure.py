@@ -20,7 +20,7 @@ from kvstore.limits import MOVE_OUT_BLOCKS_MAX, TAKE_BLOCKS_MAX, TAKE_SECONDS_MA
 from kvstore.node.replicas import Replicas
 from kvstore.node.store import Store
 from kvstore.node.whereabouts import Whereabouts
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 
 _TRIES = 2  # nodes that are offered a block
 _LOOKED_AT = 4_096  # blocks between two turns of others
@@ -46,7 +46,7 @@ class Departure:
         replicas: Replicas,
         whereabouts: Whereabouts,
         clock: Clock,
-        counters: Counters,
+        counters: Telemetry,
     ) -> None:
         self._store, self._index = store, store.blocks.index
         self._replicas, self._whereabouts = replicas, whereabouts

@@ -9,13 +9,14 @@ their turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from kvstore.clock import Clock
+from kvstore.core.carried import Carried, Ledger
 from kvstore.core.fingerprints import Prints, Tiers
 from kvstore.core.listing import Listing
 from kvstore.errors import Overloaded, Unavailable
@@ -39,9 +40,11 @@ assert CHANGES_MAX <= FOLLOW_ENTRIES_MAX
 class DirectoryService(directory_pb2_grpc.DirectoryServicer):
     """Each method is documented in proto/moonpool/v1/directory.proto."""
 
-    def __init__(self, node_id: str, epoch: int, listing: Listing, clock: Clock) -> None:
+    def __init__(
+        self, node_id: str, epoch: int, listing: Listing, carried: Ledger, clock: Clock
+    ) -> None:
         self._node_id, self.epoch = node_id, epoch  # a new epoch sends every follower to the start
-        self._listing, self._clock = listing, clock
+        self._listing, self._carried, self._clock = listing, carried, clock
         self._followers = 0
 
     @typed
@@ -70,6 +73,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
     async def follow(self, known: int | None, send: Send) -> None:
         """Send what came after the change `known`, or else everything, and then go on for ever."""
         listing, sequence, epoch = self._listing, known, self.epoch
+        told, told_at = self._carried.count, self._clock.now()
         if sequence is not None and listing.keeps(sequence):
             await send(self._begin(sequence, snapshot=False))
         spoke = -HEARTBEAT_SECONDS  # the first changes come at once, if there are any or not
@@ -81,7 +85,11 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             changes = listing.changes(sequence, CHANGES_MAX)
             if changes.sequence > sequence or self._clock.now() - spoke >= HEARTBEAT_SECONDS:
                 entries = packed(changes.prints, changes.tiers, changes.sequence)
-                await send(pb.FollowReply(entries=entries))
+                reply = pb.FollowReply(entries=entries)
+                if self._clock.now() - told_at >= HEARTBEAT_SECONDS:
+                    _tell(reply, self._carried.since(told))
+                    told, told_at = self._carried.count, self._clock.now()
+                await send(reply)
                 sequence, spoke = changes.sequence, self._clock.now()
             if len(changes.prints) < CHANGES_MAX:
                 await self._clock.sleep(BATCH_SECONDS)
@@ -119,6 +127,13 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
             blocks=self._listing.count_max,
         )
         return pb.FollowReply(begin=begin)
+
+
+def _tell(reply: pb.FollowReply, carried: Sequence[Carried]) -> None:
+    for one in carried:
+        reply.carried.add(
+            bytes=one.size_bytes, seconds=one.seconds, of_ssd=one.of_ssd, source=one.source
+        )
 
 
 async def _write(context: Context, reply: pb.FollowReply) -> None:

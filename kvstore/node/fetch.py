@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
+from kvstore import traces
 from kvstore.clock import Clock
 from kvstore.core.lifecycle import Slot
 from kvstore.core.sourcing import stripes
@@ -22,7 +23,7 @@ from kvstore.node.namespaces import Place
 from kvstore.node.peers import Peers
 from kvstore.node.stripe import StripeRun
 from kvstore.node.whereabouts import Whereabouts
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class Fetch:
         peers: Peers,
         whereabouts: Whereabouts,
         clock: Clock,
-        counters: Counters,
+        counters: Telemetry,
     ) -> None:
         self._blocks, self._peers, self._whereabouts = blocks, peers, whereabouts
         self._clock, self._counters = clock, counters
@@ -134,7 +135,11 @@ class Fetch:
         return {self._coming[key] for key in wanted.keys if key in self._coming}
 
     def _start(self, run: StripeRun, wanted: Wanted, patience: float) -> None:
-        task = asyncio.create_task(run.run(patience))
+        async def bring() -> None:
+            with traces.span("fetch", blocks=len(wanted.keys)):
+                await run.run(patience)
+
+        task = asyncio.create_task(bring())
         self._coming.update(dict.fromkeys(wanted.keys, task))
 
         def over(task: asyncio.Task[None]) -> None:

@@ -27,7 +27,7 @@ from kvstore.node.link import Link
 from kvstore.node.namespaces import Place
 from kvstore.node.peers import Peers
 from kvstore.node.replies import hits_of, slots_of
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 from kvstore.transfer.frames import Found
 from kvstore.transfer.landing import IDENTITY_BYTES, Landing
 from kvstore.transfer.protocol import Ints, Mask, Slots
@@ -66,7 +66,7 @@ class Follow:
         peers: Peers,
         claims: Claims,
         clock: Clock,
-        counters: Counters,
+        counters: Telemetry,
     ) -> None:
         self._blocks, self._arena, self._peers = blocks, arena, peers
         self._claims, self._clock, self._counters = claims, clock, counters

@@ -36,7 +36,8 @@ class PeerService(DirectoryService):
         taking: Taking,
         tiers: Tiers | None,
     ) -> None:
-        super().__init__(node_id, epoch, store.blocks.index.listing, clock)
+        blocks = store.blocks
+        super().__init__(node_id, epoch, blocks.index.listing, blocks.carried, clock)
         self._store, self._namespaces = store, namespaces
         self._taking, self._tiers = taking, tiers
 

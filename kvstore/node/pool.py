@@ -26,7 +26,7 @@ from kvstore.node.taking import Taking
 from kvstore.node.tiers import Tiers
 from kvstore.node.ucx_way import UcxWays
 from kvstore.node.whereabouts import Whereabouts
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 
 THREADS = 16  # that wait for data connections to other nodes
 
@@ -41,7 +41,7 @@ class Pool:
         store: Store,
         arena: Arena,
         clock: Clock,
-        counters: Counters,
+        counters: Telemetry,
         credentials: Credentials,
         tiers: Tiers | None,
         labels: Mapping[str, str],  # of this node, as its record has them

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from kvstore.clock import Clock
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.disk.protocol import DiskError
 from kvstore.errors import Overloaded
@@ -37,10 +38,16 @@ class Promotion:
     """Reads blocks of one SSD tier into the arena, each once for however many want it."""
 
     def __init__(
-        self, blocks: Blocks, frozen: Frozen, layout_of: LayoutOf, threads: Threads
+        self,
+        blocks: Blocks,
+        frozen: Frozen,
+        layout_of: LayoutOf,
+        threads: Threads,
+        clock: Clock,
     ) -> None:
         self._blocks, self._frozen = blocks, frozen
         self._layout_of, self._threads = layout_of, threads
+        self._clock = clock
         self._coming: dict[bytes, Coming] = {}  # by stored key
 
     @asynccontextmanager
@@ -87,10 +94,14 @@ class Promotion:
     async def _read(self, slot: Slot, target: Slot, layout: SlotLayout) -> None:
         good = False
         failpoint("promotion.before_read")
+        line = self._blocks.carried.ssd
+        line.begin(self._clock.now())
         try:
             good = await self._threads.read(self._frozen.read, slot, target, layout)
         except DiskError as failed:
             log.warning("a block could not be read: %s", failed)
+        finally:
+            line.end(self._clock.now(), layout.block_bytes(slot.tokens) if good else 0)
         failpoint("promotion.after_read")
         del self._coming[slot.key]
         slot.unproven = slot.unproven and not good

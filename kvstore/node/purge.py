@@ -23,7 +23,7 @@ from kvstore.metadata.protocol import Metadata
 from kvstore.metadata.records import PurgeRecord
 from kvstore.node.store import Store
 from kvstore.node.tiers import Tiers
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 
 _PIECE_BLOCKS = 128  # woken and dropped in one go, in some 10 ms: other callers wait
 
@@ -54,7 +54,7 @@ class Purge:
         node_id: str,
         before: int,
         clock: Clock,
-        counters: Counters,
+        counters: Telemetry,
     ) -> None:
         self._store, self._metadata, self._tiers = store, metadata, tiers
         self._node_id, self._before = node_id, before

@@ -20,7 +20,7 @@ from kvstore.node.blocks import Blocks
 from kvstore.node.claims import Claims, check_holds
 from kvstore.node.handles import Direction
 from kvstore.node.sessions import Session
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 
 
 class Opened(NamedTuple):
@@ -34,7 +34,7 @@ class Readers:
     """The pins of one node, as its sessions make and end them."""
 
     def __init__(
-        self, blocks: Blocks, pins: Pins, claims: Claims, clock: Clock, counters: Counters
+        self, blocks: Blocks, pins: Pins, claims: Claims, clock: Clock, counters: Telemetry
     ) -> None:
         self._blocks, self._pins, self._claims = blocks, pins, claims
         self._clock, self._counters = clock, counters
@@ -51,7 +51,7 @@ class Readers:
         handles = iter(self._claims.for_pins(session, first, len(hits), expires))
         self._counters.add("open_hit_blocks", len(hits))
         for why, count in Counter(one for one in found if isinstance(one, Miss)).items():
-            self._counters.add("open_miss_blocks", count, reason=why)
+            self._counters.add("open_miss_blocks", count, label=why)
         return [one if isinstance(one, Miss) else Opened(one, next(handles)) for one in found]
 
     def close(

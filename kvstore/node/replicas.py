@@ -18,7 +18,7 @@ from kvstore.limits import OFFERS_MAX, TAKE_BLOCKS_MAX, TAKE_SECONDS_MAX
 from kvstore.node.peers import Peers
 from kvstore.node.store import Store
 from kvstore.node.whereabouts import Whereabouts
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 from kvstore.wire.v1 import directory_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Replicas:
         peers: Peers,
         whereabouts: Whereabouts,
         labels: Mapping[str, str],
-        counters: Counters,
+        counters: Telemetry,
     ) -> None:
         self._store, self._peers, self._whereabouts = store, peers, whereabouts
         self._labels, self._counters = labels, counters

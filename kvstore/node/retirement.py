@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kvstore.core.slabs import Slabs
 from kvstore.disk.protocol import DiskError, DiskReadOnly
 from kvstore.disk.volumes import Volumes
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class PathState:
 class Retirement:
     """The files that are retired. Paths and files are numbered as `Volumes` numbers them."""
 
-    def __init__(self, volumes: Volumes, slabs: Slabs, counters: Counters) -> None:
+    def __init__(self, volumes: Volumes, slabs: Slabs, counters: Telemetry) -> None:
         self._volumes, self._slabs, self._counters = volumes, slabs, counters
         self.causes: dict[int, str] = {}  # by file
 

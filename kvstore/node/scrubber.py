@@ -27,7 +27,7 @@ from kvstore.memory.strip_proof import StripProof
 from kvstore.node.blocks import Blocks
 from kvstore.node.namespaces import LayoutOf
 from kvstore.node.tiers import Tiers
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Scrubber:
         tiers: Tiers | None,
         layout_of: LayoutOf,
         clock: Clock,
-        counters: Counters,
+        counters: Telemetry,
         rate: int,
     ) -> None:
         self._blocks, self._tiers = blocks, tiers

@@ -42,7 +42,7 @@ from kvstore.node.write_queue import not_durable
 from kvstore.rpc.access import Role
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import caller_of, tenant_of
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 from kvstore.wire.v1 import kv_pb2 as pb
 from kvstore.wire.v1 import kv_pb2_grpc
 
@@ -57,7 +57,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         store: Store,
         namespaces: Namespaces,
         sessions: Sessions,
-        counters: Counters,
+        counters: Telemetry,
         opened: pb.SessionEvent.Opened,
         tiers: Tiers | None = None,
         pool: Pool | None = None,

@@ -33,7 +33,7 @@ from kvstore.node.readers import Opened, Readers
 from kvstore.node.sessions import Session
 from kvstore.node.wanted import joined_by, parents_of
 from kvstore.node.writers import Writers
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 
 NOBODYS = bytes(HASH_BYTES)  # a stored key that no block has
 _DRAIN_RETRY_MS = 1_000
@@ -55,7 +55,7 @@ class Store:
         handles: Handles,
         clock: Clock,
         secrets: Mapping[str, bytes],  # live: tenants come
-        counters: Counters,
+        counters: Telemetry,
         quarantined: Container[bytes] = (),
     ) -> None:
         self.blocks = blocks
@@ -101,7 +101,7 @@ class Store:
             return found, None
         why = self.blocks.find(keys[found])
         assert isinstance(why, Miss), "the block after the longest prefix is listed"
-        self._counters.add("match_miss", reason=why)
+        self._counters.add("match_miss", label=why)
         return found, why
 
     def found_elsewhere(

@@ -12,7 +12,7 @@ from kvstore.errors import KVStoreError, Unavailable
 from kvstore.limits import FETCH_SECONDS_MAX
 from kvstore.node.delivery import Deliveries, Wanted
 from kvstore.node.peers import Peers
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class StripeRun:
     """`run` it once, as a task."""
 
     def __init__(
-        self, holders: list[str], wanted: Wanted, to: Deliveries, peers: Peers, counters: Counters
+        self, holders: list[str], wanted: Wanted, to: Deliveries, peers: Peers, counters: Telemetry
     ) -> None:
         self._left, self._wanted = deque(holders), wanted
         self._to, self._peers, self._counters = to, peers, counters

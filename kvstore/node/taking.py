@@ -26,7 +26,7 @@ from kvstore.node.namespaces import Place
 from kvstore.node.peers import Peers
 from kvstore.node.store import Store
 from kvstore.node.tiers import Tiers
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Taking:
         fetch: Fetch,
         peers: Peers,
         tiers: Tiers | None,
-        counters: Counters,
+        counters: Telemetry,
     ) -> None:
         self._store, self._fetch, self._peers, self._tiers = store, fetch, peers, tiers
         self._counters = counters

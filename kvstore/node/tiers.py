@@ -23,7 +23,7 @@ from kvstore.node.retirement import PathState
 from kvstore.node.threads import Threads
 from kvstore.node.write_back import WriteBack
 from kvstore.node.write_queue import not_durable
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 
 
 class Tiers:
@@ -36,12 +36,12 @@ class Tiers:
         layout_of: LayoutOf,
         threads: Threads,
         clock: Clock,
-        counters: Counters,
+        counters: Telemetry,
     ) -> None:
         self._blocks, self._volumes = blocks, volumes
         self._threads, self._clock = threads, clock
         self._frozen = frozen = Frozen(blocks.view, volumes)
-        self._up = Promotion(blocks, frozen, layout_of, threads)
+        self._up = Promotion(blocks, frozen, layout_of, threads, clock)
         self._down = WriteBack(blocks, volumes, frozen, layout_of, threads, clock, counters)
 
     async def serve(self) -> None:

@@ -17,7 +17,7 @@ from kvstore.clock import Clock
 from kvstore.errors import KVStoreError, Unavailable
 from kvstore.layout import SlotLayout
 from kvstore.metadata.records import NodeRecord
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 from kvstore.transfer.landing import Landing
 from kvstore.transfer.lanes import Lanes
 from kvstore.transfer.protocol import Mask, Slots
@@ -39,7 +39,7 @@ Pull = Callable[[Lanes, SlotLayout, Slots, Landing], Coroutine[Any, Any, Mask]]
 class UcxWays:
     """What the links of a node have in common."""
 
-    def __init__(self, clock: Clock, counters: Counters) -> None:
+    def __init__(self, clock: Clock, counters: Telemetry) -> None:
         """Raises `ConfigError` where there is no UCX to be had."""
         shared_agent()
         self.aside, self.clock, self.counters = Aside(), clock, counters

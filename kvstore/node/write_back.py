@@ -28,7 +28,7 @@ from kvstore.node.recovery import record_of
 from kvstore.node.retirement import Retirement
 from kvstore.node.threads import Threads
 from kvstore.node.write_queue import DROPPED, WriteQueue, not_durable
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class WriteBack:
         layout_of: LayoutOf,
         threads: Threads,
         clock: Clock,
-        counters: Counters,
+        counters: Telemetry,
     ) -> None:
         assert blocks.ssd is not None, "blocks without an SSD"
         self._blocks, self._volumes, self._frozen = blocks, volumes, frozen

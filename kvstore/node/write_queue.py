@@ -14,7 +14,7 @@ from kvstore.core.lifecycle import Owner, Slot, State
 from kvstore.core.placement import TierView, Waiting, plan, presses
 from kvstore.errors import Unavailable
 from kvstore.node.blocks import Blocks
-from kvstore.telemetry import Counters
+from kvstore.telemetry import Telemetry
 
 DROPPED = "it was dropped before it was written"
 
@@ -22,7 +22,7 @@ DROPPED = "it was dropped before it was written"
 class WriteQueue:
     """The order in which blocks are written."""
 
-    def __init__(self, blocks: Blocks, counters: Counters) -> None:
+    def __init__(self, blocks: Blocks, counters: Telemetry) -> None:
         self._blocks, self._counters = blocks, counters
         self._waiting: OrderedDict[Slot, int] = OrderedDict()  # -> how often it was tried
         self._acks: dict[Slot, list[asyncio.Future[None]]] = {}

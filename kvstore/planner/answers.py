@@ -86,6 +86,7 @@ class Answers:
     cluster: str
     policy: str
     outcome: Outcome  # at the load's own rate
+    healthy: Outcome | None  # the same, did no engine die; None where none does
     at_highest: Outcome | None  # at the highest rate; None where none is low enough
     curves: tuple[Curve, ...]  # the policy's, then each rival's
     splits: tuple[Split, ...]  # by engines that prefill; none where they are of several kinds
@@ -110,6 +111,10 @@ def answer(
     """`step` is called after each replay."""
     world = ran(load, cluster, policy, seed)
     step()
+    healthy = None
+    if cluster.failures:
+        healthy = replay(load, replace(cluster, failures=()), policy, seed)
+        step()
     found = highest_rate(load, cluster, (policy,), seed, step=step)
     highest = found.rate if found else 0.0
     rates = [times * (highest or _rate(load)) for times in RATES]
@@ -118,6 +123,7 @@ def answer(
         cluster=str(cluster),
         policy=policy.name,
         outcome=outcome.of(world),
+        healthy=healthy,
         at_highest=found.outcome if found else None,
         curves=(mine, *(_curve(load, cluster, one, rates, seed, step) for one in others)),
         splits=_splits(load, cluster, policy, highest, seed, step),

@@ -3,18 +3,24 @@ between them, and how soon answers are wanted. One that cannot be is refused by 
 wrong with it, and told what would be right.
 
 An engine has a host of its own, of which KV may fill so much DRAM and SSD where it prefills, and so
-much DRAM where it only decodes: what is handed over to it stays there, and others may fetch it.
+much DRAM where it only decodes: what is handed over to it stays there, and others may fetch it. A
+host whose engine switches has what one that prefills has.
+
+Hosts may stand in racks and NVLink domains. Those of each pool are dealt to them in turn, so that
+each has its share of every kind, however many engines there are.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, replace
 
-from kvstore.core.hardware import Fabric, Gpu
+from kvstore.core.hardware import NVLINK5, Fabric, Gpu
 from kvstore.core.model_shape import ModelShape
 from kvstore.core.priors import kv_room, prefill_prior
 from kvstore.errors import ConfigError
+from kvstore.limits import LINK_SPEEDS
 from kvstore.planner import bounds
 
 ENGINES_MAX = 4_096  # of a cluster: a router that looks at all of them would be the bottleneck
@@ -38,11 +44,14 @@ class Pool:
     gpu: Gpu
     tensor_parallel: int = 1  # GPUs of one engine
     chunk_tokens: int = 0  # of a prompt in one step; 0: as engines of the role are mostly set
+    elastic: bool = False  # they switch to the other role where that is busier
 
     def __post_init__(self) -> None:
         bounds.whole(f"{self.role}.engines", self.engines, 1, ENGINES_MAX)
         bounds.whole(f"{self.role}.tensor_parallel", self.tensor_parallel, 1, 1 << 10)
         bounds.whole(f"{self.role}.chunk_tokens", self.chunk_tokens, 0, bounds.TOKENS_MAX)
+        if self.elastic and self.role is Role.MIXED:
+            raise ConfigError("mixed.elastic = true: they do both already: leave it out")
 
     @property
     def prefills(self) -> bool:
@@ -51,6 +60,23 @@ class Pool:
     @property
     def decodes(self) -> bool:
         return self.role is not Role.PREFILL
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An engine that dies with its host's memory, and is back after some time, with none. Raises
+    ConfigError for numbers that cannot be."""
+
+    role: Role
+    number: int  # of the engines of the role, the first is 0
+    at_seconds: float  # of the load
+    seconds: float = math.inf  # until it is back
+
+    def __post_init__(self) -> None:
+        bounds.whole("failure.engine", self.number, 0, ENGINES_MAX - 1)
+        bounds.number("failure.at", self.at_seconds, 0, 1e6)
+        if self.seconds != math.inf:
+            bounds.number("failure.seconds", self.seconds, 1e-3, 1e6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +92,14 @@ class Cluster:
     ttft_seconds: float = 30.0  # a request is in time with its first token by then,
     tpot_seconds: float = 0.1  # and so much a token after it, on average
     decode_dram_bytes: int = 0  # for KV, of each host whose engine only decodes
+    failures: tuple[Failure, ...] = ()
+    racks: int = 0  # that hosts are dealt to; 0: all are in one
+    cross_rack_bytes_per_second: float = 0.0  # of a host, to other racks; 0: as the fabric
+    domains: int = 0  # of NVLink, that hosts are dealt to; 0: there are none
+    nvlink_bytes_per_second: float = NVLINK5.bytes_per_second  # of a host, within its domain
 
     def __post_init__(self) -> None:
+        self._check_places()
         bounds.whole("dram", self.dram_bytes, 0, BYTES_MAX)
         bounds.whole("ssd", self.ssd_bytes, 0, BYTES_MAX)
         bounds.whole("decode_dram", self.decode_dram_bytes, 0, BYTES_MAX)
@@ -82,6 +114,33 @@ class Cluster:
         for pool in self.pools:
             prefill_prior(self.shape, pool.gpu, pool.tensor_parallel)  # it can be split so
             kv_room(self.shape, pool.gpu, pool.tensor_parallel)  # and fits
+        for one in self.failures:
+            if one.number >= (count := self.engines(one.role)):
+                text = f"failure: {one.role} engine {one.number}: there are {count}, the first is 0"
+                raise ConfigError(text)
+
+    def _check_places(self) -> None:
+        bounds.whole("racks", self.racks, 0, ENGINES_MAX)
+        bounds.whole("domains", self.domains, 0, ENGINES_MAX)
+        bounds.number("nvlink_bytes_per_second", self.nvlink_bytes_per_second, *LINK_SPEEDS)
+        if self.cross_rack_bytes_per_second:
+            speed = self.cross_rack_bytes_per_second
+            bounds.number("cross_rack_bytes_per_second", speed, *LINK_SPEEDS)
+            if self.racks < 2:
+                text = f"cross_rack_bytes_per_second = {speed:g}: there is one rack"
+                raise ConfigError(f"{text}: say how many `racks` there are, 2 or more")
+        if self.racks and self.domains % self.racks:
+            several = f"{self.domains} in {self.racks} racks"
+            raise ConfigError(f"domains: {several}: as many in each, as {2 * self.racks} would be")
+
+    def engine(self, role: Role, number: int) -> int:
+        """Its number among all."""
+        for at, one in enumerate(pool.role for pool in self.pools for _ in range(pool.engines)):
+            if one is role:
+                if not number:
+                    return at
+                number -= 1
+        raise ConfigError(f"{role} engine {number}: there is none")
 
     def engines(self, role: Role) -> int:
         return sum(pool.engines for pool in self.pools if pool.role is role)
@@ -106,21 +165,29 @@ class Cluster:
         """So many engines of the kinds there are."""
         counts = {Role.PREFILL: prefill, Role.DECODE: decode}
         pools = (self.pool(Role.PREFILL), self.pool(Role.DECODE))
-        return replace(self, pools=tuple(replace(one, engines=counts[one.role]) for one in pools))
+        sized = tuple(replace(one, engines=counts[one.role]) for one in pools)
+        return replace(self, pools=sized, failures=())
+
+    def switching(self) -> Cluster:
+        """The same engines, each of which switches where the other role is busier."""
+        return replace(self, pools=tuple(replace(one, elastic=True) for one in self.pools))
 
     def together(self, chunk_tokens: int = 0) -> Cluster:
         """As many engines, each of which prefills and decodes. Raises ConfigError where they are
         not of one kind."""
         one = self.split(1).pool(Role.PREFILL)
         engines = sum(pool.engines for pool in self.pools)
-        return replace(self, pools=(_mixed(one, engines, chunk_tokens),))
+        return replace(self, pools=(_mixed(one, engines, chunk_tokens),), failures=())
 
     def __str__(self) -> str:
-        return " + ".join(
-            f"{pool.engines} {pool.role} on {pool.tensor_parallel} x {pool.gpu.name}"
+        pools = " + ".join(
+            f"{pool.engines} {'elastic ' if pool.elastic else ''}{pool.role} on"
+            f" {pool.tensor_parallel} x {pool.gpu.name}"
             for pool in self.pools
         )
+        places = {"racks": self.racks, "NVLink domains": self.domains}
+        return ", in ".join([pools, *(f"{many} {name}" for name, many in places.items() if many)])
 
 
 def _mixed(pool: Pool, engines: int, chunk_tokens: int) -> Pool:
-    return replace(pool, role=Role.MIXED, engines=engines, chunk_tokens=chunk_tokens)
+    return Pool(Role.MIXED, engines, pool.gpu, pool.tensor_parallel, chunk_tokens)

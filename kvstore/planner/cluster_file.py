@@ -5,6 +5,10 @@
     dram = "256GiB"                     # for KV, of each host whose engine prefills
     decode_dram = "64GiB"               # likewise, of those whose engines only decode
     ttft = 30.0
+    racks = 2                           # that each pool's hosts are dealt to; absent: one
+    cross_rack_bytes_per_second = 5e9   # of a host, to other racks; absent: as the fabric
+    domains = 4                         # of NVLink, likewise; absent: there are none
+    nvlink_bytes_per_second = 720e9     # of a host, within its domain
 
     [[pool]]
     role = "prefill"
@@ -17,6 +21,13 @@
     engines = 4
     gpu = "h100"
     tensor_parallel = 4
+    elastic = true                      # they prefill instead, where that is busier
+
+    [[failure]]                         # an engine dies, with its host's memory
+    role = "decode"
+    engine = 0                          # the first of its role
+    at = 60.0                           # seconds into the load
+    seconds = 30.0                      # until it is back, with nothing; absent: never
 
     [gpus.mine]                         # likewise [models.NAME] and [fabrics.NAME]
     memory_bytes = 96e9
@@ -29,6 +40,7 @@ Raises ConfigError, which names the file and the key, for one that is not so.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable
 from dataclasses import fields
@@ -40,7 +52,7 @@ from kvstore.core.hardware import Fabric, Gpu
 from kvstore.core.model_shape import Latent, ModelShape
 from kvstore.errors import ConfigError, Invalid
 from kvstore.planner import presets
-from kvstore.planner.cluster import Cluster, Pool, Role
+from kvstore.planner.cluster import Cluster, Failure, Pool, Role
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -50,10 +62,14 @@ _NUMBERS = {
     "ttft": "ttft_seconds",
     "tpot": "tpot_seconds",
     "ssd_bytes_per_second": "ssd_bytes_per_second",
+    "cross_rack_bytes_per_second": "cross_rack_bytes_per_second",
+    "nvlink_bytes_per_second": "nvlink_bytes_per_second",
 }
+_COUNTS = ("racks", "domains")
 _OWN = ("models", "gpus", "fabrics")
-_KEYS = {"model", "fabric", "pool", *_SIZES, *_NUMBERS, *_OWN}
-_POOL_KEYS = {"role", "engines", "gpu", "tensor_parallel", "chunk_tokens"}
+_KEYS = {"model", "fabric", "pool", "failure", *_SIZES, *_NUMBERS, *_COUNTS, *_OWN}
+_FAILURE_KEYS = {"role", "engine", "at", "seconds"}
+_POOL_KEYS = {"role", "engines", "gpu", "tensor_parallel", "chunk_tokens", "elastic"}
 
 
 def read(path: Path) -> Cluster:
@@ -77,12 +93,32 @@ def _cluster(table: Table) -> Cluster:
     _wanted(table, "dram", 'as in dram = "256GiB"', object)
     settings: Table = {_SIZES[key]: _size(key, table[key]) for key in _SIZES.keys() & table}
     settings |= {_NUMBERS[key]: _number(key, table[key]) for key in _NUMBERS.keys() & table}
+    settings |= {key: table[key] for key in _COUNTS if key in table}
     return Cluster(
         shape=presets.named("model", _wanted(table, "model", "a name", str), models),
         pools=tuple(_pool(number, one, cards) for number, one in enumerate(pools)),
         fabric=presets.named("fabric", _wanted(table, "fabric", "a name", str), links),
+        failures=tuple(_failure(i, one) for i, one in enumerate(table.get("failure", ()))),
         **settings,
     )
+
+
+def _failure(number: int, table: Any) -> Failure:
+    where = f"failure[{number}]"
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} = {table!r}: wants a table, as in [[failure]]")
+    _known(f"{where}.", table, _FAILURE_KEYS)
+    at = _number(f"{where}.at", _wanted(table, "at", "in seconds of the load", object, where))
+    seconds = _number(f"{where}.seconds", table["seconds"]) if "seconds" in table else math.inf
+    engine = _wanted(table, "engine", "the first of its role is 0", int, where)
+    return Failure(_role(table, where), engine, at, seconds)
+
+
+def _role(table: Table, where: str) -> Role:
+    role = _wanted(table, "role", "prefill or decode", str, where)
+    if role not in (*Role,):
+        raise ConfigError(f"{where}.role = {role!r}: is one of {', '.join(Role)}")
+    return Role(role)
 
 
 def _pool(number: int, table: Any, cards: dict[str, Gpu]) -> Pool:
@@ -90,13 +126,13 @@ def _pool(number: int, table: Any, cards: dict[str, Gpu]) -> Pool:
     if not isinstance(table, dict):
         raise ConfigError(f"{where} = {table!r}: wants a table, as in [[pool]]")
     _known(f"{where}.", table, _POOL_KEYS)
-    role = _wanted(table, "role", "prefill or decode", str, where)
-    if role not in (*Role,):
-        raise ConfigError(f"{where}.role = {role!r}: is one of {', '.join(Role)}")
     gpu = presets.named(f"{where}.gpu", _wanted(table, "gpu", "a name", str, where), cards)
     engines = _wanted(table, "engines", "how many", int, where)
     degree, chunk_tokens = table.get("tensor_parallel", 1), table.get("chunk_tokens", 0)
-    return Pool(Role(role), engines, gpu, degree, chunk_tokens)
+    elastic = table.get("elastic", False)
+    if not isinstance(elastic, bool):
+        raise ConfigError(f"{where}.elastic = {elastic!r}: wants true or false")
+    return Pool(_role(table, where), engines, gpu, degree, chunk_tokens, elastic)
 
 
 def _own(table: Table, key: str, make: Callable[[str, Table], T]) -> dict[str, T]:

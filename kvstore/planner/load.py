@@ -55,16 +55,21 @@ class Load:
     output_tokens: Tokens  # at least 1
     blocks: Numbers  # ids of the blocks of all requests, numbered from 0 by first appearance
     first: Numbers  # where each request's blocks begin in `blocks`, and the end of the last's
+    client: Tokens | None = None  # whose each is, from 0; None: all are one client's
 
     def __len__(self) -> int:
         return len(self.arrival)
 
+    @property
+    def clients(self) -> int:
+        return 1 if self.client is None else int(self.client.max()) + 1
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Load):
             return NotImplemented
-        pairs = zip(self._columns(), other._columns(), strict=True)
-        return self.block_tokens == other.block_tokens and all(
-            np.array_equal(mine, theirs) for mine, theirs in pairs
+        mine, theirs = self._columns(), other._columns()
+        return (self.block_tokens, len(mine)) == (other.block_tokens, len(theirs)) and all(
+            np.array_equal(one, other) for one, other in zip(mine, theirs, strict=True)
         )
 
     __hash__ = None  # type: ignore[assignment]  # equal by what is in the columns
@@ -93,6 +98,7 @@ class Load:
             np.tile(self.output_tokens, times),
             (again * blocks + self.blocks).ravel(),
             np.concatenate([self.first[:1], (again * len(self.blocks) + ends).ravel()]),
+            None if self.client is None else np.tile(self.client, times),
         )
 
     def window(self, start_s: float, end_s: float) -> Load:
@@ -114,6 +120,7 @@ class Load:
             self.output_tokens[start:end],
             lineage.by_appearance(self.blocks[some]),
             self.first[start : end + 1] - self.first[start],
+            None if self.client is None else self.client[start:end],
         )
 
     def describe(self) -> Summary:
@@ -151,8 +158,8 @@ class Load:
             )
 
     def _check_columns(self) -> None:
-        kinds = (np.float64, np.int32, np.int32, np.int64, np.int64)
-        for column, kind in zip(self._columns(), kinds, strict=True):
+        kinds = (np.float64, np.int32, np.int32, np.int64, np.int64, np.int32)
+        for column, kind in zip(self._columns(), kinds, strict=False):
             if column.dtype != kind or column.ndim != 1:
                 raise InvariantError(f"a column is of {column.dtype}; {np.dtype(kind)} is wanted")
         count = len(self)
@@ -161,6 +168,8 @@ class Load:
             raise InvariantError(f"{count} arrivals, and columns for {lengths} requests")
         if not 1 <= self.block_tokens <= bounds.BLOCK_TOKENS_MAX:
             raise InvariantError(f"{self.block_tokens} tokens a block")
+        if self.client is not None and (len(self.client) != count or self.client.min() < 0):
+            raise InvariantError("not every request has a client, numbered from 0")
         if self.arrival[0] != 0:
             raise InvariantError(f"request 0: arrives at {self.arrival[0]} s, not at 0")
         _none("has no finite arrival", ~np.isfinite(self.arrival))
@@ -184,7 +193,8 @@ class Load:
         return np.asarray(found * self.block_tokens, np.int64)
 
     def _columns(self) -> tuple[NDArray[Any], ...]:
-        return self.arrival, self.input_tokens, self.output_tokens, self.blocks, self.first
+        some = self.arrival, self.input_tokens, self.output_tokens, self.blocks, self.first
+        return some if self.client is None else (*some, self.client)
 
 
 def _none(story: str, wrong: NDArray[np.bool_]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.kernels import sim_world
+from kvstore.kernels.fleet import DOMAIN, FAR, LINK
 from kvstore.kernels.sim_world import World
 
 ENDS = {
@@ -55,6 +56,15 @@ class Hits:
 
 
 @dataclass(frozen=True, slots=True)
+class Carried:
+    """Bytes of KV that went from host to host, fetched or handed over."""
+
+    link: float  # over the links of hosts of one rack
+    domain: float  # within an NVLink domain
+    far: float  # between racks
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """Of one replay. None where no request was served, so that nothing can be said."""
 
@@ -67,6 +77,7 @@ class Outcome:
     tpot: Times | None
     hits: Hits
     quartiles: tuple[float, ...]  # `share` by length of prompt: the shortest quarter first
+    clients: tuple[float, ...]  # `share` by client
     ended: dict[str, int]  # requests, by what became of them
     prefill_busy: float  # share of time that engines work, until the last is done
     decode_busy: float
@@ -74,6 +85,8 @@ class Outcome:
     # Of the router, about the seconds from arrival until prefilled, as shares of their mean:
     error: float  # mean size of what it was off by
     bias: float  # what it was off by on average: above 0 things take longer than it said
+    switches: int  # of engines, from one role to the other
+    carried: Carried
 
 
 def ttft(requests: Any) -> NDArray[np.float64]:
@@ -82,7 +95,8 @@ def ttft(requests: Any) -> NDArray[np.float64]:
 
 def tpot(requests: Any) -> NDArray[np.float64]:
     decoding = requests["finished"] - requests["first_token"]
-    return np.asarray(decoding / np.maximum(1, requests["output"] - 1))
+    output = requests["output"] + requests["made"]
+    return np.asarray(decoding / np.maximum(1, output - 1))
 
 
 def in_time(world: World) -> NDArray[np.bool_]:
@@ -111,13 +125,16 @@ def of(world: World) -> Outcome:
         ttft=Times.of(ttft(served)),
         tpot=Times.of(tpot(served)),
         hits=_hits(world),
-        quartiles=_quartiles(requests["tokens"], good),
+        quartiles=_quartiles(requests["tokens"] - requests["made"], good),
+        clients=_clients(requests["client"], good),
         ended={name: int((requests["status"] == end).sum()) for name, end in ENDS.items()},
-        prefill_busy=_busy(world, "prefills", max(arrivals_s, last)),
-        decode_busy=_busy(world, "decodes", max(arrivals_s, last)),
+        prefill_busy=_busy(world, sim_world.PREFILLS, max(arrivals_s, last)),
+        decode_busy=_busy(world, sim_world.DECODES, max(arrivals_s, last)),
         decode_full=_full(world, served, max(arrivals_s, last)),
         error=error,
         bias=bias,
+        switches=int(world.numbers[2]),
+        carried=Carried(*(float(world.carried[way]) for way in (LINK, DOMAIN, FAR))),
     )
 
 
@@ -141,8 +158,13 @@ def _quartiles(tokens: NDArray[np.float64], good: NDArray[np.bool_]) -> tuple[fl
     return tuple(float(part.mean()) if len(part) else 1.0 for part in parts)
 
 
-def _busy(world: World, role: str, span_s: float) -> float:
-    some = world.fleet.engines[role]
+def _clients(client: NDArray[np.int32], good: NDArray[np.bool_]) -> tuple[float, ...]:
+    asked = np.bincount(client)
+    return tuple((np.bincount(client, good) / np.maximum(1, asked)).tolist())
+
+
+def _busy(world: World, role: int, span_s: float) -> float:
+    some = world.engines["role"] & role != 0
     return float(world.engines["busy_seconds"][some].mean()) / span_s if span_s else 0.0
 
 
@@ -150,7 +172,7 @@ def _full(world: World, served: Any, span_s: float) -> float:
     """By the tokens of each sequence halfway through its answer."""
     held_s = served["finished"] - served["first_token"]
     tokens = served["tokens"] + served["output"] / 2
-    room = world.fleet.engines["room"][world.fleet.engines["decodes"]].sum()
+    room = world.fleet.engines["room"][world.engines["role"] & sim_world.DECODES != 0].sum()
     return float((held_s * tokens).sum() / (room * span_s)) if span_s else 0.0
 
 

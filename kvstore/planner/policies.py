@@ -39,6 +39,8 @@ class Policy:
     patience: float = 0.0  # tokens of a parked prompt that a second of waiting makes up for
     blur: float = 0.0  # prices of an idle fleet that differ by less are the same
     hurry: float = 0.0  # lines are kept short where many are refused
+    fair: float = 0.0  # who has had more than a fair share is let in after others
+    places: float = 1.0  # know which hosts are of one rack or NVLink domain
     pace: float = 1.0  # share of the TPOT target that a step may take when one more is let in
 
     def with_gate(self) -> Policy:
@@ -62,6 +64,7 @@ OURS = Policy(
     fetch=rules.OURS.fetch,
     foresight=rules.OURS.foresight,
     hurry=rules.OURS.hurry,
+    fair=rules.OURS.fair,
     blur=rules.OURS.blur,
     park=1.0,
     forecast=rules.OURS.forecast,

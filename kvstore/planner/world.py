@@ -7,6 +7,7 @@ decide between equals.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +19,10 @@ from kvstore.kernels import fitting, rivals, sim_caches, sim_heap, sim_world
 from kvstore.kernels import fleet as fleets
 from kvstore.kernels.crowd import CROWD
 from kvstore.kernels.prefill_choice import NONE, PRICED
+from kvstore.kernels.roles import ADVICE, WORK
 from kvstore.kernels.room import DEMAND, PARKED
 from kvstore.kernels.rules import Rules
+from kvstore.kernels.sim_roles import BALANCE_SECONDS
 from kvstore.kernels.sim_world import World
 from kvstore.planner import bounds, truth
 from kvstore.planner.cluster import Cluster
@@ -64,15 +67,18 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
     block_bytes = load.block_tokens * token_bytes
     times = truth.rows(cluster.shape, cluster.pools, seed)
     fleet, fits = _fleet(cluster, seed)
-    prefills = fleet.engines["prefills"].astype(np.int64)
+    placed = _placed(cluster, fleet)
+    prefills = (fleet.engines["prefills"] | fleet.engines["switches"]).astype(np.int64)
     blocks = int(load.blocks.max()) + 1
     running = np.zeros(engines, sim_world.RUNNING)
     for column in ("current", "line", "line_end"):
         running[column] = NONE
+    running["role"] = sim_world.PREFILLS * fleet.engines["prefills"]
+    running["role"] += sim_world.DECODES * fleet.engines["decodes"]
     queues = (engines, fleets.SIZES)
     knobs = np.zeros(rivals.KNOBS)
     knobs[: len(policy.knobs)] = policy.knobs
-    return World(
+    world = World(
         requests=_requests(load, seed, doubt),
         blocks=load.blocks.astype(np.int32),
         first=load.first,
@@ -82,11 +88,17 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
         members=np.zeros((engines, BATCH_MAX), np.int32),
         until=np.zeros((engines, BATCH_MAX), np.int64),
         parked=np.zeros(count, PARKED),
-        numbers=np.zeros(2, np.int64),
+        numbers=np.zeros(3, np.int64),
         demand=np.zeros(1, DEMAND),
         crowd=np.zeros(1, CROWD),
+        clients=np.zeros((2, load.clients)),
+        faded=np.zeros(1),
+        work=np.zeros(1, WORK),
+        advice=np.zeros(1, ADVICE),
         mean=np.zeros(2),
-        fleet=fleet,
+        fleet=placed if policy.places else fleet,
+        places=placed.hosts.copy(),
+        carried=np.zeros(len(fleets.BUSY)),
         times=times,
         fits=fits,
         caches=sim_caches.caches(
@@ -97,7 +109,7 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
             min(len(load.blocks), COMING_MAX),
         ),
         tally=rivals.tally(engines),
-        heap=sim_heap.heap(4 * count + 1_000),
+        heap=sim_heap.heap(4 * count + 2 * len(cluster.failures) + 1_000),
         found=fleets.nothing(engines, engines),
         priced=np.zeros((engines, PRICED)),
         on=np.zeros((3, -(-engines // 64)), np.uint64),
@@ -116,6 +128,15 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
         ),
         rules=_rules(cluster, policy),
     )
+    for one in cluster.failures:
+        engine = cluster.engine(one.role, one.number)
+        sim_heap.push(world.heap, one.at_seconds, sim_world.FAILS, engine, 0)
+        if one.seconds < math.inf:
+            back = one.at_seconds + one.seconds
+            sim_heap.push(world.heap, back, sim_world.RETURNS, engine, 0)
+    if fleet.engines["switches"].any():
+        sim_heap.push(world.heap, BALANCE_SECONDS, sim_world.BALANCES, NONE, 0)
+    return world
 
 
 def _rules(cluster: Cluster, policy: Policy) -> Rules:
@@ -133,6 +154,7 @@ def _rules(cluster: Cluster, policy: Policy) -> Rules:
         forecast=float(policy.forecast),
         patience=float(policy.patience),
         hurry=float(policy.hurry),
+        fair=float(policy.fair),
         blur=float(policy.blur),
         latency=cluster.fabric.latency_seconds + FETCH_SECONDS,
     )
@@ -144,11 +166,12 @@ def _fleet(cluster: Cluster, seed: int) -> tuple[fleets.Fleet, sim_world.Records
     learned = truth.learned(cluster.shape, cluster.pools, seed)
     fleet, begin = fleets.empty(count, count), 0
     fits = np.zeros((count, 2), fitting.FIT)
-    fleet.engines["host"] = np.arange(count)
+    fleet.engines["host"] = fleet.engines["tie"] = np.arange(count)
     for pool in cluster.pools:
         some = fleet.engines[begin : begin + pool.engines]
         some["prefills"] = pool.prefills
         some["decodes"] = pool.decodes
+        some["switches"] = pool.elastic
         some["room"] = kv_room(cluster.shape, pool.gpu, pool.tensor_parallel)
         begin += pool.engines
     for engine, both, known in zip(fleet.engines, fits, learned, strict=True):
@@ -162,14 +185,30 @@ def _fleet(cluster: Cluster, seed: int) -> tuple[fleets.Fleet, sim_world.Records
     return fleet, fits
 
 
+def _placed(cluster: Cluster, fleet: fleets.Fleet) -> fleets.Fleet:
+    """The same engines on hosts that stand in racks and domains."""
+    turns = np.concatenate([np.arange(pool.engines) for pool in cluster.pools])
+    hosts, near = fleet.hosts.copy(), np.zeros(cluster.domains + cluster.racks, np.int32)
+    if cluster.domains:
+        hosts["domain"] = turns % cluster.domains
+        hosts["domain_seconds"] = 1 / cluster.nvlink_bytes_per_second
+    if cluster.racks:
+        hosts["rack"] = cluster.domains + turns % cluster.racks
+    if cluster.cross_rack_bytes_per_second:
+        hosts["far_seconds"] = 1 / cluster.cross_rack_bytes_per_second
+    return fleets.Fleet(fleet.engines, hosts, near)
+
+
 def _requests(load: Load, seed: int, doubt: Doubt) -> sim_world.Records:
     dice, count = np.random.default_rng((seed, 2)), len(load)
     found = np.zeros(count, sim_world.REQUEST)
     found["arrival"] = load.arrival
     found["tokens"], found["output"] = load.input_tokens, load.output_tokens
+    if load.client is not None:
+        found["client"] = load.client
     found["factor"] = 1 + doubt.bias + doubt.error * dice.uniform(-1, 1, count)
     found["fate"] = np.exp(doubt.noise * dice.standard_normal(count))
-    for moment in ("began", "prefilled", "first_token", "finished", "expected"):
+    for moment in ("due", "began", "prefilled", "first_token", "finished", "expected"):
         found[moment] = np.nan
     return found
 
@@ -182,7 +221,7 @@ def check(world: World) -> None:
         raise InvariantError(f"request {wrong[0]} has not ended")
     served = world.requests[status == sim_world.SERVED]
     ordered = (served["arrival"] <= served["began"]) & (served["began"] < served["prefilled"])
-    ordered &= served["prefilled"] <= served["first_token"]
+    ordered &= (served["prefilled"] <= served["first_token"]) | (served["made"] > 0)
     ordered &= served["first_token"] <= served["finished"]
     left = {
         "something happens in another order": ~ordered,
@@ -191,6 +230,7 @@ def check(world: World) -> None:
         "a queue has a head": world.heads != NONE,
         "a prompt is prefilled": world.engines["current"] != NONE,
         "a sequence is decoded": world.engines["batch"],
+        "an engine is to switch": world.engines["turns"],
         "a sequence is let in": world.engines["line"] != NONE,
         "sequences are owed": world.engines["owed_batch"],
         "a router counts sequences": world.fleet.engines["batch"],

@@ -69,6 +69,8 @@ _TABLE: Mapping[str, Mapping[str, Rule]] = {
         "Schedule": TENANTS,
         "Report": TENANTS,
         "Explain": TENANTS,
+        "Balance": TENANTS,
+        "Crews": TENANTS,
     },
     "moonpool.v1.Admin": {
         "Drain": OPERATORS,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import grpc
 
+from kvstore import traces
 from kvstore.config import Credentials
 from kvstore.limits import RPC_MESSAGE_BYTES_MAX, RPC_REPLY_BYTES_MAX
 from kvstore.rpc.identity import TOKEN_KEY, TOKEN_SCHEME
 from kvstore.rpc.tls import channel_credentials
 
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
 OPTIONS = (
     ("grpc.max_receive_message_length", RPC_REPLY_BYTES_MAX),
     ("grpc.max_send_message_length", RPC_MESSAGE_BYTES_MAX),
@@ -26,9 +29,18 @@ def open_channel(address: str, credentials: Credentials | None = None) -> grpc.C
     """A channel to HOST:PORT; shows what the environment says unless told what to show."""
     shown = Credentials.of_environment() if credentials is None else credentials
     if shown.tls is None:
-        return grpc.insecure_channel(address, options=OPTIONS)
-    channel = grpc.secure_channel(address, channel_credentials(shown.tls), options=OPTIONS)
-    return grpc.intercept_channel(channel, _Token(shown.token)) if shown.token else channel
+        channel = grpc.insecure_channel(address, options=OPTIONS)
+    else:
+        tls = channel_credentials(shown.tls)
+        channel = grpc.secure_channel(address, tls, options=OPTIONS)
+    more = []
+    if shown.token:
+        # gRPC's own call credentials take a millisecond for that.
+        token = ((TOKEN_KEY, TOKEN_SCHEME + shown.token),)
+        more.append(_Showing(lambda: token))
+    if traces.on():
+        more.append(_Showing(_trace))
+    return grpc.intercept_channel(channel, *more) if more else channel
 
 
 def open_async_channel(address: str, credentials: Credentials) -> grpc.aio.Channel:
@@ -40,28 +52,33 @@ def open_async_channel(address: str, credentials: Credentials) -> grpc.aio.Chann
     return grpc.aio.secure_channel(address, shown, options=OPTIONS)
 
 
-class _Token(
+def _trace() -> Metadata:
+    parent = traces.traceparent()
+    return ((traces.KEY, parent),) if parent else ()
+
+
+class _Showing(
     grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc]
     grpc.UnaryStreamClientInterceptor,  # type: ignore[misc]
     grpc.StreamUnaryClientInterceptor,  # type: ignore[misc]
     grpc.StreamStreamClientInterceptor,  # type: ignore[misc]
 ):
-    """Shows a token with each call. gRPC's own call credentials take a millisecond for that."""
+    """Adds metadata to each call."""
 
-    def __init__(self, token: str) -> None:
-        self._shown = ((TOKEN_KEY, TOKEN_SCHEME + token),)
+    def __init__(self, shown: Callable[[], Metadata]) -> None:
+        self._shown = shown
 
     def intercept_unary_unary(self, call: Any, details: Any, request: Any) -> Any:
-        return call(self._with_token(details), request)
+        return call(self._with_more(details), request)
 
     def intercept_unary_stream(self, call: Any, details: Any, request: Any) -> Any:
-        return call(self._with_token(details), request)
+        return call(self._with_more(details), request)
 
     def intercept_stream_unary(self, call: Any, details: Any, requests: Any) -> Any:
-        return call(self._with_token(details), requests)
+        return call(self._with_more(details), requests)
 
     def intercept_stream_stream(self, call: Any, details: Any, requests: Any) -> Any:
-        return call(self._with_token(details), requests)
+        return call(self._with_more(details), requests)
 
-    def _with_token(self, details: Any) -> Any:
-        return details._replace(metadata=(*(details.metadata or ()), *self._shown))
+    def _with_more(self, details: Any) -> Any:
+        return details._replace(metadata=(*(details.metadata or ()), *self._shown()))

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
+from kvstore import traces
 from kvstore.errors import Invalid, KVStoreError, Unauthenticated, Unavailable
 from kvstore.limits import RPC_UNARY_SECONDS
 from kvstore.rpc.admission import Admission
@@ -63,7 +64,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             try:
                 await self._admit(method, handler, context, task)
                 incoming = requests if handler.request_streaming else await _message(context)
-                return await serve(incoming, context)
+                with traces.span(method.rpartition("/")[2], _parent(context)):
+                    return await serve(incoming, context)
             except KVStoreError as error:
                 refuse(context, error)
             except asyncio.CancelledError:
@@ -103,6 +105,14 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._ended[task] = why
             task.add_done_callback(self._ended.pop)
         task.cancel()
+
+
+def _parent(context: Any) -> str:
+    """The span of whoever calls, if it says one."""
+    if not traces.on():
+        return ""
+    shown = dict(context.invocation_metadata() or ()).get(traces.KEY, "")
+    return shown if isinstance(shown, str) else ""
 
 
 def _behaviour(handler: Handler) -> Callable[[Any, Any], Awaitable[Any]]:

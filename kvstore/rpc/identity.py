@@ -171,17 +171,21 @@ def listen_address(address: str, tls: TlsConfig | None = None) -> str:
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
         raise ConfigError(f"node.listen = {address!r}: write HOST:PORT, like 127.0.0.1:7410")
-    try:
-        loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not host or not (loopback or tls):
+    if not host or not (on_loopback(host) or tls):
         raise ConfigError(
             f"node.listen = {address!r}: callers of other hosts are served over TLS only. Make "
             "certificates with `moonpool certs`, then name them with --tls-ca, --tls-cert and "
             "--tls-key; or listen on 127.0.0.1"
         )
     return address
+
+
+def on_loopback(host: str) -> bool:
+    """Whether callers of this host alone reach it."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def announced_host(listen: str, advertise: str) -> str:

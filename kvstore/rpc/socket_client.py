@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 
+from kvstore import traces
 from kvstore.errors import Unavailable
 from kvstore.limits import RPC_REPLY_BYTES_MAX, SOCKET_CALLS_MAX
 from kvstore.rpc.socket_frames import ANSWER, CALL, METHODS, OK, WELCOME
@@ -92,17 +93,20 @@ class SocketCalls:
         if made in self._owing:
             self._owing.discard(made)
             try:
-                made.settimeout(seconds)
+                with self._heard(made):  # it may be closed meanwhile
+                    made.settimeout(seconds)
                 self._answer(made)
             except Unavailable:
                 return None
         return made
 
     def _send(self, made: socket.socket, method: int, request: Any, seconds: float) -> None:
-        message = request.SerializeToString()
+        message, trace = request.SerializeToString(), traces.traceparent().encode()
         with self._heard(made):
             made.settimeout(seconds)
-            made.sendall(CALL.pack(len(message), method, 0, round(1e3 * seconds)) + message)
+            size = len(message) + len(trace)
+            head = CALL.pack(size, method, len(trace), round(1e3 * seconds))
+            made.sendall(head + message + trace)
 
     def _answer(self, made: socket.socket) -> tuple[int, int, bytes]:
         """Status code, milliseconds to retry after, and what else it says."""

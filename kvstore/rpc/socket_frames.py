@@ -14,7 +14,9 @@ from typing import Any
 from kvstore.wire.v1 import kv_pb2 as pb
 
 WELCOME = b"MPCALLS1"  # what a node answers a token that it knows
-CALL = struct.Struct("<IHHI")  # bytes of the message, method, 0, milliseconds it may take
+# Bytes that follow, method, bytes of those that are a traceparent behind the message, milliseconds
+# that the call may take.
+CALL = struct.Struct("<IHHI")
 ANSWER = struct.Struct("<IHHI")  # bytes that follow, status code, 0, milliseconds to retry after
 OK = 0  # status code: a message follows. Else the error's class, a line feed, and its text
 

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from kvstore import traces
 from kvstore.errors import Invalid, KVStoreError, SessionEnded
 from kvstore.limits import RPC_MESSAGE_BYTES_MAX, SOCKET_CALL_BYTES
 from kvstore.rpc.admission import Admission
@@ -109,9 +110,10 @@ class SocketCaller(asyncio.BufferedProtocol):
             return
         if self._filled < CALL.size:
             return
-        size, method, _, millis = CALL.unpack_from(self._begin)
+        size, method, traced, millis = CALL.unpack_from(self._begin)
         here = self._filled - CALL.size
-        if size > RPC_MESSAGE_BYTES_MAX or method >= len(METHODS) or here > size:
+        wrong = size > RPC_MESSAGE_BYTES_MAX or method >= len(METHODS)
+        if wrong or here > size or traced > min(size, traces.PARENT_BYTES):
             self._hang_up("what is no call")
             return
         if here < size:
@@ -119,13 +121,15 @@ class SocketCaller(asyncio.BufferedProtocol):
                 return  # the rest of it finds room here
             self._transport.pause_reading()  # until it is admitted, or refused
             self._unread = size - here
-        self._task = asyncio.get_running_loop().create_task(self._serve(size, method, millis))
+        self._task = asyncio.get_running_loop().create_task(
+            self._serve(size, method, traced, millis)
+        )
 
     def _hang_up(self, why: str) -> None:
         log.info("a caller on the socket sent %s", why)
         self._transport.abort()
 
-    async def _serve(self, size: int, method: int, millis: int) -> None:
+    async def _serve(self, size: int, method: int, traced: int, millis: int) -> None:
         task = asyncio.current_task()
         assert task is not None
         context = SocketContext(millis / 1e3)
@@ -135,7 +139,10 @@ class SocketCaller(asyncio.BufferedProtocol):
                 raise SessionEnded("the session of this connection is over")
             self._admission.count(self._caller.who)
             await self._admission.take_turn(self._caller.who, task, self._transport.abort)
-            body = await self._answer(await self._read(size), method, context)
+            message = await self._read(size)
+            parent = message[size - traced :].decode("ascii", "replace")
+            with traces.span(METHODS[method][0], parent):
+                body = await self._answer(message[: size - traced], method, context)
         except KVStoreError as error:
             refuse(context, error)
             body = b""

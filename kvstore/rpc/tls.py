@@ -72,6 +72,17 @@ def check_role(tls: TlsConfig, role: Role) -> None:
         )
 
 
+def valid_between(tls: TlsConfig) -> tuple[float, float]:
+    """From when until when its certificate holds, in seconds since 1970. Raises `ConfigError` where
+    the files cannot be read, or do not belong together."""
+    from cryptography import x509
+
+    _, cert, key = _read(tls)
+    _check_pair(tls, cert, key)
+    leaf = x509.load_pem_x509_certificate(cert)
+    return leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
+
+
 class ServerTls:
     """The certificates of one server."""
 

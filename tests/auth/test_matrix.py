@@ -38,6 +38,8 @@ MAY = {
     "moonpool.v1.Conductor/Schedule": {"client", "admin", "node"},
     "moonpool.v1.Conductor/Report": {"client", "admin", "node"},
     "moonpool.v1.Conductor/Explain": {"client", "admin", "node"},
+    "moonpool.v1.Conductor/Balance": {"client", "admin", "node"},
+    "moonpool.v1.Conductor/Crews": {"client", "admin", "node"},
     "moonpool.v1.Admin": {"admin", "node"},
     "moonpool.v1.Admin/Replicate": {"admin", "node", "conductor"},
     "moonpool.v1.Engine": {"client", "admin", "node"},

@@ -15,12 +15,13 @@ BLOCKS = 8 * schedule.CHAIN
 def test_requests_are_decided_and_their_rate_and_latency_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in {"DECISIONS": 200, "NODES": 20}.items():
+    for name, value in {"DECISIONS": 200, "NODES": 20, "CALLS": 20}.items():
         monkeypatch.setattr(schedule, name, value)
     command.main(["schedule", "--json", "--runs", "2", "--blocks", str(BLOCKS)])
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
-    rate, p99 = said["rows"]
-    assert rate["counted"] and p99["counted"]
+    rate, p99, called = said["rows"]
+    assert rate["counted"] and p99["counted"] and not called["counted"]
+    assert called["value"] > 0 and called["sizes"]["decisions"] == 20
     assert rate["sizes"]["blocks"] == BLOCKS and rate["sizes"]["nodes"] == 20
     assert rate["ratio"] == pytest.approx(rate["value"] / 10_000, rel=1e-2)
     assert p99["ratio"] == pytest.approx(1 / p99["value"], rel=1e-2)

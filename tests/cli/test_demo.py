@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+import urllib.request
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from kvstore.cli.demo.report import Report, Row
 from kvstore.cli.demo.workload import Ask, Shape, Workload
 from kvstore.engine.control import Sample
 from kvstore.gateway.request import Outcome
+
+SHOWN_SECONDS = 30.0
 
 
 def test_the_demo_reuses_kv_and_its_tokens_are_those_of_transformers(tmp_path: Path) -> None:
@@ -32,6 +36,26 @@ def test_the_demo_reuses_kv_and_its_tokens_are_those_of_transformers(tmp_path: P
     assert facts["control"]["strip_ratio_median"] >= 100
     assert "random" in ran.stdout and "noise" in ran.stdout
     assert "identical   8/8" in ran.stdout
+
+
+def test_kept_it_shows_what_came_of_the_workload_on_every_chart_until_it_is_stopped() -> None:
+    command = [sys.executable, "-m", "kvstore", "demo", "--quick", "--keep"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as demo:
+        assert demo.stdout is not None
+        try:
+            said = next(line.decode() for line in demo.stdout if line.startswith(b"dashboard"))
+            address = said.split()[1]
+            nothing: list[str] = ["not asked yet"]
+            end = time.monotonic() + SHOWN_SECONDS
+            while nothing and time.monotonic() < end:
+                with urllib.request.urlopen(f"{address}board/charts", timeout=10) as answer:
+                    charts = json.load(answer)["charts"]
+                nothing = [one["title"] for one in charts if not one["lines"]]
+                time.sleep(0.5)
+            assert not nothing, "these charts are empty"
+        finally:
+            demo.terminate()
+    assert demo.returncode == 0
 
 
 def test_the_workload_has_the_shape_it_promises() -> None:

@@ -44,6 +44,14 @@ def test_it_answers_what_a_planner_asks(capsys: pytest.CaptureFixture[str]) -> N
     assert "There is enough at" in said and "ours decides" in said
 
 
+def test_it_says_what_goes_between_racks(capsys: pytest.CaptureFixture[str]) -> None:
+    places = ["--racks", "2", "--cross-rack-bytes-per-second", "2e9", "--domains", "2"]
+    assert main([*MADE, *SMALL, *places]) == 0
+    said = capsys.readouterr().out
+    assert "in 2 racks, in 2 NVLink domains; RDMA 200 Gb/s" in said
+    assert "GB over NVLink" in said and "GB between racks" in said
+
+
 def test_as_json_it_is_one_object_and_the_same_each_time(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -81,6 +89,19 @@ def test_a_file_describes_the_cluster_and_options_replace_parts(
     assert "split otherwise" not in said, "engines of two kinds"
     assert main([*command, "--gpu", "h100"]) == 2
     assert "--gpu: " in capsys.readouterr().err
+
+
+def test_engines_that_switch_are_told_of_and_how_often_they_did(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["plan", "bimodal", "--rate", "24", "--duration", "200", "--elastic"]
+    command += ["--prefill", "1", "--decode", "3", "--ttft", "3"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "simulated: 1 elastic prefill on 1 x H100-SXM + 3 elastic decode" in said
+    assert "engines switched 1 times" in said or "engines switched 2 times" in said
+    assert main(["plan", "bimodal", "--elastic"]) == 2
+    assert "--elastic: is of a simulated cluster" in capsys.readouterr().err
 
 
 def test_requests_that_come_all_at_once_have_no_rate(

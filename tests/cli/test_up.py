@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -9,9 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import openai
 import psutil
 import pytest
 
@@ -23,6 +26,7 @@ from kvstore.engine.namespace import spec_of
 from kvstore.engine.reference import Reference
 
 SECONDS = 60.0
+ALL = ("node", "conductor", "prefill", "decode", "gateway")
 
 
 class Up:
@@ -32,6 +36,7 @@ class Up:
         self.directory = directory
         self._output = (directory.parent / "up.out").open("ab+")
         arguments = ["up", "--dir", str(directory), "--model", str(model)]
+        arguments += ["--listen", "127.0.0.1:0"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "kvstore", *arguments, "--dram", "64MiB", "--slab", "4MiB"],
             stdout=self._output,
@@ -45,7 +50,7 @@ class Up:
         return self._output.read().decode()
 
     def addresses(self) -> dict[str, str]:
-        return dict(re.findall(r"^(node|prefill|decode) +(\S+:\d+)$", self.text(), re.M))
+        return dict(re.findall(rf"^({'|'.join(ALL)}) +(\S+:\d+)$", self.text(), re.M))
 
     def children(self) -> dict[str, psutil.Process]:
         found = psutil.Process(self.process.pid).children()
@@ -62,7 +67,10 @@ class Up:
 
 def _name(child: psutil.Process) -> str:
     command = child.cmdline()
-    return command[command.index("--role") + 1] if "--role" in command else "node"
+    if "--role" in command:
+        return command[command.index("--role") + 1]
+    name = command[command.index("kvstore") + 1]
+    return "gateway" if name == "serve" else name
 
 
 def eventually(condition: Callable[[], bool], seconds: float = SECONDS) -> None:
@@ -95,27 +103,43 @@ def ask_through(up: Up, model: Path, number: int) -> None:
     assert outcome.tokens == Reference(model).tokens(ask.prompt, 6)
 
 
+def ask_the_gateway(up: Up) -> None:
+    """It answers, wherever the others are now, and its page says that all of them do."""
+    address = up.addresses()["gateway"]
+    with openai.OpenAI(base_url=f"http://{address}/v1", api_key="k", timeout=SECONDS) as ai:
+        [served] = ai.models.list().data
+        answer = ai.completions.create(model=served.id, prompt=[5] * 200, max_tokens=4)
+    assert answer.usage is not None and answer.usage.completion_tokens == 4
+
+    def silent() -> list[str]:
+        with urllib.request.urlopen(f"http://{address}/board/charts", timeout=SECONDS) as charts:
+            return [one["silent"] for one in json.load(charts)["processes"] if one["silent"]]
+
+    eventually(lambda: not silent())
+
+
 def test_killing_any_one_process_leaves_the_others_running_and_requests_right(
     directory: Path, model: Path
 ) -> None:
     up = Up(directory, model)
     try:
         ask_through(up, model, 1)
-        for number, victim in enumerate(("prefill", "node", "decode"), start=2):
+        for number, victim in enumerate(ALL, start=2):
             before = up.children()
-            assert set(before) == {"node", "prefill", "decode"}
+            assert set(before) == set(ALL)
             before[victim].kill()
             before[victim].wait(SECONDS)
             if victim == "node":  # at once, with the node still gone
                 ask_through(up, model, 10)
             others = [child.pid for name, child in before.items() if name != victim]
-            eventually(lambda: len(up.children()) == 3)
+            eventually(lambda: len(up.children()) == len(ALL))
             assert {child.pid for child in up.children().values()} >= set(others)
             restarts = number - 1
             printed = rf"(?m)^{victim} +\S+:\d+$"
             eventually(lambda printed=printed: len(re.findall(printed, up.text())) == 2)
             assert up.text().count("starting it again") == restarts
             ask_through(up, model, number)
+            ask_the_gateway(up)
     finally:
         assert up.stop() == 0
 

@@ -94,12 +94,12 @@ class World:
         for reporter in one.reporters:
             self.at(DELAY_SECONDS, lambda it=reporter: it.take(message, self.now))  # type: ignore[misc]
 
-    def arrive(self, number: int, ttft: float) -> None:
+    def arrive(self, number: int, ttft: float, client: str = "") -> None:
         """Some conductor is asked, and the prompt goes where it says."""
         request, tokens = f"r{number}", self.dice.choice(TOKENS)
         scheduler = self.dice.choice(self.schedulers)
         try:
-            ask = Ask(request, chain(number, 4), tokens, 0.0, ttft)
+            ask = Ask(request, chain(number, 4), tokens, 0.0, ttft, client=client)
             decision = scheduler.schedule(OURS, ask, self.now)
         except Overloaded:
             self.refused += 1

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kvstore.conductor.engines import SSD_SECONDS, Crew
+from kvstore.conductor.scheduler import RULES
 from kvstore.core.cost import TransferCost
 from tests.conductor.crews import facts
 
@@ -49,7 +50,67 @@ def test_what_links_carry_is_learned_from_all_engines_of_the_host() -> None:
     engines = [crew.enter(facts(name, link=TransferCost(0, 1e9)), 0, 0.0) for name in "ab"]
     for _ in range(30):
         for engine in engines:
-            crew.moved(engine, 1e9, 4.0, False)
+            crew.moved(engine.host, 1e9, 4.0)
     assert crew.fleet.hosts["link_seconds"][0] == pytest.approx(4e-9, rel=0.2)
     crew.forget_host(0)
     assert crew.fleet.hosts["link_seconds"][0] == 0 and crew.fleet.hosts["arrives"][0] == 0
+
+
+def test_a_burst_does_not_make_engines_scarce_and_a_minute_of_work_does() -> None:
+    crew = Crew(facts("a"), hosts=1)
+    for name in "ab":
+        crew.enter(facts(name), 0, 0.0)
+    crew.look(RULES, 100.0)
+    assert crew.busy == 0.0
+    crew.fleet.engines["busy_until"][0] = 1_000.0
+    crew.look(RULES, 101.0)
+    assert crew.busy == pytest.approx(0.5 * (1 - np.exp(-1 / 60)))
+    crew.look(RULES, 100.0)  # a moment that is over already changes nothing
+    crew.look(RULES, 400.0)
+    assert crew.busy == pytest.approx(0.5, abs=0.01)
+    crew.look(RULES, 2_000.0)
+    assert crew.busy < 1e-6
+
+
+def came(crew: Crew, host: int, source: int, seconds_a_byte: float, times: int = 300) -> None:
+    """Transfers of several sizes: of equal ones nobody can tell what asking takes."""
+    for number in range(times):
+        size = (1e8, 1e9, 1e10)[number % 3]
+        crew.fetched(host, source, size, 1e-3 + size * seconds_a_byte)
+
+
+def test_the_slower_end_is_what_a_transfer_between_two_hosts_says_something_of() -> None:
+    crew = Crew(facts("quick"), hosts=2)
+    crew.enter(facts("quick"), 0, 0.0)
+    crew.enter(facts("slow", link=TransferCost(1e-3, 1e9)), 1, 0.0)
+    came(crew, 0, 1, 2e-9)
+    quick, slow = crew.fleet.hosts["link_seconds"][:2]
+    assert slow == pytest.approx(2e-9, rel=0.05), "twice what it said"
+    assert quick == pytest.approx(1e-10, rel=0.05), "it was not what took so long"
+    came(crew, 0, 1, 5e-11, times=2_000)
+    assert (crew.fleet.hosts["link_seconds"][:2] < 8e-11).all(), "both are as quick as that"
+
+
+def test_what_came_within_a_domain_or_from_another_rack_says_nothing_of_the_link() -> None:
+    near = {"domain": "d", "domain_bytes_per_second": 1e12, "rack": "r"}
+    crew = Crew(facts("a"), hosts=3)
+    for host, labels in enumerate((near, near, {"rack": "s", "far_bytes_per_second": 5e9})):
+        crew.enter(facts(f"{host}", **labels), host, 0.0)
+    came(crew, 0, 1, 4e-12)
+    came(crew, 0, 2, 5e-10)
+    hosts = crew.fleet.hosts[:3]
+    assert hosts["link_seconds"] == pytest.approx([1e-10] * 3, rel=0.05)
+    assert max(hosts["domain_seconds"][:2]) == pytest.approx(4e-12, rel=0.1)
+    assert hosts["far_seconds"][2] == pytest.approx(5e-10, rel=0.1)
+    crew.check()
+
+
+def test_what_nobodys_host_carried_changes_nothing() -> None:
+    crew = Crew(facts("a"), hosts=1)
+    crew.enter(facts("a"), 0, 0.0)
+    before = crew.fleet.hosts.copy()
+    crew.fetched(5, 0, 1e9, 9.0)
+    crew.fetched(0, 50, 1e9, 9.0)
+    crew.moved(5, 1e9, 9.0)
+    crew.read(0, 1e9, 9.0)
+    assert (crew.fleet.hosts["link_seconds"][1:] == before["link_seconds"][1:]).all()

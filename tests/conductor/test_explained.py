@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvstore.conductor.explained import explain, reply_of, sentence_of
+from kvstore.conductor.scheduler import RULES
 from kvstore.core.cost import TransferCost
 from kvstore.core.fingerprints import ON_SSD
 from kvstore.errors import Overloaded
@@ -124,9 +125,38 @@ def test_one_that_is_cheaper_and_too_late_is_named_behind_the_one_that_is_in_tim
     rig.in_flight.accepted("long", late, 3.1, chain(0, 0), rig.now)
     rig.in_flight.began("long", late, rig.now)
     rig.node("node of late", chain(1, 1_560))
+    rig.scheduler.crew(WHOSE)[0].look(RULES, 1e3)  # half of the engines are busy, so time is scarce
     found = rig.scheduler.consider(WHOSE, ask(prints=chain(1, 1_560), tokens=25_000, ttft=3.0), 1e3)
     reply = explain(rig.scheduler, found, False)
     first, second = reply.considered
     assert (first.engine_id, second.engine_id) == ("in time", "late")
     assert first.cost > second.cost
     assert reply.sentence.endswith("; late costs less, and does not keep the target")
+
+
+def test_a_near_source_is_named_with_its_way_and_is_the_one_that_is_busy() -> None:
+    rig = Rig()
+    far = {"far_bytes_per_second": 5e8}
+    near = {"domain": "d", "domain_bytes_per_second": 7e11}
+    rig.engine("taker", rack="r1", **near, **far)
+    rig.engine("near", rack="r1", prefill=None, **near, **far)
+    rig.engine("apart", rack="r2", prefill=None, **far)
+    rig.node("node of near", chain(1)[:50])
+    rig.node("node of apart", chain(1)[:60])
+    decision = rig.schedule()
+    found = explain(rig.scheduler, decision, False)
+    assert ", 50 of them fetched from node of near of its NVLink domain" in found.sentence
+    assert found.plan.split.fetched_from == "node of near"
+    assert [one.fetched_from for one in found.considered] == ["node of near"]
+    hosts = rig.scheduler.crew(WHOSE)[0].fleet.hosts
+    assert (hosts["domain_leaves"] > 0).sum() == (hosts["domain_arrives"] > 0).sum() == 1
+    assert not hosts["leaves"].any() and not hosts["arrives"].any()
+
+
+def test_what_is_worth_its_way_from_another_rack_is_said_to_come_from_there() -> None:
+    rig = Rig()
+    rig.engine("taker", rack="r1")
+    rig.engine("apart", rack="r2", prefill=None, far_bytes_per_second=5e9)
+    rig.node("node of apart", chain(1)[:60])
+    found = explain(rig.scheduler, rig.schedule(), False)
+    assert "60 of them fetched from node of apart of another rack" in found.sentence

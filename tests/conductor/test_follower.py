@@ -18,6 +18,7 @@ from kvstore.conductor.index import PoolIndex
 from kvstore.conductor.table import Table
 from kvstore.conductor.tracked import Tracked
 from kvstore.config import Credentials
+from kvstore.core.carried import Ledger
 from kvstore.core.listing import Listing
 from kvstore.node.directory import DirectoryService
 from kvstore.rpc.server import Server
@@ -32,10 +33,11 @@ class Node:
 
     def __init__(self, epoch: int = 1) -> None:
         self.listing, self.epoch = Listing(changes_kept=2_000), epoch
+        self.carried = Ledger()
         self.snapshots, self.follows, self.address = 0, 0, "127.0.0.1:0"
 
     async def serve(self) -> None:
-        service = DirectoryService("n", self.epoch, self.listing, SystemClock())
+        service = DirectoryService("n", self.epoch, self.listing, self.carried, SystemClock())
         self._count(service)
         add = partial(directory_pb2_grpc.add_DirectoryServicer_to_server, service)
         self._server = Server(self.address, {"moonpool.v1.Directory": add})

@@ -44,7 +44,7 @@ def test_numbers_are_told_apart_whatever_comes_and_goes(seed: int) -> None:
         there = {one for one in NAMES if used[one]} | named
         numbers = {one: hosts.number(one) for one in there}
         assert len(set(numbers.values())) == len(there)
-        assert all(hosts.name(number) == one for one, number in numbers.items())
+        assert all(hosts.names[number] == one for one, number in numbers.items())
         by_holder = np.flatnonzero(hosts.of_holder != NOBODY).tolist()
         assert by_holder == sorted(table.number(one) for one in named)
         assert all(hosts.of_holder[table.number(one)] == numbers[one] for one in named)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kvstore.block import stored_keys
+from kvstore.conductor.crews import Whose
 from kvstore.conductor.decision import Ask, Decision
 from kvstore.conductor.reports import Reporter
-from kvstore.conductor.scheduler import Whose
 from kvstore.core.fingerprints import fingerprints
 from kvstore.errors import Invalid, Unavailable
 from kvstore.kernels.decision import waiting
@@ -87,6 +87,10 @@ BAD_ENGINES = [
     ({"link_bytes_per_second": 0.0}, "engine.link_bytes_per_second = 0"),
     ({"link_bytes_per_second": math.inf}, "engine.link_bytes_per_second = inf"),
     ({"ssd_bytes_per_second": -1.0}, "engine.ssd_bytes_per_second = -1"),
+    ({"rack": "r" * 257}, "engine.rack is 257 bytes"),
+    ({"nvlink_domain": "a\nb"}, "engine.nvlink_domain is 3 bytes"),
+    ({"domain_bytes_per_second": math.nan}, "engine.domain_bytes_per_second = nan"),
+    ({"cross_rack_bytes_per_second": -1.0}, "engine.cross_rack_bytes_per_second = -1"),
     ({"prefill": Cost(a=-1.0)}, "engine.prefill.a = -1"),
     ({"decode": Cost(c=math.nan)}, "engine.decode.c = nan"),
     ({"prefill": Cost(b=math.inf)}, "engine.prefill.b = inf"),
@@ -166,6 +170,23 @@ def test_a_stream_begins_with_who_reports() -> None:
     streams = Streams()
     with pytest.raises(Invalid, match="engine is absent"):
         streams.say(Reporter(streams.rig.scheduler, "team", lambda: SECRET), load=load(batch=1))
+
+
+def test_where_a_host_stands_is_said_by_its_first_engine_and_by_no_other_otherwise() -> None:
+    streams = Streams()
+    first = streams.begin(
+        "a", node_id="n", rack="r1", nvlink_domain="d1", domain_bytes_per_second=7e11
+    )
+    host = first.engine.host if first.engine else 0
+    for fields, why in (
+        ({"rack": "r2", "nvlink_domain": "d1"}, "engine.rack = 'r2': a, of the same node, says"),
+        ({"rack": "r1"}, "engine.nvlink_domain = '': a, of the same node, says 'd1'"),
+    ):
+        with pytest.raises(Invalid, match=why):
+            streams.begin("b", node_id="n", **fields)
+    streams.begin("b", node_id="n", rack="r1", nvlink_domain="d1")
+    assert streams.crew.fleet.hosts["domain_seconds"][host] == pytest.approx(1 / 7e11)
+    assert list(streams.crew.by_id) == ["a", "b"]
 
 
 def test_one_message_names_so_many_hashes_in_all() -> None:
@@ -290,6 +311,21 @@ def test_an_engine_that_only_decodes_is_not_believed_to_prefill() -> None:
     reporter = streams.begin(prefill=None)
     streams.say(reporter, accepted=[accepted("r", 100)], began=["r"], prefills=[prefill()])
     assert streams.rig.scheduler.crew(OURS)[1].held == (0, 0)
+
+
+def test_a_prompt_that_a_decoder_has_whole_waits_in_no_line_of_who_was_to_prefill_it() -> None:
+    streams = Streams()
+    prefills, decodes = streams.begin("a", decode=None), streams.begin("b", prefill=None)
+    for number in range(5):
+        ask = Ask(f"{number}", fingerprints([]), 500, 0.0)
+        assert streams.rig.scheduler.schedule(OURS, ask, streams.rig.now).prefill is prefills.engine
+    in_flight = streams.rig.scheduler.crew(OURS)[1]
+    streams.say(decodes, accepted=[accepted(f"{number}", 500) for number in range(4)])
+    assert list(in_flight.prompts) == ["4"], "nobody else said that it has that one"
+    streams.say(prefills, accepted=[accepted("4", 500)])
+    streams.say(decodes, accepted=[accepted("4", 500)])
+    assert list(in_flight.prompts) == ["4"], "it is prefilled all the same"
+    streams.rig.check()
 
 
 def test_the_end_of_a_stream_is_the_end_of_what_it_said() -> None:

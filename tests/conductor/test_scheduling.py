@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from kvstore.limits import REPORT_SILENCE_SECONDS
 from kvstore.metadata import Metadata
 from kvstore.metadata.tenants import new_tenant
+from kvstore.rpc.identity import TENANT_KEY
 from kvstore.rpc.status import ERROR_KEY
 from kvstore.wire.v1 import conductor_pb2 as pb
 from tests.conductor.reporting import Reporting, accepted, asked, engine, scheduled
@@ -125,6 +127,35 @@ def test_a_request_goes_to_the_engine_whose_node_has_its_prefix() -> None:
             assert "near gives the first token in" in why.sentence and why.plan == reply
             assert [one.engine_id for one in why.considered] == ["near", "far"]
             assert why.considered[1].fetched_blocks == 50, "to fetch them is worth it"
+
+
+def test_what_links_carry_is_learned_from_what_nodes_fetch() -> None:
+    with pool() as nodes:
+        conductor, holder, other = nodes.conductor(), nodes.node("holder"), nodes.node("other")
+        chains = (prompt(number, blocks=50) for number in itertools.count(1))
+        there, here = holder.caller(), other.caller()
+        there.register()
+        asked_for = next(chains)
+        there.put(asked_for)
+        eventually(lambda: conductor.holding(asked_for) == {holder.address: (50, 50)})
+        said = {"node_id": here.opened.node_id, "link_bytes_per_second": 1e4}
+        with reporting(conductor, "here", **said):
+            eventually(lambda: known(conductor) == {"here"})
+
+            def fetched() -> int:
+                request = asked("probe", hashes=asked_for.hashes, tokens=210)
+                (found,) = explained(conductor, request=request).considered
+                return int(found.fetched_blocks)
+
+            assert fetched() == 0, "25,600 bytes would take 2.6 s, and to compute them 0.2 s"
+
+            def fetch_others() -> bool:
+                blocks = next(chains)
+                there.put(blocks)
+                assert len(here.get(blocks)[1]) == 50
+                return fetched() == 50
+
+            eventually(fetch_others, seconds=30.0)
 
 
 def test_a_request_goes_to_the_engine_that_has_its_prefix_in_memory_of_its_own(
@@ -304,6 +335,9 @@ def test_a_tenant_is_never_sent_to_another_tenants_engines(
             for tenant, port in (("team-a", 7502), ("default", 7501)):
                 reply = scheduled(conductor.stub, "r", tenant)
                 assert reply.prefill.address == f"127.0.0.1:{port}"
+                named = [(TENANT_KEY, tenant)]
+                told = conductor.stub.Crews(pb.CrewsRequest(), metadata=named, timeout=CALL_SECONDS)
+                assert [one.engines for one in told.crews] == [1]
             request = pb.ExplainRequest(request_id="only mine")
             scheduled(conductor.stub, "only mine", "team-a")
             said = refused(lambda: conductor.stub.Explain(request, timeout=CALL_SECONDS))

@@ -8,7 +8,9 @@ import pytest
 from kvstore.conductor.index import PoolIndex
 from kvstore.conductor.table import Table
 from kvstore.conductor.tracked import Tracked
+from kvstore.core.carried import Carried
 from kvstore.errors import Invalid
+from kvstore.limits import CARRIED_KEPT
 from kvstore.wire.prints import packed
 from kvstore.wire.v1 import directory_pb2 as pb
 
@@ -36,7 +38,9 @@ def changes(sequence: int, blocks: dict[int, int] | None = None) -> pb.FollowRep
 class Rig:
     def __init__(self, blocks_max: int = 1_000) -> None:
         self.table = Table(PoolIndex(0x9E3779B97F4A7C15))
-        self.tracked = Tracked("n", self.table, blocks_max)
+        self.carried: list[tuple[str, Carried]] = []
+        told = self.carried.append
+        self.tracked = Tracked("n", self.table, blocks_max, lambda *one: told(one))
 
     def hear(self, *replies: object) -> None:
         for one in replies:
@@ -137,3 +141,23 @@ def test_a_node_that_names_more_than_it_can_have_is_not_believed() -> None:
     with pytest.raises(Invalid, match="one node is believed to have 5"):
         rig.hear(changes(4, {5: 1, 6: 1, 7: 1}))
     assert "n" not in rig.table
+
+
+def test_what_a_host_carried_is_passed_on() -> None:
+    rig, said = caught_up(), changes(10)
+    rig.hear(begin(10, snapshot=False))
+    said.carried.add(bytes=100, seconds=0.5, source="m")
+    said.carried.add(bytes=50, seconds=0.25, of_ssd=True)
+    rig.hear(said)
+    assert rig.carried == [
+        ("n", Carried(100, 0.5, False, "m")),
+        ("n", Carried(50, 0.25, True, "")),
+    ]
+    for _ in range(CARRIED_KEPT):
+        said.carried.add(bytes=1, seconds=1.0)
+    with pytest.raises(Invalid, match="one message has at most 8"):
+        rig.hear(said)
+    with pytest.raises(Invalid, match="name of 2000 characters"):
+        said = changes(10)
+        said.carried.add(bytes=1, seconds=1.0, source="x" * 2_000)
+        rig.hear(begin(0), changes(0), begin(10), said)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvstore.cli.stack import Plan, Stack
+from kvstore.cli.parts import Plan
+from kvstore.cli.stack import Stack
 from kvstore.engine.core import EngineCore, EngineSettings
 from kvstore.engine.make_model import make_model
 from kvstore.engine.model import Model

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvstore.cli.stack import Plan, Stack
+from kvstore.cli.parts import Plan
+from kvstore.cli.stack import Stack
 from kvstore.client import PAGED, Client
 from kvstore.codec import CODECS
 from kvstore.engine.core import EngineCore, EngineSettings

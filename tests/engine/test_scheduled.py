@@ -22,6 +22,7 @@ from kvstore.config import OPEN
 from kvstore.engine.reference import Reference
 from kvstore.gateway.dispatch import Dispatcher
 from kvstore.gateway.request import Request
+from kvstore.gateway.spaces import One
 from kvstore.wire.v1 import conductor_pb2 as pb
 from tests.engine.runs import prompt
 
@@ -109,7 +110,7 @@ def test_an_engine_that_is_not_there_costs_no_request(fleet: Fleet, reference: R
     tokens = prompt(300, seed=70)
     wanted = reference.tokens(tokens, NEW)
     for number, plan in enumerate((Fixed("127.0.0.1:1", decode), Fixed(prefill, "127.0.0.1:1"))):
-        dispatcher = Dispatcher(plan, fleet.spec, [decode], OPEN)
+        dispatcher = Dispatcher(plan, One(fleet.spec), [decode], OPEN)
         told: list[int] = []
         outcome = dispatcher.run(asked(f"gone {number}", tokens), told.append)
         assert outcome.tokens == told == wanted and outcome.tries == 2
@@ -119,7 +120,7 @@ def test_an_engine_that_is_not_there_costs_no_request(fleet: Fleet, reference: R
 
 def test_one_engine_that_is_to_do_both_does_both(fleet: Fleet, reference: Reference) -> None:
     (one, _), tokens = fleet.addresses["decode"], prompt(300, seed=71)
-    dispatcher = Dispatcher(Fixed(one, one), fleet.spec, [], OPEN)
+    dispatcher = Dispatcher(Fixed(one, one), One(fleet.spec), [], OPEN)
     outcome = dispatcher.run(asked("both", tokens))
     assert outcome.tokens == reference.tokens(tokens, NEW) and outcome.engines == [one]
     dispatcher.close()

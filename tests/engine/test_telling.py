@@ -12,7 +12,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from kvstore.cli.stack import Child, Plan, Stack
+from kvstore.cli.parts import Plan
+from kvstore.cli.stack import Child, Stack
 from kvstore.client import Client, InDirectory
 from kvstore.engine.core import EngineCore, EngineSettings
 from kvstore.engine.hooks import NoHooks

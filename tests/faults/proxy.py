@@ -257,13 +257,14 @@ class _Stream:
         first, last = self.position, self.position + len(piece)
         flips = []
         if faults.flip_at_byte is not None and first <= faults.flip_at_byte < last:
-            flips.append(faults.flip_at_byte)
+            flips.append((faults.flip_at_byte, self.dice.randrange(8)))
+        # Which bit is drawn with the byte: where pieces end changes nothing.
         while first <= self.next_flip < last:
-            flips.append(self.next_flip)
+            flips.append((self.next_flip, self.dice.randrange(8)))
             self.next_flip += 1 + self._gap(faults)
         changed = bytearray(piece)
-        for at in flips:
-            changed[at - first] ^= 1 << self.dice.randrange(8)
+        for at, bit in flips:
+            changed[at - first] ^= 1 << bit
         left = memoryview(changed)
         while left and not self.pair.over:
             with contextlib.suppress(TimeoutError):  # a receiver that does not read

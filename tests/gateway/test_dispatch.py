@@ -14,8 +14,10 @@ import pytest
 
 from kvstore.config import OPEN
 from kvstore.errors import Overloaded, TooLate, Unavailable
+from kvstore.gateway.caller import Caller, CallerLeft
 from kvstore.gateway.dispatch import LINE_MS, Dispatcher
 from kvstore.gateway.request import Request
+from kvstore.gateway.spaces import One
 from kvstore.rpc.status import refuse
 from kvstore.wire.v1 import conductor_pb2, engine_pb2_grpc
 from kvstore.wire.v1 import engine_pb2 as pb
@@ -38,14 +40,20 @@ class Double(engine_pb2_grpc.EngineServicer):
         self.generates: list[pb.GenerateRequest] = []
         self.address = ""
 
+    def tell_end(self, context: Any) -> None:
+        """`stopped` is set when the call ends, or now if it has."""
+        if not context.add_callback(self.stopped.set):
+            self.stopped.set()
+
     def Prefill(self, request: pb.PrefillRequest, context: Any) -> Iterator[pb.PrefillReply]:
         self.prefills.append(request)
         if self.refuses:
             refuse(context, Overloaded("not begun in time"))
             return
+        if self.lasts:
+            self.tell_end(context)  # before its caller may hang up: this is not gone on with then
         yield pb.PrefillReply(hand_off=pb.HandOff(handles=[b"h"]))
         if self.lasts:
-            context.add_callback(self.stopped.set)
             self.stopped.wait(CALL_SECONDS)
         yield pb.PrefillReply(done=pb.PrefillReply.Done(reused_tokens=64))
 
@@ -112,7 +120,7 @@ def serving(*doubles: Double) -> Iterator[None]:
 
 def run(planner: Any, *engines: str, **options: Any) -> tuple[list[int], Any]:
     told: list[int] = []
-    dispatcher = Dispatcher(planner, SPEC, engines, OPEN)
+    dispatcher = Dispatcher(planner, One(SPEC), engines, OPEN)
     try:
         outcome = dispatcher.run(Request("r", PROMPT, len(TOKENS), **options), told.append)
     finally:
@@ -149,7 +157,7 @@ def test_one_that_does_both_or_has_nearly_all_does_it_alone(computed: int) -> No
 def test_with_no_conductor_known_engines_do_it_in_turn() -> None:
     first, second = Double(), Double()
     with serving(first, second):
-        dispatcher = Dispatcher(Nobody(), SPEC, [first.address, second.address], OPEN)
+        dispatcher = Dispatcher(Nobody(), One(SPEC), [first.address, second.address], OPEN)
         for number in range(4):
             dispatcher.run(Request(f"{number}", PROMPT, 2))
         dispatcher.close()
@@ -205,3 +213,115 @@ def test_a_request_without_the_pool_is_not_planned() -> None:
         planner = Planner(only.address, only.address)
         tokens, _ = run(planner, only.address, without_pool=True)
     assert tokens == TOKENS and not planner.asked and only.generates[0].without_pool
+
+
+class Endless(Double):
+    """Says one token, and goes on until its caller hangs up."""
+
+    def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateReply]:
+        self.tell_end(context)
+        yield pb.GenerateReply(token=TOKENS[0])
+        self.stopped.wait(CALL_SECONDS)
+
+
+def test_whoever_is_told_may_end_it_and_its_engine_is_hung_up_on() -> None:
+    endless, other = Endless(), Double()
+
+    def told(token: int) -> None:
+        raise ArithmeticError
+
+    with serving(endless, other):
+        dispatcher = Dispatcher(Nobody(), One(SPEC), [endless.address, other.address], OPEN)
+        with pytest.raises(ArithmeticError) as raised:
+            dispatcher.run(Request("r", PROMPT, 4), told)
+        # `raised` keeps the call's frames, so it is not by their end that it ends.
+        assert endless.stopped.wait(CALL_SECONDS / 2) and raised.value
+        dispatcher.close()
+    assert not other.generates
+
+
+class Stuck(Double):
+    """Begins whatever it is asked, and says nothing until its caller hangs up. `asked` is set
+    then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+
+    def Prefill(self, request: pb.PrefillRequest, context: Any) -> Iterator[pb.PrefillReply]:
+        yield from self._wait(context)
+
+    def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateReply]:
+        yield from self._wait(context)
+
+    def _wait(self, context: Any) -> Iterator[Any]:
+        self.tell_end(context)
+        self.asked.set()
+        self.stopped.wait(CALL_SECONDS)
+        yield from ()
+
+
+def left(planner: Any, begun: threading.Event, *engines: str) -> None:
+    """A caller that leaves once something has begun."""
+    dispatcher, caller = Dispatcher(planner, One(SPEC), engines, OPEN), Caller()
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(dispatcher.run, Request("r", PROMPT, 4), caller=caller)
+        assert begun.wait(CALL_SECONDS)
+        caller.leave()
+        with pytest.raises(CallerLeft):
+            running.result(CALL_SECONDS / 2)
+    dispatcher.close()
+
+
+@pytest.mark.parametrize("computed", [100, 10])
+def test_a_caller_that_leaves_before_the_first_token_ends_its_prefill_and_its_decode(
+    computed: int,
+) -> None:
+    stuck, other = Stuck(), Double()
+    with serving(stuck, other):
+        first, second = stuck.address, other.address
+        places = (first, second) if computed == 100 else (second, first)
+        left(Planner(*places, computed=computed), stuck.asked, second)
+        assert stuck.stopped.wait(CALL_SECONDS / 2)
+    assert not other.generates and not other.prefills, "and nobody tries again"
+
+
+def test_a_caller_that_leaves_waits_for_room_no_more() -> None:
+    first, second, begun = Double(lasts=True), Double(), threading.Event()
+
+    class Full(Planner):
+        def schedule(
+            self, request: conductor_pb2.ScheduleRequest
+        ) -> conductor_pb2.ScheduleReply | None:
+            if request.phase == conductor_pb2.DECODE:
+                begun.set()
+            return super().schedule(request)
+
+    with serving(first, second):
+        left(Full(first.address, second.address, full=1 << 30), begun)
+        assert first.stopped.wait(CALL_SECONDS / 2)
+    assert not second.generates
+
+
+def test_one_that_left_before_it_began_is_sent_nowhere_for_long() -> None:
+    stuck, caller = Stuck(), Caller()
+    caller.leave()
+    with serving(stuck):
+        dispatcher = Dispatcher(Nobody(), One(SPEC), [stuck.address], OPEN)
+        with pytest.raises(CallerLeft):
+            dispatcher.run(Request("r", PROMPT, 4), caller=caller)
+        dispatcher.close()
+
+
+def test_a_caller_that_has_enough_is_given_what_came_and_its_engine_is_hung_up_on() -> None:
+    endless, other, caller = Endless(), Double(), Caller()
+
+    def told(token: int) -> None:
+        caller.enough()
+
+    with serving(endless, other):
+        dispatcher = Dispatcher(Nobody(), One(SPEC), [endless.address, other.address], OPEN)
+        outcome = dispatcher.run(Request("r", PROMPT, 4), told, caller)
+        assert endless.stopped.wait(CALL_SECONDS / 2)
+        dispatcher.close()
+    assert outcome.tokens == TOKENS[:1] and not other.generates

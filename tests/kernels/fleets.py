@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from kvstore.kernels.fleet import Fleet, Found, empty, enqueue, nothing, size_of
+from kvstore.kernels.fleet import UNLABELLED, Fleet, Found, empty, enqueue, nothing, size_of
 from kvstore.kernels.prefill_choice import PRICED, Asked
 from kvstore.kernels.rules import OURS
 
@@ -42,6 +42,29 @@ def rows(engines: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
 def wait_behind(made: Fleet, engine: int, seconds: float) -> None:
     """One more prompt waits at an engine."""
     enqueue(made.engines[engine], size_of(seconds), seconds)
+
+
+def labelled(made: Fleet, domains: list[int], racks: list[int]) -> Fleet:
+    """The same whose hosts stand so: in domains and racks numbered from 0, or `UNLABELLED`."""
+    made.hosts["domain"] = domains
+    past = max(domains) + 1
+    made.hosts["rack"] = [one if one == UNLABELLED else past + one for one in racks]
+    return made._replace(near=np.zeros(past + max(racks) + 1, np.int32))
+
+
+@st.composite
+def labelled_fleets(draw: st.DrawFn) -> tuple[Fleet, Found]:
+    """As below, with hosts in any domains and racks, or in none."""
+    made, found = draw(busy_fleets())
+    count = len(made.hosts)
+    labels = st.lists(st.integers(UNLABELLED, 2), min_size=count, max_size=count)
+    made = labelled(made, draw(labels), draw(labels))
+    for host in made.hosts:
+        host["domain_seconds"] = draw(st.sampled_from([np.inf, 1 / 700e9, 1 / 100e9]))
+        host["far_seconds"] = draw(st.sampled_from([0.0, 1 / 2e9, 1 / 50e6]))
+        for column in ("domain_arrives", "domain_leaves"):
+            host[column] = ASKED.now + draw(st.floats(-5, 5))
+    return made, found
 
 
 @st.composite

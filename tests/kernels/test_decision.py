@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from kvstore.kernels import decision, expected
 from kvstore.kernels.fleet import Fleet, empty, nothing, seconds_of
-from kvstore.kernels.prefill_choice import COST, NONE, PRICED, READY, WAIT, WORK, Asked
+from kvstore.kernels.prefill_choice import (
+    COST,
+    FETCHED,
+    NONE,
+    PRICED,
+    READY,
+    SOURCE,
+    WAIT,
+    WORK,
+    Asked,
+)
 from kvstore.kernels.room import DEMAND
 from kvstore.kernels.rules import OURS
 
@@ -59,12 +69,12 @@ class Choice:
         self.of_holder[:4] = dice.permutation(ENGINES)[:4]
         self.of_holder[2] = -1  # it is an engine of others
         self.own = np.full(ENGINES, 7, np.int32)
-        self.chosen, self.source, self.room = decision.choose(
+        self.chosen, self.way, self.room = decision.choose(
             made, self.found, np.arange(8), self.lengths, self.in_dram, self.host_of,
             table, expected.marked(chain), np.arange(4), self.own_lengths, self.of_holder,
             self.own, self.asked, RULES._replace(ttft=ttft),
             int(dice.integers(ENGINES)), whole, self.priced, self.best,
-            np.zeros(1, DEMAND)[0], 300.0, False,
+            np.zeros(1, DEMAND)[0], 300.0, False, 0.3,
         )  # fmt: skip
 
 
@@ -108,7 +118,9 @@ def test_what_holders_have_is_what_their_hosts_have_or_their_engine() -> None:
         own[choice.of_holder[holder]] = choice.own_lengths[holder]
     assert (choice.own == own).all() and own.any()
     assert (choice.found.coming == np.maximum(coming, own)).all()
-    assert choice.found.local[choice.source] == local.max()
+    rows = choice.priced[np.isfinite(choice.priced[:, COST])]
+    fetched = rows[rows[:, FETCHED] > 0]
+    assert len(fetched) and (local[fetched[:, SOURCE].astype(int)] == local.max()).all()
 
 
 @pytest.mark.parametrize("shortest_first", [True, False])

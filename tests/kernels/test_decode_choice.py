@@ -9,7 +9,7 @@ from kvstore.kernels.decode_choice import (
 )
 from kvstore.kernels.fleet import decode_seconds
 from kvstore.kernels.prefill_choice import NONE
-from tests.kernels.fleets import fleet
+from tests.kernels.fleets import fleet, labelled
 
 TPOT = 0.1
 
@@ -65,3 +65,14 @@ def test_a_sequence_fits_where_it_has_place_and_the_step_stays_within_the_target
     has_place = context + tokens + 300 <= engine["room"]
     quick = decode_seconds(engine, batch + 1.0, context + tokens) <= TPOT
     assert fits(engine, tokens, 300.0, TPOT) == (has_place and (quick or batch == 0))
+
+
+def test_of_engines_alike_the_nearest_to_the_kv_decodes_it() -> None:
+    made = labelled(fleet(4), [-1, -1, 0, 0], [0, 1, 0, 0])
+    made.hosts["domain_seconds"], made.hosts["far_seconds"] = 1 / 700e9, 1 / 1e9
+    made.engines["decodes"] = (True, True, False, True)
+    for first in range(4):
+        assert choose_decode(made, 1_000.0, 300.0, TPOT, first, 2, 1e5) == (3, True)
+    made.engines["decodes"][3] = False
+    for first in range(4):
+        assert choose_decode(made, 1_000.0, 300.0, TPOT, first, 2, 1e5) == (0, True), "the rack's"

@@ -6,6 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore.kernels.fleet import (
+    DOMAIN,
+    FAR,
+    LINK,
     SIZES,
     decode_seconds,
     dequeue,
@@ -13,9 +16,11 @@ from kvstore.kernels.fleet import (
     prefill_seconds,
     seconds_of,
     size_of,
+    way_between,
+    way_seconds,
     work_after,
 )
-from tests.kernels.fleets import fleet
+from tests.kernels.fleets import fleet, labelled
 
 
 @settings(deadline=None)
@@ -64,3 +69,20 @@ def test_a_prompt_that_is_all_there_still_computes_one_token() -> None:
     engine = fleet(1).engines[0]
     assert work_after(engine, 1_024.0, 2, 512.0) == prefill_seconds(engine, 1.0, 1_023.0)
     assert np.isfinite(work_after(engine, 1_000.0, 2, 512.0))
+
+
+def test_a_byte_takes_the_domain_s_way_then_the_rack_s_and_else_the_link() -> None:
+    hosts = labelled(fleet(6), [0, 0, 1, -1, -1, 0], [0, 1, 0, 1, -1, 0]).hosts
+    hosts["link_seconds"], hosts["far_seconds"] = (1, 2, 3, 4, 5, 6), (9, 8, 0, 7, 70, 60)
+    hosts["domain_seconds"] = (0.1, 0.2, 0.3, np.inf, np.inf, np.inf)
+    ways = {
+        (0, 1): (DOMAIN, 0.2),  # the slower end, though their racks differ
+        (0, 2): (LINK, 3.0),  # another domain, the same rack
+        (0, 3): (FAR, 9.0),
+        (2, 3): (FAR, 7.0),  # never quicker than a link
+        (0, 4): (LINK, 5.0),  # nobody knows where that one stands
+        (0, 5): (LINK, 6.0),  # nobody says what the domain carries there
+    }
+    for (one, other), (way, seconds) in ways.items():
+        for giver, taker in ((hosts[one], hosts[other]), (hosts[other], hosts[one])):
+            assert way_between(giver, taker) == way and way_seconds(giver, taker) == seconds

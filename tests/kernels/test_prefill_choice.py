@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.kernels.fleet import Fleet, Found, nothing
+from kvstore.kernels.fleet import UNLABELLED, Fleet, Found, nothing
 from kvstore.kernels.prefill_choice import (
     BLOCKS,
     COST,
@@ -15,6 +17,7 @@ from kvstore.kernels.prefill_choice import (
     NONE,
     READ,
     READY,
+    SOURCE,
     WAIT,
     WORK,
     choose_prefill,
@@ -22,7 +25,16 @@ from kvstore.kernels.prefill_choice import (
     price_all,
 )
 from kvstore.kernels.rules import OURS, Rules
-from tests.kernels.fleets import ASKED, RULES, busy_fleets, fleet, rows, wait_behind
+from tests.kernels.fleets import (
+    ASKED,
+    RULES,
+    busy_fleets,
+    fleet,
+    labelled,
+    labelled_fleets,
+    rows,
+    wait_behind,
+)
 from tests.kernels.fleets import BLOCKS as BLOCKS_OF_IT
 
 SCARCE = 1.5
@@ -47,39 +59,73 @@ def seconds(made: Fleet, engine: int, blocks: float) -> float:
 SIZE_STARTS = [2.0**octave * quarter / 4 for octave in range(-10, 6) for quarter in range(4, 8)]
 
 
-def every_split(made: Fleet, found: Found, engine: int, rules: Rules) -> list[float]:
-    """What each number of blocks costs, brought in either way: first none of them, then all from
-    none on of the SSD's, then all of the source's."""
-    row, longest = made.engines[engine], choose_source(made, found)
-    host, best, source = int(row["host"]), *longest
+def sources(made: Fleet, found: Found, host: int) -> set[int]:
+    """Hosts that a taker may fetch from: who has the longest prefix of all, of its domain and of
+    its rack, and of several of these whose wires are free first."""
+    best = choose_source(made, found)[1]
+    if best in (NONE, host):
+        return set()
+    some = {int(best)}
+    for label, column in (("domain", "domain_leaves"), ("rack", "leaves")):
+        mine = made.hosts[host][label]
+        alike = np.flatnonzero((made.hosts[label] == mine) & (found.local > 0))
+        if mine != UNLABELLED and len(alike):
+            order = [(-found.local[one], made.hosts[one][column], one) for one in alike]
+            some.add(int(min(order)[2]))
+    return some - {host}
+
+
+def way(giver: Any, taker: Any) -> tuple[float, float, str]:
+    """Seconds of a byte from one to the other, of its taker's end, and the prefix of columns that
+    say when its wires are free."""
+    same_domain = giver["domain"] == taker["domain"] != UNLABELLED
+    slower = max(giver["domain_seconds"], taker["domain_seconds"])
+    if same_domain and slower < np.inf:
+        return float(slower), float(taker["domain_seconds"]), "domain_"
+    hosts = giver, taker
+    ends = [float(one["link_seconds"]) for one in hosts]
+    if UNLABELLED not in (giver["rack"], taker["rack"]) and giver["rack"] != taker["rack"]:
+        ends = [max(float(one["far_seconds"]), end) for one, end in zip(hosts, ends, strict=True)]
+    return max(ends), ends[1], ""
+
+
+def every_split(made: Fleet, found: Found, engine: int, rules: Rules) -> list[list[float]]:
+    """What each number of blocks costs, brought in every way: none of them, then all from none on
+    of the SSD's, then of each source's."""
+    row = made.engines[engine]
+    host = int(row["host"])
     there = max(int(found.dram[host]), int(found.coming[engine]))
     block = ASKED.block_tokens * ASKED.token_bytes
-    options = [(there, 0.0, 0.0)]
+    from_ssd = []
     for blocks in range(there + 1, int(found.local[host]) + 1):
         begins = max(0.0, float(made.hosts[host]["reads"]) - ASKED.now) + rules.latency
         each = float(made.hosts[host]["ssd_seconds"]) * block
-        options.append((blocks, begins + each * (blocks - there), 0.0))
-    if source not in (NONE, host):
-        giver, taker = made.hosts[source], made.hosts[host]
-        begins = max(0.0, giver["leaves"] - ASKED.now, taker["arrives"] - ASKED.now)
-        each = max(giver["link_seconds"], taker["link_seconds"])
+        from_ssd.append((blocks, begins + each * (blocks - there), 0.0))
+    options = [[(there, 0.0, 0.0)], from_ssd]
+    for source in sources(made, found, host):
+        giver, taker, best = made.hosts[source], made.hosts[host], int(found.local[source])
+        each, end, wires = way(giver, taker)
+        leaves, arrives = giver[f"{wires}leaves"], taker[f"{wires}arrives"]
+        begins = max(0.0, leaves - ASKED.now, arrives - ASKED.now) + rules.latency
         if best > found.dram[source]:
             each = max(each, giver["ssd_seconds"])
+        fetched = []
         for blocks in range(there + 1, best + 1):
             moved = blocks - there
-            ready = begins + rules.latency + each * block * moved
-            options.append((blocks, ready, moved * block * float(taker["link_seconds"])))
-    costs = []
-    for blocks, ready, moved in options:
-        work = seconds(made, engine, blocks)
-        size = max(0, np.searchsorted(np.array(SIZE_STARTS), work, side="right") - 1)
-        if not rules.shortest_first:
-            size = len(SIZE_STARTS) - 1
-        wait = max(0.0, float(row["busy_until"]) - ASKED.now) + float(row["ahead"][size])
-        overtaken = int(row["waiting"][-1] - row["waiting"][size])
-        imposed = work * (SCARCE + overtaken) + FETCH_SHARE * SCARCE * moved
-        costs.append(max(wait, ready) + work + rules.charge * imposed)
-    return costs
+            fetched.append((blocks, begins + each * block * moved, moved * block * end))
+        options.append(fetched)
+    return [[_cost(made, engine, rules, *one) for one in some] for some in options if some]
+
+
+def _cost(made: Fleet, engine: int, rules: Rules, blocks: int, ready: float, moved: float) -> float:
+    row, work = made.engines[engine], seconds(made, engine, blocks)
+    size = max(0, np.searchsorted(np.array(SIZE_STARTS), work, side="right") - 1)
+    if not rules.shortest_first:
+        size = len(SIZE_STARTS) - 1
+    wait = max(0.0, float(row["busy_until"]) - ASKED.now) + float(row["ahead"][size])
+    overtaken = int(row["waiting"][-1] - row["waiting"][size])
+    imposed = work * (SCARCE + overtaken) + FETCH_SHARE * SCARCE * moved
+    return max(wait, ready) + work + rules.charge * imposed
 
 
 def a_block(made: Fleet, engine: int, rules: Rules) -> float:
@@ -90,7 +136,7 @@ def a_block(made: Fleet, engine: int, rules: Rules) -> float:
 
 
 @settings(max_examples=200, deadline=None)
-@given(busy_fleets(), st.integers(0, 5))
+@given(busy_fleets() | labelled_fleets(), st.integers(0, 5))
 def test_the_choice_is_the_cheapest_of_those_in_time(made: tuple[Fleet, Found], first: int) -> None:
     engines, found = made
     count = len(engines.engines)
@@ -107,7 +153,7 @@ def test_the_choice_is_the_cheapest_of_those_in_time(made: tuple[Fleet, Found], 
 
 
 @settings(max_examples=200, deadline=None)
-@given(busy_fleets())
+@given(busy_fleets() | labelled_fleets())
 def test_without_a_gate_somebody_is_found_while_anybody_prefills(
     made: tuple[Fleet, Found],
 ) -> None:
@@ -116,7 +162,7 @@ def test_without_a_gate_somebody_is_found_while_anybody_prefills(
 
 
 @settings(max_examples=200, deadline=None)
-@given(busy_fleets())
+@given(busy_fleets() | labelled_fleets())
 def test_first_come_no_split_is_cheaper_than_the_one_found_by_more_than_a_block(
     made: tuple[Fleet, Found],
 ) -> None:
@@ -124,14 +170,14 @@ def test_first_come_no_split_is_cheaper_than_the_one_found_by_more_than_a_block(
     rules, priced = RULES._replace(shortest_first=0.0), rows(len(engines.engines))
     price_all(engines, found, ASKED, rules, SCARCE, priced)
     for number in np.flatnonzero(engines.engines["prefills"]):
-        least = min(every_split(engines, found, int(number), rules))
+        least = min(map(min, every_split(engines, found, int(number), rules)))
         # The block that is on its way when the wait is over is not waited for.
         most = least + a_block(engines, int(number), rules)
         assert least - 1e-9 <= priced[number, COST] <= most + 1e-9
 
 
 @settings(max_examples=200, deadline=None)
-@given(busy_fleets())
+@given(busy_fleets() | labelled_fleets())
 def test_shortest_first_the_split_that_is_found_is_one_and_no_end_is_cheaper(
     made: tuple[Fleet, Found],
 ) -> None:
@@ -141,11 +187,12 @@ def test_shortest_first_the_split_that_is_found_is_one_and_no_end_is_cheaper(
     for number in np.flatnonzero(engines.engines["prefills"]):
         costs = every_split(engines, found, int(number), RULES)
         # Sizes of work are steps, so one between the ends may be a little cheaper.
-        assert min(costs) - 1e-9 <= priced[number, COST] <= min(costs[0], costs[-1]) + 1e-9
+        ends = min(some[-1] for some in costs)
+        assert min(map(min, costs)) - 1e-9 <= priced[number, COST] <= ends + 1e-9
 
 
 @settings(max_examples=100, deadline=None)
-@given(busy_fleets(), st.floats(0.01, 10), st.integers(0, 5))
+@given(busy_fleets() | labelled_fleets(), st.floats(0.01, 10), st.integers(0, 5))
 def test_more_work_at_an_engine_never_makes_it_cheaper(
     made: tuple[Fleet, Found], work: float, number: int
 ) -> None:
@@ -175,6 +222,66 @@ def test_a_prefix_is_fetched_where_its_host_is_busy() -> None:
     assert (engine, source) == (0, 1)
     assert (row[BLOCKS], row[FETCHED]) == (20, 20)
     assert row[READY] == pytest.approx(RULES.latency + 20 * 512 * 327_680 / 20e9)
+
+
+def near_and_far() -> tuple[Fleet, Found]:
+    """Racks with slow uplinks: the first host has some of a prompt and the third, of another rack,
+    more; the second is of the first one's rack and the fourth of its domain as well."""
+    made, found = fleet(4), nothing(4, 4)
+    made = labelled(made, [0, -1, -1, 0], [0, 0, 1, 0])
+    made.hosts["far_seconds"], made.hosts["domain_seconds"] = 1 / 200e6, 1 / 700e9
+    made.engines["prefills"] = (False, True, False, True)
+    found.dram[:] = found.local[:] = (20, 0, 24, 0)
+    return made, found
+
+
+def test_a_shorter_prefix_that_is_near_beats_a_longer_one_of_another_rack() -> None:
+    made, found = near_and_far()
+    priced = rows(4)
+    price_all(made, found, ASKED, RULES, SCARCE, priced)
+    for engine in (1, 3):
+        assert (priced[engine, SOURCE], priced[engine, FETCHED]) == (0, 20)
+    bytes_of_it = 20 * 512 * 327_680
+    assert priced[1, READY] == pytest.approx(RULES.latency + bytes_of_it / 20e9)
+    assert priced[3, READY] == pytest.approx(RULES.latency + bytes_of_it / 700e9)
+    assert chosen(made, found)[:2] == (3, 0), "where NVLink brings it is the sooner"
+    made.hosts["far_seconds"] = 0.0
+    price_all(made, found, ASKED, RULES, SCARCE, priced)
+    assert priced[1, SOURCE] == 2, "what is as quick to come is taken where there is most"
+
+
+def test_who_stands_apart_fetches_from_wherever_there_is_most() -> None:
+    made, found = near_and_far()
+    made.hosts["rack"][1] = UNLABELLED
+    priced = rows(4)
+    price_all(made, found, ASKED, RULES, SCARCE, priced)
+    assert (priced[1, SOURCE], priced[1, FETCHED]) == (2, 24)
+    assert (priced[3, SOURCE], priced[3, FETCHED]) == (0, 20)
+
+
+def test_what_comes_over_nvlink_does_not_wait_for_the_link() -> None:
+    made, found = near_and_far()
+    made.hosts["leaves"][0] = ASKED.now + 60
+    priced = rows(4)
+    price_all(made, found, ASKED, RULES, SCARCE, priced)
+    assert priced[3, READY] < 0.02
+    made.hosts["domain_leaves"][0] = ASKED.now + 60
+    price_all(made, found, ASKED, RULES, SCARCE, priced)
+    assert priced[3, FETCHED] == 0, "and is computed where NVLink is busy too"
+
+
+@settings(max_examples=100, deadline=None)
+@given(busy_fleets(), st.integers(0, 5))
+def test_one_rack_for_all_and_slower_uplinks_change_nothing(
+    made: tuple[Fleet, Found], first: int
+) -> None:
+    engines, found = made
+    count = len(engines.engines)
+    before = chosen(engines, found, first % count)
+    engines.hosts["far_seconds"] = 1.0
+    after = chosen(labelled(engines, [UNLABELLED] * count, [0] * count), found, first % count)
+    if before[0] != NONE:
+        assert before[:2] == after[:2] and before[2].tolist() == after[2].tolist()
 
 
 def test_over_a_slow_link_a_prefix_is_computed_anew() -> None:

@@ -21,7 +21,7 @@ from kvstore.node.readers import Opened
 from kvstore.node.sessions import Session, Sessions
 from kvstore.node.store import Reserved, Store
 from kvstore.spec import KVGroup, KVSpec
-from kvstore.telemetry import Counters
+from kvstore.telemetry import NODE, Telemetry
 
 TOKENS = 4
 SLAB = 32 * 1024
@@ -57,7 +57,7 @@ class Rig:
     """A node's store and its callers."""
 
     def __init__(self, slabs: int = 4) -> None:
-        self.clock, self.counters = SimClock(), Counters()
+        self.clock, self.counters = SimClock(), Telemetry(NODE)
         self.arena = Arena.create(slabs * SLAB)
         self.blocks = Blocks(self.arena, SLAB, self.counters)
         self.handles = Handles(epoch=1)

@@ -23,7 +23,7 @@ from kvstore.node.contacts import (
     QUIET_SECONDS_MAX,
     Contacts,
 )
-from kvstore.telemetry import Counters
+from kvstore.telemetry import NODE, Telemetry
 from kvstore.transfer.probe import Probe
 from kvstore.wire.v1 import admin_pb2
 from kvstore.wire.v1 import kv_pb2 as pb
@@ -51,7 +51,7 @@ class Met:
 
 class Scene:
     def __init__(self) -> None:
-        self.clock, self.counters = SimClock(1_000.0), Counters()
+        self.clock, self.counters = SimClock(1_000.0), Telemetry(NODE)
         self.contacts = Contacts(self.clock, self.counters)
 
     async def meet(self, link: Any, seconds: float = PAUSE_SECONDS) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from kvstore.block import stored_key
 from kvstore.clock import SimClock
+from kvstore.core.carried import Carried, Ledger
 from kvstore.core.fingerprints import IN_DRAM, ON_SSD, fingerprints
 from kvstore.core.listing import Listing
 from kvstore.limits import FOLLOW_ENTRIES_MAX, FOLLOWERS_MAX, MiB
@@ -33,12 +34,15 @@ class Replica:
         self.blocks: dict[int, int] = {}
         self._coming: dict[int, int] | None = None  # of a snapshot that is on its way
         self.sequence, self.heard = 0, list[str]()
+        self.carried: list[Carried] = []
         self.largest = 0
 
     def take(self, reply: pb.FollowReply) -> None:
         kind = reply.WhichOneof("part")
         self.heard.append(kind)
         self.largest = max(self.largest, reply.ByteSize())
+        for one in reply.carried:
+            self.carried.append(Carried(one.bytes, one.seconds, one.of_ssd, one.source))
         if kind == "begin":
             assert (reply.begin.node_id, reply.begin.epoch) == ("n", EPOCH)
             self.sequence = reply.begin.sequence
@@ -62,7 +66,8 @@ class Rig:
 
     def __init__(self, listing: Listing) -> None:
         self.listing, self.clock, self.replica = listing, SimClock(), Replica()
-        self.service = DirectoryService("n", EPOCH, listing, self.clock)
+        self.carried = Ledger()
+        self.service = DirectoryService("n", EPOCH, listing, self.carried, self.clock)
         self.between: Callable[[], None] = lambda: None
 
     async def send(self, reply: pb.FollowReply) -> None:
@@ -283,7 +288,24 @@ def test_a_follower_that_takes_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyP
         def set_trailing_metadata(self, _: object) -> None:
             pass
 
-    service = DirectoryService("n", EPOCH, filled(3), SimClock())
+    service = DirectoryService("n", EPOCH, filled(3), Ledger(), SimClock())
     asyncio.run(service.Follow(pb.FollowRequest(), Context()))
     assert seen["code"] is grpc.StatusCode.UNAVAILABLE and "took no message" in seen["text"]
     assert service._followers == 0
+
+
+def test_what_the_host_carried_is_said_with_the_next_changes_and_to_each_follower_once() -> None:
+    rig = Rig(filled(5))
+    rig.carried.ssd.begin(0.0)
+    rig.carried.ssd.end(1.0, 10)
+    rig.follow(0.1)
+    assert rig.replica.carried == [], "that was before it followed"
+
+    def carry() -> None:
+        rig.between = lambda: None
+        rig.carried.link.begin(1.0, "m")
+        rig.carried.link.end(1.5, 100)
+
+    rig.between = carry
+    rig.follow(2.5, rig.replica.sequence)
+    assert rig.replica.carried == [Carried(100, 0.5, False, "m")]

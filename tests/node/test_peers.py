@@ -23,7 +23,7 @@ from kvstore.node.contacts import Contacts
 from kvstore.node.handles import node_tag
 from kvstore.node.link import _beside
 from kvstore.node.peers import IDLE_SECONDS, REST_SECONDS_MAX, REST_SECONDS_MIN, Peers, Rest
-from kvstore.telemetry import Counters
+from kvstore.telemetry import NODE, Telemetry
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.nodes import Caller, NodeProcess, eventually, running
 
@@ -41,7 +41,7 @@ class Desk:
         self.clock = SimClock(1_000.0)
         self.metadata = EmbeddedMetadata(node.directory / "metadata.db")
         self.roster = Roster(self.metadata, NodeRecord, self.clock, random.Random(1))
-        self.counters = Counters()
+        self.counters = Telemetry(NODE)
         self.contacts = Contacts(self.clock, self.counters)
         self.peers = Peers("me", self.roster, self.clock, threads, OPEN, self.contacts)
         self.sessions: Callable[[], int] = lambda: _sessions(node.caller())

@@ -24,7 +24,7 @@ from kvstore.metadata.roster import Roster
 from kvstore.node.contacts import Contacts
 from kvstore.node.peers import REST_SECONDS_MIN, Peers
 from kvstore.node.whereabouts import Whereabouts
-from kvstore.telemetry import Counters
+from kvstore.telemetry import NODE, Telemetry
 from kvstore.wire.v1 import conductor_pb2_grpc, directory_pb2, directory_pb2_grpc
 
 KEYS = [bytes([i]) * 32 for i in range(3)]
@@ -56,7 +56,7 @@ class World:
         self._nodes = Roster(self._metadata, NodeRecord, self.clock, dice)
         self._conductors = Roster(self._metadata, ConductorRecord, self.clock, dice)
         self._threads = stack.enter_context(ThreadPoolExecutor(1))
-        contacts = Contacts(self.clock, Counters())
+        contacts = Contacts(self.clock, Telemetry(NODE))
         self.peers = Peers("me", self._nodes, self.clock, self._threads, OPEN, contacts)
         given = (self._conductors, self.clock, dice, OPEN)
         self.whereabouts = Whereabouts(self.peers, *given)

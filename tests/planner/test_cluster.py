@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -28,11 +29,16 @@ LARGE = presets.MODELS["llama-3-70b"]
         (lambda: cluster(pools=()), "prefill.engines = 0: nobody does it: take 1 or more"),
         (lambda: cluster(3_000, 3_000), "engines = 6000: wants a whole number from 1 to 4,096"),
         (lambda: cluster(shape=LARGE), "does not fit 1 x A100-SXM-80GB: take 2"),
+        (lambda: cluster(racks=-1), "racks = -1: wants a whole number from 0"),
+        (lambda: cluster(domains=5_000), "domains = 5000: wants"),
+        (lambda: cluster(racks=2, domains=3), "domains: 3 in 2 racks: as many in each, as 4"),
+        (lambda: cluster(cross_rack_bytes_per_second=1e9), "1e+09: there is one rack: say how"),
+        (lambda: cluster(nvlink_bytes_per_second=0.0), "nvlink_bytes_per_second = 0.0: wants"),
         (lambda: cluster(2, 2).split(4), "decode.engines = 0: wants"),
     ],
 )
 def test_what_cannot_be_is_named(make: Callable[[], object], why: str) -> None:
-    with pytest.raises(Invalid, match=why.replace(".", r"\.")):
+    with pytest.raises(Invalid, match=re.escape(why)):
         make()
 
 
@@ -47,6 +53,13 @@ def test_a_split_keeps_the_engines_and_changes_who_does_what() -> None:
     assert (other.engines(Role.PREFILL), other.engines(Role.DECODE)) == (3, 5)
     assert str(other).startswith("3 prefill on 1 x A100-SXM-80GB + 5 decode")
     assert other.split(6) == cluster(6, 2)
+
+
+def test_racks_and_domains_stay_whoever_does_what() -> None:
+    placed = cluster(6, 2, racks=2, domains=4)
+    assert str(placed).endswith(", in 2 racks, in 4 NVLink domains")
+    for other in (placed.split(3), placed.sized(9, 1), placed.together()):
+        assert (other.racks, other.domains) == (2, 4)
 
 
 def test_together_every_engine_does_both() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kvstore.core.hardware import NVLINK5
 from kvstore.errors import ConfigError
 from kvstore.planner import cluster_file
 from kvstore.planner.cluster import Role
@@ -77,9 +78,30 @@ def test_numbers_of_ones_own(tmp_path: Path) -> None:
     assert found.pools[0].gpu.bf16_flops == 500e12 and found.pools[0].tensor_parallel == 2
 
 
+def test_engines_that_switch(tmp_path: Path) -> None:
+    text = GOOD.replace("engines = 1", "engines = 1\nelastic = true")
+    found = cluster_file.read(write(tmp_path, text))
+    assert [pool.elastic for pool in found.pools] == [False, True]
+    assert "2 prefill on 1 x H100-SXM + 1 elastic decode on" in str(found)
+
+
+def test_racks_and_nvlink_domains(tmp_path: Path) -> None:
+    places = "racks = 2\ncross_rack_bytes_per_second = 5e9\ndomains = 4\n"
+    found = cluster_file.read(write(tmp_path, places + GOOD))
+    assert (found.racks, found.domains, found.cross_rack_bytes_per_second) == (2, 4, 5e9)
+    assert found.nvlink_bytes_per_second == NVLINK5.bytes_per_second
+    plain = cluster_file.read(write(tmp_path, GOOD))
+    assert (plain.racks, plain.domains, plain.cross_rack_bytes_per_second) == (0, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
+        ("engines = 2", "engines = 2\nelastic = 1", "pool[0].elastic = 1: wants true or false"),
+        ('role = "prefill"', 'role = "mixed"\nelastic = true', "they do both already"),
+        ('dram = "8GiB"', 'dram = "8GiB"\nracks = "2"', "racks = '2': wants a whole number"),
+        ('dram = "8GiB"', 'dram = "8GiB"\ndomains = 1.5', "domains = 1.5: wants a whole number"),
+        ('dram = "8GiB"', 'dram = "8GiB"\nnvlink_bytes_per_second = 1', "_second = 1.0: wants"),
         ('"8GiB"', '"8 apples"', "dram = '8 apples': write a size like"),
         ('dram = "8GiB"\n', "", 'dram is not there: wants as in dram = "256GiB"'),
         ('model = "llama-3-8b"\n', "", "model is not there: wants a name"),

@@ -33,7 +33,7 @@ from kvstore.node.scrubber import Scrubber
 from kvstore.node.sessions import Sessions
 from kvstore.node.store import Store
 from kvstore.node.tiers import Tiers
-from kvstore.telemetry import Counters
+from kvstore.telemetry import NODE, Telemetry
 from tests.node.rig import SECRETS, SLAB, SMALL, TOKENS
 from tests.simulation.jobs import FailedFiles, Jobs
 from tests.simulation.nature import Memory, Notes, Oracle, Wrong, harmful, some_faults
@@ -75,7 +75,7 @@ class World:
 
     async def start(self) -> None:
         self.epoch += 1
-        self.counters, self.arena = Counters(), Memory(self.dram_slabs * SLAB)
+        self.counters, self.arena = Telemetry(NODE), Memory(self.dram_slabs * SLAB)
         volumes = Volumes(self.disks)
         slabs = Slabs(volumes.capacity_bytes, SLAB, Tier.SSD, self.epoch << 40)
         self.blocks = Blocks(cast(Arena, self.arena), SLAB, self.counters, slabs)

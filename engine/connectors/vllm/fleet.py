@@ -66,7 +66,7 @@ class Fleet:
         )
         who = Who(
             place.engine_id,
-            settings.address,
+            settings.told_address,
             spec.digest,
             self.group,
             block_tokens,
@@ -75,6 +75,8 @@ class Fleet:
             place.prefills,
             place.decodes,
             place.rank,
+            settings.stands(),
+            spec.revision,
         )
         self._reporter = Reporter(who.message(), settings.conductors, node=lambda: client.node_id)
         self._telling, self._well = Telling(self._reporter), True

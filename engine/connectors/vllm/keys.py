@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blake3 import blake3
+from kvstore.client import salted
 
 
 def left_out(request: Any) -> str:
@@ -24,10 +24,5 @@ def left_out(request: Any) -> str:
 
 
 def extra_of(request: Any) -> dict[int, bytes]:
-    """Digests of content by block, as `Client.chain` takes them.
-
-    A cache_salt goes into the first block, and from there into the hash of every block after it.
-    """
-    if not request.cache_salt:
-        return {}
-    return {0: blake3(b"cache_salt\0" + request.cache_salt.encode()).digest()}
+    """Digests of content by block, as `Client.chain` takes them."""
+    return salted(request.cache_salt or "")

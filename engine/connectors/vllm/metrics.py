@@ -1,6 +1,6 @@
 """The connector's figures, in vLLM's own `/metrics`: hits and queries in tokens, as a pair.
 
-`COUNTERS` is the one list of them. Values travel from the engine to vLLM's front end as plain
+They are listed in `kvstore.telemetry`. Values travel from the engine to vLLM's front end as plain
 numbers; seconds of single loads travel as they are, so that the histogram is exact.
 """
 
@@ -15,18 +15,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     KVConnectorStats,
 )
 
-COUNTERS = {
-    "query_tokens": "tokens of admitted requests that vLLM's own cache did not have",
-    "hit_tokens": "of those, tokens taken from the pool",
-    "loaded_tokens": "tokens loaded, verified and used",
-    "failed_tokens": "tokens of hits that could not be loaded, or not in time, and were computed",
-    "saved_blocks": "blocks published",
-    "late_saves": "steps whose blocks were not stored at once: the node had not made room in time",
-    "miss": "admitted requests whose hit ended before their last block, by reason",
-    "self_tests": "hits that were computed and compared because their origin was new",
-    "audits": "hits that were drawn at random, computed and compared",
-    "alarms": "comparisons that found wrong KV",
-}
+from kvstore.telemetry import CONNECTOR, Kind
+
+_LISTED = {name.removeprefix("connector_"): one for name, one in CONNECTOR.items()}
+COUNTERS = {name: one for name, one in _LISTED.items() if one.kind is Kind.COUNTER}
 TTFT_SAVED = "ttft_saved_seconds"
 LOAD_SECONDS = "load_seconds"
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -82,28 +74,27 @@ class MoonpoolProm(KVConnectorPromMetrics):
         self._of_engine = of_engine
         self._counters = {
             name: self._counter_cls(
-                name=f"moonpool:{name}",
-                documentation=text,
-                labelnames=[*labels, "reason"] if "by reason" in text else labels,
+                name=one.exposed,
+                documentation=one.text,
+                labelnames=[*labels, one.label] if one.label else labels,
             )
-            for name, text in COUNTERS.items()
+            for name, one in COUNTERS.items()
         }
         self._seconds = self._histogram_cls(
-            name=f"moonpool:{LOAD_SECONDS}",
-            documentation="seconds from asking for a request's load to its end",
+            name=_LISTED[LOAD_SECONDS].exposed,
+            documentation=_LISTED[LOAD_SECONDS].text,
             labelnames=labels,
             buckets=BUCKETS,
         )
         self._saved = self._gauge_cls(
-            name=f"moonpool:{TTFT_SAVED}",
-            documentation="time to first token that loading has saved, estimated without bias "
-            "from hits drawn at random and computed",
+            name=_LISTED[TTFT_SAVED].exposed,
+            documentation=_LISTED[TTFT_SAVED].text,
             labelnames=[*labels, "tenant"],
             multiprocess_mode="mostrecent",
         )
         for values in of_engine.values():  # a series that is not there cannot be charted
             for name, counter in self._counters.items():
-                if "by reason" not in COUNTERS[name]:
+                if not COUNTERS[name].label:
                     counter.labels(*values)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:

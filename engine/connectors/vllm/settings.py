@@ -12,10 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvstore.client import Locator  # its kernels load late: see connector.py
+    from kvstore.client import Locator, Stands  # its kernels load late: see connector.py
 
 _ADDRESS = re.compile(r"[^\s:]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
+_HTTP = "http://"
 REUSE = ("priced", "always")
+_STANDS = (  # settings that say where the host stands
+    *("rack", "cross_rack_bytes_per_second"),
+    *("nvlink_domain", "nvlink_bytes_per_second"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,11 @@ class Settings:
     # Conductors that are told of this engine, HOST:PORT each, and where requests are to be sent to.
     conductors: tuple[str, ...] = ()
     address: str = ""
+    # Where this host stands, for conductors: who is near is quicker to reach.
+    rack: str = ""
+    cross_rack_bytes_per_second: float = 0.0  # 0: as over the link
+    nvlink_domain: str = ""
+    nvlink_bytes_per_second: float = 0.0  # that KV moves at within it
     trace: str = ""  # a file to which stored and loaded layers are logged, one JSON object a line
 
     def __post_init__(self) -> None:
@@ -57,11 +67,14 @@ class Settings:
         for one in self.conductors:
             if not (isinstance(one, str) and _ADDRESS.fullmatch(one)):
                 raise ValueError(f"kv_connector_extra_config.conductors: {one!r} is no HOST:PORT")
-        if self.conductors and not _ADDRESS.fullmatch(self.address):
+        if self.conductors and not _ADDRESS.fullmatch(self.address.removeprefix(_HTTP)):
             raise ValueError(
                 f"kv_connector_extra_config.address: {self.address!r} is no HOST:PORT; `address` "
                 "is where the server listens for requests, as those who send them see it"
             )
+
+        if any(getattr(self, name) for name in _STANDS):
+            self._check_stands()
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Settings:
@@ -88,6 +101,25 @@ class Settings:
         from kvstore.client import FixedAddress, InDirectory
 
         return FixedAddress(self.node) if ":" in self.node else InDirectory(Path(self.node))
+
+    @property
+    def told_address(self) -> str:
+        """As conductors are told it: vLLM's server speaks HTTP, and its address says so."""
+        return _HTTP + self.address.removeprefix(_HTTP)
+
+    def stands(self) -> Stands:
+        """Raises `Invalid`."""
+        from kvstore.client import Stands
+
+        return Stands(**{name: getattr(self, name) for name in _STANDS})
+
+    def _check_stands(self) -> None:
+        from kvstore.client import Invalid
+
+        try:
+            self.stands()  # its checks are those of these settings
+        except Invalid as error:
+            raise ValueError(f"kv_connector_extra_config: {error}") from None
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

@@ -16,12 +16,19 @@ def add(commands: Commands) -> None:
         commands,
         "demo",
         "start a node and two engines, run a workload with and without the pool, report",
-        "moonpool demo --json demo.json",
+        "moonpool demo --json demo.json\n"
+        "  moonpool demo --quick --keep      and look at the dashboard",
     )
     demo.add_argument("--model", type=Path, metavar="DIR", help="default: a small random model")
     demo.add_argument("--seed", type=int, default=0, help="of the workload (default: %(default)s)")
     demo.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     demo.add_argument("--quick", action="store_true", help="a sixth of the workload")
+    demo.add_argument(
+        "--keep",
+        action="store_true",
+        help="send the workload through a gateway too, and then keep all running until Ctrl-C: its "
+        "dashboard shows what came of it",
+    )
     demo.set_defaults(run=run)
 
 

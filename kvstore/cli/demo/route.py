@@ -8,6 +8,7 @@ from kvstore.block import Chain
 from kvstore.client import Client
 from kvstore.config import OPEN
 from kvstore.gateway.dispatch import Dispatcher
+from kvstore.gateway.spaces import One
 from kvstore.wire.v1 import conductor_pb2 as pb
 
 LOCAL_TOKENS_MAX = 384  # both have one node: what is in the pool is no further away from either
@@ -36,4 +37,6 @@ class Pair:
 def dispatcher(prefill: str, decode: str, client: Client) -> Dispatcher:
     """Through those two; what is to be computed without the pool the decode engine computes."""
     pair = Pair(prefill, decode, client)
-    return Dispatcher(pair, client.space.spec, [decode], OPEN, local_tokens_max=LOCAL_TOKENS_MAX)
+    return Dispatcher(
+        pair, One(client.space.spec), [decode], OPEN, local_tokens_max=LOCAL_TOKENS_MAX
+    )

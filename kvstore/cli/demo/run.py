@@ -9,10 +9,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from kvstore.cli.demo.front import through_gateway
 from kvstore.cli.demo.report import HEADER, Report, Row
 from kvstore.cli.demo.route import dispatcher
 from kvstore.cli.demo.workload import Ask, Shape, Workload
-from kvstore.cli.stack import Plan, Stack
+from kvstore.cli.parts import FREE, Plan
+from kvstore.cli.stack import Stack
 from kvstore.client import Client, InDirectory
 from kvstore.config import OPEN
 from kvstore.engine.config import ModelConfig
@@ -35,19 +37,26 @@ def run_demo(args: argparse.Namespace, directory: Path) -> int:
         print("The model's weights are random: its text is noise, its KV and arithmetic are real.")
     shape = QUICK if args.quick else Shape()
     print("starting a storage node, a prefill engine and a decode engine ...", flush=True)
-    with Stack(Plan(directory / "pool", "1GiB", "32MiB", folder), restart=False) as stack:
+    gateway = FREE if args.keep else ""
+    plan = Plan(directory / "pool", "1GiB", "32MiB", folder, gateway=gateway)
+    with Stack(plan, restart=False) as stack:
         stack.start()
         for name, address in stack.addresses.items():
-            print(f"  {name:<8} {address}  pid {stack.children[name].pid}")
+            print(f"  {name:<9} {address}  pid {stack.children[name].pid}")
         client = Client(
             InDirectory(directory / "pool"), spec_of(folder), label="demo", credentials=OPEN
         )
         with client:
             report = _drive(stack, client, folder, shape, args.seed)
             report.counters = _counters(stack.addresses["node"])
-    print(report.summary())
-    if args.json:
-        args.json.write_text(json.dumps(report.as_dict(), indent=1) + "\n")
+        print(report.summary())
+        if args.json:
+            args.json.write_text(json.dumps(report.as_dict(), indent=1) + "\n")
+        if args.keep:
+            address = stack.addresses["gateway"]
+            through_gateway(address, folder.resolve().name, [row.ask for row in report.rows])
+            print(f"dashboard http://{address}/ (Ctrl-C stops everything)", flush=True)
+            stack.watch()
     if not report.good:
         print("the demo did not show what it promises: see above", file=sys.stderr)
     return 0 if report.good else 1

@@ -39,7 +39,10 @@ class Source:
 
 
 class Subscription:
-    """To one engine, until `close`. Raises `ConfigError` where ZeroMQ is not installed."""
+    """To one engine, until `close`. Raises `ConfigError` where ZeroMQ is not installed.
+
+    `caught_up` is set once what was published before has been asked for, and taken if it came.
+    """
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class Subscription:
         self._source, self._messages, self._take, self._lost = source, messages, take, lost
         self._next = 0  # number of the batch that is taken next
         self._newest = -1  # of what was published, not asked for
+        self.caught_up = threading.Event()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
         self._thread.start()
@@ -86,6 +90,7 @@ class Subscription:
         try:
             published.subscribe(self._source.topic.encode())
             self._replay(context)  # what was published before anybody listened
+            self.caught_up.set()
             while not self._over.is_set():
                 ready = dict(either.poll(1e3 * POLL_SECONDS))
                 if broken in ready:

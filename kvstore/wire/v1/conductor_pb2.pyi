@@ -12,8 +12,19 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PREFILL: _ClassVar[Phase]
     DECODE: _ClassVar[Phase]
+
+class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    AS_IT_IS: _ClassVar[Role]
+    PREFILLS: _ClassVar[Role]
+    DECODES: _ClassVar[Role]
+    BOTH: _ClassVar[Role]
 PREFILL: Phase
 DECODE: Phase
+AS_IT_IS: Role
+PREFILLS: Role
+DECODES: Role
+BOTH: Role
 
 class PoolMatchRequest(_message.Message):
     __slots__ = ("namespace", "group", "hashes")
@@ -47,7 +58,7 @@ class PoolMatchReply(_message.Message):
     def __init__(self, blocks: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[PoolMatchReply.Holder, _Mapping]]] = ..., approximate: bool = ...) -> None: ...
 
 class ScheduleRequest(_message.Message):
-    __slots__ = ("request_id", "namespace", "group", "hashes", "tokens", "waited_ms", "phase", "ttft_ms", "tpot_ms", "wait_ms")
+    __slots__ = ("request_id", "namespace", "group", "hashes", "tokens", "waited_ms", "phase", "ttft_ms", "tpot_ms", "wait_ms", "client")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +69,7 @@ class ScheduleRequest(_message.Message):
     TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     TPOT_MS_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     namespace: bytes
     group: int
@@ -68,7 +80,8 @@ class ScheduleRequest(_message.Message):
     ttft_ms: int
     tpot_ms: int
     wait_ms: int
-    def __init__(self, request_id: _Optional[str] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., tokens: _Optional[int] = ..., waited_ms: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., ttft_ms: _Optional[int] = ..., tpot_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+    client: str
+    def __init__(self, request_id: _Optional[str] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., tokens: _Optional[int] = ..., waited_ms: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., ttft_ms: _Optional[int] = ..., tpot_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., client: _Optional[str] = ...) -> None: ...
 
 class ScheduleReply(_message.Message):
     __slots__ = ("prefill", "decode", "split", "wait_ms", "ttft_ms", "tpot_ms", "priority_ms", "aging", "drop_after_ms", "approximate")
@@ -132,7 +145,7 @@ class ReportRequest(_message.Message):
         c: float
         def __init__(self, a: _Optional[float] = ..., b: _Optional[float] = ..., c: _Optional[float] = ...) -> None: ...
     class Engine(_message.Message):
-        __slots__ = ("engine_id", "address", "node_id", "namespace", "group", "block_tokens", "token_bytes", "room_tokens", "prefill", "decode", "link_bytes_per_second", "ssd_bytes_per_second", "data_parallel_rank")
+        __slots__ = ("engine_id", "address", "node_id", "namespace", "group", "block_tokens", "token_bytes", "room_tokens", "prefill", "decode", "link_bytes_per_second", "ssd_bytes_per_second", "data_parallel_rank", "elastic", "rack", "nvlink_domain", "domain_bytes_per_second", "cross_rack_bytes_per_second", "revision")
         ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
         ADDRESS_FIELD_NUMBER: _ClassVar[int]
         NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +159,12 @@ class ReportRequest(_message.Message):
         LINK_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
         SSD_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
         DATA_PARALLEL_RANK_FIELD_NUMBER: _ClassVar[int]
+        ELASTIC_FIELD_NUMBER: _ClassVar[int]
+        RACK_FIELD_NUMBER: _ClassVar[int]
+        NVLINK_DOMAIN_FIELD_NUMBER: _ClassVar[int]
+        DOMAIN_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+        CROSS_RACK_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+        REVISION_FIELD_NUMBER: _ClassVar[int]
         engine_id: str
         address: str
         node_id: str
@@ -159,7 +178,13 @@ class ReportRequest(_message.Message):
         link_bytes_per_second: float
         ssd_bytes_per_second: float
         data_parallel_rank: int
-        def __init__(self, engine_id: _Optional[str] = ..., address: _Optional[str] = ..., node_id: _Optional[str] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., token_bytes: _Optional[float] = ..., room_tokens: _Optional[int] = ..., prefill: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., decode: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., link_bytes_per_second: _Optional[float] = ..., ssd_bytes_per_second: _Optional[float] = ..., data_parallel_rank: _Optional[int] = ...) -> None: ...
+        elastic: Role
+        rack: str
+        nvlink_domain: str
+        domain_bytes_per_second: float
+        cross_rack_bytes_per_second: float
+        revision: str
+        def __init__(self, engine_id: _Optional[str] = ..., address: _Optional[str] = ..., node_id: _Optional[str] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., token_bytes: _Optional[float] = ..., room_tokens: _Optional[int] = ..., prefill: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., decode: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., link_bytes_per_second: _Optional[float] = ..., ssd_bytes_per_second: _Optional[float] = ..., data_parallel_rank: _Optional[int] = ..., elastic: _Optional[_Union[Role, str]] = ..., rack: _Optional[str] = ..., nvlink_domain: _Optional[str] = ..., domain_bytes_per_second: _Optional[float] = ..., cross_rack_bytes_per_second: _Optional[float] = ..., revision: _Optional[str] = ...) -> None: ...
     class Load(_message.Message):
         __slots__ = ("batch", "context_tokens")
         BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +271,54 @@ class ReportReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class BalanceRequest(_message.Message):
+    __slots__ = ("namespace", "group", "engine_id")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace: bytes
+    group: int
+    engine_id: str
+    def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., engine_id: _Optional[str] = ...) -> None: ...
+
+class BalanceReply(_message.Message):
+    __slots__ = ("crews",)
+    class Split(_message.Message):
+        __slots__ = ("prefill", "decode")
+        PREFILL_FIELD_NUMBER: _ClassVar[int]
+        DECODE_FIELD_NUMBER: _ClassVar[int]
+        prefill: int
+        decode: int
+        def __init__(self, prefill: _Optional[int] = ..., decode: _Optional[int] = ...) -> None: ...
+    class Crew(_message.Message):
+        __slots__ = ("namespace", "group", "now", "best", "prefill_load", "decode_load", "best_load", "sentence", "engine_id", "role", "held")
+        NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+        GROUP_FIELD_NUMBER: _ClassVar[int]
+        NOW_FIELD_NUMBER: _ClassVar[int]
+        BEST_FIELD_NUMBER: _ClassVar[int]
+        PREFILL_LOAD_FIELD_NUMBER: _ClassVar[int]
+        DECODE_LOAD_FIELD_NUMBER: _ClassVar[int]
+        BEST_LOAD_FIELD_NUMBER: _ClassVar[int]
+        SENTENCE_FIELD_NUMBER: _ClassVar[int]
+        ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
+        ROLE_FIELD_NUMBER: _ClassVar[int]
+        HELD_FIELD_NUMBER: _ClassVar[int]
+        namespace: bytes
+        group: int
+        now: BalanceReply.Split
+        best: BalanceReply.Split
+        prefill_load: float
+        decode_load: float
+        best_load: float
+        sentence: str
+        engine_id: str
+        role: Role
+        held: bool
+        def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., now: _Optional[_Union[BalanceReply.Split, _Mapping]] = ..., best: _Optional[_Union[BalanceReply.Split, _Mapping]] = ..., prefill_load: _Optional[float] = ..., decode_load: _Optional[float] = ..., best_load: _Optional[float] = ..., sentence: _Optional[str] = ..., engine_id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., held: bool = ...) -> None: ...
+    CREWS_FIELD_NUMBER: _ClassVar[int]
+    crews: _containers.RepeatedCompositeFieldContainer[BalanceReply.Crew]
+    def __init__(self, crews: _Optional[_Iterable[_Union[BalanceReply.Crew, _Mapping]]] = ...) -> None: ...
+
 class ExplainRequest(_message.Message):
     __slots__ = ("request_id", "request")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -257,7 +330,7 @@ class ExplainRequest(_message.Message):
 class ExplainReply(_message.Message):
     __slots__ = ("considered", "sentence", "plan", "ttft_error", "ttft_bias")
     class Considered(_message.Message):
-        __slots__ = ("engine_id", "cost", "wait_ms", "ready_ms", "work_ms", "first_token_ms", "reused_blocks", "fetched_blocks", "read_blocks", "error", "own_blocks")
+        __slots__ = ("engine_id", "cost", "wait_ms", "ready_ms", "work_ms", "first_token_ms", "reused_blocks", "fetched_blocks", "read_blocks", "error", "own_blocks", "fetched_from")
         ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
         COST_FIELD_NUMBER: _ClassVar[int]
         WAIT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -269,6 +342,7 @@ class ExplainReply(_message.Message):
         READ_BLOCKS_FIELD_NUMBER: _ClassVar[int]
         ERROR_FIELD_NUMBER: _ClassVar[int]
         OWN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+        FETCHED_FROM_FIELD_NUMBER: _ClassVar[int]
         engine_id: str
         cost: float
         wait_ms: float
@@ -280,7 +354,8 @@ class ExplainReply(_message.Message):
         read_blocks: int
         error: float
         own_blocks: int
-        def __init__(self, engine_id: _Optional[str] = ..., cost: _Optional[float] = ..., wait_ms: _Optional[float] = ..., ready_ms: _Optional[float] = ..., work_ms: _Optional[float] = ..., first_token_ms: _Optional[float] = ..., reused_blocks: _Optional[int] = ..., fetched_blocks: _Optional[int] = ..., read_blocks: _Optional[int] = ..., error: _Optional[float] = ..., own_blocks: _Optional[int] = ...) -> None: ...
+        fetched_from: str
+        def __init__(self, engine_id: _Optional[str] = ..., cost: _Optional[float] = ..., wait_ms: _Optional[float] = ..., ready_ms: _Optional[float] = ..., work_ms: _Optional[float] = ..., first_token_ms: _Optional[float] = ..., reused_blocks: _Optional[int] = ..., fetched_blocks: _Optional[int] = ..., read_blocks: _Optional[int] = ..., error: _Optional[float] = ..., own_blocks: _Optional[int] = ..., fetched_from: _Optional[str] = ...) -> None: ...
     CONSIDERED_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -292,3 +367,30 @@ class ExplainReply(_message.Message):
     ttft_error: float
     ttft_bias: float
     def __init__(self, considered: _Optional[_Iterable[_Union[ExplainReply.Considered, _Mapping]]] = ..., sentence: _Optional[str] = ..., plan: _Optional[_Union[ScheduleReply, _Mapping]] = ..., ttft_error: _Optional[float] = ..., ttft_bias: _Optional[float] = ...) -> None: ...
+
+class CrewsRequest(_message.Message):
+    __slots__ = ("revision",)
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    revision: str
+    def __init__(self, revision: _Optional[str] = ...) -> None: ...
+
+class CrewsReply(_message.Message):
+    __slots__ = ("crews",)
+    class Crew(_message.Message):
+        __slots__ = ("namespace", "group", "block_tokens", "revision", "engines", "over_http")
+        NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+        GROUP_FIELD_NUMBER: _ClassVar[int]
+        BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+        REVISION_FIELD_NUMBER: _ClassVar[int]
+        ENGINES_FIELD_NUMBER: _ClassVar[int]
+        OVER_HTTP_FIELD_NUMBER: _ClassVar[int]
+        namespace: bytes
+        group: int
+        block_tokens: int
+        revision: str
+        engines: int
+        over_http: int
+        def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., revision: _Optional[str] = ..., engines: _Optional[int] = ..., over_http: _Optional[int] = ...) -> None: ...
+    CREWS_FIELD_NUMBER: _ClassVar[int]
+    crews: _containers.RepeatedCompositeFieldContainer[CrewsReply.Crew]
+    def __init__(self, crews: _Optional[_Iterable[_Union[CrewsReply.Crew, _Mapping]]] = ...) -> None: ...

@@ -60,6 +60,16 @@ class ConductorStub(object):
                 request_serializer=moonpool_dot_v1_dot_conductor__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=moonpool_dot_v1_dot_conductor__pb2.ExplainReply.FromString,
                 _registered_method=True)
+        self.Balance = channel.unary_unary(
+                '/moonpool.v1.Conductor/Balance',
+                request_serializer=moonpool_dot_v1_dot_conductor__pb2.BalanceRequest.SerializeToString,
+                response_deserializer=moonpool_dot_v1_dot_conductor__pb2.BalanceReply.FromString,
+                _registered_method=True)
+        self.Crews = channel.unary_unary(
+                '/moonpool.v1.Conductor/Crews',
+                request_serializer=moonpool_dot_v1_dot_conductor__pb2.CrewsRequest.SerializeToString,
+                response_deserializer=moonpool_dot_v1_dot_conductor__pb2.CrewsReply.FromString,
+                _registered_method=True)
 
 
 class ConductorServicer(object):
@@ -106,6 +116,22 @@ class ConductorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Balance(self, request, context):
+        """How engines are best split between prefilling and decoding, and which one that can switch is to
+        do so now. At most one is at a time; for how several conductors keep that see `Crew.role`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Crews(self, request, context):
+        """What engines of the caller's tenant serve, each namespace and group once. One who knows a model's
+        weights and not which engines have them learns here how their blocks are named.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ConductorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -133,6 +159,16 @@ def add_ConductorServicer_to_server(servicer, server):
                     servicer.Explain,
                     request_deserializer=moonpool_dot_v1_dot_conductor__pb2.ExplainRequest.FromString,
                     response_serializer=moonpool_dot_v1_dot_conductor__pb2.ExplainReply.SerializeToString,
+            ),
+            'Balance': grpc.unary_unary_rpc_method_handler(
+                    servicer.Balance,
+                    request_deserializer=moonpool_dot_v1_dot_conductor__pb2.BalanceRequest.FromString,
+                    response_serializer=moonpool_dot_v1_dot_conductor__pb2.BalanceReply.SerializeToString,
+            ),
+            'Crews': grpc.unary_unary_rpc_method_handler(
+                    servicer.Crews,
+                    request_deserializer=moonpool_dot_v1_dot_conductor__pb2.CrewsRequest.FromString,
+                    response_serializer=moonpool_dot_v1_dot_conductor__pb2.CrewsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -270,6 +306,60 @@ class Conductor(object):
             '/moonpool.v1.Conductor/Explain',
             moonpool_dot_v1_dot_conductor__pb2.ExplainRequest.SerializeToString,
             moonpool_dot_v1_dot_conductor__pb2.ExplainReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Balance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/moonpool.v1.Conductor/Balance',
+            moonpool_dot_v1_dot_conductor__pb2.BalanceRequest.SerializeToString,
+            moonpool_dot_v1_dot_conductor__pb2.BalanceReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Crews(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/moonpool.v1.Conductor/Crews',
+            moonpool_dot_v1_dot_conductor__pb2.CrewsRequest.SerializeToString,
+            moonpool_dot_v1_dot_conductor__pb2.CrewsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmoonpool/v1/directory.proto\x12\x0bmoonpool.v1\"0\n\rFollowRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"\xd0\x02\n\x0b\x46ollowReply\x12/\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x1e.moonpool.v1.FollowReply.BeginH\x00\x12\x33\n\x07\x65ntries\x18\x02 \x01(\x0b\x32 .moonpool.v1.FollowReply.EntriesH\x00\x12\x34\n\x08snapshot\x18\x03 \x01(\x0b\x32 .moonpool.v1.FollowReply.EntriesH\x00\x1a[\n\x05\x42\x65gin\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x10\n\x08snapshot\x18\x04 \x01(\x08\x12\x0e\n\x06\x62locks\x18\x05 \x01(\x04\x1a@\n\x07\x45ntries\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x66ingerprints\x18\x02 \x01(\x0c\x12\r\n\x05tiers\x18\x03 \x01(\x0c\x42\x06\n\x04part\"t\n\x0bTakeRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x13\n\x0bstored_keys\x18\x03 \x03(\x0c\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x0f\n\x07\x64urable\x18\x05 \x01(\x08\x12\r\n\x05worth\x18\x06 \x03(\x02\",\n\tTakeReply\x12\x0b\n\x03has\x18\x01 \x01(\x0c\x12\x12\n\nfree_bytes\x18\x02 \x01(\x04\"D\n\x0b\x44ropRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x13\n\x0bstored_keys\x18\x03 \x03(\x0c\"\x1c\n\tDropReply\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x0c\"&\n\x0eHoldersRequest\x12\x14\n\x0c\x66ingerprints\x18\x01 \x01(\x0c\"\x8f\x01\n\x0cHoldersReply\x12\x31\n\x07holders\x18\x01 \x03(\x0b\x32 .moonpool.v1.HoldersReply.Holder\x12\x13\n\x0b\x61pproximate\x18\x02 \x01(\x08\x1a\x37\n\x06Holder\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05tiers\x18\x03 \x01(\x0c\x32\x84\x02\n\tDirectory\x12@\n\x06\x46ollow\x12\x1a.moonpool.v1.FollowRequest\x1a\x18.moonpool.v1.FollowReply0\x01\x12\x41\n\x07Holders\x12\x1b.moonpool.v1.HoldersRequest\x1a\x19.moonpool.v1.HoldersReply\x12\x38\n\x04Take\x12\x18.moonpool.v1.TakeRequest\x1a\x16.moonpool.v1.TakeReply\x12\x38\n\x04\x44rop\x12\x18.moonpool.v1.DropRequest\x1a\x16.moonpool.v1.DropReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmoonpool/v1/directory.proto\x12\x0bmoonpool.v1\"0\n\rFollowRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"\xce\x03\n\x0b\x46ollowReply\x12/\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x1e.moonpool.v1.FollowReply.BeginH\x00\x12\x33\n\x07\x65ntries\x18\x02 \x01(\x0b\x32 .moonpool.v1.FollowReply.EntriesH\x00\x12\x34\n\x08snapshot\x18\x03 \x01(\x0b\x32 .moonpool.v1.FollowReply.EntriesH\x00\x12\x31\n\x07\x63\x61rried\x18\x04 \x03(\x0b\x32 .moonpool.v1.FollowReply.Carried\x1a[\n\x05\x42\x65gin\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x10\n\x08snapshot\x18\x04 \x01(\x08\x12\x0e\n\x06\x62locks\x18\x05 \x01(\x04\x1a@\n\x07\x45ntries\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x66ingerprints\x18\x02 \x01(\x0c\x12\r\n\x05tiers\x18\x03 \x01(\x0c\x1aI\n\x07\x43\x61rried\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x0e\n\x06of_ssd\x18\x03 \x01(\x08\x12\x0e\n\x06source\x18\x04 \x01(\tB\x06\n\x04part\"t\n\x0bTakeRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x13\n\x0bstored_keys\x18\x03 \x03(\x0c\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x0f\n\x07\x64urable\x18\x05 \x01(\x08\x12\r\n\x05worth\x18\x06 \x03(\x02\",\n\tTakeReply\x12\x0b\n\x03has\x18\x01 \x01(\x0c\x12\x12\n\nfree_bytes\x18\x02 \x01(\x04\"D\n\x0b\x44ropRequest\x12\x11\n\tnamespace\x18\x01 \x01(\x0c\x12\r\n\x05group\x18\x02 \x01(\r\x12\x13\n\x0bstored_keys\x18\x03 \x03(\x0c\"\x1c\n\tDropReply\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x0c\"&\n\x0eHoldersRequest\x12\x14\n\x0c\x66ingerprints\x18\x01 \x01(\x0c\"\x8f\x01\n\x0cHoldersReply\x12\x31\n\x07holders\x18\x01 \x03(\x0b\x32 .moonpool.v1.HoldersReply.Holder\x12\x13\n\x0b\x61pproximate\x18\x02 \x01(\x08\x1a\x37\n\x06Holder\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05tiers\x18\x03 \x01(\x0c\x32\x84\x02\n\tDirectory\x12@\n\x06\x46ollow\x12\x1a.moonpool.v1.FollowRequest\x1a\x18.moonpool.v1.FollowReply0\x01\x12\x41\n\x07Holders\x12\x1b.moonpool.v1.HoldersRequest\x1a\x19.moonpool.v1.HoldersReply\x12\x38\n\x04Take\x12\x18.moonpool.v1.TakeRequest\x1a\x16.moonpool.v1.TakeReply\x12\x38\n\x04\x44rop\x12\x18.moonpool.v1.DropRequest\x1a\x16.moonpool.v1.DropReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,25 +34,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FOLLOWREQUEST']._serialized_start=44
   _globals['_FOLLOWREQUEST']._serialized_end=92
   _globals['_FOLLOWREPLY']._serialized_start=95
-  _globals['_FOLLOWREPLY']._serialized_end=431
-  _globals['_FOLLOWREPLY_BEGIN']._serialized_start=266
-  _globals['_FOLLOWREPLY_BEGIN']._serialized_end=357
-  _globals['_FOLLOWREPLY_ENTRIES']._serialized_start=359
-  _globals['_FOLLOWREPLY_ENTRIES']._serialized_end=423
-  _globals['_TAKEREQUEST']._serialized_start=433
-  _globals['_TAKEREQUEST']._serialized_end=549
-  _globals['_TAKEREPLY']._serialized_start=551
-  _globals['_TAKEREPLY']._serialized_end=595
-  _globals['_DROPREQUEST']._serialized_start=597
-  _globals['_DROPREQUEST']._serialized_end=665
-  _globals['_DROPREPLY']._serialized_start=667
-  _globals['_DROPREPLY']._serialized_end=695
-  _globals['_HOLDERSREQUEST']._serialized_start=697
-  _globals['_HOLDERSREQUEST']._serialized_end=735
-  _globals['_HOLDERSREPLY']._serialized_start=738
-  _globals['_HOLDERSREPLY']._serialized_end=881
-  _globals['_HOLDERSREPLY_HOLDER']._serialized_start=826
-  _globals['_HOLDERSREPLY_HOLDER']._serialized_end=881
-  _globals['_DIRECTORY']._serialized_start=884
-  _globals['_DIRECTORY']._serialized_end=1144
+  _globals['_FOLLOWREPLY']._serialized_end=557
+  _globals['_FOLLOWREPLY_BEGIN']._serialized_start=317
+  _globals['_FOLLOWREPLY_BEGIN']._serialized_end=408
+  _globals['_FOLLOWREPLY_ENTRIES']._serialized_start=410
+  _globals['_FOLLOWREPLY_ENTRIES']._serialized_end=474
+  _globals['_FOLLOWREPLY_CARRIED']._serialized_start=476
+  _globals['_FOLLOWREPLY_CARRIED']._serialized_end=549
+  _globals['_TAKEREQUEST']._serialized_start=559
+  _globals['_TAKEREQUEST']._serialized_end=675
+  _globals['_TAKEREPLY']._serialized_start=677
+  _globals['_TAKEREPLY']._serialized_end=721
+  _globals['_DROPREQUEST']._serialized_start=723
+  _globals['_DROPREQUEST']._serialized_end=791
+  _globals['_DROPREPLY']._serialized_start=793
+  _globals['_DROPREPLY']._serialized_end=821
+  _globals['_HOLDERSREQUEST']._serialized_start=823
+  _globals['_HOLDERSREQUEST']._serialized_end=861
+  _globals['_HOLDERSREPLY']._serialized_start=864
+  _globals['_HOLDERSREPLY']._serialized_end=1007
+  _globals['_HOLDERSREPLY_HOLDER']._serialized_start=952
+  _globals['_HOLDERSREPLY_HOLDER']._serialized_end=1007
+  _globals['_DIRECTORY']._serialized_start=1010
+  _globals['_DIRECTORY']._serialized_end=1270
 # @@protoc_insertion_point(module_scope)

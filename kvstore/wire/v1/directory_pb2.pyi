@@ -15,7 +15,7 @@ class FollowRequest(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class FollowReply(_message.Message):
-    __slots__ = ("begin", "entries", "snapshot")
+    __slots__ = ("begin", "entries", "snapshot", "carried")
     class Begin(_message.Message):
         __slots__ = ("node_id", "epoch", "sequence", "snapshot", "blocks")
         NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -38,13 +38,26 @@ class FollowReply(_message.Message):
         fingerprints: bytes
         tiers: bytes
         def __init__(self, sequence: _Optional[int] = ..., fingerprints: _Optional[bytes] = ..., tiers: _Optional[bytes] = ...) -> None: ...
+    class Carried(_message.Message):
+        __slots__ = ("bytes", "seconds", "of_ssd", "source")
+        BYTES_FIELD_NUMBER: _ClassVar[int]
+        SECONDS_FIELD_NUMBER: _ClassVar[int]
+        OF_SSD_FIELD_NUMBER: _ClassVar[int]
+        SOURCE_FIELD_NUMBER: _ClassVar[int]
+        bytes: int
+        seconds: float
+        of_ssd: bool
+        source: str
+        def __init__(self, bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., of_ssd: bool = ..., source: _Optional[str] = ...) -> None: ...
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_FIELD_NUMBER: _ClassVar[int]
     begin: FollowReply.Begin
     entries: FollowReply.Entries
     snapshot: FollowReply.Entries
-    def __init__(self, begin: _Optional[_Union[FollowReply.Begin, _Mapping]] = ..., entries: _Optional[_Union[FollowReply.Entries, _Mapping]] = ..., snapshot: _Optional[_Union[FollowReply.Entries, _Mapping]] = ...) -> None: ...
+    carried: _containers.RepeatedCompositeFieldContainer[FollowReply.Carried]
+    def __init__(self, begin: _Optional[_Union[FollowReply.Begin, _Mapping]] = ..., entries: _Optional[_Union[FollowReply.Entries, _Mapping]] = ..., snapshot: _Optional[_Union[FollowReply.Entries, _Mapping]] = ..., carried: _Optional[_Iterable[_Union[FollowReply.Carried, _Mapping]]] = ...) -> None: ...
 
 class TakeRequest(_message.Message):
     __slots__ = ("namespace", "group", "stored_keys", "source", "durable", "worth")

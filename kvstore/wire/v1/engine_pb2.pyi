@@ -23,14 +23,16 @@ class Turn(_message.Message):
     def __init__(self, priority_ms: _Optional[float] = ..., aging: _Optional[float] = ..., drop_after_ms: _Optional[int] = ...) -> None: ...
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("request_id", "prompt", "turn")
+    __slots__ = ("request_id", "prompt", "turn", "cache_salt")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt: _containers.RepeatedScalarFieldContainer[int]
     turn: Turn
-    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ...) -> None: ...
+    cache_salt: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ..., cache_salt: _Optional[str] = ...) -> None: ...
 
 class PrefillReply(_message.Message):
     __slots__ = ("hand_off", "done")
@@ -50,7 +52,7 @@ class PrefillReply(_message.Message):
     def __init__(self, hand_off: _Optional[_Union[HandOff, _Mapping]] = ..., done: _Optional[_Union[PrefillReply.Done, _Mapping]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "prompt", "max_new_tokens", "ignore_eos", "without_pool", "hand_off", "turn")
+    __slots__ = ("request_id", "prompt", "max_new_tokens", "ignore_eos", "without_pool", "hand_off", "turn", "cache_salt")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +60,7 @@ class GenerateRequest(_message.Message):
     WITHOUT_POOL_FIELD_NUMBER: _ClassVar[int]
     HAND_OFF_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt: _containers.RepeatedScalarFieldContainer[int]
     max_new_tokens: int
@@ -65,7 +68,8 @@ class GenerateRequest(_message.Message):
     without_pool: bool
     hand_off: HandOff
     turn: Turn
-    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., max_new_tokens: _Optional[int] = ..., ignore_eos: bool = ..., without_pool: bool = ..., hand_off: _Optional[_Union[HandOff, _Mapping]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ...) -> None: ...
+    cache_salt: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., max_new_tokens: _Optional[int] = ..., ignore_eos: bool = ..., without_pool: bool = ..., hand_off: _Optional[_Union[HandOff, _Mapping]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ..., cache_salt: _Optional[str] = ...) -> None: ...
 
 class GenerateReply(_message.Message):
     __slots__ = ("started", "token", "finished")

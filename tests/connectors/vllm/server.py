@@ -31,17 +31,29 @@ class Server:
     """One vLLM server on a free port of this host."""
 
     def __init__(
-        self, model: Path, log: Path, *, node: str = "", role: str = "kv_both", **extra: Any
+        self,
+        model: Path,
+        log: Path,
+        *,
+        node: str = "",
+        role: str = "kv_both",
+        pages: int = 0,  # of its own cache; 0: as many as fit
+        publishes: bool = False,
+        **extra: Any,
     ) -> None:
         self.port = free_port()
         self.log_file = log
         options = ["--host", "127.0.0.1", "--port", str(self.port), "--model", os.fspath(model)]
         options += ["--served-model-name", "tiny", "--dtype", "float32", "--block-size", "32"]
         options += ["--enforce-eager", "--max-model-len", "1024", "--max-num-batched-tokens", "128"]
-        options += ["--max-num-seqs", "4"]
+        options += ["--max-num-seqs", "4", "--enable-prompt-tokens-details"]
+        if pages:
+            options += ["--num-gpu-blocks-override", str(pages)]
+        self.events = free_port(), free_port()  # where it publishes, and says so again
         if "conductors" in extra:  # which are told what its own cache holds, too
             extra["address"] = self.place
-            ports = f"tcp://*:{free_port()}", f"tcp://*:{free_port()}"
+        if publishes or "conductors" in extra:
+            ports = [f"tcp://*:{port}" for port in self.events]
             events = {"enable_kv_cache_events": True, "endpoint": ports[0]}
             options += ["--kv-events-config", json.dumps({**events, "replay_endpoint": ports[1]})]
         if node:
@@ -117,6 +129,11 @@ class Server:
                 name = name.split("{")[0]
                 found[name] = found.get(name, 0.0) + float(value)
         return found
+
+    def kill(self) -> None:
+        """It and what it started are gone at once."""
+        for one in [self._process, *self._process.children(recursive=True)]:
+            one.kill()
 
     def close(self) -> None:
         """End it and what it started, by pid."""

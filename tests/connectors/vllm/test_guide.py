@@ -7,6 +7,7 @@ import shlex
 from dataclasses import fields
 from importlib.metadata import version
 
+import pytest
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -15,15 +16,17 @@ from kvstore.engine.connectors.vllm.settings import Settings
 from tests import tree
 
 GUIDE = (tree.ROOT / "deploy" / "guide" / "vllm.md").read_text()
+GATEWAY = (tree.ROOT / "deploy" / "guide" / "serve.md").read_text()
 
 
-def command() -> list[str]:
-    (block,) = re.findall(r"```\n(python -m vllm.*?)```", GUIDE, re.S)
+def command(page: str) -> list[str]:
+    (block,) = re.findall(r"```\n(python -m vllm.*?)```", page, re.S)
     return shlex.split(block.replace("\\\n", " "))
 
 
-def test_vllm_takes_the_guide_s_flags_and_the_connector_its_settings() -> None:
-    parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(command()[3:])
+@pytest.mark.parametrize("page", [GUIDE, GATEWAY], ids=["vllm.md", "serve.md"])
+def test_vllm_takes_the_guide_s_flags_and_the_connector_its_settings(page: str) -> None:
+    parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(command(page)[3:])
     transfer = parsed.kv_transfer_config
     assert transfer.kv_connector == "MoonpoolConnector"
     assert transfer.kv_load_failure_policy == "recompute"
@@ -31,8 +34,8 @@ def test_vllm_takes_the_guide_s_flags_and_the_connector_its_settings() -> None:
 
 
 def test_every_setting_is_in_the_guide_with_its_default() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", GUIDE, re.M)
-    said = dict(rows)
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|.*\| (.*) \|$", GUIDE, re.M)
+    said = {name: default for names, default in rows for name in re.findall(r"\w+", names)}
     assert set(said) == {field.name for field in fields(Settings)}
     for field in fields(Settings):
         shown = str(field.default)

@@ -77,6 +77,9 @@ def test_a_cache_of_another_kind_is_refused() -> None:
         ("conductors", ["nowhere"], "conductors: 'nowhere' is no HOST:PORT"),
         ("conductors", [7420], "conductors: 7420 is no HOST:PORT"),
         ("conductors", ["127.0.0.1:7420"], "address: '' is no HOST:PORT; `address` is where"),
+        ("nvlink_domain", "d1", "nvlink_domain, nvlink_bytes_per_second: say both"),
+        ("cross_rack_bytes_per_second", 1e9, "cross_rack_bytes_per_second: say too which `rack`"),
+        ("rack", 7, "rack is 7; str is wanted"),
     ],
 )
 def test_a_setting_that_is_not_right_is_named_with_its_value(

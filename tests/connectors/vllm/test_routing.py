@@ -57,7 +57,7 @@ class Fleet:
         if reply is None:
             return server, name
         self.routed += 1
-        return next(one for one in self.servers if one.place == reply.prefill.address), name
+        return next(one for one in self.servers if one.address == reply.prefill.address), name
 
     def chat(
         self, seed: int, to: Callable[[list[int]], tuple[Server, str]], turns: int = TURNS

@@ -1,0 +1,90 @@
+"""What is known of a fleet from its events: where blocks are, and what was computed why.
+
+Events count from `begin` on; those before it only tell what is where. Pure, and not for several
+threads at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kvstore.attach.blocks import Blocks, Reason
+from kvstore.attach.prompts import Prompts, Step
+from kvstore.client.kv_events.messages import Cleared, Event, Removed, Stored
+from kvstore.limits import ATTACH_BLOCKS_MAX, ATTACH_STEPS_MAX
+
+
+@dataclass(slots=True)
+class Seen:
+    """Blocks that one engine computed, by why it did not have them."""
+
+    prompts: Counter[Reason] = field(default_factory=Counter)
+    answers: Counter[Reason] = field(default_factory=Counter)
+    losses: int = 0  # how often events were lost
+
+
+class Fleet:
+    """`steps` is what a replay goes through; `unrecorded` counts those that it has not."""
+
+    def __init__(
+        self,
+        engines: int,
+        blocks_max: int = ATTACH_BLOCKS_MAX,
+        steps_max: int = ATTACH_STEPS_MAX,
+    ) -> None:
+        self.blocks = Blocks(engines, blocks_max)
+        self._prompts = [Prompts(engine, self.blocks) for engine in range(engines)]
+        self._steps_max = steps_max
+        self.begin()
+
+    def begin(self) -> None:
+        """What comes from now on counts."""
+        self.seen = [Seen() for _ in self._prompts]
+        self.steps: list[Step] = []
+        self.unrecorded = 0
+        self.blocks.left_out.clear()
+
+    @property
+    def all_seen(self) -> Seen:
+        """Of all engines."""
+        found = Seen()
+        for one in self.seen:
+            found.prompts += one.prompts
+            found.answers += one.answers
+            found.losses += one.losses
+        return found
+
+    def take(self, engine: int, at: float, events: Sequence[Event]) -> None:
+        """One batch of an engine, in its order, `at` seconds."""
+        prompts = self._prompts[engine]
+        counts = [len(one.hashes) for one in events if isinstance(one, Stored)]
+        prompts.begin_batch(sum(counts), len(counts))
+        for event in events:
+            match event:
+                case Stored():
+                    self._stored(engine, at, event)
+                case Removed():
+                    self.blocks.remove(engine, event.hashes)
+                case Cleared():
+                    self.blocks.forget(engine)
+                    prompts.forget()
+
+    def lost(self, engine: int) -> None:
+        """Some of what an engine said did not come: what it has now is not known."""
+        self.seen[engine].losses += 1
+        self.blocks.forget(engine)
+        self._prompts[engine].forget()
+
+    def _stored(self, engine: int, at: float, event: Stored) -> None:
+        computed = self.blocks.store(engine, event)
+        if computed is None:
+            return
+        answers, steps = self._prompts[engine].take(at, computed)
+        seen = self.seen[engine]
+        (seen.answers if answers else seen.prompts).update(computed.reasons)
+        if len(self.steps) + len(steps) > self._steps_max:
+            self.unrecorded += len(steps)
+        else:
+            self.steps += steps

@@ -1,0 +1,140 @@
+"""The reading of a fleet for so long: events as they come, counters every second.
+
+Every server is listened to by a thread of its own, and what comes is taken one at a time. Servers
+that do not answer now and then are asked again; one that never does is an error at the start.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+
+from kvstore.attach import scrape
+from kvstore.attach.fleet import Fleet
+from kvstore.attach.prefill import PrefillTime
+from kvstore.attach.scrape import Counted, Page
+from kvstore.client.kv_events.messages import Event, Messages
+from kvstore.client.kv_events.subscription import REPLAY_SECONDS, Source, Subscription
+from kvstore.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+SCRAPE_SECONDS = 1.0
+# What a step computed is published at once, and counted by the process before it a little later.
+SETTLE_SECONDS = 0.5
+_AT_ONCE = 32  # servers that are asked for their counters at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Where one server is: its address, and where it publishes."""
+
+    url: str
+    source: Source
+
+
+class Watch:
+    """Of these servers. What it knows is for whoever asks between two calls of `look`."""
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self.engines = engines
+        self.fleet = Fleet(len(engines))
+        self.counted = [Counted() for _ in engines]
+        self.prefill = PrefillTime()
+        self.running = [0] * len(engines)  # at the start, and the end
+        self.running_first = 0
+        self.failed = 0  # answers that did not come
+        self.seconds = 0.0
+        self._messages = [Messages() for _ in engines]
+        self._lock = threading.Lock()
+        self._stack = ExitStack()
+        self._began = 0.0
+        self._over = False
+
+    def start(self) -> None:
+        """Begin to count. Raises Unavailable where a server cannot be read."""
+        self._threads = self._stack.enter_context(ThreadPoolExecutor(_AT_ONCE))
+        listening = [self._listen(at) for at in range(len(self.engines))]
+        deadline = time.monotonic() + 2 * REPLAY_SECONDS
+        for one in listening:
+            one.caught_up.wait(max(0.0, deadline - time.monotonic()))
+        pages = list(self._threads.map(scrape.read, [one.url for one in self.engines]))
+        with self._lock:
+            self.fleet.begin()
+            for messages in self._messages:
+                messages.passed_over.clear()
+            for at, page in enumerate(pages):
+                self.counted[at].begin(page)
+                self.running[at] = page.running
+        self.running_first = sum(self.running)
+        self._began = time.monotonic()
+        log.info("counting: %d servers, %d requests run", len(pages), self.running_first)
+
+    def look(self, seconds: float, shown: Callable[[], None]) -> None:
+        """Go on reading until so many seconds from the start are over."""
+        end = self._began + seconds
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(SCRAPE_SECONDS, left))
+            self._scrape()
+            shown()
+
+    def stop(self) -> None:
+        """No more counts; what was seen is as it is."""
+        if self._began:
+            time.sleep(SETTLE_SECONDS)
+            self._scrape()
+            self.seconds = time.monotonic() - self._began
+        with self._lock:
+            self._over = True
+        self._stack.close()
+
+    @property
+    def passed_over(self) -> dict[str, int]:
+        """Events that were not understood or not of interest, by the reason."""
+        found: dict[str, int] = {}
+        for messages in self._messages:
+            for why, count in messages.passed_over.items():
+                found[why] = found.get(why, 0) + count
+        return found
+
+    def _listen(self, at: int) -> Subscription:
+        one = Subscription(
+            self.engines[at].source,
+            self._messages[at],
+            partial(self._take, at),
+            partial(self._lost, at),
+        )
+        self._stack.enter_context(closing(one))
+        return one
+
+    def _take(self, at: int, events: list[Event]) -> None:
+        with self._lock:
+            if not self._over:
+                self.fleet.take(at, time.monotonic(), events)
+
+    def _lost(self, at: int) -> None:
+        with self._lock:
+            if not self._over:
+                self.fleet.lost(at)
+
+    def _scrape(self) -> None:
+        for at, page in enumerate(self._threads.map(_page, [one.url for one in self.engines])):
+            if page is None:
+                self.failed += 1
+                continue
+            rose = self.counted[at].take(page)
+            self.prefill.observe(rose.prefills, rose.prefilled, rose.prefill_seconds)
+            self.running[at] = page.running
+
+
+def _page(url: str) -> Page | None:
+    try:
+        return scrape.read(url)
+    except Unavailable:
+        return None

@@ -1,0 +1,121 @@
+"""What `moonpool attach` does, imported when it is called: it loads a compiler, as clients do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+
+from tqdm import tqdm
+
+from kvstore.attach import lengths, scrape
+from kvstore.attach.answer import answer, so_far
+from kvstore.attach.pool import Size
+from kvstore.attach.watch import Engine, Watch
+from kvstore.client.kv_events.subscription import Source
+from kvstore.config import parse_bytes
+from kvstore.errors import ConfigError, Invalid
+from kvstore.limits import ATTACH_ENGINES_MAX, ATTACH_MINUTES_MAX
+from kvstore.planner import presets
+
+_PARTS = ("kv", "replay", "topic")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not 0 < args.minutes <= ATTACH_MINUTES_MAX:
+        raise ConfigError(
+            f"--minutes {args.minutes:g}: wants more than 0, at most {ATTACH_MINUTES_MAX:g}"
+        )
+    size, link = _size(args), presets.named("--fabric", args.fabric, presets.LINKS).cost
+    traced = lengths.of_trace(args.trace) if args.trace else None
+    watch = Watch(_engines(args.engine))
+    interrupted = False
+    try:
+        watch.start()
+        _watch(watch, 60 * args.minutes, args.json)
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        watch.stop()
+    wrong = None
+    try:
+        known = lengths.of_log(args.requests) if args.requests else traced
+    except Invalid as error:  # what was seen is told all the same
+        known, wrong = None, error
+    report = answer(watch, known, size, link)
+    print(json.dumps(report.as_json) if args.json else report)
+    if wrong is not None:
+        raise wrong
+    return 130 if interrupted else 0
+
+
+def _watch(watch: Watch, seconds: float, quiet: bool) -> None:
+    with tqdm(
+        total=math.ceil(seconds),
+        unit="s",
+        file=sys.stderr,
+        leave=False,
+        disable=quiet or None,
+    ) as progress:
+
+        def shown() -> None:
+            asked, reasons = so_far(watch)
+            share = f"{asked.hits / asked.queries:.1%}" if asked.queries else "none"
+            said = [f"{share} of {asked.queries:,} tokens found"]
+            said += [f"{100 * n / asked.queries:.0f}% {why}" for why, n in reasons.most if n]
+            progress.set_postfix_str(", ".join(said), refresh=False)
+            progress.update(1)
+
+        watch.look(seconds, shown)
+
+
+def _engines(texts: list[str]) -> list[Engine]:
+    if len(texts) > ATTACH_ENGINES_MAX:
+        raise ConfigError(f"--engine: given {len(texts)} times, at most {ATTACH_ENGINES_MAX}")
+    found = [_engine(text) for text in texts]
+    for name, seen in (
+        ("address", [one.url for one in found]),
+        ("kv", [one.source.endpoint for one in found]),
+    ):
+        if len(set(seen)) < len(seen):
+            raise ConfigError(f"--engine: two have one {name}: give each server once")
+    return found
+
+
+def _engine(text: str) -> Engine:
+    url, *parts = text.split(",")
+    scrape.check_url(url)
+    said: dict[str, str] = {}
+    for part in parts:
+        name, _, value = part.partition("=")
+        if name not in _PARTS or not value or name in said:
+            raise ConfigError(f"--engine {text[:256]}: {part!r} is none of kv=, replay=, topic=")
+        said[name] = value
+    for name in ("kv", "replay"):
+        if name in said and not said[name].startswith(("tcp://", "ipc://")):
+            right = f"wants an endpoint like tcp://127.0.0.1:5557, not {said[name][:256]!r}"
+            raise ConfigError(f"--engine {url}: {name}= {right}")
+    if "kv" not in said:
+        raise ConfigError(f"--engine {url}: give kv=, where the server publishes its KV events")
+    return Engine(
+        url.rstrip("/"), Source(said["kv"], said.get("replay", ""), said.get("topic", ""))
+    )
+
+
+def _size(args: argparse.Namespace) -> Size | None:
+    """The pool that is told of, if one is."""
+    if args.dram is None:
+        if args.ssd is not None:
+            raise ConfigError("--ssd: is of a pool that has DRAM too: give --dram")
+        return None
+    if (args.model is None) == (args.kv_bytes_per_token is None):
+        raise ConfigError("--dram: how many blocks fit? give --model or --kv-bytes-per-token")
+    if args.model is not None:
+        token = presets.named("--model", args.model, presets.MODELS).kv_bytes_per_token
+    else:
+        token = args.kv_bytes_per_token
+    if not 0 < token <= 1 << 30:
+        raise ConfigError(f"--kv-bytes-per-token {token}: wants bytes of all layers, more than 0")
+    ssd = 0 if args.ssd is None else parse_bytes("--ssd", args.ssd)
+    return Size(parse_bytes("--dram", args.dram), ssd, token)

@@ -1,0 +1,69 @@
+"""`moonpool health`: whether one process serves, as an exit code: for supervisors, containers."""
+
+from __future__ import annotations
+
+import argparse
+import urllib.error
+import urllib.request
+
+from kvstore.cli.options import Commands, add_directory, command
+from kvstore.config import OPEN, Credentials
+from kvstore.errors import ConfigError, Unavailable
+from kvstore.rpc.locator import InDirectory
+
+SECONDS = 5.0  # supervisors ask again and again: later is as bad as never
+_SAID_BYTES_MAX = 4_096  # of a gateway's reason
+
+
+def add(commands: Commands) -> None:
+    health = command(
+        commands,
+        "health",
+        "exit with 0 if a process serves now, and 1 if it does not or drains",
+        "moonpool health\n"
+        "  moonpool health 127.0.0.1:7420\n"
+        "  moonpool health --plain 127.0.0.1:7501\n"
+        "  moonpool health http://127.0.0.1:8000",
+    )
+    add_directory(health)
+    health.add_argument(
+        "address",
+        nargs="?",
+        default="",
+        metavar="ADDRESS",
+        help="HOST:PORT of a node, conductor or engine, or http://HOST:PORT of a gateway, which is "
+        "asked for /ready (default: the node of --dir)",
+    )
+    health.add_argument(
+        "--plain",
+        action="store_true",
+        help="it serves without TLS, as engines do: show it nothing of MOONPOOL_TLS_... and the "
+        "token",
+    )
+    health.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.address.startswith("http://"):
+        _check_gateway(args.address)
+        return 0
+    host, colon, port = args.address.rpartition(":")
+    if args.address and not (host and colon and port.isdecimal()):
+        raise ConfigError(f"{args.address!r}: write HOST:PORT, or http://HOST:PORT of a gateway")
+    # gRPC's health service is an extra: only who serves has it.
+    from kvstore.rpc.health import check_serves
+
+    shown = OPEN if args.plain else Credentials.of_environment()
+    check_serves(args.address or InDirectory(args.dir).find(), shown, SECONDS)
+    return 0
+
+
+def _check_gateway(address: str) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is on this host
+    try:
+        opener.open(f"{address.rstrip('/')}/ready", timeout=SECONDS).close()
+    except urllib.error.HTTPError as refusal:
+        said = refusal.read(_SAID_BYTES_MAX).decode("utf-8", "replace").strip()
+        raise Unavailable(f"{address} is not ready: {said or refusal.code}") from None
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"{address} does not answer: {error}") from None

@@ -1,0 +1,1 @@
+"""What a pool does, at a glance: every process's metrics, read and charted."""

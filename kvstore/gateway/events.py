@@ -1,0 +1,147 @@
+"""One answer of a server over HTTP, event by event as it is made: what OpenAI's API calls a stream.
+
+It ends where the server says [DONE]. Whatever else ends it is an error, and what is received is
+bounded: a server may be anybody who took its port.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import Any
+
+from kvstore.address import host_and_port
+from kvstore.errors import Denied, Invalid, KVStoreError, Overloaded, Unavailable
+from kvstore.limits import SERVE_EVENT_BYTES_MAX, SERVE_REFUSAL_BYTES_MAX
+
+CONNECT_SECONDS = 2.0  # an engine that is there takes a connection at once
+_RETRY_MS = 1_000  # where the server does not say when
+_WORDS_MAX = 400  # of a server's own, in an error
+_DATA, _DONE = b"data:", b"[DONE]"
+
+
+class Call:
+    """A POST whose answer is on its way. `cancel` hangs up, at once and from any thread: then the
+    server stops what it does for it."""
+
+    def __init__(self, address: str, seconds: float) -> None:
+        """Connects. Raises `Unavailable`."""
+        self._address, self._until = address, time.monotonic() + seconds
+        self._http = HTTPConnection(*host_and_port(address), timeout=CONNECT_SECONDS)
+        with self._typed():
+            self._http.connect()
+        # The connection lets go of its socket once the answer is its last one, and has it no more.
+        self._socket: socket.socket = self._http.sock
+
+    def cancel(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.cancel()
+        self._http.close()
+        self._socket.close()
+
+    def events(
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> Iterator[dict[str, Any]]:
+        """Raises what was refused by its type, and `Unavailable` where the answer breaks off."""
+        with self._typed():
+            self._wait()
+            said = {"Content-Type": "application/json", **headers}
+            self._http.request("POST", path, json.dumps(body).encode(), said)
+            self._wait()
+            reply = self._http.getresponse()
+        with closing(reply):
+            if reply.status != 200:
+                raise self._refused(reply)
+            kind = reply.headers.get_content_type()
+            if kind != "text/event-stream":
+                raise self._bad(f"it answered with {kind[:64]} and not with a stream")
+            yield from self._stream(reply)
+
+    def _stream(self, reply: HTTPResponse) -> Iterator[dict[str, Any]]:
+        while True:
+            with self._typed():
+                self._wait()
+                line = reply.readline(SERVE_EVENT_BYTES_MAX + 1)
+            if not line:
+                raise self._bad("its stream broke off")
+            if len(line) > SERVE_EVENT_BYTES_MAX:
+                raise self._bad(f"an event has more than {SERVE_EVENT_BYTES_MAX} bytes")
+            if not line.startswith(_DATA):
+                continue  # a blank line between two events, or a comment
+            data = line.removeprefix(_DATA).strip()
+            if data == _DONE:
+                return
+            event = _object(data)
+            if event is None:
+                raise self._bad("an event is no JSON object")
+            yield event
+
+    def _wait(self) -> None:
+        """The next that is received may take as long as the whole still may."""
+        self._socket.settimeout(max(1e-3, self._until - time.monotonic()))
+
+    def _refused(self, reply: HTTPResponse) -> KVStoreError:
+        with self._typed():
+            self._wait()
+            body = reply.read(SERVE_REFUSAL_BYTES_MAX)
+        words, found = reply.reason, _object(body) or {}
+        error = found.get("error", found)
+        if isinstance(error, dict) and isinstance(error.get("message"), str):
+            words = error["message"]
+        return refusal_of(self._address, reply.status, words, _retry_ms(reply))
+
+    def _bad(self, what: str) -> Unavailable:
+        return Unavailable(f"{self._address}: {what}", _RETRY_MS)
+
+    @contextmanager
+    def _typed(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, HTTPException, ValueError) as error:
+            raise self._bad(str(error) or type(error).__name__) from error
+
+
+def check_health(address: str, seconds: float) -> None:
+    """Raises `Unavailable` unless the server there says that it is well."""
+    http = HTTPConnection(*host_and_port(address), timeout=seconds)
+    try:
+        with closing(http):
+            http.request("GET", "/health")
+            status = http.getresponse().status
+    except (OSError, HTTPException) as error:
+        raise Unavailable(f"{address}: {error}", _RETRY_MS) from error
+    if status != 200:
+        raise Unavailable(f"{address}: /health says {status}", _RETRY_MS)
+
+
+def refusal_of(address: str, status: int, words: str, retry_ms: int = _RETRY_MS) -> KVStoreError:
+    """What a server's status says, by its type. A call that it would refuse again is wrong for all
+    servers alike; where the server itself is what is wrong, another may do."""
+    text = f"{address}: {words[:_WORDS_MAX]} ({status})"
+    if status in (401, 403):
+        return Denied(f"{text}: the gateway shows it no key")
+    if status == 429:
+        return Overloaded(text, retry_ms)
+    if status in (400, 413, 422):
+        return Invalid(text)
+    return Unavailable(text, retry_ms)
+
+
+def _retry_ms(reply: HTTPResponse) -> int:
+    said = reply.headers.get("retry-after", "")
+    return 1_000 * int(said) if said.isdecimal() and len(said) < 6 else _RETRY_MS
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

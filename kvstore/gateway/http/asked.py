@@ -1,0 +1,80 @@
+"""What a call asks for, and of /v1/completions how it says so, checked field by field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from kvstore.gateway.http import fields
+from kvstore.gateway.http.refusal import BadField
+from kvstore.gateway.http.template import Conversation
+from kvstore.gateway.sampling import Sampling
+from kvstore.limits import SERVE_PROMPTS_MAX
+
+MAX_TOKENS_DEFAULT = 16  # OpenAI's
+
+Prompt: TypeAlias = str | tuple[int, ...] | Conversation
+
+FIELDS = fields.Fields(
+    read=fields.COMMON | {"prompt", "max_tokens"},
+    only=fields.ONLY
+    | {
+        "best_of": (1, "1"),
+        "echo": (False, "false"),
+        "suffix": ("", "null"),
+        "logprobs": (None, "null"),
+    },
+    no_matter=fields.NO_MATTER,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call's."""
+
+    prompts: tuple[Prompt, ...]
+    max_tokens: int | None = MAX_TOKENS_DEFAULT  # None: as many as the model has positions for
+    stream: bool = False
+    include_usage: bool = False  # of a stream: its last chunk has it
+    ignore_eos: bool = False  # vLLM's: go on behind an end token
+    stops: tuple[str, ...] = ()  # texts at which it ends, without them
+    choices: int = 1  # answers to each prompt: greedy tokens are the same each time
+    sampling: Sampling | None = None  # None: greedy
+
+
+def asked(body: bytes, model: str) -> Asked:
+    """Raises `Invalid`, as a `BadField` where one field is why; `model` is the one that is
+    served."""
+    found = fields.object_of(body)
+    fields.check_model(found, model)
+    FIELDS.check(found)
+    stream = fields.flag(found, "stream")
+    return Asked(
+        prompts=_prompts(found.get("prompt")),
+        max_tokens=fields.tokens_of(found, "max_tokens") or MAX_TOKENS_DEFAULT,
+        stream=stream,
+        include_usage=fields.include_usage(found, stream),
+        ignore_eos=fields.flag(found, "ignore_eos"),
+        stops=fields.stops_of(found),
+        choices=fields.choices_of(found),
+        sampling=fields.sampling_of(found),
+    )
+
+
+def _prompts(value: Any) -> tuple[Prompt, ...]:
+    """Of one text, one list of tokens, or a list of either."""
+    several = isinstance(value, list) and bool(value) and isinstance(value[0], str | list)
+    each = value if several else [value]
+    if len(each) > SERVE_PROMPTS_MAX:
+        raise BadField(
+            "prompt", f"prompt: {len(each)} in one call; send {SERVE_PROMPTS_MAX} at most"
+        )
+    return tuple(map(_prompt, each))
+
+
+def _prompt(value: Any) -> Prompt:
+    if isinstance(value, str) and value:
+        return fields.text_of("prompt", value)
+    if isinstance(value, list) and value and all(type(one) is int for one in value):
+        return tuple(value)
+    raise BadField("prompt", "prompt: write a text, a list of token ids, or a list of those")

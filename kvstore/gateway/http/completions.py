@@ -1,0 +1,194 @@
+"""POST /v1/completions and /v1/chat/completions: reads a call, has its prompts run, and answers at
+once or as a stream.
+
+An error before the first token has a status of its own. One behind it ends the stream with an event
+that says so, and no [DONE]: an answer that is cut short never looks whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as Call
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from kvstore import traces
+from kvstore.errors import KVStoreError
+from kvstore.gateway.caller import CallerLeft
+from kvstore.gateway.http.answers import DONE, Answer, event, reason_of, usage_of
+from kvstore.gateway.http.asked import Asked
+from kvstore.gateway.http.keys import Keys
+from kvstore.gateway.http.refusal import TooLarge, TooSlow, refusal_of
+from kvstore.gateway.http.served import Served
+from kvstore.gateway.http.stops import Stops
+from kvstore.gateway.http.text import Writing
+from kvstore.gateway.http.work import Job, Work
+from kvstore.gateway.request import Outcome, Request
+from kvstore.limits import SERVE_BODY_BYTES_MAX, SERVE_BODY_SECONDS
+
+log = logging.getLogger(__name__)
+
+
+class Completions:
+    """An ASGI app."""
+
+    def __init__(
+        self,
+        work: Work,
+        served: Served,
+        keys: Keys,
+        read: Callable[[bytes, str], Asked],
+        answer: type[Answer],
+    ) -> None:
+        """`read` makes a call of a body, for the model of that name."""
+        self._work, self._served, self._keys = work, served, keys
+        self._read, self._answer = read, answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(scope, receive)
+        whose = self._keys.whose(call.headers.get("authorization", ""))
+        with self._work.place(whose):
+            try:
+                wanted = self._read(await _body(call), self._served.name)
+            except ClientDisconnect:
+                return
+            prompts = await asyncio.to_thread(self._served.prompts, wanted)
+        answer = self._answer(uuid.uuid4().hex, self._served.name, int(time.time()))
+        requests = [
+            Request(
+                f"{answer.id}-{index}",
+                prompt,
+                self._served.new_tokens(prompt, wanted),
+                wanted.ignore_eos,
+                client=whose.client,
+                salt=whose.salt,
+                sampling=wanted.sampling,
+                trace=call.headers.get(traces.KEY, ""),
+            )
+            for index, prompt in enumerate(prompts)
+        ]
+        with self._work.running(whose, requests) as job:
+            leaving = asyncio.create_task(_leave(receive, job))
+            try:
+                reply = _Reply(self._served, answer, prompts, wanted)
+                if wanted.stream:
+                    await _send_stream(send, reply.chunks(job))
+                else:
+                    await JSONResponse(await reply.whole(job))(scope, receive, send)
+            finally:
+                leaving.cancel()
+
+
+class _Reply:
+    """What one call is answered, from what becomes of its requests."""
+
+    def __init__(
+        self, served: Served, answer: Answer, prompts: Sequence[Sequence[int]], wanted: Asked
+    ) -> None:
+        self._served, self._answer = served, answer
+        self._prompts, self._wanted = prompts, wanted
+        self._outcomes: dict[int, Outcome] = {}
+        self._made = 0
+
+    async def whole(self, job: Job) -> dict[str, object]:
+        texts, reasons = [""] * len(self._prompts), [""] * len(self._prompts)
+        async for index, text, reason in self._pieces(job):
+            texts[index] += text
+            reasons[index] = reason or reasons[index]
+        each = [(index, number) for index in range(len(texts)) for number in self._same(index)]
+        return self._answer.whole(
+            [texts[index] for index, _ in each],
+            [reasons[index] for index, _ in each],
+            self._usage(),
+        )
+
+    async def chunks(self, job: Job) -> AsyncIterator[bytes]:
+        begun = False
+        async for index, text, reason in self._pieces(job):
+            if not begun:
+                for opening in self._answer.opening(len(self._prompts) * self._wanted.choices):
+                    yield event(opening)
+            begun = True
+            for number in self._same(index):
+                yield event(self._answer.chunk(number, text, reason))
+        if self._wanted.include_usage:
+            yield event(self._answer.last_chunk(self._usage()))
+        yield DONE
+
+    def _same(self, index: int) -> range:
+        """The choices that say what becomes of a prompt."""
+        count = self._wanted.choices
+        return range(index * count, (index + 1) * count)
+
+    async def _pieces(self, job: Job) -> AsyncIterator[tuple[int, str, str | None]]:
+        """Which prompt is gone on with, by what, and for its last piece why that is the last."""
+        writings = [Writing(self._served.text, prompt) for prompt in self._prompts]
+        stops = [Stops(self._wanted.stops) for _ in self._prompts]
+        async for index, told in job.events(len(self._prompts)):
+            writing, stop = writings[index], stops[index]
+            if isinstance(told, Outcome):
+                self._outcomes[index] = told
+            if stop.met:
+                continue  # it is whole, whatever else comes
+            if isinstance(told, Outcome):
+                text = stop.add(writing.end())
+                reason = "stop" if stop.met else reason_of(told, self._served.eos)
+                yield index, text + stop.end(), reason
+                continue
+            self._made += 1
+            text = stop.add(writing.add(told))
+            if stop.met:
+                job.enough(index)
+            if text or stop.met:
+                yield index, text, "stop" if stop.met else None
+
+    def _usage(self) -> dict[str, object]:
+        made = self._made * self._wanted.choices
+        return usage_of(self._prompts, list(self._outcomes.values()), made)
+
+
+async def _send_stream(send: Send, chunks: AsyncIterator[bytes]) -> None:
+    begun = False
+    try:
+        async for chunk in chunks:
+            if not begun:
+                headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+                headers.append((b"cache-control", b"no-cache"))
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                begun = True
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    except KVStoreError as error:
+        if not begun:
+            raise
+        if not isinstance(error, CallerLeft):
+            log.warning("a stream ended before it was whole: %s", error)
+        body = event(refusal_of(error).body)
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _body(call: Call) -> bytes:
+    """All of it, as far as it is short and comes in time."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(SERVE_BODY_SECONDS):
+            async for piece in call.stream():
+                body += piece
+                if len(body) > SERVE_BODY_BYTES_MAX:
+                    raise TooLarge(f"the body: send {SERVE_BODY_BYTES_MAX} bytes at most")
+    except TimeoutError:
+        raise TooSlow(f"the body did not come within {SERVE_BODY_SECONDS:.0f} s") from None
+    return bytes(body)
+
+
+async def _leave(receive: Receive, job: Job) -> None:
+    """Once its body is read, all that can come of a caller is that it hangs up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    job.leave(CallerLeft("the caller left"))

@@ -1,0 +1,167 @@
+"""The gateway's process: knows a model, serves HTTP on loopback until a signal, then drains.
+
+Draining it lets nobody in and says so; answers under way have some seconds, and whoever still waits
+then is told that the rest does not come. A second signal makes that now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+
+from kvstore import traces
+from kvstore.client.conductors import Conductors
+from kvstore.client.explained import facts_of
+from kvstore.config import OPEN, GatewayConfig
+from kvstore.dashboard import board
+from kvstore.dashboard.watch import Watch
+from kvstore.errors import ConfigError
+from kvstore.gateway.dispatch import Dispatcher
+from kvstore.gateway.http.app import app_of
+from kvstore.gateway.http.keys import Anybody, KeyFile
+from kvstore.gateway.http.ready import Readiness
+from kvstore.gateway.http.served import Served
+from kvstore.gateway.http.work import Work
+from kvstore.gateway.spaces import Told
+from kvstore.limits import SERVE_CONNECTIONS_MAX, SERVE_DRAIN_SECONDS, SERVE_REQUESTS_MAX
+from kvstore.rpc.identity import on_loopback
+from kvstore.rpc.metrics_port import MetricsPort
+from kvstore.telemetry import GATEWAY, Telemetry
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 75  # longer than proxies and clients keep a connection that they may use again
+_LAST_WORDS_SECONDS = 2  # in which those who were told read it
+
+
+async def run(config: GatewayConfig, ready: Callable[..., None]) -> None:
+    """`ready` is told where calls are answered, where metrics, and where the dashboard is, if that
+    has an address of its own."""
+    traces.begin("gateway")
+    keys = Anybody() if config.keys is None else KeyFile(config.keys)
+    served = Served.of(config)
+    stopping, hurry = asyncio.Event(), asyncio.Event()
+
+    def stop() -> None:
+        (hurry if stopping.is_set() else stopping).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    if isinstance(keys, KeyFile):
+        loop.add_signal_handler(signal.SIGHUP, _read_again, keys)
+    with (
+        ExitStack() as stack,
+        closing(_listening(config.listen, "--listen")) as listener,
+        Conductors(config.conductors) as conductors,
+        # Engines of ours serve loopback, without TLS.
+        closing(
+            Dispatcher(conductors, Told(conductors, served.revision), config.engines, OPEN)
+        ) as dispatcher,
+        closing(Readiness(served, config.conductors, config.engines)) as readiness,
+    ):
+        telemetry = Telemetry(GATEWAY)
+        work, metrics = Work(dispatcher, SERVE_REQUESTS_MAX, telemetry), MetricsPort(telemetry)
+        await metrics.listen(config.metrics or "127.0.0.1:0")  # it reads its own, too
+        watch = Watch([metrics.address, *config.watch])
+
+        def explain(request_id: str) -> dict[str, Any] | None:
+            reply = conductors.explain(request_id)
+            return None if reply is None else facts_of(reply)
+
+        def prefixes() -> list[dict[str, Any]]:
+            return work.prefixes.hottest(time.monotonic())
+
+        shown = board.routes(watch, work.recent.newest, prefixes, explain)
+        # Who has a key is one of several, and is not shown what the others do.
+        behind_keys = config.keys is not None
+        app = app_of(work, served, readiness, keys, () if behind_keys else shown)
+        servers = [(_server(app), listener)]
+        if config.board:
+            listening = closing(_listening(config.board, "--board"))
+            servers.append((_server(Starlette(routes=shown)), stack.enter_context(listening)))
+        address, *boards = (_address(at) for _, at in servers)
+        serving = asyncio.gather(*(one.serve(sockets=[at]) for one, at in servers))
+        watching = asyncio.create_task(watch.keep())
+        ready(address, metrics.address, *boards)
+        await _first(stopping.wait(), serving)
+        work.close()
+        await _first(work.idle(), hurry.wait(), seconds=SERVE_DRAIN_SECONDS)
+        work.abandon()
+        for server, _ in servers:
+            server.should_exit = True
+        await serving
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await metrics.close()
+
+
+def _read_again(keys: KeyFile) -> None:
+    try:
+        keys.read()
+        log.warning("keys were read again")
+    except ConfigError as error:
+        log.error("keys are as they were: %s", error)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to `run`, which drains first."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _server(app: Starlette) -> _Server:
+    return _Server(
+        uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=SERVE_CONNECTIONS_MAX,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
+        )
+    )
+
+
+def _listening(address: str, option: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"{option} = {address!r}: write HOST:PORT, like 127.0.0.1:8000")
+    if not on_loopback(host):
+        raise ConfigError(
+            f"{option} = {address!r}: the gateway speaks HTTP without TLS, and serves loopback "
+            "alone. Listen on 127.0.0.1, and put a proxy with TLS before it"
+        )
+    plain = host.strip("[]")
+    family = socket.AF_INET6 if ":" in plain else socket.AF_INET
+    try:
+        return socket.create_server((plain, int(port)), family=family, backlog=1024)
+    except OSError as error:
+        raise ConfigError(f"{option} = {address!r}: {error.strerror}") from None
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def _first(*awaited: Awaitable[object], seconds: float | None = None) -> None:
+    """Returns once one of these is done, or the time is over."""
+    tasks = [asyncio.ensure_future(one) for one in awaited]
+    await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,85 @@
+"""Whether requests could be sent anywhere: some conductor names engines, or one answers itself.
+
+Asked as often as anybody likes, it looks once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from kvstore.address import speaks_http
+from kvstore.config import OPEN
+from kvstore.errors import KVStoreError, Unavailable
+from kvstore.gateway.events import check_health
+from kvstore.gateway.http.served import Served
+from kvstore.rpc.channel import open_channel
+from kvstore.rpc.status import typed_errors
+from kvstore.wire.v1 import conductor_pb2, conductor_pb2_grpc, engine_pb2, engine_pb2_grpc
+
+ANSWER_SECONDS = 1.0  # of each that is asked
+KEPT_SECONDS = 1.0  # an answer is as good as new
+_RETRY_MS = 1_000
+
+
+class Readiness:
+    """For one model."""
+
+    def __init__(self, served: Served, conductors: Sequence[str], engines: Sequence[str]) -> None:
+        self._served = served
+        # A conductor is shown what the environment says; our engines serve loopback, without TLS.
+        self._channels = {one: open_channel(one) for one in conductors}
+        ours = [one for one in engines if not speaks_http(one)]
+        self._channels |= {one: open_channel(one, OPEN) for one in ours}
+        self._asked: list[tuple[str, Callable[[str], None]]] = [
+            *((one, self._ask_conductor) for one in conductors),
+            *((one, self._ask_engine) for one in ours),
+            *((one, self._ask_server) for one in engines if speaks_http(one)),
+        ]
+        self._lock = asyncio.Lock()
+        self._looked = -KEPT_SECONDS
+        self._missing = ""
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+
+    async def check(self) -> None:
+        """Raises `Unavailable`, which says why."""
+        async with self._lock:
+            if time.monotonic() - self._looked >= KEPT_SECONDS:
+                self._missing = await asyncio.to_thread(self._look)
+                self._looked = time.monotonic()
+        if self._missing:
+            raise Unavailable(self._missing, _RETRY_MS)
+
+    def _look(self) -> str:
+        """Empty, or why nobody will do."""
+        why = []
+        for address, ask in self._asked:
+            try:
+                with typed_errors(address):
+                    ask(address)
+                return ""
+            except KVStoreError as error:
+                why.append(f"{address}: {error}")
+        return "; ".join(why)
+
+    def _ask_conductor(self, address: str) -> None:
+        stub = conductor_pb2_grpc.ConductorStub(self._channels[address])
+        asked = conductor_pb2.CrewsRequest(revision=self._served.revision)
+        if not stub.Crews(asked, timeout=ANSWER_SECONDS).crews:
+            raise Unavailable("no engine of yours reports that it has these weights", _RETRY_MS)
+
+    def _ask_engine(self, address: str) -> None:
+        stub = engine_pb2_grpc.EngineStub(self._channels[address])
+        info = stub.EngineInfo(engine_pb2.EngineInfoRequest(), timeout=ANSWER_SECONDS)
+        if info.namespace != self._served.namespace:
+            raise Unavailable(
+                "it has another namespace: another model, --block-tokens or --codec", _RETRY_MS
+            )
+
+    def _ask_server(self, address: str) -> None:
+        """Which weights it has it does not say."""
+        check_health(address, ANSWER_SECONDS)

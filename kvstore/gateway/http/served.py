@@ -1,0 +1,93 @@
+"""What a gateway knows of the model that it serves, all of it read from the model's folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvstore.client import weights_digest
+from kvstore.config import GatewayConfig
+from kvstore.engine.errors import UnsupportedModel
+from kvstore.engine.namespace import spec_of
+from kvstore.gateway.http.asked import Asked, Prompt
+from kvstore.gateway.http.model import Model
+from kvstore.gateway.http.refusal import BadField, TooLong
+from kvstore.gateway.http.template import Conversation, Template
+from kvstore.gateway.http.text import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One model. `prompts` is safe to call from several threads."""
+
+    name: str
+    revision: str  # of its weights, as engines name them
+    namespace: bytes  # of engines of ours; empty where they do not run it
+    text: Text
+    template: Template
+    eos: frozenset[int]
+    positions: int  # tokens of a prompt and its answer, at most
+    vocabulary: int
+    created: int  # seconds since 1970: when the gateway started
+
+    @classmethod
+    def of(cls, config: GatewayConfig) -> Served:
+        """Reads every byte of the weights once, whose digest names them, unless it is told."""
+        found = Model.of(config.model)
+        revision, namespace = _named(config)
+        return cls(
+            name=config.served_name,
+            revision=revision,
+            namespace=namespace,
+            text=Text(config.model),
+            template=Template(config.model),
+            eos=found.eos,
+            positions=found.positions,
+            vocabulary=found.vocabulary,
+            created=int(time.time()),
+        )
+
+    def prompts(self, wanted: Asked) -> tuple[tuple[int, ...], ...]:
+        """The tokens of each. Raises `BadField` for one that the model cannot go on with."""
+        return tuple(self._prompt(one, wanted.max_tokens) for one in wanted.prompts)
+
+    def new_tokens(self, prompt: Sequence[int], wanted: Asked) -> int:
+        """How many may come behind a prompt."""
+        room = self.positions - len(prompt)
+        return room if wanted.max_tokens is None else wanted.max_tokens
+
+    def _prompt(self, prompt: Prompt, max_tokens: int | None) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            return self._checked("prompt", self.text.tokens(prompt), max_tokens)
+        if isinstance(prompt, Conversation):
+            tokens = self.text.template_tokens(self.template.text(prompt))
+            return self._checked("messages", tokens, max_tokens)
+        return self._checked("prompt", prompt, max_tokens)
+
+    def _checked(
+        self, field: str, tokens: tuple[int, ...], max_tokens: int | None
+    ) -> tuple[int, ...]:
+        if not tokens:
+            raise BadField(field, f"{field}: it has no tokens")
+        if not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
+            raise BadField(field, f"{field}: token ids are 0 to {self.vocabulary - 1}")
+        if len(tokens) + (max_tokens or 1) > self.positions:
+            asked = "" if max_tokens is None else f" and max_tokens = {max_tokens}"
+            raise TooLong(
+                field if len(tokens) >= self.positions else "max_tokens",
+                f"{len(tokens)} tokens of prompt{asked}: the model has "
+                f"positions for {self.positions} in all",
+            )
+        return tokens
+
+
+def _named(config: GatewayConfig) -> tuple[str, bytes]:
+    """How engines name the weights, and engines of ours their blocks."""
+    if config.revision:
+        return config.revision, b""
+    try:
+        spec = spec_of(config.model, config.block_tokens, config.codec)
+    except UnsupportedModel:
+        return f"blake3:{weights_digest(config.model)}", b""
+    return spec.revision, spec.digest

@@ -1,0 +1,72 @@
+"""Text into tokens and, as they come, tokens into text that is never half a character."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from kvstore.errors import ConfigError
+
+HELD_TOKENS_MAX = 16  # what is no whole character by then never will be
+_BROKEN = "\ufffd"  # stands for bytes that are no character, or not yet
+
+
+class Text:
+    """A model folder's tokenizer. Safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigError(f"--model = {folder}: it has no tokenizer.json, which makes text")
+        self._tokenizer = Tokenizer.from_file(str(path))
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.specials = frozenset(id for id, token in added.items() if token.special)
+
+    def tokens(self, text: str) -> tuple[int, ...]:
+        """With what the tokenizer itself puts before a prompt, as `transformers` does it."""
+        return tuple(self._tokenizer.encode(text).ids)
+
+    def template_tokens(self, text: str) -> tuple[int, ...]:
+        """Of a text that a chat template made: what stands before a prompt is in it already."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+class Writing:
+    """The text of one answer as it grows behind its prompt, so that both together are one text.
+
+    A token's text depends on the one before (a space, the first bytes of a character), so the
+    newest ones are decoded together with those written last, and what is more than these is new.
+    """
+
+    def __init__(self, text: Text, prompt: Sequence[int]) -> None:
+        self._text = text
+        self._window = [one for one in prompt[-HELD_TOKENS_MAX:] if one not in text.specials]
+        if text.decode(self._window).endswith(_BROKEN):
+            self._window.clear()  # what ends a character that the prompt began is no text by itself
+        self._written = len(self._window)  # tokens of the window whose text was given out
+
+    def add(self, token: int) -> str:
+        """What can be read now and could not before; maybe nothing."""
+        if token in self._text.specials:
+            return ""
+        self._window.append(token)
+        held = len(self._window) - self._written
+        return self._new(whole=held <= HELD_TOKENS_MAX)
+
+    def end(self) -> str:
+        """What is left, with a mark where the bytes of a character are missing."""
+        return self._new(whole=False)
+
+    def _new(self, *, whole: bool) -> str:
+        before = self._text.decode(self._window[: self._written])
+        now = self._text.decode(self._window)
+        if len(now) <= len(before) or (whole and now.endswith(_BROKEN)):
+            return ""
+        del self._window[: self._written]
+        self._written = len(self._window)
+        return now[len(before) :]

@@ -1,0 +1,199 @@
+"""Requests on their way: a thread each, for the dispatcher blocks it, and no more than so many.
+
+What happens to them comes to the event loop. A caller that leaves ends the calls that are made for
+its requests, at whatever stage they are; each keeps its place until its thread has ended. No client
+gets all places: see `kvstore.core.turns`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Protocol, TypeAlias
+
+from kvstore import traces
+from kvstore.core.turns import Places
+from kvstore.errors import Broken, Draining, KVStoreError, Overloaded, Unavailable
+from kvstore.gateway.caller import Caller
+from kvstore.gateway.counted import count
+from kvstore.gateway.http.keys import Whose
+from kvstore.gateway.prefixes import Prefixes
+from kvstore.gateway.recent import Recent
+from kvstore.gateway.request import Outcome, Request
+from kvstore.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+RETRY_MS = 1_000
+Event: TypeAlias = int | Outcome  # a token, or that its request is done
+
+
+class Runner(Protocol):
+    """Whoever sends requests through engines: see `kvstore.gateway.dispatch.Dispatcher`."""
+
+    def run(
+        self, request: Request, told: Callable[[int], None], caller: Caller | None
+    ) -> Outcome: ...
+
+
+class Job:
+    """The requests of one call."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[tuple[int, Event | KVStoreError]] = asyncio.Queue()
+        self._left = False
+        self._callers: list[Caller] = []  # of each request
+
+    def caller(self) -> Caller:
+        """Of one more request."""
+        self._callers.append(Caller())
+        return self._callers[-1]
+
+    def enough(self, index: int) -> None:
+        """This request is whole as it is; what came of it comes."""
+        self._callers[index].enough()
+
+    def end(self) -> None:
+        """Nobody waits for what still runs of it."""
+        for one in self._callers:
+            one.leave()
+
+    async def events(self, count: int) -> AsyncIterator[tuple[int, Event]]:
+        """Of each of `count` requests its tokens, then what came of it. Raises what the first one
+        fails by."""
+        while count:
+            index, event = await self._events.get()
+            if isinstance(event, KVStoreError):
+                raise event
+            count -= isinstance(event, Outcome)
+            yield index, event
+
+    def leave(self, why: KVStoreError) -> None:
+        """Whoever reads its events is told why."""
+        if not self._left:
+            self._left = True
+            self._events.put_nowait((0, why))
+
+    def tell(self, index: int, event: Event | KVStoreError) -> None:
+        """From any thread. A loop that ended has nobody to be told."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.hear, index, event)
+
+    def hear(self, index: int, event: Event | KVStoreError) -> None:
+        """The same in the event loop's thread."""
+        self._events.put_nowait((index, event))
+
+
+class Work:
+    """All jobs of one gateway. Its methods are for the event loop's thread."""
+
+    def __init__(self, runner: Runner, places: int, telemetry: Telemetry) -> None:
+        self._runner, self._places = runner, Places(places)
+        self._telemetry, self.recent = telemetry, Recent()
+        self.prefixes = Prefixes()
+        telemetry.look_up("open_requests", lambda: float(places - self._places.free))
+        self._jobs: set[Job] = set()
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @contextmanager
+    def place(self, whose: Whose) -> Iterator[None]:
+        """One, for a call that is being read. Raises `Overloaded` and `Draining`."""
+        self._take(whose, 1)
+        try:
+            yield
+        finally:
+            self._give(whose.client)
+
+    @contextmanager
+    def running(self, whose: Whose, requests: Sequence[Request]) -> Iterator[Job]:
+        """They run within it, and whatever of them still does at its end is left. Raises as
+        `place` does."""
+        self._take(whose, len(requests))
+        job = Job()
+        self._jobs.add(job)
+        for index, request in enumerate(requests):
+            threading.Thread(
+                target=self._run,
+                args=(job, index, request, job.caller()),
+                name=request.id,
+                daemon=True,
+            ).start()
+        try:
+            yield job
+        finally:
+            job.end()
+            self._jobs.discard(job)
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    def close(self) -> None:
+        """Nobody is let in any more."""
+        self._draining = True
+
+    async def idle(self) -> None:
+        """Returns once nothing is on its way."""
+        await self._idle.wait()
+
+    def abandon(self) -> None:
+        """Whoever still waits is told that the answer does not come."""
+        for job in self._jobs:
+            job.leave(Unavailable("the gateway stopped before the answer was whole"))
+
+    def _run(self, job: Job, index: int, request: Request, caller: Caller) -> None:
+        def told(token: int) -> None:
+            caller.check()
+            job.tell(index, token)
+
+        end: Outcome | KVStoreError
+        try:
+            with traces.root("request", request.trace, prompt_tokens=len(request.prompt)) as span:
+                end = self._runner.run(request, told, caller)
+                traces.tell(span, cached_tokens=end.pool_tokens, output_tokens=len(end.tokens))
+        except KVStoreError as error:
+            end = error
+        except Exception:
+            log.exception("request %s failed", request.id)
+            end = Broken("the gateway failed this request")
+        with suppress(RuntimeError):
+            job.loop.call_soon_threadsafe(self._over, job, index, request, end)
+
+    def _over(self, job: Job, index: int, request: Request, end: Outcome | KVStoreError) -> None:
+        """It is counted and its place is free before its caller hears: one that asks one by one has
+        never more than one."""
+        count(self._telemetry, len(request.prompt), end)
+        self.recent.add(request, end)
+        if isinstance(end, Outcome):
+            self.prefixes.add(end.blocks, end.block_tokens, time.monotonic())
+        self._give(request.client)
+        job.hear(index, end)
+
+    def _take(self, whose: Whose, count: int) -> None:
+        client = whose.client
+        if self._draining:
+            raise Draining("the gateway is shutting down: ask another", RETRY_MS)
+        places, taken = self._places, 0
+        if places.held(client) + count > whose.requests:
+            text = f"{whose.requests} prompts of yours may be in the gateway at once"
+            raise Overloaded(f"{text}, and {places.held(client)} are", RETRY_MS)
+        while taken < count and places.try_take(client):
+            taken += 1
+        if taken < count:
+            for _ in range(taken):
+                places.give_back(client)
+            held = places.held(client)
+            raise Overloaded(f"the gateway is full; {held} prompts in it are yours", RETRY_MS)
+        self._idle.clear()
+
+    def _give(self, client: str) -> None:
+        self._places.give_back(client)
+        if self._places.free == self._places.total:
+            self._idle.set()

@@ -1,0 +1,46 @@
+"""The last requests of a gateway, for people to look at: what was found, what it took, who ran it.
+
+Nothing of what was asked or said: no text, no token, and of a client no name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from kvstore.errors import KVStoreError
+from kvstore.gateway.counted import how
+from kvstore.gateway.request import Outcome, Request
+
+KEPT = 100
+
+
+class Recent:
+    """Those that are over."""
+
+    def __init__(self) -> None:
+        self._over: deque[dict[str, Any]] = deque(maxlen=KEPT)
+
+    def add(self, request: Request, end: Outcome | KVStoreError) -> None:
+        out = end if isinstance(end, Outcome) else Outcome()
+        self._over.appendleft(
+            {
+                "id": request.id,
+                "at": time.time(),
+                "answer": how(end),
+                "prompt_tokens": len(request.prompt),
+                "cached_tokens": out.pool_tokens,
+                "expected_tokens": out.expected_tokens,
+                "output_tokens": len(out.tokens),
+                "ttft_seconds": out.ttft_seconds,
+                "expected_seconds": out.expected_seconds,
+                "seconds": out.seconds,
+                "engines": list(out.engines),
+                "miss": out.miss,
+            }
+        )
+
+    def newest(self) -> list[dict[str, Any]]:
+        """The newest first, as JSON."""
+        return list(self._over)

@@ -1,0 +1,125 @@
+"""How the engines that serve one model name its blocks: in one namespace, or where engines are of
+several kinds, in as many. Which there are is asked of a conductor: nobody else knows all engines.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from kvstore.block import chain, salted
+from kvstore.client.conductors import ANSWER_SECONDS, Conductors
+from kvstore.errors import KVStoreError
+from kvstore.gateway.request import Request
+from kvstore.limits import RPC_KEYS_MAX
+from kvstore.spec import KVSpec
+from kvstore.wire.v1 import conductor_pb2
+
+Ask = conductor_pb2.ScheduleRequest
+
+KEPT_SECONDS = 1.0  # a list is as good as new: an engine of a new kind is met so much later
+FIRST_SECONDS = 2.0  # for the first answer: nothing is known without it, and no channel is open
+_ABSENT_SECONDS = 0.2  # a list that names nobody
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """One namespace and group."""
+
+    namespace: bytes
+    group: int
+    block_tokens: int
+    samples: bool = False  # all engines there can: those of ours are greedy
+
+    @classmethod
+    def of(cls, spec: KVSpec) -> Space:
+        """Of engines of ours, which have one group."""
+        (group,) = spec.groups
+        return cls(spec.digest, 0, group.block_tokens)
+
+    def asked(self, request: Request) -> Ask:
+        """What a conductor is asked about a request; its id and its phase are still to be said."""
+        extra = salted(request.salt)
+        blocks = chain(self.namespace, self.group, request.prompt, self.block_tokens, extra)
+        return Ask(
+            namespace=self.namespace,
+            group=self.group,
+            hashes=blocks.hashes[:RPC_KEYS_MAX],
+            tokens=len(request.prompt),
+            ttft_ms=request.ttft_ms,
+            tpot_ms=request.tpot_ms,
+            client=request.client,
+        )
+
+
+class Spaces(Protocol):
+    """Safe to use from several threads."""
+
+    def now(self) -> Sequence[Space]:
+        """Those that engines serve."""
+
+    def first(self, asks: Sequence[Ask]) -> int:
+        """In which of some spaces a request is best run: there is one at least."""
+
+
+class One:
+    """The namespace of engines that are all alike."""
+
+    def __init__(self, spec: KVSpec) -> None:
+        self._all = (Space.of(spec),)
+
+    def now(self) -> Sequence[Space]:
+        return self._all
+
+    def first(self, asks: Sequence[Ask]) -> int:
+        return 0
+
+
+class Told:
+    """What conductors say there is of these weights. While none says anything it is as before."""
+
+    def __init__(self, conductors: Conductors, revision: str) -> None:
+        self._conductors, self._revision = conductors, revision
+        self._lock = threading.Lock()
+        self._all: tuple[Space, ...] = ()
+        self._good_until = 0.0
+        self._patience = FIRST_SECONDS
+
+    def now(self) -> Sequence[Space]:
+        with self._lock:
+            if time.monotonic() < self._good_until:
+                return self._all
+            self._good_until = time.monotonic() + KEPT_SECONDS
+            if not self._all:
+                self._look()
+            else:  # it goes on with what is known
+                threading.Thread(target=self._look_beside, name="spaces", daemon=True).start()
+            return self._all
+
+    def first(self, asks: Sequence[Ask]) -> int:
+        """Where its first token would be soonest; also for one that all of them would refuse."""
+        if len(asks) == 1:
+            return 0
+        plans = [(self._conductors.consider(one), at) for at, one in enumerate(asks)]
+        soonest = [(plan.ttft_ms, at) for plan, at in plans if plan is not None]
+        return min(soonest)[1] if soonest else 0
+
+    def _look_beside(self) -> None:
+        with suppress(KVStoreError):  # whoever asks in a space hears it
+            self._look()
+
+    def _look(self) -> None:
+        crews = self._conductors.crews(self._revision, self._patience)
+        self._patience = ANSWER_SECONDS
+        if crews is None:
+            return
+        self._all = tuple(
+            Space(one.namespace, one.group, one.block_tokens, one.over_http == one.engines)
+            for one in crews
+        )
+        if not crews:
+            self._good_until = time.monotonic() + _ABSENT_SECONDS

@@ -1,0 +1,158 @@
+"""Servers that publish and count are watched over real sockets, and reported on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import pytest
+
+from kvstore.attach import watch as watches
+from kvstore.attach.answer import answer
+from kvstore.attach.pool import Size
+from kvstore.attach.reasons import Reasons
+from kvstore.attach.scrape import COUNTERS
+from kvstore.attach.watch import Engine, Watch
+from kvstore.client.kv_events.subscription import Source
+from kvstore.core.cost import TransferCost
+from kvstore.errors import Unavailable
+from tests.attach.vllm_pages import Pages, page
+from tests.client.kv_events.publisher import Publisher
+
+BLOCK = 64
+LINK = TransferCost(0.0, 1e9)
+SIZE = Size(1 << 20, 0, 100)
+
+
+class Server:
+    """One that publishes and counts."""
+
+    def __init__(self, pages: Pages, publisher: Publisher) -> None:
+        self.pages, self.publisher = pages, publisher
+        self.counts = dict.fromkeys(COUNTERS, 0.0)
+        self.serve(0, 0)
+
+    def engine(self, *, replays: bool) -> Engine:
+        replay = self.publisher.replay if replays else ""
+        return Engine(self.pages.url, Source(self.publisher.endpoint, replay))
+
+    def serve(self, tokens: int, first: int, *, lost: bool = False) -> None:
+        """A prompt of so many tokens, of which it has none, that begins with this one."""
+        for name, more in (
+            *(("queries", tokens), ("prefilled", tokens)),
+            *(("prompts", 1), ("generated", 1), ("prefills", 1)),
+            *(("prefill_seconds", tokens / 100), ("first_token_seconds", tokens / 100)),
+        ):
+            self.counts[name] += more if tokens else 0
+        self.pages.body = page(**self.counts).replace('running{engine="0"} 2', "running 0")
+        if count := tokens // BLOCK:
+            whole = list(range(first, first + count * BLOCK))
+            names = [hash(tuple(whole[: BLOCK * (one + 1)])) for one in range(count)]
+            stored = ["BlockStored", names, None, whole, BLOCK, None, "GPU", None]
+            self.publisher.publish(stored, lost=lost)
+
+
+@contextmanager
+def served(count: int) -> Iterator[list[Server]]:
+    publishers, pages = [Publisher() for _ in range(count)], [Pages() for _ in range(count)]
+    try:
+        yield [Server(*both) for both in zip(pages, publishers, strict=True)]
+    finally:
+        for publisher in publishers:
+            publisher.close()
+        for one in pages:
+            one.__exit__()
+
+
+@contextmanager
+def watching(servers: list[Server], *, replays: bool = False) -> Iterator[Watch]:
+    made = Watch([one.engine(replays=replays) for one in servers])
+    try:
+        with ThreadPoolExecutor(1) as beside:
+            started = beside.submit(made.start)
+            for one in servers:
+                one.publisher.wait_heard()
+                if replays:
+                    one.publisher.answer(5.0)
+            started.result()
+        yield made
+    finally:
+        made.stop()
+
+
+def test_what_one_server_computed_and_another_computes_is_told_and_a_pool_would_have_had_it() -> (
+    None
+):
+    with served(2) as servers:
+        with watching(servers) as watch:
+            servers[0].serve(200, 1_000)
+            watch.look(0.5, lambda: None)
+            servers[1].serve(200, 1_000)
+            watch.look(1.0, lambda: None)
+        report = answer(watch, None, SIZE, LINK)
+    assert report.reasons == Reasons(never=192, elsewhere=192, short=16)
+    assert report.asked.missed == 400 and report.block_tokens == BLOCK
+    assert report.gain is not None and report.gain.tokens == 192
+    assert report.gain.prefill_seconds == pytest.approx(1.92)
+    said = str(report)
+    assert "another server has it" in said and "192   48.0%  more, of 1 prompts" in said
+    assert report.as_json["pool"]["tokens"] == 192
+    assert report.as_json["reasons"] == asdict(report.reasons)
+
+
+def test_what_was_before_is_known_and_does_not_count() -> None:
+    with served(1) as servers:
+        servers[0].serve(128, 1_000)
+        with watching(servers, replays=True) as watch:
+            servers[0].serve(128, 1_000)
+            watch.look(0.5, lambda: None)
+        report = answer(watch, None, None, LINK)
+    assert report.asked.queries == 128
+    assert report.reasons == Reasons(here=128)
+    assert not report.notes
+
+
+def test_lengths_count_where_they_are_of_these_prompts() -> None:
+    with served(1) as servers:
+        with watching(servers) as watch:
+            servers[0].serve(200, 1_000)
+            watch.look(0.5, lambda: None)
+        good, wrong = (answer(watch, [one], None, LINK) for one in (200, 201))
+    assert good.exact and not good.notes and not wrong.exact
+    assert "of other requests" in wrong.notes[0]
+    assert good.reasons == wrong.reasons == Reasons(never=192, short=8)
+
+
+def test_events_that_are_lost_are_said_to_be() -> None:
+    with served(1) as servers:
+        with watching(servers) as watch:
+            servers[0].serve(128, 1_000)
+            servers[0].serve(128, 2_000, lost=True)
+            servers[0].serve(128, 1_000)
+            watch.look(0.5, lambda: None)
+        report = answer(watch, None, None, LINK)
+    assert report.reasons.all == report.asked.missed == 384
+    assert report.reasons.never == 128 and report.reasons.evicted == 128
+    assert any("events were lost 1 times" in note for note in report.notes)
+
+
+def test_a_server_that_falls_silent_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "SCRAPE_SECONDS", 0.1)
+    with served(1) as servers:
+        with watching(servers) as watch:
+            servers[0].pages.status = 500
+            watch.look(0.3, lambda: None)
+            servers[0].pages.status = 200
+            servers[0].serve(100, 1_000)
+        report = answer(watch, None, None, LINK)
+    assert report.asked.queries == 100
+    assert any("did not answer" in note for note in report.notes)
+
+
+def test_one_that_is_not_there_at_the_start_is_an_error() -> None:
+    with served(1) as servers:
+        servers[0].pages.status = 404
+        with pytest.raises(Unavailable, match="answers 404"), watching(servers):
+            pass

@@ -1,0 +1,27 @@
+"""What conductors are told of an engine is what they take."""
+
+from __future__ import annotations
+
+from kvstore.client.who import Who
+from kvstore.conductor.reports import facts_of
+from kvstore.config import Stands
+from tests.nodes import SPEC
+
+
+def who(stands: Stands) -> Who:
+    return Who("e", "127.0.0.1:7500", SPEC.digest, 0, 4, 128, 1_000, True, False, None, stands)
+
+
+def test_an_engine_says_what_it_does_and_where_its_host_stands() -> None:
+    message = who(Stands("r7", 2e9, "d1", 7e11)).message()
+    message.node_id = "n"
+    facts = facts_of(message)
+    assert facts.prefill is not None and facts.decode is None
+    assert (facts.rack, facts.far_bytes_per_second) == ("r7", 2e9)
+    assert (facts.domain, facts.domain_bytes_per_second) == ("d1", 7e11)
+
+
+def test_what_nobody_says_is_not_told() -> None:
+    message = who(Stands()).message()
+    assert not message.rack and not message.nvlink_domain
+    assert not message.domain_bytes_per_second and not message.cross_rack_bytes_per_second

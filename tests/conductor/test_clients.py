@@ -1,0 +1,128 @@
+"""Clients of one crew: who is remembered, and who is refused when there is too little for all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstore.conductor.clients import Clients
+from kvstore.limits import CLIENTS_MAX
+from tests.conductor.test_closed_loop import MEAN_WORK, OURS, World
+
+TTFT = 3.0
+
+
+class Shared(World):
+    """Requests are clients', some of whom ask for more than others."""
+
+    def __init__(self, conductors: int) -> None:
+        super().__init__(engines=6, conductors=conductors, slower=1.0, seed=11)
+        self.came: Counter[str] = Counter()
+        self.let_in: Counter[str] = Counter()
+
+    def arrive(self, number: int, ttft: float, client: str = "") -> None:
+        before = self.refused
+        super().arrive(number, ttft, client)
+        self.came[client] += 1
+        self.let_in[client] += self.refused == before
+
+    def share(self, client: str) -> float:
+        return self.let_in[client] / self.came[client]
+
+
+@cache
+def ran(load: float, parts: tuple[int, ...], conductors: int = 1, named: bool = True) -> Shared:
+    """So many times what the engines can do is asked for, by clients in these parts."""
+    world, at = Shared(conductors), 0.0
+    names = [str(number) for number in range(len(parts))]
+    for number in range(4_000):
+        at += world.dice.expovariate(load * 6 / MEAN_WORK)
+        (name,) = world.dice.choices(names, parts)
+        client = name if named else ""
+        world.at(at, lambda n=number, c=client: world.arrive(n, TTFT, c))  # type: ignore[misc]
+    world.run()
+    for scheduler in world.schedulers:
+        scheduler.check()
+        assert scheduler.crew(OURS)[1].held == (0, 0), "something is in flight still"
+    return world
+
+
+@pytest.mark.parametrize("conductors", [1, 2])
+@pytest.mark.parametrize("load", [2.0, 5.0])
+def test_who_asks_for_less_than_a_share_is_let_in(load: float, conductors: int) -> None:
+    nobody, world = ran(load, (95, 5), conductors, named=False), ran(load, (95, 5), conductors)
+    assert nobody.share("") < 0.86, "there is too little for all"
+    # What it does not get are long prompts: short ones of others overtake them, as its own do.
+    assert 1 - world.share("1") < 0.6 * (1 - nobody.share(""))
+    assert world.let_in.total() > 0.95 * nobody.let_in.total()
+
+
+def test_of_those_that_ask_for_too_much_each_gets_as_much() -> None:
+    nobody, world = ran(5.0, (60, 30, 1), named=False), ran(5.0, (60, 30, 1))
+    assert world.share("0") < nobody.share("") < world.share("1")
+    assert world.let_in["0"] < 0.8 * (world.came["0"] / world.came["1"]) * world.let_in["1"]
+    assert world.share("2") > world.share("1")
+
+
+def test_while_there_is_enough_nobody_is_refused_for_having_asked_for_more() -> None:
+    assert ran(0.5, (95, 5)).refused == 0
+
+
+def test_a_client_that_had_more_than_its_share_is_told_so() -> None:
+    world = Shared(1)
+    (scheduler,) = world.schedulers
+    for number in range(400):
+        world.arrive(number, TTFT, "small" if number % 40 == 0 else "large")
+    assert world.share("small") > 0.8 > world.share("large")
+    refusals = [
+        str(one.refusal)
+        for number in range(1, 400)
+        if (one := scheduler.decided("team", f"r{number}")) is not None and one.refusal
+    ]
+    assert any("its client has lately had more than a fair share" in one for one in refusals)
+
+
+def test_one_that_is_asked_for_again_counts_once() -> None:
+    world = Shared(1)
+    world.arrive(0, TTFT, "a")
+    clients = world.schedulers[0].crew(OURS)[1].clients
+    once = clients.counted("a")
+    assert once[0] == once[1] > 0
+    world.arrive(0, TTFT, "a")
+    assert clients.counted("a") == once
+    world.arrive(1, 1e-6, "a")
+    asked, had = clients.counted("a")
+    assert asked > once[0] and had == once[1], "it is refused"
+    world.arrive(1, TTFT, "a")
+    assert clients.counted("a")[0] == asked and clients.counted("a")[1] > had
+
+
+def test_who_has_had_nothing_is_let_in_before_who_had_all() -> None:
+    clients = Clients()
+    clients.asked("a", 100.0, 0.0)
+    clients.had("a", 100.0)
+    assert clients.patience("a", 0.5) == 0.5, "it is alone"
+    clients.asked("b", 100.0, 0.0)
+    assert clients.patience("b", 0.5) == 1.0
+    assert clients.patience("a", 0.5) < 0.5
+    assert clients.patience("c", 0.5) == 1.0, "who was never heard of has had nothing either"
+
+
+@given(st.lists(st.tuples(st.integers(0, 1_500), st.booleans()), max_size=60), st.integers(0, 3))
+def test_of_too_many_who_was_not_heard_of_for_the_longest_is_forgotten(
+    some: list[tuple[int, bool]], rounds: int
+) -> None:
+    clients = Clients()
+    for number in range(rounds * 600):
+        clients.asked(str(number), 1.0, 0.001 * number)
+    for number, let_in in some:
+        clients.asked(str(number), 1.0, 2.0)
+        if let_in:
+            clients.had(str(number), 1.0)
+        clients.check()
+    assert len(clients) <= CLIENTS_MAX
+    assert all(str(number) in clients for number, _ in some)

@@ -1,0 +1,69 @@
+"""What a caller hears of the engines that report: those of its own tenant, by their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from kvstore.rpc.identity import TENANT_KEY
+from kvstore.wire.v1 import conductor_pb2 as pb
+from tests.conductor.reporting import Reporting, engine
+from tests.nodes import CALL_SECONDS, SPEC, eventually
+from tests.pools import ConductorProcess, pool
+
+
+@pytest.fixture(scope="module")
+def conductor() -> Iterator[ConductorProcess]:
+    with pool() as nodes:
+        yield nodes.conductor()
+
+
+def crews(
+    conductor: ConductorProcess, revision: str = "", tenant: str = "default"
+) -> list[pb.CrewsReply.Crew]:
+    request = pb.CrewsRequest(revision=revision)
+    named = [(TENANT_KEY, tenant)]
+    return list(conductor.stub.Crews(request, timeout=CALL_SECONDS, metadata=named).crews)
+
+
+def reports(
+    conductor: ConductorProcess, name: str, tenant: str = "default", **said: str
+) -> Reporting:
+    return Reporting(conductor.address, pb.ReportRequest(engine=engine(name, **said)), tenant)
+
+
+def test_a_crew_is_what_its_engines_say(conductor: ConductorProcess) -> None:
+    with reports(conductor, "mute") as mute:
+        eventually(lambda: len(crews(conductor)) == 1)
+        assert not crews(conductor, "w")
+        with (
+            reports(conductor, "a", revision="w", address="http://127.0.0.1:8000"),
+            reports(conductor, "b", revision="w"),
+        ):
+            eventually(lambda: [one.engines for one in crews(conductor, "w")] == [3])
+            (crew,) = crews(conductor)
+            assert (crew.namespace, crew.group, crew.block_tokens) == (SPEC.digest, 0, 4)
+            assert (crew.revision, crew.over_http) == ("w", 1)
+            assert not crews(conductor, "v")
+        mute.end()
+    eventually(lambda: not crews(conductor))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("revision", "x" * 1_025), ("revision", "a\nb"), ("address", "https://h:1")],
+)
+def test_what_cannot_be_ends_a_report_by_its_name(
+    conductor: ConductorProcess, field: str, value: str
+) -> None:
+    with reports(conductor, "e", **{field: value}) as refused:
+        error = refused.refused()
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"engine.{field}" in error.details()
+
+
+def test_a_revision_that_cannot_be_is_refused(conductor: ConductorProcess) -> None:
+    with pytest.raises(grpc.RpcError, match="revision is 1025 bytes"):
+        crews(conductor, "x" * 1_025)

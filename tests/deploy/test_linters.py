@@ -1,0 +1,123 @@
+"""The files of deploy/ pass the linters of whoever reads them for real."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kvstore.telemetry import BY_PROCESS
+from tests.deploy.files import BASE, COMPOSE, DEPLOY, UNITS, objects
+from tests.tree import ROOT
+
+KUBERNETES = ("1.30", "1.33", "1.36")  # the oldest that starts a node beside its engine, and later
+EXPOSURE_MAX = 20  # tenths: below 2 systemd says OK
+
+
+def installed(name: str, package: str) -> str:
+    """Where a command is: in our environment, or the system's."""
+    ours = Path(sys.executable).parent / name
+    found = str(ours) if ours.exists() else shutil.which(name)
+    if found is None:
+        pytest.skip(f"no {name} here: {package}")
+    return found
+
+
+def clean(*command: object, cwd: Path = ROOT) -> str:
+    ran = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout + ran.stderr
+
+
+DEV = "pip install -e '.[dev]'"
+
+
+def test_yaml() -> None:
+    clean(installed("yamllint", DEV), "--strict", DEPLOY)
+
+
+def test_images() -> None:
+    files = sorted((DEPLOY / "image").glob("*Dockerfile"))
+    assert len(files) == 2
+    clean(installed("hadolint", DEV), *files)
+
+
+def test_compose() -> None:
+    tool = installed("check-jsonschema", DEV)
+    clean(tool, "--builtin-schema", "vendor.compose-spec", COMPOSE)
+
+
+def test_scripts() -> None:
+    tool = installed("shellcheck", "apt-get install shellcheck")
+    clean(tool, *DEPLOY.rglob("*.sh"))
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes(version: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason=DEV)
+    for one in objects():
+        validate.validate(one, version, strict=True)
+
+
+def test_that_check_can_fail() -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason=DEV)
+    wrong = next(one for one in objects() if one["kind"] == "StatefulSet")
+    wrong["spec"]["template"]["spec"]["containers"][0]["imagePullPolicies"] = "Always"
+    with pytest.raises(validate.ValidationError):
+        validate.validate(wrong, KUBERNETES[0], strict=True)
+
+
+@pytest.mark.parametrize("folder", ["base", "monitoring"])
+def test_kustomize_puts_it_together(folder: str) -> None:
+    tool = installed("kubectl", "it is in Kubernetes' own packages")
+    made = list(yaml.safe_load_all(clean(tool, "kustomize", DEPLOY / "kubernetes" / folder)))
+    kinds = [one["kind"] for one in made]
+    assert kinds.count("StatefulSet") == 3 and kinds.count("Deployment") == 1
+    assert kinds.count("ServiceMonitor") == (2 if folder == "monitoring" else 0)
+    for one in made:
+        assert one["kind"] == "Namespace" or one["metadata"]["namespace"] == "moonpool"
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda one: one.name)
+def test_systemd(unit: Path, tmp_path: Path) -> None:
+    tool = installed("systemd-analyze", "apt-get install systemd")
+    # It asks whether what is started is there.
+    text = unit.read_text().replace("/opt/moonpool/bin/moonpool", "/bin/true")
+    copy = tmp_path / unit.name
+    copy.write_text(text)
+    assert clean(tool, "verify", copy) == ""
+    clean(tool, "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", copy)
+
+
+def test_prometheus() -> None:
+    tool = installed("promtool", "apt-get install prometheus")
+    said = clean(tool, "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
+    assert "rules found" in said
+
+
+def test_alerts_are_of_metrics_that_there_are() -> None:
+    told = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
+    expressions = " ".join(rule["expr"] for group in told["groups"] for rule in group["rules"])
+    listed = {one.exposed for metrics in BY_PROCESS.values() for one in metrics.values()}
+    named = set(re.findall(r"moonpool_\w+", expressions))
+    assert named and named <= listed, named - listed
+
+
+def test_proxy(tmp_path: Path) -> None:
+    tool = installed("nginx", "apt-get install nginx-light")
+    openssl = installed("openssl", "apt-get install openssl")
+    key, crt = tmp_path / "tls.key", tmp_path / "tls.crt"
+    clean(
+        *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=a"),
+        *("-keyout", key, "-out", crt),
+        cwd=tmp_path,
+    )
+    text = (BASE / "nginx.conf").read_text()
+    text = text.replace("/tmp/", f"{tmp_path}/").replace("/etc/moonpool/tls", str(tmp_path))
+    (tmp_path / "nginx.conf").write_text(text)
+    clean(tool, "-t", "-q", "-c", tmp_path / "nginx.conf")

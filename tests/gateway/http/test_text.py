@@ -1,0 +1,97 @@
+"""Text that grows token by token is the text of all tokens, and no piece has half a character."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from kvstore.errors import ConfigError
+from kvstore.gateway.http.text import HELD_TOKENS_MAX, Text, Writing
+
+END = "<end>"
+
+
+def bytes_alone() -> Tokenizer:
+    """A token a byte, as GPT-2's and Llama 3's tokenizers have them at the least."""
+    ids = {one: at for at, one in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(ids, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([END])
+    return tokenizer
+
+
+def words_and_bytes() -> Tokenizer:
+    """Words that bring their space, and bytes for the rest, as Llama 2's has them."""
+    names = ["<unk>", *(f"<0x{one:02X}>" for one in range(256)), "▁", "▁a", "▁bc", "d"]
+    tokenizer = Tokenizer(
+        models.BPE({one: at for at, one in enumerate(names)}, [], byte_fallback=True)
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    tokenizer.add_special_tokens([END])
+    return tokenizer
+
+
+@pytest.fixture(scope="module", params=[bytes_alone, words_and_bytes])
+def text(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Text:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    request.param().save(str(folder / "tokenizer.json"))
+    return Text(folder)
+
+
+@given(st.text(max_size=30))
+def test_pieces_make_up_the_whole(text: Text, said: str) -> None:
+    tokens = text.tokens(said)
+    writing = Writing(text, ())
+    pieces = [writing.add(token) for token in tokens]
+    # A text may itself have the character that stands for broken bytes.
+    assert "\ufffd" in said or not any("\ufffd" in piece for piece in pieces)
+    assert "".join([*pieces, writing.end()]) == text.decode(tokens)
+
+
+def test_a_character_of_four_bytes_comes_with_its_last(text: Text) -> None:
+    writing = Writing(text, ())
+    pieces = [writing.add(token) for token in text.tokens("🌊")]
+    assert [one for one in pieces if one][-1].endswith("🌊")
+    assert pieces[-1] and not any(pieces[-4:-1])
+
+
+def test_a_character_that_never_ends_is_marked(text: Text) -> None:
+    writing = Writing(text, ())
+    pieces = [writing.add(token) for token in text.tokens("🌊")[:-1]]
+    assert "\ufffd" not in "".join(pieces)
+    assert "\ufffd" in writing.end()
+
+
+def test_bytes_that_are_no_text_are_not_held_for_ever(text: Text) -> None:
+    lead = text.tokens("🌊")[-4]
+    writing = Writing(text, ())
+    assert any(writing.add(lead) for _ in range(HELD_TOKENS_MAX + 1))
+
+
+@given(st.text(max_size=30), st.text(max_size=10))
+def test_prompt_and_answer_make_up_one_text(text: Text, before: str, said: str) -> None:
+    prompt, tokens = text.tokens(before), text.tokens(said)
+    writing = Writing(text, prompt)
+    answer = "".join([*map(writing.add, tokens), writing.end()])
+    assert text.decode(prompt) + answer == text.decode([*prompt, *tokens])
+
+
+def test_special_tokens_are_no_text(text: Text) -> None:
+    (end,) = text.specials
+    writing = Writing(text, ())
+    tokens = [*text.tokens("a"), end, *text.tokens("d")]
+    pieces = [writing.add(token) for token in tokens]
+    assert "".join([*pieces, writing.end()]) == text.decode(tokens)
+
+
+def test_a_folder_without_a_tokenizer_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no tokenizer\.json"):
+        Text(tmp_path)

@@ -1,0 +1,107 @@
+"""A small server of OpenAI's completions on a real socket, that streams what a test says."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tests.nodes import CALL_SECONDS
+
+DONE = "[DONE]"
+BREAK = object()  # the connection ends here
+WAIT = object()  # until the caller hangs up
+
+
+def told(tokens: Sequence[int], reason: str | None = None) -> dict[str, Any]:
+    """An event as vLLM makes them."""
+    return {"choices": [{"index": 0, "token_ids": list(tokens), "finish_reason": reason}]}
+
+
+def used(cached: int) -> dict[str, Any]:
+    return {"choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": cached}}}
+
+
+@dataclass
+class Asked:
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+@dataclass
+class Double:
+    """Answers `events` behind `status`; what is no event is sent as it is."""
+
+    events: Sequence[Any] = ()
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "text/event-stream"})
+    asked: list[Asked] = field(default_factory=list)
+    left: threading.Event = field(default_factory=threading.Event)  # its caller hung up
+    begun: threading.Event = field(default_factory=threading.Event)
+    address: str = ""
+
+
+def _handler(double: Double) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.send_response(double.status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            double.asked.append(Asked(self.path, dict(self.headers), body))
+            self.close_connection = True
+            self.send_response(double.status)
+            for name, value in double.headers.items():
+                self.send_header(name, value)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            double.begun.set()
+            for one in double.events:
+                if one is BREAK:
+                    return
+                if one is WAIT:
+                    self.connection.settimeout(CALL_SECONDS)
+                    if not self.connection.recv(1):
+                        double.left.set()
+                    return
+                self._send(_bytes(one, double.status))
+            self._send(b"")
+
+        def _send(self, data: bytes) -> None:
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+def _bytes(one: Any, status: int) -> bytes:
+    if isinstance(one, bytes):
+        return one
+    text = one if isinstance(one, str) else json.dumps(one)
+    return text.encode() if status != 200 else b"data: %s\n\n" % text.encode()
+
+
+@contextmanager
+def serving(*doubles: Double) -> Iterator[None]:
+    with ExitStack() as stack:
+        for one in doubles:
+            server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(one))
+            server.daemon_threads = True
+            one.address = f"http://127.0.0.1:{server.server_address[1]}"
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.server_close)
+            stack.callback(server.shutdown)
+        yield

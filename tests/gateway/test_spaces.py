@@ -1,0 +1,112 @@
+"""Which namespaces engines of a model serve, as a conductor says it, and in which of them a request
+is run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kvstore.block import chain, salted
+from kvstore.client.conductors import Conductors
+from kvstore.gateway import spaces
+from kvstore.gateway.request import Request
+from kvstore.gateway.spaces import Space, Told
+from kvstore.wire.v1 import conductor_pb2 as pb
+from tests.conductor.reporting import Reporting, engine
+from tests.nodes import SPEC, eventually
+from tests.pools import ConductorProcess, pool
+
+OTHER = b"o" * 32
+SLOW = pb.ReportRequest.Cost(a=5.0, b=1e-3)
+REQUEST = Request("r", tuple(range(10)), 4, client="c", ttft_ms=9_000)
+
+
+@pytest.fixture(scope="module")
+def conductor() -> Iterator[ConductorProcess]:
+    with pool() as nodes:
+        yield nodes.conductor()
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What conductors say is asked for each time."""
+    monkeypatch.setattr(spaces, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(spaces, "_ABSENT_SECONDS", 0.0)
+
+
+Report = Callable[..., Reporting]
+
+
+@pytest.fixture
+def report(conductor: ConductorProcess) -> Iterator[Report]:
+    made: list[Reporting] = []
+
+    def begin(name: str, **fields: Any) -> Reporting:
+        said = pb.ReportRequest(engine=engine(name, **fields))
+        made.append(Reporting(conductor.address, said))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.end()
+
+
+def test_a_request_names_its_blocks_as_its_space_does_under_its_salt() -> None:
+    request = Request("r", tuple(range(10)), 4, salt="s", client="c", tpot_ms=7)
+    asked = Space(OTHER, 2, 4).asked(request)
+    assert (asked.namespace, asked.group, asked.tokens) == (OTHER, 2, 10)
+    assert list(asked.hashes) == list(chain(OTHER, 2, range(10), 4, salted("s")).hashes)
+    assert list(asked.hashes) != list(chain(OTHER, 2, range(10), 4).hashes)
+    assert (asked.client, asked.tpot_ms) == ("c", 7)
+
+
+def test_engines_of_these_weights_are_found_and_no_others(
+    conductor: ConductorProcess, report: Report, fresh: None
+) -> None:
+    with Conductors([conductor.address]) as conductors:
+        told = Told(conductors, "w1")
+        assert not told.now()
+        report("ours", revision="w1")
+        report("theirs", revision="w1", namespace=OTHER, group=1, address="http://127.0.0.1:1")
+        report("others", revision="w2", namespace=b"x" * 32)
+        report("mute", namespace=b"y" * 32)
+        ours, theirs = Space(SPEC.digest, 0, 4), Space(OTHER, 1, 4, samples=True)
+        eventually(lambda: set(told.now()) == {ours, theirs})
+
+
+def test_a_request_is_run_where_its_first_token_is_soonest(
+    conductor: ConductorProcess, report: Report, fresh: None
+) -> None:
+    with Conductors([conductor.address]) as conductors:
+        told = Told(conductors, "w1")
+        report("slow", revision="w1", prefill=SLOW)
+        quick = report("quick", revision="w1", namespace=OTHER)
+        eventually(lambda: len(told.now()) == 2)
+
+        def chosen() -> bytes:
+            asks = [one.asked(REQUEST) for one in told.now()]
+            for one in asks:
+                one.request_id = "r"
+            return bytes(asks[told.first(asks)].namespace)
+
+        assert chosen() == OTHER
+        quick.end()
+        eventually(lambda: len(told.now()) == 1)
+        assert chosen() == SPEC.digest
+
+
+def test_what_was_known_is_kept_while_no_conductor_answers(
+    report: Report, conductor: ConductorProcess, fresh: None
+) -> None:
+    report("ours", revision="w1")
+    with Conductors([conductor.address]) as conductors:
+        told = Told(conductors, "w1")
+        eventually(lambda: len(told.now()) == 1)
+        conductor.kill()
+        for _ in range(3):
+            assert len(told.now()) == 1
+            time.sleep(0.05)
+        assert not Told(conductors, "w1").now()

@@ -1,0 +1,251 @@
+"""A dispatcher over servers of OpenAI's API that do as they are told: what they are asked, what is
+made of their answers, and what becomes of a request whose answer breaks off."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kvstore.config import OPEN
+from kvstore.errors import Denied, Invalid, Overloaded, Unavailable
+from kvstore.gateway import events
+from kvstore.gateway.caller import Caller, CallerLeft
+from kvstore.gateway.dispatch import Dispatcher
+from kvstore.gateway.events import check_health
+from kvstore.gateway.request import Outcome, Request
+from kvstore.gateway.sampling import OnlyGreedy, Sampling
+from kvstore.gateway.spaces import One, Space
+from kvstore.wire.v1 import conductor_pb2
+from tests.gateway.openai_server import BREAK, DONE, WAIT, Double, serving, told, used
+from tests.nodes import CALL_SECONDS, SPEC
+
+PROMPT = tuple(range(100))
+TOKENS = [7, 8, 9, 10]
+WHOLE = (told(TOKENS[:1]), told(TOKENS[1:3]), told(TOKENS[3:], "length"), used(64), DONE)
+NOBODY_THERE = "http://127.0.0.1:9"
+
+
+class Nobody:
+    """No conductor answers."""
+
+    def schedule(self, request: conductor_pb2.ScheduleRequest) -> None:
+        return None
+
+
+class Servers(One):
+    """Of engines that all speak OpenAI's API."""
+
+    def __init__(self) -> None:
+        self._all = (replace(Space.of(SPEC), samples=True),)
+
+
+class Names:
+    """An engine, and of those at its address one."""
+
+    def __init__(self, address: str, decode: str = "", rank: int | None = None) -> None:
+        self.reply = conductor_pb2.ScheduleReply()
+        self.reply.prefill.address, self.reply.decode.address = address, decode or address
+        if rank is not None:
+            self.reply.prefill.data_parallel_rank = rank
+        self.reply.split.computed_tokens = 100
+        self.phases: list[int] = []
+
+    def schedule(
+        self, request: conductor_pb2.ScheduleRequest
+    ) -> conductor_pb2.ScheduleReply | None:
+        self.phases.append(request.phase)
+        return self.reply
+
+
+def run(planner: Any, *engines: str, **options: Any) -> tuple[list[int], Outcome]:
+    came: list[int] = []
+    draws = isinstance(planner, Nobody)  # then it is for those that are known to say
+    spaces = Servers() if draws else One(SPEC)
+    dispatcher = Dispatcher(planner, spaces, engines, OPEN)
+    try:
+        outcome = dispatcher.run(Request("r", PROMPT, len(TOKENS), **options), came.append)
+    finally:
+        dispatcher.close()
+    return came, outcome
+
+
+def test_a_server_is_asked_by_token_ids_and_its_own_are_the_answer() -> None:
+    server = Double(WHOLE)
+    with serving(server):
+        tokens, outcome = run(Nobody(), server.address, salt="s", ignore_eos=True)
+    assert tokens == TOKENS and outcome.tokens == TOKENS and outcome.reason == "length"
+    assert (outcome.pool_tokens, outcome.computed_tokens) == (64, 36)
+    (asked,) = server.asked
+    assert asked.path == "/v1/completions" and events.CONNECT_SECONDS < CALL_SECONDS
+    assert asked.body["prompt"] == list(PROMPT) and asked.body["max_tokens"] == len(TOKENS)
+    assert asked.body["stream"] and asked.body["return_token_ids"] and asked.body["ignore_eos"]
+    assert asked.body["temperature"] == 0 and asked.body["cache_salt"] == "s"
+    assert asked.body["kv_transfer_params"] == {"moonpool": {"request": "r"}}
+
+
+def test_a_plan_s_server_gets_the_whole_request_and_the_engine_that_is_meant_there() -> None:
+    server, other = Double(WHOLE), Double(WHOLE)
+    with serving(server, other):
+        planner = Names(server.address, decode=other.address, rank=3)
+        tokens, outcome = run(planner)
+    assert tokens == TOKENS and outcome.engines == [server.address] and not other.asked
+    assert server.asked[0].headers["X-data-parallel-rank"] == "3"
+    assert planner.phases == [conductor_pb2.PREFILL]
+
+
+DRAWN = Sampling(0.7, seed=3)
+
+
+def test_tokens_that_are_drawn_are_drawn_as_it_is_wanted() -> None:
+    server = Double(WHOLE)
+    with serving(server):
+        run(Nobody(), server.address, sampling=DRAWN)
+    said = server.asked[0].body
+    assert (said["temperature"], said["seed"], said["top_p"]) == (0.7, 3, 1.0)
+
+
+def test_no_token_that_was_drawn_is_drawn_again_where_an_answer_broke_off() -> None:
+    bad, good = Double((told(TOKENS[:2]), BREAK)), Double((told(TOKENS[2:], "stop"), DONE))
+    with serving(bad, good):
+        tokens, outcome = run(Nobody(), bad.address, good.address, sampling=DRAWN)
+    assert tokens == TOKENS and outcome.tries == 2
+    assert good.asked[0].body["prompt"] == [*PROMPT, *TOKENS[:2]]
+    assert good.asked[0].body["max_tokens"] == 2
+
+
+def test_engines_that_draw_no_tokens_are_not_asked_to() -> None:
+    server = Double(WHOLE)
+    with serving(server):
+        tokens, outcome = run(Nobody(), "127.0.0.1:9", server.address, sampling=DRAWN)
+        assert tokens == TOKENS and outcome.engines == [server.address]
+        with pytest.raises(OnlyGreedy, match="temperature"):
+            run(Nobody(), "127.0.0.1:9", sampling=DRAWN, without_pool=True)
+        with pytest.raises(OnlyGreedy, match="temperature"):
+            run(Names("127.0.0.1:9"), sampling=DRAWN)
+
+
+BROKEN = {
+    "its connection ends": (told(TOKENS[:2]), BREAK),
+    "its connection ends within an event": (told(TOKENS[:2]), b'data: {"cho', BREAK),
+    "it ends in order, and says not why": (told(TOKENS[:2]), DONE),
+    "it ends in order, with no last word": (told(TOKENS[:2]),),
+    "an event is no JSON": (told(TOKENS[:2]), "{"),
+    "an event is no object": (told(TOKENS[:2]), "[]"),
+    "an event is of another kind": (told(TOKENS[:2]), {"object": "?"}),
+    "an event has two choices": (told(TOKENS[:2]), {"choices": [{}, {}]}),
+    "a token is no number": (told(TOKENS[:2]), {"choices": [{"token_ids": ["9"]}]}),
+    "a token is out of bounds": (told(TOKENS[:2]), told([-1])),
+    "it has no ids of tokens": (told(TOKENS[:2]), {"choices": [{"text": "w9"}]}),
+    "it says more than it was asked for": (told(TOKENS[:2]), told([9, 9, 9])),
+    "it was aborted there": (told(TOKENS[:2]), told([], "abort"), used(0), DONE),
+    "it failed": (told(TOKENS[:2]), {"error": {"message": "oh", "code": 500}}, DONE),
+    "it fails in no known way": (told(TOKENS[:2]), {"error": 3}, DONE),
+}
+
+
+@pytest.mark.parametrize("why", BROKEN)
+def test_an_answer_that_breaks_off_is_gone_on_with_at_another_server(why: str) -> None:
+    bad, good = Double(BROKEN[why]), Double((told(TOKENS[1:], "length"), DONE))
+    with serving(bad, good):
+        tokens, outcome = run(Nobody(), bad.address, good.address)
+    assert tokens == TOKENS and outcome.engines == [bad.address, good.address]
+    # The last token that came is made again, for it may have been the end.
+    assert good.asked[0].body["prompt"] == [*PROMPT, *TOKENS[:1]]
+    assert good.asked[0].body["max_tokens"] == 3
+
+
+@pytest.mark.parametrize("why", BROKEN)
+def test_an_answer_that_nobody_can_go_on_with_is_an_error(why: str) -> None:
+    bad = Double(BROKEN[why])
+    with serving(bad), pytest.raises(Unavailable):
+        run(Nobody(), bad.address)
+
+
+def test_an_answer_whose_last_token_came_is_whole_whatever_becomes_of_the_rest() -> None:
+    server = Double((told(TOKENS, "stop"), BREAK))
+    with serving(server):
+        tokens, outcome = run(Nobody(), server.address)
+    assert tokens == TOKENS and outcome.reason == "stop" and outcome.tries == 1
+
+
+@pytest.mark.parametrize("status", [404, 500, 503])
+def test_a_server_that_cannot_is_passed_over_for_one_that_can(status: int) -> None:
+    bad, good = Double(({"error": {"message": "asleep"}},), status), Double(WHOLE)
+    with serving(bad, good):
+        tokens, outcome = run(Nobody(), NOBODY_THERE, bad.address, good.address)
+        with pytest.raises(Unavailable, match="asleep"):
+            run(Nobody(), bad.address)
+    assert tokens == TOKENS and outcome.tries == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(400, Invalid), (422, Invalid), (429, Overloaded), (401, Denied)]
+)
+def test_what_all_would_refuse_is_refused_in_the_server_s_words(
+    status: int, kind: type[Exception]
+) -> None:
+    bad, good = Double(({"error": {"message": "because " + "x" * 9_000}},), status), Double(WHOLE)
+    bad.headers = {"Content-Type": "application/json", "Retry-After": "7"}
+    with serving(bad, good), pytest.raises(kind, match="because x") as error:
+        run(Nobody(), bad.address, good.address)
+    assert not good.asked and len(str(error.value)) < 1_000
+    if isinstance(error.value, Overloaded):
+        assert error.value.retry_after_ms == 7_000
+
+
+def test_what_is_no_stream_is_no_answer() -> None:
+    page = Double((b"<html>",), headers={"Content-Type": "text/html"})
+    with serving(page), pytest.raises(Unavailable, match="text/html"):
+        run(Nobody(), page.address)
+
+
+def test_an_event_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "SERVE_EVENT_BYTES_MAX", 1_000)
+    endless = Double((b"data: " + b"x" * 5_000, WAIT))
+    with serving(endless), pytest.raises(Unavailable, match="more than 1000 bytes"):
+        run(Nobody(), endless.address)
+
+
+@pytest.mark.parametrize("came", [(), (told(TOKENS[:2]),)])
+def test_a_caller_that_leaves_hangs_up_on_the_server(came: tuple[Any, ...]) -> None:
+    server, caller = Double((*came, WAIT)), Caller()
+    dispatcher = Dispatcher(Nobody(), One(SPEC), [], OPEN)
+    with serving(server), ThreadPoolExecutor(1) as thread:
+        dispatcher._known.learn(server.address)
+        running = thread.submit(dispatcher.run, Request("r", PROMPT, 4), caller=caller)
+        assert server.begun.wait(CALL_SECONDS)
+        caller.leave()
+        with pytest.raises(CallerLeft):
+            running.result(CALL_SECONDS)
+        assert server.left.wait(CALL_SECONDS)
+    assert len(server.asked) == 1
+
+
+def test_a_caller_that_has_enough_has_what_came_and_hangs_up() -> None:
+    server, caller = Double((told(TOKENS[:2]), WAIT)), Caller()
+    dispatcher, enough = Dispatcher(Nobody(), One(SPEC), [], OPEN), threading.Event()
+    with serving(server):
+        dispatcher._known.learn(server.address)
+
+        def heard(token: int) -> None:
+            if token == TOKENS[1]:
+                caller.enough()
+                enough.set()
+
+        outcome = dispatcher.run(Request("r", PROMPT, 4), heard, caller)
+        assert server.left.wait(CALL_SECONDS)
+    assert outcome.tokens == TOKENS[:2] and enough.is_set()
+
+
+def test_a_server_is_well_if_it_says_so() -> None:
+    good, bad = Double(), Double(status=503)
+    with serving(good, bad):
+        check_health(good.address, CALL_SECONDS)
+        with pytest.raises(Unavailable, match="503"):
+            check_health(bad.address, CALL_SECONDS)
+    with pytest.raises(Unavailable):
+        check_health(NOBODY_THERE, CALL_SECONDS)

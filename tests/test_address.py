@@ -1,0 +1,36 @@
+"""Addresses of engines: what is one, and what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore.address import check_engine, host_and_port, speaks_http
+from kvstore.errors import Invalid
+
+
+@pytest.mark.parametrize(
+    ("address", "http", "host", "port"),
+    [
+        ("127.0.0.1:7500", False, "127.0.0.1", 7500),
+        ("engine-3.example:1", False, "engine-3.example", 1),
+        ("[::1]:7500", False, "::1", 7500),
+        ("http://127.0.0.1:8000", True, "127.0.0.1", 8000),
+        ("http://[::1]:65535", True, "::1", 65_535),
+    ],
+)
+def test_an_address_says_where_and_how(address: str, http: bool, host: str, port: int) -> None:
+    check_engine("engine.address", address)
+    assert speaks_http(address) is http and host_and_port(address) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", ":1", "host", "host:", "host:0", "host:65536", "host:x", "http://", "http://host"),
+        *("https://host:1", "http://host:1/v1", "http://a@host:1", "ho st:1", "a\nb:1", "host:-1"),
+        *("http://http://host:1", "ftp://host:1", "host?x:1"),
+    ],
+)
+def test_what_is_none_is_refused_by_what_would_be_right(address: str) -> None:
+    with pytest.raises(Invalid, match=r"engine\.address = .*write HOST:PORT.*http://HOST:PORT"):
+        check_engine("engine.address", address)
