@@ -45,6 +45,7 @@ class Conductors:
         # Callers that are told of them in one order do not all ask the same one.
         random.shuffle(self._all)
         self._lock = threading.Lock()
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -53,6 +54,7 @@ class Conductors:
         self.close()
 
     def close(self) -> None:
+        self._closed = True
         for one in self._all:
             one.channel.close()
 
@@ -119,6 +121,9 @@ class Conductors:
                     return ask(one.stub)
             except (Rejected, Broken):
                 continue
+            except ValueError:  # so gRPC says of a channel that was closed while this thread asked
+                if not self._closed:
+                    raise
         return None
 
     def _take(self, tried: set[str], seconds: float) -> _Conductor | None:

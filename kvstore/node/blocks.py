@@ -265,14 +265,14 @@ class Blocks:
         target.moves += 1
         return target
 
-    def end_read(self, slot: Slot, target: Slot, *, intact: bool) -> bool:
-        """The bytes are in DRAM and verified, or are not to be had. Whether they may be read.
+    def end_read(self, slot: Slot, target: Slot, miss: Miss | None) -> bool:
+        """The bytes are in DRAM and verified, or why they cannot be had. Whether they may be read.
 
         The target stays held for its reader, who calls `let_go`.
         """
         slot.moves -= 1
         wanted = self.index.held(slot.key) is slot
-        if wanted and intact:
+        if wanted and miss is None:
             target.root = slot.root
             target.move(State.SEALED)
             self._filled(target)
@@ -283,11 +283,10 @@ class Blocks:
             self._counters.add("promoted_blocks")
         else:
             self.doom(target)
-            if wanted:
-                self._counters.add("damaged_blocks")
-                self.drop(slot, Miss.DAMAGED)
+            if wanted and miss is not None:
+                self.lose(slot, miss)
         self.settle(slot)
-        return wanted and intact
+        return wanted and miss is None
 
     def let_go(self, slot: Slot) -> None:
         slot.moves -= 1
@@ -317,6 +316,11 @@ class Blocks:
         self.leave_tier(slot)
         if other.tier is Tier.DRAM:
             self.on_sealed(other)  # it is to be on SSD again
+
+    def lose(self, slot: Slot, why: Miss) -> None:
+        """A block is not where its record says, and is nowhere else."""
+        self._counters.add("damaged_blocks" if why is Miss.DAMAGED else "evicted_blocks")
+        self.drop(slot, why)
 
     def check(self) -> None:
         check(self)

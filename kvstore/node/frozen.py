@@ -1,8 +1,9 @@
 """A block as it lies on a disk: its slot's bytes, with a head bound to the place it was written to.
 
 The head is stamped for its place and path, the root vouches for identity and strip table, and those
-for every byte behind them. So a block that is torn, rotted, stale or in another's place reads as
-damaged, never as a block. These calls block: they are made in threads.
+for every byte behind them. So a block that is torn, rotted or in another's place reads as damaged,
+never as a block. One whose place another had when the node was killed, before its record went, was
+evicted: no byte of it rotted. These calls block: they are made in threads.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import mmap
 import threading
 
+from kvstore.block import Miss
 from kvstore.core.lifecycle import Slot
-from kvstore.disk.head import stamped, vouched
+from kvstore.disk.head import stamped, told, vouched
 from kvstore.disk.protocol import DISK_ALIGN
 from kvstore.disk.volumes import Volumes
 from kvstore.layout import IDENTITY_OFFSET, TABLE_OFFSET, SlotLayout
@@ -40,25 +42,16 @@ class Frozen:
         self._volumes.write(target.offset, [head, self._payload(source, layout)])
         return True
 
-    def read(self, source: Slot, target: Slot, layout: SlotLayout) -> bool:
-        """Fill a slot of the arena from the disk; False if what lies there is not the block.
+    def read(self, source: Slot, target: Slot, layout: SlotLayout) -> Miss | None:
+        """Fill a slot of the arena from the disk; or why what lies there is not the block.
 
         The target's head keeps its own first words: only the strip table is taken over.
         """
         head = self._head(layout)
         self._volumes.read(source.offset, head)
-        if not self.belongs(head, source, layout):
-            return False
-        at = target.offset
-        if (
-            head[IDENTITY_OFFSET:TABLE_OFFSET]
-            != self._view[at + IDENTITY_OFFSET : at + TABLE_OFFSET]
-        ):
-            return False  # whole, but not the block that is looked for
-        self._volumes.read(source.offset + layout.head_bytes, self._payload(target, layout))
-        end = TABLE_OFFSET + 8 * layout.strips
-        self._view[at + TABLE_OFFSET : at + end] = head[TABLE_OFFSET:end]
-        return verified(self._view, head, target, layout)
+        if self.superseded(head, source):
+            return Miss.EVICTED
+        return None if self._filled(head, source, target, layout) else Miss.DAMAGED
 
     def peek(self, source: Slot, at: int, into: memoryview) -> None:
         """What lies in a slot from `at` on, unverified, into memory of the caller's own."""
@@ -72,9 +65,29 @@ class Frozen:
             return False
         return vouched(head, slot.root, layout)
 
+    def superseded(self, head: memoryview, slot: Slot) -> bool:
+        """Whether a head from the disk is that of a later block than the one that an earlier run's
+        record has in this slot."""
+        there = told(head, self._volumes.address(slot.offset)) if slot.unproven else None
+        return there is not None and there.generation > slot.generation
+
     def erase(self, slot: Slot) -> None:
         """Overwrite the beginning of a slot's head: what lies there is no block any more."""
         self._volumes.write(slot.offset, [_ZEROS])
+
+    def _filled(self, head: memoryview, source: Slot, target: Slot, layout: SlotLayout) -> bool:
+        if not self.belongs(head, source, layout):
+            return False
+        at = target.offset
+        if (
+            head[IDENTITY_OFFSET:TABLE_OFFSET]
+            != self._view[at + IDENTITY_OFFSET : at + TABLE_OFFSET]
+        ):
+            return False  # whole, but not the block that is looked for
+        self._volumes.read(source.offset + layout.head_bytes, self._payload(target, layout))
+        end = TABLE_OFFSET + 8 * layout.strips
+        self._view[at + TABLE_OFFSET : at + end] = head[TABLE_OFFSET:end]
+        return verified(self._view, head, target, layout)
 
     def _head(self, layout: SlotLayout) -> memoryview:
         """Memory of this thread's own, as a disk wants it aligned."""

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from kvstore.block import Miss
 from kvstore.clock import Clock
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.disk.protocol import DiskError
@@ -92,18 +93,18 @@ class Promotion:
         return coming
 
     async def _read(self, slot: Slot, target: Slot, layout: SlotLayout) -> None:
-        good = False
+        miss: Miss | None = Miss.DAMAGED
         failpoint("promotion.before_read")
         line = self._blocks.carried.ssd
         line.begin(self._clock.now())
         try:
-            good = await self._threads.read(self._frozen.read, slot, target, layout)
+            miss = await self._threads.read(self._frozen.read, slot, target, layout)
         except DiskError as failed:
             log.warning("a block could not be read: %s", failed)
         finally:
-            line.end(self._clock.now(), layout.block_bytes(slot.tokens) if good else 0)
+            line.end(self._clock.now(), layout.block_bytes(slot.tokens) if miss is None else 0)
         failpoint("promotion.after_read")
         del self._coming[slot.key]
-        slot.unproven = slot.unproven and not good
-        self._blocks.end_read(slot, target, intact=good)
+        slot.unproven = slot.unproven and miss is not None
+        self._blocks.end_read(slot, target, miss)
         self._blocks.let_go(target)

@@ -9,6 +9,7 @@ not read is no damage yet: it is left to whoever asks for it.
 
 from __future__ import annotations
 
+import enum
 import logging
 import mmap
 from asyncio import Lock
@@ -16,6 +17,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+from kvstore.block import Miss
 from kvstore.clock import Clock
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.disk.head import vouched
@@ -55,6 +57,15 @@ class Progress:
             f"{self.blocks_done} of {self.blocks} blocks, {self.bytes_done} bytes, "
             f"{self.damaged} copies damaged, {self.unread} could not be read"
         )
+
+
+class Found(enum.Enum):
+    """What there is to say of a copy that was read."""
+
+    SOUND = enum.auto()
+    DAMAGED = enum.auto()
+    SUPERSEDED = enum.auto()  # a record says of it what was so before its place went to another
+    UNJUDGED = enum.auto()
 
 
 class Pace:
@@ -138,29 +149,32 @@ class Scrubber:
     async def _look_at(self, copy: Slot, pace: Pace, progress: Progress) -> None:
         key, before = copy.key, progress.bytes_done
         try:
-            sound = await self._sound(copy, pace, progress)
+            found = await self._found(copy, pace, progress)
         except DiskError as failed:
             if not progress.unread:
                 log.warning("a block could not be scrubbed, and there may be more: %s", failed)
             progress.unread += 1
-            sound = None
+            found = Found.UNJUDGED
         self._counters.add("scrubbed_bytes", progress.bytes_done - before)
-        if sound is None:
+        if found is Found.UNJUDGED:
             return
         self._counters.add("scrubbed_blocks")
-        if not sound:
+        if found is Found.DAMAGED:
             log.warning("a copy of block %s in %s was damaged", key.hex()[:12], copy.tier.name)
             progress.damaged += 1
+        if found is not Found.SOUND:
             self._blocks.index.held(key)  # it has to be awake to go
         now = self._copy(key, copy.tier)
         assert now is not None, "a copy that nobody holds was judged"
-        if sound:
+        if found is Found.SOUND:
             self._blocks.index.prove(now)
-        else:
+        elif found is Found.DAMAGED:
             self._blocks.damaged(now)
+        else:
+            self._blocks.lose(now, Miss.EVICTED)
 
-    async def _sound(self, copy: Slot, pace: Pace, progress: Progress) -> bool | None:
-        """Whether a copy is what was sealed. None: it changed hands, and there is no saying.
+    async def _found(self, copy: Slot, pace: Pace, progress: Progress) -> Found:
+        """Whether a copy is what was sealed. `UNJUDGED`: it changed hands.
 
         There is no wait between the last look at the slot and the answer. A block that wakes
         meanwhile keeps its place and generation.
@@ -177,15 +191,17 @@ class Scrubber:
             progress.bytes_done += count
             now = self._copy(key, copy.tier)
             if now is None or now.generation != generation:
-                return None
+                return Found.UNJUDGED
             if proof is None:
+                if self._superseded(piece, copy):
+                    return Found.SUPERSEDED
                 if not self._vouched(piece, copy, layout):
-                    return False
+                    return Found.DAMAGED
                 proof = StripProof(piece, copy.tokens, layout)
             elif not proof.take(piece):
-                return False
+                return Found.DAMAGED
             at += count
-        return True
+        return Found.SOUND
 
     async def _piece(self, copy: Slot, at: int, own: memoryview) -> memoryview:
         if copy.tier is Tier.DRAM:
@@ -195,6 +211,12 @@ class Scrubber:
         async with self._reading:
             await self._tiers.peek(copy, at, own)
         return own
+
+    def _superseded(self, head: memoryview, copy: Slot) -> bool:
+        """Whether another block lay there when an earlier run of the node was killed."""
+        if copy.tier is Tier.DRAM or self._tiers is None:
+            return False
+        return self._tiers.superseded(head, copy)
 
     def _vouched(self, head: memoryview, copy: Slot, layout: SlotLayout) -> bool:
         """Whether a head's identity and strip table are those that the copy's root stands for."""

@@ -85,6 +85,10 @@ class Tiers:
         """Whether a head that was read there is that of the block in this slot on SSD."""
         return self._frozen.belongs(head, slot, layout)
 
+    def superseded(self, head: memoryview, slot: Slot) -> bool:
+        """Whether it is that of a later block than the one that a record has in this slot."""
+        return self._frozen.superseded(head, slot)
+
     def paths(self) -> list[PathState]:
         """The paths as they are now, in the order they were named."""
         return self._down.retirement.paths()

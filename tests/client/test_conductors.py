@@ -174,3 +174,10 @@ def test_of_those_that_come_after_a_rest_one_tries_and_the_others_go_on(
 def test_without_conductors_there_is_no_plan() -> None:
     with Conductors([]) as conductors:
         assert conductors.schedule(pb.ScheduleRequest()) is None and conductors.first == ""
+
+
+def test_a_thread_that_still_asks_when_they_are_closed_hears_nothing() -> None:
+    with served(Double()) as address:
+        conductors = Conductors([address])
+        conductors.close()
+        assert conductors.crews("r1", 1.0) is None

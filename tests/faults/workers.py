@@ -155,11 +155,17 @@ class Mapping(Worker):
 
 
 class Workers:
-    """Two callers of the one kind and one of the other, at once."""
+    """Two callers of the one kind and one of the other, at once, after one durable put of which
+    no later call speaks: however slow the disk is, something has to be there."""
 
     def __init__(self, node: NodeProcess, seed: int) -> None:
         caller = Caller(node.address)
         caller.register()
+        self._first = Known(prompt(99_000, 2), possible={0})
+        payloads = [offer(name, 0) for name in self._first.blocks.hashes]
+        parts = put_parts(self._first.blocks, payloads, durable=True)
+        assert set(caller.kv.Put(parts, timeout=CALL_SECONDS).stored) == {pb.PutReply.STORED}
+        self._first.durable = True
         caller.close()
         self.all = [Streaming(node, 0, seed), Streaming(node, 1, seed), Mapping(node, 2, seed)]
         for worker in self.all:
@@ -177,6 +183,9 @@ class Workers:
     def check(self, node: NodeProcess) -> tuple[int, int]:
         """A node that was started again has what it must have; blocks put, and found."""
         caller, offered, there = node.caller(), 0, 0
+        outcomes, found = caller.get(self._first.blocks)
+        there += Oracle().check_bytes(self._first, outcomes, found)
+        Oracle().check_all_there(self._first, outcomes)
         for worker in self.all:
             for one in worker.oracle.known:
                 outcomes, found = caller.get(one.blocks)

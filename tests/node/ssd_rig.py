@@ -81,10 +81,12 @@ def index_of(directory: Path) -> dict[bytes, bytes]:
 
 
 def put_back(directory: Path, records: dict[bytes, bytes]) -> None:
-    """As if an index that was lost had come back from somewhere."""
+    """The index says this again, and nothing that came later."""
     with (
         lmdb.open(str(directory / "index"), create=False, map_size=1 << 30) as environment,
         environment.begin(write=True) as transaction,
     ):
+        for key in dict(transaction.cursor()):
+            transaction.delete(key)
         for key, value in records.items():
             transaction.put(key, value)
