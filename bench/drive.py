@@ -83,9 +83,6 @@ class RoundRobin:
         return pb.ScheduleReply(prefill=prefill, decode=decode, split=split)
 
 
-LOCAL = __import__("os").environ.get("LOCAL", "64")
-
-
 def drive(
     fleet: Fleet,
     planner: Planner,
@@ -93,9 +90,7 @@ def drive(
     sent: Callable[[int], None] = lambda number: None,
 ) -> Ran:
     """`sent` is called before each request, with how many came before it."""
-    dispatcher = Dispatcher(
-        planner, One(fleet.spec), fleet.addresses["decode"], OPEN, local_tokens_max=int(LOCAL)
-    )
+    dispatcher = Dispatcher(planner, One(fleet.spec), fleet.addresses["decode"], OPEN)
     ran = Ran(coming)
 
     def run(request: Request) -> Outcome | KVStoreError:
