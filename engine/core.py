@@ -120,7 +120,7 @@ class EngineCore:
     def _admit(self) -> None:
         for loading in [one for one in self.scheduler.running.values() if one.loading]:
             self._ask(loading)
-        while (sequence := self.scheduler.next_in_line()) is not None:
+        while (sequence := self.scheduler.next_in_line(self.hooks.comes)) is not None:
             table = self.cache.allocate(sequence.id, sequence.request.length)
             if table is None:
                 return

@@ -3,6 +3,7 @@
 All hooks run on the engine's thread, inside `EngineCore.step` or `abort`; the step waits for them.
 In order, for one sequence:
 
+    comes          it may enter; or more of it is in the pool if it waits for the next step
     admitted       it has its pages; the pool may fill the first ones, over several steps
     chunk_started  a step is about to compute tokens [start, end) of some sequences
     layer_starting that step is about to write and read a layer's pages (layer-wise loads end here)
@@ -10,11 +11,12 @@ In order, for one sequence:
     chunk_done     the step is over; computed_tokens and tokens have moved on
     finished       it ends, by its last token or by abort; its pages are released right after
 
-A sequence aborted while it waits never had pages, so no hook hears of it.
+A sequence aborted while it waits never had pages, so none hears of it but `comes`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Chunks
 from typing import Protocol
 
@@ -23,6 +25,10 @@ from .sequence import Chunk, Sequence
 
 class KVHooks(Protocol):
     """What the engine calls. An exception passes through `step`, which may then be called again."""
+
+    def comes(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
+        """Whether what these compute in the next step is part of a waiting prompt, and will be in
+        the pool after it."""
 
     def admitted(self, sequence: Sequence) -> int | None:
         """How many leading prompt tokens have their KV in the sequence's pages now, 0 if none.
@@ -51,6 +57,9 @@ class KVHooks(Protocol):
 
 class NoHooks:
     """An engine with no pool. Subclass it to hear of some events only."""
+
+    def comes(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
+        return False
 
     def admitted(self, sequence: Sequence) -> int | None:
         return 0

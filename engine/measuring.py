@@ -8,6 +8,7 @@ is loaded, and what is left of it is computed. What is given up counts in none.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from collections.abc import Sequence as Chunks
 from dataclasses import dataclass
 
@@ -44,6 +45,9 @@ class Measuring:
     def forget(self, request_id: str) -> None:
         """It is over, one way or another."""
         self._prompts.pop(request_id, None)
+
+    def comes(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
+        return self._hooks.comes(sequence, running)
 
     def admitted(self, sequence: Sequence) -> int | None:
         prompt = self._prompts.get(sequence.id)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Chunks
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,6 +58,24 @@ class Pool(NoHooks):
         return list(self._client.chain(request.prompt, salted(request.salt)).hashes)
 
     # -- coming in ----------------------------------------------------------------------------
+
+    def comes(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
+        use = self._uses.get(sequence.id)
+        if use is None or not use.enabled:
+            return False
+        size, request = self._client.space.layout.block_tokens, sequence.request
+        for one in running:
+            of = self._uses.get(one.id)
+            if of is None or not of.enabled or one.loading or one.remaining <= 1:
+                continue
+            end = (one.computed_tokens // size + 1) * size
+            if (
+                end <= min(one.prompt_len, sequence.prompt_len)
+                and one.request.salt == request.salt
+                and one.request.prompt[:end] == request.prompt[:end]
+            ):
+                return True
+        return False
 
     def admitted(self, sequence: Sequence) -> int | None:
         use = self._uses.setdefault(sequence.id, PoolUse())

@@ -7,8 +7,9 @@ a request is due: `turn` bounds by how much, so a large one is not overtaken for
 at one moment the first to arrive is first, so without anything said it is the order of arrival.
 
 A prompt enters when the step has room for its first tokens: whatever was published until then it
-finds in the pool, and whoever is due sooner goes before it. One that follows a prefill elsewhere
-takes no such room, and enters as soon as there is a place.
+finds in the pool, and whoever is due sooner goes before it. If that step computes more of the same
+prompt for another, it enters one later: else both would compute it. One that follows a prefill
+elsewhere takes no such room, and enters as soon as there is a place.
 
 When a request is due is decided once, by whoever takes it in. Here no clock is read: ranks that
 were told the same requests order them alike.
@@ -17,13 +18,20 @@ were told the same requests order them alike.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kvstore.errors import Invalid
 
 from .errors import BadRequest, RequestTooLong
 from .sequence import Chunk, Request, Sequence
+
+Comes = Callable[[Sequence, Iterable[Sequence]], bool]  # see `KVHooks.comes`
+
+
+def never(sequence: Sequence, running: Iterable[Sequence]) -> bool:
+    """What is computed for one is of no use to another."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +116,15 @@ class Scheduler:
             return self.running[request_id]
         return next((one for one in self.waiting if one.id == request_id), None)
 
-    def next_in_line(self) -> Sequence | None:
-        """Who enters next if there are pages for it; None if nobody may."""
+    def next_in_line(self, comes: Comes = never) -> Sequence | None:
+        """Who enters next if there are pages for it; None if nobody may. One of whose prompt more
+        `comes` while it waits does not yet, and is overtaken by nobody for that."""
         if len(self.running) >= self.limits.max_running:
             return None
-        if self._left() > 0:
-            return self.waiting[0] if self.waiting else None
+        if self.waiting and self._left() > 0:
+            first = self.waiting[0]
+            if first.request.follows or not comes(first, self.running.values()):
+                return first
         return next((one for one in self.waiting if one.request.follows), None)
 
     def enter(self, sequence: Sequence) -> None:

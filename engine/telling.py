@@ -9,6 +9,7 @@ and not for this engine, so it is told of only once it is decoded here.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from collections.abc import Sequence as Chunks
 
 from kvstore.client.teller import Teller
@@ -25,6 +26,9 @@ class Telling:
         self._began: set[str] = set()
         self._decoding: dict[str, int] = {}  # tokens of each
         self._since = 0.0
+
+    def comes(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
+        return self._hooks.comes(sequence, running)
 
     def admitted(self, sequence: Sequence) -> int | None:
         return self._hooks.admitted(sequence)

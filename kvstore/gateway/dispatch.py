@@ -2,8 +2,9 @@
 
 A prompt that is to be computed is prefilled at one engine, and another follows layer by layer and
 decodes it. One whose prefill and decode fall to the same engine, or of which nearly all is in the
-pool, goes to the engine that decodes, alone; and so does, whole, what a conductor sends to a server
-that speaks OpenAI's API. With no conductor each goes to the next engine that is known, alone.
+pool by now, goes to the engine that decodes, alone; and so does, whole, what a conductor sends to a
+server that speaks OpenAI's API. With no conductor each goes to the next engine that is known,
+alone.
 
 An engine that goes away fails no request: what it was is decided anew, and goes on behind the
 tokens that came. A refusal is passed on to the caller, who may come back.
@@ -154,7 +155,7 @@ class Dispatcher:
         prefill, decode = plan.prefill.address, plan.decode.address
         if not decode or prefill == decode or speaks_http(prefill) or speaks_http(decode):
             self._generate(run, prefill, run.generate(_turn(plan)), _rank(plan))
-        elif computed <= self._local_tokens_max:
+        elif computed + _there_alone(run, plan) <= self._local_tokens_max:
             decode = self._decoder(run, asked, plan, gone)
             self._generate(run, decode, run.generate(_turn(plan)))
         else:
@@ -219,6 +220,11 @@ class Dispatcher:
 def anybody(address: str) -> bool:
     """May have a request that all engines can run."""
     return True
+
+
+def _there_alone(run: Run, plan: Plan) -> int:
+    """Tokens that only the engine that is to prefill it has, or is computing."""
+    return int(plan.split.coming_blocks + plan.split.own_blocks) * run.outcome.block_tokens
 
 
 def _turn(plan: Plan) -> engine_pb2.Turn:

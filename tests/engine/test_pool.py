@@ -10,11 +10,13 @@ import pytest
 
 from kvstore.cli.stack import Stack
 from kvstore.client import Client, InDirectory, Miss
-from kvstore.engine.core import EngineCore, EngineSettings
+from kvstore.engine.core import EngineCore, EngineSettings, FinishEvent
 from kvstore.engine.model import Model
 from kvstore.engine.namespace import spec_of
 from kvstore.engine.pool import Pool
+from kvstore.engine.pool_use import PoolUse
 from kvstore.engine.reference import Reference
+from kvstore.engine.sequence import Request
 from kvstore.engine.worker import Worker
 from tests.engine.asks import NEW, Run, ask, check, flip_a_bit
 from tests.engine.runs import prompt
@@ -86,6 +88,27 @@ def test_a_partial_hit_computes_from_the_last_whole_block(
     run = make().ask("second", tokens)
     assert run.finish() == reference.tokens(tokens, NEW)
     assert run.use.pool_tokens == 192 and run.use.miss == Miss.ABSENT
+
+
+@pytest.mark.parametrize("shared, found", [(192, 192), (191, 128), (128, 128)])
+def test_what_a_step_computes_of_two_prompts_is_computed_for_one(
+    make: Callable[..., Engine], model: Model, reference: Reference, shared: int, found: int
+) -> None:
+    core = EngineCore(model, EngineSettings(pages=96, max_batch_tokens=128))
+    core.hooks = pool = Pool(make().client, core.cache)
+    first = prompt(230, seed=41)  # 128 tokens in a step, and 102 in another that has room for more
+    second = [*first[:shared], *prompt(50, seed=42)]
+    outputs: dict[str, tuple[int, ...]] = {}
+    for name, tokens in (("first", first), ("second", second)):
+        pool.expect(name, PoolUse())
+        core.add(Request(name, tuple(tokens), NEW, ignore_eos=True))
+    while not core.idle:
+        ends = [one for one in core.step() if isinstance(one, FinishEvent)]
+        outputs |= {one.request_id: one.output for one in ends}
+        if ends and ends[0].request_id == "second":
+            assert ends[0].cached_tokens == found
+    for name, tokens in (("first", first), ("second", second)):
+        assert list(outputs[name]) == reference.tokens(tokens, NEW)
 
 
 def test_the_second_turn_finds_the_blocks_of_the_reply(

@@ -3,6 +3,8 @@ starved."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,3 +163,21 @@ def test_a_prompt_enters_when_a_step_has_room_for_it_and_a_follower_at_once() ->
     assert scheduler.next_in_line() is None
     first.computed_tokens = 64
     assert scheduler.next_in_line() is second
+
+
+def test_one_of_whose_prompt_more_comes_waits_a_step_and_is_not_overtaken() -> None:
+    scheduler = Scheduler(Limits(max_batch_tokens=64))
+    running = scheduler.add(Request("running", (1,) * 50, 4))
+    alike = scheduler.add(Request("alike", (1,) * 40, 4))
+    scheduler.add(Request("other", (2,) * 40, 4))
+    follower = scheduler.add(Request("follower", (1,) * 40, 4, follows=True))
+    scheduler.enter(running)
+
+    def comes(sequence: Sequence, some: Iterable[Sequence]) -> bool:
+        return sequence is alike and any(one.computed_tokens < 40 for one in some)
+
+    assert scheduler.next_in_line(comes) is follower
+    scheduler.enter(follower)
+    assert scheduler.next_in_line(comes) is None
+    running.computed_tokens = follower.computed_tokens = 40
+    assert scheduler.next_in_line(comes) is alike

@@ -73,8 +73,15 @@ class Planner:
     too late."""
 
     def __init__(
-        self, prefill: str, decode: str, computed: int = 100, full: int = 0, late: bool = False
+        self,
+        prefill: str,
+        decode: str,
+        computed: int = 100,
+        full: int = 0,
+        late: bool = False,
+        coming: int = 0,
     ) -> None:
+        self._coming = coming
         self._prefill, self._decode, self._computed = prefill, decode, computed
         self._full, self._late = full, late
         self.asked: list[conductor_pb2.ScheduleRequest] = []
@@ -96,6 +103,7 @@ class Planner:
             return reply
         reply.prefill.address = self._prefill
         reply.split.computed_tokens = self._computed
+        reply.split.coming_blocks = self._coming
         return reply
 
 
@@ -152,6 +160,13 @@ def test_one_that_does_both_or_has_nearly_all_does_it_alone(computed: int) -> No
         tokens, _ = run(Planner(prefill, second.address, computed))
     assert tokens == TOKENS and not first.prefills and not second.prefills
     assert second.generates[0].turn.drop_after_ms == 9_000
+
+
+def test_one_whose_prefix_is_being_computed_goes_where_that_is() -> None:
+    prefill, decode = Double(), Double()
+    with serving(prefill, decode):
+        run(Planner(prefill.address, decode.address, computed=30, coming=10))
+    assert len(prefill.prefills) == len(decode.generates) == 1
 
 
 def test_with_no_conductor_known_engines_do_it_in_turn() -> None:
