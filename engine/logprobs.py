@@ -1,4 +1,4 @@
-"""What the model says of the tokens that a step yields, from the logits that it has for them anyhow.
+"""What the model says of the tokens that a step yields, from the logits that took them.
 
 Of sequences whose callers do not ask nothing is computed.
 """

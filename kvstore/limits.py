@@ -132,7 +132,9 @@ TOP_LOGPROBS_MAX = 20  # likeliest tokens that are told of beside one: OpenAI's,
 SERVE_CHOICES_MAX = 16  # answers to one prompt: the same text so often
 SERVE_STOPS_MAX, SERVE_STOP_CHARACTERS_MAX = 4, 256  # texts that one answer stops at
 SERVE_TOP_LOGPROBS_MAX = 5  # of a completion; of a chat the above: both are OpenAI's
-SERVE_LOGPROBS_MAX = 1 << 20  # of one call, its answers' tokens and those beside them: 100 bytes each
+SERVE_LOGPROBS_MAX = (
+    1 << 20
+)  # of one call, its answers' tokens and those beside them: 100 bytes each
 SERVE_MESSAGES_MAX = 1_024  # of one conversation
 SERVE_REQUESTS_MAX = 256  # prompts that a gateway has on their way, a thread each; more are refused
 SERVE_PROMPTS_MAX = 16  # of one call over HTTP

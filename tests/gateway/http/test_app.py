@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ import pytest
 from kvstore.config import GatewayConfig
 from kvstore.errors import Overloaded, Unauthenticated, Unavailable
 from kvstore.gateway.caller import Caller as RequestCaller
-from kvstore.gateway.http import completions
+from kvstore.gateway.http import completions, logprobs
 from kvstore.gateway.http.app import app_of
 from kvstore.gateway.http.keys import Anybody, KeyFile, Keys
 from kvstore.gateway.http.ready import Readiness
 from kvstore.gateway.http.served import Served
 from kvstore.gateway.http.work import Work
-from kvstore.gateway.request import Outcome, Request
+from kvstore.gateway.request import Outcome, Request, Told
 from kvstore.limits import SERVE_BODY_BYTES_MAX
 from kvstore.telemetry import GATEWAY, Telemetry
 
@@ -41,17 +40,15 @@ class Scripted:
     requests: list[Request] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
 
-    def run(
-        self, request: Request, told: Callable[[int], None], caller: RequestCaller | None
-    ) -> Outcome:
+    def run(self, request: Request, told: Told, caller: RequestCaller | None) -> Outcome:
         self.requests.append(request)
         try:
             for token in self.tokens:
-                told(token)
+                told(token, None)
             if self.gate is not None:
                 assert self.gate.wait(SECONDS)
             for _ in range(self.more):
-                told(23)
+                told(23, None)
         except BaseException:
             self.stopped.set()
             raise
@@ -225,9 +222,7 @@ def test_who_hangs_up_before_the_first_token_ends_the_calls_that_are_made_for_it
     served: Served,
 ) -> None:
     class Waits(Scripted):
-        def run(
-            self, request: Request, told: Callable[[int], None], caller: RequestCaller | None
-        ) -> Outcome:
+        def run(self, request: Request, told: Told, caller: RequestCaller | None) -> Outcome:
             assert caller is not None
             self.requests.append(request)
             ended = threading.Event()
@@ -308,6 +303,18 @@ def test_an_end_token_is_counted_and_is_why_it_ends(served: Served) -> None:
     }
     assert body["usage"]["completion_tokens"] == 2
     assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
+
+
+def test_more_logprobs_than_one_call_may_have_are_refused_before_anybody_is_asked(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logprobs, "SERVE_LOGPROBS_MAX", 2 * 3 * 10 * (1 + 4))
+    runner, wanted = Scripted(), {"prompt": ["w1", "w2"], "n": 3, "max_tokens": 10}
+    reply = asked(served, runner, logprobs=5, **wanted)
+    assert (reply.status, reply.error["param"]) == (400, "logprobs")
+    assert "60 tokens and 5 beside each" in reply.error["message"] and not runner.requests
+    assert asked(served, runner, logprobs=4, **wanted).status == 200
+    assert [one.logprobs for one in runner.requests] == [4, 4]
 
 
 def test_no_word_of_a_prompt_or_an_answer_is_logged(
