@@ -16,7 +16,7 @@ import pytest
 from kvstore.config import GatewayConfig
 from kvstore.errors import Overloaded, Unauthenticated, Unavailable
 from kvstore.gateway.caller import Caller as RequestCaller
-from kvstore.gateway.http import completions, logprobs
+from kvstore.gateway.http import completions
 from kvstore.gateway.http.app import app_of
 from kvstore.gateway.http.keys import Anybody, KeyFile, Keys
 from kvstore.gateway.http.ready import Readiness
@@ -303,18 +303,6 @@ def test_an_end_token_is_counted_and_is_why_it_ends(served: Served) -> None:
     }
     assert body["usage"]["completion_tokens"] == 2
     assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
-
-
-def test_more_logprobs_than_one_call_may_have_are_refused_before_anybody_is_asked(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logprobs, "SERVE_LOGPROBS_MAX", 2 * 3 * 10 * (1 + 4))
-    runner, wanted = Scripted(), {"prompt": ["w1", "w2"], "n": 3, "max_tokens": 10}
-    reply = asked(served, runner, logprobs=5, **wanted)
-    assert (reply.status, reply.error["param"]) == (400, "logprobs")
-    assert "60 tokens and 5 beside each" in reply.error["message"] and not runner.requests
-    assert asked(served, runner, logprobs=4, **wanted).status == 200
-    assert [one.logprobs for one in runner.requests] == [4, 4]
 
 
 def test_no_word_of_a_prompt_or_an_answer_is_logged(

@@ -12,13 +12,17 @@ import openai
 import pytest
 import torch
 
+from kvstore.config import GatewayConfig
 from kvstore.engine.reference import Reference
+from kvstore.gateway.http import logprobs
 from kvstore.gateway.http.growing import Said
 from kvstore.gateway.http.logprobs import of_chat, of_completion
+from kvstore.gateway.http.served import Served
 from kvstore.gateway.http.text import Text
 from kvstore.logprobs import Logprobs
 from tests.engine.runs import prompt
 from tests.gateway.http.conftest import House, client_of
+from tests.gateway.http.test_app import Scripted, asked
 from tests.gateway.http.test_counting import counted
 from tests.gateway.http.test_text import END, bytes_alone
 
@@ -161,6 +165,19 @@ def test_more_than_openai_allows_are_refused_by_the_field(ai: openai.OpenAI, top
     with pytest.raises(openai.BadRequestError, match="from 0 to 5") as refused:
         ask(ai, "w1", logprobs=top)
     assert refused.value.param == "logprobs"
+
+
+def test_more_logprobs_than_one_call_may_have_are_refused_before_anybody_is_asked(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logprobs, "SERVE_LOGPROBS_MAX", 2 * 3 * 10 * (1 + 4))
+    served = Served.of(GatewayConfig(model_dir, engines=("127.0.0.1:1",)))
+    runner, wanted = Scripted(), {"prompt": ["w1", "w2"], "n": 3, "max_tokens": 10}
+    reply = asked(served, runner, logprobs=5, **wanted)
+    assert (reply.status, reply.error["param"]) == (400, "logprobs")
+    assert "60 tokens and 5 beside each" in reply.error["message"] and not runner.requests
+    assert asked(served, runner, logprobs=4, **wanted).status == 200
+    assert [one.logprobs for one in runner.requests] == [4, 4]
 
 
 @pytest.fixture(scope="module")
