@@ -10,9 +10,12 @@ from collections.abc import Sequence as Chunks
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvstore.logprobs import Logprobs
+
 from .batch import Batch, Span
 from .cache import PagedKV
 from .hooks import KVHooks, NoHooks
+from .logprobs import logprobs_of
 from .model import Model
 from .scheduler import Limits, Scheduler
 from .sequence import Chunk, Finish, Request, Sequence
@@ -26,6 +29,7 @@ class TokenEvent:
     request_id: str
     index: int
     token: int
+    logprobs: Logprobs | None = None  # where the request asks for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +151,17 @@ class EngineCore:
             on_layer=lambda layer: self.hooks.layer_done(layer, chunks),
             before_layer=lambda layer: self.hooks.layer_starting(layer, chunks),
         )
-        sampled = iter(logits.argmax(-1).tolist())
+        tokens, yielding = logits.argmax(-1), [one.sequence for one in chunks if one.last]
+        said = logprobs_of(logits, tokens, [one.request.logprobs for one in yielding])
         for chunk in chunks:
             chunk.sequence.computed_tokens = chunk.end
-            if chunk.last:
-                self._take(chunk.sequence, int(next(sampled)))
+        for sequence, token, logprobs in zip(yielding, tokens.tolist(), said, strict=True):
+            self._take(sequence, token, logprobs)
 
-    def _take(self, sequence: Sequence, token: int) -> None:
+    def _take(self, sequence: Sequence, token: int, logprobs: Logprobs | None) -> None:
         sequence.append(token)
         index = len(sequence.tokens) - sequence.prompt_len - 1
-        self._events.append(TokenEvent(sequence.id, index, token))
+        self._events.append(TokenEvent(sequence.id, index, token, logprobs))
 
     def _retire_finished(self) -> None:
         for sequence in [one for one in self.scheduler.running.values() if one.finish]:

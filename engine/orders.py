@@ -63,12 +63,21 @@ def decode(message: bytes) -> Order:
             float(due),
             bool(follows),
             str(salt),
+            int() | None as logprobs,
             bool(enabled),
-            found,
+            list() | None as found,
             str(group),
-        ] if found is None or isinstance(found, list):
+        ]:
             request = Request(
-                request_id, tuple(prompt), max_new, frozenset(eos), ignore, due, follows, salt
+                request_id,
+                tuple(prompt),
+                max_new,
+                frozenset(eos),
+                ignore,
+                due,
+                follows,
+                salt,
+                logprobs,
             )
             hand_offs = None if found is None else tuple(bytes.fromhex(one) for one in found)
             return Admit(request, enabled, hand_offs, group)
@@ -88,6 +97,7 @@ def _plain(order: Order) -> list[object]:
         request.due,
         request.follows,
         request.salt,
+        request.logprobs,
         order.enabled,
         None if hand_offs is None else [one.hex() for one in hand_offs],
         order.writer_group,

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kvstore.errors import Invalid
+from kvstore.limits import TOP_LOGPROBS_MAX
 
 from .errors import BadRequest, RequestTooLong
 from .sequence import Chunk, Request, Sequence
@@ -87,6 +88,10 @@ def refusal(request: Request, limits: Limits) -> BadRequest | None:
         )
     if not 0 <= min(request.prompt) <= max(request.prompt) < limits.vocab_size:
         return BadRequest(f"request {request.id}: token ids must be 0..{limits.vocab_size - 1}")
+    if request.logprobs is not None and not 0 <= request.logprobs <= TOP_LOGPROBS_MAX:
+        return BadRequest(
+            f"request {request.id}: logprobs = {request.logprobs}: ask for 0 to {TOP_LOGPROBS_MAX}"
+        )
     return None
 
 

@@ -36,6 +36,7 @@ class Request:
     due: float = 0.0  # of those that wait the least runs first: see `turn`
     follows: bool = False  # its prompt is computed elsewhere, and comes as that goes on
     salt: str = ""  # prompts of another share no KV with it
+    logprobs: int | None = None  # with each token, its own and those of so many of the likeliest
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", tuple(self.prompt))

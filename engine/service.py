@@ -77,6 +77,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             _due(request.turn, now),
             request.HasField("hand_off"),
             _salt(request.cache_salt),
+            request.logprobs if request.HasField("logprobs") else None,
         )
         use = PoolUse(enabled=not request.without_pool)
         if request.HasField("hand_off"):
@@ -85,7 +86,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             if isinstance(event, Started):
                 yield pb.GenerateReply(started=_started(event))
             elif isinstance(event, TokenEvent):
-                yield pb.GenerateReply(token=event.token)
+                yield pb.GenerateReply(token=event.token, logprobs=_logprobs(event))
         finished = pb.GenerateReply.Finished(published_blocks=use.published_blocks)
         yield pb.GenerateReply(finished=finished)
 
@@ -147,6 +148,14 @@ def _started(event: Started) -> pb.GenerateReply.Started:
         loaded_bytes=use.loaded_bytes,
         miss=use.miss,
     )
+
+
+def _logprobs(event: TokenEvent) -> pb.Logprobs | None:
+    said = event.logprobs
+    if said is None:
+        return None
+    tokens, logprobs = zip(*said.top, strict=True) if said.top else ((), ())
+    return pb.Logprobs(logprob=said.logprob, top_tokens=tokens, top_logprobs=logprobs)
 
 
 def _salt(text: str) -> str:

@@ -128,8 +128,13 @@ IN_FLIGHT_SECONDS = 600.0  # for which one counts that it has, unless it says mo
 TTFT_MS_DEFAULT, TPOT_MS_DEFAULT = 30_000, 100  # the targets of Mooncake's published figures
 TARGET_MS_MAX = 86_400_000  # until a first token
 DECISIONS_KEPT = 4_096  # that can be explained, some 3 KiB each
+TOP_LOGPROBS_MAX = 20  # likeliest tokens that are told of beside one: OpenAI's, and vLLM's too
 SERVE_CHOICES_MAX = 16  # answers to one prompt: the same text so often
 SERVE_STOPS_MAX, SERVE_STOP_CHARACTERS_MAX = 4, 256  # texts that one answer stops at
+SERVE_TOP_LOGPROBS_MAX = 5  # of a completion; of a chat the above: both are OpenAI's
+SERVE_LOGPROBS_MAX = (
+    1 << 20
+)  # of one call, its answers' tokens and those beside them: 100 bytes each
 SERVE_MESSAGES_MAX = 1_024  # of one conversation
 SERVE_REQUESTS_MAX = 256  # prompts that a gateway has on their way, a thread each; more are refused
 SERVE_PROMPTS_MAX = 16  # of one call over HTTP
@@ -190,4 +195,5 @@ assert REPORT_REQUESTS_MAX * REQUEST_ID_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
 assert (2 * REPORT_BLOCKS_MAX + RPC_KEYS_MAX) * (HASH_BYTES + 4) < RPC_MESSAGE_BYTES_MAX
 assert ENGINE_BLOCKS_MAX < OWN_BLOCKS_MAX
 assert REPORT_SILENCE_SECONDS < SENT_SECONDS < IN_FLIGHT_SECONDS
+assert SERVE_TOP_LOGPROBS_MAX <= TOP_LOGPROBS_MAX
 assert SERVE_PROMPTS_MAX <= SERVE_REQUESTS_MAX < SERVE_CONNECTIONS_MAX

@@ -13,7 +13,7 @@ tokens that came. A refusal is passed on to the caller, who may come back.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from kvstore.address import speaks_http
@@ -22,7 +22,7 @@ from kvstore.errors import Overloaded, Rejected, TooLate
 from kvstore.gateway.caller import Caller
 from kvstore.gateway.engines import DEADLINE_SECONDS, Engines
 from kvstore.gateway.known import Known
-from kvstore.gateway.request import Outcome, Request
+from kvstore.gateway.request import Outcome, Request, Told
 from kvstore.gateway.run import Run, nobody
 from kvstore.gateway.sampling import OnlyGreedy
 from kvstore.gateway.spaces import Ask, Spaces
@@ -66,7 +66,7 @@ class Dispatcher:
     def run(
         self,
         request: Request,
-        told: Callable[[int], None] = nobody,
+        told: Told = nobody,
         caller: Caller | None = None,
     ) -> Outcome:
         """`told` of each token as it comes; what it raises is raised, and stops the decode. Raises

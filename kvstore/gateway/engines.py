@@ -14,6 +14,7 @@ from kvstore.config import Credentials
 from kvstore.errors import KVStoreError
 from kvstore.gateway import vllm
 from kvstore.gateway.caller import Caller
+from kvstore.gateway.logprobs import of_reply
 from kvstore.gateway.run import Run
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.status import typed_errors
@@ -50,14 +51,14 @@ class Engines:
         if speaks_http(address):
             vllm.generate(address, request, run, DEADLINE_SECONDS, rank)
             return
-        out = run.outcome
+        out, wanted = run.outcome, run.request.logprobs
         replies = self._stub(address).Generate(request, timeout=DEADLINE_SECONDS)
         try:
             with typed_errors(address), run.caller.waits_for(replies):
                 for reply in replies:
                     match reply.WhichOneof("part"):
                         case "token":
-                            run.token(reply.token)
+                            run.token(reply.token, of_reply(address, reply, wanted))
                         case "started":
                             out.pool_tokens = reply.started.pool_tokens
                             out.hand_off_tokens = reply.started.hand_off_tokens

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from kvstore.gateway.sampling import Sampling
+from kvstore.logprobs import Logprobs
+
+# Is told of each token as it comes, with its logprobs where the request asks for them.
+Told: TypeAlias = Callable[[int, Logprobs | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +28,7 @@ class Request:
     client: str = ""  # whose it is: where there is too little, engines are shared fairly
     salt: str = ""  # prompts of another salt share no KV with it
     sampling: Sampling | None = None  # None: the likeliest tokens
+    logprobs: int | None = None  # with each token, its own and those of so many of the likeliest
 
 
 @dataclass(slots=True)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from kvstore.gateway.caller import Caller
-from kvstore.gateway.request import Outcome, Request
+from kvstore.gateway.request import Outcome, Request, Told
+from kvstore.logprobs import Logprobs
 from kvstore.wire.v1 import engine_pb2
 
 
-def nobody(token: int) -> None:
+def nobody(token: int, logprobs: Logprobs | None) -> None:
     """Is told of tokens."""
 
 
 class Run:
     """From when it came on."""
 
-    def __init__(self, request: Request, told: Callable[[int], None], caller: Caller) -> None:
+    def __init__(self, request: Request, told: Told, caller: Caller) -> None:
         self.request, self._told, self.caller = request, told, caller
         self.outcome, self.since = Outcome(), time.monotonic()
         self._again = False  # the next token is one that came before
@@ -32,14 +32,14 @@ class Run:
     def waited_ms(self) -> int:
         return round(1e3 * (time.monotonic() - self.since))
 
-    def token(self, token: int) -> None:
+    def token(self, token: int, logprobs: Logprobs | None) -> None:
         if self._again:
             self._again = False
             return
         self.outcome.tokens.append(token)
         if len(self.outcome.tokens) == 1:
             self.outcome.ttft_seconds = time.monotonic() - self.since
-        self._told(token)
+        self._told(token, logprobs)
 
     def prefill(self, turn: engine_pb2.Turn) -> engine_pb2.PrefillRequest:
         return engine_pb2.PrefillRequest(
@@ -57,6 +57,7 @@ class Run:
             without_pool=self.request.without_pool,
             turn=turn,
             cache_salt=self.request.salt,
+            logprobs=self.request.logprobs,
         )
 
     def _so_far(self) -> list[int]:

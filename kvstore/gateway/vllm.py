@@ -13,6 +13,7 @@ from typing import Any
 from kvstore import traces
 from kvstore.errors import Invalid, Unavailable
 from kvstore.gateway.events import Call, refusal_of
+from kvstore.gateway.logprobs import TOKEN_MAX, of_choice
 from kvstore.gateway.run import Run
 from kvstore.gateway.sampling import Sampling
 from kvstore.wire.v1 import engine_pb2 as pb
@@ -20,7 +21,6 @@ from kvstore.wire.v1 import engine_pb2 as pb
 PATH = "/v1/completions"
 RANK = "X-data-parallel-rank"  # of the engines behind one server, which one is meant
 REASONS = ("stop", "length")  # for which an answer is whole
-_TOKEN_MAX = 2**32 - 1
 _RETRY_MS = 1_000
 
 
@@ -60,6 +60,9 @@ def body_of(wanted: pb.GenerateRequest, sampling: Sampling | None) -> dict[str, 
     }
     if wanted.cache_salt:
         body["cache_salt"] = wanted.cache_salt
+    if wanted.HasField("logprobs"):
+        # By their ids, for two tokens may have one text.
+        body |= {"logprobs": wanted.logprobs, "return_tokens_as_token_ids": True}
     drawn = {"temperature": 0} if sampling is None else asdict(sampling)
     body |= {name: value for name, value in drawn.items() if value is not None}
     return body
@@ -88,11 +91,12 @@ class _Answer:
         tokens = choice.get("token_ids") if isinstance(choice, dict) else None
         if not isinstance(tokens, list) or len(tokens) > self._left:
             raise self._bad(f"an event has no token_ids, or more than the {self._left} left")
-        if not all(type(one) is int and 0 <= one <= _TOKEN_MAX for one in tokens):
+        if not all(type(one) is int and 0 <= one <= TOKEN_MAX for one in tokens):
             raise self._bad("token_ids are no ids of tokens")
+        said = of_choice(self._address, choice, tokens, self._run.request.logprobs)
         self._left -= len(tokens)
-        for token in tokens:
-            self._run.token(token)
+        for token, logprobs in zip(tokens, said, strict=True):
+            self._run.token(token, logprobs)
         reason = choice.get("finish_reason") or (None if self._left else "length")
         if reason is None:
             return

@@ -17,6 +17,7 @@ from kvstore.engine.sequence import Request
         Admit(Request("a", (1, 2, 3), 4, frozenset({7, 5})), True, None, "g"),
         Admit(Request("ä \x00", (0,), 1, ignore_eos=True), False, (), ""),
         Admit(Request("b", (9,) * 1000, 2), True, (b"", bytes(range(256))), "g"),
+        Admit(Request("d", (1,), 1, logprobs=0), True, None, "g"),
         Admit(Request("c", (1,), 1, due=1234567.1 + 1 / 3, follows=True), True, None, "g"),
     ],
 )

@@ -112,7 +112,9 @@ def test_an_engine_that_is_not_there_costs_no_request(fleet: Fleet, reference: R
     for number, plan in enumerate((Fixed("127.0.0.1:1", decode), Fixed(prefill, "127.0.0.1:1"))):
         dispatcher = Dispatcher(plan, One(fleet.spec), [decode], OPEN)
         told: list[int] = []
-        outcome = dispatcher.run(asked(f"gone {number}", tokens), told.append)
+        outcome = dispatcher.run(
+            asked(f"gone {number}", tokens), lambda one, _, told=told: told.append(one)
+        )
         assert outcome.tokens == told == wanted and outcome.tries == 2
         assert outcome.engines[-1] == decode and "127.0.0.1:1" in outcome.engines
         dispatcher.close()

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import psutil
 import pytest
+import torch
 
 from kvstore.cli.ranks import Ranks
 from kvstore.cli.stack import Child, Stack
@@ -74,6 +75,18 @@ class Engine:
         replies = list(self.stub.Generate(request, timeout=SECONDS))
         (started,) = [one.started for one in replies if one.HasField("started")]
         return [one.token for one in replies if one.HasField("token")], started
+
+    def logprobs(self, tokens: list[int], top: int) -> list[pb.Logprobs]:
+        """Of each token that it goes on with."""
+        request = pb.GenerateRequest(
+            request_id=f"{time.monotonic_ns()}",
+            prompt=tokens,
+            max_new_tokens=NEW,
+            ignore_eos=True,
+            logprobs=top,
+        )
+        replies = self.stub.Generate(request, timeout=SECONDS)
+        return [one.logprobs for one in replies if one.HasField("token")]
 
     def prefill(self, tokens: list[int]) -> Iterator[pb.PrefillReply]:
         request = pb.PrefillRequest(request_id=f"{time.monotonic_ns()}", prompt=tokens)
@@ -169,6 +182,23 @@ def test_a_chunked_prefill_of_one_engine_is_followed_by_another(
             break
     assert followed, "some of it was read before it was sealed"
     check(node)
+
+
+def test_ranks_that_have_a_part_of_the_vocabulary_each_know_the_logprobs_of_all(
+    engines: dict[str, Engine], reference: Reference
+) -> None:
+    tokens = prompt(90, seed=7)
+    answer = reference.tokens(tokens, NEW)
+    logits = reference.logits([*tokens, *answer])[len(tokens) - 1 : -1]
+    expected = logits.log_softmax(-1, dtype=torch.float32)
+    for engine in (engines["1"], engines["2"]):
+        for at, said in enumerate(engine.logprobs(tokens, 20)):
+            assert said.logprob == pytest.approx(float(expected[at, answer[at]]), abs=1e-4)
+            theirs = [float(expected[at, one]) for one in said.top_tokens]
+            assert list(said.top_logprobs) == pytest.approx(theirs, abs=1e-4)
+            assert theirs == pytest.approx(expected[at].topk(20).values.tolist(), abs=1e-4)
+            # Of the whole vocabulary, and not of the first rank's part alone.
+            assert {one < 256 for one in said.top_tokens} == {True, False}
 
 
 @pytest.mark.parametrize("name", ["1", "2"])

@@ -18,6 +18,7 @@ from kvstore.gateway.caller import Caller, CallerLeft
 from kvstore.gateway.dispatch import LINE_MS, Dispatcher
 from kvstore.gateway.request import Request
 from kvstore.gateway.spaces import One
+from kvstore.logprobs import Logprobs
 from kvstore.rpc.status import refuse
 from kvstore.wire.v1 import conductor_pb2, engine_pb2_grpc
 from kvstore.wire.v1 import engine_pb2 as pb
@@ -25,6 +26,12 @@ from tests.nodes import CALL_SECONDS, SPEC
 
 PROMPT = tuple(range(100))
 TOKENS = [7, 8, 9, 10]
+
+
+def of_token(token: int) -> pb.Logprobs:
+    one = said(token)
+    tops, values = zip(*one.top, strict=True)
+    return pb.Logprobs(logprob=one.logprob, top_tokens=tops, top_logprobs=values)
 
 
 class Double(engine_pb2_grpc.EngineServicer):
@@ -64,7 +71,8 @@ class Double(engine_pb2_grpc.EngineServicer):
         for sent, token in enumerate(TOKENS[came : came + request.max_new_tokens]):
             if sent == self.dies_after:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
-            yield pb.GenerateReply(token=token)
+            logprobs = of_token(token) if request.HasField("logprobs") else None
+            yield pb.GenerateReply(token=token, logprobs=logprobs)
         yield pb.GenerateReply(finished=pb.GenerateReply.Finished())
 
 
@@ -127,14 +135,25 @@ def serving(*doubles: Double) -> Iterator[None]:
 
 
 def run(planner: Any, *engines: str, **options: Any) -> tuple[list[int], Any]:
-    told: list[int] = []
+    came: list[tuple[int, Logprobs | None]] = []
     dispatcher = Dispatcher(planner, One(SPEC), engines, OPEN)
+
+    def told(token: int, logprobs: Logprobs | None) -> None:
+        came.append((token, logprobs))
+
     try:
-        outcome = dispatcher.run(Request("r", PROMPT, len(TOKENS), **options), told.append)
+        outcome = dispatcher.run(Request("r", PROMPT, len(TOKENS), **options), told)
     finally:
         dispatcher.close()
-    assert told == outcome.tokens
-    return told, outcome
+    assert [token for token, _ in came] == outcome.tokens
+    if "logprobs" in options:  # one of each token
+        assert [logprobs for _, logprobs in came] == list(map(said, outcome.tokens))
+    return outcome.tokens, outcome
+
+
+def said(token: int) -> Logprobs:
+    """What a double says of a token."""
+    return Logprobs(-token / 8, ((token + 1, -0.5), (token, -token / 8)))
 
 
 def test_a_prompt_is_prefilled_at_one_engine_and_followed_at_another() -> None:
@@ -222,6 +241,45 @@ def test_one_that_room_comes_too_late_for_is_refused_and_its_prefill_stopped() -
     assert [one.wait_ms for one in planner.asked] == [0, LINE_MS, LINE_MS, LINE_MS]
 
 
+@pytest.mark.parametrize("came", [0, 1, 3])
+def test_a_token_that_another_engine_makes_again_has_its_logprobs_once(came: int) -> None:
+    dies, lives = Double(dies_after=came), Double()
+    with serving(dies, lives):
+        tokens, outcome = run(Nobody(), dies.address, lives.address, logprobs=2)
+    assert tokens == TOKENS and outcome.tries == 2
+    assert [one.generates[0].logprobs for one in (dies, lives)] == [2, 2]
+
+
+class Wrong(Double):
+    """Says its first token with these logprobs."""
+
+    def __init__(self, logprobs: pb.Logprobs | None) -> None:
+        super().__init__()
+        self.logprobs = logprobs
+
+    def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateReply]:
+        yield pb.GenerateReply(token=TOKENS[0], logprobs=self.logprobs)
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        None,
+        pb.Logprobs(logprob=-1, top_tokens=[1, 2, 3], top_logprobs=[-1, -2, -3]),
+        pb.Logprobs(logprob=-1, top_tokens=[1, 2], top_logprobs=[-1]),
+        pb.Logprobs(logprob=float("-inf")),
+        pb.Logprobs(logprob=-1, top_tokens=[1], top_logprobs=[float("nan")]),
+    ],
+)
+def test_logprobs_that_are_not_what_was_asked_for_are_had_at_another_engine(
+    logprobs: pb.Logprobs | None,
+) -> None:
+    wrong, right = Wrong(logprobs), Double()
+    with serving(wrong, right):
+        tokens, outcome = run(Nobody(), wrong.address, right.address, logprobs=2)
+    assert tokens == TOKENS and outcome.engines == [wrong.address, right.address]
+
+
 def test_a_request_without_the_pool_is_not_planned() -> None:
     only = Double()
     with serving(only):
@@ -242,7 +300,7 @@ class Endless(Double):
 def test_whoever_is_told_may_end_it_and_its_engine_is_hung_up_on() -> None:
     endless, other = Endless(), Double()
 
-    def told(token: int) -> None:
+    def told(token: int, logprobs: Logprobs | None) -> None:
         raise ArithmeticError
 
     with serving(endless, other):
@@ -331,7 +389,7 @@ def test_one_that_left_before_it_began_is_sent_nowhere_for_long() -> None:
 def test_a_caller_that_has_enough_is_given_what_came_and_its_engine_is_hung_up_on() -> None:
     endless, other, caller = Endless(), Double(), Caller()
 
-    def told(token: int) -> None:
+    def told(token: int, logprobs: Logprobs | None) -> None:
         caller.enough()
 
     with serving(endless, other):

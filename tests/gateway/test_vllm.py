@@ -19,6 +19,7 @@ from kvstore.gateway.events import check_health
 from kvstore.gateway.request import Outcome, Request
 from kvstore.gateway.sampling import OnlyGreedy, Sampling
 from kvstore.gateway.spaces import One, Space
+from kvstore.logprobs import Logprobs
 from kvstore.wire.v1 import conductor_pb2
 from tests.gateway.openai_server import BREAK, DONE, WAIT, Double, serving, told, used
 from tests.nodes import CALL_SECONDS, SPEC
@@ -62,12 +63,19 @@ class Names:
 
 
 def run(planner: Any, *engines: str, **options: Any) -> tuple[list[int], Outcome]:
+    """`options` are the request's; `said` are the logprobs that have come."""
     came: list[int] = []
+    said = options.pop("said", [])
+
+    def told(token: int, logprobs: Logprobs | None) -> None:
+        came.append(token)
+        said.append(logprobs)
+
     draws = isinstance(planner, Nobody)  # then it is for those that are known to say
     spaces = Servers() if draws else One(SPEC)
     dispatcher = Dispatcher(planner, spaces, engines, OPEN)
     try:
-        outcome = dispatcher.run(Request("r", PROMPT, len(TOKENS), **options), came.append)
+        outcome = dispatcher.run(Request("r", PROMPT, len(TOKENS), **options), told)
     finally:
         dispatcher.close()
     return came, outcome
@@ -165,6 +173,77 @@ def test_an_answer_that_nobody_can_go_on_with_is_an_error(why: str) -> None:
         run(Nobody(), bad.address)
 
 
+def of(those: list[int], top: int, **wrong: Any) -> dict[str, Any]:
+    """Logprobs as vLLM writes them: the token itself, which is not among the likeliest, first."""
+    likeliest = {f"token_id:{one}": -one / 4 for one in range(1, 1 + top)}
+    each = {
+        "tokens": [f"token_id:{one}" for one in those],
+        "token_logprobs": [-float(one) for one in those],
+        "top_logprobs": [{f"token_id:{one}": -float(one), **likeliest} for one in those],
+    }
+    return {**each, **wrong}
+
+
+def told_of(tokens: list[int], logprobs: Any, reason: str | None = None) -> dict[str, Any]:
+    event = told(tokens, reason)
+    event["choices"][0]["logprobs"] = logprobs
+    return event
+
+
+def test_logprobs_are_asked_for_by_token_ids_and_each_token_has_its_own() -> None:
+    parts = [told_of(TOKENS[:1], of(TOKENS[:1], 2)), told_of(TOKENS[1:], of(TOKENS[1:], 2))]
+    server, said = Double((*parts, told([], "length"), DONE)), list[Any]()
+    with serving(server):
+        tokens, _ = run(Nobody(), server.address, logprobs=2, said=said)
+    top = ((1, -0.25), (2, -0.5))
+    assert tokens == TOKENS and said == [Logprobs(-float(one), top) for one in TOKENS]
+    body = server.asked[0].body
+    assert body["logprobs"] == 2 and body["return_tokens_as_token_ids"]
+    with serving(server):
+        run(Nobody(), server.address)
+    assert not {"logprobs", "return_tokens_as_token_ids"} & server.asked[1].body.keys()
+
+
+def test_a_token_that_is_made_again_elsewhere_has_its_logprobs_once() -> None:
+    bad = Double((told_of(TOKENS[:2], of(TOKENS[:2], 1)), BREAK))
+    good, said = Double((told_of(TOKENS[1:], of(TOKENS[1:], 1), "length"), DONE)), list[Any]()
+    with serving(bad, good):
+        tokens, outcome = run(Nobody(), bad.address, good.address, logprobs=1, said=said)
+    assert tokens == TOKENS and outcome.tries == 2
+    assert [one.logprob for one in said] == [-float(one) for one in TOKENS]
+
+
+ID = "token_id:7"
+UNSAID = {
+    "none": None,
+    "no object": [1],
+    "fewer than tokens": of([7], 1),
+    "of another token": of([7, 9], 1),
+    "texts for ids": of([7, 8], 1, tokens=["w7", "w8"]),
+    "no numbers": of([7, 8], 1, token_logprobs=["-1", "-2"]),
+    "true": of([7, 8], 1, token_logprobs=[True, True]),
+    "infinite": of([7, 8], 1, token_logprobs=[-1.0, float("-inf")]),
+    "no number at all": of([7, 8], 1, token_logprobs=[-1.0, float("nan")]),
+    "more digits than a number has": of([7, 8], 1, token_logprobs=[-1.0, -(10**400)]),
+    "more of the likeliest than were asked for": of([7, 8], 3),
+    "a list of the likeliest": of([7, 8], 1, top_logprobs=[[], []]),
+    "no likeliest": of([7, 8], 1, top_logprobs=[None, None]),
+    "the likeliest by text": of([7, 8], 1, top_logprobs=[{"w7": -1.0}, {ID: -1.0}]),
+    "the likeliest by no number": of([7, 8], 1, top_logprobs=[{f"{ID}x": -1.0}, {ID: -1.0}]),
+    "ids that no token has": of([7, 8], 1, top_logprobs=[{f"{ID}{'0' * 10}": -1.0}] * 2),
+}
+
+
+@pytest.mark.parametrize("why", UNSAID)
+def test_logprobs_that_are_not_what_was_asked_for_are_had_elsewhere(why: str) -> None:
+    bad = Double((told_of(TOKENS[:2], UNSAID[why]), told(TOKENS[2:], "length"), DONE))
+    good, said = Double((told_of(TOKENS, of(TOKENS, 1), "length"), DONE)), list[Any]()
+    with serving(bad, good):
+        tokens, outcome = run(Nobody(), bad.address, good.address, logprobs=1, said=said)
+    assert tokens == TOKENS and outcome.tries == 2
+    assert [one.logprob for one in said] == [-float(one) for one in TOKENS]
+
+
 def test_an_answer_whose_last_token_came_is_whole_whatever_becomes_of_the_rest() -> None:
     server = Double((told(TOKENS, "stop"), BREAK))
     with serving(server):
@@ -231,7 +310,7 @@ def test_a_caller_that_has_enough_has_what_came_and_hangs_up() -> None:
     with serving(server):
         dispatcher._known.learn(server.address)
 
-        def heard(token: int) -> None:
+        def heard(token: int, logprobs: Logprobs | None) -> None:
             if token == TOKENS[1]:
                 caller.enough()
                 enough.set()

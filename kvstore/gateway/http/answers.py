@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+from kvstore.gateway.http.growing import Piece, Said
+from kvstore.gateway.http.logprobs import of_chat, of_completion
+from kvstore.gateway.http.text import Text
 from kvstore.gateway.request import Outcome
 
 DONE = b"data: [DONE]\n\n"
+Shown: TypeAlias = dict[str, Any] | None  # of logprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,8 @@ class Answer:
     key: str  # of this call
     model: str
     created: int  # seconds since 1970
+    text: Text
+    has_logprobs: bool
 
     @property
     def id(self) -> str:
@@ -28,16 +34,17 @@ class Answer:
         """Chunks that a stream of so many choices begins with."""
         return []
 
-    def whole(
-        self, texts: Sequence[str], reasons: Sequence[str], usage: dict[str, Any]
-    ) -> dict[str, Any]:
-        ends = enumerate(zip(texts, reasons, strict=True))
-        choices = [self._choice(index, text, reason) for index, (text, reason) in ends]
+    def whole(self, each: Sequence[Piece], usage: dict[str, Any]) -> dict[str, Any]:
+        choices = []
+        for index, piece in enumerate(each):
+            logprobs = self._logprobs(piece.said) if self.has_logprobs else None
+            choices.append(self._choice(index, piece, logprobs))
         return self._said(self._object(), choices) | {"usage": usage}
 
-    def chunk(self, index: int, text: str, reason: str | None = None) -> dict[str, Any]:
-        """More text of one choice, the last with the reason why it ends."""
-        return self._said(self._chunk_object(), [self._delta(index, text, reason)])
+    def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
+        """More of one choice."""
+        logprobs = self._logprobs(piece.said) if piece.said else None
+        return self._said(self._chunk_object(), [self._delta(index, piece, logprobs)])
 
     def last_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
         return self._said(self._chunk_object(), []) | {"usage": usage}
@@ -48,11 +55,15 @@ class Answer:
     def _chunk_object(self) -> str:
         return "text_completion"
 
-    def _choice(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+    def _logprobs(self, said: Sequence[Said]) -> dict[str, Any]:
+        return of_completion(self.text, said)
 
-    def _delta(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
-        return self._choice(index, text, reason)
+    def _choice(self, index: int, piece: Piece, logprobs: Shown) -> dict[str, Any]:
+        ends = {"logprobs": logprobs, "finish_reason": piece.reason}
+        return {"index": index, "text": piece.text} | ends
+
+    def _delta(self, index: int, piece: Piece, logprobs: Shown) -> dict[str, Any]:
+        return self._choice(index, piece, logprobs)
 
     def _said(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
@@ -74,7 +85,7 @@ class ChatAnswer(Answer):
     def opening(self, choices: int) -> list[dict[str, Any]]:
         said = {"role": "assistant", "content": ""}
         return [
-            self._said(self._chunk_object(), [_message("delta", said, index, None)])
+            self._said(self._chunk_object(), [_message("delta", said, index, None, None)])
             for index in range(choices)
         ]
 
@@ -84,16 +95,22 @@ class ChatAnswer(Answer):
     def _chunk_object(self) -> str:
         return "chat.completion.chunk"
 
-    def _choice(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
-        said = {"role": "assistant", "content": text, "refusal": None}
-        return _message("message", said, index, reason)
+    def _logprobs(self, said: Sequence[Said]) -> dict[str, Any]:
+        return of_chat(self.text, said)
 
-    def _delta(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
-        return _message("delta", {"content": text} if text else {}, index, reason)
+    def _choice(self, index: int, piece: Piece, logprobs: Shown) -> dict[str, Any]:
+        said = {"role": "assistant", "content": piece.text, "refusal": None}
+        return _message("message", said, index, logprobs, piece.reason)
+
+    def _delta(self, index: int, piece: Piece, logprobs: Shown) -> dict[str, Any]:
+        said = {"content": piece.text} if piece.text else {}
+        return _message("delta", said, index, logprobs, piece.reason)
 
 
-def _message(kind: str, said: dict[str, Any], index: int, reason: str | None) -> dict[str, Any]:
-    return {"index": index, kind: said, "logprobs": None, "finish_reason": reason}
+def _message(
+    kind: str, said: dict[str, Any], index: int, logprobs: Shown, reason: str | None
+) -> dict[str, Any]:
+    return {"index": index, kind: said, "logprobs": logprobs, "finish_reason": reason}
 
 
 def reason_of(outcome: Outcome, eos: Collection[int]) -> str:

@@ -9,20 +9,19 @@ from kvstore.gateway.http import fields
 from kvstore.gateway.http.refusal import BadField
 from kvstore.gateway.http.template import Conversation
 from kvstore.gateway.sampling import Sampling
-from kvstore.limits import SERVE_PROMPTS_MAX
+from kvstore.limits import SERVE_PROMPTS_MAX, SERVE_TOP_LOGPROBS_MAX
 
 MAX_TOKENS_DEFAULT = 16  # OpenAI's
 
 Prompt: TypeAlias = str | tuple[int, ...] | Conversation
 
 FIELDS = fields.Fields(
-    read=fields.COMMON | {"prompt", "max_tokens"},
+    read=fields.COMMON | {"prompt", "max_tokens", "logprobs"},
     only=fields.ONLY
     | {
         "best_of": (1, "1"),
         "echo": (False, "false"),
         "suffix": ("", "null"),
-        "logprobs": (None, "null"),
     },
     no_matter=fields.NO_MATTER,
 )
@@ -40,6 +39,7 @@ class Asked:
     stops: tuple[str, ...] = ()  # texts at which it ends, without them
     choices: int = 1  # answers to each prompt: greedy tokens are the same each time
     sampling: Sampling | None = None  # None: greedy
+    logprobs: int | None = None  # of each token, and of so many of the likeliest; None: none
 
 
 def asked(body: bytes, model: str) -> Asked:
@@ -58,6 +58,7 @@ def asked(body: bytes, model: str) -> Asked:
         stops=fields.stops_of(found),
         choices=fields.choices_of(found),
         sampling=fields.sampling_of(found),
+        logprobs=fields.count_of(found, "logprobs", SERVE_TOP_LOGPROBS_MAX),
     )
 
 

@@ -11,17 +11,16 @@ from kvstore.gateway.http import fields
 from kvstore.gateway.http.asked import Asked
 from kvstore.gateway.http.refusal import BadField
 from kvstore.gateway.http.template import Conversation, Message
-from kvstore.limits import SERVE_MESSAGES_MAX
+from kvstore.limits import SERVE_MESSAGES_MAX, TOP_LOGPROBS_MAX
 
 # What templates know by an older name.
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _LIMITS = ("max_completion_tokens", "max_tokens")  # the newer one first
 
 FIELDS = fields.Fields(
-    read=fields.COMMON | {"messages", *_LIMITS},
+    read=fields.COMMON | {"messages", "logprobs", "top_logprobs", *_LIMITS},
     only=fields.ONLY
     | {
-        "logprobs": (False, "false"),
         "response_format": ({"type": "text"}, '{"type": "text"}'),
         "tools": ([], "null"),
     },
@@ -44,6 +43,7 @@ def asked_chat(body: bytes, model: str) -> Asked:
         stops=fields.stops_of(found),
         choices=fields.choices_of(found),
         sampling=fields.sampling_of(found),
+        logprobs=_logprobs(found),
     )
 
 
@@ -52,6 +52,15 @@ def _max_tokens(found: Mapping[str, Any]) -> int | None:
     if len(set(said.values())) > 1:
         raise BadField(_LIMITS[1], f"{' and '.join(_LIMITS)} say two things: write one of them")
     return next(iter(said.values()), None)
+
+
+def _logprobs(found: Mapping[str, Any]) -> int | None:
+    top = fields.count_of(found, "top_logprobs", TOP_LOGPROBS_MAX) or 0
+    if fields.flag(found, "logprobs"):
+        return top
+    if top:
+        raise BadField("top_logprobs", "top_logprobs: is for logprobs = true")
+    return None
 
 
 def _conversation(value: Any) -> Conversation:

@@ -23,11 +23,11 @@ from kvstore.errors import KVStoreError
 from kvstore.gateway.caller import CallerLeft
 from kvstore.gateway.http.answers import DONE, Answer, event, reason_of, usage_of
 from kvstore.gateway.http.asked import Asked
+from kvstore.gateway.http.growing import Growing, Piece, joined
 from kvstore.gateway.http.keys import Keys
+from kvstore.gateway.http.logprobs import check_room
 from kvstore.gateway.http.refusal import TooLarge, TooSlow, refusal_of
 from kvstore.gateway.http.served import Served
-from kvstore.gateway.http.stops import Stops
-from kvstore.gateway.http.text import Writing
 from kvstore.gateway.http.work import Job, Work
 from kvstore.gateway.request import Outcome, Request
 from kvstore.limits import SERVE_BODY_BYTES_MAX, SERVE_BODY_SECONDS
@@ -59,7 +59,13 @@ class Completions:
             except ClientDisconnect:
                 return
             prompts = await asyncio.to_thread(self._served.prompts, wanted)
-        answer = self._answer(uuid.uuid4().hex, self._served.name, int(time.time()))
+        answer = self._answer(
+            uuid.uuid4().hex,
+            self._served.name,
+            int(time.time()),
+            self._served.text,
+            wanted.logprobs is not None,
+        )
         requests = [
             Request(
                 f"{answer.id}-{index}",
@@ -69,10 +75,13 @@ class Completions:
                 client=whose.client,
                 salt=whose.salt,
                 sampling=wanted.sampling,
+                logprobs=wanted.logprobs,
                 trace=call.headers.get(traces.KEY, ""),
             )
             for index, prompt in enumerate(prompts)
         ]
+        tokens = wanted.choices * sum(one.max_new_tokens for one in requests)
+        check_room(wanted.logprobs, tokens)
         with self._work.running(whose, requests) as job:
             leaving = asyncio.create_task(_leave(receive, job))
             try:
@@ -97,26 +106,21 @@ class _Reply:
         self._made = 0
 
     async def whole(self, job: Job) -> dict[str, object]:
-        texts, reasons = [""] * len(self._prompts), [""] * len(self._prompts)
-        async for index, text, reason in self._pieces(job):
-            texts[index] += text
-            reasons[index] = reason or reasons[index]
-        each = [(index, number) for index in range(len(texts)) for number in self._same(index)]
-        return self._answer.whole(
-            [texts[index] for index, _ in each],
-            [reasons[index] for index, _ in each],
-            self._usage(),
-        )
+        pieces: list[list[Piece]] = [[] for _ in self._prompts]
+        async for index, piece in self._pieces(job):
+            pieces[index].append(piece)
+        each = [joined(some) for some in pieces for _ in range(self._wanted.choices)]
+        return self._answer.whole(each, self._usage())
 
     async def chunks(self, job: Job) -> AsyncIterator[bytes]:
         begun = False
-        async for index, text, reason in self._pieces(job):
+        async for index, piece in self._pieces(job):
             if not begun:
                 for opening in self._answer.opening(len(self._prompts) * self._wanted.choices):
                     yield event(opening)
             begun = True
             for number in self._same(index):
-                yield event(self._answer.chunk(number, text, reason))
+                yield event(self._answer.chunk(number, piece))
         if self._wanted.include_usage:
             yield event(self._answer.last_chunk(self._usage()))
         yield DONE
@@ -126,27 +130,25 @@ class _Reply:
         count = self._wanted.choices
         return range(index * count, (index + 1) * count)
 
-    async def _pieces(self, job: Job) -> AsyncIterator[tuple[int, str, str | None]]:
-        """Which prompt is gone on with, by what, and for its last piece why that is the last."""
-        writings = [Writing(self._served.text, prompt) for prompt in self._prompts]
-        stops = [Stops(self._wanted.stops) for _ in self._prompts]
+    async def _pieces(self, job: Job) -> AsyncIterator[tuple[int, Piece]]:
+        """Which prompt is gone on with, and by what."""
+        text, stops = self._served.text, self._wanted.stops
+        answers = [Growing(text, prompt, stops) for prompt in self._prompts]
         async for index, told in job.events(len(self._prompts)):
-            writing, stop = writings[index], stops[index]
+            answer = answers[index]
             if isinstance(told, Outcome):
                 self._outcomes[index] = told
-            if stop.met:
+            if answer.stopped:
                 continue  # it is whole, whatever else comes
             if isinstance(told, Outcome):
-                text = stop.add(writing.end())
-                reason = "stop" if stop.met else reason_of(told, self._served.eos)
-                yield index, text + stop.end(), reason
+                yield index, answer.end(reason_of(told, self._served.eos))
                 continue
             self._made += 1
-            text = stop.add(writing.add(told))
-            if stop.met:
+            piece = answer.add(*told)
+            if answer.stopped:
                 job.enough(index)
-            if text or stop.met:
-                yield index, text, "stop" if stop.met else None
+            if piece.text or piece.reason:
+                yield index, piece
 
     def _usage(self) -> dict[str, object]:
         made = self._made * self._wanted.choices

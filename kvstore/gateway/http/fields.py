@@ -84,6 +84,14 @@ def tokens_of(found: Mapping[str, Any], name: str) -> int | None:
     return value
 
 
+def count_of(found: Mapping[str, Any], name: str, most: int) -> int | None:
+    """None where it is not said. Raises `BadField`."""
+    value = found.get(name)
+    if value is not None and (type(value) is not int or not 0 <= value <= most):
+        raise BadField(name, f"{name} = {shown(value)}: write a whole number from 0 to {most}")
+    return value
+
+
 def sampling_of(found: Mapping[str, Any]) -> Sampling | None:
     """How tokens are drawn; None where the likeliest are wanted, also where a call does not say:
     then `top_p` and `seed` make no difference. Raises `BadField`."""

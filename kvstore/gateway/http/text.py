@@ -8,9 +8,9 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from kvstore.errors import ConfigError
+from kvstore.gateway.http.spelling import BROKEN, Spelled, Spelling
 
 HELD_TOKENS_MAX = 16  # what is no whole character by then never will be
-_BROKEN = "\ufffd"  # stands for bytes that are no character, or not yet
 
 
 class Text:
@@ -21,6 +21,7 @@ class Text:
         if not path.is_file():
             raise ConfigError(f"--model = {folder}: it has no tokenizer.json, which makes text")
         self._tokenizer = Tokenizer.from_file(str(path))
+        self._spelling = Spelling(self._tokenizer)
         added = self._tokenizer.get_added_tokens_decoder()
         self.specials = frozenset(id for id, token in added.items() if token.special)
 
@@ -35,6 +36,13 @@ class Text:
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
+    def spelled(self, token: int) -> Spelled:
+        """One token as it stands behind others; special ones by their names."""
+        if token in self.specials:
+            return Spelled(str(self._tokenizer.id_to_token(token)), None)
+        utf8 = self._spelling.bytes_of(token)
+        return Spelled(utf8.decode(errors="backslashreplace"), utf8)
+
 
 class Writing:
     """The text of one answer as it grows behind its prompt, so that both together are one text.
@@ -46,7 +54,7 @@ class Writing:
     def __init__(self, text: Text, prompt: Sequence[int]) -> None:
         self._text = text
         self._window = [one for one in prompt[-HELD_TOKENS_MAX:] if one not in text.specials]
-        if text.decode(self._window).endswith(_BROKEN):
+        if text.decode(self._window).endswith(BROKEN):
             self._window.clear()  # what ends a character that the prompt began is no text by itself
         self._written = len(self._window)  # tokens of the window whose text was given out
 
@@ -65,7 +73,7 @@ class Writing:
     def _new(self, *, whole: bool) -> str:
         before = self._text.decode(self._window[: self._written])
         now = self._text.decode(self._window)
-        if len(now) <= len(before) or (whole and now.endswith(_BROKEN)):
+        if len(now) <= len(before) or (whole and now.endswith(BROKEN)):
             return ""
         del self._window[: self._written]
         self._written = len(self._window)

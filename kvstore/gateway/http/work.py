@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol, TypeAlias
 
@@ -23,21 +23,21 @@ from kvstore.gateway.counted import count
 from kvstore.gateway.http.keys import Whose
 from kvstore.gateway.prefixes import Prefixes
 from kvstore.gateway.recent import Recent
-from kvstore.gateway.request import Outcome, Request
+from kvstore.gateway.request import Outcome, Request, Told
+from kvstore.logprobs import Logprobs
 from kvstore.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
 RETRY_MS = 1_000
-Event: TypeAlias = int | Outcome  # a token, or that its request is done
+# A token and its logprobs, or that its request is done.
+Event: TypeAlias = tuple[int, Logprobs | None] | Outcome
 
 
 class Runner(Protocol):
     """Whoever sends requests through engines: see `kvstore.gateway.dispatch.Dispatcher`."""
 
-    def run(
-        self, request: Request, told: Callable[[int], None], caller: Caller | None
-    ) -> Outcome: ...
+    def run(self, request: Request, told: Told, caller: Caller | None) -> Outcome: ...
 
 
 class Job:
@@ -149,9 +149,9 @@ class Work:
             job.leave(Unavailable("the gateway stopped before the answer was whole"))
 
     def _run(self, job: Job, index: int, request: Request, caller: Caller) -> None:
-        def told(token: int) -> None:
+        def told(token: int, logprobs: Logprobs | None) -> None:
             caller.check()
-            job.tell(index, token)
+            job.tell(index, (token, logprobs))
 
         end: Outcome | KVStoreError
         try:

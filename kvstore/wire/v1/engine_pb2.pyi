@@ -52,7 +52,7 @@ class PrefillReply(_message.Message):
     def __init__(self, hand_off: _Optional[_Union[HandOff, _Mapping]] = ..., done: _Optional[_Union[PrefillReply.Done, _Mapping]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "prompt", "max_new_tokens", "ignore_eos", "without_pool", "hand_off", "turn", "cache_salt")
+    __slots__ = ("request_id", "prompt", "max_new_tokens", "ignore_eos", "without_pool", "hand_off", "turn", "cache_salt", "logprobs")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class GenerateRequest(_message.Message):
     HAND_OFF_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt: _containers.RepeatedScalarFieldContainer[int]
     max_new_tokens: int
@@ -69,10 +70,21 @@ class GenerateRequest(_message.Message):
     hand_off: HandOff
     turn: Turn
     cache_salt: str
-    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., max_new_tokens: _Optional[int] = ..., ignore_eos: bool = ..., without_pool: bool = ..., hand_off: _Optional[_Union[HandOff, _Mapping]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ..., cache_salt: _Optional[str] = ...) -> None: ...
+    logprobs: int
+    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., max_new_tokens: _Optional[int] = ..., ignore_eos: bool = ..., without_pool: bool = ..., hand_off: _Optional[_Union[HandOff, _Mapping]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ..., cache_salt: _Optional[str] = ..., logprobs: _Optional[int] = ...) -> None: ...
+
+class Logprobs(_message.Message):
+    __slots__ = ("logprob", "top_tokens", "top_logprobs")
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    logprob: float
+    top_tokens: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, logprob: _Optional[float] = ..., top_tokens: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class GenerateReply(_message.Message):
-    __slots__ = ("started", "token", "finished")
+    __slots__ = ("started", "token", "finished", "logprobs")
     class Started(_message.Message):
         __slots__ = ("pool_tokens", "hand_off_tokens", "computed_tokens", "loaded_bytes", "miss")
         POOL_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -94,10 +106,12 @@ class GenerateReply(_message.Message):
     STARTED_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     started: GenerateReply.Started
     token: int
     finished: GenerateReply.Finished
-    def __init__(self, started: _Optional[_Union[GenerateReply.Started, _Mapping]] = ..., token: _Optional[int] = ..., finished: _Optional[_Union[GenerateReply.Finished, _Mapping]] = ...) -> None: ...
+    logprobs: Logprobs
+    def __init__(self, started: _Optional[_Union[GenerateReply.Started, _Mapping]] = ..., token: _Optional[int] = ..., finished: _Optional[_Union[GenerateReply.Finished, _Mapping]] = ..., logprobs: _Optional[_Union[Logprobs, _Mapping]] = ...) -> None: ...
 
 class EngineInfoRequest(_message.Message):
     __slots__ = ()

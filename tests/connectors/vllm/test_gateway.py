@@ -156,6 +156,42 @@ def test_tokens_are_drawn_as_vllm_draws_them(fleet: Fleet, ai: openai.OpenAI) ->
     assert said.choices[0].text == same.choices[0].text != directly(fleet.servers[0], tokens)
 
 
+def test_logprobs_are_vllm_s_own(fleet: Fleet, ai: openai.OpenAI) -> None:
+    tokens = prompt(10, 60)
+    for wanted in ({"logprobs": 0}, {"logprobs": 5}):
+        with client_of(fleet.servers[0].place) as itself:
+            theirs = ask(itself, tokens, **wanted).choices[0].logprobs
+        ours = ask(ai, tokens, **wanted).choices[0].logprobs
+        alike(ours, theirs)
+        streamed = [one.choices[0].logprobs for one in ask(ai, tokens, stream=True, **wanted)]
+        whole = [value for one in streamed if one for value in one.token_logprobs]
+        assert whole == pytest.approx(theirs.token_logprobs, abs=1e-4)
+
+
+def test_logprobs_of_tokens_that_are_drawn_are_the_model_s_own_before_it(
+    fleet: Fleet, ai: openai.OpenAI
+) -> None:
+    tokens = prompt(11, 60)
+    # So warm that a token is hardly ever the likeliest, and so is one more than those.
+    warm = {"temperature": 2.0, "top_p": 0.99, "seed": 5, "logprobs": 2, "extra_body": ON}
+    said = ai.completions.create(model="tiny", prompt=tokens, max_tokens=NEW, **warm)
+    with client_of(fleet.servers[0].place) as itself:
+        same = itself.completions.create(model="tiny", prompt=tokens, max_tokens=NEW, **warm)
+    alike(said.choices[0].logprobs, same.choices[0].logprobs)
+    assert 3 in map(len, said.choices[0].logprobs.top_logprobs)
+
+
+def alike(ours: Any, theirs: Any) -> None:
+    """vLLM writes a token without the space before it, which is in the text of both."""
+    assert [one.strip() for one in ours.tokens] == [one.strip() for one in theirs.tokens]
+    assert ours.token_logprobs == pytest.approx(theirs.token_logprobs, abs=1e-4)
+    for one, other in zip(ours.top_logprobs, theirs.top_logprobs, strict=True):
+        found = {token.strip(): value for token, value in one.items()}
+        assert found == pytest.approx(
+            {token.strip(): value for token, value in other.items()}, abs=1e-4
+        )
+
+
 def test_what_a_plan_foresees_is_what_vllm_need_not_compute(
     fleet: Fleet, ai: openai.OpenAI
 ) -> None:

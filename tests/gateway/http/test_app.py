@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from kvstore.gateway.http.keys import Anybody, KeyFile, Keys
 from kvstore.gateway.http.ready import Readiness
 from kvstore.gateway.http.served import Served
 from kvstore.gateway.http.work import Work
-from kvstore.gateway.request import Outcome, Request
+from kvstore.gateway.request import Outcome, Request, Told
 from kvstore.limits import SERVE_BODY_BYTES_MAX
 from kvstore.telemetry import GATEWAY, Telemetry
 
@@ -41,17 +40,15 @@ class Scripted:
     requests: list[Request] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
 
-    def run(
-        self, request: Request, told: Callable[[int], None], caller: RequestCaller | None
-    ) -> Outcome:
+    def run(self, request: Request, told: Told, caller: RequestCaller | None) -> Outcome:
         self.requests.append(request)
         try:
             for token in self.tokens:
-                told(token)
+                told(token, None)
             if self.gate is not None:
                 assert self.gate.wait(SECONDS)
             for _ in range(self.more):
-                told(23)
+                told(23, None)
         except BaseException:
             self.stopped.set()
             raise
@@ -225,9 +222,7 @@ def test_who_hangs_up_before_the_first_token_ends_the_calls_that_are_made_for_it
     served: Served,
 ) -> None:
     class Waits(Scripted):
-        def run(
-            self, request: Request, told: Callable[[int], None], caller: RequestCaller | None
-        ) -> Outcome:
+        def run(self, request: Request, told: Told, caller: RequestCaller | None) -> Outcome:
             assert caller is not None
             self.requests.append(request)
             ended = threading.Event()

@@ -62,6 +62,10 @@ def test_what_tokens_cannot_be_drawn_by_is_refused_by_its_name(field: str, value
     assert refused.value.param == field
 
 
+def test_logprobs_may_be_of_the_tokens_alone_or_of_five_beside_each() -> None:
+    assert [read(logprobs=top).logprobs for top in (None, 0, 5)] == [None, 0, 5]
+
+
 def test_answers_may_be_several() -> None:
     assert (read().choices, read(n=None).choices, read(n=3).choices) == (1, 1, 3)
 
@@ -90,11 +94,11 @@ def test_a_stream_may_end_with_what_it_took() -> None:
             ("n", True),
             ("n", "2"),
             ("best_of", 3),
-            ("logprobs", 0),
             ("echo", True),
             ("echo", 0),
         ],
         *[("stop", value) for value in ("", 5, [5], ["a"] * 5, "a" * 257, "\ud800")],
+        *[("logprobs", value) for value in (-1, 6, 1.5, True, "2")],
         *[("suffix", "s"), ("logit_bias", {"5": 1})],
         *[("presence_penalty", 3), ("frequency_penalty", -2.5), ("stream", 1), ("ignore_eos", 0)],
         *[("stream_options", {}), ("tools", []), ("model", 5)],

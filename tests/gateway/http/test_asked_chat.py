@@ -44,11 +44,19 @@ def test_a_limit_has_two_names() -> None:
         read(max_tokens=5, max_completion_tokens=6)
 
 
+def test_logprobs_may_be_of_the_tokens_alone_or_of_twenty_beside_each() -> None:
+    assert read().logprobs is None and read(logprobs=True).logprobs == 0
+    assert read(logprobs=True, top_logprobs=20).logprobs == 20
+    with pytest.raises(BadField, match="is for logprobs = true"):
+        read(logprobs=False, top_logprobs=1)
+
+
 def test_what_makes_no_difference_is_let_pass() -> None:
     plain = {
         "n": 1,
         "temperature": 0,
         "logprobs": False,
+        "top_logprobs": 0,
         "tools": None,
         "top_p": 0.5,
         "store": True,
@@ -65,7 +73,9 @@ def test_what_makes_no_difference_is_let_pass() -> None:
         ("messages", [{**HELLO, "content": [{"type": "image_url", "image_url": "x"}]}]),
         ("messages", [{**HELLO, "content": [{"type": "text", "text": 5}]}]),
         ("messages", [{**HELLO, "tool_calls": []}]),
-        *[("tools", [{}]), ("response_format", {"type": "json_object"}), ("logprobs", True)],
+        *[("tools", [{}]), ("response_format", {"type": "json_object"})],
+        *[("logprobs", value) for value in (1, "true")],
+        *[("top_logprobs", value) for value in (-1, 21, True, 1.5, 5)],
         *[("temperature", 3), ("stop", ""), ("audio", {}), ("max_completion_tokens", 0)],
     ],
 )

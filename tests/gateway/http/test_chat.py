@@ -84,6 +84,41 @@ def test_a_stream_of_it_begins_with_who_speaks_and_says_the_same(
     assert last.usage.completion_tokens == NEW and not last.choices
 
 
+def test_each_token_of_it_has_its_logprobs_if_they_are_wanted(
+    ai: openai.OpenAI, expected: str
+) -> None:
+    (choice,) = chat(ai, logprobs=True, top_logprobs=20).choices
+    content = choice.logprobs.content
+    assert len(content) == NEW and choice.logprobs.refusal is None
+    assert bytes(byte for one in content for byte in one.bytes).decode() == expected
+    for one in content:
+        values = [each.logprob for each in one.top_logprobs]
+        assert len(values) == 20 and values == sorted(values, reverse=True)
+        assert (one.token, one.bytes, one.logprob) == (
+            one.top_logprobs[0].token,
+            one.top_logprobs[0].bytes,
+            one.top_logprobs[0].logprob,
+        )
+    streamed = []
+    for chunk in chat(ai, logprobs=True, top_logprobs=20, stream=True):
+        streamed += chunk.choices[0].logprobs.content if chunk.choices[0].logprobs else []
+    assert [one.token for one in streamed] == [one.token for one in content]
+    own = [one.logprob for one in content]
+    assert [one.logprob for one in streamed] == pytest.approx(own, abs=1e-4)
+    alone = chat(ai, logprobs=True).choices[0].logprobs.content
+    assert [one.top_logprobs for one in alone] == [[]] * NEW
+    assert chat(ai).choices[0].logprobs is None
+
+
+@pytest.mark.parametrize("wanted", [{"logprobs": True, "top_logprobs": 21}, {"top_logprobs": 2}])
+def test_logprobs_that_are_not_served_are_refused_by_their_field(
+    ai: openai.OpenAI, wanted: dict[str, Any]
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        chat(ai, **wanted)
+    assert refused.value.param == "top_logprobs"
+
+
 def test_what_was_said_before_is_cached_when_it_goes_on(ai: openai.OpenAI) -> None:
     before = chat(ai).choices[0].message
     more = [*SAID, {"role": "assistant", "content": before.content}]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from kvstore.errors import ConfigError
+from kvstore.gateway.http.spelling import Spelled
 from kvstore.gateway.http.text import HELD_TOKENS_MAX, Text, Writing
 
 END = "<end>"
@@ -90,6 +91,38 @@ def test_special_tokens_are_no_text(text: Text) -> None:
     tokens = [*text.tokens("a"), end, *text.tokens("d")]
     pieces = [writing.add(token) for token in tokens]
     assert "".join([*pieces, writing.end()]) == text.decode(tokens)
+
+
+@given(st.text(max_size=30))
+def test_the_bytes_of_tokens_make_up_the_bytes_of_their_text(text: Text, said: str) -> None:
+    tokens = text.tokens(said)
+    found = b"".join(text.spelled(token).utf8 or b"" for token in tokens)
+    assert found == text.decode(tokens).encode()
+
+
+def test_a_token_that_is_no_whole_character_is_written_by_its_bytes(text: Text) -> None:
+    *_, first, second, third, fourth = (text.spelled(one) for one in text.tokens("🌊"))
+    assert [one.utf8 for one in (first, second, third, fourth)] == [
+        *(b"\xf0", b"\x9f", b"\x8c", b"\x8a")
+    ]
+    assert first.text == "\\xf0" and text.spelled(text.tokens("d")[-1]).text == "d"
+
+
+def test_a_special_token_is_written_by_its_name_and_has_no_bytes(text: Text) -> None:
+    (end,) = text.specials
+    assert text.spelled(end) == Spelled(END, None)
+
+
+def test_a_number_that_no_token_has_is_written_as_nothing(text: Text) -> None:
+    assert text.spelled(2**32 - 1) == Spelled("", b"")
+
+
+def test_a_word_brings_the_space_that_stands_before_it_in_a_text(
+    model_dir: Path,
+) -> None:
+    words = Text(model_dir)
+    (token,) = words.tokens("w7")
+    assert words.spelled(token) == Spelled(" w7", b" w7")
 
 
 def test_a_folder_without_a_tokenizer_is_told(tmp_path: Path) -> None:
