@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kvstore.attach import gain as gains
+from kvstore.attach.asked import Asked
 from kvstore.attach.lengths import fitting
 from kvstore.attach.pool import Size
-from kvstore.attach.reasons import Asked, Reasons, explain
+from kvstore.attach.reasons import Reasons, explain
 from kvstore.attach.report import Report, Server
 from kvstore.attach.watch import Watch
 from kvstore.core.cost import TransferCost
@@ -41,7 +42,7 @@ def answer(
     found = None
     if size is not None:
         found = gains.gain(
-            *gains.replay(fleet.steps, fleet.blocks, size),
+            *gains.replay(fleet, size),
             size.token,
             watch.prefill.per_token,
             link,

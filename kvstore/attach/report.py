@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kvstore.attach.asked import Asked
 from kvstore.attach.gain import Gain
 from kvstore.attach.pool import Size
-from kvstore.attach.reasons import Asked, Reasons
+from kvstore.attach.reasons import Reasons
 
 _WORDS = {
     "never": "nobody had computed it",

@@ -12,7 +12,7 @@ import pytest
 
 from kvstore.cli.main import main
 from tests import tree
-from tests.attach.vllm_pages import Pages, page
+from tests.attach.pages import Pages, page
 from tests.client.kv_events.publisher import Publisher
 
 ENGINE = "http://127.0.0.1:8000,kv=tcp://127.0.0.1:5557"
