@@ -14,5 +14,6 @@ process that reads.
     pool, gain         the same uses with a pool of some size, by the node's own policy
     prefill            what a prefill takes, as servers tell
     watch              the reading, for so long
+    compared           what a pool that runs brought, beside what was predicted
     report             the answer
 """

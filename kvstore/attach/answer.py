@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from kvstore.attach import gain as gains
 from kvstore.attach.asked import Asked
+from kvstore.attach.compared import Before
 from kvstore.attach.lengths import fitting
 from kvstore.attach.pool import Size
 from kvstore.attach.reasons import Reasons, explain
@@ -24,7 +25,11 @@ def so_far(watch: Watch) -> tuple[Asked, Reasons]:
 
 
 def answer(
-    watch: Watch, lengths: Sequence[int] | None, size: Size | None, link: TransferCost
+    watch: Watch,
+    lengths: Sequence[int] | None,
+    size: Size | None,
+    link: TransferCost,
+    before: Before | None = None,
 ) -> Report:
     """`lengths` count where they are those of the prompts that were asked for."""
     fleet, tokens = watch.fleet, watch.fleet.blocks.block_tokens
@@ -58,6 +63,7 @@ def answer(
         exact,
         size,
         found,
+        before.compared(asked) if before is not None else None,
         list(_notes(watch, lengths, asked, exact)),
     )
 

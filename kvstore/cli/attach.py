@@ -54,6 +54,12 @@ def add(commands: Commands) -> None:
         metavar="NAME",
         help=f"what blocks are fetched over: one of {', '.join(presets.LINKS)} (default {_FABRIC})",
     )
+    attach.add_argument(
+        "--before",
+        type=Path,
+        metavar="FILE",
+        help="what --json said before there was a pool, to hold against what one brings now",
+    )
     how_long = attach.add_mutually_exclusive_group()
     how_long.add_argument(
         "--requests",

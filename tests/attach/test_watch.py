@@ -11,6 +11,7 @@ import pytest
 
 from kvstore.attach import watch as watches
 from kvstore.attach.answer import answer
+from kvstore.attach.compared import Before, Brought, Compared
 from kvstore.attach.kinds import SGLANG, VLLM, Kind
 from kvstore.attach.pool import Size
 from kvstore.attach.reasons import Reasons
@@ -119,6 +120,23 @@ def test_servers_of_both_kinds_are_one_fleet_and_share_no_pool() -> None:
         Reasons(elsewhere=192, short=8),
     ]
     assert report.gain is not None and report.gain.tokens == 192, "what SGLang's other server has"
+
+
+def test_what_a_pool_brought_is_told_beside_what_was_predicted() -> None:
+    before = Before(800, 4, 8.0, 8.0, Brought(300, 3.0, 2.0))
+    with served(1) as servers:
+        with watching(servers) as watch:
+            servers[0].serve(400, 1_000)
+            servers[0].counts["pool_hits"] += 128
+            servers[0].serve(0, 0)
+            watch.look(0.5, lambda: None)
+        report = answer(watch, None, None, LINK, before)
+    assert report.compared == Compared(Brought(150, 1.5, 0.5), Brought(128, 0.0, 2.0 - 4.0))
+    assert report.as_json["compared"]["realised"]["tokens"] == 128
+    said = str(report)
+    assert "128  tokens found in it; predicted 150" in said
+    assert "0.000  GPU-seconds of prefill not spent; predicted 1.500" in said
+    assert "-2.000  seconds that a first token came earlier on average; predicted 0.500" in said
 
 
 def wait_told(watch: Watch, engine: int) -> None:

@@ -36,6 +36,7 @@ Run = pytest.CaptureFixture[str]
         (["--engine", ENGINE, "--dram", "1GiB", "--model", "x"], "--model x: is one of"),
         (["--engine", ENGINE, "--fabric", "x"], "--fabric x: is one of"),
         (["--engine", ENGINE, "--trace", "/nowhere"], "/nowhere"),
+        (["--engine", ENGINE, "--before", "/nowhere"], "--before /nowhere: cannot be read"),
         (
             ["--engine", ENGINE, "--dram", "1GiB", "--kv-bytes-per-token", "0"],
             "--kv-bytes-per-token 0: wants",

@@ -58,6 +58,10 @@ def counted(some: Sequence[Server], name: str) -> int:
     return round(sum(one.metrics()[f"vllm:{name}_total"] for one in some))
 
 
+def prefill_seconds(some: Sequence[Server]) -> float:
+    return sum(one.metrics()["vllm:request_prefill_time_seconds_sum"] for one in some)
+
+
 @pytest.fixture
 def small_node(home: Path) -> Iterator[NodeProcess]:
     node = NodeProcess(home, dram=DRAM, slab=SLAB)
@@ -84,6 +88,7 @@ def test_reasons_add_up_to_vllm_s_counters_and_the_gain_is_what_a_pool_then_brin
         play(asked, bare)
         inferred, known = inferring.report(), knowing.report()
         queries, hits = (counted(bare, f"prefix_cache_{what}") for what in ("queries", "hits"))
+        prefill = prefill_seconds(bare)
         with attached(bare, *POOL) as beside:  # which knows from a replay what was before
             play(crowded, bare, CLIENTS)
             crowd = beside.report()
@@ -113,13 +118,22 @@ def test_reasons_add_up_to_vllm_s_counters_and_the_gain_is_what_a_pool_then_brin
         )
         for one in "ab"
     ]
-    with servers(*pooled), attached(pooled, *POOL) as beside:
+    before = tmp_path / "before.json"
+    before.write_text(json.dumps(inferred))
+    with servers(*pooled), attached(pooled, *POOL, "--before", str(before)) as beside:
         play(asked, pooled)
         again = beside.report()
+        prefill -= prefill_seconds(pooled)
         found = counted(pooled, "external_prefix_cache_hits")
         play(crowded, pooled, CLIENTS)
         found_crowded = counted(pooled, "external_prefix_cache_hits") - found
     print(json.dumps(again), found, found_crowded, sep="\n")
+    predicted, realised = again["compared"]["predicted"], again["compared"]["realised"]
+    assert (predicted["tokens"], realised["tokens"]) == (inferred["pool"]["tokens"], found)
+    assert predicted["prefill_seconds"] == pytest.approx(inferred["pool"]["prefill_seconds"])
+    assert predicted["prefill_seconds"] >= predicted["first_token_seconds"] > 0.0
+    # How much that is depends on what else runs here; that it is what the servers count does not.
+    assert realised["prefill_seconds"] == pytest.approx(prefill, abs=1e-6)
     assert inferred["pool"]["evicted_blocks"] > 0, "all of it fits: the size was no question"
     for said in (inferred, known):
         assert said["pool"]["tokens"] == pytest.approx(found, rel=0.1)
