@@ -18,7 +18,7 @@ from kvstore.attach.reasons import Reasons
 from kvstore.block import Miss
 from kvstore.cli.parts import Plan
 from kvstore.cli.stack import Stack
-from tests.attach.vllm_pages import Pages, page
+from tests.attach.pages import Pages, page
 from tests.client.kv_events.publisher import Publisher
 from tests.etcd import free_port, need_etcd
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kvstore.attach import gain as gains
+from kvstore.attach.asked import Asked
+from kvstore.attach.compared import Before
 from kvstore.attach.lengths import fitting
 from kvstore.attach.pool import Size
-from kvstore.attach.reasons import Asked, Reasons, explain
+from kvstore.attach.reasons import Reasons, explain
 from kvstore.attach.report import Report, Server
 from kvstore.attach.watch import Watch
 from kvstore.core.cost import TransferCost
@@ -23,7 +25,11 @@ def so_far(watch: Watch) -> tuple[Asked, Reasons]:
 
 
 def answer(
-    watch: Watch, lengths: Sequence[int] | None, size: Size | None, link: TransferCost
+    watch: Watch,
+    lengths: Sequence[int] | None,
+    size: Size | None,
+    link: TransferCost,
+    before: Before | None = None,
 ) -> Report:
     """`lengths` count where they are those of the prompts that were asked for."""
     fleet, tokens = watch.fleet, watch.fleet.blocks.block_tokens
@@ -41,7 +47,7 @@ def answer(
     found = None
     if size is not None:
         found = gains.gain(
-            *gains.replay(fleet.steps, fleet.blocks, size),
+            *gains.replay(fleet, size),
             size.token,
             watch.prefill.per_token,
             link,
@@ -57,6 +63,7 @@ def answer(
         exact,
         size,
         found,
+        before.compared(asked) if before is not None else None,
         list(_notes(watch, lengths, asked, exact)),
     )
 

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvstore.attach.blocks import Blocks, Reason
+from kvstore.attach.kinds import Kind
 from kvstore.attach.prompts import Prompts, Step
+from kvstore.attach.tree_prompts import TreePrompts
 from kvstore.client.kv_events.messages import Cleared, Event, Removed, Stored
 from kvstore.limits import ATTACH_BLOCKS_MAX, ATTACH_STEPS_MAX
 
@@ -23,25 +25,36 @@ class Seen:
     prompts: Counter[Reason] = field(default_factory=Counter)
     answers: Counter[Reason] = field(default_factory=Counter)
     losses: int = 0  # how often events were lost
+    unread: int = 0  # events or blocks that nothing could be made of
+    tells_twice: bool = True  # of blocks that it computes and has
+
+    @property
+    def heard_all(self) -> bool:
+        return not self.losses and not self.unread
 
 
 class Fleet:
-    """`steps` is what a replay goes through; `unrecorded` counts those that it has not."""
+    """`steps` is what a replay goes through; `unrecorded` counts those that it has not. `kinds` are
+    those of its engines."""
 
     def __init__(
         self,
-        engines: int,
+        kinds: Sequence[Kind],
         blocks_max: int = ATTACH_BLOCKS_MAX,
         steps_max: int = ATTACH_STEPS_MAX,
     ) -> None:
-        self.blocks = Blocks(engines, blocks_max)
-        self._prompts = [Prompts(engine, self.blocks) for engine in range(engines)]
+        self.kinds = kinds
+        self.blocks = Blocks(len(kinds), blocks_max)
+        self._prompts = [
+            (TreePrompts if kind.in_tree else Prompts)(engine, self.blocks)
+            for engine, kind in enumerate(kinds)
+        ]
         self._steps_max = steps_max
         self.begin()
 
     def begin(self) -> None:
         """What comes from now on counts."""
-        self.seen = [Seen() for _ in self._prompts]
+        self.seen = [Seen(tells_twice=kind.tells_twice) for kind in self.kinds]
         self.steps: list[Step] = []
         self.unrecorded = 0
         self.blocks.left_out.clear()
@@ -54,6 +67,8 @@ class Fleet:
             found.prompts += one.prompts
             found.answers += one.answers
             found.losses += one.losses
+            found.unread += one.unread
+            found.tells_twice &= one.tells_twice
         return found
 
     def take(self, engine: int, at: float, events: Sequence[Event]) -> None:

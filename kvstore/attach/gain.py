@@ -2,8 +2,9 @@
 
 Every prompt that computed a block is looked up in the pool as it came, and every block is stored
 there when it was computed. The pool has blocks of its own size, a multiple of the engines'; it is
-empty at the start. A prompt that an engine had whole tells of nothing and so is no use of the pool,
-nor is it a gain. Pure.
+empty at the start. Engines of two kinds share no block there: their KV is not laid out alike. A
+prompt that an engine had whole tells of nothing and so is no use of the pool, nor is it a gain.
+Pure.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kvstore.attach.blocks import Blocks
+from kvstore.attach.fleet import Fleet
 from kvstore.attach.pool import Pool, Size
-from kvstore.attach.prompts import Filled, Step, Use
+from kvstore.attach.prompts import Filled, Use
 from kvstore.core.cost import TransferCost
 from kvstore.limits import BLOCK_TOKENS_MAX
 
@@ -48,14 +49,16 @@ def pool_block_tokens(engine_tokens: int) -> int:
     return size
 
 
-def replay(steps: Iterable[Step], blocks: Blocks, size: Size) -> tuple[list[Found], Pool]:
+def replay(fleet: Fleet, size: Size) -> tuple[list[Found], Pool]:
     """What the pool had for each prompt, in order, and the pool afterwards."""
+    blocks, kinds = fleet.blocks, list(dict.fromkeys(fleet.kinds))
     engine_tokens = max(1, blocks.block_tokens)
     pool_tokens = pool_block_tokens(engine_tokens)
     each = pool_tokens // engine_tokens
     pool, found = Pool(size, pool_tokens), []
-    for step in steps:
-        path = blocks.path(step.last)
+    for step in fleet.steps:
+        kind = kinds.index(fleet.kinds[step.engine])
+        path = [len(kinds) * one + kind for one in blocks.path(step.last)]
         match step:
             case Use():
                 # Its last token is computed whatever is found. Where not all of its blocks were

@@ -40,6 +40,7 @@ class Use:
 class Filled:
     """An engine has computed so many blocks, up to this one."""
 
+    engine: int
     at: float
     last: int
     count: int
@@ -49,7 +50,7 @@ Step: TypeAlias = Use | Filled
 
 
 @dataclass(eq=False, slots=True)
-class _End:
+class End:
     """Where a prompt or its answer is at an engine."""
 
     use: Use
@@ -64,7 +65,7 @@ class Prompts:
 
     def __init__(self, engine: int, blocks: Blocks) -> None:
         self._engine, self._blocks = engine, blocks
-        self._ends: OrderedDict[int, _End] = OrderedDict()  # by the last block
+        self._ends: OrderedDict[int, End] = OrderedDict()  # by the last block
         self._batch = self._most = 0
         self._full = False
         self._apart = 0.0  # seconds between two pieces of one prompt, on average
@@ -81,33 +82,39 @@ class Prompts:
 
     def take(self, at: float, computed: Computed) -> tuple[bool, list[Step]]:
         """Whether these blocks are of an answer, and what happened."""
-        end = self._ends.pop(computed.before, None)
-        if end is not None and at - end.at > TOKEN_SECONDS * self._blocks.block_tokens:
+        end, count = self._ends.pop(computed.before, None), len(computed.numbers)
+        if end is not None and at - end.at > TOKEN_SECONDS * self._tokens(count):
             end = None
-        steps: list[Step] = [Filled(at, computed.numbers[-1], len(computed.numbers))]
+        steps: list[Step] = [Filled(self._engine, at, computed.numbers[-1], count)]
         answers = False
-        one = len(computed.numbers) == 1
-        if end is not None and self._goes_on(at, end, one):
+        if end is not None and self._goes_on(at, end, count):
             end.use.last = computed.numbers[-1]
-        elif end is not None and one:
+        elif end is not None and self._may_answer(end, count):
             answers = True
         else:
             whole = computed.reasons == (Reason.HERE,)
             found = self._blocks.depth(computed.before)
-            end = _End(Use(self._engine, at, found, computed.numbers[-1], whole), at, 0, False)
+            end = End(Use(self._engine, at, found, computed.numbers[-1], whole), at, 0, False)
             steps.insert(0, end.use)
-        now = _End(end.use, at, self._batch, self._full, answers)
+        now = End(end.use, at, self._batch, self._full, answers)
         self._ends[computed.numbers[-1]] = now
         while len(self._ends) > ENDS_MAX:
             self._ends.popitem(last=False)
         return answers, steps
 
-    def _goes_on(self, at: float, end: _End, one: bool) -> bool:
+    def _tokens(self, count: int) -> int:
+        return count * self._blocks.block_tokens
+
+    def _may_answer(self, end: End, count: int) -> bool:
+        """Whether so many blocks behind this end, which are no more of its prompt, answer it."""
+        return count == 1
+
+    def _goes_on(self, at: float, end: End, count: int) -> bool:
         """Whether what comes behind this end is one more piece of the same prompt."""
         if end.answers or end.batch != self._batch - 1 or not end.full:
             return False
         apart = at - end.at
-        if one:  # less than a full step, so it takes no longer
+        if count == 1:  # less than a full step, so it takes no longer
             return apart <= self._apart
         if apart <= STEP_SECONDS:  # later it is the next turn of who had this prompt's answer
             self._apart += (apart - self._apart) / PIECES if self._apart else apart

@@ -10,6 +10,9 @@ prompt, and what is more than that was not told.
 It tells of blocks of answers in the same way as of a prompt's. Which is which is a guess for single
 blocks (`kvstore.attach.prompts`), and is put right where it contradicts the counters: with the
 prompts' lengths it is known how many whole blocks they were, without them within a block a prompt.
+
+SGLang counts in the same way, and differs in what it tells: nothing of a block that it computes and
+has already. So where all that it told was heard, what is left beyond the prompts' ends was there.
 Pure.
 """
 
@@ -19,37 +22,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 
+from kvstore.attach.asked import Asked
 from kvstore.attach.blocks import Reason
 from kvstore.attach.fleet import Seen
 
 # What is given up first where more blocks were computed than were asked for.
 _LEAST_SURE = (Reason.HERE, Reason.EVICTED, Reason.GONE, Reason.ELSEWHERE, Reason.NEVER)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What an engine counted in a time: tokens, where nothing else is said."""
-
-    queries: int = 0
-    hits: int = 0
-    pool_queries: int = 0  # asked of a connector; 0 where there is none
-    pool_hits: int = 0
-    generated: int = 0
-    prompts: int = 0  # first tokens
-    first_token_seconds: float = 0.0  # until these, of all prompts
-    prefill_seconds: float = 0.0  # of all prompts that are over
-    prefills: int = 0  # such prompts
-    prefilled: int = 0  # tokens that these computed
-    preempted: int = 0  # requests
-
-    @property
-    def missed(self) -> int:
-        return self.queries - self.hits
-
-    @staticmethod
-    def of_all(every: Iterable[Asked]) -> Asked:
-        rows = [asdict(one) for one in every]
-        return Asked(**{one.name: sum(row[one.name] for row in rows) for one in fields(Asked)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +91,16 @@ def explain(
     short = min(rest, asked.prompts * (size - 1))
     if lengths is not None:
         short = min(rest, sum(one % size for one in lengths))
+    left = rest - short
+    there = left if seen.heard_all and not seen.tells_twice else 0
     return Reasons(
         never=size * blocks[Reason.NEVER],
         evicted=size * blocks[Reason.EVICTED],
         elsewhere=size * blocks[Reason.ELSEWHERE],
         gone=size * blocks[Reason.GONE],
-        here=size * blocks[Reason.HERE],
+        here=size * blocks[Reason.HERE] + there,
         short=short,
-        untold=rest - short,
+        untold=left - there,
     )
 
 

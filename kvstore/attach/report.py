@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kvstore.attach.asked import Asked
+from kvstore.attach.compared import Brought, Compared
 from kvstore.attach.gain import Gain
 from kvstore.attach.pool import Size
-from kvstore.attach.reasons import Asked, Reasons
+from kvstore.attach.reasons import Reasons
 
 _WORDS = {
     "never": "nobody had computed it",
@@ -20,6 +22,12 @@ _WORDS = {
     "untold": "no event told of it",
 }
 assert list(_WORDS) == list(asdict(Reasons()))
+_BROUGHT = {
+    "tokens": "tokens found in it",
+    "prefill_seconds": "GPU-seconds of prefill not spent",
+    "first_token_seconds": "seconds that a first token came earlier on average",
+}
+assert list(_BROUGHT) == list(Brought.__dataclass_fields__)
 _ASSUMES = (
     "the pool is empty when the time begins, and all of its memory counts as one",
     "what is computed is stored there at once, and goes by the node's own policy",
@@ -50,6 +58,7 @@ class Report:
     exact: bool  # the lengths of prompts are known
     size: Size | None  # of the pool that was asked about
     gain: Gain | None
+    compared: Compared | None  # with the time before a pool that runs now
     notes: Sequence[str]
 
     @property
@@ -90,6 +99,9 @@ class Report:
         if self.gain is not None and self.size is not None:
             yield ""
             yield from self._of_pool(self.gain, self.size)
+        if self.compared is not None:
+            yield ""
+            yield from self._of_both(self.compared)
         for note in self.notes:
             yield f"note: {note}"
 
@@ -109,6 +121,15 @@ class Report:
             yield self._line(self.realised, "the pool that runs has found")
         yield "It is assumed that"
         yield from (f"  {one};" for one in _ASSUMES)
+
+    def _of_both(self, both: Compared) -> Iterator[str]:
+        yield "The pool that runs, and what the report before it had predicted for as much:"
+        for name, words in _BROUGHT.items():
+            now, then = getattr(both.realised, name), getattr(both.predicted, name)
+            if name == "first_token_seconds":
+                now, then = now / max(1, self.asked.prompts), then / max(1, self.asked.prompts)
+            shape = ",d" if name == "tokens" else ",.3f"
+            yield f"{now:>15{shape}}  {words}; predicted {then:{shape}}"
 
     def _line(self, tokens: int, words: str) -> str:
         return f"{tokens:>15,}  {_share(tokens, self.asked.queries):>6}  {words}"

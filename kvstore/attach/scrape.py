@@ -15,34 +15,21 @@ from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from kvstore.attach.reasons import Asked
+from kvstore.attach.asked import Asked
+from kvstore.attach.kinds import KINDS, Kind, Sample
 from kvstore.errors import ConfigError, Unavailable
 from kvstore.limits import ATTACH_BODY_BYTES_MAX, ATTACH_CALL_SECONDS, KiB
 
-# Of vLLM; each is a sum over labels.
-COUNTERS = {
-    "queries": "vllm:prefix_cache_queries_total",
-    "hits": "vllm:prefix_cache_hits_total",
-    "pool_queries": "vllm:external_prefix_cache_queries_total",
-    "pool_hits": "vllm:external_prefix_cache_hits_total",
-    "generated": "vllm:generation_tokens_total",
-    "prompts": "vllm:time_to_first_token_seconds_count",
-    "first_token_seconds": "vllm:time_to_first_token_seconds_sum",
-    "prefill_seconds": "vllm:request_prefill_time_seconds_sum",
-    "prefills": "vllm:request_prefill_time_seconds_count",
-    "prefilled": "vllm:request_prefill_kv_computed_tokens_sum",
-    "preempted": "vllm:num_preemptions_total",
-}
-_NEEDED = ("queries", "hits")
-_RUNNING = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+_HINTS = {http.client.NOT_FOUND: "; SGLang has it with --enable-metrics"}
+_NEVER_LESS = ("queries", "hits")
 _WHOLE = {one.name for one in fields(Asked) if "seconds" not in one.name}
-assert COUNTERS.keys() == {one.name for one in fields(Asked)}
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """What a server said at one moment."""
 
+    kind: Kind
     counters: dict[str, float]  # by the names that `Asked` has
     running: int  # requests, those that wait among them
 
@@ -61,7 +48,7 @@ class Counted:
     def take(self, page: Page) -> Asked:
         """What they rose by since the page before."""
         now = page.counters
-        again = any(now[name] < self._last.get(name, 0.0) for name in _NEEDED)
+        again = any(now[name] < self._last.get(name, 0.0) for name in _NEVER_LESS)
         self.restarts += again
         rose = {
             name: value if again else max(0.0, value - self._last.get(name, 0.0))
@@ -100,25 +87,47 @@ def check_url(url: str) -> None:
 
 
 def parsed(text: str, url: str) -> Page:
-    """A page of Prometheus' text format. Raises Unavailable for one that is not vLLM's."""
-    sums: dict[str, float] = {}
-    wanted = {*COUNTERS.values(), *_RUNNING}
+    """A page of Prometheus' text format. Raises Unavailable for one of no kind that is known."""
+    found: dict[Sample, float] = {}
+    kind = None
     try:
         for family in _families(text):
+            kind = kind or _kind(family.name)
             for sample in family.samples:
-                if sample.name in wanted and math.isfinite(sample.value) and sample.value >= 0:
-                    sums[sample.name] = sums.get(sample.name, 0.0) + float(sample.value)
+                if kind and math.isfinite(sample.value) and sample.value >= 0:
+                    for one in _WANTED[kind].get(sample.name, ()):
+                        if one.counts(sample.labels):
+                            found[one] = found.get(one, 0.0) + float(sample.value)
     except (ValueError, KeyError, IndexError) as error:
         said = f"what {url}/metrics says is not in Prometheus' text format: {error}"
         raise Unavailable(said[:300]) from None
-    for name in _NEEDED:
-        if COUNTERS[name] not in sums:
+    if kind is None:
+        known = " nor ".join(f"of {one.name}" for one in KINDS)
+        raise Unavailable(
+            f"{url}/metrics has no counters {known}; SGLang has them with --enable-metrics"
+        )
+    for name in kind.needed:
+        if kind.counters[name] not in found:
             raise Unavailable(
-                f"{url}/metrics has no {COUNTERS[name]}: it is no vLLM server that caches prefixes"
-                " and keeps statistics"
+                f"{url}/metrics has no {kind.counters[name].name}: this {kind.name} server does not"
+                " cache prefixes, or keeps no statistics"
             )
-    counters = {name: sums.get(there, 0.0) for name, there in COUNTERS.items()}
-    return Page(counters, round(sum(sums.get(name, 0.0) for name in _RUNNING)))
+    counters = {name: found.get(one, 0.0) for name, one in kind.counters.items()}
+    return Page(kind, counters, round(sum(found.get(one, 0.0) for one in kind.running)))
+
+
+def _kind(counter: str) -> Kind | None:
+    return next((one for one in KINDS if counter.startswith(one.prefix)), None)
+
+
+def _wanted(kind: Kind) -> dict[str, set[Sample]]:
+    found: dict[str, set[Sample]] = {}
+    for one in (*kind.counters.values(), *kind.running):
+        found.setdefault(one.name, set()).add(one)
+    return found
+
+
+_WANTED = {kind: _wanted(kind) for kind in KINDS}
 
 
 def _families(text: str) -> Iterable[Any]:
@@ -140,7 +149,9 @@ def _fetched(url: str) -> str:
             one.request("GET", f"{parts.path.rstrip('/')}/metrics")
             reply = one.getresponse()
             if reply.status != http.client.OK:
-                raise Unavailable(f"{url}/metrics answers {reply.status}")
+                raise Unavailable(
+                    f"{url}/metrics answers {reply.status}{_HINTS.get(reply.status, '')}"
+                )
             body = bytearray()
             while part := reply.read1(64 * KiB):
                 body += part

@@ -17,6 +17,7 @@ from functools import partial
 
 from kvstore.attach import scrape
 from kvstore.attach.fleet import Fleet
+from kvstore.attach.kinds import VLLM
 from kvstore.attach.prefill import PrefillTime
 from kvstore.attach.scrape import Counted, Page
 from kvstore.client.kv_events.messages import Event, Messages
@@ -44,7 +45,7 @@ class Watch:
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self.engines = engines
-        self.fleet = Fleet(len(engines))
+        self.fleet = Fleet([VLLM] * len(engines))  # until they have said what they are
         self.counted = [Counted() for _ in engines]
         self.prefill = PrefillTime()
         self.running = [0] * len(engines)  # at the start, and the end
@@ -60,11 +61,12 @@ class Watch:
     def start(self) -> None:
         """Begin to count. Raises Unavailable where a server cannot be read."""
         self._threads = self._stack.enter_context(ThreadPoolExecutor(_AT_ONCE))
+        self.fleet = Fleet([page.kind for page in self._pages()])
         listening = [self._listen(at) for at in range(len(self.engines))]
         deadline = time.monotonic() + 2 * REPLAY_SECONDS
         for one in listening:
             one.caught_up.wait(max(0.0, deadline - time.monotonic()))
-        pages = list(self._threads.map(scrape.read, [one.url for one in self.engines]))
+        pages = self._pages()
         with self._lock:
             self.fleet.begin()
             for messages in self._messages:
@@ -74,7 +76,10 @@ class Watch:
                 self.running[at] = page.running
         self.running_first = sum(self.running)
         self._began = time.monotonic()
-        log.info("counting: %d servers, %d requests run", len(pages), self.running_first)
+        names = ", ".join(sorted({page.kind.name for page in pages}))
+        log.info(
+            "counting: %d servers (%s), %d requests run", len(pages), names, self.running_first
+        )
 
     def look(self, seconds: float, shown: Callable[[], None]) -> None:
         """Go on reading until so many seconds from the start are over."""
@@ -103,6 +108,9 @@ class Watch:
                 found[why] = found.get(why, 0) + count
         return found
 
+    def _pages(self) -> list[Page]:
+        return list(self._threads.map(scrape.read, [one.url for one in self.engines]))
+
     def _listen(self, at: int) -> Subscription:
         one = Subscription(
             self.engines[at].source,
@@ -117,6 +125,7 @@ class Watch:
         with self._lock:
             if not self._over:
                 self.fleet.take(at, time.monotonic(), events)
+                self.fleet.seen[at].unread = self._messages[at].unread
 
     def _lost(self, at: int) -> None:
         with self._lock:

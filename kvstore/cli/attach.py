@@ -9,13 +9,14 @@ from kvstore.cli.options import Commands, command
 from kvstore.planner import presets
 
 _TEACHING = """\
-Watch vLLM servers for some minutes and say what their prefix caches had, why what
+Watch vLLM or SGLang servers for some minutes and say what their prefix caches had, why what
 they had not was not there, and what a pool of some size would have added. Nothing
 is installed on them: it reads the KV events that they publish, and /metrics. No
 token of theirs is kept or sent on. Ctrl-C ends it early, with the report.
 
-The servers have to publish: --kv-events-config '{"enable_kv_cache_events": true,
-"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}'.
+The servers have to publish. vLLM: --kv-events-config '{"enable_kv_cache_events": true,
+"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}'. SGLang: --enable-metrics
+--kv-events-config '{"publisher": "zmq", "endpoint": ..., "replay_endpoint": ...}'.
 """
 _MINUTES, _FABRIC = 10.0, "rdma-200"
 
@@ -24,7 +25,7 @@ def add(commands: Commands) -> None:
     attach = command(
         commands,
         "attach",
-        "what a pool would bring vLLM servers that have none, by reading what they tell",
+        "what a pool would bring servers that have none, by reading what they tell",
         "moonpool attach --engine http://10.0.0.1:8000,kv=tcp://10.0.0.1:5557,"
         "replay=tcp://10.0.0.1:5558\n    --dram 64GiB --model llama-3-8b --minutes 10",
     )
@@ -52,6 +53,12 @@ def add(commands: Commands) -> None:
         default=_FABRIC,
         metavar="NAME",
         help=f"what blocks are fetched over: one of {', '.join(presets.LINKS)} (default {_FABRIC})",
+    )
+    attach.add_argument(
+        "--before",
+        type=Path,
+        metavar="FILE",
+        help="what --json said before there was a pool, to hold against what one brings now",
     )
     how_long = attach.add_mutually_exclusive_group()
     how_long.add_argument(

@@ -9,7 +9,7 @@ import sys
 
 from tqdm import tqdm
 
-from kvstore.attach import lengths, scrape
+from kvstore.attach import compared, lengths, scrape
 from kvstore.attach.answer import answer, so_far
 from kvstore.attach.pool import Size
 from kvstore.attach.watch import Engine, Watch
@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
         )
     size, link = _size(args), presets.named("--fabric", args.fabric, presets.LINKS).cost
     traced = lengths.of_trace(args.trace) if args.trace else None
+    before = compared.read(args.before) if args.before else None
     watch = Watch(_engines(args.engine))
     interrupted = False
     try:
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         known = lengths.of_log(args.requests) if args.requests else traced
     except Invalid as error:  # what was seen is told all the same
         known, wrong = None, error
-    report = answer(watch, known, size, link)
+    report = answer(watch, known, size, link, before)
     print(json.dumps(report.as_json) if args.json else report)
     if wrong is not None:
         raise wrong

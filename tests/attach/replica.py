@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from kvstore.attach.asked import Asked
 from kvstore.attach.fleet import Fleet
-from kvstore.attach.reasons import Asked
 from kvstore.client.kv_events.messages import Event, Removed, Stored
 
 IDLE_SECONDS = 5.0  # before each prompt

@@ -8,6 +8,7 @@ import pytest
 
 from kvstore.attach.fleet import Fleet
 from kvstore.attach.gain import Found, gain, pool_block_tokens, replay
+from kvstore.attach.kinds import SGLANG, VLLM
 from kvstore.attach.pool import Held, Pool, Size
 from kvstore.core.cost import TransferCost
 from tests.attach.replica import Replica, replicas
@@ -20,7 +21,7 @@ LARGE = Size(1_000 * SLOT, 0, TOKEN)
 
 def fleet_of(some: list[Replica], prompts: list[tuple[int, list[int], int]]) -> Fleet:
     """What is seen of these prompts, by one who has seen what pieces an engine makes of them."""
-    fleet = Fleet(len(some))
+    fleet = Fleet([VLLM] * len(some))
     for one in some:
         one.serve(made(300, 50_000), 1, fleet)
     fleet.begin()
@@ -30,7 +31,7 @@ def fleet_of(some: list[Replica], prompts: list[tuple[int, list[int], int]]) -> 
 
 
 def found(fleet: Fleet, size: Size = LARGE) -> list[int]:
-    said, pool = replay(fleet.steps, fleet.blocks, size)
+    said, pool = replay(fleet, size)
     pool.check()
     return [one.tokens for one in said]
 
@@ -47,6 +48,15 @@ def test_a_pool_s_block_is_whole_blocks_of_the_engine_s(engine: int, pool: int) 
 def test_what_one_engine_computed_is_there_for_another() -> None:
     prompts = [(0, made(300), 1), (1, made(300), 1)]
     assert found(fleet_of(replicas(2, 50, BLOCK, 128), prompts)) == [0, 256]
+
+
+def test_what_an_engine_of_another_kind_computed_is_no_gain() -> None:
+    prompts = [(0, made(300), 1), (1, made(300), 1), (0, made(300, 900), 1)]
+    fleet = fleet_of(replicas(2, 50, BLOCK, 128), prompts)
+    fleet.kinds = [VLLM, SGLANG]
+    assert found(fleet) == [0, 0, 0]
+    fleet.kinds = [SGLANG, SGLANG]
+    assert found(fleet) == [0, 256, 0]
 
 
 def test_what_an_engine_has_itself_is_no_gain() -> None:
@@ -84,7 +94,7 @@ def test_a_larger_pool_finds_more_until_all_is_there() -> None:
     assert 0 < gained[1] < gained[2] <= gained[3]
     # SSD holds what DRAM does not, and is read for it.
     size = Size(20 * SLOT, 1_000 * SLOT, TOKEN)
-    said, pool = replay(fleet.steps, fleet.blocks, size)
+    said, pool = replay(fleet, size)
     assert sum(one.tokens for one in said) == gained[3]
     assert 0 < sum(one.on_ssd for one in said) < gained[3]
     assert pool.evicted == 0

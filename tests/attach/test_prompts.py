@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvstore.attach.fleet import Fleet
+from kvstore.attach.kinds import VLLM, Kind
 from kvstore.attach.prompts import STEP_SECONDS, Filled, Use
 from kvstore.client.kv_events.messages import Event, Stored
 
@@ -14,8 +15,8 @@ BLOCK = 4
 class Told:
     """One engine's steps, of 16 tokens at most; a text is told by its first token."""
 
-    def __init__(self) -> None:
-        self.fleet = Fleet(1)
+    def __init__(self, kind: Kind = VLLM) -> None:
+        self.fleet = Fleet([kind])
         self.now = 0.0
 
     def step(self, *pieces: tuple[int, int, int], after: float = 0.1) -> None:
@@ -97,7 +98,7 @@ def test_who_has_said_nothing_for_long_has_ended() -> None:
 
 def test_what_does_not_fit_is_counted_and_not_recorded() -> None:
     told = Told()
-    told.fleet = Fleet(1, steps_max=3)
+    told.fleet = Fleet([VLLM], steps_max=3)
     for text in range(1_000, 4_000, 1_000):
         told.step((text, 0, 2))
     assert len(told.fleet.steps) == 2 and told.fleet.unrecorded == 4

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstore.attach.asked import Asked
 from kvstore.attach.blocks import Reason
 from kvstore.attach.fleet import Fleet, Seen
-from kvstore.attach.reasons import Asked, Reasons, explain
+from kvstore.attach.kinds import VLLM
+from kvstore.attach.reasons import Reasons, explain
 from tests.attach.replica import replicas
 
 BLOCK = 4
@@ -32,7 +34,7 @@ prompts = st.lists(
 def test_reasons_are_those_of_caches_that_were_asked(
     asked: list[tuple[int, int, int, int, int, int]], pages: int
 ) -> None:
-    some, fleet = replicas(3, pages), Fleet(3)
+    some, fleet = replicas(3, pages), Fleet([VLLM] * 3)
     lengths: list[list[int]] = [[], [], []]
     for engine, prefix, blocks, own, which, answer in asked:
         tokens = [100 * prefix + 1 + one // 3 for one in range(BLOCK * blocks)]
@@ -113,3 +115,13 @@ def test_what_contradicts_the_counters_is_put_right(
     told: dict[Reason, int], answers: dict[Reason, int], asked: Asked, expected: Reasons
 ) -> None:
     assert explain(asked, Seen(Counter(told), Counter(answers)), 8) == expected
+
+
+def test_what_sglang_says_nothing_of_was_there_where_all_was_heard() -> None:
+    asked = Asked(queries=40, prompts=2)
+    blocks = Counter({Reason.NEVER: 2})
+    silent = Seen(blocks, tells_twice=False)
+    assert explain(asked, silent, 8) == Reasons(never=16, here=10, short=14)
+    for unheard in (replace(silent, losses=1), replace(silent, unread=1)):
+        assert explain(asked, unheard, 8) == Reasons(never=16, short=14, untold=10)
+    assert explain(asked, silent, 8, [20, 20]) == Reasons(never=16, here=16, short=8)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from kvstore.attach import scrape
-from kvstore.attach.scrape import COUNTERS, Counted, Page
+from kvstore.attach.kinds import KINDS, SGLANG, VLLM, Kind
+from kvstore.attach.scrape import Counted, Page
 from kvstore.errors import ConfigError, Unavailable
-from tests.attach.vllm_pages import Pages, page
+from tests.attach.pages import Pages, page
 
 
 @pytest.fixture
@@ -18,33 +19,42 @@ def pages() -> Iterator[Pages]:
         yield made
 
 
-def test_counters_are_read_and_summed_over_ranks(pages: Pages) -> None:
-    said = {name: 2.0 * number for number, name in enumerate(COUNTERS)}
-    pages.body = page(**said)
-    assert scrape.read(pages.url) == Page(said, 2)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_counters_are_read_and_summed_over_ranks(pages: Pages, kind: Kind) -> None:
+    said = {name: 2.0 * number for number, name in enumerate(kind.counters)}
+    said["pool_queries"] = 0.0  # to SGLang the same as what it found there
+    pages.body = page(kind, **said)
+    said["pool_queries"] = said["pool_hits"] if kind is SGLANG else 0.0
+    assert scrape.read(pages.url) == Page(kind, said, 2)
     assert scrape.read(f"{pages.url}/".rstrip("/")).running == 2
+
+
+def test_a_server_that_was_asked_for_nothing_yet_is_known_by_its_name() -> None:
+    said = scrape.parsed("# TYPE sglang:page_size gauge\nsglang:page_size 32.0\n", "http://host")
+    assert said.kind is SGLANG and not any(said.counters.values())
 
 
 def test_what_counts_is_what_came_since_the_beginning() -> None:
     counted = Counted()
-    counted.begin(Page({"queries": 100.0, "hits": 50.0}, 0))
-    counted.take(Page({"queries": 160.0, "hits": 80.0}, 0))
+    counted.begin(Page(VLLM, {"queries": 100.0, "hits": 50.0}, 0))
+    counted.take(Page(VLLM, {"queries": 160.0, "hits": 80.0}, 0))
     assert (counted.asked.queries, counted.asked.hits, counted.asked.missed) == (60, 30, 30)
 
 
 def test_a_server_that_starts_anew_goes_on_counting() -> None:
     counted = Counted()
-    counted.begin(Page({"queries": 100.0, "hits": 50.0}, 0))
+    counted.begin(Page(VLLM, {"queries": 100.0, "hits": 50.0}, 0))
     for queries, hits in ((160.0, 80.0), (10.0, 4.0), (20.0, 4.0)):
-        counted.take(Page({"queries": queries, "hits": hits}, 0))
+        counted.take(Page(VLLM, {"queries": queries, "hits": hits}, 0))
     assert (counted.asked.queries, counted.asked.hits, counted.restarts) == (80, 34, 1)
 
 
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("", "has no vllm:prefix_cache_queries_total"),
-        ("# TYPE a counter\na_total 1\n", "has no vllm:prefix_cache_queries_total"),
+        ("", "has no counters of vLLM nor of SGLang; SGLang has them with --enable-metrics"),
+        ("# TYPE a counter\na_total 1\n", "has no counters of vLLM nor of SGLang"),
+        ("vllm:num_requests_running 1\n", "has no vllm:prefix_cache_queries_total"),
         ('vllm:x{a="b 1\n', "not in Prometheus' text format"),
         ("vllm:prefix_cache_queries_total many\n", "not in Prometheus' text format"),
         (page(queries=1.0), "has no vllm:prefix_cache_hits_total"),
@@ -52,7 +62,7 @@ def test_a_server_that_starts_anew_goes_on_counting() -> None:
         (page(queries=1.0, hits=-1.0), "has no vllm:prefix_cache_hits_total"),
     ],
 )
-def test_a_page_that_is_not_vllm_s_is_refused(body: str, said: str) -> None:
+def test_a_page_that_is_of_no_such_server_is_refused(body: str, said: str) -> None:
     with pytest.raises(Unavailable, match=said):
         scrape.parsed(body, "http://host")
 

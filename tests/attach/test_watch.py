@@ -11,15 +11,17 @@ import pytest
 
 from kvstore.attach import watch as watches
 from kvstore.attach.answer import answer
+from kvstore.attach.compared import Before, Brought, Compared
+from kvstore.attach.kinds import SGLANG, VLLM, Kind
 from kvstore.attach.pool import Size
 from kvstore.attach.reasons import Reasons
-from kvstore.attach.scrape import COUNTERS
 from kvstore.attach.watch import Engine, Watch
 from kvstore.client.kv_events.subscription import Source
 from kvstore.core.cost import TransferCost
 from kvstore.errors import Unavailable
-from tests.attach.vllm_pages import Pages, page
+from tests.attach.pages import Pages, page
 from tests.client.kv_events.publisher import Publisher
+from tests.nodes import eventually
 
 BLOCK = 64
 LINK = TransferCost(0.0, 1e9)
@@ -29,9 +31,9 @@ SIZE = Size(1 << 20, 0, 100)
 class Server:
     """One that publishes and counts."""
 
-    def __init__(self, pages: Pages, publisher: Publisher) -> None:
-        self.pages, self.publisher = pages, publisher
-        self.counts = dict.fromkeys(COUNTERS, 0.0)
+    def __init__(self, pages: Pages, publisher: Publisher, kind: Kind = VLLM) -> None:
+        self.pages, self.publisher, self.kind = pages, publisher, kind
+        self.counts = dict.fromkeys(kind.counters, 0.0)
         self.serve(0, 0)
 
     def engine(self, *, replays: bool) -> Engine:
@@ -46,7 +48,7 @@ class Server:
             *(("prefill_seconds", tokens / 100), ("first_token_seconds", tokens / 100)),
         ):
             self.counts[name] += more if tokens else 0
-        self.pages.body = page(**self.counts).replace('running{engine="0"} 2', "running 0")
+        self.pages.body = page(self.kind, **self.counts).replace('{engine="0"} 2.0', " 0")
         if count := tokens // BLOCK:
             whole = list(range(first, first + count * BLOCK))
             names = [hash(tuple(whole[: BLOCK * (one + 1)])) for one in range(count)]
@@ -55,10 +57,11 @@ class Server:
 
 
 @contextmanager
-def served(count: int) -> Iterator[list[Server]]:
+def served(count: int, *kinds: Kind) -> Iterator[list[Server]]:
     publishers, pages = [Publisher() for _ in range(count)], [Pages() for _ in range(count)]
     try:
-        yield [Server(*both) for both in zip(pages, publishers, strict=True)]
+        every = zip(pages, publishers, kinds or count * (VLLM,), strict=True)
+        yield [Server(*one) for one in every]
     finally:
         for publisher in publishers:
             publisher.close()
@@ -100,6 +103,44 @@ def test_what_one_server_computed_and_another_computes_is_told_and_a_pool_would_
     assert "another server has it" in said and "192   48.0%  more, of 1 prompts" in said
     assert report.as_json["pool"]["tokens"] == 192
     assert report.as_json["reasons"] == asdict(report.reasons)
+
+
+def test_servers_of_both_kinds_are_one_fleet_and_share_no_pool() -> None:
+    with served(3, VLLM, SGLANG, SGLANG) as servers:
+        with watching(servers) as watch:
+            for one in servers:
+                one.serve(200, 1_000)
+                wait_told(watch, servers.index(one))
+            # One more that SGLang computed though it was there tells of nothing.
+            servers[1].serve(128, 1_000, lost=True)
+        report = answer(watch, None, SIZE, LINK)
+    assert [one.reasons for one in report.servers] == [
+        Reasons(never=192, short=8),
+        Reasons(elsewhere=192, here=10, short=126),
+        Reasons(elsewhere=192, short=8),
+    ]
+    assert report.gain is not None and report.gain.tokens == 192, "what SGLang's other server has"
+
+
+def test_what_a_pool_brought_is_told_beside_what_was_predicted() -> None:
+    before = Before(800, 4, 8.0, 8.0, Brought(300, 3.0, 2.0))
+    with served(1) as servers:
+        with watching(servers) as watch:
+            servers[0].serve(400, 1_000)
+            servers[0].counts["pool_hits"] += 128
+            servers[0].serve(0, 0)
+            watch.look(0.5, lambda: None)
+        report = answer(watch, None, None, LINK, before)
+    assert report.compared == Compared(Brought(150, 1.5, 0.5), Brought(128, 0.0, 2.0 - 4.0))
+    assert report.as_json["compared"]["realised"]["tokens"] == 128
+    said = str(report)
+    assert "128  tokens found in it; predicted 150" in said
+    assert "0.000  GPU-seconds of prefill not spent; predicted 1.500" in said
+    assert "-2.000  seconds that a first token came earlier on average; predicted 0.500" in said
+
+
+def wait_told(watch: Watch, engine: int) -> None:
+    eventually(lambda: bool(watch.fleet.seen[engine].prompts), 10.0)
 
 
 def test_what_was_before_is_known_and_does_not_count() -> None:
@@ -154,5 +195,7 @@ def test_a_server_that_falls_silent_is_asked_again(monkeypatch: pytest.MonkeyPat
 def test_one_that_is_not_there_at_the_start_is_an_error() -> None:
     with served(1) as servers:
         servers[0].pages.status = 404
-        with pytest.raises(Unavailable, match="answers 404"), watching(servers):
-            pass
+        watch = Watch([servers[0].engine(replays=False)])
+        with pytest.raises(Unavailable, match="answers 404; SGLang has it with --enable-metrics"):
+            watch.start()
+        watch.stop()

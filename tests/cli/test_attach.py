@@ -12,7 +12,7 @@ import pytest
 
 from kvstore.cli.main import main
 from tests import tree
-from tests.attach.vllm_pages import Pages, page
+from tests.attach.pages import Pages, page
 from tests.client.kv_events.publisher import Publisher
 
 ENGINE = "http://127.0.0.1:8000,kv=tcp://127.0.0.1:5557"
@@ -36,6 +36,7 @@ Run = pytest.CaptureFixture[str]
         (["--engine", ENGINE, "--dram", "1GiB", "--model", "x"], "--model x: is one of"),
         (["--engine", ENGINE, "--fabric", "x"], "--fabric x: is one of"),
         (["--engine", ENGINE, "--trace", "/nowhere"], "/nowhere"),
+        (["--engine", ENGINE, "--before", "/nowhere"], "--before /nowhere: cannot be read"),
         (
             ["--engine", ENGINE, "--dram", "1GiB", "--kv-bytes-per-token", "0"],
             "--kv-bytes-per-token 0: wants",

@@ -23,6 +23,7 @@ Tokens: TypeAlias = NDArray[np.uint32]
 
 _HASH_BYTES_MAX = 64
 _TOKEN_MAX = 2**32 - 1
+_ELSEWHERE = ("other memory", "other group")  # why an event is passed over that is none of ours
 _OWN = (None, "GPU")  # media that are an engine's own memory
 # What stands where in an array, behind the type; where a map has a name that is not among these it
 # is of no interest. In the place of the adapter's name some versions have the salt: either says
@@ -72,6 +73,11 @@ class Messages:
         self._group, self._decode = group, _decoder()
         self.passed_over: Counter[str] = Counter()
 
+    @property
+    def unread(self) -> int:
+        """Events of the engine's own memory that nothing could be made of."""
+        return sum(count for why, count in self.passed_over.items() if why not in _ELSEWHERE)
+
     def read(self, payload: bytes) -> list[Event]:
         """The events of one batch. Raises `Unreadable`."""
         try:
@@ -97,9 +103,9 @@ class Messages:
         if said["type"] == "AllBlocksCleared":
             return Cleared()
         if said.get("medium") not in _OWN:
-            return "other memory"
+            return _ELSEWHERE[0]
         if (said.get("group_idx") or 0) != self._group:
-            return "other group"
+            return _ELSEWHERE[1]
         hashes = said.get("block_hashes")
         if not isinstance(hashes, list) or not all(map(_is_hash, hashes)):
             return "malformed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,3 +31,24 @@ def engine_of(shared_node: Any) -> Iterator[Callable[..., Engine]]:
     yield make
     for one in made:
         one.storage.close()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.1,  # else one token repeats whatever the KV
+    )
+    folder = tmp_path_factory.mktemp("model")
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder

@@ -12,34 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests import tree
 from tests.nodes import Caller, NodeProcess, eventually, mapped
 
 PROMPT = [(i * 7 + i * i) % 251 for i in range(200)]
 PAGES = 12  # whole pages of 16 tokens that are not the last one
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=256,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.1,  # else one token repeats whatever the KV
-    )
-    folder = tmp_path_factory.mktemp("model")
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 def served(model: Path, node: NodeProcess, home: Path, layout: str, io: str, until: Any) -> Any:

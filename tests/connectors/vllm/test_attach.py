@@ -4,20 +4,15 @@ says of a pool is what such a pool then does."""
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
-from tests import tree
+from tests.attach.attached import attached
 from tests.connectors.vllm.models import prompt
 from tests.connectors.vllm.server import Server, servers
 from tests.nodes import NodeProcess
@@ -26,7 +21,7 @@ BLOCK, PAGES = 32, 56  # of vLLM: as small as its longest prompt allows
 DRAM = "5MiB"
 SLAB = "1MiB"
 TOKEN_BYTES = 4 * 2 * 2 * 32 * 4  # of the model's KV: layers, K and V, heads, elements, bytes
-END_SECONDS = 60.0
+POOL = ("--dram", DRAM, "--kv-bytes-per-token", str(TOKEN_BYTES))
 CLIENTS = 4
 
 Load: TypeAlias = list[tuple[list[int], int]]  # prompts, and how long their answers are
@@ -63,49 +58,8 @@ def counted(some: Sequence[Server], name: str) -> int:
     return round(sum(one.metrics()[f"vllm:{name}_total"] for one in some))
 
 
-class Attached:
-    """The command as people run it; `report` ends it as they do."""
-
-    def __init__(self, some: Sequence[Server], *options: str) -> None:
-        engines = []
-        for one in some:
-            events, replay = (f"tcp://127.0.0.1:{port}" for port in one.events)
-            engines += ["--engine", f"{one.address},kv={events},replay={replay}"]
-        size = ["--dram", DRAM, "--kv-bytes-per-token", str(TOKEN_BYTES)]
-        command = [sys.executable, "-m", "kvstore", "-v", "attach", *engines, *size, *options]
-        self._process = subprocess.Popen(
-            [*command, "--json", "--minutes", "30"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tree.ROOT,
-            env={**os.environ, "PYTHONPATH": str(tree.ROOT)},
-        )
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            if "counting" in line:
-                return
-        raise AssertionError(f"it ended with {self._process.wait()}")
-
-    def report(self) -> Any:
-        self._process.send_signal(signal.SIGINT)
-        said, _ = self._process.communicate(timeout=END_SECONDS)
-        assert self._process.returncode == 130
-        return json.loads(said)
-
-    def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.communicate()
-
-
-@contextmanager
-def attached(some: Sequence[Server], *options: str) -> Iterator[Attached]:
-    made = Attached(some, *options)
-    try:
-        yield made
-    finally:
-        made.close()
+def prefill_seconds(some: Sequence[Server]) -> float:
+    return sum(one.metrics()["vllm:request_prefill_time_seconds_sum"] for one in some)
 
 
 @pytest.fixture
@@ -128,13 +82,14 @@ def test_reasons_add_up_to_vllm_s_counters_and_the_gain_is_what_a_pool_then_brin
     ]
     with (
         servers(*bare),
-        attached(bare) as inferring,
-        attached(bare, "--requests", str(log)) as knowing,
+        attached(bare, *POOL) as inferring,
+        attached(bare, *POOL, "--requests", str(log)) as knowing,
     ):
         play(asked, bare)
         inferred, known = inferring.report(), knowing.report()
         queries, hits = (counted(bare, f"prefix_cache_{what}") for what in ("queries", "hits"))
-        with attached(bare) as beside:  # which knows from a replay what was before
+        prefill = prefill_seconds(bare)
+        with attached(bare, *POOL) as beside:  # which knows from a replay what was before
             play(crowded, bare, CLIENTS)
             crowd = beside.report()
     assert sum(crowd["reasons"].values()) == crowd["asked"]["queries"] - crowd["asked"]["hits"]
@@ -163,13 +118,22 @@ def test_reasons_add_up_to_vllm_s_counters_and_the_gain_is_what_a_pool_then_brin
         )
         for one in "ab"
     ]
-    with servers(*pooled), attached(pooled) as beside:
+    before = tmp_path / "before.json"
+    before.write_text(json.dumps(inferred))
+    with servers(*pooled), attached(pooled, *POOL, "--before", str(before)) as beside:
         play(asked, pooled)
         again = beside.report()
+        prefill -= prefill_seconds(pooled)
         found = counted(pooled, "external_prefix_cache_hits")
         play(crowded, pooled, CLIENTS)
         found_crowded = counted(pooled, "external_prefix_cache_hits") - found
     print(json.dumps(again), found, found_crowded, sep="\n")
+    predicted, realised = again["compared"]["predicted"], again["compared"]["realised"]
+    assert (predicted["tokens"], realised["tokens"]) == (inferred["pool"]["tokens"], found)
+    assert predicted["prefill_seconds"] == pytest.approx(inferred["pool"]["prefill_seconds"])
+    assert predicted["prefill_seconds"] >= predicted["first_token_seconds"] > 0.0
+    # How much that is depends on what else runs here; that it is what the servers count does not.
+    assert realised["prefill_seconds"] == pytest.approx(prefill, abs=1e-6)
     assert inferred["pool"]["evicted_blocks"] > 0, "all of it fits: the size was no question"
     for said in (inferred, known):
         assert said["pool"]["tokens"] == pytest.approx(found, rel=0.1)

@@ -7,17 +7,25 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
-from kvstore.attach.scrape import COUNTERS
+from kvstore.attach.kinds import VLLM, Kind
 
 
-def page(**counters: float) -> str:
-    """As vLLM has it: counters by the names of `Asked`, in two ranks that are to be added."""
-    lines = ["# TYPE vllm:num_requests_running gauge", 'vllm:num_requests_running{engine="0"} 2.0']
+def page(kind: Kind = VLLM, **counters: float) -> str:
+    """As such a server has it: counters by the names of `Asked`, in two ranks that are to be added.
+    Beside those of a sample that a label picks out there is another, which is not to be."""
+    lines = []
+    for one in kind.running[:1]:
+        lines += [f"# TYPE {one.name} gauge", f'{one.name}{{engine="0"}} 2.0']
     for name, value in counters.items():
-        kind = "counter" if COUNTERS[name].endswith("_total") else "histogram"
-        lines.append(f"# TYPE {COUNTERS[name].removesuffix('_total')} {kind}")
+        sample = kind.counters[name]
+        family = sample.name.removesuffix("_total")
+        lines.append(f"# TYPE {family} {'histogram' if family == sample.name else 'counter'}")
         for rank in range(2):
-            lines.append(f'{COUNTERS[name]}{{engine="{rank}",model_name="m"}} {value / 2}')
+            labels = f'engine="{rank}",model_name="m"'
+            if sample.label:
+                lines.append(f'{sample.name}{{{labels},{sample.label}="another"}} 1000')
+                labels += f',{sample.label}="{sample.values[rank % len(sample.values)]}"'
+            lines.append(f"{sample.name}{{{labels}}} {value / 2}")
     return "\n".join([*lines, ""])
 
 
