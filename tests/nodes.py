@@ -96,6 +96,11 @@ class NodeProcess:
         return self._child.address
 
     @property
+    def metrics(self) -> str:
+        """Where they are, of one that was started with `--metrics`."""
+        return self._child.metrics
+
+    @property
     def pid(self) -> int:
         return self._child.pid
 

@@ -9,7 +9,7 @@ import shutil
 from contextlib import suppress
 
 from kvstore.cli.options import Commands, command
-from kvstore.dashboard.panels import PANELS
+from kvstore.dashboard.panels import PANELS, VLLM_PANELS
 from kvstore.dashboard.units import written
 from kvstore.dashboard.watch import TICK_SECONDS, Watch
 
@@ -64,8 +64,9 @@ async def _run(watch: Watch, args: argparse.Namespace) -> int:
 
 def text(watch: Watch, columns: int) -> str:
     """A line for each chart that has something to show, and for each process."""
-    lines, wide = [], max(len(panel.title) for panel in PANELS)
-    for panel in PANELS:
+    every = (*PANELS, *VLLM_PANELS)
+    lines, wide = [], max(len(panel.title) for panel in every)
+    for panel in every:
         found = watch.history.last.get(panel.key, {})
         told = [f"{name} {written(panel.unit, value)}".strip() for name, value in found.items()]
         if told:

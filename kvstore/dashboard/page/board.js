@@ -66,11 +66,17 @@ function figures(charts) {
 function article(chart) {
   const found = made("article");
   found.dataset.chart = chart.key;
-  found.append(made("h2", chart.title), made("p", chart.asks, "asks"));
+  const title = made("h2", chart.title);
+  title.id = "chart-" + chart.key;
+  found.setAttribute("aria-labelledby", title.id);
+  found.append(title, made("p", chart.asks, "asks"));
   const none = made("p", "nothing yet", "none"), plot = made("div", undefined, "plot");
   plot.setAttribute("role", "img");
   const more = made("details"), table = made("table");
-  more.append(made("summary", "in figures"), table);
+  const open = made("summary", "in figures");
+  open.setAttribute("aria-label", chart.title + ": in figures");
+  table.setAttribute("aria-labelledby", title.id);
+  more.append(open, table);
   found.append(none, plot, more);
   document.getElementById("charts").append(found);
   return {none, plot, more, table};
@@ -90,8 +96,10 @@ function draw(chart, times) {
     name + " " + (value === null ? "nothing" : write(value))).join(", ") || "nothing yet"));
   table.replaceChildren(...said.map(([name, value]) => {
     const row = made("tr"), cell = made("td", value === null ? "–" : write(value), "number");
+    const head = made("th", name);
+    head.scope = "row";
     if (value !== null) cell.dataset.value = value;
-    row.append(made("th", name), cell);
+    row.append(head, cell);
     row.dataset.line = name;
     return row;
   }));
@@ -114,6 +122,8 @@ function draw(chart, times) {
             ticksuffix: chart.unit === "seconds" ? "s" : chart.unit.startsWith("bytes") ? "B" : ""},
   };
   Plotly.react(plot, lines, layout, {displayModeBar: false, responsive: true});
+  // What it measures texts with is no picture for anybody.
+  document.getElementById("js-plotly-tester")?.setAttribute("aria-hidden", "true");
 }
 
 function rows(id, heads, lines) {
@@ -156,7 +166,8 @@ async function why(id) {
   }
 }
 
-function asking(one) {
+function asking(one, known) {
+  if (known.has(one.id)) return known.get(one.id);
   const button = made("button", new Date(1e3 * one.at).toLocaleTimeString());
   button.title = "why it was sent there";
   button.dataset.request = one.id;
@@ -165,17 +176,21 @@ function asking(one) {
 }
 
 function requests(found) {
-  const seconds = v => v ? WRITE.seconds(v) : "–";
+  const seconds = v => v ? WRITE.seconds(v) : "–", table = document.getElementById("requests");
+  const known = new Map([...table.querySelectorAll("button")].map(one => [one.dataset.request, one]));
+  const at = table.contains(document.activeElement) ? document.activeElement : null;
   rows("requests",
     [["when"], ["how"], ["prompt", "number"], ["found", "number"], ["expected", "number"],
      ["TTFT", "number"], ["expected", "number"], ["tokens", "number"], ["whole", "number"],
      ["engines"], ["why no more was found"]],
     found.map(one => [
-      asking(one), one.answer, one.prompt_tokens,
+      asking(one, known), one.answer, one.prompt_tokens,
       one.cached_tokens, one.expected_tokens, seconds(one.ttft_seconds),
       seconds(one.expected_seconds), one.output_tokens, seconds(one.seconds),
       one.engines.join(" → "), one.miss || (one.answer === "whole" ? "all was" : ""),
     ]));
+  // Whoever was at a request still is; where it is no longer listed, at the table.
+  if (at) (at.isConnected ? at : table.parentElement).focus({preventScroll: true});
 }
 
 function prefixes(found) {
@@ -206,17 +221,23 @@ async function asked(path) {
   return reply.json();
 }
 
-async function look() {
+// What has not changed is not said again to whoever listens to the page.
+function say(text, name) {
   const state = document.getElementById("state");
+  if (state.textContent !== text) state.textContent = text;
+  state.className = name;
+}
+
+async function look() {
   let wait = 2;
   try {
     const [told, recent] = await Promise.all([asked("/board/charts"), asked("/board/requests")]);
     wait = told.tick_seconds;
     const silent = told.processes.filter(one => one.silent);
-    state.textContent = told.processes.length === 0
+    say(told.processes.length === 0
       ? "nothing is watched: start the gateway with --watch HOST:PORT of each process's --metrics"
-      : `${told.processes.length - silent.length} of ${told.processes.length} processes answer`;
-    state.className = silent.length ? "bad" : "";
+      : `${told.processes.length - silent.length} of ${told.processes.length} processes answer`,
+      silent.length ? "bad" : "");
     figures(told.charts);
     // All of them have their places before one is drawn: it is as wide as its place is then.
     for (const chart of told.charts)
@@ -225,12 +246,11 @@ async function look() {
     processes(told.processes);
     prefixes(recent.prefixes);
     const last = JSON.stringify(recent.requests.map(one => one.id));
-    if (last !== shown) requests(recent.requests);  // else whoever is in the table stays there
+    if (last !== shown) requests(recent.requests);
     shown = last;
     document.body.dataset.drawn = told.times.length;
   } catch (error) {
-    state.textContent = "the gateway does not answer: " + error.message;
-    state.className = "bad";
+    say("the gateway does not answer: " + error.message, "bad");
   }
   setTimeout(look, 1e3 * wait);
 }

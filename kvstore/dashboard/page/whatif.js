@@ -4,12 +4,13 @@
 
 const SIDES = ["left", "right"];
 const CHARTS = [
-  ["ttft", "Time to first token, mean of those that came then", "s"],
-  ["in_time", "Share in time", ""],
-  ["queued", "Prompts in line", ""],
-  ["decoding", "Sequences that are decoded", ""],
+  ["ttft", "Time to first token, mean of those that came then", "s", v => v.toFixed(2) + " s"],
+  ["in_time", "Share in time", "", v => (100 * v).toFixed(1) + " %"],
+  ["queued", "Prompts in line", "", v => v.toFixed(1)],
+  ["decoding", "Sequences that are decoded", "", v => v.toFixed(1)],
 ];
 const asking = {left: null, right: null};
+const drawn = new Map();  // by side, what its charts were drawn of
 let line = Promise.resolve();  // one question at a time
 
 function made(tag, text, name) {
@@ -24,7 +25,8 @@ function style(name) {
 }
 
 function control(side, name, field, value) {
-  const row = made("label", field.text), told = made("output");
+  const row = made("label", field.text), told = made("span");
+  told.setAttribute("aria-hidden", "true");  // a slider says itself how it stands
   let input;
   if (field.names) {
     input = made("select");
@@ -33,8 +35,8 @@ function control(side, name, field, value) {
     input = made("input");
     Object.assign(input, {type: "range", min: field.least, max: field.most, step: field.step});
     input.value = value;
-    told.value = input.value;
-    input.addEventListener("input", () => { told.value = input.value; });
+    told.textContent = input.value;
+    input.addEventListener("input", () => { told.textContent = input.value; });
   }
   input.name = name;
   input.addEventListener("change", () => ask(side));
@@ -63,15 +65,25 @@ function figures(side, told) {
   ];
   section(side).querySelector("table").replaceChildren(...rows.map(([name, value]) => {
     const row = made("tr");
-    row.append(made("th", name), made("td", value, "number"));
+    const head = made("th", name);
+    head.scope = "row";
+    row.append(head, made("td", value, "number"));
     row.dataset.figure = name;
     return row;
   }));
 }
 
+function words(title, values, write) {
+  const known = values.filter(one => one !== null);
+  if (!known.length) return title + ": nothing";
+  const [least, most] = [Math.min(...known), Math.max(...known)].map(write);
+  return `${title}: from ${least} to ${most}, ${write(known[known.length - 1])} at the end`;
+}
+
 function draw(side, told) {
+  drawn.set(side, told);
   const soft = style("--soft"), rule = style("--rule");
-  for (const [key, title, suffix] of CHARTS) {
+  for (const [key, title, suffix, write] of CHARTS) {
     const plot = section(side).querySelector(`[data-plot=${key}]`);
     const layout = {
       margin: {l: 52, r: 8, t: 26, b: 26}, height: 180, showlegend: false,
@@ -81,10 +93,12 @@ function draw(side, told) {
       yaxis: {gridcolor: rule, rangemode: "tozero", ticksuffix: suffix,
               tickformat: key === "in_time" ? ".0%" : undefined},
     };
-    const drawn = {x: told.timeline.seconds, y: told.timeline[key], type: "scatter", mode: "lines",
+    const curve = {x: told.timeline.seconds, y: told.timeline[key], type: "scatter", mode: "lines",
                    line: {color: "#1f77d0", width: 2}};
-    plot.setAttribute("aria-label", title);
-    Plotly.react(plot, [drawn], layout, {displayModeBar: false, responsive: true});
+    plot.setAttribute("aria-label", words(title, told.timeline[key], write));
+    Plotly.react(plot, [curve], layout, {displayModeBar: false, responsive: true});
+    // What it measures texts with is no picture for anybody.
+    document.getElementById("js-plotly-tester")?.setAttribute("aria-hidden", "true");
   }
 }
 
@@ -128,7 +142,10 @@ async function begin() {
     form.addEventListener("submit", event => event.preventDefault());
     const state = made("p", "", "asks");
     state.setAttribute("role", "status");
-    section(side).append(form, state, made("table"), ...CHARTS.map(([key]) => {
+    const table = made("table");
+    table.setAttribute("aria-labelledby", side + "-title");
+    form.setAttribute("aria-labelledby", side + "-title");
+    section(side).append(form, state, table, ...CHARTS.map(([key]) => {
       const plot = made("div");
       plot.dataset.plot = key;
       plot.setAttribute("role", "img");
@@ -139,3 +156,5 @@ async function begin() {
 }
 
 begin();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
+  drawn.forEach((told, side) => draw(side, told)));
