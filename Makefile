@@ -106,9 +106,7 @@ $(VLLM)/installed: pyproject.toml
 $(SGLANG)/installed: pyproject.toml constraints.txt tests/connectors/sglang/requirements.txt
 	@echo "Installing SGLang's classes into $(SGLANG): 2 to 10 minutes, once."
 	@"$(PYTHON)" -m venv $(SGLANG)
-	@grep -v '^openai==' constraints.txt >$(SGLANG)/constraints.txt  # SGLang has an older one
-	@$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-c $(SGLANG)/constraints.txt \
+	@$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 		-e '.[node,engine]' pytest hypothesis -r tests/connectors/sglang/requirements.txt
 	@$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23
 	@echo "Compiling the kernels, once."
