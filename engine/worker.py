@@ -22,10 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kvstore.client.teller import Teller
+from kvstore.core.cadence import Cadence
 from kvstore.errors import Overloaded
 from kvstore.telemetry import ENGINE, Telemetry
 
-from .cadence import Cadence
 from .core import EngineCore, FinishEvent, TokenEvent
 from .errors import BadRequest
 from .measuring import Measuring
@@ -39,6 +39,7 @@ from .telling import Telling
 log = logging.getLogger(__name__)
 
 WHOLE = "whole"  # no miss: all of a prompt was loaded
+SOON_SECONDS, LATER_SECONDS = 2e-4, 2e-3  # between two looks at what lands; a new job may have come
 IDLE_SECONDS = 0.2  # how long an idle engine waits for a command before it looks around
 
 
@@ -133,7 +134,7 @@ class Worker:
             self._broken()
 
     def _serve(self) -> None:
-        cadence = Cadence()
+        cadence = Cadence(SOON_SECONDS, LATER_SECONDS, time.monotonic())
         while not self._stopping.is_set():
             self._obey()
             if self.core.idle:
@@ -151,7 +152,7 @@ class Worker:
                 self._tell(event.request_id, event)
             running = self.core.scheduler.running.values()
             if self.pool.landed():
-                cadence.landed(time.monotonic())
+                cadence.landed(time.monotonic(), 1)
             elif not events and all(one.loading for one in running):
                 time.sleep(cadence.pause(time.monotonic()))
         for request_id in list(self._jobs):

@@ -110,6 +110,15 @@ class Heads:
         place = int((tables == 0).any(axis=1).argmax())
         return place, _first(tables[place] == 0, fragment)
 
+    def layers_written(
+        self, slots: Sequence[Slot], layout: SlotLayout, fragment: Fragment
+    ) -> list[int]:
+        """For each of these slots, how many leading layers of the fragment are written."""
+        written = self._tables(slots, layout, fragment) != 0
+        whole = written.reshape(len(slots), fragment.layers, fragment.heads).all(axis=2)
+        counts: list[int] = np.logical_and.accumulate(whole, axis=1).sum(axis=1).tolist()
+        return counts
+
     def none_written(self, slots: Sequence[Slot], layout: SlotLayout, fragment: Fragment) -> bool:
         """Whether no strip of the fragment is written in any of these slots."""
         return not self._tables(slots, layout, fragment).any()

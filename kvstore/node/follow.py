@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvstore.clock import Clock
+from kvstore.core.cadence import Cadence
 from kvstore.core.lifecycle import Slot, State
 from kvstore.errors import KVStoreError, Overloaded, Unavailable
 from kvstore.layout import TABLE_OFFSET, Fragment
@@ -36,7 +37,7 @@ from kvstore.wire.v1 import kv_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1e-3  # between two looks at a writer that has nothing new
+SOON_SECONDS, LATER_SECONDS = 1e-3, 20e-3  # between two looks at a writer, the least and the most
 UNREAD_SECONDS = 5.0  # a block that no reader here has open for so long is followed no more
 
 
@@ -176,6 +177,7 @@ class Follow:
         layout, read = run.place.layout, self._clock.now()
         left = np.arange(len(run.here), dtype=np.int64)
         layers = np.zeros(len(run.here), dtype=np.int64)
+        cadence = Cadence(SOON_SECONDS, LATER_SECONDS, read)
         try:
             while len(left):
                 if any(run.here[row].pins for row in left.tolist()):
@@ -187,11 +189,12 @@ class Follow:
                 )
                 gained = looked.layers > layers[left]
                 # Blocks that gained the same layers move together: few calls, whatever the blocks.
-                steps = zip(layers[left][gained], looked.layers[gained], strict=True)
-                for first, last in sorted(set(steps)):
+                pairs = zip(layers[left][gained], looked.layers[gained], strict=True)
+                steps = sorted({(int(first), int(last)) for first, last in pairs})
+                for first, last in steps:
                     some = left[(layers[left] == first) & (looked.layers == last)]
                     term = Term()
-                    given = (some, int(first), int(last), term)
+                    given = (some, first, last, term)
                     good = await run.link.in_thread(run.advance, *given, term=term)
                     layers[some[good]] = last
                 for row, found in zip(left.tolist(), looked.found, strict=True):
@@ -199,8 +202,10 @@ class Follow:
                         whole = found == Found.SEALED and layers[row] == layout.layers
                         self._end(run.here[row], run, whole=bool(whole))
                 left = left[looked.found == Found.FILLING]
-                if not gained.any():
-                    await self._clock.sleep(LOOK_SECONDS)
+                now = self._clock.now()
+                if steps:
+                    cadence.landed(now, sum(last - first for first, last in steps))
+                await self._clock.sleep(cadence.pause(now))
         except KVStoreError as error:
             log.info("node %s is followed no more: %s", run.link.node_id, error)
             if isinstance(error, Unavailable):

@@ -53,6 +53,13 @@ class Moves:
         self, session: Session, handles: Sequence[bytes], fragment: Fragment
     ) -> list[tuple[Found, int]]:
         """What each slot is now, and how many leading layers of the fragment are written."""
+        pins = self._store.claims.run_of_pins(session, handles)
+        slots = [pin.slot for pin in pins or ()]
+        layout = self._layout_of_all(slots, fragment)
+        if layout is not None:
+            layers = self._store.blocks.heads.layers_written(slots, layout, fragment)
+            found = [_found(slot) for slot in slots]
+            return list(zip(found, layers, strict=True))
         return [self._look(session, handle, fragment) for handle in handles]
 
     def let_go(self, held: Sequence[Held | Status], session: Session | None = None) -> None:
@@ -161,13 +168,13 @@ class Moves:
             layout.check(fragment)
         except (Denied, Lapsed, OutOfRange):
             return Found.GONE, 0
-        if slot.root:
-            return Found.SEALED, fragment.layers
-        found = Found.FILLING if slot.state is State.FILLING else Found.ENDED
-        missing = self._store.blocks.heads.unwritten(slot, layout, fragment)
-        if missing is None:
-            return found, fragment.layers
-        return found, missing.layer_first - fragment.layer_first
+        return _found(slot), self._store.blocks.heads.layers_written([slot], layout, fragment)[0]
+
+
+def _found(slot: Slot) -> Found:
+    if slot.root:
+        return Found.SEALED
+    return Found.FILLING if slot.state is State.FILLING else Found.ENDED
 
 
 def _status(error: Exception) -> Status:
