@@ -21,8 +21,8 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kvstore.cadence import Cadence
 from kvstore.client.teller import Teller
-from kvstore.core.cadence import Cadence
 from kvstore.errors import Overloaded
 from kvstore.telemetry import ENGINE, Telemetry
 

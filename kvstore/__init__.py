@@ -8,7 +8,8 @@ node of its own host; what that lacks it fetches from the others' (node/pool.py)
     codec.py address.py             they lie, and how they are written where not as computed; how
                                     an engine is reached
     errors.py limits.py config.py   every error, every limit, every setting
-    clock.py failpoint.py           time; places at which a test makes a node die
+    clock.py cadence.py             time; when to look again for what comes layer by layer
+    logprobs.py failpoint.py        what a model says of tokens; where a test makes a node die
     telemetry.py traces.py          all that is counted and timed; a request's way as one trace
     core/                           decisions, pure: lifecycle, index and eviction, pins, windows
     memory/  disk/                  the arena (one shared mapping), slot heads, strips; the SSD

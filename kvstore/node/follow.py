@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvstore.cadence import Cadence
 from kvstore.clock import Clock
-from kvstore.core.cadence import Cadence
 from kvstore.core.lifecycle import Slot, State
 from kvstore.errors import KVStoreError, Overloaded, Unavailable
 from kvstore.layout import TABLE_OFFSET, Fragment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.core.cadence import OFTEN, Cadence
+from kvstore.cadence import OFTEN, Cadence
 
 SOON, LATER = 1e-4, 20e-3
 
