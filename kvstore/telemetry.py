@@ -195,6 +195,12 @@ CONNECTOR = _list(
         "time to first token that loading has saved, estimated without bias from hits drawn at "
         "random and computed",
     ),
+    _of_vllm(
+        "gpu_saved_seconds",
+        Kind.GAUGE,
+        "of prefill that loading has saved, from the first step of a prompt to its first token, "
+        "times the engine's GPUs, estimated in the same way; prefills side by side count each",
+    ),
 )
 BY_PROCESS = {"node": NODE, "conductor": CONDUCTOR, "engine": ENGINE, "gateway": GATEWAY}
 

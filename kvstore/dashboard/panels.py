@@ -234,4 +234,11 @@ VLLM_PANELS = (
         Unit.SECONDS,
         (Line("saved", Now(CONNECTOR["connector_ttft_saved_seconds"])),),
     ),
+    Panel(
+        "vllm_saved_gpu",
+        "vLLM: GPU-seconds of prefill saved",
+        "How many seconds of GPUs has the pool saved, by what hits that were computed took?",
+        Unit.SECONDS,
+        (Line("saved", Now(CONNECTOR["connector_gpu_saved_seconds"])),),
+    ),
 )

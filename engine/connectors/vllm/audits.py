@@ -20,7 +20,8 @@ class Audits:
     """The self-test and the causal audit of one engine."""
 
     def __init__(self, settings: Settings) -> None:
-        self._effect = Effect(settings.audit_rate) if settings.audit_rate else None
+        self._waited, self._prefilled = Effect(settings.audit_rate), Effect(settings.audit_rate)
+        self.gpus = 1  # that a prefill runs on
         self._trust = Trust(
             self_test=settings.self_test,
             hits=settings.self_test_hits,
@@ -72,13 +73,22 @@ class Audits:
         log.error("Moonpool: KV of another layout is misread, none is used: %s", verdict.wrong)
         return ""
 
+    def scheduled(self, tracked: Tracked, stats: MoonpoolStats) -> None:
+        """A step runs a request: note when its prefill begins, and when it has its first token."""
+        if not tracked.began:
+            tracked.began = time.monotonic()
+        self.first_token(tracked, stats)
+
     def first_token(self, tracked: Tracked, stats: MoonpoolStats) -> None:
-        """Note a request's time to first token, once it has one."""
-        if self._effect is None or tracked.timed or tracked.request.num_output_tokens == 0:
+        """Note what a request's first token took, once it has one."""
+        if tracked.timed or not tracked.began or tracked.request.num_output_tokens == 0:
             return
         tracked.timed = True
         if tracked.verb not in (Verb.LOAD, Verb.AUDIT) or tracked.request.num_preemptions:
             return
-        self._effect.add(time.monotonic() - tracked.arrived, loaded=tracked.verb is Verb.LOAD)
-        if (saved := self._effect.saved_seconds) is not None:
-            stats.saves(saved)
+        now, loaded = time.monotonic(), tracked.verb is Verb.LOAD
+        self._waited.add(now - tracked.arrived, loaded=loaded)
+        self._prefilled.add(self.gpus * (now - tracked.began), loaded=loaded)
+        waited, prefilled = self._waited.saved_seconds, self._prefilled.saved_seconds
+        if waited is not None and prefilled is not None:
+            stats.saves(waited, prefilled)

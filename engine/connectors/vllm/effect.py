@@ -1,7 +1,8 @@
 """What loading saves, without bias: hits drawn at random are computed, the others are loaded.
 
 Of hits that could have been loaded a share p was not, for no other reason than a die. Where t is
-the time to first token, the seconds that the loaded ones saved are, in expectation,
+what a hit takes of something, its time to first token or the prefill's part of that, the seconds
+that the loaded ones saved are, in expectation,
 
     sum of t over the computed x (1 - p) / p  -  sum of t over the loaded
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 
 class Effect:
-    """One tenant's estimate."""
+    """One estimate."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
@@ -20,7 +21,7 @@ class Effect:
         self._computed_seconds, self._loaded_seconds = 0.0, 0.0
 
     def add(self, seconds: float, *, loaded: bool) -> None:
-        """A hit's time to first token."""
+        """What a hit took."""
         if loaded:
             self.loaded += 1
             self._loaded_seconds += seconds

@@ -19,7 +19,8 @@ from kvstore.telemetry import CONNECTOR, Kind
 
 _LISTED = {name.removeprefix("connector_"): one for name, one in CONNECTOR.items()}
 COUNTERS = {name: one for name, one in _LISTED.items() if one.kind is Kind.COUNTER}
-TTFT_SAVED = "ttft_saved_seconds"
+TTFT_SAVED, GPU_SAVED = "ttft_saved_seconds", "gpu_saved_seconds"
+SAVED = (TTFT_SAVED, GPU_SAVED)
 LOAD_SECONDS = "load_seconds"
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -41,13 +42,13 @@ class MoonpoolStats(KVConnectorStats):
     def loaded(self, seconds: float) -> None:
         self.data.setdefault(LOAD_SECONDS, []).append(seconds)
 
-    def saves(self, seconds: float) -> None:
-        """The estimate of all seconds saved so far; it may fall."""
-        self.data[TTFT_SAVED] = seconds
+    def saves(self, ttft: float, gpu: float) -> None:
+        """Estimates of all seconds saved so far; they may fall."""
+        self.data[TTFT_SAVED], self.data[GPU_SAVED] = ttft, gpu
 
     def aggregate(self, other: KVConnectorStats) -> MoonpoolStats:
         for name, value in other.data.items():
-            if name == TTFT_SAVED:
+            if name in SAVED:
                 self.data[name] = value
             else:
                 self.data[name] = self.data.get(name, [] if isinstance(value, list) else 0) + value
@@ -86,12 +87,15 @@ class MoonpoolProm(KVConnectorPromMetrics):
             labelnames=labels,
             buckets=BUCKETS,
         )
-        self._saved = self._gauge_cls(
-            name=_LISTED[TTFT_SAVED].exposed,
-            documentation=_LISTED[TTFT_SAVED].text,
-            labelnames=[*labels, "tenant"],
-            multiprocess_mode="mostrecent",
-        )
+        self._saved = {
+            name: self._gauge_cls(
+                name=_LISTED[name].exposed,
+                documentation=_LISTED[name].text,
+                labelnames=[*labels, "tenant"],
+                multiprocess_mode="mostrecent",
+            )
+            for name in SAVED
+        }
         for values in of_engine.values():  # a series that is not there cannot be charted
             for name, counter in self._counters.items():
                 if not COUNTERS[name].label:
@@ -104,8 +108,8 @@ class MoonpoolProm(KVConnectorPromMetrics):
             if name == LOAD_SECONDS:
                 for seconds in value:
                     self._seconds.labels(*labels).observe(seconds)
-            elif name == TTFT_SAVED:
-                self._saved.labels(*labels, "default").set(value)
+            elif name in SAVED:
+                self._saved[name].labels(*labels, "default").set(value)
             else:
                 more = [reason] if reason else []
                 self._counters[name].labels(*labels, *more).inc(value)

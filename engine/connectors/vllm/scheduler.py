@@ -68,7 +68,7 @@ class SchedulerSide:
 
     def ready(self, ranks: dict[tuple[int, int], Ready]) -> None:
         """The workers have said what they keep; they must all say the same."""
-        first = ranks[min(ranks)]
+        first, self._audits.gpus = ranks[min(ranks)], len(ranks)
         for rank, one in ranks.items():
             if one != first:
                 raise ValueError(f"rank {rank} has another namespace than rank {min(ranks)}")
@@ -185,7 +185,7 @@ class SchedulerSide:
             one = tracked.request
             if one.num_computed_tokens < one.num_prompt_tokens:
                 step.prefill_tokens += scheduled
-            self._audits.first_token(tracked, self.stats)
+            self._audits.scheduled(tracked, self.stats)
             done = min(one.num_computed_tokens + scheduled, one.num_tokens)
             pages = partial(output.kv_connector_block_state.get_block_ids, request)
             first, last = self._audits.span(tracked, done, self._block_tokens)

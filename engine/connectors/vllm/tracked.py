@@ -50,6 +50,7 @@ class Tracked:
         self.verb: Verb | None = None  # what is done with its hit
         self.audit: Audit | None = None
         self.compared = 0  # leading tokens that an audit has passed over
+        self.began = 0.0  # when the first step that computes some of it was planned
         self.timed = False
 
     def chains(self) -> tuple[Chain, ...]:

@@ -48,6 +48,20 @@ def test_kv_that_is_one_percent_too_large_is_found_and_nobody_uses_it_any_more(
     assert "1.0100 x" in pool.quarantined
 
 
+def test_hits_that_were_drawn_and_computed_say_what_the_others_saved(
+    model: Callable[[str], Path], node: NodeProcess, tmp_path: Path
+) -> None:
+    prompts = [prompt(150 + index, LENGTH) for index in range(12)]
+    with engine(model("llama"), tmp_path / "first.log", node=node.address) as first:
+        first.run(*prompts, tokens=1)
+    extra = {"audit_rate": 0.5, "audit_seed": 3}
+    with engine(model("llama"), tmp_path / "second.log", node=node.address, extra=extra) as second:
+        cached = [second.run(tokens, tokens=2).cached[0] for tokens in prompts]
+        figures = second.figures()
+    assert figures["audits"] == cached.count(0) and 0 < cached.count(0) < len(prompts)
+    assert figures["ttft_saved_seconds"] and figures["gpu_saved_seconds"]
+
+
 def test_blocks_of_an_unknown_origin_are_tested_before_one_is_loaded(
     model: Callable[[str], Path], node: NodeProcess, tmp_path: Path
 ) -> None:

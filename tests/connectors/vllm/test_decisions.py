@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from kvstore.engine.connectors.vllm import audits as module
+from kvstore.engine.connectors.vllm.audits import Audits
 from kvstore.engine.connectors.vllm.effect import Effect
 from kvstore.engine.connectors.vllm.keys import extra_of, left_out
+from kvstore.engine.connectors.vllm.metrics import MoonpoolStats
 from kvstore.engine.connectors.vllm.price import (
     BUDGET_SECONDS_MIN,
     FORGET_SECONDS,
@@ -123,6 +126,28 @@ def test_nothing_is_said_before_both_arms_have_a_hit() -> None:
     effect = Effect(0.5)
     effect.add(1.0, loaded=True)
     assert effect.saved_seconds is None
+
+
+def test_what_hits_take_is_their_wait_and_on_every_gpu_their_prefill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    settings: Any = SimpleNamespace(audit_rate=0.5, audit_seed=1, self_test=False, self_test_hits=1)
+    found, stats = Audits(settings), MoonpoolStats()
+    found.gpus = 4
+    for verb, waits, takes in ((Verb.LOAD, 1.0, 0.25), (Verb.AUDIT, 2.0, 3.0)):
+        request = SimpleNamespace(num_output_tokens=0, num_preemptions=0)
+        tracked: Any = SimpleNamespace(
+            arrived=now[0], began=0.0, timed=False, verb=verb, request=request
+        )
+        now[0] += waits
+        found.scheduled(tracked, stats)
+        now[0] += takes
+        request.num_output_tokens = 1
+        assert not stats.data
+        found.scheduled(tracked, stats)
+    assert stats.data == {"ttft_saved_seconds": 5.0 - 1.25, "gpu_saved_seconds": 4 * (3.0 - 0.25)}
 
 
 @pytest.mark.parametrize(
