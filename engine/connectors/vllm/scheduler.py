@@ -28,6 +28,8 @@ from .usable import usable_tokens, window_start
 
 log = logging.getLogger("vllm.moonpool")
 
+CHEAPER = "cheaper to compute"  # why a hit is not loaded, where its price says so
+
 Pages = tuple[list[int], ...]  # vLLM's blocks of a request, by vLLM's group
 
 
@@ -139,7 +141,7 @@ class SchedulerSide:
         if self._settings.reuse == "priced" and not self._prices.pays(
             tokens - computed, time.monotonic()
         ):
-            tracked.miss = "cheaper to compute"
+            tracked.miss = CHEAPER
             return 0, False
         origins = found.origins(tokens // self._block_tokens)
         if not self._audits.loads(tracked, tokens, origins):
