@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kvstore.dashboard.panels import VLLM_PANELS
+from kvstore.dashboard.scrape import read
+from kvstore.dashboard.watch import Watch
 from tests.connectors.vllm.models import prompt
 from tests.connectors.vllm.server import Proxy, Server, servers
 from tests.nodes import NodeProcess
@@ -75,3 +78,26 @@ def test_a_client_s_workload_is_counted_alike_by_vllm_by_the_connector_and_by_th
         assert after["hit_tokens"] - before["hit_tokens"] == hits
         if run == 1:
             assert hits >= 4 * 256, "the first server's prefixes were not reused"
+
+
+def test_every_chart_of_vllm_shows_data_where_a_server_is_watched(
+    model: Callable[[str], Path], node: NodeProcess, tmp_path: Path
+) -> None:
+    prompts = [prompt(60 + number, 300) for number in range(16)]
+    first = Server(model("llama"), tmp_path / "first.log", node=node.address)
+    with servers(first):
+        for tokens in prompts:
+            first.complete(tokens, 1)
+    options = {"audit_rate": 0.5, "audit_seed": 3, "self_test": True, "self_test_hits": 1}
+    second = Server(model("llama"), tmp_path / "second.log", node=node.address, **options)
+    with servers(second):
+        watch = Watch([second.place])
+        for number, tokens in enumerate(prompts):
+            second.complete(tokens, 2)
+            if number in (7, 15):
+                moment = float(number)
+                watch.take(moment, moment, [(second.place, read(second.place))])
+    for panel in VLLM_PANELS:
+        shown = watch.history.last[panel.key]
+        assert shown and {one.name for one in panel.lines if one.name} <= shown.keys(), panel.key
+    assert watch.history.last["vllm_checks"]["drawn at random"] > 0.0
