@@ -34,7 +34,12 @@ def test_it_says_how_engines_are_split_and_why_nobody_is_to_switch(
         for name, role in (("p", pb.PREFILLS), ("a", pb.DECODES), ("b", pb.DECODES)):
             first = pb.ReportRequest(engine=engine(name, elastic=role))
             stack.enter_context(Reporting(conductor.address, first))
-        eventually(lambda: main(asked) == 0 and "2 decode" in capsys.readouterr().out)
+
+        def all_known() -> bool:
+            known, said = main(asked) == 0, capsys.readouterr().out
+            return known and "1 prefill" in said and "2 decode" in said
+
+        eventually(all_known)
         assert main(asked) == 0
         said = capsys.readouterr().out
         assert said.startswith(f"namespace {SPEC.digest.hex()[:12]}\n  now   1 prefill, 0% of what")
