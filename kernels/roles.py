@@ -173,6 +173,8 @@ def advise(engines: Any, work: Any, reserve: Any, tpot: Any, now: Any, advice: A
     each = max(1.0, work.tokens / some + 0.5 * reserve)
     rate = np.exp(-max(0.0, now - work.since) / LATELY) / (LATELY * _known(work, now))
     rate *= 1.0 + work.others / some
+    if work.prompts + work.others == 0.0:
+        rate = 0.0  # no clock says how long ago nothing was
     prefilling, decoding, prefills, decodes, can = 0.0, 0.0, 0, 0, False
     shares = 0.0  # engines that decode
     for number in range(count):

@@ -275,3 +275,12 @@ def test_a_phase_that_nobody_does_is_given_one() -> None:
     advice = crew.advice
     assert advice["prefill_load"] == np.inf and advice["role"] == PREFILLS
     assert advice["why"] == SWITCH and advice["best_prefills"] == 1
+
+
+@pytest.mark.parametrize("now", [10.0, 1_000.0, 8_000.0, 1e7])
+def test_a_crew_that_was_asked_nothing_is_split_well_as_it_is(now: float) -> None:
+    crew = Crew(1, 2)
+    crew.now = now
+    advice = crew.advice
+    assert (advice["best_prefills"], advice["best_decodes"]) == (1, 2)
+    assert advice["prefill_load"] == advice["decode_load"] == 0.0
