@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from kvstore.limits import MiB
 
@@ -42,6 +43,10 @@ class PlainSockets:
     def fetch(self) -> None:
         """Fill the target once."""
         list(self._threads.map(_receive, self._sockets, self._shares))
+
+    def fetch_hashed(self) -> None:
+        """The same, and hash each piece once it is there, held against nothing."""
+        list(self._threads.map(_receive_hashed, self._sockets, self._shares))
 
     def close(self) -> None:
         for one in self._sockets:
@@ -68,14 +73,26 @@ def plain_sockets(streams: int, target: npt.NDArray[np.uint8]) -> Iterator[Plain
 
 
 def _receive(connected: socket.socket, share: npt.NDArray[np.uint8]) -> None:
+    for _ in _pieces(connected, share):
+        pass
+
+
+def _receive_hashed(connected: socket.socket, share: npt.NDArray[np.uint8]) -> None:
+    for piece in _pieces(connected, share):
+        xxhash.xxh3_64_intdigest(piece)
+
+
+def _pieces(connected: socket.socket, share: npt.NDArray[np.uint8]) -> Iterator[memoryview]:
+    """Ask for a share, and yield each piece of it once it is there."""
     connected.sendall(b"?")
     for first in range(0, len(share), MiB):
-        piece = share[first : first + MiB].data
-        while len(piece):
-            got = connected.recv_into(piece)
+        piece = left = share[first : first + MiB].data
+        while len(left):
+            got = connected.recv_into(left)
             if not got:
                 raise ConnectionResetError("the sending process is gone")
-            piece = piece[got:]
+            left = left[got:]
+        yield piece
 
 
 def _serve(connected: socket.socket, share: npt.NDArray[np.uint8]) -> None:

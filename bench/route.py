@@ -8,9 +8,8 @@ from other nodes is the same. Every answer is compared with that of an engine al
 load is run by `Schedule` once more, and the conductor that is asked is killed halfway.
 
 The planner's simulator is held against each of the rounds by `Schedule`: with the costs that
-engines reported in the first half of a round, what does it say of the second? What requests took
-there beside what it knows of (calls, processes that wait for a core) is told by the first half too,
-on average, and added. The rows tell how far off it is, as a share of what was measured.
+engines reported in the first half of a round, what does it say of the second? The rows tell how far
+off it is, as a share of what was measured.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from kvstore.client.conductors import Conductors
 from kvstore.config import OPEN, parse_bytes
 from kvstore.layout import SlotLayout
 
-RUNS = 3
+RUNS = 5
 GOAL, GOAL_OFF = 1.0, 0.1
 
 Say = Callable[[str], None]
@@ -125,12 +124,7 @@ def _round(
     if foretold:
         costs = listener.costs(since, since + coming[half].at)
         vocabulary, dram = VOCAB, _dram_bytes(fleet, sizes.plan)
-        early, late = (
-            foretell(fleet, sizes.model, vocabulary, dram, coming, costs, some)
-            for some in (slice(half), slice(half, None))
-        )
-        beside = Ran(coming[:half], ours.outcomes[:half]).ttft_seconds - early.ttft_seconds
-        told = Foretold(late.ttft_seconds + beside, late.hit_share)
+        told = foretell(fleet, sizes.model, vocabulary, dram, coming, costs, slice(half, None))
         say(f"foretold: hit rate {told.hit_share:.3f}, TTFT {1e3 * told.ttft_seconds:.0f} ms")
     return Round(ours, others, told)
 

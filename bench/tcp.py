@@ -4,7 +4,8 @@ Two processes. The whole client call is timed: Open at the node, every strip mov
 checks afterwards, Close. It is held against `sendall` and `recv_into` of as many bytes between two
 processes on as many connections, which neither ask anyone nor verify. Each round times both ways,
 so that what disturbs one disturbs the other. Storing the blocks is printed and not counted: it
-reserves and seals them too, and each round removes what the last one stored.
+reserves and seals them too, and each round removes what the last one stored. So is what verifying
+alone costs: plain sockets whose every MiB is hashed when it is there.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def run(runs: int, say: Callable[[str], None], sizes: Sizes | None = None) -> Re
                 bench = _Bench(client, plain, sizes, strip_bytes, runs, say)
                 rows.append(bench.load(counted=index == 0))
                 rows.append(bench.store())
+        rows.append(bench.least())
     return Report(
         name="tcp",
         unit="ms",
@@ -110,6 +112,10 @@ class _Bench:
         self._stored.fetch(self._client)
         self._stored.check()
         return self._row(f"put, strips of {self._strip} KiB", rounds, counted=False)
+
+    def least(self) -> Row:
+        rounds = self._against_plain(timed(self._plain.fetch_hashed))
+        return self._row("plain sockets that hash", rounds, counted=False)
 
     def _against_plain(self, way: Way, before: Callable[[int], None] | None = None) -> Rounds:
         ways = {"call": way, "plain": timed(self._plain.fetch)}

@@ -13,6 +13,7 @@ share is known to a sixteenth.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,7 +52,13 @@ PLACE = np.dtype(
 
 def marked(prints: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Of a prompt's blocks those that are counted."""
-    return prints[DEPTHS[1 : np.searchsorted(DEPTHS, len(prints), "right")] - 1]
+    return prints[_counted(len(prints))]
+
+
+@lru_cache(1024)
+def _counted(blocks: int) -> NDArray[np.int32]:
+    """Which of so many. Nobody changes the answer."""
+    return DEPTHS[1 : np.searchsorted(DEPTHS, blocks, "right")] - 1
 
 
 class Expected(NamedTuple):

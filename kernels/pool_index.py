@@ -360,17 +360,22 @@ def longest(
 
 
 @njit(nogil=True, cache=True)
-def in_dram(
-    words: Any, capacity: Any, factor: Any, prints: Any, bit: Any, looked_at: Any,
-    starts: Any, sizes: Any, members: Any, holders: Any, lengths: Any, found: Any,
-) -> None:  # fmt: skip
-    """How many leading blocks each holder has in DRAM, of those `lengths` says it has.
+def longest_in_dram(
+    prints: Any, words: Any, capacity: Any, factor: Any, named: Any,
+    starts: Any, sizes: Any, members: Any, set_named: Any, holders: Any, lengths: Any,
+    bit: Any, looked_at: Any, found: Any,
+) -> Any:  # fmt: skip
+    """As `longest`; and how many leading blocks each holder has in DRAM, of those it has.
 
     What is in DRAM is taken for closed towards the start too, which it mostly is, and only the
     last `looked_at` holders are looked at: the others are taken to have all there.
     """
-    found[: len(lengths)] = lengths
-    for i in range(max(0, len(holders) - looked_at), len(holders)):
+    count = longest(
+        prints, words, capacity, factor, named,
+        starts, sizes, members, set_named, holders, lengths,
+    )  # fmt: skip
+    found[:count] = lengths[:count]
+    for i in range(max(0, count - looked_at), count):
         low, high = np.int64(-1), lengths[i]  # the block at `low` is there, the one at `high` not
         middle = high - 1
         while high - low > 1:
@@ -381,3 +386,4 @@ def in_dram(
                 high = middle
             middle = (low + high) // 2
         found[i] = high
+    return count

@@ -309,10 +309,11 @@ def choose_prefill(
         work = work_after(engine, asked.tokens, most, asked.block_tokens) * asked.factor
         wait = _waits(engine, work, asked, rules)
         late = asked.waited + rules.margin * wait + work > rules.ttft
-        chance = _chance(asked.luck, number)
         least = wait + work * (1.0 + rules.charge * scarce)
-        dear = least * (1.0 + blur * chance) >= chosen_cost
-        if (late and rules.gated) or (dear and in_time):
+        if (late and rules.gated) or (in_time and least >= chosen_cost):
+            continue
+        chance = _chance(asked.luck, number)
+        if in_time and least * (1.0 + blur * chance) >= chosen_cost:
             continue
         row = split(
             engine, hosts[at], there, local[at], giver, fetched, best_in_dram,

@@ -146,18 +146,14 @@ class PoolIndex:
     def longest(self, prints: Prints) -> tuple[Lengths, Lengths]:
         """Holders that are shown and have the first block of a chain, and how many leading blocks
         each of them has. The arrays are good until the next call."""
-        count = loops.longest(prints, *self.asking)
+        count = loops.longest(prints, *self.asking) if self._state[loops.BLOCKS] else 0
         return self._found[:count], self._lengths[:count]
 
     def longest_in_dram(self, prints: Prints) -> tuple[Lengths, Lengths, Lengths]:
         """The same, and how many of those blocks are in its DRAM: as far as it was looked at, see
-        `pool_index.in_dram`."""
-        holders, lengths = self.longest(prints)
-        loops.in_dram(
-            self._words, self._capacity, self._factor, prints, IN_DRAM, _LOOKED_AT,
-            self._starts, self._sizes, self._members, holders, lengths, self._in_dram,
-        )  # fmt: skip
-        return holders, lengths, self._in_dram[: len(holders)]
+        `pool_index.longest_in_dram`."""
+        count = loops.longest_in_dram(prints, *self.asking, IN_DRAM, _LOOKED_AT, self._in_dram)
+        return self._found[:count], self._lengths[:count], self._in_dram[:count]
 
     @property
     def asking(self) -> tuple[Any, ...]:

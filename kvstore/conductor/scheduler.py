@@ -257,7 +257,7 @@ class Scheduler(Crews):
         """Of an engine, by chance: a choice begins to look there, so of equals each is the first as
         often. Rows of nobody would favour whoever comes after them."""
         for _ in range(_TRIES):
-            number = self._dice.randrange(len(crew.rows))
+            number = int(self._dice.random() * len(crew.rows))
             if crew.rows[number] is not None:
                 break
         return number

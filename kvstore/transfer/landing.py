@@ -21,7 +21,7 @@ from kvstore.memory.strips import strip_hash
 from kvstore.transfer.protocol import Ints, Mask
 
 IDENTITY_BYTES = TABLE_OFFSET - IDENTITY_OFFSET
-_TOGETHER_BYTES = 4 * MiB  # that land before they are looked at: a processor's cache holds them
+_TOGETHER_BYTES = 8 * MiB  # that land before they are looked at: a processor's cache holds them
 
 
 class Landing:
