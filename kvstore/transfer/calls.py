@@ -58,11 +58,7 @@ def read(
     """
     _call(stream, Op.READ, handles, fragment)
     for some in few(moved(receive_statuses(stream, len(handles))), into.together(fragment)):
-        buffers: list[memoryview] = []
-        for row in rows[some].tolist():
-            buffers.append(into.run(row))
-            buffers += into.pieces(row, fragment)
-        stream.receive_into(buffers)
+        into.receive(stream, rows[some], fragment)
         yield some
 
 

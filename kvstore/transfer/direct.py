@@ -16,10 +16,14 @@ import numpy.typing as npt
 from kvstore.kernels import strips
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import KiB
+from kvstore.transfer.calls import few
+from kvstore.transfer.hashed import receive_hashed
 from kvstore.transfer.landing import Landing
 from kvstore.transfer.protocol import Ints, Memory
+from kvstore.transfer.stream import DataStream
 
 _STRIP_BYTES_MIN = 4 * KiB  # for less, pieces cost more than a copy
+_TOGETHER_STRIPS = 16_384  # that are waited for at once: each has a line in a list
 
 
 class Pages(Landing):
@@ -38,6 +42,8 @@ class Pages(Landing):
         sizes = layout.token_bytes * tokens.astype(np.int64)
         span = int((offsets + sizes).max()) + (fragment.heads - 1) * memory.head_stride
         self._addresses = memory.addresses(fragment)
+        # What each strip had when it landed; 0, as none has, of those that have not.
+        self._landed = np.zeros((len(offsets), fragment.layers * fragment.heads), np.uint64)
         self._layers = [_view(int(at), span) for at in self._addresses]
 
     @classmethod
@@ -77,14 +83,42 @@ class Pages(Landing):
         heads = [at + head * self._head_stride for head in range(fragment.heads)]
         return [layer[one : one + size] for layer in self._layers for one in heads]
 
+    def together(self, fragment: Fragment) -> int:
+        return max(1, _TOGETHER_STRIPS // (fragment.layers * fragment.heads))
+
+    def receive(self, stream: DataStream, rows: Ints, fragment: Fragment) -> None:
+        places = self._places(rows, fragment)
+        pieces = np.zeros((len(rows), 1 + places.shape[1], 2), np.uint64)
+        pieces[:, 0, 0] = self.runs.ctypes.data + rows * self.layout.root_bytes
+        pieces[:, 0, 1] = self.layout.root_bytes
+        pieces[:, 1:, 0], pieces[:, 1:, 1] = places, self._sizes(rows)
+        found = receive_hashed(stream, pieces.reshape(-1, 2))
+        if found is not None:
+            self._landed[rows] = found.reshape(pieces.shape[:2])[:, 1:]
+            return
+        for some in few(rows, super().together(fragment)):
+            super().receive(stream, some, fragment)
+            self._landed[some] = self._hashed(some, fragment)
+
     def entries(self, rows: Ints, fragment: Fragment) -> npt.NDArray[np.uint64]:
+        landed = self._landed[rows]
+        return landed if landed.all() else self._hashed(rows, fragment)
+
+    def _hashed(self, rows: Ints, fragment: Fragment) -> npt.NDArray[np.uint64]:
+        places = self._places(rows, fragment)
+        each = np.repeat(self._sizes(rows), places.shape[1])
+        return strips.entries(places.ravel(), each).reshape(places.shape)
+
+    def _places(self, rows: Ints, fragment: Fragment) -> npt.NDArray[np.uint64]:
+        """(rows, strips of the fragment): addresses, in slot order."""
         assert fragment == self._fragment, "made for one fragment"
         heads = self._head_stride * np.arange(fragment.heads, dtype=np.int64)
         layers = self._addresses.view(np.int64)[:, None] + heads
-        places = (self.offsets[rows][:, None] + layers.ravel()).view(np.uint64)
-        sizes = self.layout.token_bytes * self.tokens[rows].astype(np.int64)
-        each = np.repeat(sizes, places.shape[1])
-        return strips.entries(places.ravel(), each).reshape(places.shape)
+        return (self.offsets[rows][:, None] + layers.ravel()).view(np.uint64)
+
+    def _sizes(self, rows: Ints) -> Ints:
+        """(rows, 1): bytes of a strip."""
+        return (self.layout.token_bytes * self.tokens[rows].astype(np.int64))[:, None]
 
 
 def _view(address: int, size: int) -> memoryview:

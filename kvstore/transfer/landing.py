@@ -19,6 +19,7 @@ from kvstore.layout import IDENTITY_OFFSET, TABLE_OFFSET, Fragment, SlotLayout
 from kvstore.limits import MiB
 from kvstore.memory.strips import strip_hash
 from kvstore.transfer.protocol import Ints, Mask
+from kvstore.transfer.stream import DataStream
 
 IDENTITY_BYTES = TABLE_OFFSET - IDENTITY_OFFSET
 _TOGETHER_BYTES = 8 * MiB  # that land before they are looked at: a processor's cache holds them
@@ -68,6 +69,14 @@ class Landing:
             size = self.layout.strip_bytes(int(self.tokens[row]))
             found[i] = [strip_hash(view[first + at : first + at + size]) for at in where]
         return found
+
+    def receive(self, stream: DataStream, rows: Ints, fragment: Fragment) -> None:
+        """Fill a fragment of these blocks with what comes: of each its run, then its pieces."""
+        buffers: list[memoryview] = []
+        for row in rows.tolist():
+            buffers.append(self.run(row))
+            buffers += self.pieces(row, fragment)
+        stream.receive_into(buffers)
 
     def run(self, row: int) -> memoryview:
         """Where block `row`'s identity and table go."""

@@ -66,7 +66,7 @@ class DataStream:
 
     def allow(self, stall_seconds: float) -> None:
         """How long the peer may stand still from now on."""
-        self._stall_seconds = stall_seconds
+        self.stall_seconds = stall_seconds
         if self._tls:
             self._socket.settimeout(stall_seconds)
             return
@@ -81,7 +81,7 @@ class DataStream:
 
     def send_all(self, buffers: Iterable[Buffer | bytes]) -> int:
         """All of these bytes, in order; how many they were. They are taken a few at a time."""
-        pace, left = _Pace(self._stall_seconds), iter(buffers)
+        pace, left = _Pace(self.stall_seconds), iter(buffers)
         try:
             while some := list(islice(left, _PIECES_MAX)):
                 if self._tls:
@@ -89,7 +89,7 @@ class DataStream:
                 else:
                     self._send_some(some, pace)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
         return pace.moved
 
     def receive(self, count: int) -> bytes:
@@ -100,7 +100,7 @@ class DataStream:
 
     def receive_into(self, buffers: Iterable[Buffer]) -> int:
         """Fill these buffers, in order; how many bytes they were."""
-        pace, left = _Pace(self._stall_seconds), iter(buffers)
+        pace, left = _Pace(self.stall_seconds), iter(buffers)
         try:
             while some := list(islice(left, _PIECES_MAX)):
                 if self._tls:
@@ -108,8 +108,13 @@ class DataStream:
                 else:
                     self._receive_some(some, pace)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
         return pace.moved
+
+    @property
+    def descriptor(self) -> int | None:
+        """The socket that bytes come from as they were sent; None where they are sealed."""
+        return None if self._tls else self._socket.fileno()
 
     def quiet(self, seconds: float) -> bool:
         """Whether the peer says nothing for so long. Its end is something."""
@@ -182,7 +187,8 @@ class DataStream:
                 rest = rest[got:]
                 pace.keep(got)
 
-    def _failed(self, error: OSError) -> Unavailable:
+    def failed(self, error: OSError) -> Unavailable:
+        """What a failure of its socket is to whoever waits for bytes."""
         still = isinstance(error, BlockingIOError | TimeoutError)
         why = "it stood still for too long" if still else str(error)
         return Unavailable(f"a data connection broke: {why}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,21 +12,7 @@ import pytest
 from kvstore.errors import Unavailable
 from kvstore.transfer import stream as module
 from kvstore.transfer.stream import DataStream
-
-Pair = tuple[DataStream, socket.socket]
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    """A stream that allows a standstill of half a second, and the bare socket of its peer."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    made = DataStream.connect(listening.getsockname(), 0.5)
-    peer, _ = listening.accept()
-    listening.close()
-    peer.settimeout(10.0)
-    yield made, peer
-    made.close()
-    peer.close()
+from tests.transfer.pairs import Pair
 
 
 def drained(peer: socket.socket, count: int) -> bytes:

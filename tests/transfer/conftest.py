@@ -1,0 +1,16 @@
+"""What tests of data connections share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.transfer.pairs import Pair, connected
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A stream that allows a standstill of half a second, and the bare socket of its peer."""
+    with connected(0.5) as both:
+        yield both

@@ -1,0 +1,23 @@
+"""A data connection's stream and the bare socket at its other end."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kvstore.transfer.stream import DataStream
+
+Pair = tuple[DataStream, socket.socket]
+
+
+@contextmanager
+def connected(stall_seconds: float) -> Iterator[Pair]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    made = DataStream.connect(listening.getsockname(), stall_seconds)
+    peer, _ = listening.accept()
+    listening.close()
+    peer.settimeout(10.0)
+    yield made, peer
+    made.close()
+    peer.close()

@@ -1,0 +1,151 @@
+"""What is hashed while it lands: bytes and entries as they were sent, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+
+from kvstore.errors import Unavailable
+from kvstore.transfer import hashed as module
+from kvstore.transfer.hashed import receive_hashed
+from tests.transfer.pairs import Pair
+
+ROOM = np.zeros(40_000, np.uint8)
+
+
+def pieces_of(room: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Pieces that lie in reverse order, ten bytes apart."""
+    starts = (sizes + 10)[::-1].cumsum()[::-1] - sizes
+    assert starts.min() >= 0 and (starts + sizes).max() <= len(room)
+    return np.stack([room.ctypes.data + starts, sizes], axis=1).astype(np.uint64)
+
+
+@contextmanager
+def doing(what: Any, *arguments: Any) -> Iterator[None]:
+    thread = threading.Thread(target=what, args=arguments)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(10.0)
+
+
+def sent_in_parts(peer: socket.socket, whole: bytes, cuts: list[int]) -> None:
+    for first, last in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        peer.sendall(whole[first:last])
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pieces_of_any_size_land_whole_in_order_with_the_hash_of_each(
+    pair: Pair, seed: int
+) -> None:
+    dice = np.random.default_rng(seed)
+    largest = [40, 900, 5_000, 700_000][seed % 4]  # more than are asked for at once, and larger
+    sizes = dice.integers(1, largest, 1_200 if largest < 6_000 else 20).astype(np.int64)
+    truth = [dice.bytes(size) for size in sizes]
+    room = np.zeros(int(sizes.sum()) + 10 * len(sizes), np.uint8)
+    pieces = pieces_of(room, sizes)
+    asked = pieces.copy()
+    whole = b"".join(truth)
+    cuts = sorted(dice.integers(0, len(whole), 30).tolist())
+    with doing(sent_in_parts, pair[1], whole, cuts):
+        entries = receive_hashed(pair[0], pieces)
+    assert entries is not None and (pieces == asked).all()
+    starts = pieces[:, 0].astype(np.int64) - room.ctypes.data
+    for start, size, wanted, entry in zip(starts, sizes, truth, entries, strict=True):
+        assert room[start : start + size].tobytes() == wanted
+        assert entry == xxhash.xxh3_64_intdigest(wanted)
+        room[start : start + size] = 0
+    assert not room.any(), "nothing lands beside a piece"
+
+
+def test_not_a_byte_more_is_taken_than_belongs_to_the_pieces(pair: Pair) -> None:
+    pair[1].sendall(bytes(range(100)))
+    assert receive_hashed(pair[0], pieces_of(ROOM, np.array([30, 40]))) is not None
+    assert pair[0].receive(30) == bytes(range(70, 100))
+
+
+@pytest.mark.parametrize("sent", [0, 1, 5_000, 19_999])
+def test_a_peer_that_stops_in_the_middle_is_given_up_in_time(pair: Pair, sent: int) -> None:
+    pair[1].sendall(bytes(sent))
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match="stood still"):
+        receive_hashed(pair[0], pieces_of(ROOM, np.full(4, 5_000)))
+    assert 0.4 < time.monotonic() - began < 10.0
+
+
+@pytest.mark.parametrize("sent", [0, 1, 5_000, 19_999])
+def test_a_peer_that_hangs_up_in_the_middle_is_told_from_one_that_is_done(
+    pair: Pair, sent: int
+) -> None:
+    pair[1].sendall(bytes(sent))
+    pair[1].close()
+    with pytest.raises(Unavailable, match="hung up"):
+        receive_hashed(pair[0], pieces_of(ROOM, np.full(4, 5_000)))
+
+
+def test_a_peer_that_trickles_is_given_up_too(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DATA_RATE_MIN", 1_000)
+    over = threading.Event()
+
+    def trickle() -> None:
+        while not over.wait(0.1):
+            pair[1].sendall(b"x")
+
+    with doing(trickle):
+        try:
+            with pytest.raises(Unavailable, match="stood still"):
+                receive_hashed(pair[0], pieces_of(ROOM, np.full(9, 1_000)))
+        finally:
+            over.set()
+
+
+def test_a_signal_in_the_middle_costs_no_byte(pair: Pair) -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
+    me, truth = threading.main_thread().ident, np.random.default_rng(3).bytes(20_000)
+    assert me is not None
+
+    def interrupt() -> None:
+        pair[1].sendall(truth[:7_000])
+        for _ in range(3):
+            time.sleep(0.05)
+            signal.pthread_kill(me, signal.SIGUSR1)
+        pair[1].sendall(truth[7_000:])
+
+    room = np.zeros(20_040, np.uint8)
+    try:
+        with doing(interrupt):
+            entries = receive_hashed(pair[0], pieces_of(room, np.full(4, 5_000)))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert came, "the test sends none"
+    assert entries is not None
+    wanted = [xxhash.xxh3_64_intdigest(truth[i : i + 5_000]) for i in range(0, 20_000, 5_000)]
+    assert entries.tolist() == wanted
+
+
+def test_whoever_ends_a_stream_frees_the_thread_that_waits_on_it(pair: Pair) -> None:
+    pair[0].allow(60.0)
+    failed: list[str] = []
+
+    def wait() -> None:
+        try:
+            receive_hashed(pair[0], pieces_of(ROOM, np.array([9])))
+        except Unavailable as error:
+            failed.append(str(error))
+
+    with doing(wait):
+        time.sleep(0.1)
+        pair[0].end()
+    assert failed
