@@ -6,6 +6,7 @@ request nothing), and the first call after that looks the node up again and begi
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -14,11 +15,12 @@ from typing import Any
 
 import grpc
 
+from kvstore.client.call_sockets import at_data_port, on_this_host
 from kvstore.config import Credentials, host_name
 from kvstore.errors import Invalid, KVStoreError, SessionEnded, Unavailable
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.locator import Locator
-from kvstore.rpc.socket_client import SocketCalls, Stub
+from kvstore.rpc.socket_client import Connect, SocketCalls, Stub
 from kvstore.rpc.status import raised_by
 from kvstore.rpc.tls import data_client
 from kvstore.transfer.protocol import Transport
@@ -52,9 +54,8 @@ class Link:
         try:
             self.opened = first.result(deadline_seconds)
             self.transport = self._attached(transport, deadline_seconds, credentials)
-            self._sockets = SocketCalls(self.opened.shm_socket, self.opened.data_token, address)
-            near = self.transport.name == ShmTransport.name
-            self.kv = Stub(over_grpc, self._sockets if near else None)
+            self._sockets = SocketCalls(self._connect(credentials), address)
+            self.kv = Stub(over_grpc, self._sockets)
         except (grpc.RpcError, TimeoutError, KVStoreError) as error:
             self._hang_up()
             if isinstance(error, grpc.RpcError):
@@ -87,11 +88,16 @@ class Link:
             )
         if transport not in _REMOTE:
             raise Invalid(f"transport {transport!r}: one of auto, shm, {', '.join(_REMOTE)}")
-        shown = (credentials or Credentials.of_environment()).tls
-        tls = None if shown is None else data_client(shown)
-        return _REMOTE[transport](
-            *(opened.data_address, opened.session, opened.data_token, deadline_seconds, tls)
-        )
+        who = (opened.data_address, opened.session, opened.data_token)
+        return _REMOTE[transport](*who, deadline_seconds, _tls(credentials))
+
+    def _connect(self, credentials: Credentials | None) -> Connect:
+        """The way that calls go: where bytes go through memory that is shared, not by a network."""
+        opened = self.opened
+        if self.transport.name == ShmTransport.name:
+            return on_this_host(opened.shm_socket, opened.data_token)
+        who = (opened.data_address, opened.session, opened.data_token)
+        return at_data_port(*who, _tls(credentials))
 
     def _listen(self, first: Future[Any]) -> None:
         try:
@@ -105,6 +111,11 @@ class Link:
     def _hang_up(self) -> None:
         self._stream.cancel()
         self._channel.close()
+
+
+def _tls(credentials: Credentials | None) -> ssl.SSLContext | None:
+    shown = (credentials or Credentials.of_environment()).tls
+    return None if shown is None else data_client(shown)
 
 
 class Connection:

@@ -49,7 +49,7 @@ from kvstore.node.peer_service import PeerService
 from kvstore.node.pool import Pool
 from kvstore.node.purge import Purge, Scope, load_tombstones
 from kvstore.node.scrubber import Scrubber
-from kvstore.node.sessions import Sessions
+from kvstore.node.sessions import Session, Sessions
 from kvstore.node.store import Store
 from kvstore.node.streams import StreamingKVService
 from kvstore.node.threads import Threads
@@ -183,14 +183,14 @@ class Node:
             tls=config.tls,
             tenancy=tenants,
         )
+
+        def answering(session: Session) -> SocketCaller:
+            who = Caller(Role.CLIENT, session.label, session.tenant)
+            return SocketCaller(kv, server.admission, who, lambda: session.streaming)
+
         socket = DataSocket(
             *(config.shm_socket, self._arena.descriptor, self._arena.size, self._sessions, store),
-            lambda session: SocketCaller(
-                kv,
-                server.admission,
-                Caller(Role.CLIENT, session.label, session.tenant),
-                lambda: session.streaming,
-            ),
+            answering,
         )
         look_up(self._counters, store, self._sessions, self._capacities())
         metrics = MetricsPort(self._counters)
@@ -208,7 +208,7 @@ class Node:
         found_at = AddressFile(config.directory, f"{known_as}:{server.port}", self.node_id)
         tasks = [
             asyncio.create_task(socket.serve()),
-            asyncio.create_task(data.serve()),
+            asyncio.create_task(data.serve(answering)),
             asyncio.create_task(self._expire(store)),
             asyncio.create_task(scrubber.serve()),
             asyncio.create_task(grants.keep()),

@@ -17,7 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,13 +37,24 @@ from kvstore.limits import (
 )
 from kvstore.memory.arena import Arena
 from kvstore.node.coming import Coming
+from kvstore.node.data_calls import Answering, DataCalls
 from kvstore.node.moves import Held, Moves
 from kvstore.node.sessions import Session, Sessions
 from kvstore.node.ucx_calls import UcxCalls, bytes_of
 from kvstore.node.ucx_moves import UcxMoves
 from kvstore.telemetry import Telemetry
 from kvstore.transfer.calls import Statuses
-from kvstore.transfer.frames import CALL, HELLO, HELLO_MAGIC, LOOKED, WELCOME, Op, Status, Welcome
+from kvstore.transfer.frames import (
+    CALL,
+    CALLS_KIND,
+    HELLO,
+    HELLO_MAGIC,
+    LOOKED,
+    WELCOME,
+    Op,
+    Status,
+    Welcome,
+)
 from kvstore.transfer.stream import DataStream
 
 log = logging.getLogger(__name__)
@@ -81,9 +92,11 @@ class DataPort:
         self._streams: set[DataStream] = set()
         self._served = Counter[Session]()
         self._greeting = 0
+        self._calls: DataCalls | None = None
 
-    async def serve(self) -> None:
-        """Accept until cancelled."""
+    async def serve(self, answering: Answering) -> None:
+        """Accept until cancelled; `answering` serves those who make calls."""
+        self._calls = DataCalls(self._sessions, answering, self._counters)
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -104,18 +117,48 @@ class DataPort:
 
     def close(self) -> None:
         self._socket.close()
+        if self._calls is not None:
+            self._calls.close()
         with self._lock:
             for stream in self._streams:
                 stream.end()
 
     def _attend(self, loop: asyncio.AbstractEventLoop, peer: socket.socket) -> None:
         try:
-            with peer, self._greeted(loop, peer) as (stream, session):
+            with ExitStack() as attended:
+                with self._being_greeted():
+                    attended.enter_context(peer)
+                    peer.settimeout(DATA_GREETING_SECONDS)
+                    if peer.recv(1, socket.MSG_PEEK) == CALLS_KIND:
+                        self._hand_over(loop, peer)
+                        attended.pop_all()
+                        return
+                    stream, session = attended.enter_context(self._greeted(loop, peer))
                 where = (loop, stream, session, self._arena, self._moves, self._counters)
                 with UcxCalls(self._ucx, stream, session, self._arena) as ucx:
                     _Connection(*where, ucx).serve()
         except (KVStoreError, OSError) as error:
             log.info("a data connection ended: %s", error)
+
+    @contextmanager
+    def _being_greeted(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._greeting -= 1
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop, peer: socket.socket) -> None:
+        """Calls are answered by the node's loop; return once the caller has been let in there."""
+        assert self._calls is not None, "it serves"
+        peer.recv(len(CALLS_KIND))
+        greeting = self._calls.greet(peer, None if self._tls is None else self._tls())
+        try:
+            handed = asyncio.run_coroutine_threadsafe(greeting, loop)
+        except RuntimeError as error:
+            greeting.close()
+            raise Unavailable("the node is stopping") from error
+        handed.result(2 * DATA_GREETING_SECONDS)
 
     @contextmanager
     def _greeted(
@@ -125,17 +168,12 @@ class DataPort:
         stream: DataStream | None = None
         session: Session | None = None
         try:
-            try:
-                peer.settimeout(DATA_GREETING_SECONDS)
-                if self._tls is not None:
-                    peer = self._tls().wrap_socket(peer, server_side=True)
-                stream = DataStream(peer, DATA_GREETING_SECONDS)
-                answer, session = self._let_in(stream)
-                stream.send(WELCOME.pack(HELLO_MAGIC, answer))
-                stream.allow(STALL_SECONDS)
-            finally:
-                with self._lock:
-                    self._greeting -= 1
+            if self._tls is not None:
+                peer = self._tls().wrap_socket(peer, server_side=True)
+            stream = DataStream(peer, DATA_GREETING_SECONDS)
+            answer, session = self._let_in(stream)
+            stream.send(WELCOME.pack(HELLO_MAGIC, answer))
+            stream.allow(STALL_SECONDS)
             if session is None:
                 with suppress(RuntimeError):  # the node's loop has ended
                     loop.call_soon_threadsafe(self._counters.add, "data_refusals")

@@ -14,16 +14,15 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 from kvstore.errors import ConfigError
 from kvstore.limits import SESSIONS_MAX, SOCKET_CALLS_MAX
 from kvstore.memory.arena import HELLO, HELLO_MAGIC, TOKEN_BYTES
+from kvstore.node.data_calls import Answering
 from kvstore.node.sessions import Session, Sessions
 from kvstore.node.store import Store
 from kvstore.rpc.socket_frames import WELCOME
-from kvstore.rpc.socket_server import SocketCaller
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ class DataSocket:
         size: int,
         sessions: Sessions,
         store: Store,
-        answering: Callable[[Session], SocketCaller],
+        answering: Answering,
     ) -> None:
         self._descriptor, self._size = descriptor, size
         self._sessions, self._store = sessions, store

@@ -19,21 +19,27 @@ import grpc
 from kvstore import traces
 from kvstore.errors import Unavailable
 from kvstore.limits import RPC_REPLY_BYTES_MAX, SOCKET_CALLS_MAX
-from kvstore.rpc.socket_frames import ANSWER, CALL, METHODS, OK, WELCOME
+from kvstore.rpc.socket_frames import ANSWER, CALL, METHODS, OK
 from kvstore.rpc.status import error_of
 from kvstore.wire.v1 import kv_pb2 as pb
 
 _PAUSE_SECONDS = 5.0  # after a socket that could not be had
 
+# Makes a socket that is let in by its node, in so many seconds, and shows it from when it begins to
+# wait for the node, so that others can end that. Raises `OSError`.
+Show = Callable[[socket.socket], None]
+Connect = Callable[[float, Show], socket.socket]
+
 
 class SocketCalls:
-    """Calls to the node behind a Unix socket, by the token of a session. For several threads."""
+    """Calls to a node on sockets that `connect` makes. Safe to use from several threads."""
 
-    def __init__(self, path: str, token: bytes, node: str) -> None:
-        self._path, self._token, self._node = path, token, node
+    def __init__(self, connect: Connect, node: str) -> None:
+        self._connect, self._node = connect, node
         self._lock = threading.Lock()
         self._free: list[socket.socket] = []
         self._open: set[socket.socket] = set()
+        self._coming: dict[object, socket.socket | None] = {}  # those that are being let in
         self._owing: set[socket.socket] = set()  # an answer that nobody waits for
         self._closed = False
         self._not_before = 0.0
@@ -45,22 +51,12 @@ class SocketCalls:
         if made is not None:
             return self._settled(made, seconds)
         with self._lock:
-            full = len(self._open) >= SOCKET_CALLS_MAX
+            full = len(self._open) + len(self._coming) >= SOCKET_CALLS_MAX
             if self._closed or full or time.monotonic() < self._not_before:
                 return None
-            made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._open.add(made)
-        try:
-            made.settimeout(seconds)
-            made.connect(self._path)
-            made.sendall(self._token)
-            if _received(made, len(WELCOME)) == WELCOME:
-                return made
-        except OSError:
-            pass
-        self._not_before = time.monotonic() + _PAUSE_SECONDS
-        self._drop(made)
-        return None
+            place = object()
+            self._coming[place] = None
+        return self._let_in(place, seconds)
 
     def call(self, made: socket.socket, method: int, request: Any, seconds: float) -> Any:
         """The reply, or its typed error."""
@@ -83,10 +79,38 @@ class SocketCalls:
         with self._lock:
             self._closed, self._free = True, []
             some, self._open = self._open, set()
+            coming = [one for one in self._coming.values() if one is not None]
+        for one in coming:
+            _end(one)  # and whoever connects it closes it
         for one in some:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)  # wakes whoever waits on it
+            _end(one)
             one.close()
+
+    def _let_in(self, place: object, seconds: float) -> socket.socket | None:
+        """A new one, that has a place among those that are coming."""
+
+        def show(made: socket.socket) -> None:
+            with self._lock:
+                self._coming[place] = made
+                if self._closed:
+                    raise OSError("closed meanwhile")
+
+        made: socket.socket | None = None
+        try:
+            with suppress(OSError):
+                made = self._connect(seconds, show)
+        finally:
+            with self._lock:
+                del self._coming[place]
+                closed = self._closed
+                if made is None:
+                    self._not_before = time.monotonic() + _PAUSE_SECONDS
+                elif not closed:
+                    self._open.add(made)
+        if made is not None and closed:
+            made.close()
+            return None
+        return made
 
     def _settled(self, made: socket.socket, seconds: float) -> socket.socket | None:
         """The socket once what it owes was read: what was posted has been done by then."""
@@ -111,10 +135,10 @@ class SocketCalls:
     def _answer(self, made: socket.socket) -> tuple[int, int, bytes]:
         """Status code, milliseconds to retry after, and what else it says."""
         with self._heard(made):
-            size, code, _, retry = ANSWER.unpack(_received(made, ANSWER.size))
+            size, code, _, retry = ANSWER.unpack(received(made, ANSWER.size))
             if size > RPC_REPLY_BYTES_MAX:
                 raise OSError(f"an answer of {size} bytes")
-            return code, retry, _received(made, size)
+            return code, retry, received(made, size)
 
     @contextmanager
     def _heard(self, made: socket.socket) -> Iterator[None]:
@@ -177,11 +201,17 @@ class Stub:
 _CLOSE = [name for name, _, _ in METHODS].index("Close")
 
 
+def _end(one: socket.socket) -> None:
+    """Wake whoever waits on it. Not by the way of TLS, which would go on in clear text."""
+    with suppress(OSError):
+        socket.socket.shutdown(one, socket.SHUT_RDWR)
+
+
 def _done(call: grpc.Future) -> None:
     call.exception()
 
 
-def _received(made: socket.socket, size: int) -> bytes:
+def received(made: socket.socket, size: int) -> bytes:
     """So many bytes; `OSError` where they end before."""
     got = made.recv(size)
     if len(got) == size:

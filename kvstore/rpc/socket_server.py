@@ -75,7 +75,7 @@ class SocketCaller(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        transport.set_write_buffer_limits(0)
+        transport.set_write_buffer_limits(1, 0)  # with 0, TLS pauses for what it has sent already
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._task is not None:

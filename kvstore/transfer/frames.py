@@ -17,6 +17,10 @@ blocks of a fragment with k strips:
             before its identity and table are sent
     PUSH    as WRITE, but the strips are taken from there, once the table entries have come
 
+A connection that begins with one byte more, `CALLS_KIND`, which is never sealed, is none of these:
+after `HELLO` and `WELCOME`, both with `CALLS_MAGIC`, it carries the calls of
+`kvstore.rpc.socket_frames`.
+
 All numbers are little endian. Who receives knows every length from its own layout: nothing that is
 read here is believed to be a size.
 """
@@ -28,6 +32,8 @@ import struct
 
 HELLO = struct.Struct("<8s16s16s")  # magic, session, its data token
 HELLO_MAGIC = b"MPDATA01"
+CALLS_KIND = b"C"  # neither a HELLO nor TLS begins with it
+CALLS_MAGIC = b"MPCALL01"
 WELCOME = struct.Struct("<8sI4x")  # magic, `Welcome`
 
 # op, handle bytes, handles, fragment (4), deadline ms, size

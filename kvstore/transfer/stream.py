@@ -36,6 +36,13 @@ _KEEPALIVE = (
 Buffer = memoryview
 
 
+def prepare(connected: socket.socket) -> None:
+    """Set what every connection to another host has: nothing waits to be sent, and one whose peer
+    is gone does not stay."""
+    for option in _KEEPALIVE:
+        connected.setsockopt(*option)
+
+
 class DataStream:
     """Sends and receives on one connected socket."""
 
@@ -43,8 +50,7 @@ class DataStream:
         self._socket = connected
         self._tls = isinstance(connected, ssl.SSLSocket)
         if connected.family != socket.AF_UNIX:
-            for option in _KEEPALIVE:
-                connected.setsockopt(*option)
+            prepare(connected)
         self.allow(stall_seconds)
 
     @classmethod

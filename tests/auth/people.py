@@ -79,6 +79,15 @@ class People:
         return asyncio.run(run())
 
 
+def admitted(node: NodeProcess, credentials: Credentials) -> Caller | None:
+    """A caller with a session, once the node has heard of its token."""
+    try:
+        return node.caller(credentials=credentials)
+    except grpc.RpcError as error:
+        assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+        return None
+
+
 def caller_of(node: NodeProcess, people: People, tenant: str, admin: bool = False) -> Caller:
     """A client of a tenant at a node, with a session."""
     made = _caller_with(node, people.of(tenant, admin))

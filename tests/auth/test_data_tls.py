@@ -10,28 +10,37 @@ import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from kvstore.client import Client
+from kvstore.client.call_sockets import at_data_port
 from kvstore.config import OPEN, Credentials, TlsConfig
-from kvstore.errors import Unavailable
+from kvstore.errors import SessionEnded, Unavailable
 from kvstore.rpc.access import Role
 from kvstore.rpc.authority import Authority, Holder
+from kvstore.rpc.socket_client import SocketCalls
 from kvstore.rpc.tls import data_client, data_server
-from kvstore.transfer.frames import HELLO, HELLO_MAGIC, WELCOME, Welcome
+from kvstore.transfer.frames import (
+    CALLS_KIND,
+    CALLS_MAGIC,
+    HELLO,
+    HELLO_MAGIC,
+    WELCOME,
+    Welcome,
+)
 from kvstore.transfer.stream import DataStream
 from kvstore.transfer.tcp import TcpTransport
-from tests.auth.people import DAY, HOSTS, People, caller_of, known_at
+from kvstore.wire.v1 import kv_pb2 as pb
+from tests.auth.people import DAY, HOSTS, People, admitted, caller_of, known_at
 from tests.client.kv import Cache, spec_of, truth_of
 from tests.faults.proxy import Proxy
-from tests.nodes import Caller, NodeProcess, running
+from tests.nodes import Caller, NodeProcess, eventually, prompt, running
 from tests.transfer.raw import SECONDS, Raw
 
 HOST = "127.0.0.1"
-COME_IN = WELCOME.pack(HELLO_MAGIC, Welcome.COME_IN)
 TOKENS, BLOCK_TOKENS = 64, 32
 SPEC = spec_of("over tls", block_tokens=BLOCK_TOKENS)
 seeds = itertools.count(1)
@@ -43,15 +52,31 @@ def caller(tls_node: NodeProcess, people: People) -> Caller:
     return caller_of(tls_node, people, "team-a")
 
 
-def answer(caller: Caller, context: ssl.SSLContext | None) -> bytes:
+class Kind(NamedTuple):
+    """Of a connection: how it begins, in clear text, and what it says sealed."""
+
+    begins: bytes
+    magic: bytes
+
+    @property
+    def come_in(self) -> bytes:
+        return WELCOME.pack(self.magic, Welcome.COME_IN)
+
+
+DATA, CALLS = Kind(b"", HELLO_MAGIC), Kind(CALLS_KIND, CALLS_MAGIC)
+of_each_kind = pytest.mark.parametrize("kind", [DATA, CALLS], ids=["data", "calls"])
+
+
+def answer(caller: Caller, context: ssl.SSLContext | None, kind: Kind) -> bytes:
     """What the node says to the greeting of a session that it knows, before it hangs up if it
     does: by these certificates, or in clear text."""
     with Raw(caller.opened.data_address) as raw:
+        raw.socket.sendall(kind.begins)
         # A refusal is an alert, or a reset where the node left something unread.
         with contextlib.suppress(ssl.SSLError, ConnectionError):
             if context is not None:
                 raw.socket = context.wrap_socket(raw.socket, server_hostname=HOST)
-            raw.socket.sendall(HELLO.pack(HELLO_MAGIC, caller.session, caller.opened.data_token))
+            raw.socket.sendall(HELLO.pack(kind.magic, caller.session, caller.opened.data_token))
             return raw.socket.recv(WELCOME.size)
         return b""
 
@@ -59,29 +84,66 @@ def answer(caller: Caller, context: ssl.SSLContext | None) -> bytes:
 # Who is let in
 
 
-def test_a_greeting_in_clear_text_gets_nothing_back_and_is_hung_up_on(caller: Caller) -> None:
-    assert answer(caller, None) == b""
+@of_each_kind
+def test_a_greeting_in_clear_text_gets_nothing_back_and_is_hung_up_on(
+    caller: Caller, kind: Kind
+) -> None:
+    assert answer(caller, None, kind) == b""
 
 
-def test_a_caller_without_certificate_is_refused(caller: Caller, people: People) -> None:
+@of_each_kind
+def test_a_caller_without_certificate_is_refused(
+    caller: Caller, people: People, kind: Kind
+) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(people.client.ca)
-    assert answer(caller, context) == b""
+    assert answer(caller, context, kind) == b""
 
 
+@of_each_kind
 @pytest.mark.parametrize("whose", ["foreign", "expired"])
 def test_a_certificate_of_another_authority_or_one_that_is_over_is_refused(
-    caller: Caller, people: People, whose: str
+    caller: Caller, people: People, whose: str, kind: Kind
 ) -> None:
     shown: TlsConfig = getattr(people, whose)
-    assert answer(caller, data_client(shown)) == b""
+    assert answer(caller, data_client(shown), kind) == b""
+
+
+def test_a_call_is_answered_over_tls_until_the_token_of_its_caller_is_revoked(
+    tls_node: NodeProcess, people: People
+) -> None:
+    token = people.token("team-a")
+    credentials = Credentials(people.client, token)
+    mine = eventually(lambda: admitted(tls_node, credentials))
+    mine.register()
+    opened, tls = mine.opened, data_client(people.client)
+    calls = SocketCalls(at_data_port(opened.data_address, mine.session, opened.data_token, tls), "")
+    made = calls.take(SECONDS)
+    assert isinstance(made, ssl.SSLSocket)
+    about = pb.MatchRequest(**mine.about(prompt(1)))
+    assert calls.call(made, 0, about, SECONDS).blocks == 0
+    people.revoke(token)
+
+    def denied() -> bool:
+        again = calls.take(SECONDS)
+        if again is None:
+            return True
+        try:
+            calls.call(again, 0, about, SECONDS)
+        except (SessionEnded, Unavailable):
+            return True
+        return False
+
+    eventually(denied)
+    calls.close()
 
 
 def test_the_right_certificate_is_let_in_by_its_sessions_token_and_no_other(
     caller: Caller, people: People
 ) -> None:
     right = data_client(people.client)
-    assert answer(caller, right) == COME_IN
+    assert answer(caller, right, DATA) == DATA.come_in
+    assert answer(caller, right, CALLS) == CALLS.come_in
     with Raw(caller.opened.data_address) as raw:
         raw.socket = right.wrap_socket(raw.socket, server_hostname=HOST)
         assert raw.greet(caller.session, bytes(16)) == Welcome.UNKNOWN

@@ -20,19 +20,11 @@ from kvstore.metadata.records import TenantRecord, TokenRecord
 from kvstore.metadata.tenants import Tenants, new_tenant
 from kvstore.metadata.tokens import id_of, make
 from kvstore.wire.v1 import kv_pb2 as pb
-from tests.auth.people import People
-from tests.nodes import Caller, NodeProcess, eventually, prompt, refused
+from tests.auth.people import People, admitted
+from tests.nodes import NodeProcess, eventually, prompt, refused
 
 CODE = grpc.StatusCode
 WITHIN_SECONDS = 2.0  # revocation, in all nodes, while the metadata is there
-
-
-def admitted(node: NodeProcess, credentials: Credentials) -> Caller | None:
-    try:
-        return node.caller(credentials=credentials)
-    except grpc.RpcError as error:
-        assert error.code() is CODE.UNAUTHENTICATED
-        return None
 
 
 def test_a_new_tenant_and_its_token_work_at_once_and_a_revoked_one_no_more(

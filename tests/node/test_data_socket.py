@@ -9,6 +9,7 @@ import stat
 
 import pytest
 
+from kvstore.client.call_sockets import on_this_host
 from kvstore.errors import KVStoreError, SessionEnded, Unavailable
 from kvstore.limits import SOCKET_CALLS_MAX
 from kvstore.memory.arena import HELLO, HELLO_MAGIC
@@ -118,20 +119,20 @@ def test_calls_are_answered_on_the_socket_as_long_as_the_session_lives(
     caller.put(blocks)
     session = Caller(node.address)
     path = os.fspath(node.directory / "node.sock")
-    calls = SocketCalls(path, session.opened.data_token, node.address)
+    calls = SocketCalls(on_this_host(path, session.opened.data_token), node.address)
     stub = Stub(session.kv, calls)
     about = pb.MatchRequest(**caller.about(blocks))
     assert stub.Match(about, timeout=SECONDS).blocks == 3
     taken = [calls.take(SECONDS) for _ in range(SOCKET_CALLS_MAX)]
     assert all(taken)
-    more = SocketCalls(path, session.opened.data_token, node.address)
+    more = SocketCalls(on_this_host(path, session.opened.data_token), node.address)
     assert more.take(SECONDS) is None, "a session has so many and no more"
     assert taken[0] is not None
     session.close()
     eventually(lambda: caller.stats().sessions == 1)
     with pytest.raises(SessionEnded):
         calls.call(taken[0], 0, about, SECONDS)
-    late = SocketCalls(path, session.opened.data_token, node.address)
+    late = SocketCalls(on_this_host(path, session.opened.data_token), node.address)
     assert late.take(SECONDS) is None, "its token went with it"
     for one in (calls, more, late):
         one.close()
@@ -143,7 +144,7 @@ def test_what_a_session_reads_over_its_sockets_is_its_own_tenants(node: NodeProc
     mine.register()
     mine.put(prompt(1))
     calls = SocketCalls(
-        os.fspath(node.directory / "node.sock"), mine.opened.data_token, node.address
+        on_this_host(os.fspath(node.directory / "node.sock"), mine.opened.data_token), node.address
     )
     stub = Stub(mine.kv, calls)
     other = pb.OpenRequest(session=os.urandom(16), **mine.about(prompt(1)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import os
 import socket
 import threading
@@ -14,58 +15,19 @@ from typing import Any
 
 import pytest
 
+from kvstore.client.call_sockets import on_this_host
+from kvstore.config import TlsConfig
 from kvstore.errors import Invalid, Overloaded, SessionEnded, Unavailable
 from kvstore.limits import RPC_MESSAGE_BYTES_MAX, SOCKET_CALL_BYTES, SOCKET_CALLS_MAX
 from kvstore.rpc.access import Role
-from kvstore.rpc.admission import Admission
-from kvstore.rpc.handler import typed
-from kvstore.rpc.identity import Caller, tenant_of
+from kvstore.rpc.authority import Authority, Holder
 from kvstore.rpc.socket_client import SocketCalls, Stub
-from kvstore.rpc.socket_frames import CALL, METHODS, WELCOME
-from kvstore.rpc.socket_server import SocketCaller
+from kvstore.rpc.socket_frames import CALL, METHODS
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.nodes import eventually
+from tests.rpc.call_servers import SECONDS, TOKEN, AtDataPort, OnThisHost, Server
 
-SECONDS = 20.0
-TOKEN = b"t" * 16
 NUMBER = {name: number for number, (name, _, _) in enumerate(METHODS)}
-
-
-class Service:
-    """Answers a Match by what its first hash says."""
-
-    def __init__(self) -> None:
-        self.closed: list[bytes] = []
-        self.begun = 0
-        self.cancelled = 0
-        self.left = 0.0
-
-    @typed
-    async def Match(self, request: pb.MatchRequest, context: Any) -> pb.MatchReply:
-        what = request.hashes[0] if request.hashes else b""
-        self.left = context.time_remaining()
-        self.begun += 1
-        if what == b"refuse":
-            raise Overloaded("no room", 77)
-        if what == b"bug":
-            raise RuntimeError("what a caller must not see")
-        if what == b"wait":
-            try:
-                await asyncio.sleep(SECONDS)
-            except asyncio.CancelledError:
-                self.cancelled += 1
-                raise
-        assert tenant_of(context) == "a tenant"
-        return pb.MatchReply(blocks=len(request.hashes))
-
-    @typed
-    async def Open(self, request: pb.OpenRequest, context: Any) -> pb.OpenReply:
-        return pb.OpenReply(handles=request.hashes)
-
-    @typed
-    async def Close(self, request: pb.CloseRequest, context: Any) -> pb.CloseReply:
-        self.closed.extend(request.handles)
-        return pb.CloseReply()
 
 
 class Other:
@@ -82,56 +44,40 @@ class Other:
         return ask
 
 
-class Server:
-    """A service behind a Unix socket, in a thread with a loop of its own."""
+def shown_to_nobody(_: socket.socket) -> None:
+    pass
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.service, self.admission = path, Service(), Admission([])
-        self.session_lives = True
-        self.connections = 0
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever)
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._begin(), self.loop).result(SECONDS)
 
-    async def _begin(self) -> None:
-        self._server = await asyncio.start_unix_server(self._attend, os.fspath(self.path))
-
-    async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if await reader.readexactly(len(TOKEN)) != TOKEN:
-            writer.close()
-            return
-        self.connections += 1
-        writer.write(WELCOME)
-        await writer.drain()
-        caller = Caller(Role.CLIENT, "test", "a tenant")
-        made = SocketCaller(self.service, self.admission, caller, lambda: self.session_lives)
-        made.connection_made(writer.transport)
-        writer.transport.set_protocol(made)
-        await made.over
-
-    def close(self) -> None:
-        async def end() -> None:
-            self._server.close()
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
-
-        asyncio.run_coroutine_threadsafe(end(), self.loop).result(SECONDS)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(SECONDS)
-        self.loop.close()
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsConfig:
+    hosts = ("127.0.0.1",)
+    authority = Authority.make(tmp_path_factory.mktemp("authority"), datetime.timedelta(days=1))
+    return authority.sign(Holder(Role.NODE, "a", hosts), datetime.timedelta(days=1))
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    made = Server(tmp_path / "s")
+def unix(tmp_path: Path) -> Iterator[OnThisHost]:
+    made = OnThisHost(tmp_path / "s")
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["unix", "tcp", "tls"])
+def server(
+    request: pytest.FixtureRequest, tmp_path: Path, tls: TlsConfig
+) -> Iterator[OnThisHost | AtDataPort]:
+    made = (
+        OnThisHost(tmp_path / "s")
+        if request.param == "unix"
+        else AtDataPort(tls if request.param == "tls" else None)
+    )
     yield made
     made.close()
 
 
 @pytest.fixture
 def calls(server: Server) -> Iterator[SocketCalls]:
-    made = SocketCalls(os.fspath(server.path), TOKEN, "here")
+    made = SocketCalls(server.connect, "here")
     yield made
     made.close()
 
@@ -223,11 +169,7 @@ def test_a_caller_that_hangs_up_ends_its_call(calls: SocketCalls, server: Server
 
 
 def test_who_calls_again_before_the_answer_is_hung_up_on(server: Server) -> None:
-    with socket.socket(socket.AF_UNIX) as peer:
-        peer.settimeout(SECONDS)
-        peer.connect(os.fspath(server.path))
-        peer.sendall(TOKEN)
-        assert peer.recv(len(WELCOME)) == WELCOME
+    with server.connect(SECONDS, shown_to_nobody) as peer:
         message = match(b"wait").SerializeToString()
         peer.sendall(CALL.pack(len(message), NUMBER["Match"], 0, 20_000) + message)
         eventually(lambda: server.service.begun == 1)
@@ -248,14 +190,14 @@ def test_calls_beyond_the_sockets_go_over_grpc(
 
 
 def test_where_there_is_no_socket_everything_goes_over_grpc(tmp_path: Path, other: Other) -> None:
-    calls = SocketCalls(os.fspath(tmp_path / "none"), TOKEN, "here")
+    calls = SocketCalls(on_this_host(os.fspath(tmp_path / "none"), TOKEN), "here")
     stub = Stub(other, calls)
     assert [stub.Match(match(), timeout=SECONDS) for _ in range(3)] == ["Match"] * 3
     calls.close()
 
 
-def test_who_shows_no_token_is_not_answered(server: Server, other: Other) -> None:
-    calls = SocketCalls(os.fspath(server.path), b"x" * 16, "here")
+def test_who_shows_no_token_is_not_answered(unix: OnThisHost, other: Other) -> None:
+    calls = SocketCalls(on_this_host(os.fspath(unix.path), b"x" * 16), "here")
     assert Stub(other, calls).Match(match(), timeout=SECONDS) == "Match"
     calls.close()
 
@@ -327,20 +269,16 @@ def test_calls_wait_for_their_turn_like_any_other(server: Server, stub: Stub) ->
     ],
 )
 def test_what_is_no_call_is_hung_up_on(server: Server, head: bytes) -> None:
-    with socket.socket(socket.AF_UNIX) as peer:
-        peer.settimeout(SECONDS)
-        peer.connect(os.fspath(server.path))
-        peer.sendall(TOKEN)
-        assert peer.recv(len(WELCOME)) == WELCOME
+    with server.connect(SECONDS, shown_to_nobody) as peer:
         peer.sendall(head)
         with contextlib.suppress(ConnectionResetError):
             assert peer.recv(1) == b""
 
 
-def test_a_message_is_not_received_before_its_turn(server: Server) -> None:
+def test_a_message_is_not_received_before_its_turn(unix: OnThisHost) -> None:
     """Of a long one no more than a small buffer is taken from its sender while others have all
     turns."""
-    loop, admission = server.loop, server.admission
+    loop, admission = unix.loop, unix.admission
 
     async def fill() -> list[asyncio.Task[None]]:
         async def hold(who: str) -> None:
@@ -355,11 +293,7 @@ def test_a_message_is_not_received_before_its_turn(server: Server) -> None:
 
     tasks = asyncio.run_coroutine_threadsafe(fill(), loop).result(SECONDS)
     size = RPC_MESSAGE_BYTES_MAX
-    with socket.socket(socket.AF_UNIX) as peer:
-        peer.settimeout(SECONDS)
-        peer.connect(os.fspath(server.path))
-        peer.sendall(TOKEN)
-        assert peer.recv(len(WELCOME)) == WELCOME
+    with unix.connect(SECONDS, shown_to_nobody) as peer:
         peer.setblocking(False)
         left = memoryview(CALL.pack(size, NUMBER["Open"], 0, 20_000) + bytes(size))
         quiet = time.monotonic()
@@ -376,6 +310,23 @@ def test_a_message_is_not_received_before_its_turn(server: Server) -> None:
         peer.settimeout(SECONDS)
         peer.sendall(left)
         assert peer.recv(1), "and now it is answered"
+
+
+def test_whoever_waits_to_be_let_in_is_free_once_the_calls_are_closed(
+    server: Server, other: Other
+) -> None:
+    server.freeze()
+    calls, answers = SocketCalls(server.connect, "here"), list[object]()
+    stub = Stub(other, calls)
+    thread = threading.Thread(target=lambda: answers.append(stub.Match(match(), timeout=SECONDS)))
+    began = time.monotonic()
+    thread.start()
+    eventually(lambda: any(calls._coming.values()))
+    calls.close()
+    thread.join(SECONDS)
+    assert answers == ["Match"], "what gRPC says of it"
+    assert time.monotonic() - began < SECONDS / 2
+    server.thaw()
 
 
 def test_several_threads_may_call_at_once(stub: Stub, other: Other) -> None:
