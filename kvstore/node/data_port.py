@@ -259,13 +259,13 @@ class _Connection:
 
     def _read(self, handles: Sequence[bytes], fragment: Fragment) -> None:
         held = self._ask(self._moves.reading, self._session, handles, fragment)
+        sent = 0
         try:
             # A generator: the pieces of many blocks of many strips are never all there at once.
             pieces = itertools.chain.from_iterable(self._pieces(one) for one in held)
             sent = self._stream.send_all(itertools.chain([_statuses(held)], pieces))
-            self._tell(self._counters.add, "data_sent_bytes", sent)
         finally:
-            self._tell(self._moves.let_go, held)
+            self._tell(self._over, "data_sent_bytes", sent, held)
 
     def _pieces(self, one: Held | Status) -> Iterator[memoryview]:
         """A block's identity and table, and the fragment's strips, where they lie."""
@@ -289,15 +289,15 @@ class _Connection:
                 settled.append(some.settle())
             statuses = _with(statuses, settled)
         finally:
-            self._tell(self._counters.add, "data_received_bytes", came)
             # Before the caller is answered: what it does next finds the slots let go.
-            self._tell(self._moves.let_go, held, self._session)
+            self._tell(self._over, "data_received_bytes", came, held, self._session)
         self._stream.send(statuses)
 
     def _pull(self, handles: Sequence[bytes], fragment: Fragment, region: int) -> None:
         places = self._ucx.places(len(handles), region)
         held: list[Held | Status] = []
         moved: list[Held | Status] = []
+        sent = 0
 
         def steps() -> Iterator[list[Held | Status]]:
             for some in self._ucx.steps(len(handles)):
@@ -316,24 +316,32 @@ class _Connection:
                     size = landed[0].layout.root_bytes
                     self._stream.send_all([self._view[at : at + size] for at in runs])
                     landed = next(landing, [])
-            self._tell(self._counters.add, "ucx_sent_bytes", bytes_of(moved))
+            sent = bytes_of(moved)
         finally:
-            self._tell(self._moves.let_go, held)
+            self._tell(self._over, "ucx_sent_bytes", sent, held)
 
     def _push(self, handles: Sequence[bytes], fragment: Fragment, region: int) -> None:
         places = self._ucx.places(len(handles), region)
         held = self._ask(self._moves.writing, self._session, handles, fragment)
+        came = 0
         try:
             moved = self._ucx.fitting(held, places, region)
             self._stream.send(_statuses(moved))
             coming = list(Coming.few(self._arena, _moved(moved)))
             self._stream.receive_into(entries for some in coming for entries in some.entries)
             self._ucx.read(moved, places, region)
-            self._tell(self._counters.add, "ucx_received_bytes", bytes_of(moved))
+            came = bytes_of(moved)
             statuses = _with(_statuses(moved), [some.settle() for some in coming])
         finally:
-            self._tell(self._moves.let_go, held, self._session)
+            self._tell(self._over, "ucx_received_bytes", came, held, self._session)
         self._stream.send(statuses)
+
+    def _over(
+        self, counter: str, size: int, held: Sequence[Held | Status], into: Session | None = None
+    ) -> None:
+        """On the node's loop, in one turn of it: so much has moved, and nothing more will."""
+        self._counters.add(counter, size)
+        self._moves.let_go(held, into)
 
     def _probe(self, size: int) -> None:
         left = size
