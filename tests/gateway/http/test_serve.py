@@ -29,6 +29,7 @@ from kvstore.rpc.channel import open_channel
 from kvstore.wire.v1 import engine_pb2, engine_pb2_grpc
 from tests.engine.runs import prompt
 from tests.gateway.http.conftest import House, client_of
+from tests.gateway.http.test_counting import counted
 from tests.nodes import eventually
 
 NEW = 12
@@ -66,6 +67,11 @@ def engines_run(house: House) -> int:
             info = stub.EngineInfo(engine_pb2.EngineInfoRequest(), timeout=SECONDS)
             running += info.requests
     return running
+
+
+def tokens_made(house: House) -> float:
+    """By all engines, ever."""
+    return sum(counted(engine.metrics).get("output_tokens", 0.0) for engine in house.engines)
 
 
 def test_a_completion_is_the_engines_own_answer(
@@ -215,17 +221,9 @@ def test_a_caller_that_leaves_stops_its_decode(gateway: Child, house: House, str
         head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
         caller.sendall((head + text).encode())
         eventually(lambda: engines_run(house) == 1)
-        left = time.monotonic()
+        before = tokens_made(house)
     eventually(lambda: engines_run(house) == 0)
-    # A thousand tokens take longer than that.
-    assert time.monotonic() - left < whole_answer_seconds(gateway) / 2
-
-
-def whole_answer_seconds(gateway: Child) -> float:
-    since = time.monotonic()
-    with client_of(gateway) as ai:
-        assert ask(ai, "w1 w2", 1000).usage.completion_tokens == 1000
-    return time.monotonic() - since
+    assert tokens_made(house) - before < 900, "the rest of a thousand is not made for nobody"
 
 
 def test_200_requests_of_16_clients_are_all_answered_rightly(
