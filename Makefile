@@ -80,7 +80,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing Moonpool and its tools into .venv. Torch is large: 2 to 10 minutes, once."
 	@"$(PYTHON)" -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		-c constraints.txt -e '.[node,engine,serve,ucx,attach,events,dev]'
+		-c constraints.txt -e '.[node,engine,serve,ucx,attach,events,gpu,dev]'
 	@echo "Compiling the kernels, once."
 	@$(BIN)/python -c 'import kvstore.kernels.strips'
 	@touch $@

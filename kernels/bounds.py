@@ -57,12 +57,12 @@ def check_tables(arena: NDArray[np.uint8], geometry: Geometry, tables: NDArray[n
 
 
 def check_payloads(
-    arena: NDArray[np.uint8],
+    arena_bytes: int,
     geometry: Geometry,
     payloads: NDArray[np.int64],
     tokens: NDArray[np.int64],
 ) -> None:
-    room = arena.size - geometry.payload_bytes
+    room = arena_bytes - geometry.payload_bytes
     within("payload_offsets", payloads, 0, room, "a payload in the arena")
     within("tokens", tokens, 1, geometry.block_tokens, "a block's tokens")
 

@@ -80,7 +80,7 @@ def verify(
     slot = _slot(geometry, (layer_first, layer_count, head_first, head_count))
     payloads, tables, tokens, _ = blocks.columns
     check_tables(arena, geometry, tables)
-    check_payloads(arena, geometry, payloads, tokens)
+    check_payloads(arena.size, geometry, payloads, tokens)
     good = np.zeros(len(payloads), np.bool_)
     strip_loops.verify(address, slot, payloads, tables, tokens, good)
     return good
@@ -141,7 +141,7 @@ def _transfer(
     payloads, tables, tokens, starts = blocks.columns
     table = integers("block_table", block_table)
     check_tables(arena, geometry, tables)
-    check_payloads(arena, geometry, payloads, tokens)
+    check_payloads(arena.size, geometry, payloads, tokens)
     check_pages(pages, slot.layer_count, starts, tokens, table)
     layers = np.require(pages.layer_addresses, np.uint64, ["C", "W"])
     good = np.zeros(len(payloads), np.bool_)

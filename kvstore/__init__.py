@@ -14,9 +14,10 @@ node of its own host; what that lacks it fetches from the others' (node/pool.py)
     core/                           decisions, pure: lifecycle, index and eviction, pins, windows
     memory/  disk/                  the arena (one shared mapping), slot heads, strips; the SSD
     kernels/   (top-level folder)   outside the GIL: copy, permute and hash in one pass; the pool's
-                                    index; who is to prefill and decode; the simulator
-    wire/ rpc/ metadata/ transfer/  stubs of proto/, manners of calls (gRPC, and on the own host a
-                                    socket), who serves, how bytes move
+                                    index; who is to prefill and decode; the simulator; in gpu/
+                                    the moves again, in Triton
+    wire/ rpc/ metadata/ transfer/  stubs of proto/, manners of calls (gRPC, and sockets for those
+                                    of each prompt), who serves, how bytes move
     node/                           the storage daemon: carries decisions out, holds the blocks
     conductor/                      follows every node's directory and every engine's reports:
                                     who holds what, and where a request is to run

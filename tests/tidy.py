@@ -62,6 +62,7 @@ _GRPC = (
 )
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "torch": _TORCH,
+    "triton": ("kvstore.kernels.gpu", "bench", "tests"),
     "transformers": _TORCH,
     "grpc": _GRPC,
     "aetcd": ("kvstore.metadata.etcd", "tests"),

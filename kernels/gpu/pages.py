@@ -1,0 +1,106 @@
+"""Paged KV to slot order and back, on a GPU, byte for byte; nothing is hashed.
+
+Any page size, any strides, K and V packed or apart, MLA latents (one part, one head): bytes move in
+the widest words that every stride, run and address is a multiple of.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+
+from ..bounds import check_pages, check_payloads, check_ranges
+from ..shapes import Geometry, Pages
+from ..strips import Blocks
+from .page_programs import gather_tile, scatter_tile
+
+BLOCK_WORDS = 1024
+_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
+_KINDS = {8: tl.int64, 4: tl.int32, 2: tl.int16, 1: tl.int8}
+
+
+def gather(
+    arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages,
+    block_table: NDArray[np.integer],
+    layer_first: int, layer_count: int, head_first: int, head_count: int,
+) -> None:  # fmt: skip
+    """Fill the slots' strips, of `arena` (uint8, on the pages' device), from the engine's pages.
+
+    Stream-ordered: it returns before the bytes have moved. Raises `ValueError` for whatever would
+    reach outside the arena or the block table; the engine's addresses are the caller's word."""
+    span = (layer_first, layer_count, head_first, head_count)
+    _launch(gather_tile, arena, geometry, blocks, pages, block_table, span)
+
+
+def scatter(
+    arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages,
+    block_table: NDArray[np.integer],
+    layer_first: int, layer_count: int, head_first: int, head_count: int,
+) -> None:  # fmt: skip
+    """Fill the engine's pages from the slots, as `gather` the other way. Nothing is verified."""
+    span = (layer_first, layer_count, head_first, head_count)
+    _launch(scatter_tile, arena, geometry, blocks, pages, block_table, span)
+
+
+def _launch(
+    kernel: Any, arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages,
+    block_table: NDArray[np.integer], span: tuple[int, int, int, int],
+) -> None:  # fmt: skip
+    described = checked(arena, geometry, blocks, pages, block_table, span)
+    word = widest(arena, geometry, blocks, pages)
+    described[0] //= word
+    count, table, layers = len(blocks.tokens), *on(arena.device, block_table, pages)
+    strip_words = geometry.strip_stride // word
+    if not count or not span[1] * span[3]:
+        return
+    grid = (count * span[1] * span[3] * triton.cdiv(strip_words, BLOCK_WORDS),)
+    kernel[grid](
+        arena.view(_WORDS[word]), layers, table, described.to(arena.device), count,
+        strip_words, geometry.kv_heads, *span,
+        pages.page_stride // word, pages.head_stride // word,
+        pages.token_stride // word, pages.part_stride // word,
+        PAGE_TOKENS=pages.page_tokens, PARTS=geometry.parts,
+        RUN_WORDS=geometry.run_bytes // word, KIND=_KINDS[word], BLOCK=BLOCK_WORDS,
+    )  # fmt: skip
+
+
+def checked(
+    arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages,
+    block_table: NDArray[np.integer], span: tuple[int, int, int, int],
+) -> torch.Tensor:  # fmt: skip
+    """(3, n) int64: payload offsets, tokens and starts of blocks that reach outside of nothing."""
+    if arena.dtype is not torch.uint8 or arena.ndim != 1 or not arena.is_contiguous():
+        raise ValueError(
+            f"the arena is {arena.dtype} of {tuple(arena.shape)}; it must be uint8, 1-D"
+        )
+    if geometry.coding:
+        raise ValueError("strips under a codec are not moved as they are")
+    check_ranges(geometry, *span)
+    payloads, _, tokens, starts = blocks.columns
+    check_payloads(arena.numel(), geometry, payloads, tokens)
+    check_pages(pages, span[1], starts, tokens, np.asarray(block_table, np.int64))
+    return torch.from_numpy(np.stack([payloads, tokens, starts]))
+
+
+def on(
+    device: torch.device, block_table: NDArray[np.integer], pages: Pages
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The block table and the layers' addresses, int64, where the kernels read them."""
+    table = torch.from_numpy(block_table.astype(np.int64))
+    layers = torch.from_numpy(pages.layer_addresses.astype(np.int64))
+    return table.to(device), layers.to(device)
+
+
+def widest(arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages) -> int:
+    """Bytes of the widest word that everything is a multiple of: 8, 4, 2 or 1."""
+    each = [
+        *(pages.page_stride, pages.head_stride, pages.token_stride, pages.part_stride),
+        *(geometry.run_bytes, arena.data_ptr(), arena.numel()),
+        *blocks.payload_offsets.tolist(), *pages.layer_addresses.tolist(),
+    ]  # fmt: skip
+    return int(np.gcd.reduce([8, *map(abs, each)]))
