@@ -6,6 +6,7 @@ the widest words that every stride, run and address is a multiple of.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -51,9 +52,11 @@ def _launch(
     kernel: Any, arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages,
     block_table: NDArray[np.integer], span: tuple[int, int, int, int],
 ) -> None:  # fmt: skip
-    described = checked(arena, geometry, blocks, pages, block_table, span)
+    if geometry.coding:
+        raise ValueError("strips under a codec are not moved as they are: gpu.strips codes them")
+    payloads, tokens, starts = checked(arena, geometry, blocks, pages, block_table, span)
     word = widest(arena, geometry, blocks, pages)
-    described[0] //= word
+    described = torch.from_numpy(np.stack([payloads // word, tokens, starts]))
     count, table, layers = len(blocks.tokens), *on(arena.device, block_table, pages)
     strip_words = geometry.strip_stride // word
     if not count or not span[1] * span[3]:
@@ -72,19 +75,17 @@ def _launch(
 def checked(
     arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages,
     block_table: NDArray[np.integer], span: tuple[int, int, int, int],
-) -> torch.Tensor:  # fmt: skip
-    """(3, n) int64: payload offsets, tokens and starts of blocks that reach outside of nothing."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
+    """Payload offsets, tokens and starts of blocks that reach outside of nothing."""
     if arena.dtype is not torch.uint8 or arena.ndim != 1 or not arena.is_contiguous():
         raise ValueError(
             f"the arena is {arena.dtype} of {tuple(arena.shape)}; it must be uint8, 1-D"
         )
-    if geometry.coding:
-        raise ValueError("strips under a codec are not moved as they are")
     check_ranges(geometry, *span)
     payloads, _, tokens, starts = blocks.columns
     check_payloads(arena.numel(), geometry, payloads, tokens)
     check_pages(pages, span[1], starts, tokens, np.asarray(block_table, np.int64))
-    return torch.from_numpy(np.stack([payloads, tokens, starts]))
+    return payloads, tokens, starts
 
 
 def on(
@@ -103,4 +104,9 @@ def widest(arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages
         *(geometry.run_bytes, arena.data_ptr(), arena.numel()),
         *blocks.payload_offsets.tolist(), *pages.layer_addresses.tolist(),
     ]  # fmt: skip
-    return int(np.gcd.reduce([8, *map(abs, each)]))
+    return common(each, 8)
+
+
+def common(each: Iterable[int], most: int) -> int:
+    """The largest power of two, up to `most`, that all are multiples of."""
+    return int(np.gcd.reduce([most, *map(abs, each)]))

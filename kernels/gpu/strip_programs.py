@@ -1,7 +1,7 @@
 """The programs of `strips`: one a strip. Nothing here checks an address or a size.
 
-A batch is told in `blocks`, (4, count) int64: words at which payloads begin, tokens, first
-positions, words at which strip tables begin.
+A batch is told in `blocks`, (5, count) int64: words at which payloads begin, tokens, first
+positions, words at which strip tables begin, words of a strip.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
@@ -16,13 +16,13 @@ from . import xxh3
 @triton.jit
 def _engine_words(
     word, table, start, page_words, token_words, part_words,
-    PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN_WORDS: tl.constexpr, there,
+    PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN: tl.constexpr, there,
 ):  # fmt: skip
     """Where words of a strip lie behind its layer's and head's first."""
-    position = start + word // (PARTS * RUN_WORDS)
+    position = start + word // (PARTS * RUN)
     page = tl.load(table + position // PAGE_TOKENS, mask=there, other=0)
     inner = page * page_words + position % PAGE_TOKENS * token_words
-    return inner + word // RUN_WORDS % PARTS * part_words + word % RUN_WORDS
+    return inner + word // RUN % PARTS * part_words + word % RUN
 
 
 @triton.jit
@@ -40,11 +40,11 @@ def gather_strip(
     slots, layers, table, blocks, secret, count, strip_words, kv_heads,
     layer_first, layer_count, head_first, head_count,
     page_words, head_words, token_words, part_words,
-    PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN_WORDS: tl.constexpr,
+    PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
     block, layer, head, row = _place(kv_heads, layer_first, layer_count, head_first, head_count)
     slot = slots + tl.load(blocks + block) + row.to(tl.int64) * strip_words
-    words = (tl.load(blocks + count + block) * (PARTS * RUN_WORDS)).to(tl.int32)
+    words = tl.load(blocks + 4 * count + block).to(tl.int32)
     start = tl.load(blocks + 2 * count + block)
     engine = tl.load(layers + layer).to(tl.pointer_type(tl.int64)) + head.to(tl.int64) * head_words
     within = tl.arange(0, 16)[:, None] * 8 + tl.arange(0, 8)[None, :]
@@ -54,7 +54,7 @@ def gather_strip(
         there = word < words
         inner = _engine_words(
             word, table, start, page_words, token_words, part_words,
-            PAGE_TOKENS, PARTS, RUN_WORDS, there,
+            PAGE_TOKENS, PARTS, RUN, there,
         )  # fmt: skip
         data = tl.load(engine + inner, mask=there, other=0)
         tl.store(slot + word, data, mask=there)
@@ -74,13 +74,13 @@ def scatter_strip(
     slots, layers, table, blocks, secret, good, count, strip_words, kv_heads,
     layer_first, layer_count, head_first, head_count,
     page_words, head_words, token_words, part_words,
-    PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN_WORDS: tl.constexpr,
+    PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
     block, layer, head, row = _place(kv_heads, layer_first, layer_count, head_first, head_count)
     promised = tl.load(slots + tl.load(blocks + 3 * count + block) + row)
     if promised != 0:
         slot = slots + tl.load(blocks + block) + row.to(tl.int64) * strip_words
-        words = (tl.load(blocks + count + block) * (PARTS * RUN_WORDS)).to(tl.int32)
+        words = tl.load(blocks + 4 * count + block).to(tl.int32)
         start = tl.load(blocks + 2 * count + block)
         engine = tl.load(layers + layer).to(tl.pointer_type(tl.int64))
         engine += head.to(tl.int64) * head_words
@@ -91,7 +91,7 @@ def scatter_strip(
             there = word < words
             inner = _engine_words(
                 word, table, start, page_words, token_words, part_words,
-                PAGE_TOKENS, PARTS, RUN_WORDS, there,
+                PAGE_TOKENS, PARTS, RUN, there,
             )  # fmt: skip
             data = tl.load(slot + word, mask=there, other=0)
             tl.store(engine + inner, data, mask=there)
@@ -105,14 +105,8 @@ def scatter_strip(
 
 
 @triton.jit
-def verify_strip(
-    slots, blocks, secret, good, count, strip_words, kv_heads,
-    layer_first, layer_count, head_first, head_count, TOKEN_WORDS: tl.constexpr,
-):  # fmt: skip
-    block, _, _, row = _place(kv_heads, layer_first, layer_count, head_first, head_count)
-    promised = tl.load(slots + tl.load(blocks + 3 * count + block) + row)
-    slot = slots + tl.load(blocks + block) + row.to(tl.int64) * strip_words
-    words = (tl.load(blocks + count + block) * TOKEN_WORDS).to(tl.int32)
+def _found(slot, words, secret):
+    """The entry of a strip as it lies in its slot, as int64."""
     within = tl.arange(0, 16)[:, None] * 8 + tl.arange(0, 8)[None, :]
     lanes = xxh3.begin(secret)
     for first in range(0, words, 128):
@@ -122,8 +116,30 @@ def verify_strip(
             lanes = xxh3.scramble(xxh3.absorb(lanes, data, secret), secret)
         else:
             lanes = xxh3.absorb_some(lanes, data, (words - first - 1) // 8, secret)
-    found = _entry(slot, lanes, words, secret).to(tl.int64, bitcast=True)
+    return _entry(slot, lanes, words, secret).to(tl.int64, bitcast=True)
+
+
+@triton.jit
+def verify_strip(
+    slots, blocks, secret, good, count, strip_words, kv_heads,
+    layer_first, layer_count, head_first, head_count,
+):  # fmt: skip
+    block, _, _, row = _place(kv_heads, layer_first, layer_count, head_first, head_count)
+    promised = tl.load(slots + tl.load(blocks + 3 * count + block) + row)
+    slot = slots + tl.load(blocks + block) + row.to(tl.int64) * strip_words
+    found = _found(slot, tl.load(blocks + 4 * count + block).to(tl.int32), secret)
     tl.store(good + tl.program_id(0), (found == promised) & (promised != 0))
+
+
+@triton.jit
+def enter_strip(
+    slots, blocks, secret, count, strip_words, kv_heads,
+    layer_first, layer_count, head_first, head_count,
+):  # fmt: skip
+    block, _, _, row = _place(kv_heads, layer_first, layer_count, head_first, head_count)
+    slot = slots + tl.load(blocks + block) + row.to(tl.int64) * strip_words
+    found = _found(slot, tl.load(blocks + 4 * count + block).to(tl.int32), secret)
+    tl.store(slots + tl.load(blocks + 3 * count + block) + row, found)
 
 
 @triton.jit

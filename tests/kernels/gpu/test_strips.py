@@ -109,7 +109,7 @@ def test_the_cpus_kernels_take_what_a_gpus_gather_left(case_of: Any) -> None:
 
 def test_what_is_no_multiple_of_a_word_is_refused(case_of: Any) -> None:
     there = There(case_with(case_of, 3, run_bytes=36))
-    with pytest.raises(ValueError, match="multiples of 8"):
+    with pytest.raises(ValueError, match="not multiples of 8 bytes"):
         strips.gather(there.arena, *there.asked)
     short = There(case_with(case_of, 4, run_bytes=8, block_tokens=1))
     with pytest.raises(ValueError, match="must have 24 at least"):
