@@ -39,6 +39,7 @@ BENCHES = {
     "codec": "what codecs do to a model's next token, and cost; none must change none (1.0)",
     "goodput": "simulated requests/s in time, against nine policies at their best (at least 1.05)",
     "simulate": "a million requests planned for on 1,000 engines, one core (at most 60 s)",
+    "kernels": "gather and scatter of paged KV on a GPU, against copying there (at least 0.85)",
     "recovery": "a node's restart to serving with 500,000 blocks on SSD (at most 5 s)",
 }
 NEED_A_FILE = {"eviction", "placement", "goodput"}  # so `all` goes without

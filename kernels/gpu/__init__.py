@@ -1,5 +1,6 @@
 """The same moves on a GPU, in Triton: what `kernels.strips` does where pages and slots are in HBM.
 
-`pages` moves bytes of any width, `strips` moves and hashes in one pass, `reference` says in a few
-lines of torch what both must do. Triton's interpreter runs them on a CPU, for tests.
+`pages` moves bytes of any width, `strips` moves and hashes them in one pass, or codes them;
+`attention` reads pages where they lie; `reference` says in a few lines of torch what each must do.
+Triton's interpreter runs them on a CPU, for tests.
 """

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import triton
 from numpy.typing import NDArray
 
 from ..shapes import CODECS, ITEM_BYTES, Geometry, Pages
@@ -57,6 +58,8 @@ class Batch:
         if coding:
             self.coded = {
                 "GROUP": coding.group_tokens,
+                "TOKENS": triton.next_power_of_2(coding.group_tokens),
+                "ITEMS": triton.next_power_of_2(geometry.run_bytes // unit),
                 "FP8": coding.codec == CODECS[1],
                 "ITEM": list(ITEM_BYTES).index(coding.item),
             }

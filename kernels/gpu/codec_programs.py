@@ -153,11 +153,10 @@ def encode_group(
     layer_first, layer_count, head_first, head_count,
     page_step, head_step, token_step, part_step,
     PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN: tl.constexpr,
-    GROUP: tl.constexpr, FP8: tl.constexpr, ITEM: tl.constexpr,
+    GROUP: tl.constexpr, TOKENS: tl.constexpr, ITEMS: tl.constexpr,
+    FP8: tl.constexpr, ITEM: tl.constexpr,
 ):  # fmt: skip
     """Codes and scales of these tokens; the first group's program writes the zeros behind all."""
-    TOKENS: tl.constexpr = triton.next_power_of_2(GROUP)
-    ITEMS: tl.constexpr = triton.next_power_of_2(RUN)
     engine, codes, there, slot, group, tokens, size = _group_of(
         slots, layers, table, blocks, groups, count, strip_words, kv_heads,
         layer_first, layer_count, head_first, head_count, page_step, head_step, token_step,
@@ -187,11 +186,10 @@ def decode_group(
     layer_first, layer_count, head_first, head_count,
     page_step, head_step, token_step, part_step,
     PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN: tl.constexpr,
-    GROUP: tl.constexpr, FP8: tl.constexpr, ITEM: tl.constexpr,
+    GROUP: tl.constexpr, TOKENS: tl.constexpr, ITEMS: tl.constexpr,
+    FP8: tl.constexpr, ITEM: tl.constexpr,
 ):  # fmt: skip
     """The engine's elements of these tokens, where the strip is good."""
-    TOKENS: tl.constexpr = triton.next_power_of_2(GROUP)
-    ITEMS: tl.constexpr = triton.next_power_of_2(RUN)
     engine, codes, there, slot, group, tokens, _ = _group_of(
         slots, layers, table, blocks, groups, count, strip_words, kv_heads,
         layer_first, layer_count, head_first, head_count, page_step, head_step, token_step,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..shapes import Geometry, Pages
 from ..strips import Blocks
+from .attention import Span
 
 
 def places(
@@ -61,3 +62,23 @@ def scatter(arena: torch.Tensor, memory: torch.Tensor, *about: Any) -> torch.Ten
     for _, where, index in places(memory, *about):
         made[index] = slots[where]
     return made
+
+
+def attend(
+    q: torch.Tensor, layer: torch.Tensor, block_tables: torch.Tensor, spans: Sequence[Span]
+) -> torch.Tensor:
+    """As `attention.attend`, in float64."""
+    out, first = torch.empty_like(q, dtype=torch.float64), 0
+    for span, table in zip(spans, block_tables.long(), strict=True):
+        end, rows = span.prefix + span.tokens, slice(first, first + span.tokens)
+        kv = layer[table[: -(-end // layer.shape[2])]].double()  # (pages, heads, tokens, 2, dim)
+        kv = kv.permute(3, 1, 0, 2, 4).flatten(2, 3)[:, :, :end]
+        k, v = kv.repeat_interleave(q.shape[1] // layer.shape[1], dim=1)
+        score = q[rows].double().transpose(0, 1) @ k.transpose(1, 2) * q.shape[2] ** -0.5
+        later = torch.ones(span.tokens, end, dtype=torch.bool, device=q.device).triu(
+            span.prefix + 1
+        )
+        weight = score.masked_fill(later, -torch.inf).softmax(-1)
+        out[rows] = (weight @ v).transpose(0, 1)
+        first += span.tokens
+    return out

@@ -1,0 +1,113 @@
+"""Attention over pages on a GPU: what float64 says of it, whatever lies in pages beside."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from kvstore.kernels.gpu import attention, reference
+from kvstore.kernels.gpu.attention import Span, attend
+from tests.kernels.gpu.machine import DEVICE
+
+NEAR = {torch.float32: 2e-6, torch.float16: 2e-3}
+if DEVICE.type == "cuda":  # the interpreter multiplies a bfloat16's bits
+    NEAR[torch.bfloat16] = 2e-2
+
+
+class Scene:
+    """Sequences with pages of their own in no order; all other pages, and the rest of each
+    sequence's last one, are NaN."""
+
+    def __init__(self, seed: int, spans: list[Span], dtype: torch.dtype, heads: int = 0) -> None:
+        dice = np.random.default_rng(seed)
+        self.spans = spans
+        kv_heads = int(dice.choice([1, 2, 3]))
+        group = heads or int(dice.choice([1, 2, 4, 7]))
+        dim, page_tokens = int(dice.choice([16, 24, 64])), int(dice.choice([1, 8, 16, 40]))
+        needed = [-(-(one.prefix + one.tokens) // page_tokens) for one in spans]
+        pages = dice.permutation(sum(needed) + 3)
+        shape = (len(pages), kv_heads, page_tokens, 2, dim)
+        order = (*dice.permutation(4), 4)  # of the axes in memory
+        memory = torch.full([shape[axis] for axis in order], torch.nan, dtype=dtype)
+        layer = memory.permute(*np.argsort(order).tolist())
+        tables = torch.full((len(spans), max(needed) + 2), -7, dtype=torch.int32)
+        for row, (one, count) in enumerate(zip(spans, needed, strict=True)):
+            own, pages = pages[:count], pages[count:]
+            tables[row, :count] = torch.from_numpy(own.astype(np.int32))
+            for at in range(one.prefix + one.tokens):
+                some = dice.standard_normal((kv_heads, 2, dim))
+                layer[own[at // page_tokens], :, at % page_tokens] = torch.from_numpy(some).to(
+                    dtype
+                )
+        tokens = sum(one.tokens for one in spans)
+        q = dice.standard_normal((tokens, group * kv_heads, dim))
+        self.q = torch.from_numpy(q).to(dtype).to(DEVICE)
+        self.layer, self.tables = layer.to(DEVICE), tables.to(DEVICE)
+
+    def attended(self) -> torch.Tensor:
+        return attend(self.q, self.layer, self.tables, self.spans)
+
+    def truth(self) -> torch.Tensor:
+        return reference.attend(self.q, self.layer, self.tables, self.spans)
+
+
+SPANS = {
+    "one token behind nothing": [Span(1, 0)],
+    "decode of sequences of many lengths": [Span(1, n) for n in (0, 1, 7, 40, 129)],
+    "prefill behind nothing": [Span(37, 0)],
+    "prefill behind a prefix": [Span(21, 50)],
+    "both side by side": [Span(1, 63), Span(33, 17), Span(1, 5), Span(9, 0)],
+}
+
+
+@pytest.mark.parametrize("dtype", NEAR, ids=str)
+@pytest.mark.parametrize("spans", SPANS.values(), ids=SPANS)
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_softmax_over_all_that_a_token_sees(
+    spans: list[Span], dtype: torch.dtype, seed: int
+) -> None:
+    scene = Scene(seed, spans, dtype)
+    found = scene.attended()
+    assert found.dtype == dtype and found.shape == scene.q.shape
+    assert (found.double() - scene.truth()).abs().max() < NEAR[dtype]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_parts_that_are_joined_are_one_softmax(
+    parts: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "_parts", lambda *_: parts)
+    scene = Scene(seed, [Span(1, 300), Span(1, 3), Span(12, 150)], torch.float32)
+    found = scene.attended()
+    assert (found.double() - scene.truth()).abs().max() < NEAR[torch.float32]
+
+
+def test_few_rows_that_see_much_are_cut_in_parts_and_many_are_not() -> None:
+    assert attention._parts(8, 32_768) == 64
+    assert attention._parts(8, 400) == 1
+    assert attention._parts(4_096, 32_768) == 1
+
+
+def test_a_score_however_large_is_no_infinity() -> None:
+    scene = Scene(1, [Span(5, 30)], torch.float32)
+    scene.q *= 1e4
+    assert (scene.attended().double() - scene.truth()).abs().max() < 1e-2
+
+
+WRONG = {
+    "q has 3 tokens": lambda s: attend(s.q[:3], s.layer, s.tables, s.spans),
+    "no multiple": lambda s: attend(s.q[:, :1].contiguous(), s.layer, s.tables, s.spans),
+    "must be alike": lambda s: attend(s.q.half(), s.layer, s.tables, s.spans),
+    "a row for each span": lambda s: attend(s.q, s.layer, s.tables.long(), s.spans),
+    "positions": lambda s: attend(s.q, s.layer, s.tables[:, :1], s.spans),
+    "head_dim": lambda s: attend(s.q.transpose(0, 1), s.layer, s.tables, s.spans),
+}
+
+
+@pytest.mark.parametrize("why", WRONG)
+def test_what_does_not_fit_is_refused(why: str) -> None:
+    seed = next(n for n in range(99) if Scene(n, [Span(5, 99)], torch.float32).layer.shape[1] == 2)
+    with pytest.raises(ValueError, match=why):
+        WRONG[why](Scene(seed, [Span(5, 99)], torch.float32))
