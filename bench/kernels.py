@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,8 +78,8 @@ def measured(
         problem = _Problem(sizes, device, coding)
         module = _module(name == "moved")
         ways = {
-            "gather": timed(lambda: module.gather(problem.arena, *problem.asked)),  # noqa: B023
-            "scatter": timed(lambda: module.scatter(problem.arena, *problem.asked)),  # noqa: B023
+            "gather": timed(partial(module.gather, problem.arena, *problem.asked)),
+            "scatter": timed(partial(module.scatter, problem.arena, *problem.asked)),
             "copy": timed(problem.copy),
         }
         rounds = measure(ways, runs, say)

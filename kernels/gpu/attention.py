@@ -63,7 +63,8 @@ def attend(
     where = (block_tables, told, about, q.stride(0))
     shape = {"DIM": dim, "WIDE": wide, "GROUP": group, "ROWS": rows}
     pages = {"PAGE_TOKENS": page_tokens, "POSITIONS": POSITIONS}
-    parts = _parts(len(tiles) * kv_heads, max(span.prefix + span.tokens for span in spans))
+    end = max(span.prefix + span.tokens for span in spans)
+    parts = _parts(len(tiles) * kv_heads, end)
     table_step = block_tables.stride(0)
     if parts == 1:
         attend_rows[(len(tiles), kv_heads)](
@@ -73,7 +74,6 @@ def attend(
     sums = torch.empty(
         (len(tiles), kv_heads, parts, rows, wide + 2), dtype=torch.float32, device=q.device
     )
-    end = max(span.prefix + span.tokens for span in spans)
     part_tokens = triton.cdiv(triton.cdiv(end, parts), POSITIONS) * POSITIONS
     attend_part[(len(tiles), kv_heads, parts)](
         q, layer, sums, *where, table_step, *steps, part_tokens, **shape, **pages

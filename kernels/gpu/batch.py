@@ -15,8 +15,6 @@ from . import xxh3
 from .pages import checked, common, on
 
 WORD_BYTES = 8
-Span = tuple[int, int, int, int]
-"""First layer and how many, first KV head and how many."""
 
 
 class Batch:
@@ -24,7 +22,7 @@ class Batch:
 
     def __init__(
         self, arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages,
-        block_table: NDArray[np.integer], span: Span,
+        block_table: NDArray[np.integer], span: tuple[int, int, int, int],
     ) -> None:  # fmt: skip
         payloads, tokens, starts = checked(arena, geometry, blocks, pages, block_table, span)
         coding = geometry.coding

@@ -1,8 +1,10 @@
 """Strips between an engine's pages and slots on a GPU, hashed on the way, a batch a call.
 
-As `kernels.strips`, byte for byte and entry for entry. A program has one strip, and reads each of
-its bytes once; under a codec it has one strip's tokens that share scales, and the strip is hashed
-where it lies in its slot. Stream-ordered: whoever waits for the stream finds bytes and entries.
+As `kernels.strips`, byte for byte and entry for entry. A program has one strip, and hashes what it
+moves; only the last 64 bytes, and strips of up to 240, it reads from the slot once more. Under a
+codec it has one strip's tokens that share scales, and the strip is hashed where it lies in its
+slot. So whoever scatters from a slot that may be given to another block asks afterwards whether it
+was. Stream-ordered: whoever waits for the stream finds bytes and entries.
 
 All raise `ValueError` for what would reach outside the arena or the block table, for strips of
 fewer than 24 bytes, and where slots are not at multiples of 8 bytes or pages not at multiples of 8,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from kvstore.client import Client
@@ -73,7 +75,7 @@ def test_calls_are_answered_as_long_as_the_session_lives(node: NodeProcess, call
 def test_a_place_is_free_again_once_its_caller_has_hung_up(shared: Caller) -> None:
     for _ in range(3):
         calls = calls_of(shared)
-        assert eventually(lambda: calls.take(SECONDS))  # noqa: B023
+        assert eventually(partial(calls.take, SECONDS))
         assert all(calls.take(SECONDS) for _ in range(SOCKET_CALLS_MAX - 1))
         calls.close()
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import threading
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class Service:
         return pb.CloseReply()
 
 
-class Server:
+class Server(ABC):
     """A service in a thread with a loop of its own; a kind of server is how one connects."""
 
     connect: Connect
@@ -81,8 +82,8 @@ class Server:
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._begin(), self.loop).result(SECONDS)
 
-    async def _begin(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _begin(self) -> None: ...
 
     def _answering(self) -> SocketCaller:
         self.connections += 1
