@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from .accumulator import BLOCK, absorb_block
 from .codec_vectors import (
     bf16_line_of_fp8,
@@ -40,6 +38,7 @@ from .codec_vectors import (
     store_32,
     widen_fp16,
 )
+from .inner import inner
 from .memory import load_32, prefetch, store_8
 from .strip_move import LINE, SCALE, address_of, finished, move, size_of
 from .xxh3 import U, begin
@@ -51,14 +50,14 @@ LEAST = U((127 - 100) << 23)
 INT8_LARGEST = U(0x42FE0000)  # 127.0
 
 
-@njit
+@inner
 def desk_words(slot: Any) -> Any:
     """Of the room for what is on its way: addresses of tokens, parts' peaks, a group's codes."""
     codes = slot.group_tokens * slot.parts * slot.code_bytes
     return 2 * slot.group_tokens + slot.parts + codes // 8 + 1
 
 
-@njit
+@inner
 def peak(item: Any, source: Any, count: Any, held: Any) -> Any:
     if item == BF16:
         return peak_bf16(source, count, held)
@@ -67,7 +66,7 @@ def peak(item: Any, source: Any, count: Any, held: Any) -> Any:
     return peak_fp32(source, count, held)
 
 
-@njit
+@inner
 def scales_of(slot: Any, largest: Any) -> Any:
     """Scale and its inverse, as float32 bits, for the largest magnitude of an item's bits."""
     if slot.item == BF16:
@@ -85,7 +84,7 @@ def scales_of(slot: Any, largest: Any) -> Any:
     return quotient(largest, INT8_LARGEST), quotient(INT8_LARGEST, largest)
 
 
-@njit
+@inner
 def encode_run(slot: Any, target: Any, source: Any, inverse: Any) -> None:
     count = U(slot.code_bytes)
     if slot.codec == FP8:
@@ -103,7 +102,7 @@ def encode_run(slot: Any, target: Any, source: Any, inverse: Any) -> None:
         int8_of_fp32(target, source, count, inverse)
 
 
-@njit
+@inner
 def decode_run(slot: Any, target: Any, source: Any, scale: Any) -> None:
     count = U(slot.code_bytes)
     if slot.codec == FP8:
@@ -121,7 +120,7 @@ def decode_run(slot: Any, target: Any, source: Any, scale: Any) -> None:
         fp32_of_int8(target, source, count, scale)
 
 
-@njit
+@inner
 def decode_lines(slot: Any, target: Any, source: Any, scale: Any) -> None:
     """`decode_run` past the cache, to a target aligned to 64 bytes."""
     count = U(slot.code_bytes)
@@ -140,7 +139,7 @@ def decode_lines(slot: Any, target: Any, source: Any, scale: Any) -> None:
         fp32_line_of_int8(target, source, count, scale)
 
 
-@njit
+@inner
 def encode_strip(
     lanes: Any, desk: Any, strip: Any, base: Any, table: Any, steps: Any, slot: Any,
     start: Any, tokens: Any,
@@ -186,7 +185,7 @@ def encode_strip(
     return finished(lanes, strip, n)
 
 
-@njit
+@inner
 def decode_strip(
     lanes: Any, strip: Any, base: Any, table: Any, steps: Any, slot: Any, start: Any, tokens: Any
 ) -> Any:
@@ -216,7 +215,7 @@ def decode_strip(
     return finished(lanes, strip, n)
 
 
-@njit
+@inner
 def fold_to(lanes: Any, strip: Any, folded: Any, n: Any, end: Any) -> Any:
     """Hash the strip's blocks that begin before `end`, but for its last; how far that is."""
     while folded < end and folded + BLOCK < n:

@@ -25,6 +25,7 @@ from .fleet import (
     size_of,
     way_between,
 )
+from .inner import inner
 from .prefill_choice import (
     COST,
     NONE,
@@ -85,7 +86,7 @@ def choose(
     return chosen, way, room_seconds(fleet, demand, asked.tokens, reserve, tpot, alike)
 
 
-@njit
+@inner
 def _rank(priced: Any, best: Any) -> None:
     """The numbers of the cheapest, in order."""
     best[:] = NONE

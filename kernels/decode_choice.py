@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 
 from .fleet import decode_seconds, way_seconds
+from .inner import inner
 from .prefill_choice import NONE
 
 
@@ -23,7 +24,7 @@ def fits(engine: Any, tokens: Any, reserve: Any, tpot: Any) -> Any:
     return batch == 1.0 or decode_seconds(engine, batch, context) <= tpot
 
 
-@njit
+@inner
 def move_seconds(fleet: Any, source: Any, host: Any, size: Any) -> Any:
     """So many bytes of KV from a host's memory to another's; `NONE` for a source nobody knows."""
     if not (source != NONE and source != host):

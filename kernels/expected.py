@@ -20,6 +20,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .inner import inner
+
 USED = 0  # in `state`: places that are taken
 LOOKS = 4  # lengths of what is on its way that one query tells apart, the longest ones
 _EVERY = np.uint64(0)
@@ -73,7 +75,7 @@ def empty(places: int) -> Expected:
     return Expected(np.zeros(places, PLACE), np.zeros(1, np.int64))
 
 
-@njit
+@inner
 def _key(one: Any, whose: Any) -> Any:
     """Of a block at an engine, whose number is one less, or at every one."""
     mixed = (one ^ (whose * _MIX)) * _MIX
@@ -81,7 +83,7 @@ def _key(one: Any, whose: Any) -> Any:
     return max(mixed ^ (mixed >> _SHIFT), np.uint64(1))
 
 
-@njit
+@inner
 def _place(table: Any, key: Any) -> Any:
     """Where a key stands, or would."""
     mask = np.uint64(len(table.places) - 1)
@@ -91,7 +93,7 @@ def _place(table: Any, key: Any) -> Any:
     return at
 
 
-@njit
+@inner
 def _enter(table: Any, at: Any, key: Any, count: Any, whose: Any) -> None:
     """Into a place that is empty."""
     place = table.places[at]
@@ -99,17 +101,17 @@ def _enter(table: Any, at: Any, key: Any, count: Any, whose: Any) -> None:
     table.state[USED] += 1
 
 
-@njit
+@inner
 def _key_at(one: Any, engine: Any) -> Any:
     return _key(one, np.uint64(engine + 1))
 
 
-@njit
+@inner
 def _copy(place: Any, other: Any) -> None:
     place.key, place.count, place.whose = other.key, other.count, other.whose
 
 
-@njit
+@inner
 def _take_out(table: Any, at: Any) -> None:
     """Empty a place; those behind it that were looked for there move up."""
     mask = len(table.places) - 1
@@ -145,7 +147,7 @@ def expect(table: Any, prints: Any, engine: Any) -> None:
             _expect_beside(table, place, one, engine)
 
 
-@njit
+@inner
 def _expect_beside(table: Any, place: Any, one: Any, engine: Any) -> None:
     """A block that other engines have on their way as well: `place` is that of all."""
     key = _key_at(one, engine)
@@ -172,7 +174,7 @@ def settle(table: Any, prints: Any, engine: Any) -> None:
                 _take_out(table, at)
 
 
-@njit
+@inner
 def _settle_beside(table: Any, one: Any, engine: Any) -> None:
     at = _place(table, _key_at(one, engine))
     if table.places[at].key == _EMPTY:
@@ -200,7 +202,7 @@ def move(table: Any, wider: Any) -> None:
     wider.state[USED] = table.state[USED]
 
 
-@njit
+@inner
 def _engines(table: Any, one: Any) -> Any:
     """At how many engines a block is on its way."""
     at = _place(table, _key(one, _EVERY))
@@ -208,7 +210,7 @@ def _engines(table: Any, one: Any) -> Any:
     return count if count >= 0 else 1
 
 
-@njit
+@inner
 def coming(table: Any, prints: Any, found: Any) -> None:
     """How many leading blocks of a prompt are on their way to each engine, into `found`; `prints`
     are its marked ones.
@@ -221,7 +223,7 @@ def coming(table: Any, prints: Any, found: Any) -> None:
         found[engine] = DEPTHS[found[engine]]
 
 
-@njit
+@inner
 def _marks(table: Any, prints: Any, found: Any) -> None:
     """The same in marks."""
     found[:] = 0
@@ -245,7 +247,7 @@ def _marks(table: Any, prints: Any, found: Any) -> None:
         depth = _last(table, prints, count + 1, np.int64(0), depth - 1) + 1
 
 
-@njit
+@inner
 def _last(table: Any, prints: Any, count: Any, low: Any, high: Any) -> Any:
     """The last block before `high` that is on its way at so many engines; `low` is."""
     while high - low > 1:

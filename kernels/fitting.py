@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .inner import inner
+
 MOST = 3  # coefficients of a fit
 WEIGHT = 8.0  # steps that the prior counts for
 SCALE = 0.02  # of that weight, for the prior's scale
@@ -56,7 +58,7 @@ def begin(fit: Any, prior: Sequence[float], keep: float, weight: float = WEIGHT)
     fit["keep"], fit["spread"], fit["count"] = keep, SPREAD_FIRST, count
 
 
-@njit
+@inner
 def _solved(fit: Any, found: Any) -> Any:
     """(normal + alike) x = moment, which is positive definite: by Cholesky, in `found`."""
     count = fit.count
@@ -79,7 +81,7 @@ def _solved(fit: Any, found: Any) -> Any:
         found[i] = left / low[i, i]
 
 
-@njit
+@inner
 def learn(fit: Any, first: Any, second: Any, third: Any, seconds: Any) -> None:
     """A step with these features took so long; `third` is 0 where there are two coefficients."""
     count, said = fit.count, 0.0

@@ -21,6 +21,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .inner import inner
+
 SIZES = 64
 _SIZE_BITS = 50  # of a float64 below its sign, exponent and two leading bits: four sizes an octave
 _FIRST_SIZE = (1023 - 10) << 2  # what is shorter than 2**-10 s is of the first size
@@ -153,7 +155,7 @@ def way_between(giver: Any, taker: Any) -> Any:
     return FAR if known and rack != taker.rack else LINK
 
 
-@njit
+@inner
 def end_seconds(host: Any, way: Any) -> Any:
     """Of a byte, at one end of a way."""
     if way == DOMAIN:
@@ -168,7 +170,7 @@ def way_seconds(giver: Any, taker: Any) -> Any:
     return max(end_seconds(giver, way), end_seconds(taker, way))
 
 
-@njit
+@inner
 def busy_seconds(giver: Any, taker: Any, way: Any, now: Any) -> Any:
     """Until both ends of a way are expected to be free."""
     if way == DOMAIN:

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .inner import inner
+
 WORDS = 2  # of a place
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # more than any block's
 TIER_BITS = 3  # of a member; the holder's number is above them
@@ -34,19 +36,19 @@ _HALF, _BITS = np.uint64(32), np.uint64(TIER_BITS)
 _TAIL = 4  # places at the end of the array that stay empty: every run of blocks ends
 
 
-@njit
+@inner
 def _mixed(one: Any, factor: Any) -> Any:
     """Of a fingerprint; two of them, of all there are, share one."""
     return min(one * factor, EMPTY - np.uint64(1))
 
 
-@njit
+@inner
 def _due(mixed: Any, capacity: Any) -> Any:
     """Where an even spread would have it."""
     return np.int64(((mixed >> _HALF) * np.uint64(capacity)) >> _HALF)
 
 
-@njit
+@inner
 def _place(words: Any, capacity: Any, mixed: Any) -> Any:
     """Of the block, or of the first behind where it would stand."""
     at = _due(mixed, capacity)
@@ -61,14 +63,14 @@ def _place(words: Any, capacity: Any, mixed: Any) -> Any:
     return at
 
 
-@njit
+@inner
 def _value(words: Any, capacity: Any, mixed: Any) -> Any:
     """Who holds a block; 0 for nobody."""
     at = _place(words, capacity, mixed)
     return np.int64(words[WORDS * at + 1]) if words[WORDS * at] == mixed else np.int64(0)
 
 
-@njit
+@inner
 def _shift_right(words: Any, at: Any) -> Any:
     """Make room at a place; False where the array has none."""
     end = at
@@ -81,7 +83,7 @@ def _shift_right(words: Any, at: Any) -> Any:
     return True
 
 
-@njit
+@inner
 def _close_up(words: Any, capacity: Any, at: Any) -> None:
     """Take out what stands at a place; those behind it move up as far as they are due."""
     hole, behind = at, at + 1
@@ -92,13 +94,13 @@ def _close_up(words: Any, capacity: Any, at: Any) -> None:
     words[WORDS * hole], words[WORDS * hole + 1] = EMPTY, 0
 
 
-@njit
+@inner
 def _turn_at(asked: Any, places: Any) -> Any:
     """Where in a table of 2**k places a turn is looked for first."""
     return np.int64((asked * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & (places - 1)
 
 
-@njit
+@inner
 def _turned(value: Any, holder: Any, tiers: Any, turns: Any, results: Any) -> Any:
     """What a value becomes when a holder has the block in these tiers; -1 where it is unknown."""
     member = np.int64(holder) << TIER_BITS | np.int64(tiers)
@@ -115,7 +117,7 @@ def _turned(value: Any, holder: Any, tiers: Any, turns: Any, results: Any) -> An
     return np.int64(-1)
 
 
-@njit
+@inner
 def _change(
     words: Any, capacity: Any, at: Any, before: Any, now: Any, references: Any, state: Any
 ) -> None:
@@ -131,7 +133,7 @@ def _change(
         words[WORDS * at + 1] = np.uint64(now)
 
 
-@njit
+@inner
 def _has(value: Any, holder: Any, starts: Any, sizes: Any, members: Any) -> Any:
     """The tiers that a holder has, by a value."""
     if value < SETS:
@@ -269,7 +271,7 @@ def holding(
             counts[value >> TIER_BITS] += 1
 
 
-@njit
+@inner
 def _count(value: Any, named: Any, set_named: Any) -> Any:
     """Of how many holders that are named."""
     if value < SETS:
@@ -277,7 +279,7 @@ def _count(value: Any, named: Any, set_named: Any) -> Any:
     return np.int64(set_named[value - SETS])
 
 
-@njit
+@inner
 def _leaving(
     value: Any, beyond: Any, length: Any, named: Any,
     starts: Any, sizes: Any, members: Any, holders: Any, lengths: Any, found: Any,
@@ -296,7 +298,7 @@ def _leaving(
     return found
 
 
-@njit
+@inner
 def _last_with(
     count: Any, low: Any, high: Any, least: Any, prints: Any, words: Any, capacity: Any,
     factor: Any, named: Any, set_named: Any, spare: Any,

@@ -30,6 +30,7 @@ from .fleet import (
     way_between,
     work_after,
 )
+from .inner import inner
 
 LOAD_MAX = 20.0  # of scarcity: above it all is lost anyway
 FETCH_SHARE = 0.1  # of a link's second to an engine's
@@ -52,7 +53,7 @@ class Asked(NamedTuple):
     luck: float  # from 0 below 1, drawn for it
 
 
-@njit
+@inner
 def busy_share(fleet: Any, now: Any) -> Any:
     """Of the engines that prefill, how many have work."""
     some, busy, engines = 0, 0, fleet.engines
@@ -63,7 +64,7 @@ def busy_share(fleet: Any, now: Any) -> Any:
     return busy / max(1, some)
 
 
-@njit
+@inner
 def lately_busy(fleet: Any, busy: Any, since: Any, now: Any) -> Any:
     """Of the engines that prefill, the share that has had work lately: `busy` is what it was at
     the moment `since`. A burst of a second does not make time scarce."""
@@ -71,21 +72,21 @@ def lately_busy(fleet: Any, busy: Any, since: Any, now: Any) -> Any:
     return busy * kept + (1.0 - kept) * busy_share(fleet, now)
 
 
-@njit
+@inner
 def scarcity(busy: Any) -> Any:
     """Seconds that those who come later wait for a second of an engine's time: an M/M/1 queue's,
     u / (1 - u), kept finite."""
     return min(busy / (1.05 - busy), LOAD_MAX)
 
 
-@njit
+@inner
 def _waits(engine: Any, work: Any, asked: Any, rules: Any) -> Any:
     """Seconds until an engine gets to a newcomer of so much work."""
     size = size_of(work) if rules.shortest_first else SIZES - 1
     return max(0.0, engine.busy_until - asked.now) + engine.ahead[size]
 
 
-@njit
+@inner
 def _option(
     engine: Any, link: Any, blocks: Any, fetched: Any, read: Any, ready: Any,
     asked: Any, rules: Any, scarce: Any,
@@ -103,18 +104,18 @@ def _option(
     return cost, first_token, work, wait, ready, float(blocks), float(fetched), float(read)
 
 
-@njit
+@inner
 def _better(one: Any, other: Any) -> Any:
     return other if other[COST] < one[COST] else one
 
 
-@njit
+@inner
 def _few(wait: Any, there: Any, begins: Any, a_block: Any) -> Any:
     """Blocks that are there when the prompt has waited, where they come one by one."""
     return there + (np.int64((wait - begins) / a_block) if wait > begins else 0)
 
 
-@njit
+@inner
 def split(
     engine: Any, host: Any, there: Any, local: Any, source: Any, best: Any, in_dram: Any,
     asked: Any, rules: Any, scarce: Any,
@@ -161,7 +162,7 @@ def split(
     return most
 
 
-@njit
+@inner
 def _nearer(
     row: Any, fleet: Any, found: Any, engine: Any, there: Any, source: Any,
     asked: Any, rules: Any, scarce: Any,
@@ -182,14 +183,14 @@ def _nearer(
     return row, chosen
 
 
-@njit
+@inner
 def _write(priced: Any, engine: Any, row: Any, source: Any) -> None:
     for column in range(SOURCE):
         priced[engine, column] = row[column]
     priced[engine, SOURCE] = source if row[FETCHED] else NONE
 
 
-@njit
+@inner
 def price_engine(
     fleet: Any, number: Any, found: Any, best: Any, source: Any,
     asked: Any, rules: Any, scarce: Any, priced: Any,
@@ -225,7 +226,7 @@ def choose_source(fleet: Any, found: Any) -> Any:
     return best, source
 
 
-@njit
+@inner
 def _choose_near(fleet: Any, found: Any) -> None:
     near, local, hosts = fleet.near, found.local, fleet.hosts
     near[:] = NONE
@@ -264,7 +265,7 @@ def price_all(fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, price
             price_engine(fleet, number, found, best, source, asked, rules, scarce, priced)
 
 
-@njit
+@inner
 def _chance(luck: Any, number: Any) -> Any:
     """From 0 below 1, another for each engine: a number of SplitMix64's."""
     x = np.float64(luck).view(np.uint64) + np.uint64(number + 1) * np.uint64(0x9E3779B97F4A7C15)

@@ -14,6 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .fleet import SIZES, busy_seconds, way_between, way_seconds, work_after
+from .inner import inner
 from .prefill_choice import (
     BLOCKS,
     COST,
@@ -76,7 +77,7 @@ def sent(t: Any, engine: Any, now: Any, seconds: Any) -> None:
     t.recent[engine, at] += seconds
 
 
-@njit
+@inner
 def _recently(t: Any, engine: Any, now: Any) -> Any:
     part = np.int64(now / (WINDOW_SECONDS / WINDOW_PARTS))
     total = 0.0
@@ -86,14 +87,14 @@ def _recently(t: Any, engine: Any, now: Any) -> Any:
     return total
 
 
-@njit
+@inner
 def _known(fleet: Any, found: Any, engine: Any, rules: Any) -> Any:
     """Leading blocks that a router believes to be at an engine."""
     here = found.dram[fleet.engines[engine].host]
     return max(here, found.coming[engine]) if rules.foresight else here
 
 
-@njit
+@inner
 def _round_robin(fleet: Any, t: Any) -> Any:
     count = len(fleet.engines)
     for step in range(1, count + 1):
@@ -104,7 +105,7 @@ def _round_robin(fleet: Any, t: Any) -> Any:
     return NONE
 
 
-@njit
+@inner
 def _least_loaded(fleet: Any, now: Any, first: Any) -> Any:
     """The fewest seconds of work that it has still to do."""
     best, least, count = NONE, np.inf, len(fleet.engines)
@@ -119,7 +120,7 @@ def _least_loaded(fleet: Any, now: Any, first: Any) -> Any:
     return best
 
 
-@njit
+@inner
 def _sglang(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any, first: Any) -> Any:
     """Cache-aware, of SGLang's router: where loads differ by more than `abs` and `rel` times, the
     shortest queue; else the best match, if it is more than a share of the prompt; else the shortest
@@ -140,7 +141,7 @@ def _sglang(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any, 
     return shortest if unbalanced or best <= knobs[0] * total else matching
 
 
-@njit
+@inner
 def _mooncake(
     fleet: Any, found: Any, source: Any, most: Any, asked: Any, rules: Any, knobs: Any,
     first: Any, priced: Any,
@@ -180,7 +181,7 @@ def _mooncake(
     return chosen
 
 
-@njit
+@inner
 def _dynamo(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any, first: Any) -> Any:
     """Overlap cost of Dynamo's KvRouter: a weight times the blocks that are to be computed, these
     and those that wait, less what is cached (in DRAM at a share), plus a weight times all blocks.
@@ -202,7 +203,7 @@ def _dynamo(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any, 
     return best
 
 
-@njit
+@inner
 def _llm_d(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any, first: Any) -> Any:
     """llm-d's scorers: the share of the prompt that is cached, room for KV, and how short the queue
     is. Knobs: their weights."""
@@ -224,7 +225,7 @@ def _llm_d(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any, f
     return best
 
 
-@njit
+@inner
 def _preble(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any, first: Any) -> Any:
     """E2 of Preble (ICLR'25): a prompt of which more is cached than not goes to where it is, unless
     that has had more than a factor of the least load; others go where the last three minutes' work,
@@ -247,7 +248,7 @@ def _preble(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any, 
     return matching if total - longest < longest and load_there <= knobs[0] * least else exploring
 
 
-@njit
+@inner
 def _lmetric(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, first: Any) -> Any:
     """LMetric (OSDI'26): new tokens to prefill times one more than the prompts there."""
     best, least, count = NONE, np.inf, len(fleet.engines)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .inner import inner
 from .prefill_choice import NONE
 from .stale import forget_stale
 
@@ -68,7 +69,7 @@ ADVICE = np.dtype(
 )
 
 
-@njit
+@inner
 def _pass(work: Any, now: Any) -> None:
     """What is counted fades until now; the first thing that is counted begins it."""
     if work.prompts + work.others == 0.0:
@@ -99,7 +100,7 @@ def asked_elsewhere(work: Any, now: Any) -> None:
     work.others += 1.0
 
 
-@njit
+@inner
 def _full(engine: Any, tpot: Any) -> Any:
     """By its room for KV, or by the target, whichever is the shorter."""
     if engine.context <= 0.0:
@@ -122,25 +123,25 @@ def look(work: Any, engines: Any, tpot: Any, now: Any) -> None:
     work.looked = max(now, work.looked)
 
 
-@njit
+@inner
 def _known(work: Any, until: Any) -> Any:
     """Of a mean over all that ever was, the share that was counted."""
     return max(_LEAST, 1.0 - np.exp(-max(0.0, until - work.began) / LATELY))
 
 
-@njit
+@inner
 def _share(engine: Any) -> Any:
     return 0.5 if engine.prefills and engine.decodes else 1.0
 
 
-@njit
+@inner
 def _can_prefill(engine: Any, work: Any) -> Any:
     """How many times a second it could do all the prompts that are counted."""
     seconds = engine.prefill_a * work.prompts + engine.prefill_b * work.new
     return 1.0 / max(_LEAST, seconds + engine.prefill_c * work.pairs)
 
 
-@njit
+@inner
 def _can_decode(engine: Any, each: Any, tpot: Any) -> Any:
     """How many tokens of KV it could decode behind in a second, in sequences of so many: all that
     it has room for within `tpot`, and one sequence at least, in the time of a step."""
@@ -149,7 +150,7 @@ def _can_decode(engine: Any, each: Any, tpot: Any) -> Any:
     return held / (engine.decode_a + a_token * held)
 
 
-@njit
+@inner
 def _least_on_it(engines: Any, gone: Any, role: Any, now: Any) -> Any:
     """Who is the first to take a role: of those that can, the one with the least to finish."""
     best, least = NONE, np.inf

@@ -14,6 +14,7 @@ from numba import njit
 
 from .decode_choice import fits
 from .fleet import SIZES, decode_seconds, size_of
+from .inner import inner
 from .prefill_choice import NONE
 from .stale import forget_stale
 
@@ -42,7 +43,7 @@ def want_room(demand: Any, tokens: Any, more: Any) -> None:
         demand.ahead[one] = max(0.0, demand.ahead[one] + more * tokens)
 
 
-@njit
+@inner
 def _free(engine: Any, tokens: Any, tpot: Any) -> Any:
     """Tokens of KV that an engine still takes, in sequences of so many: those that it has place for
     and that leave a step within `tpot` seconds, and one where it is idle."""

@@ -15,6 +15,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .inner import inner
+
 DRAM, SSD, COMING = range(3)  # what a bit says: in that tier of the host, or being computed there
 PLANES = 3
 NONE = -1
@@ -79,13 +81,13 @@ def caches(blocks: int, dram: Longs, ssd: Longs, coming: int) -> Caches:
     )
 
 
-@njit
+@inner
 def _home(table: Any, block: Any, place: Any) -> Any:
     mixed = (np.uint64(block) << np.uint64(20) ^ np.uint64(place)) * np.uint64(0x9E3779B97F4A7C15)
     return np.int64(mixed >> np.uint64(24)) & (len(table) - 1)
 
 
-@njit
+@inner
 def _slot(c: Any, block: Any, place: Any) -> Any:
     """Where in the table an entry is, or would be."""
     at = _home(c.table, block, place)
@@ -97,7 +99,7 @@ def _slot(c: Any, block: Any, place: Any) -> Any:
     return at
 
 
-@njit
+@inner
 def _unslot(c: Any, at: Any) -> None:
     """Take out what is at a place of the table; those behind it close up."""
     last = len(c.table) - 1
@@ -112,7 +114,7 @@ def _unslot(c: Any, at: Any) -> None:
     c.table[hole] = NONE
 
 
-@njit
+@inner
 def _bear(c: Any, at: Any, block: Any, place: Any, host: Any, plane: Any) -> Any:
     """A new entry in a free place of the table; NONE where there are as many as there may be."""
     if c.tops[1] == 0 or (c.row_of[block] == NONE and c.tops[0] == 0):
@@ -131,7 +133,7 @@ def _bear(c: Any, at: Any, block: Any, place: Any, host: Any, plane: Any) -> Any
     return entry
 
 
-@njit
+@inner
 def _bury(c: Any, at: Any, host: Any, plane: Any) -> None:
     entry = c.table[at]
     block, place = c.entries[entry].block, c.entries[entry].place
@@ -148,7 +150,7 @@ def _bury(c: Any, at: Any, host: Any, plane: Any) -> None:
     c.lists[place].size -= 1
 
 
-@njit
+@inner
 def _unlink(c: Any, entry: Any) -> None:
     place, newer, older = c.entries[entry].place, c.entries[entry].newer, c.entries[entry].older
     if newer == NONE:
@@ -161,7 +163,7 @@ def _unlink(c: Any, entry: Any) -> None:
         c.entries[older].newer = newer
 
 
-@njit
+@inner
 def _link_newest(c: Any, entry: Any) -> None:
     place = c.entries[entry].place
     first = c.lists[place].newest
@@ -242,7 +244,7 @@ def leading(c: Any, host: Any, blocks: Any) -> Any:
     return len(blocks)
 
 
-@njit
+@inner
 def _left(words: Any, word: Any, length: Any, lengths: Any) -> None:
     """Those of a word of hosts have so many blocks."""
     while words != 0:

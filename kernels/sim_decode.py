@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from .crowd import ended
 from .decode_choice import choose_decode
 from .engine_time import decode_steps, decode_takes
+from .inner import inner
 from .prefill_choice import NONE
 from .room import first_that_fits, room_seconds, want_room
 from .sim_caches import DRAM, touch
@@ -34,7 +34,7 @@ from .sim_world import (
 )
 
 
-@njit
+@inner
 def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
     """A prompt is prefilled: its KV goes to a decoding engine, or waits in the pool for one."""
     request, setting, d = w.requests[r], w.setting, NONE
@@ -55,7 +55,7 @@ def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
     push(w.heap, now + tail + w.rules.latency, MOVED, d, r)
 
 
-@njit
+@inner
 def answered(w: Any, r: Any, now: Any) -> None:
     """Its first token is there; unless it had it before."""
     if np.isnan(w.requests[r].first_token):
@@ -63,7 +63,7 @@ def answered(w: Any, r: Any, now: Any) -> None:
         ended(w.crowd[0], 0.0, now)
 
 
-@njit
+@inner
 def _choose(w: Any, r: Any) -> Any:
     tpot, first = w.rules.pace * w.rules.tpot, roll(w, len(w.fleet.engines))
     request, setting = w.requests[r], w.setting
@@ -73,14 +73,14 @@ def _choose(w: Any, r: Any) -> Any:
     )
 
 
-@njit
+@inner
 def room_in(w: Any, tokens: Any) -> Any:
     """Seconds until a prompt is expected to have room to be decoded."""
     tpot = w.rules.pace * w.rules.tpot
     return room_seconds(w.fleet, w.demand[0], tokens, w.setting.reserve, tpot, crowded(w))
 
 
-@njit
+@inner
 def owe(w: Any, d: Any, sequences: Any, tokens: Any) -> None:
     """So many more are on their way to an engine, or wait there; routers are told."""
     engine, seen = w.engines[d], w.fleet.engines[d]
@@ -90,13 +90,13 @@ def owe(w: Any, d: Any, sequences: Any, tokens: Any) -> None:
     seen.context = engine.context + engine.owed_context
 
 
-@njit
+@inner
 def tell(w: Any, d: Any) -> None:
     """Routers are told what an engine decodes."""
     owe(w, d, 0, 0.0)
 
 
-@njit
+@inner
 def moved(w: Any, r: Any, now: Any, d: Any) -> None:
     """Its KV is with a decoding engine, or in the pool until one has room."""
     request = w.requests[r]
@@ -129,7 +129,7 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
     carry_on(w, d, now)
 
 
-@njit
+@inner
 def expires(w: Any, r: Any, now: Any) -> None:
     """Its time is over; it is of no use any more unless it is being decoded, or about to be."""
     request = w.requests[r]
@@ -143,7 +143,7 @@ def expires(w: Any, r: Any, now: Any) -> None:
                 break
 
 
-@njit
+@inner
 def steps_left(w: Any, d: Any) -> Any:
     """Until the first of the batch is done."""
     least = w.until[d, 0]
@@ -152,7 +152,7 @@ def steps_left(w: Any, d: Any) -> Any:
     return least - w.engines[d].steps
 
 
-@njit
+@inner
 def carry_on(w: Any, d: Any, now: Any) -> None:
     """Bring an engine up to now: who is done leaves, who waits is let in."""
     engine = w.engines[d]
@@ -180,7 +180,7 @@ def carry_on(w: Any, d: Any, now: Any) -> None:
         push(w.heap, engine.since + takes, STEPPED, d, engine.version)
 
 
-@njit
+@inner
 def let_out(w: Any, d: Any, now: Any) -> None:
     engine, i = w.engines[d], 0
     while i < engine.batch:
@@ -195,7 +195,7 @@ def let_out(w: Any, d: Any, now: Any) -> None:
         w.members[d, i], w.until[d, i] = w.members[d, last], w.until[d, last]
 
 
-@njit
+@inner
 def _let_in(w: Any, d: Any, now: Any) -> None:
     engine = w.engines[d]
     while engine.line != NONE:
@@ -213,14 +213,14 @@ def _let_in(w: Any, d: Any, now: Any) -> None:
         want_room(w.demand[0], request.tokens, -1.0)
 
 
-@njit
+@inner
 def leave_pool(w: Any, i: Any) -> None:
     """One that was parked is so no more."""
     w.numbers[0] -= 1
     w.parked[i] = w.parked[w.numbers[0]]
 
 
-@njit
+@inner
 def _unpark(w: Any, d: Any, now: Any) -> None:
     """Those that wait in the pool and fit this engine now."""
     engine, seen, rules = w.engines[d], w.fleet.engines[d], w.rules

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from .engine_time import decode_steps
 from .fleet import SIZES, dequeue
+from .inner import inner
 from .prefill_choice import NONE
 from .room import want_room
 from .sim_caches import empty_host
@@ -23,7 +23,7 @@ from .sim_prefill import leave
 from .sim_world import AGAIN, DECODES, PREFILLS
 
 
-@njit
+@inner
 def fails(w: Any, e: Any, now: Any) -> None:
     engine, seen = w.engines[e], w.fleet.engines[e]
     if not (seen.prefills or seen.decodes or engine.turns):
@@ -36,7 +36,7 @@ def fails(w: Any, e: Any, now: Any) -> None:
     engine.version += 1
 
 
-@njit
+@inner
 def returns(w: Any, e: Any, now: Any) -> None:
     engine, seen = w.engines[e], w.fleet.engines[e]
     if seen.prefills or seen.decodes or engine.turns:
@@ -47,14 +47,14 @@ def returns(w: Any, e: Any, now: Any) -> None:
         carry_on(w, e, now)  # some may wait for room
 
 
-@njit
+@inner
 def _again(w: Any, r: Any, now: Any) -> None:
     request = w.requests[r]
     request.until, request.due = np.inf, np.nan
     push(w.heap, now, AGAIN, NONE, r)
 
 
-@njit
+@inner
 def _stop_prefills(w: Any, e: Any, now: Any) -> None:
     engine = w.engines[e]
     for size in range(SIZES):
@@ -79,7 +79,7 @@ def _stop_prefills(w: Any, e: Any, now: Any) -> None:
             i += 1
 
 
-@njit
+@inner
 def give_up(w: Any, r: Any, e: Any, now: Any) -> None:
     """A prompt that is not prefilled: it is so elsewhere."""
     leave(w, r, e)
@@ -87,7 +87,7 @@ def give_up(w: Any, r: Any, e: Any, now: Any) -> None:
     _again(w, r, now)
 
 
-@njit
+@inner
 def _stop_decoding(w: Any, e: Any, now: Any) -> None:
     engine, steps = w.engines[e], np.int64(0)
     if engine.batch:

@@ -8,6 +8,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .inner import inner
+
 EVENT = np.dtype(
     [
         ("time", np.float64),
@@ -29,13 +31,13 @@ def heap(most: int) -> Heap:
     return Heap(np.zeros(most, EVENT), np.zeros(2, np.int64))
 
 
-@njit
+@inner
 def _before(h: Any, one: Any, other: Any) -> Any:
     a, b = h.events[one], h.events[other]
     return a.time < b.time or (a.time == b.time and a.order < b.order)
 
 
-@njit
+@inner
 def _swap(h: Any, one: Any, other: Any) -> None:
     a, b = h.events[one], h.events[other]
     a.time, b.time = b.time, a.time

@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from .fitting import learn
+from .inner import inner
 
 PREFILL, DECODE = range(2)
 
 
-@njit
+@inner
 def prefill_took(w: Any, e: Any, new: Any, prefix: Any, seconds: Any) -> None:
     """So many tokens of a prompt, which nothing else ran beside."""
     fit, seen = w.fits[e, PREFILL], w.fleet.engines[e]
@@ -21,7 +21,7 @@ def prefill_took(w: Any, e: Any, new: Any, prefix: Any, seconds: Any) -> None:
     seen.prefill_a, seen.prefill_b, seen.prefill_c = fit.found[0], fit.found[1], fit.found[2]
 
 
-@njit
+@inner
 def steps_took(w: Any, e: Any, steps: Any, batch: Any, context: Any, seconds: Any) -> None:
     """So many steps of a batch, with `context` tokens at the first: they are told as one."""
     if steps <= 0:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from .engine_time import CHUNK, decode_steps, decode_takes, step_seconds
 from .fleet import decode_seconds
+from .inner import inner
 from .prefill_choice import NONE
 from .room import want_room
 from .sim_decode import answered, let_out, steps_left, tell
@@ -22,13 +22,13 @@ from .sim_learning import prefill_took, steps_took
 from .sim_world import CHUNKED, SERVED, STEPPED
 
 
-@njit
+@inner
 def is_mixed(w: Any, e: Any) -> Any:
     seen = w.fleet.engines[e]
     return seen.prefills and seen.decodes
 
 
-@njit
+@inner
 def has_room(w: Any, r: Any, e: Any) -> Any:
     """Whether the KV of a prompt has place beside that of the batch; in an empty engine it has."""
     engine = w.engines[e]
@@ -38,7 +38,7 @@ def has_room(w: Any, r: Any, e: Any) -> Any:
     return wanted <= w.fleet.engines[e].room and engine.batch < w.members.shape[1]
 
 
-@njit
+@inner
 def slowed(w: Any, e: Any, work: Any, new: Any) -> Any:
     """What a prefill is expected to take where each of its chunks carries the batch along."""
     engine, seen = w.engines[e], w.fleet.engines[e]
@@ -48,7 +48,7 @@ def slowed(w: Any, e: Any, work: Any, new: Any) -> Any:
     return work + np.ceil(new / w.times[e, CHUNK]) * step
 
 
-@njit
+@inner
 def begin_prompt(w: Any, e: Any, now: Any, new: Any) -> None:
     """The engine's next steps compute its prompt, from the end of the step that runs."""
     engine = w.engines[e]
@@ -69,7 +69,7 @@ def begin_prompt(w: Any, e: Any, now: Any, new: Any) -> None:
     _next_chunk(w, e, max(begins, now))
 
 
-@njit
+@inner
 def _decode(w: Any, e: Any, steps: Any) -> None:
     engine = w.engines[e]
     takes = decode_takes(w.times, e, steps, engine.batch, engine.context)
@@ -80,7 +80,7 @@ def _decode(w: Any, e: Any, steps: Any) -> None:
     engine.context += steps * engine.batch
 
 
-@njit
+@inner
 def _next_chunk(w: Any, e: Any, begins: Any) -> None:
     engine, request = w.engines[e], w.requests[w.engines[e].current]
     chunk = min(engine.left, w.times[e, CHUNK])
@@ -94,7 +94,7 @@ def _next_chunk(w: Any, e: Any, begins: Any) -> None:
     push(w.heap, begins + takes, CHUNKED, e, engine.version)
 
 
-@njit
+@inner
 def chunked(w: Any, e: Any, now: Any) -> Any:
     """A step is over. Whether the prompt is: then it is of the batch, or was all of its answer."""
     engine, r = w.engines[e], w.engines[e].current
@@ -123,7 +123,7 @@ def chunked(w: Any, e: Any, now: Any) -> Any:
     return True
 
 
-@njit
+@inner
 def decode_only(w: Any, e: Any, now: Any) -> None:
     """No prompt is to be computed: the batch goes on alone, to its next change."""
     engine = w.engines[e]
@@ -133,7 +133,7 @@ def decode_only(w: Any, e: Any, now: Any) -> None:
         push(w.heap, engine.since + takes, STEPPED, e, engine.version)
 
 
-@njit
+@inner
 def stepped(w: Any, e: Any, now: Any) -> None:
     """Some of a batch that goes on alone are done."""
     engine = w.engines[e]

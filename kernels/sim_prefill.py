@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from .crowd import ended
 from .engine_time import prefill_takes
 from .fleet import SIZES, dequeue, enqueue, seconds_of, size_of, work_after
+from .inner import inner
 from .prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, NONE, READ, READY, WORK
 from .rivals import sent
 from .room import want_room
@@ -27,7 +27,7 @@ from .sim_world import AGAIN, LATE, PREFILLED, blocks_of
 from .sim_world import READY as IS_READY
 
 
-@njit
+@inner
 def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
     """Send a request to an engine with the split that was priced."""
     request, fleet, blocks, row = w.requests[r], w.fleet, blocks_of(w, r), w.priced[e]
@@ -58,7 +58,7 @@ def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
         queue(w, r, now, e)
 
 
-@njit
+@inner
 def _tell(w: Any, r: Any, e: Any, more: Any) -> None:
     """Count a prompt in or out of what rivals look at."""
     tally, count = w.tally.engines[e], w.first[r + 1] - w.first[r]
@@ -70,7 +70,7 @@ def _tell(w: Any, r: Any, e: Any, more: Any) -> None:
     tally.full = memory.size >= memory.capacity
 
 
-@njit
+@inner
 def brought(w: Any, r: Any, now: Any, e: Any) -> None:
     """What was to be brought is there; it is of use if what stands before it is."""
     if not (w.fleet.engines[e].prefills or w.engines[e].turns):  # it has died meanwhile
@@ -86,7 +86,7 @@ def brought(w: Any, r: Any, now: Any, e: Any) -> None:
     queue(w, r, now, e)
 
 
-@njit
+@inner
 def queue(w: Any, r: Any, now: Any, e: Any) -> None:
     size = w.requests[r].size
     w.requests[r].after = NONE
@@ -98,7 +98,7 @@ def queue(w: Any, r: Any, now: Any, e: Any) -> None:
     begin_next(w, e, now)
 
 
-@njit
+@inner
 def _there(w: Any, r: Any, e: Any) -> Any:
     """Leading blocks that need not be computed: those that are there or were brought and held."""
     request = w.requests[r]
@@ -107,7 +107,7 @@ def _there(w: Any, r: Any, e: Any) -> Any:
     return max(found, request.planned) if held else found
 
 
-@njit
+@inner
 def _whose_turn(w: Any, e: Any, now: Any) -> Any:
     """The size whose first has the least work left after what it waited; NONE if nobody waits."""
     size, least = NONE, np.inf
@@ -120,7 +120,7 @@ def _whose_turn(w: Any, e: Any, now: Any) -> Any:
     return size
 
 
-@njit
+@inner
 def _from_now(w: Any, r: Any, work: Any) -> Any:
     """Seconds until its first token if it is prefilled now."""
     if not w.rules.forecast:
@@ -131,7 +131,7 @@ def _from_now(w: Any, r: Any, work: Any) -> Any:
     return max(work, room)
 
 
-@njit
+@inner
 def begin_next(w: Any, e: Any, now: Any) -> None:
     """Let an idle engine begin the prompt whose turn it is; who comes too late is dropped."""
     engine, block_tokens = w.engines[e], w.setting.block_tokens
@@ -168,7 +168,7 @@ def begin_next(w: Any, e: Any, now: Any) -> None:
         push(w.heap, request.due, PREFILLED, e, r)
 
 
-@njit
+@inner
 def leave(w: Any, r: Any, e: Any) -> None:
     """A prompt is prefilled, or will not be."""
     if w.rules.foresight:
@@ -176,7 +176,7 @@ def leave(w: Any, r: Any, e: Any) -> None:
     _tell(w, r, e, -1)
 
 
-@njit
+@inner
 def prefilled(w: Any, r: Any, now: Any, e: Any) -> None:
     host, blocks = w.fleet.engines[e].host, blocks_of(w, r)
     request = w.requests[r]
@@ -193,7 +193,7 @@ def prefilled(w: Any, r: Any, now: Any, e: Any) -> None:
     begin_next(w, e, now)
 
 
-@njit
+@inner
 def mixed_step(w: Any, e: Any, now: Any) -> None:
     """A step of an engine that does both is over."""
     r, engine = w.engines[e].current, w.engines[e]

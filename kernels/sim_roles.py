@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from .fleet import SIZES
+from .inner import inner
 from .prefill_choice import BLOCKS, NONE, choose_source
 from .roles import advise, asked, look
 from .sim_decode import carry_on
@@ -21,7 +21,7 @@ BALANCE_SECONDS = 10.0  # between two looks at whether one is to switch
 DRAIN_SECONDS = 1.0  # between two looks at whether one has finished what it had
 
 
-@njit
+@inner
 def came(w: Any, r: Any, e: Any, now: Any) -> None:
     """A request was sent to an engine, or refused: `NONE`. What others have of a refused one is
     not computed either."""
@@ -33,7 +33,7 @@ def came(w: Any, r: Any, e: Any, now: Any) -> None:
     asked(w.work[0], tokens, new, now)
 
 
-@njit
+@inner
 def balances(w: Any, now: Any, more: Any) -> None:
     """Whether one is to switch; looked at again as long as requests come."""
     if more:
@@ -53,7 +53,7 @@ def balances(w: Any, now: Any, more: Any) -> None:
     drains(w, e, now)
 
 
-@njit
+@inner
 def drains(w: Any, e: Any, now: Any) -> None:
     """An engine that is to switch does so once nothing is left of what it had."""
     engine, seen = w.engines[e], w.fleet.engines[e]

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from .fleet import DOMAIN, LINK, busy_seconds, way_between, way_seconds
+from .inner import inner
 from .prefill_choice import NONE
 
 
-@njit
+@inner
 def bring(w: Any, source: Any, host: Any, blocks: Any, now: Any, expected: Any) -> Any:
     """So many blocks are fetched; when they will be there. That takes as long as expected, unless
     the router took their way for another. Both ends are busy until then."""
@@ -34,7 +33,7 @@ def bring(w: Any, source: Any, host: Any, blocks: Any, now: Any, expected: Any) 
     return ready
 
 
-@njit
+@inner
 def hand_on(w: Any, r: Any, now: Any, host: Any, d: Any) -> Any:
     """Seconds that the KV of a prompt needs, as its prefill ends, to be with the engine that will
     decode it; where nobody has been chosen, over the quickest way that its host has."""
@@ -51,7 +50,7 @@ def hand_on(w: Any, r: Any, now: Any, host: Any, d: Any) -> Any:
     return tail
 
 
-@njit
+@inner
 def rest(w: Any, r: Any, now: Any, d: Any) -> Any:
     """Seconds that it still needs to an engine that was chosen afterwards, if the way there is not
     the quickest."""
@@ -66,7 +65,7 @@ def rest(w: Any, r: Any, now: Any, d: Any) -> Any:
     return left
 
 
-@njit
+@inner
 def _tail(w: Any, r: Any, seconds: Any) -> Any:
     """What a prefill leaves to be sent, layer by layer behind it, at so many seconds a byte."""
     request = w.requests[r]
@@ -74,7 +73,7 @@ def _tail(w: Any, r: Any, seconds: Any) -> Any:
     return max(takes - (request.prefilled - request.began), takes / w.setting.layers)
 
 
-@njit
+@inner
 def _leave(w: Any, host: Any, way: Any, now: Any, seconds: Any) -> None:
     giver = w.fleet.hosts[host]
     if way == DOMAIN:

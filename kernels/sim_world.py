@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from .crowd import used
 from .fairness import OUTPUT_WEIGHT, fade, fair_share, used_by
 from .fleet import Fleet, Found
+from .inner import inner
 from .rivals import Tally
 from .rules import Rules
 from .sim_caches import Caches
@@ -135,7 +135,7 @@ class World(NamedTuple):
     rules: Rules
 
 
-@njit
+@inner
 def roll(w: Any, sides: Any) -> Any:
     """A number from 0 below `sides`: splitmix64."""
     w.dice[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -145,17 +145,17 @@ def roll(w: Any, sides: Any) -> Any:
     return np.int64((x ^ (x >> np.uint64(31))) >> np.uint64(1)) % sides
 
 
-@njit
+@inner
 def _patience(w: Any) -> Any:
     return used(w.crowd[0]) if w.rules.hurry else 1.0
 
 
-@njit
+@inner
 def crowded(w: Any) -> Any:
     return _patience(w) < 1.0
 
 
-@njit
+@inner
 def target(w: Any, r: Any) -> Any:
     """Seconds within which a request's first token is wanted, when it comes."""
     patience = _patience(w)
@@ -165,7 +165,7 @@ def target(w: Any, r: Any) -> Any:
     return w.rules.ttft * patience
 
 
-@njit
+@inner
 def count_service(w: Any, r: Any, let_in: Any, now: Any) -> None:
     """Its client has asked for so much, and is to have it."""
     request = w.requests[r]
@@ -176,6 +176,6 @@ def count_service(w: Any, r: Any, let_in: Any, now: Any) -> None:
     w.clients[1, request.client] += tokens * let_in
 
 
-@njit
+@inner
 def blocks_of(w: Any, r: Any) -> Any:
     return w.blocks[w.first[r] : w.first[r + 1]]

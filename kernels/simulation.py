@@ -13,6 +13,7 @@ from numba import njit
 
 from .crowd import ended
 from .decode_choice import choose_decode
+from .inner import inner
 from .prefill_choice import NONE, Asked, choose_prefill, lately_busy, scarcity
 from .rivals import OURS, choose_as
 from .sim_caches import look
@@ -41,7 +42,7 @@ from .sim_world import (
 )
 
 
-@njit
+@inner
 def _scarce(w: Any, now: Any) -> Any:
     mean = w.mean
     mean[0] = lately_busy(w.fleet, mean[0], mean[1], now)
@@ -49,7 +50,7 @@ def _scarce(w: Any, now: Any) -> Any:
     return scarcity(mean[0])
 
 
-@njit
+@inner
 def _any_that_prefills(w: Any) -> Any:
     """Each with the same chance; those that only decode would favour whoever comes after them."""
     engines, count = w.fleet.engines, 0
@@ -64,7 +65,7 @@ def _any_that_prefills(w: Any) -> Any:
     return NONE
 
 
-@njit
+@inner
 def _arrive(w: Any, r: Any, now: Any) -> None:
     """Somebody prefills it, or it is refused; not one that had been let in before."""
     request, fleet, setting = w.requests[r], w.fleet, w.setting

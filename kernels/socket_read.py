@@ -17,6 +17,7 @@ import numba
 import numpy as np
 from numba import njit
 
+from .inner import inner
 from .stale import forget_stale
 from .strip_loops import entry_of
 from .xxh3 import U, xxh3_64
@@ -43,13 +44,13 @@ _clock_gettime: Any = types.ExternalFunction(
 _errno: Any = types.ExternalFunction("__errno_location", types.CPointer(types.int32)())
 
 
-@njit
+@inner
 def _behind(clock: Any, until: Any) -> Any:
     _clock_gettime(_MONOTONIC, U(clock.ctypes.data))
     return clock[0] + 1e-9 * clock[1] > until
 
 
-@njit
+@inner
 def _end_of_question(pieces: Any, at: Any) -> Any:
     """Pieces from `at` on that are asked for at once."""
     end, size = at + 1, pieces[at, 1]

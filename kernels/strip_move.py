@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from numba import njit
 
 from .accumulator import BLOCK, absorb_block, copy_block, stream_block
+from .inner import inner
 from .memory import copy_chunk, load_8, prefetch, store_8, stream_line
 from .xxh3 import LONG, U, absorb_tail, begin, finish_64, xxh3_64
 
@@ -63,7 +64,7 @@ def strip_bytes(tokens: Any, parts: Any, code_bytes: Any, group_tokens: Any) -> 
 size_of: Any = njit(strip_bytes)
 
 
-@njit
+@inner
 def copy_run(target: Any, source: Any, count: Any) -> None:
     done = 0
     while done + CHUNK <= count:
@@ -74,7 +75,7 @@ def copy_run(target: Any, source: Any, count: Any) -> None:
         done += 1
 
 
-@njit
+@inner
 def stream_run(target: Any, source: Any, count: Any) -> None:
     """`copy_run`, past the cache where the run is whole lines."""
     if (target | U(count)) % U(LINE) == U(0):
@@ -84,7 +85,7 @@ def stream_run(target: Any, source: Any, count: Any) -> None:
         copy_run(target, source, count)
 
 
-@njit
+@inner
 def move_block(lanes: Any, target: Any, source: Any) -> None:
     if target % U(LINE) == U(0):
         stream_block(lanes, source, target)
@@ -92,7 +93,7 @@ def move_block(lanes: Any, target: Any, source: Any) -> None:
         copy_block(lanes, source, target)
 
 
-@njit
+@inner
 def move(
     lanes: Any, strip: Any, done: Any, n: Any, far: Any, count: Any, outward: Any
 ) -> None:  # fmt: skip
@@ -125,7 +126,7 @@ def move(
         far += U(step)
 
 
-@njit
+@inner
 def finished(lanes: Any, strip: Any, n: Any) -> Any:
     """The hash of a strip in its slot, whose blocks but the last have been folded."""
     if n < LONG:
@@ -134,14 +135,14 @@ def finished(lanes: Any, strip: Any, n: Any) -> Any:
     return finish_64(lanes, n)
 
 
-@njit
+@inner
 def address_of(base: Any, table: Any, steps: Any, position: Any) -> Any:
     """Where the engine keeps the sequence's token at a position."""
     page = table[position // steps.page_tokens]
     return base + U(page * steps.page + position % steps.page_tokens * steps.token)
 
 
-@njit
+@inner
 def move_strip(
     lanes: Any, strip: Any, base: Any, table: Any, steps: Any, slot: Any,
     start: Any, tokens: Any, outward: Any,

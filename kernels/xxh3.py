@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from .accumulator import BLOCK, SECRET, absorb_block, absorb_stripes
+from .inner import inner
 from .memory import byteswap, load_8, load_32, load_64, product
 
 U = np.uint64
@@ -30,40 +30,40 @@ LONG = 241
 """The shortest message that goes through lanes."""
 
 
-@njit
+@inner
 def fold(left: Any, right: Any) -> Any:
     low, high = product(left, right)
     return low ^ high
 
 
-@njit
+@inner
 def shifted(h: Any, by: Any) -> Any:
     return h ^ (h >> U(by))
 
 
-@njit
+@inner
 def avalanche(h: Any) -> Any:
     return shifted(shifted(h, 37) * MIX_1, 32)
 
 
-@njit
+@inner
 def avalanche_xxh64(h: Any) -> Any:
     return shifted(shifted(shifted(h, 33) * P64_2, 29) * P64_3, 32)
 
 
-@njit
+@inner
 def mix(at: Any, secret: Any) -> Any:
     return fold(load_64(at) ^ KEYS[secret], load_64(at + U(8)) ^ KEYS[secret + 8])
 
 
-@njit
+@inner
 def ends_of_three(at: Any, n: Any) -> Any:
     """A message of 1 to 3 bytes, with its length, as one word."""
     first, middle, last = load_8(at), load_8(at + U(n >> 1)), load_8(at + U(n - 1))
     return (first << U(16)) | (middle << U(24)) | last | (U(n) << U(8))
 
 
-@njit
+@inner
 def short_64(at: Any, n: Any) -> Any:
     """Up to 16 bytes."""
     size = U(n)
@@ -82,7 +82,7 @@ def short_64(at: Any, n: Any) -> Any:
     return avalanche_xxh64(KEYS[56] ^ KEYS[64])
 
 
-@njit
+@inner
 def middle_64(at: Any, n: Any) -> Any:
     """17 to 240 bytes."""
     h = U(n) * P64_1
@@ -99,13 +99,13 @@ def middle_64(at: Any, n: Any) -> Any:
     return avalanche(h + mix(end - U(16), 119))
 
 
-@njit
+@inner
 def begin(lanes: Any) -> None:
     for i in range(8):
         lanes[i] = START[i]
 
 
-@njit
+@inner
 def absorb_tail(lanes: Any, at: Any, absorbed: Any, n: Any) -> None:
     """Fold what is left of n bytes after `absorbed` bytes of whole blocks.
 
@@ -115,14 +115,14 @@ def absorb_tail(lanes: Any, at: Any, absorbed: Any, n: Any) -> None:
     absorb_stripes(U(lanes.ctypes.data), at + U(absorbed), stripes, at + U(n - 64))
 
 
-@njit
+@inner
 def merge(lanes: Any, secret: Any, h: Any) -> Any:
     for i in range(0, 8, 2):
         h += fold(lanes[i] ^ KEYS[secret + 8 * i], lanes[i + 1] ^ KEYS[secret + 8 * i + 8])
     return avalanche(h)
 
 
-@njit
+@inner
 def absorb(lanes: Any, at: Any, n: Any) -> None:
     """Fold the whole of a long message."""
     begin(lanes)
@@ -132,12 +132,12 @@ def absorb(lanes: Any, at: Any, n: Any) -> None:
     absorb_tail(lanes, at, whole, n)
 
 
-@njit
+@inner
 def finish_64(lanes: Any, n: Any) -> Any:
     return merge(lanes, 11, U(n) * P64_1)
 
 
-@njit
+@inner
 def xxh3_64(at: Any, n: Any, lanes: Any) -> Any:
     """The hash of the `n` bytes (int64) at an address (uint64)."""
     if n >= LONG:

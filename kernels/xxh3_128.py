@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from .inner import inner
 from .memory import byteswap, load_32, load_64, product
 from .xxh3 import (
     KEYS,
@@ -31,7 +30,7 @@ from .xxh3 import (
 )
 
 
-@njit
+@inner
 def short_128(at: Any, n: Any) -> Any:
     """Up to 16 bytes."""
     size = U(n)
@@ -59,7 +58,7 @@ def short_128(at: Any, n: Any) -> Any:
     return avalanche_xxh64(KEYS[64] ^ KEYS[72]), avalanche_xxh64(KEYS[80] ^ KEYS[88])
 
 
-@njit
+@inner
 def mix_pair(low: Any, high: Any, left: Any, right: Any, secret: Any, closing: Any) -> Any:
     """Fold 16 bytes at `left` and at `right` into both words."""
     low = (low + mix(left, secret)) ^ (load_64(right) + load_64(right + U(8)))
@@ -67,7 +66,7 @@ def mix_pair(low: Any, high: Any, left: Any, right: Any, secret: Any, closing: A
     return low, high
 
 
-@njit
+@inner
 def middle_128(at: Any, n: Any) -> Any:
     """17 to 240 bytes."""
     low, high = U(n) * P64_1, U(0)
@@ -87,7 +86,7 @@ def middle_128(at: Any, n: Any) -> Any:
     return avalanche(low + high), U(0) - avalanche(mixed)
 
 
-@njit
+@inner
 def xxh3_128(at: Any, n: Any, lanes: Any) -> Any:
     """The low and high words of the hash of the `n` bytes (int64) at an address (uint64)."""
     if n >= LONG:

@@ -4,12 +4,17 @@ No test may run longer than `faulthandler_timeout` in pyproject.toml: then every
 printed and the run ends.
 
 Properties are tried with the same examples in every run; `make hunt` looks for others.
+
+`make test` runs several files at once (pytest-xdist), each of them in one process, so that what a
+file's fixtures start is started once. All that needs the simulator is one such group, since to
+compile it takes minutes.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 import uuid
 from collections.abc import Iterator
@@ -30,6 +35,16 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 _MARK = "MOONPOOL_TEST_RUN"  # inherited by whatever a test starts, at any depth
 _GRACE_SECONDS = 5.0  # a process that was told to end may take this long
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+_SIMULATES = re.compile(r"planner/|kernels/test_sim|bench/test_foretold|cli/test_plan_simulate")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        file = item.nodeid.split("::")[0]
+        group = "simulator" if _SIMULATES.search(file) else file
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

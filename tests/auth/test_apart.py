@@ -135,7 +135,7 @@ def test_another_tenants_handle_moves_nothing(method: str, tenants: tuple[Caller
     let_go(ours, held)
 
 
-@pytest.mark.parametrize("method", WITH_HANDLES.keys() - {"Open"})
+@pytest.mark.parametrize("method", sorted(WITH_HANDLES.keys() - {"Open"}))
 def test_nor_does_one_of_another_session_of_the_tenant(
     method: str, tenants: tuple[Caller, Caller], people: People, tls_node: NodeProcess
 ) -> None:

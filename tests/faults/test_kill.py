@@ -25,7 +25,7 @@ PASSES = {
     "write_back.before_ack": 10,
     "commit.before_deletes": 4,
     "commit.inside": 4,
-    "evict.after_drop": 20,
+    "evict.after_drop": 10,
     "promotion.before_read": 20,
     "promotion.after_read": 40,
     "remove.before_flush": 4,

@@ -20,8 +20,9 @@ from kvstore.wire.v1 import kv_pb2 as pb
 from tests.faults.oracle import Known, Oracle, offer
 from tests.nodes import CALL_SECONDS, SPEC, Caller, NodeProcess, prompt, put_parts
 
-BLOCKS_MAX = 600  # that one caller puts: the SSD never has to evict what it acknowledged
+BLOCKS_MAX = 600  # that one caller puts over gRPC: no SSD has to evict what it acknowledged
 BULK_BLOCKS = 150  # of the 256 that DRAM has room for
+BULKS_MAX = 20  # each may find the one before not yet on SSD, and push it out of DRAM
 ENDS_SECONDS = 5.0  # a call after its node's death
 _PAUSE_SECONDS = 0.02
 
@@ -123,7 +124,7 @@ class Mapping(Worker):
         self._shape = (len(group.layers), group.kv_heads, group.block_tokens, 2, group.head_dim)
 
     def step(self) -> None:
-        if self.blocks < BLOCKS_MAX:
+        if self.blocks < BULKS_MAX * BULK_BLOCKS:
             one = self.fresh(BULK_BLOCKS)
             variant = self.oracle.begin_put(one)
             data = [offer(name, variant) for name in one.blocks.hashes]
