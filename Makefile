@@ -13,7 +13,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 SEEDS := 10000
 FIRST := 0
-WORKERS := 3
+WORKERS := 2
 VLLM := .venv-vllm
 SGLANG := .venv-sglang
 LMCACHE := .venv-lmcache
@@ -29,8 +29,9 @@ setup: $(INSTALLED)  ## make .venv with the pinned versions; done once, and agai
 demo: setup  ## start a node and two engines here, and see one reuse what the other computed; ARGS=--keep
 	@$(BIN)/moonpool demo $(ARGS)
 
-test: setup  ## run the whole test suite, WORKERS=3 files at once
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
+test: setup  ## run the whole test suite, WORKERS=2 files at once, then those that must be alone
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m 'not alone'
+	@$(BIN)/python -m pytest -m alone
 
 test-vllm: $(VLLM)/installed  ## run real vLLM engines on the CPU against the pool, in .venv-vllm (4 GB)
 	@$(VLLM)/bin/python -m pytest tests/connectors/vllm -o faulthandler_timeout=600

@@ -7,7 +7,8 @@ Properties are tried with the same examples in every run; `make hunt` looks for 
 
 `make test` runs several files at once (pytest-xdist), each of them in one process, so that what a
 file's fixtures start is started once. All that needs the simulator is one such group, since to
-compile it takes minutes.
+compile it takes minutes. Files that watch several processes against a clock, or have a port of
+their own, are marked `alone`, and run one after the other when the rest is done.
 """
 
 from __future__ import annotations
@@ -38,13 +39,20 @@ _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 _SIMULATES = re.compile(r"planner/|kernels/test_sim|bench/test_foretold|cli/test_plan_simulate")
+_ALONE = re.compile(
+    r"tests/(cluster|faults|dashboard)/|auth/test_(timing|floods)|engine/test_elastic"
+    r"|conductor/test_conductor|node/test_waiting|deploy/test_compose_runs|cli/test_(up|demo)|client/test_node_gone"
+)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         file = item.nodeid.split("::")[0]
         group = "simulator" if _SIMULATES.search(file) else file
         item.add_marker(pytest.mark.xdist_group(group))
+        if _ALONE.search(file):
+            item.add_marker(pytest.mark.alone)
 
 
 @pytest.fixture(scope="session")

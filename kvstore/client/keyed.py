@@ -15,6 +15,7 @@ from kvstore.client.opened import Opened
 from kvstore.client.space import Space, calls, starts_of
 from kvstore.client.writer import Writer
 from kvstore.errors import Invalid
+from kvstore.transfer import staged
 from kvstore.transfer.protocol import Mask, Memory
 from kvstore.wire.v1 import kv_pb2 as pb
 
@@ -49,7 +50,9 @@ def load_each(connection: Connection, space: Space, blocks: Keyed, memory: Memor
     transport = opened.link.transport
     try:
         if opened.count:
-            good = transport.load(space.layout, opened.slots, memory, starts[opened.rows], part)
+            good = staged.load(
+                transport, space.layout, opened.slots, memory, starts[opened.rows], part
+            )
             # After the copies: what changed hands meanwhile was not this block, or is not any more.
             current = transport.current(opened.slots, good)
             damaged = current & ~good

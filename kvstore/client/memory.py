@@ -1,8 +1,8 @@
 """The caller's tensors as `Memory`: numpy arrays and torch tensors alike, without importing torch.
 
-Anything with `data_ptr()` and `stride()` is a torch tensor on the CPU; anything else must be a
-numpy array. The layout is taken from the tensor's own strides and the axes the caller names, never
-guessed from a shape.
+Anything with `data_ptr()` and `stride()` is a torch tensor, of the CPU, or of a CUDA device, whose
+bytes go through pinned memory; anything else must be a numpy array. The layout is taken from the
+tensor's own strides and the axes the caller names, never guessed from a shape.
 """
 
 from __future__ import annotations
@@ -67,7 +67,26 @@ def memory_of(
         layer_first=layer_first,
         head_first=head_first,
         owners=tuple(tensors),
+        staging=_staging(tensors),
     )
+
+
+def _staging(tensors: Sequence[Any]) -> Any:
+    """What takes tensors of a GPU through host memory; None for those of the host."""
+    devices = {str(getattr(tensor, "device", "cpu")) for tensor in tensors}
+    if len(devices) > 1:
+        named = ", ".join(sorted(devices))
+        raise Invalid(f"the tensors are on {named}; they must be on one device")
+    if devices == {"cpu"}:
+        return None
+    device = tensors[0].device
+    try:
+        from kvstore.kernels.gpu.staging import staging_of
+    except ImportError as error:
+        raise Invalid(
+            f"tensors on {device} need {error.name or error}: pip install 'moonpool[gpu]'"
+        ) from error
+    return staging_of(device)
 
 
 def _table(block_table: npt.ArrayLike | None) -> npt.NDArray[np.int64]:
@@ -96,8 +115,8 @@ class _Facts:
 
     def __init__(self, tensor: Any, name: str) -> None:
         if hasattr(tensor, "data_ptr"):
-            if str(tensor.device) != "cpu":
-                raise Invalid(f"{name} is on {tensor.device}; this release moves CPU tensors")
+            if tensor.device.type not in ("cpu", "cuda"):
+                raise Invalid(f"{name} is on {tensor.device}; tensors of CPU and CUDA are moved")
             self.item_bytes = int(tensor.element_size())
             self.address = int(tensor.data_ptr())
             self.strides = tuple(int(s) * self.item_bytes for s in tensor.stride())

@@ -19,6 +19,7 @@ from kvstore.client.opened import Opened
 from kvstore.client.space import Space, starts_of
 from kvstore.errors import Unavailable
 from kvstore.layout import Fragment
+from kvstore.transfer import staged
 from kvstore.transfer.protocol import Memory
 
 POLL_SECONDS = 2e-4  # how often a waiting reader looks for the next layer
@@ -134,8 +135,8 @@ class Reader:
             )
             chosen = (done == first) & (ready == last)
             group = rows[chosen]
-            good = transport.load(
-                layout, slots.pick(group), self._memory, self._starts[group], part
+            good = staged.load(
+                transport, layout, slots.pick(group), self._memory, self._starts[group], part
             )
             self._layers[group[good]] = last
             bad[chosen] = ~good

@@ -17,6 +17,7 @@ from kvstore.client.memory import heads_of, memory_of
 from kvstore.client.space import Space, calls, slots_of, starts_of
 from kvstore.errors import AlreadyWritten, Invalid, KVStoreError, SessionEnded, WindowClosed
 from kvstore.layout import Fragment
+from kvstore.transfer import staged
 from kvstore.transfer.protocol import Memory
 from kvstore.wire.v1 import kv_pb2 as pb
 
@@ -142,7 +143,7 @@ class Writer:
             after.synchronize()
         if len(rows):
             try:
-                self._link.transport.store(self._space.layout, slots, memory, starts, part)
+                staged.store(self._link.transport, self._space.layout, slots, memory, starts, part)
             except SessionEnded as error:
                 raise WindowClosed(str(error)) from error
         self._stored[strips] = True

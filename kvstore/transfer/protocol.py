@@ -68,6 +68,7 @@ class Memory:
     layer_first: int = 0
     head_first: int = 0
     owners: tuple[Any, ...] = field(default=(), repr=False)  # keep the memory alive
+    staging: Any = field(default=None, repr=False)  # of memory in HBM: see `transfer.staged`
 
     @property
     def fragment(self) -> Fragment:

@@ -21,6 +21,8 @@ import pytest
 from kvstore.client import Client, KVSpec
 from kvstore.wire.v1 import admin_pb2
 from tests import tree
+from tests.client.kv import spec_of
+from tests.client.stored import Stored
 
 READY_SECONDS = 30.0
 
@@ -143,3 +145,9 @@ def eventually() -> Callable[[Callable[[], Any]], Any]:
         return value
 
     return wait
+
+
+@pytest.fixture
+def stored(own_node: Node) -> Iterator[Stored]:
+    with Client.at(own_node.address, spec_of("d"), deadline_seconds=20.0) as client:
+        yield Stored(client)

@@ -2,9 +2,4 @@
 
 from __future__ import annotations
 
-import os
-
-import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before anything here imports a kernel
+import tests.gpu  # noqa: F401  (before anything here imports a kernel)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+from tests.gpu import DEVICE
 
 
 class There:

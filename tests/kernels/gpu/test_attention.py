@@ -8,7 +8,7 @@ import torch
 
 from kvstore.kernels.gpu import attention, reference
 from kvstore.kernels.gpu.attention import Span, attend
-from tests.kernels.gpu.machine import DEVICE
+from tests.gpu import DEVICE
 
 NEAR = {torch.float32: 2e-6, torch.float16: 2e-3}
 if DEVICE.type == "cuda":  # the interpreter multiplies a bfloat16's bits

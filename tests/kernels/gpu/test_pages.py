@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from kvstore.kernels.gpu import pages, reference, strips
-from tests.kernels.gpu.machine import DEVICE, There
+from tests.gpu import DEVICE
+from tests.kernels.gpu.machine import There
 
 POISON = 0xA5
 CASES = range(24)

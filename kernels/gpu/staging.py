@@ -1,0 +1,142 @@
+"""KV of a GPU on its way through pinned host memory, in slot order, a bounded piece at a time.
+
+Whoever moves host memory, over any transport, so moves HBM too. On the way out a piece is gathered
+and copied while the one before it is stored; on the way in one is copied and scattered while the
+next is loaded. Two pieces are under way at most, whatever a call moves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..pieces import Piece, Run
+from .pages import gather, scatter
+
+PIECE_BYTES = 32 << 20
+
+
+class Staging:
+    """Pinned memory for the moves of one device. Any thread may call; one move runs at a time."""
+
+    def __init__(self, device: torch.device, piece_bytes: int = PIECE_BYTES) -> None:
+        self.device, self._piece_bytes = device, piece_bytes
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._lanes = (_Lane(device), _Lane(device))
+        self._moving = threading.Lock()
+
+    def gathered(self, run: Run, store: Callable[[Piece], None]) -> None:
+        """Give `store` the run's blocks, piece after piece.
+
+        Pages are read once what the caller's stream has been told so far is done. Raises
+        `ValueError` as `pages.gather` does, and what `store` raises.
+        """
+        ready: tuple[_Lane, Piece] | None = None
+        with self._ordered():
+            for lane, rows in self._pieces(run):
+                staged = lane.room(len(rows) * run.geometry.payload_bytes)
+                blocks = run.blocks(rows, int(rows[0]))
+                gather(staged, *run.about(blocks))
+                piece = Piece(_slice(rows), lane.copied_out(len(staged)))
+                if ready is not None:
+                    ready[0].wait()
+                    store(ready[1])
+                ready = lane, piece
+            if ready is not None:
+                ready[0].wait()
+                store(ready[1])
+
+    def scattered(self, run: Run, load: Callable[[Piece], NDArray[np.bool_]]) -> NDArray[np.bool_]:
+        """Have `load` fill piece after piece; blocks that it says are good reach the pages.
+
+        Pages of other blocks are not touched. All is written when this returns. Raises as
+        `gathered` does.
+        """
+        good = np.zeros(len(run.tokens), np.bool_)
+        with self._ordered():
+            for lane, rows in self._pieces(run):
+                lane.wait()
+                size = len(rows) * run.geometry.payload_bytes
+                good[rows] = load(Piece(_slice(rows), lane.host_room(size)))
+                staged, blocks = lane.copied_in(size), run.blocks(rows[good[rows]], int(rows[0]))
+                scatter(staged, *run.about(blocks))
+                lane.mark()
+        return good
+
+    @contextmanager
+    def _ordered(self) -> Iterator[None]:
+        """Behind what the caller's stream was told; when it ends nothing is under way."""
+        with self._moving:
+            if self._stream is None:
+                yield
+                return
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
+            try:
+                with torch.cuda.stream(self._stream):
+                    yield
+            finally:
+                self._stream.synchronize()
+
+    def _pieces(self, run: Run) -> Iterator[tuple[_Lane, NDArray[np.int64]]]:
+        each = max(1, self._piece_bytes // run.geometry.payload_bytes)
+        every = np.arange(len(run.tokens))
+        for number, first in enumerate(range(0, len(every), each)):
+            yield self._lanes[number % 2], every[first : first + each]
+
+
+@cache
+def staging_of(device: torch.device) -> Staging:
+    """The one of a device in this process."""
+    return Staging(device)
+
+
+class _Lane:
+    """One piece on the host and on the device; the larger of what was asked for stays."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._cuda = device, device.type == "cuda"
+        self._host = torch.empty(0, dtype=torch.uint8)
+        self._staged = torch.empty(0, dtype=torch.uint8, device=device)
+        self._event = torch.cuda.Event() if self._cuda else None
+
+    def room(self, size: int) -> torch.Tensor:
+        """On the device."""
+        if len(self._staged) < size:
+            self._staged = torch.empty(size, dtype=torch.uint8, device=self._device)
+        return self._staged[:size]
+
+    def host_room(self, size: int) -> NDArray[np.uint8]:
+        if len(self._host) < size:
+            self._host = torch.empty(size, dtype=torch.uint8, pin_memory=self._cuda)
+        found: NDArray[np.uint8] = self._host[:size].numpy()
+        return found
+
+    def copied_out(self, size: int) -> NDArray[np.uint8]:
+        """What lies on the device, on the host once `wait` returns."""
+        found = self.host_room(size)
+        self._host[:size].copy_(self._staged[:size], non_blocking=True)
+        self.mark()
+        return found
+
+    def copied_in(self, size: int) -> torch.Tensor:
+        """What lies on the host, on the device for whatever the stream is told next."""
+        return self.room(size).copy_(self._host[:size], non_blocking=True)
+
+    def mark(self) -> None:
+        if self._event is not None:
+            self._event.record()
+
+    def wait(self) -> None:
+        """Until all that came before the last `mark` is done."""
+        if self._event is not None:
+            self._event.synchronize()
+
+
+def _slice(rows: NDArray[np.int64]) -> slice:
+    return slice(int(rows[0]), int(rows[-1]) + 1)

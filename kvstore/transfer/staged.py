@@ -1,0 +1,100 @@
+"""Moves of a caller's memory, wherever it is: what lies in HBM goes through pinned host memory.
+
+The transports know host memory alone. Bytes are verified by them before any reaches a page in HBM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from kvstore.kernels.pieces import Piece, Run
+from kvstore.kernels.shapes import Geometry
+from kvstore.layout import Fragment, SlotLayout
+from kvstore.transfer.kernel_terms import pages
+from kvstore.transfer.protocol import Ints, Mask, Memory, Slots, Transport
+
+
+class Staging(Protocol):
+    """What `Memory.staging` is: `kernels.gpu.staging`, which says what each promises."""
+
+    def gathered(self, run: Run, store: Callable[[Piece], None]) -> None: ...
+
+    def scattered(self, run: Run, load: Callable[[Piece], Mask]) -> Mask: ...
+
+
+def store(
+    transport: Transport,
+    layout: SlotLayout,
+    slots: Slots,
+    memory: Memory,
+    starts: Ints,
+    part: Fragment,
+) -> None:
+    """As `Transport.store`."""
+    if memory.staging is None:
+        transport.store(layout, slots, memory, starts, part)
+        return
+
+    run = _run(layout, slots, memory, starts, part)
+
+    def put(piece: Piece) -> None:
+        here, there = _on_host(piece, run.geometry, part)
+        transport.store(layout, slots.pick(piece.rows), here, there, part)
+
+    staging: Staging = memory.staging
+    staging.gathered(run, put)
+
+
+def load(
+    transport: Transport,
+    layout: SlotLayout,
+    slots: Slots,
+    memory: Memory,
+    starts: Ints,
+    part: Fragment,
+) -> Mask:
+    """As `Transport.load`."""
+    if memory.staging is None:
+        return transport.load(layout, slots, memory, starts, part)
+
+    run = _run(layout, slots, memory, starts, part)
+
+    def get(piece: Piece) -> Mask:
+        here, there = _on_host(piece, run.geometry, part)
+        return transport.load(layout, slots.pick(piece.rows), here, there, part)
+
+    staging: Staging = memory.staging
+    return staging.scattered(run, get)
+
+
+def _run(layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, part: Fragment) -> Run:
+    # As the engine has them, whatever the codec: the transport codes what it stores.
+    sizes = (part.layers, part.heads, layout.block_tokens, layout.parts, layout.run_bytes)
+    there = pages(memory, part)
+    return Run(Geometry(*sizes), there, memory.block_table, slots.tokens, starts)
+
+
+def _on_host(piece: Piece, geometry: Geometry, part: Fragment) -> tuple[Memory, Ints]:
+    """The piece as a transport takes it, a page for each block, and where its blocks begin."""
+    layer_bytes = geometry.kv_heads * geometry.strip_stride
+    first = np.uint64(piece.host.ctypes.data)
+    count = len(piece.host) // geometry.payload_bytes
+    memory = Memory(
+        layer_addresses=first
+        + np.arange(geometry.layers, dtype=np.uint64) * np.uint64(layer_bytes),
+        page_stride=geometry.payload_bytes,
+        head_stride=geometry.strip_stride,
+        token_stride=geometry.parts * geometry.run_bytes,
+        part_stride=geometry.run_bytes,
+        page_tokens=geometry.block_tokens,
+        page_count=count,
+        block_table=np.arange(count),
+        heads=geometry.kv_heads,
+        layer_first=part.layer_first,
+        head_first=part.head_first,
+        owners=(piece.host,),
+    )
+    return memory, np.arange(count) * geometry.block_tokens

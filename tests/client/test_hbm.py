@@ -1,0 +1,152 @@
+"""KV in HBM: what is put from there comes back byte for byte; what is not verified never does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from kvstore.client import Client, Match, Memory, Miss
+from kvstore.errors import Invalid
+from kvstore.layout import SlotLayout
+from tests.client.coded import coded_spec, come_back, sequence
+from tests.client.kv import Cache, spec_of, truth_of
+from tests.client.stored import TOKENS, Stored
+from tests.gpu import DEVICE
+
+Clients = Callable[..., Client]
+PIECES = (1, 3)  # blocks that are staged at once
+
+
+class OnDevice:
+    """A cache as an engine on a GPU has it; `landed` is what is in it now."""
+
+    def __init__(self, cache: Cache, layout: SlotLayout, blocks: int) -> None:
+        from kvstore.kernels.gpu.staging import Staging
+
+        self.cache = cache
+        self.tensors = [one.to(DEVICE).clone() for one in cache.tensors]
+        self._staging = Staging(DEVICE, blocks * layout.payload_bytes)
+
+    def memory(self, client: Client) -> Memory:
+        cache = self.cache
+        made = client.memory(
+            self.tensors, cache.axes, cache.block_table, cache.head_first, cache.layer_first
+        )
+        return replace(made, staging=self._staging)
+
+    def landed(self) -> Cache:
+        for mine, there in zip(self.cache.tensors, self.tensors, strict=True):
+            mine.copy_(there.cpu())
+        return self.cache
+
+
+@pytest.mark.parametrize("pieces", PIECES)
+@pytest.mark.parametrize(
+    ("dtype", "parts", "out", "back", "out_page", "back_page"),
+    [
+        ("float32", 2, "phtkd", "pthkd", 16, 8),
+        ("bfloat16", 2, "kpthd", "phtkd", 12, 5),
+        ("bfloat16", 1, "pthd", "phtd", 4, 16),
+    ],
+)
+def test_a_sequence_comes_back_in_any_layout_and_nothing_else_is_touched(
+    client_of: Clients,
+    pieces: int,
+    dtype: str,
+    parts: int,
+    out: str,
+    back: str,
+    out_page: int,
+    back_page: int,
+) -> None:
+    name = f"hbm-{dtype}-{parts}-{pieces}"
+    heads = 1 if parts == 1 else 4
+    spec = spec_of(name, dtype=dtype, parts=parts, kv_heads=heads)
+    client, tokens = client_of(spec), 37
+    truth, chain = truth_of(spec, tokens, 1), client.chain(range(tokens))
+    ours = Cache(spec, tokens, axes=out, page_tokens=out_page, kind="torch")
+    ours.fill(truth)
+    there = OnDevice(ours, client.space.layout, pieces)
+    assert client.put(chain, there.memory(client)) == len(chain)
+    assert there.landed().holds(truth), "the source is only read"
+    theirs = Cache(spec, tokens, axes=back, page_tokens=back_page, kind="torch", seed=2)
+    here = OnDevice(theirs, client.space.layout, pieces)
+    assert client.get(chain, here.memory(client)) == Match(len(chain), tokens, None)
+    assert here.landed().holds(truth)
+    assert theirs.untouched(0, tokens)
+
+
+def test_a_rank_moves_its_own_heads_and_layers(client_of: Clients) -> None:
+    spec = spec_of("hbm-rank")
+    client, tokens = client_of(spec), 16
+    truth, chain = truth_of(spec, tokens, 3), client.chain(range(tokens))
+    whole = Cache(spec, tokens, kind="torch")
+    whole.fill(truth)
+    client.put(chain, whole.memory(client))
+    theirs = Cache(spec, tokens, kind="torch", heads=(1, 2), layers=(1, 2), seed=4)
+    here = OnDevice(theirs, client.space.layout, 1)
+    assert client.get(chain, here.memory(client)).blocks == 2
+    assert here.landed().holds(truth)
+    assert theirs.untouched(0, tokens)
+
+
+def test_a_block_that_fails_its_hash_touches_no_page(stored: Stored) -> None:
+    client, layout = stored.client, stored.client.space.layout
+    stored.flip(1, layout.head_bytes + 99)
+    here = OnDevice(Cache(stored.spec, TOKENS, kind="torch"), layout, 3)
+    found = client.get(stored.chain.between(0, 2), here.memory(client))
+    assert found == Match(1, 8, Miss.DAMAGED)
+    assert here.landed().holds(stored.truth, 0, 8)
+    assert here.cache.untouched(0, 8)
+
+
+def test_a_codec_codes_what_comes_from_there(client_of: Clients) -> None:
+    spec = coded_spec("hbm-fp8", "fp8", layers=1, kv_heads=2)
+    client, tokens = client_of(spec), 40
+    truth, chain = sequence(spec, tokens, 5), client.chain(range(tokens))
+    ours = Cache(spec, tokens, kind="torch")
+    ours.fill(truth)
+    assert client.put(chain, OnDevice(ours, client.space.layout, 1).memory(client)) == len(chain)
+    here = OnDevice(Cache(spec, tokens, kind="torch", seed=6), client.space.layout, 1)
+    assert client.get(chain, here.memory(client)).tokens == tokens
+    assert here.landed().holds(come_back(spec, truth))
+
+
+@dataclass
+class Elsewhere:
+    """A tensor, as far as a client looks at one, of some device."""
+
+    device: torch.device
+
+    def data_ptr(self) -> int:
+        return 0
+
+    def element_size(self) -> int:
+        return 4
+
+    def stride(self) -> tuple[int, ...]:
+        return 32 * 8 * 4, 32 * 8, 32, 16, 1
+
+    dtype, shape = torch.float32, (4, 4, 8, 2, 16)
+
+
+def test_tensors_of_two_devices_or_of_none_that_is_known_are_refused(
+    client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(spec_of("hbm-refused", layers=2))
+
+    def described(*devices: str) -> Memory:
+        tensors = [Elsewhere(torch.device(one)) for one in devices]
+        return client.memory(tensors, "phtkd", [0, 1])
+
+    with pytest.raises(Invalid, match="on cuda:0, cuda:1; they must be on one device"):
+        described("cuda:0", "cuda:1")
+    with pytest.raises(Invalid, match="is on meta; tensors of CPU and CUDA"):
+        described("meta", "meta")
+    monkeypatch.setitem(sys.modules, "kvstore.kernels.gpu.staging", None)
+    with pytest.raises(Invalid, match=r"pip install 'moonpool\[gpu\]'"):
+        described("cuda:0", "cuda:0")
