@@ -30,8 +30,10 @@ demo: setup  ## start a node and two engines here, and see one reuse what the ot
 	@$(BIN)/moonpool demo $(ARGS)
 
 test: setup  ## run the whole test suite, WORKERS=2 files at once, then those that must be alone
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m 'not alone'
-	@$(BIN)/python -m pytest -m alone
+	@failed=0; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m 'not alone' || failed=1; \
+	$(BIN)/python -m pytest -m alone || failed=1; \
+	exit $$failed
 
 test-vllm: $(VLLM)/installed  ## run real vLLM engines on the CPU against the pool, in .venv-vllm (4 GB)
 	@$(VLLM)/bin/python -m pytest tests/connectors/vllm -o faulthandler_timeout=600

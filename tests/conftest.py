@@ -41,7 +41,8 @@ _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _SIMULATES = re.compile(r"planner/|kernels/test_sim|bench/test_foretold|cli/test_plan_simulate")
 _ALONE = re.compile(
     r"tests/(cluster|faults|dashboard)/|auth/test_(timing|floods)|engine/test_elastic"
-    r"|conductor/test_conductor|node/test_waiting|deploy/test_compose_runs|cli/test_(up|demo)|client/test_node_gone"
+    r"|conductor/test_conductor|node/test_waiting|deploy/test_compose_runs|cli/test_(up|demo)"
+    r"|client/test_node_gone"
 )
 
 

@@ -94,10 +94,11 @@ def test_a_rank_moves_its_own_heads_and_layers(client_of: Clients) -> None:
     assert theirs.untouched(0, tokens)
 
 
-def test_a_block_that_fails_its_hash_touches_no_page(stored: Stored) -> None:
+@pytest.mark.parametrize("pieces", PIECES)
+def test_a_block_that_fails_its_hash_touches_no_page(stored: Stored, pieces: int) -> None:
     client, layout = stored.client, stored.client.space.layout
     stored.flip(1, layout.head_bytes + 99)
-    here = OnDevice(Cache(stored.spec, TOKENS, kind="torch"), layout, 3)
+    here = OnDevice(Cache(stored.spec, TOKENS, kind="torch"), layout, pieces)
     found = client.get(stored.chain.between(0, 2), here.memory(client))
     assert found == Match(1, 8, Miss.DAMAGED)
     assert here.landed().holds(stored.truth, 0, 8)
