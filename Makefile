@@ -36,10 +36,10 @@ test: setup  ## run the whole test suite, WORKERS=2 files at once, then those th
 	exit $$failed
 
 test-vllm: $(VLLM)/installed  ## run real vLLM engines on the CPU against the pool, in .venv-vllm (4 GB)
-	@$(VLLM)/bin/python -m pytest tests/connectors/vllm -o faulthandler_timeout=600
+	@$(VLLM)/bin/python -m pytest tests/connectors/vllm
 
 test-sglang: $(SGLANG)/installed  ## run real SGLang engines on the CPU against the pool, in .venv-sglang (3 GB)
-	@$(SGLANG)/bin/python -m pytest -p no:warnings -o faulthandler_timeout=600 \
+	@$(SGLANG)/bin/python -m pytest -p no:warnings \
 		tests/connectors/sglang tests/connectors/test_signatures.py
 
 test-lmcache: $(LMCACHE)/installed  ## run LMCache's own engine on the CPU against the pool, in .venv-lmcache (2 GB)

@@ -38,7 +38,9 @@ _GRACE_SECONDS = 5.0  # a process that was told to end may take this long
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
-_SIMULATES = re.compile(r"planner/|kernels/test_sim|bench/test_foretold|cli/test_plan_simulate")
+_SIMULATES = re.compile(
+    r"planner/|kernels/test_sim|bench/test_foretold|cli/test_plan_simulate|tests/test_docs"
+)
 _ALONE = re.compile(
     r"tests/(cluster|faults|dashboard)/|auth/test_(timing|floods)|engine/test_elastic"
     r"|conductor/test_conductor|node/test_waiting|deploy/test_compose_runs|cli/test_(up|demo)"
