@@ -78,7 +78,7 @@ class _Heard:
     """A model whose last logits are kept."""
 
     def __init__(self, model: Model) -> None:
-        self._model, self.config = model, model.config
+        self._model, self.config, self.device = model, model.config, model.device
         self.logits = torch.empty(0)
 
     def forward(self, *args: Any, **options: Any) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Attention of each span over its own pages: causal, and blind to who wrote the pages.
+"""Attention of each span over its own pages: causal, and blind to who wrote the pages. In torch.
 
 It reads K and V only from the cache, never from the step's activations, so a prefix loaded from
 the pool and one computed here give the same result.
@@ -6,33 +6,46 @@ the pool and one computed here give the same result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as functional
 
 from .batch import Batch, Span
 from .cache import K, PagedKV, V
+from .config import ModelConfig
 
 
-@dataclass(frozen=True, slots=True)
+class Attend(Protocol):
+    """One batch's attention, the same call for every layer."""
+
+    def __call__(self, layer: int, q: torch.Tensor, cache: PagedKV) -> torch.Tensor:
+        """q (tokens, heads, head_dim) to its attention over layer's pages, the same shape."""
+
+
 class Attention:
-    """One batch's attention. Made once a step: the masks serve every layer."""
+    """One batch's attention. Made once a step: masks and contexts serve every layer."""
 
-    batch: Batch
-    masks: tuple[torch.Tensor | None, ...]
-
-    @classmethod
-    def of(cls, batch: Batch, dtype: torch.dtype) -> Attention:
-        return cls(batch, tuple(_mask(span, dtype) for span in batch.spans))
+    def __init__(self, batch: Batch, config: ModelConfig) -> None:
+        place, dtype = batch.tokens.device, getattr(torch, config.dtype)
+        self._batch = batch
+        self._masks = [_mask(span, dtype, place) for span in batch.spans]
+        # The pages of each span's whole context.
+        self._contexts = [
+            torch.from_numpy(span.pages[: -(-span.end // batch.page_tokens)].astype(np.int64)).to(
+                place
+            )
+            for span in batch.spans
+        ]
 
     def __call__(self, layer: int, q: torch.Tensor, cache: PagedKV) -> torch.Tensor:
         """q (tokens, heads, head_dim) to its attention over layer's pages, the same shape."""
         out = torch.empty_like(q)
-        for index, span in enumerate(self.batch.spans):
-            rows = self.batch.rows[index]
-            kv = cache.gather(layer, self.batch.contexts[index])[:, None, :, : span.end]
-            out[rows] = _attend(q[rows], kv[K], kv[V], self.masks[index], span.start)
+        for index, span in enumerate(self._batch.spans):
+            rows = self._batch.rows[index]
+            kv = cache.gather(layer, self._contexts[index])[:, None, :, : span.end]
+            out[rows] = _attend(q[rows], kv[K], kv[V], self._masks[index], span.start)
         return out
 
 
@@ -52,11 +65,11 @@ def _attend(
     return many[0].transpose(0, 1)
 
 
-def _mask(span: Span, dtype: torch.dtype) -> torch.Tensor | None:
+def _mask(span: Span, dtype: torch.dtype, place: torch.device) -> torch.Tensor | None:
     """0 where a token may look and -inf where not, (tokens, context); None where none is needed."""
     tokens = len(span.tokens)
     if tokens == 1 or span.start == 0:
         return None
     # Additive, not boolean: the CPU kernel would turn a boolean one into this in every layer.
-    mask = torch.full((tokens, span.end), -torch.inf, dtype=dtype)
+    mask = torch.full((tokens, span.end), -torch.inf, dtype=dtype, device=place)
     return mask.triu_(span.start + 1)

@@ -29,28 +29,27 @@ class Span:
         return self.start + len(self.tokens)
 
 
+_CPU = torch.device("cpu")
+
+
 class Batch:
     """Spans, and the flat int64 tensors the model indexes with; each (tokens,) unless said."""
 
-    def __init__(self, spans: Sequence[Span], page_tokens: int) -> None:
+    def __init__(self, spans: Sequence[Span], page_tokens: int, place: torch.device = _CPU) -> None:
         assert all(len(span.tokens) for span in spans)
-        self.spans = tuple(spans)
+        self.spans, self.page_tokens = tuple(spans), page_tokens
         flat = [token for span in spans for token in span.tokens]
         position = np.concatenate([np.arange(span.start, span.end) for span in spans])
         owned = [span.pages[np.arange(span.start, span.end) // page_tokens] for span in spans]
-        self.tokens = torch.tensor(flat, dtype=torch.int64)
-        self.positions = torch.from_numpy(position)
-        self.pages = torch.from_numpy(np.concatenate(owned).astype(np.int64))
-        self.offsets = torch.from_numpy(position % page_tokens)
-        # The pages of each span's whole context, one tensor a span.
-        self.contexts = tuple(
-            torch.from_numpy(span.pages[: -(-span.end // page_tokens)].astype(np.int64))
-            for span in spans
-        )
         ends = np.cumsum([len(span.tokens) for span in spans])
         self.rows = tuple(
             slice(int(end) - len(span.tokens), int(end))
             for end, span in zip(ends, spans, strict=True)
         )
         wanting = [int(e) - 1 for e, s in zip(ends, spans, strict=True) if s.wants_logits]
-        self.logit_rows = torch.tensor(wanting, dtype=torch.int64)
+        pages, offsets = np.concatenate(owned), position % page_tokens
+        parts = [np.array(one, np.int64) for one in (flat, position, pages, offsets, wanting)]
+        # In one piece: to another device each that is sent takes as long as all together.
+        sent = torch.from_numpy(np.concatenate(parts)).to(place)
+        split = sent.split([len(one) for one in parts])
+        self.tokens, self.positions, self.pages, self.offsets, self.logit_rows = split

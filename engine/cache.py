@@ -7,6 +7,7 @@ Addresses never change, since the pages are allocated once and only their conten
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from .config import ModelConfig
 from .pages import BlockTable, PageAllocator
 
 K, V = 0, 1
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +34,29 @@ class PageStrides:
 class PagedKV:
     """KV of all sequences. A request's pages are all its own; sharing is the pool's business."""
 
-    def __init__(self, config: ModelConfig, pages: int, page_tokens: int = 64) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        pages: int,
+        page_tokens: int = 64,
+        place: torch.device = _CPU,
+    ) -> None:
+        """Raises `Invalid` where the pages do not fit `place`."""
         if page_tokens < 1:
             raise Invalid(f"page_tokens must be at least 1, not {page_tokens}")
         self.page_tokens = page_tokens
         self.allocator = PageAllocator(pages)
         shape = (config.layers, pages, config.kv_heads, page_tokens, 2, config.head_dim)
         # Zeroed, so that bytes of a page nobody wrote are never another process's memory.
-        self.storage = torch.zeros(shape, dtype=getattr(torch, config.dtype))
+        dtype: torch.dtype = getattr(torch, config.dtype)
+        try:
+            self.storage = torch.zeros(shape, dtype=dtype, device=place)
+        except RuntimeError as error:  # torch's word for no memory, by several names
+            size = math.prod(shape) * dtype.itemsize
+            raise Invalid(
+                f"{pages} pages of {page_tokens} tokens have {size} bytes of KV, for which "
+                f"{place} has no room: give fewer pages"
+            ) from error
         self.layers: tuple[torch.Tensor, ...] = tuple(self.storage.unbind(0))
 
     # -- whose pages --------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from kvstore.logprobs import Logprobs
 
 from .batch import Batch, Span
 from .cache import PagedKV
+from .device import CPU, Device
 from .hooks import KVHooks, NoHooks
 from .logprobs import logprobs_of
 from .model import Model
@@ -67,7 +68,7 @@ class EngineCore:
         chosen = settings or EngineSettings()
         self.model = model
         self.hooks: KVHooks = hooks or NoHooks()
-        self.cache = PagedKV(model.config, chosen.pages, chosen.page_tokens)
+        self.cache = PagedKV(model.config, chosen.pages, chosen.page_tokens, model.device.place)
         self.scheduler = Scheduler(
             Limits(
                 max_batch_tokens=chosen.max_batch_tokens,
@@ -87,9 +88,10 @@ class EngineCore:
         settings: EngineSettings | None = None,
         hooks: KVHooks | None = None,
         team: Team = SOLO,
+        device: Device = CPU,
     ) -> EngineCore:
         """An engine for a local Hugging Face folder, or this rank's part of one."""
-        return cls(Model.load(folder, team), settings, hooks)
+        return cls(Model.load(folder, team, device), settings, hooks)
 
     @property
     def idle(self) -> bool:
@@ -146,7 +148,7 @@ class EngineCore:
         spans = [Span(c.tokens, c.start, c.sequence.block_table, c.last) for c in chunks]
         self.hooks.chunk_started(chunks)
         logits = self.model.forward(
-            Batch(spans, self.cache.page_tokens),
+            Batch(spans, self.cache.page_tokens, self.model.device.place),
             self.cache,
             on_layer=lambda layer: self.hooks.layer_done(layer, chunks),
             before_layer=lambda layer: self.hooks.layer_starting(layer, chunks),

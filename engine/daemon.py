@@ -32,6 +32,7 @@ from kvstore.wire.v1 import engine_pb2_grpc
 
 from .config import ModelConfig
 from .core import EngineCore, EngineSettings
+from .device import Device
 from .follower import follow
 from .gloo import GlooTeam
 from .namespace import spec_of
@@ -57,6 +58,7 @@ class EngineConfig:
     role: str = "both"  # one of ROLES: what a router asks of it
     listen: str = "127.0.0.1:0"
     threads: int = 0  # torch threads of each process; 0 shares the host's cores between them
+    device: str = "cpu"  # where it computes: see engine.device
     codec: str = "none"  # how the pool keeps blocks: see kvstore.codec
     settings: EngineSettings = field(default_factory=EngineSettings)
     ranks: int = 1  # processes that share the model
@@ -91,12 +93,13 @@ async def run(
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    device = _device(config)
     Shard(ModelConfig.load(config.model), 0, config.ranks)  # before others are started in vain
     team: Team = SOLO if others is None else GlooTeam(0, config.ranks, others.meeting)
     if others is not None:
         others.start()
     spec = spec_of(config.model, config.settings.page_tokens, config.codec)
-    core = EngineCore.load(config.model, config.settings, team=team)
+    core = EngineCore.load(config.model, config.settings, team=team, device=device)
     if others is not None:
         others.meet()
         team.join_others()
@@ -107,7 +110,8 @@ async def run(
     def broken() -> None:
         loop.call_soon_threadsafe(stopping.set)
 
-    worker = Worker(core, Pool(client, core.cache, team), team, broken)
+    pool = Pool(client, core.cache, team, device)
+    worker = Worker(core, pool, team, broken)
     service = EngineService(worker, _SAID[begins], str(config.model), spec.digest)
     server = Server(
         listen_address(config.listen),
@@ -140,6 +144,7 @@ async def run(
     await asyncio.to_thread(worker.stop, DRAIN_SECONDS)
     await server.stop(0.5)
     await metrics.close()
+    pool.close()
     await asyncio.to_thread(client.close)
     if worker.error is not None:
         raise worker.error
@@ -224,6 +229,15 @@ def _node_id(directory: Path) -> str:
             f"--conductor: no node has run in {directory}, whose memory conductors are to be told "
             "of: start it first"
         ) from None
+
+
+def _device(config: EngineConfig) -> Device:
+    if config.ranks > 1 and config.device != "cpu":
+        raise ConfigError(
+            f"--tp {config.ranks} --device {config.device}: ranks add up on the CPU alone; "
+            "--tp 1 computes on one device"
+        )
+    return Device.named(config.device)
 
 
 def _set_threads(config: EngineConfig) -> None:

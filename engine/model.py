@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as functional
 
 from . import rope, weights
-from .attention import Attention
 from .batch import Batch
 from .cache import PagedKV
 from .config import ModelConfig
+from .device import CPU, Device
 from .shard import Shard
 from .team import SOLO, Team
 from .weights import LayerWeights, Weights
@@ -26,23 +26,25 @@ LayerHook = Callable[[int], None]
 
 
 class Model:
-    """A Llama, Qwen2 or Qwen3 style decoder on the CPU, in its checkpoint's dtype.
+    """A Llama, Qwen2 or Qwen3 style decoder on one device, in its checkpoint's dtype.
 
     `config` is of the part that is computed here: all of it, or a rank's own heads.
     """
 
-    def __init__(self, config: ModelConfig, loaded: Weights, team: Team = SOLO) -> None:
-        self.config = config
+    def __init__(
+        self, config: ModelConfig, loaded: Weights, team: Team = SOLO, device: Device = CPU
+    ) -> None:
+        self.config, self.device = config, device
         self.dtype: torch.dtype = getattr(torch, config.dtype)
         self._weights = loaded
         self._team = team
-        self._freqs = rope.frequencies(config.rope, config.head_dim)
+        self._freqs = rope.frequencies(config.rope, config.head_dim).to(device.place)
 
     @classmethod
-    def load(cls, folder: str | Path, team: Team = SOLO) -> Model:
+    def load(cls, folder: str | Path, team: Team = SOLO, device: Device = CPU) -> Model:
         """The model of a local Hugging Face folder, or this rank's part of it."""
         shard = Shard(ModelConfig.load(folder), team.rank, team.ranks)
-        return cls(shard.part, weights.load(folder, shard), team)
+        return cls(shard.part, weights.load(folder, shard, device.place), team, device)
 
     @torch.inference_mode()
     def forward(
@@ -59,7 +61,7 @@ class Model:
         """
         x = functional.embedding(batch.tokens, self._weights.embedding)
         turn = rope.angles(batch.positions, self._freqs, self.dtype)
-        attention = Attention.of(batch, self.dtype)
+        attention = self.device.attention(batch, self.config)
         for index, layer in enumerate(self._weights.layers):
             if before_layer is not None:
                 before_layer(index)

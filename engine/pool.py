@@ -15,12 +15,14 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Chunks
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from kvstore.block import salted
 from kvstore.client import PAGED, Chain, Client, Fragment, Memory, Miss, Writer
 from kvstore.errors import KVStoreError
 
 from .cache import PagedKV
+from .device import CPU, Device
 from .hooks import NoHooks
 from .pool_use import Found, PoolUse, agreed, same_copies
 from .sequence import Chunk, Finish, Request, Sequence
@@ -33,8 +35,11 @@ log = logging.getLogger(__name__)
 class Pool(NoHooks):
     """Hooks that join an `EngineCore` to a `Client`. Runs on the engine's thread only."""
 
-    def __init__(self, client: Client, cache: PagedKV, team: Team = SOLO) -> None:
+    def __init__(
+        self, client: Client, cache: PagedKV, team: Team = SOLO, device: Device = CPU
+    ) -> None:
         self._client = client
+        self._storing = device.storing(device.place)
         self._cache = cache
         self._team = team
         layout = client.space.layout
@@ -181,6 +186,7 @@ class Pool(NoHooks):
             use.reserved(hand_offs)
 
     def chunk_started(self, chunks: Chunks[Chunk]) -> None:
+        self._settle_stores()  # left over only where the last step was cut short
         self._ranges = {}
         for chunk in chunks:
             use = self._uses.get(chunk.sequence.id)
@@ -195,16 +201,26 @@ class Pool(NoHooks):
                 self._store(chunk.sequence, layer, (first, last))
 
     def _store(self, sequence: Sequence, layer: int, blocks: tuple[int, int]) -> None:
-        use = self._uses[sequence.id]
-        if use.writer is None:
+        writer = self._uses[sequence.id].writer
+        if writer is None:
             return
         tensor, table = self._cache.layers[layer], sequence.block_table
-        with self._attempt() as attempt:
-            use.writer.put_layer(layer, tensor, PAGED, block_table=table, blocks=blocks)
-        if attempt.failed:
-            self._stop_writing(use)
+
+        def put(computed: Any) -> None:
+            writer.put_layer(layer, tensor, PAGED, block_table=table, blocks=blocks, after=computed)
+
+        self._storing.store(sequence.id, put)
+
+    def _settle_stores(self) -> None:
+        """All that the step computed is stored, or its request stores no more."""
+        for request_id, error in self._storing.settle().items():
+            self._failed(error)
+            use = self._uses.get(request_id)
+            if use is not None:
+                self._stop_writing(use)
 
     def chunk_done(self, chunks: Chunks[Chunk]) -> None:
+        self._settle_stores()
         for chunk in chunks:
             first, last = self._ranges.get(chunk.sequence.id, (0, 0))
             use = self._uses.get(chunk.sequence.id)
@@ -216,6 +232,7 @@ class Pool(NoHooks):
                 self._stop_writing(use)
 
     def finished(self, sequence: Sequence) -> None:
+        self._settle_stores()
         use = self._uses.pop(sequence.id, None)
         if use is None:
             return
@@ -276,8 +293,15 @@ class Pool(NoHooks):
             yield attempt
         except KVStoreError as error:
             attempt.failed = True
-            self.failures += 1
-            log.warning("doing without the pool: %s", error)
+            self._failed(error)
+
+    def _failed(self, error: KVStoreError) -> None:
+        self.failures += 1
+        log.warning("doing without the pool: %s", error)
+
+    def close(self) -> None:
+        """After the engine's last step."""
+        self._storing.close()
 
 
 @dataclass(slots=True)

@@ -64,7 +64,7 @@ class Weights:
     lm_head: torch.Tensor
 
 
-def load(folder: str | Path, shard: Shard) -> Weights:
+def load(folder: str | Path, shard: Shard, place: torch.device) -> Weights:
     """The weights of a Hugging Face folder that `shard` computes with, in its config's dtype."""
     config = shard.config
     with ExitStack() as opened:
@@ -74,7 +74,7 @@ def load(folder: str | Path, shard: Shard) -> Weights:
             for file in [opened.enter_context(safe_open(path, framework="pt"))]
             for name in file.keys()  # noqa: SIM118  (a handle, not a dict)
         }
-        weights = _assemble(_Checkpoint(slices, getattr(torch, config.dtype)), shard)
+        weights = _assemble(_Checkpoint(slices, getattr(torch, config.dtype), place), shard)
     # Old exports carry the RoPE frequencies, and tied ones a copy of the embedding: both derived.
     derived = {"lm_head.weight"} if config.tied_embeddings else set()
     unused = {n for n in slices if not n.endswith("rotary_emb.inv_freq")} - derived
@@ -100,8 +100,8 @@ def _files(folder: Path) -> list[Path]:
 class _Checkpoint:
     """Hands each tensor out once, its shape checked, or some of its rows or columns."""
 
-    def __init__(self, slices: dict[str, Any], dtype: torch.dtype) -> None:
-        self._slices, self._dtype = slices, dtype
+    def __init__(self, slices: dict[str, Any], dtype: torch.dtype, place: torch.device) -> None:
+        self._slices, self._dtype, self._place = slices, dtype, place
 
     def take(
         self, name: str, *shape: int, rows: range | None = None, columns: range | None = None
@@ -117,7 +117,7 @@ class _Checkpoint:
             tensor = found[rows.start : rows.stop]
         else:
             tensor = found[:]
-        loaded: torch.Tensor = tensor.to(self._dtype)
+        loaded: torch.Tensor = tensor.to(self._place, self._dtype)
         return loaded
 
     def plain(self, names: tuple[str, ...], rows: tuple[Part, ...], columns: int) -> Linear:

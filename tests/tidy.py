@@ -52,6 +52,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "kvstore.engine.connectors": ("kvstore.client", "kvstore.telemetry"),
     "kvstore.engine.daemon": ("kvstore.engine", *_SERVED, *LAYERS[_WORDS_LINE]),
     "kvstore.engine.service": ("kvstore.engine", *_SERVED, *LAYERS[_WORDS_LINE]),
+    "kvstore.engine.paged_attention": ("kvstore.engine", "kvstore.kernels"),
     "kvstore.engine": ("kvstore.client", *_TOLD, *LAYERS[_WORDS_LINE]),
 }
 # Names, and the only places that may import them.
@@ -84,7 +85,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     # Compiled by numba, which costs 100 MiB and a second: a storage node goes without.
     "kvstore.kernels": (
         *("kvstore.transfer", "kvstore.client", "kvstore.conductor", "kvstore.planner"),
-        *("kvstore.core.fit", "kvstore.kernels", "bench", "tests"),
+        *("kvstore.core.fit", "kvstore.engine.paged_attention", "kvstore.kernels"),
+        *("bench", "tests"),
     ),
 }
 BANNED = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}  # they run what a peer sends

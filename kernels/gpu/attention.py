@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import triton
 
@@ -27,84 +28,105 @@ class Span:
     tokens: int
     prefix: int
 
+    @property
+    def end(self) -> int:
+        return self.prefix + self.tokens
 
-def attend(
-    q: torch.Tensor, layer: torch.Tensor, block_tables: torch.Tensor, spans: Sequence[Span]
-) -> torch.Tensor:
-    """Causal softmax(q k / sqrt(head_dim)) v of each span's tokens, the shape and dtype of q.
 
-    q: (tokens, heads, head_dim), contiguous. layer: (pages, kv_heads, page_tokens, 2, head_dim), of
-    any strides but the last, which is 1; K at 0 and V at 1 of axis 3. block_tables: (spans, most
-    pages) int32, on the same device; what lies behind a span's last page may be anything.
-    Raises `ValueError` where shapes do not fit each other; page numbers are the caller's word.
-    """
-    _check(q, layer, block_tables, spans)
-    out = torch.empty_like(q)
-    if not q.numel():
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Of one layer, alike in all: query heads, KV heads, and numbers of a head."""
+
+    queries: int
+    kv: int
+    dim: int
+
+    def __post_init__(self) -> None:
+        if self.queries % self.kv:
+            raise ValueError(f"{self.queries} query heads are no multiple of {self.kv} KV heads")
+
+    @property
+    def group(self) -> int:
+        """Query heads of one KV head."""
+        return self.queries // self.kv
+
+
+class Step:
+    """What the tokens of one step see. The device is told of it once, for all layers."""
+
+    def __init__(
+        self, spans: Sequence[Span], block_tables: torch.Tensor, page_tokens: int, heads: Heads
+    ) -> None:
+        """block_tables: (spans, most pages) int32, on the device; what lies behind a span's last
+        page may be anything. Raises `ValueError` where a span's tokens have no room in its pages;
+        page numbers are the caller's word."""
+        _check_spans(spans, block_tables, page_tokens)
+        self._heads, self._page_tokens, self._tables = heads, page_tokens, block_tables.contiguous()
+        sizes = np.array([(one.tokens, one.prefix) for one in spans], np.int32).reshape(-1, 2)
+        self._tokens = int(sizes[:, 0].sum())
+        longest = int(sizes[:, 0].max(initial=1))
+        rows = triton.next_power_of_2(longest * heads.group)
+        self._rows = min(ROWS_MAX, max(ROWS_MIN, rows))
+        each = -(-sizes[:, 0] * heads.group // self._rows)
+        of_span = np.repeat(np.arange(len(spans), dtype=np.int32), each)
+        nth = np.arange(len(of_span), dtype=np.int32) - np.repeat(np.cumsum(each) - each, each)
+        firsts = np.cumsum(sizes[:, 0]) - sizes[:, 0]
+        # In one piece: each that is sent takes as long as all together.
+        tiles = np.stack([of_span, nth * self._rows], 1)
+        facts = np.concatenate([firsts[:, None], sizes], 1)
+        both = np.concatenate([tiles.ravel(), facts.ravel()]).astype(np.int32)
+        sent = torch.from_numpy(both).to(block_tables.device)
+        self._tiles, self._facts = sent[: tiles.size], sent[tiles.size :]
+        self._count, self._end = len(tiles), max((one.end for one in spans), default=0)
+        self._parts = _parts(self._count * heads.kv, self._end)
+
+    def attend(self, q: torch.Tensor, layer: torch.Tensor) -> torch.Tensor:
+        """Causal softmax(q k / sqrt(dim)) v of each span's tokens, the shape and dtype of q.
+
+        q: (tokens, query heads, dim), contiguous. layer: (pages, KV heads, page_tokens, 2, dim), of
+        any strides but the last, which is 1; K at 0 and V at 1 of axis 3. Both on the device.
+        Stream-ordered. Raises `ValueError` where shapes do not fit.
+        """
+        self._check(q, layer)
+        out = torch.empty_like(q)
+        if not q.numel():
+            return out
+        heads, rows = self._heads, self._rows
+        wide = max(16, triton.next_power_of_2(heads.dim))
+        steps = (*layer.stride()[:4], heads.dim**-0.5)
+        tables, told, about = self._tables, self._tiles, self._facts
+        where = (tables, told, about, q.stride(0), tables.stride(0))
+        shape = {"DIM": heads.dim, "WIDE": wide, "GROUP": heads.group, "ROWS": rows}
+        pages = {"PAGE_TOKENS": self._page_tokens, "POSITIONS": POSITIONS}
+        grid = (self._count, heads.kv)
+        if self._parts == 1:
+            attend_rows[grid](q, layer, out, *where, *steps, **shape, **pages)
+            return out
+        room = (*grid, self._parts, rows, wide + 2)
+        sums = torch.empty(room, dtype=torch.float32, device=q.device)
+        part = triton.cdiv(triton.cdiv(self._end, self._parts), POSITIONS) * POSITIONS
+        attend_part[(*grid, self._parts)](q, layer, sums, *where, *steps, part, **shape, **pages)
+        join_parts[grid](sums, out, told, about, q.stride(0), self._parts, **shape)
         return out
-    _, heads, dim = q.shape
-    _, kv_heads, page_tokens, _, _ = layer.shape
-    group = heads // kv_heads
-    longest = max(span.tokens for span in spans)
-    rows = min(ROWS_MAX, max(ROWS_MIN, triton.next_power_of_2(longest * group)))
-    firsts = [0]
-    for span in spans:
-        firsts.append(firsts[-1] + span.tokens)
-    tiles = [
-        (index, first)
-        for index, span in enumerate(spans)
-        for first in range(0, span.tokens * group, rows)
-    ]
-    told = torch.tensor(tiles, dtype=torch.int32).to(q.device)
-    facts = [(first, one.tokens, one.prefix) for first, one in zip(firsts, spans, strict=False)]
-    about = torch.tensor(facts, dtype=torch.int32).to(q.device)
-    wide = max(16, triton.next_power_of_2(dim))
-    steps = (layer.stride(0), layer.stride(1), layer.stride(2), layer.stride(3), dim**-0.5)
-    where = (block_tables, told, about, q.stride(0))
-    shape = {"DIM": dim, "WIDE": wide, "GROUP": group, "ROWS": rows}
-    pages = {"PAGE_TOKENS": page_tokens, "POSITIONS": POSITIONS}
-    end = max(span.prefix + span.tokens for span in spans)
-    parts = _parts(len(tiles) * kv_heads, end)
-    table_step = block_tables.stride(0)
-    if parts == 1:
-        attend_rows[(len(tiles), kv_heads)](
-            q, layer, out, *where, table_step, *steps, **shape, **pages
-        )
-        return out
-    sums = torch.empty(
-        (len(tiles), kv_heads, parts, rows, wide + 2), dtype=torch.float32, device=q.device
-    )
-    part_tokens = triton.cdiv(triton.cdiv(end, parts), POSITIONS) * POSITIONS
-    attend_part[(len(tiles), kv_heads, parts)](
-        q, layer, sums, *where, table_step, *steps, part_tokens, **shape, **pages
-    )
-    join_parts[(len(tiles), kv_heads)](sums, out, told, about, q.stride(0), parts, **shape)
-    return out
+
+    def _check(self, q: torch.Tensor, layer: torch.Tensor) -> None:
+        heads = self._heads
+        if q.shape != (self._tokens, heads.queries, heads.dim) or not q.is_contiguous():
+            wanted = f"({self._tokens}, {heads.queries}, {heads.dim}), contiguous"
+            raise ValueError(f"q is {tuple(q.shape)}; it must be {wanted}")
+        wanted_layer = (heads.kv, self._page_tokens, 2, heads.dim)
+        if layer.ndim != 5 or layer.shape[1:] != wanted_layer or layer.stride(4) != 1:
+            raise ValueError(f"layer is {tuple(layer.shape)}; it must be (pages, *{wanted_layer})")
+        if layer.dtype != q.dtype:
+            raise ValueError(f"q is {q.dtype} and layer {layer.dtype}; they must be alike")
 
 
 def _parts(programs: int, positions: int) -> int:
     """In how many parts positions are looked at, so that there are programs enough."""
-    return max(1, min(triton.cdiv(positions, PART_TOKENS), triton.cdiv(PROGRAMS, programs)))
+    return max(1, min(triton.cdiv(positions, PART_TOKENS), triton.cdiv(PROGRAMS, max(1, programs))))
 
 
-def _check(
-    q: torch.Tensor, layer: torch.Tensor, block_tables: torch.Tensor, spans: Sequence[Span]
-) -> None:
-    if q.ndim != 3 or not q.is_contiguous():
-        raise ValueError(f"q is {tuple(q.shape)}; it must be (tokens, heads, head_dim), contiguous")
-    tokens, heads, dim = q.shape
-    if layer.ndim != 5 or layer.shape[3:] != (2, dim) or layer.stride(4) != 1:
-        raise ValueError(
-            f"layer is {tuple(layer.shape)}; it must be (pages, kv_heads, page_tokens, 2, {dim})"
-        )
-    _, kv_heads, page_tokens, _, _ = layer.shape
-    if heads % kv_heads:
-        raise ValueError(f"{heads} query heads are no multiple of {kv_heads} KV heads")
-    if layer.dtype != q.dtype:
-        raise ValueError(f"q is {q.dtype} and layer {layer.dtype}; they must be alike")
-    if tokens != sum(span.tokens for span in spans):
-        said = sum(span.tokens for span in spans)
-        raise ValueError(f"q has {tokens} tokens; the spans have {said}")
+def _check_spans(spans: Sequence[Span], block_tables: torch.Tensor, page_tokens: int) -> None:
     if (
         block_tables.dtype != torch.int32
         or block_tables.ndim != 2
@@ -112,7 +134,7 @@ def _check(
     ):
         kind = f"{block_tables.dtype} of {tuple(block_tables.shape)}"
         raise ValueError(f"block_tables is {kind}; it must be int32, a row for each span")
+    room = block_tables.shape[1] * page_tokens
     for index, span in enumerate(spans):
-        room = block_tables.shape[1] * page_tokens
-        if span.tokens < 1 or span.prefix < 0 or span.prefix + span.tokens > room:
+        if span.tokens < 1 or span.prefix < 0 or span.end > room:
             raise ValueError(f"spans[{index}] is {span}; its block table has {room} positions")

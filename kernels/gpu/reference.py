@@ -67,7 +67,7 @@ def scatter(arena: torch.Tensor, memory: torch.Tensor, *about: Any) -> torch.Ten
 def attend(
     q: torch.Tensor, layer: torch.Tensor, block_tables: torch.Tensor, spans: Sequence[Span]
 ) -> torch.Tensor:
-    """As `attention.attend`, in float64."""
+    """As `attention.Step.attend`, in float64."""
     out, first = torch.empty_like(q, dtype=torch.float64), 0
     for span, table in zip(spans, block_tables.long(), strict=True):
         end, rows = span.prefix + span.tokens, slice(first, first + span.tokens)

@@ -99,6 +99,12 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "heads (default: %(default)s)",
     )
     parser.add_argument(
+        "--device",
+        default="cpu",
+        metavar="NAME",
+        help="where it computes and has its pages: cpu, cuda or cuda:N (default: %(default)s)",
+    )
+    parser.add_argument(
         "--threads",
         type=int,
         default=0,
@@ -140,6 +146,7 @@ def _config(args: argparse.Namespace) -> EngineConfig:
         role=args.role,
         listen=args.listen,
         threads=args.threads,
+        device=args.device,
         codec=args.codec,
         settings=EngineSettings(pages=args.pages, page_tokens=args.page_tokens),
         ranks=args.tp,
@@ -151,6 +158,6 @@ def _config(args: argparse.Namespace) -> EngineConfig:
 
 def _rank_arguments(args: argparse.Namespace) -> list[str]:
     """A rank's command, less which rank it is."""
-    names = ("dir", "model", "role", "pages", "page_tokens", "codec", "tp", "threads")
+    names = ("dir", "model", "role", "pages", "page_tokens", "codec", "tp", "threads", "device")
     given = [[f"--{name.replace('_', '-')}", str(getattr(args, name))] for name in names]
     return ["rank", *chain.from_iterable(given)]

@@ -110,3 +110,10 @@ def test_what_is_written_token_by_token_is_gathered_in_token_order() -> None:
     assert gathered.shape == (2, 2, 48, 16)
     assert torch.equal(gathered[:, :, :40], kv.permute(1, 2, 0, 3))
     assert not cache.layers[0].any()
+
+
+def test_pages_for_which_there_is_no_room_are_refused_by_their_size() -> None:
+    with pytest.raises(
+        Invalid, match=r"pages of 10000000000000 tokens have \d+ bytes of KV, for which cpu"
+    ):
+        PagedKV(CONFIG, pages=1, page_tokens=10**13)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kvstore.kernels.gpu import attention, reference
-from kvstore.kernels.gpu.attention import Span, attend
+from kvstore.kernels.gpu.attention import Heads, Span, Step
 from tests.gpu import DEVICE
 
 NEAR = {torch.float32: 2e-6, torch.float16: 2e-3}
@@ -45,8 +45,15 @@ class Scene:
         self.q = torch.from_numpy(q).to(dtype).to(DEVICE)
         self.layer, self.tables = layer.to(DEVICE), tables.to(DEVICE)
 
+    @property
+    def heads(self) -> Heads:
+        return Heads(self.q.shape[1], self.layer.shape[1], self.q.shape[2])
+
     def attended(self) -> torch.Tensor:
-        return attend(self.q, self.layer, self.tables, self.spans)
+        return self.step().attend(self.q, self.layer)
+
+    def step(self) -> Step:
+        return Step(self.spans, self.tables, self.layer.shape[2], self.heads)
 
     def truth(self) -> torch.Tensor:
         return reference.attend(self.q, self.layer, self.tables, self.spans)
@@ -96,13 +103,33 @@ def test_a_score_however_large_is_no_infinity() -> None:
     assert (scene.attended().double() - scene.truth()).abs().max() < 1e-2
 
 
+def test_every_layer_of_a_step_is_attended_by_what_the_device_was_told_once() -> None:
+    scene = Scene(2, [Span(1, 20), Span(7, 3)], torch.float32)
+    step = scene.step()
+    for _ in range(2):
+        assert (step.attend(scene.q, scene.layer).double() - scene.truth()).abs().max() < 2e-6
+        scene.layer = scene.layer * 2
+
+
+def test_a_step_of_nothing_attends_to_nothing() -> None:
+    heads = Heads(4, 2, 16)
+    step = Step([], torch.zeros((0, 1), dtype=torch.int32, device=DEVICE), 8, heads)
+    q = torch.zeros((0, 4, 16), device=DEVICE)
+    assert step.attend(q, torch.zeros((3, 2, 8, 2, 16), device=DEVICE)).shape == q.shape
+
+
+def _step(scene: Scene, tables: torch.Tensor) -> Step:
+    return Step(scene.spans, tables, scene.layer.shape[2], scene.heads)
+
+
 WRONG = {
-    "q has 3 tokens": lambda s: attend(s.q[:3], s.layer, s.tables, s.spans),
-    "no multiple": lambda s: attend(s.q[:, :1].contiguous(), s.layer, s.tables, s.spans),
-    "must be alike": lambda s: attend(s.q.half(), s.layer, s.tables, s.spans),
-    "a row for each span": lambda s: attend(s.q, s.layer, s.tables.long(), s.spans),
-    "positions": lambda s: attend(s.q, s.layer, s.tables[:, :1], s.spans),
-    "head_dim": lambda s: attend(s.q.transpose(0, 1), s.layer, s.tables, s.spans),
+    "q is": lambda s: s.step().attend(s.q[:3], s.layer),
+    "no multiple": lambda s: Heads(3, 2, 16),
+    "must be alike": lambda s: s.step().attend(s.q.half(), s.layer),
+    "a row for each span": lambda s: _step(s, s.tables.long()),
+    "positions": lambda s: _step(s, s.tables[:, :1]),
+    "contiguous": lambda s: s.step().attend(s.q.transpose(0, 1), s.layer),
+    "layer is": lambda s: s.step().attend(s.q, s.layer[..., :-1]),
 }
 
 

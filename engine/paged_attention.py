@@ -1,0 +1,33 @@
+"""Attention that reads K and V where they lie in pages, by the kernels of a GPU.
+
+The same promise as `attention.Attention`, and no copy of what the pages hold.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from kvstore.kernels.gpu.attention import Heads, Span, Step
+
+from .batch import Batch
+from .cache import PagedKV
+from .config import ModelConfig
+
+
+class PagedAttention:
+    """One batch's attention. Made once a step: the device is told of it once, for all layers."""
+
+    def __init__(self, batch: Batch, config: ModelConfig) -> None:
+        needed = [-(-span.end // batch.page_tokens) for span in batch.spans]
+        tables = np.zeros((len(needed), max(needed)), np.int32)
+        for row, count, span in zip(tables, needed, batch.spans, strict=True):
+            row[:count] = span.pages[:count]
+        spans = [Span(len(one.tokens), one.start) for one in batch.spans]
+        heads = Heads(config.heads, config.kv_heads, config.head_dim)
+        there = torch.from_numpy(tables).to(batch.tokens.device)
+        self._step = Step(spans, there, batch.page_tokens, heads)
+
+    def __call__(self, layer: int, q: torch.Tensor, cache: PagedKV) -> torch.Tensor:
+        """q (tokens, heads, head_dim) to its attention over layer's pages, the same shape."""
+        return self._step.attend(q.contiguous(), cache.layers[layer])

@@ -1,0 +1,91 @@
+"""When a step's KV is stored: at once, or beside the step that goes on to compute.
+
+What fails to be stored fails alone: of that request nothing more is stored in the step, others are,
+and the engine hears of it when it settles. No step computes before the last one's are settled, so
+no page is written anew while it is being read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import torch
+
+from kvstore.errors import KVStoreError
+
+Put = Callable[[Any], None]
+"""Stores something once an event has come, or at once where that is None."""
+
+
+class Storing(Protocol):
+    """One engine's, called on its thread alone."""
+
+    def store(self, request_id: str, put: Put) -> None:
+        """Have `put` store what the device has been told to compute so far."""
+
+    def settle(self) -> dict[str, KVStoreError]:
+        """Wait for all that was to be stored; the requests of which something failed."""
+
+    def close(self) -> None:
+        """After the last `settle`."""
+
+
+class AtOnce:
+    """For tensors that are written when the call that writes them returns."""
+
+    def __init__(self, place: torch.device) -> None:
+        self._failed: dict[str, KVStoreError] = {}
+
+    def store(self, request_id: str, put: Put) -> None:
+        if request_id not in self._failed:
+            try:
+                put(None)
+            except KVStoreError as error:
+                self._failed[request_id] = error
+
+    def settle(self) -> dict[str, KVStoreError]:
+        failed, self._failed = self._failed, {}
+        return failed
+
+    def close(self) -> None:
+        pass
+
+
+class Beside:
+    """For a device that computes behind the engine's thread: on a thread and a stream of its own,
+    so that one layer is copied while the next are computed."""
+
+    def __init__(self, place: torch.device) -> None:
+        self._threads = ThreadPoolExecutor(1, "moonpool-stores")
+        self._inner = AtOnce(place)  # of that thread, but for `settle`, which waits for it
+        self._under_way: list[Future[None]] = []
+        self._cuda = place.type == "cuda"
+        # Its own, since what is moved waits for all that the mover's stream was told.
+        self._stream = torch.cuda.Stream(place) if self._cuda else None
+
+    def store(self, request_id: str, put: Put) -> None:
+        computed = None
+        if self._cuda:
+            computed = torch.cuda.Event()
+            computed.record()
+
+        def stored() -> None:
+            with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+                self._inner.store(request_id, lambda _: put(computed))
+
+        self._under_way.append(self._threads.submit(stored))
+
+    def settle(self) -> dict[str, KVStoreError]:
+        under_way, self._under_way = self._under_way, []
+        for one in under_way:
+            one.exception()  # waits for all of them, whatever one of them met
+        failed = self._inner.settle()
+        for one in under_way:
+            one.result()
+        return failed
+
+    def close(self) -> None:
+        self._threads.shutdown()

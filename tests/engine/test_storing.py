@@ -1,0 +1,79 @@
+"""Storing what a step computes: what both ways promise, at once and beside the step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from kvstore.engine.storing import AtOnce, Beside, Storing
+from kvstore.errors import Unavailable
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=[AtOnce, Beside])
+def storing(request: pytest.FixtureRequest) -> Iterator[Storing]:
+    made: Storing = request.param(CPU)
+    yield made
+    made.close()
+
+
+def fails(_: Any) -> None:
+    raise Unavailable("the node is gone")
+
+
+def test_all_is_stored_in_order_by_the_time_it_is_settled(storing: Storing) -> None:
+    stored: list[int] = []
+    for number in range(50):
+        storing.store("a", lambda _, number=number: stored.append(number))  # type: ignore[misc]
+    assert storing.settle() == {}
+    assert stored == list(range(50))
+
+
+def test_a_request_that_fails_stores_no_more_of_the_step_and_others_do(storing: Storing) -> None:
+    stored: list[str] = []
+    for name, put in (
+        ("a", stored.append),
+        ("b", fails),
+        ("b", stored.append),
+        ("a", stored.append),
+    ):
+        storing.store(name, put)
+    failed = storing.settle()
+    assert list(failed) == ["b"] and "the node is gone" in str(failed["b"])
+    assert len(stored) == 2
+
+
+def test_what_is_settled_is_forgotten(storing: Storing) -> None:
+    storing.store("a", fails)
+    assert list(storing.settle()) == ["a"]
+    stored: list[Any] = []
+    storing.store("a", stored.append)
+    assert storing.settle() == {} and len(stored) == 1
+
+
+def broken(_: Any) -> None:
+    raise ZeroDivisionError
+
+
+def test_a_fault_of_the_engine_is_no_failure_of_the_pool(storing: Storing) -> None:
+    def step(put: Callable[[Any], None]) -> None:
+        storing.store("a", put)
+        storing.settle()
+
+    with pytest.raises(ZeroDivisionError):
+        step(broken)
+    step(lambda _: None)
+
+
+def test_the_step_goes_on_while_what_it_computed_is_stored() -> None:
+    storing, goes_on = Beside(CPU), threading.Event()
+    waited: list[bool] = []
+    storing.store("a", lambda _: waited.append(goes_on.wait(30.0)))
+    goes_on.set()
+    assert storing.settle() == {} and waited == [True]
+    storing.close()
