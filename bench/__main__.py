@@ -40,6 +40,8 @@ BENCHES = {
     "goodput": "simulated requests/s in time, against nine policies at their best (at least 1.05)",
     "simulate": "a million requests planned for on 1,000 engines, one core (at most 60 s)",
     "kernels": "gather and scatter of paged KV on a GPU, against copying there (at least 0.85)",
+    "attention": "decode over pages on a GPU, against its bytes' time there (at most 1.2)",
+    "hbm": "KV between a GPU's pages and pinned memory, against cudaMemcpyAsync (at least 0.95)",
     "recovery": "a node's restart to serving with 500,000 blocks on SSD (at most 5 s)",
 }
 NEED_A_FILE = {"eviction", "placement", "goodput"}  # so `all` goes without

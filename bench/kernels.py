@@ -75,7 +75,7 @@ def measured(
         ("int8", Coding("int8", "bfloat16", GROUP_TOKENS), False),
     ):
         say(name)
-        problem = _Problem(sizes, device, coding)
+        problem = Problem(sizes, device, coding)
         module = _module(name == "moved")
         ways = {
             "gather": timed(partial(module.gather, problem.arena, *problem.asked)),
@@ -114,7 +114,7 @@ def _module(alone: bool) -> Any:
     return pages if alone else strips
 
 
-class _Problem:
+class Problem:
     """Pages in no order, full of numbers, and slots for all blocks of them."""
 
     def __init__(self, sizes: Sizes, device: torch.device, coding: Coding | None) -> None:
