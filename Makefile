@@ -31,7 +31,7 @@ demo: setup  ## start a node and two engines here, and see one reuse what the ot
 
 test: setup  ## run the whole test suite, WORKERS=2 files at once, then those that must be alone
 	@failed=0; \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m 'not alone' || failed=1; \
+	$(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0 -m 'not alone' || failed=1; \
 	$(BIN)/python -m pytest -m alone || failed=1; \
 	exit $$failed
 

@@ -20,6 +20,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -51,11 +52,26 @@ _ALONE = re.compile(
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        file = item.nodeid.split("::")[0]
-        group = "simulator" if _SIMULATES.search(file) else file
-        item.add_marker(pytest.mark.xdist_group(group))
-        if _ALONE.search(file):
+        if _ALONE.search(_file(item.nodeid)):
             item.add_marker(pytest.mark.alone)
+
+
+@pytest.hookimpl(optionalhook=True)  # where pytest-xdist is
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler.loadscope import LoadScopeScheduling
+
+    made = LoadScopeScheduling(config, log)
+    made._split_scope = _group  # xdist's own marks for groups pass pytest 9.2 by
+    return made
+
+
+def _group(nodeid: str) -> str:
+    """What the process that runs a test runs all of."""
+    return "simulator" if _SIMULATES.search(_file(nodeid)) else _file(nodeid)
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.split("::")[0]
 
 
 @pytest.fixture(scope="session")

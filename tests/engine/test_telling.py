@@ -130,7 +130,7 @@ def test_what_engines_measure_is_what_is_expected_of_them(house: House) -> None:
 
 
 def test_an_engine_that_ended_is_sent_nothing(house: House) -> None:
-    before = set(house.known())
+    before = set(eventually(house.known, 20.0))
     second = house.engine("second")
     eventually(lambda: len(house.known()) == len(before) + 1, 20.0)
     second.stop()

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from kvstore.client import Client, Fragment, Memory
+from kvstore.client.writer import Event
 
 from .facts import GroupFacts
 
@@ -37,6 +39,15 @@ class GroupCache:
         if self._ratio > 1:
             table = (table[:, None] * self._ratio + np.arange(self._ratio)).reshape(-1)
         return replace(self._memory, block_table=table)
+
+    def told(self) -> Event | None:
+        """Comes when all is done that the calling thread's stream was told so far: who had a page
+        before may use it until then. None where nothing is done behind a call, as on a CPU."""
+        tensor = self._tensors[0]
+        if not tensor.is_cuda:
+            return None
+        event: Event = torch.cuda.current_stream(tensor.device).record_event()
+        return event
 
     def layers(self, pages: Sequence[int]) -> list[Any]:
         """What vLLM has in these pages, one (pages, heads, tokens, content) copy a layer."""

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from kvstore.client import Chain, Keyed, KVStoreError, Reader
+from kvstore.client.writer import Event
 
 from .caches import GroupCache
 from .health import Health
@@ -51,7 +52,7 @@ class Loads:
     def start(self, load: Load) -> None:
         with self._changed:
             self._under_way += 1
-        self._threads.submit(self._run, load, time.monotonic())
+        self._threads.submit(self._run, load, time.monotonic(), self._caches[0].told())
 
     def finished(self, seconds: float) -> dict[str, Loaded]:
         """Loads that have ended since the last call; with none, waits a moment for the first."""
@@ -75,9 +76,11 @@ class Loads:
         self._closing = True
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _run(self, load: Load, asked: float) -> None:
+    def _run(self, load: Load, asked: float, told: Event | None) -> None:
         good = load.begin
         try:
+            if told is not None:
+                told.synchronize()
             good = min(self._load(load, part, asked) for part in load.parts)
             self._health.well()
         except KVStoreError as error:
