@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-LIBRARIES = ("numpy", "numba", "torch", "grpc")
+LIBRARIES = ("numpy", "numba", "torch", "triton", "grpc")
 _DISTRIBUTIONS = {"grpc": "grpcio"}
 
 
@@ -28,7 +28,18 @@ def facts() -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         **{name: version(_DISTRIBUTIONS.get(name, name)) for name in used},
+        **_gpu(),
     }
+
+
+def _gpu() -> dict[str, Any]:
+    """Of the CUDA device that this process has used, if any."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return {}
+    device = torch.cuda.get_device_properties(torch.cuda.current_device())
+    memory = device.total_memory / (1 << 30)
+    return {"gpu": device.name, "gpu_memory_gib": memory, "cuda": torch.version.cuda}
 
 
 def _cpu() -> str:
