@@ -39,6 +39,7 @@ BENCHES = {
     "codec": "what codecs do to a model's next token, and cost; none must change none (1.0)",
     "goodput": "simulated requests/s in time, against nine policies at their best (at least 1.05)",
     "simulate": "a million requests planned for on 1,000 engines, one core (at most 60 s)",
+    "prefix": "time to first token of a prompt in DRAM and on SSD, against computing (at most 1.0)",
     "kernels": "gather and scatter of paged KV on a GPU, against copying there (at least 0.85)",
     "attention": "decode over pages on a GPU, against its bytes' time there (at most 1.2)",
     "hbm": "KV between a GPU's pages and pinned memory, against cudaMemcpyAsync (at least 0.95)",

@@ -7,8 +7,10 @@ a bench will touch is touched beforehand, so that none is faulted in on the cloc
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +19,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from kvstore.cli.stack import Plan, Stack
+from bench.guest import NotInstalled
+from kvstore.cli.stack import STOP_SECONDS, Child, Plan, Stack
 from kvstore.client import PAGED, Chain, Client, KVGroup, KVSpec, Memory
+from kvstore.errors import ConfigError
 
 Layers = list[npt.NDArray[np.uint8]]  # one a layer: (pages, KV heads, tokens, K and V, run bytes)
 LOG_CHARACTERS = 4000  # of the node's log, shown when a bench fails
@@ -41,6 +45,25 @@ def running_node(dram: str, slab: str = "32MiB", transport: str = "tcp") -> Iter
                 log = stack.children["node"].log  # it goes with its directory
                 print(log.read_text(errors="replace")[-LOG_CHARACTERS:], file=sys.stderr)
                 raise
+
+
+@contextmanager
+def node_with_ssd(directory: Path, dram: str, slab_bytes: int, ssd_bytes: int) -> Iterator[None]:
+    """A node process in that directory, its SSD tier below it. It is stopped on any way out, and
+    what it holds on SSD is there for the next one. Raises `NotInstalled` if that is no disk."""
+    ssd = f"{directory / 'ssd'}:{ssd_bytes}"
+    memory = ["--dram", dram, "--slab", str(slab_bytes), "--ssd", ssd]
+    child = Child("node", ["-v", "node", "--dir", os.fspath(directory), *memory], directory)
+    try:
+        child.start()
+        try:
+            child.wait_ready()
+        except ConfigError as error:
+            raise NotInstalled(f"no disk to measure, name one by TMPDIR: {error}") from error
+        yield
+    finally:
+        child.stop()
+        child.reap(time.monotonic() + STOP_SECONDS)
 
 
 def bfloat16_like(name: str, layers: int, kv_heads: int, block_tokens: int) -> KVSpec:

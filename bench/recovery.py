@@ -18,21 +18,19 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from bench.filling import CHAIN_BLOCKS, LAYOUT, SLAB_BYTES, SPEC, Filling, fill, stats
 from bench.guest import NotInstalled
+from bench.pool import node_with_ssd
 from bench.report import Goal, Report, Row
 from bench.rounds import Spread
-from kvstore.cli.stack import STOP_SECONDS, Child
 from kvstore.client import Client
 from kvstore.config import NodeConfig, SsdConfig
 from kvstore.disk.local import LocalDisk
-from kvstore.errors import ConfigError
 from kvstore.limits import GiB, MiB
 
 RUNS = 3
@@ -74,7 +72,7 @@ def _rows(blocks: int, runs: int, say: Say) -> list[Row]:
             also["page_cache"] = "dropped" if _dropped() else "kept: dropping it is not permitted"
             log = (directory / "node.log").stat().st_size
             started = time.perf_counter()
-            with _node(directory, blocks):
+            with node_with_ssd(directory, DRAM, SLAB_BYTES, _ssd_bytes(blocks)):
                 ready.append(time.perf_counter() - started)
                 with Client.at(directory, SPEC, label="bench recovery") as client:
                     filling.check(client, dice.randrange(filling.chains))
@@ -111,27 +109,12 @@ def _check_room(below: str, blocks: int) -> None:
         )
 
 
-@contextmanager
-def _node(directory: Path, blocks: int) -> Iterator[None]:
-    """A node that serves, and is stopped on any way out."""
-    ssd = f"{directory / 'ssd'}:{_ssd_bytes(blocks)}"
-    memory = ["--dram", DRAM, "--slab", str(SLAB_BYTES), "--ssd", ssd]
-    child = Child("node", ["-v", "node", "--dir", os.fspath(directory), *memory], directory)
-    try:
-        child.start()
-        try:
-            child.wait_ready()
-        except ConfigError as error:
-            raise NotInstalled(f"no disk to measure, name one by TMPDIR: {error}") from error
-        yield
-    finally:
-        child.stop()
-        child.reap(time.monotonic() + STOP_SECONDS)
-
-
 def _fill(directory: Path, filling: Filling) -> None:
     size = _ssd_bytes(filling.blocks)
-    with _node(directory, filling.blocks), Client.at(directory, SPEC) as client:
+    with (
+        node_with_ssd(directory, DRAM, SLAB_BYTES, size),
+        Client.at(directory, SPEC) as client,
+    ):
         pass  # the node has a tenant, a namespace and its files now, and the client its names
     ssd = SsdConfig(directory / "ssd", size)
     config = NodeConfig(directory, slab_bytes=SLAB_BYTES, ssd=(ssd,))

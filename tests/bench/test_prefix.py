@@ -1,0 +1,39 @@
+"""Time to first token from each tier: every way is taken, and what comes of lengths is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench.prefix import SMALL, break_even, measured
+
+
+def test_each_length_is_loaded_from_ssd_and_from_dram_and_computed() -> None:
+    config = replace(SMALL.config, hidden_size=64, intermediate_size=96, layers=2, head_dim=8)
+    sizes = replace(SMALL, config=config, prompt_tokens=(64, 130), dram="256MiB")
+    report = measured(1, lambda _: None, sizes)
+    named = [(row.name, row.counted) for row in report.rows]
+    assert named == [
+        ("64 tokens from DRAM", False),
+        ("130 tokens from DRAM", True),
+        ("64 tokens from SSD", False),
+        ("130 tokens from SSD", True),
+    ]
+    assert all(row.runs == 1 and row.value > 0 and row.ratio for row in report.rows)
+    assert report.rows[0].sizes == {"prompt_tokens": 64, "kv_bytes": 64 * 512, "on": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("loaded", "computed", "edge"),
+    [
+        ([1.0, 1.0, 1.0], [2.0, 3.0, 4.0], 0.0),
+        ([5.0, 5.0, 5.0], [2.0, 3.0, 4.0], float("inf")),
+        ([2.0, 2.0, 2.0], [1.0, 3.0, 9.0], 150.0),
+        ([2.0, 2.0, 2.0], [3.0, 1.0, 5.0], 225.0),
+    ],
+)
+def test_loading_breaks_even_where_the_lines_cross(
+    loaded: list[float], computed: list[float], edge: float
+) -> None:
+    assert break_even([100, 200, 300], loaded, computed) == edge
