@@ -28,25 +28,22 @@ from bench.engine import Say, check_published, prefill, torch_threads
 from bench.filling import stats
 from bench.guest import NotInstalled
 from bench.pool import node_with_ssd
+from bench.random_model import BLOCK_TOKENS, LLAMA_8B, namespace_of, random_model, token_bytes
 from bench.report import Goal, Report, Row
 from bench.rounds import WARM_ROUNDS, Rounds
-from kvstore.client import Client, KVGroup, KVSpec
+from kvstore.client import Client
 from kvstore.engine.config import ModelConfig
 from kvstore.engine.core import EngineCore, EngineSettings, TokenEvent
 from kvstore.engine.device import CPU, Device
 from kvstore.engine.hooks import NoHooks
-from kvstore.engine.model import Model
 from kvstore.engine.pool import Pool
 from kvstore.engine.pool_use import PoolUse
-from kvstore.engine.weights import LayerWeights, Linear, Weights
 from kvstore.errors import ConfigError
 from kvstore.limits import GiB, MiB
 
 RUNS = 5
 GOAL = 1.0
-BLOCK_TOKENS = 64
 SLAB_BYTES = 64 * MiB
-DEVIATION = 0.02  # of the weights
 WAYS = ("ssd", "dram", "computed")
 
 
@@ -68,14 +65,7 @@ SMALL = Sizes(
     ),
     (128, 512, 2048), 512, "1GiB", 2 * GiB,
 )  # fmt: skip
-LLAMA_8B = Sizes(
-    ModelConfig(
-        architecture="LlamaForCausalLM", hidden_size=4096, intermediate_size=14_336, layers=32,
-        heads=32, kv_heads=8, head_dim=128, vocab_size=128_256, max_positions=32_768,
-        rms_eps=1e-5, dtype="bfloat16",
-    ),
-    (1024, 4096, 16_384), 8192, "24GiB", 32 * GiB,
-)  # fmt: skip
+LARGE = Sizes(LLAMA_8B, (1024, 4096, 16_384), 8192, "24GiB", 32 * GiB)
 
 
 def run(runs: int, say: Say, sizes: Sizes | None = None) -> Report:
@@ -85,13 +75,12 @@ def run(runs: int, say: Say, sizes: Sizes | None = None) -> Report:
     except ConfigError as error:
         raise NotInstalled(str(error)) from error
     with torch_threads(1):
-        return measured(runs, say, sizes or (LLAMA_8B if on_gpu else SMALL), device)
+        return measured(runs, say, sizes or (LARGE if on_gpu else SMALL), device)
 
 
 def measured(runs: int, say: Say, sizes: Sizes, device: Device = CPU) -> Report:
     say("making the model")
-    torch.manual_seed(0)
-    model = Model(sizes.config, _random(sizes.config, device.place), device=device)
+    model = random_model(sizes.config, device)
     pages = -(-max(sizes.prompt_tokens) // BLOCK_TOKENS) + 2
     settings = EngineSettings(pages=pages, max_batch_tokens=sizes.chunk_tokens)
     core = EngineCore(model, settings)
@@ -115,9 +104,7 @@ class _Prefixes:
     def __init__(self, core: EngineCore, device: Device, directory: Path, sizes: Sizes) -> None:
         self._core, self._device, self._directory = core, device, directory
         self._sizes, self._dice = sizes, np.random.default_rng(1)
-        config = sizes.config
-        group = KVGroup(tuple(range(config.layers)), config.kv_heads, config.head_dim, BLOCK_TOKENS)
-        self._spec = KVSpec("bench/prefix", "1", config.dtype, (group,))
+        self._spec = namespace_of("prefix", sizes.config)
 
     def rounds(self, runs: int, say: Say) -> dict[int, Rounds]:
         """Of each length the seconds of each way."""
@@ -199,17 +186,15 @@ def break_even(lengths: Sequence[int], loaded: Sequence[float], computed: Sequen
 
 
 def _rows(rounds: dict[int, Rounds], sizes: Sizes, device: Device) -> tuple[Row, ...]:
-    config, rows, longest = sizes.config, list[Row](), max(rounds)
+    rows, longest = list[Row](), max(rounds)
 
     def medians(way: str) -> list[float]:
         return [one.median(way) for one in rounds.values()]
 
-    token_bytes = config.layers * config.kv_heads * 2 * config.head_dim
-    token_bytes *= getattr(torch, config.dtype).itemsize
     for way in ("dram", "ssd"):
         edge = break_even(list(rounds), medians(way), medians("computed"))
         for length, one in rounds.items():
-            size = length * token_bytes
+            size = length * token_bytes(sizes.config)
             rows.append(
                 Row(
                     name=f"{length} tokens from {way.upper()}",
@@ -227,31 +212,3 @@ def _rows(rounds: dict[int, Rounds], sizes: Sizes, device: Device) -> tuple[Row,
                 )
             )
     return tuple(rows)
-
-
-def _random(config: ModelConfig, place: torch.device) -> Weights:
-    dtype: torch.dtype = getattr(torch, config.dtype)
-
-    def drawn(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=place).normal_(0.0, DEVIATION)
-
-    def ones() -> torch.Tensor:
-        return torch.ones(config.hidden_size, dtype=dtype, device=place)
-
-    hidden, wide = config.hidden_size, config.intermediate_size
-    heads = config.heads * config.head_dim
-    layers = tuple(
-        LayerWeights(
-            input_norm=ones(),
-            qkv=Linear(drawn(heads + 2 * config.kv_heads * config.head_dim, hidden)),
-            o=Linear(drawn(hidden, heads)),
-            q_norm=None,
-            k_norm=None,
-            post_norm=ones(),
-            gate_up=Linear(drawn(2 * wide, hidden)),
-            down=Linear(drawn(hidden, wide)),
-        )
-        for _ in range(config.layers)
-    )
-    embedding, head = drawn(config.vocab_size, hidden), drawn(config.vocab_size, hidden)
-    return Weights(embedding, layers, ones(), head)

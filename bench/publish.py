@@ -9,7 +9,8 @@ round has a new prompt. The node has just room enough for one, so the warm round
 The row that counts computes with one thread; with one a core, a thread that waits for a busy
 neighbour would be what is timed. The other row uses every core, so there the prefill is shorter and
 the hooks, which are one thread's work, weigh more. Prefills differ from each other by more than the
-hooks cost, so what the hooks took by themselves is told too.
+hooks cost, so what the hooks took by themselves is told too. Where there is a CUDA device a row of
+it counts too: a model of Llama 8B's shape in bfloat16, with random weights.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from bench.engine import Prompts, Say, Shape, check_published, prefill, torch_threads
 from bench.pool import running_node
+from bench.random_model import BLOCK_TOKENS, LLAMA_8B, namespace_of, random_model, token_bytes
 from bench.report import Goal, Report, Row
 from bench.rounds import measure
 from kvstore.client import Client
 from kvstore.engine.cache import PagedKV
+from kvstore.engine.config import ModelConfig
 from kvstore.engine.core import EngineCore, EngineSettings
+from kvstore.engine.device import CPU, Device
 from kvstore.engine.hooks import NoHooks
 from kvstore.engine.namespace import spec_of
 from kvstore.engine.pool import Pool
@@ -51,8 +56,49 @@ class Sizes:
     dram: str = "32MiB"
 
 
+@dataclass(frozen=True, slots=True)
+class LargeSizes:
+    """1 GiB of KV."""
+
+    config: ModelConfig = LLAMA_8B
+    prompt_tokens: int = 8192
+    chunk_tokens: int = 2048
+    dram: str = "2GiB"
+
+
 def run(runs: int, say: Say, sizes: Sizes | None = None) -> Report:
-    sizes = sizes or Sizes()
+    rows = on_cpu(runs, say, sizes or Sizes())
+    if torch.cuda.is_available():
+        say("on the GPU")
+        rows.append(on_device(runs, say, LargeSizes(), Device.named("cuda")))
+    return Report(
+        name="publish",
+        unit="ms",
+        against="the same prefill without a pool",
+        ratio_is="time with publishing / time without",
+        goal=GOAL,
+        sense=Goal.AT_MOST,
+        rows=tuple(rows),
+    )
+
+
+def on_device(runs: int, say: Say, sizes: LargeSizes, device: Device) -> Row:
+    pages = -(-(sizes.prompt_tokens + 1) // BLOCK_TOKENS) + 1
+    settings = EngineSettings(pages=pages, max_batch_tokens=sizes.chunk_tokens)
+    core = EngineCore(random_model(sizes.config, device), settings)
+    spec = namespace_of("publish", sizes.config)
+    with (
+        running_node(sizes.dram) as directory,
+        Client.at(directory, spec, label="bench publish") as client,
+        torch_threads(1),
+    ):
+        problem = _Problem(core, client, sizes.prompt_tokens, device)
+        facts = _facts(sizes.config, sizes.prompt_tokens, sizes.chunk_tokens)
+        facts["kv_bytes"] = sizes.prompt_tokens * token_bytes(sizes.config)
+        return problem.row(f"prefill and publish on {device.place}", facts, runs, say)
+
+
+def on_cpu(runs: int, say: Say, sizes: Sizes) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="moonpool-bench-") as scratch:
         folder = sizes.shape.make(Path(scratch))
         pages = -(-(sizes.prompt_tokens + 1) // 64) + 1
@@ -65,82 +111,94 @@ def run(runs: int, say: Say, sizes: Sizes | None = None) -> Report:
         ):
             for threads in sorted({1, len(os.sched_getaffinity(0))}):
                 say(f"{threads} threads")
+                problem = _Problem(core, client, sizes.prompt_tokens, CPU, seed=threads)
+                facts = _facts(core.model.config, sizes.prompt_tokens, sizes.chunk_tokens)
+                facts["kv_bytes"] = sizes.prompt_tokens * sizes.shape.token_bytes
+                facts["torch_threads"] = threads
+                name = f"prefill and publish, threads: {threads}"
                 with torch_threads(threads):
-                    rows.append(_row(core, client, sizes, threads, runs, say))
-    return Report(
-        name="publish",
-        unit="ms",
-        against="the same prefill without a pool",
-        ratio_is="time with publishing / time without",
-        goal=GOAL,
-        sense=Goal.AT_MOST,
-        rows=tuple(rows),
-    )
+                    rows.append(problem.row(name, facts, runs, say, counted=threads == 1))
+    return rows
 
 
-def _row(core: EngineCore, client: Client, sizes: Sizes, threads: int, runs: int, say: Say) -> Row:
-    prompts = Prompts(sizes.prompt_tokens, seed=threads)
-    prompt: tuple[int, ...] = ()
-    hooks: list[dict[str, float]] = []
+def _facts(config: ModelConfig, prompt_tokens: int, chunk_tokens: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "chunk_tokens": chunk_tokens,
+        "layers": config.layers,
+        "hidden": config.hidden_size,
+        "kv_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+    }
 
-    def renew(_: int) -> None:
-        nonlocal prompt
-        prompt = prompts.next()
 
-    def publishing() -> float:
-        pool, use = _Timed(client, core.cache), PoolUse()
-        core.hooks = pool
+class _Problem:
+    """One engine, and prompts of one length."""
+
+    def __init__(
+        self, core: EngineCore, client: Client, prompt_tokens: int, device: Device, seed: int = 0
+    ) -> None:
+        self._core, self._client, self._device = core, client, device
+        self._prompts = Prompts(prompt_tokens, seed)
+        self._prompt: tuple[int, ...] = ()
+        self._hooks: list[dict[str, float]] = []
+
+    def row(
+        self, name: str, facts: dict[str, Any], runs: int, say: Say, counted: bool = True
+    ) -> Row:
+        ways = {"with": self._publishing, "without": self._alone}
+        rounds = measure(ways, runs, say, before=self._renew)
+        counted_hooks = self._hooks[-runs:]
+        inside = {
+            each: 1e3 * float(np.median([one[each] for one in counted_hooks]))
+            for each in counted_hooks[0]
+        }
+        alone_ms = 1e3 * rounds.median("without")
+        return Row(
+            name=name,
+            sizes=facts,
+            runs=rounds.count,
+            value=1e3 * rounds.median("with"),
+            limit=alone_ms,
+            ratio=rounds.ratio("with", "without"),
+            spread=rounds.spread("with", "without"),
+            counted=counted,
+            also={
+                "hooks_ms": inside,
+                "hooks_and_prefill_to_prefill": 1 + sum(inside.values()) / alone_ms,
+            },
+        )
+
+    def _renew(self, _: int) -> None:
+        self._prompt = self._prompts.next()
+
+    def _publishing(self) -> float:
+        pool, use = _Timed(self._client, self._core.cache, self._device), PoolUse()
+        self._core.hooks = pool
         pool.expect("bench", use)
         started = time.perf_counter()
-        prefill(core, prompt)
+        prefill(self._core, self._prompt)
         took = time.perf_counter() - started
-        chain = client.chain(prompt)
+        chain = self._client.chain(self._prompt)
         check_published(pool, use.published_blocks, len(chain))
-        client.remove(chain)
+        pool.close()
+        self._client.remove(chain)
         time.sleep(SETTLE_SECONDS)
-        hooks.append(pool.seconds)
+        self._hooks.append(pool.seconds)
         return took
 
-    def alone() -> float:
-        core.hooks = NoHooks()
+    def _alone(self) -> float:
+        self._core.hooks = NoHooks()
         started = time.perf_counter()
-        prefill(core, prompt)
+        prefill(self._core, self._prompt)
         return time.perf_counter() - started
-
-    rounds = measure({"with": publishing, "without": alone}, runs, say, before=renew)
-    counted = hooks[-runs:]
-    inside = {name: 1e3 * float(np.median([one[name] for one in counted])) for name in counted[0]}
-    alone_ms = 1e3 * rounds.median("without")
-    return Row(
-        name=f"prefill and publish, threads: {threads}",
-        sizes={
-            "prompt_tokens": sizes.prompt_tokens,
-            "chunk_tokens": sizes.chunk_tokens,
-            "layers": sizes.shape.layers,
-            "hidden": sizes.shape.hidden,
-            "kv_heads": sizes.shape.kv_heads,
-            "head_dim": sizes.shape.head_dim,
-            "kv_bytes": sizes.prompt_tokens * sizes.shape.token_bytes,
-            "torch_threads": threads,
-        },
-        runs=rounds.count,
-        value=1e3 * rounds.median("with"),
-        limit=alone_ms,
-        ratio=rounds.ratio("with", "without"),
-        spread=rounds.spread("with", "without"),
-        counted=threads == 1,
-        also={
-            "hooks_ms": inside,
-            "hooks_and_prefill_to_prefill": 1 + sum(inside.values()) / alone_ms,
-        },
-    )
 
 
 class _Timed(Pool):
     """The engine's pool, with a stopwatch around every hook that the engine waits for."""
 
-    def __init__(self, client: Client, cache: PagedKV) -> None:
-        super().__init__(client, cache)
+    def __init__(self, client: Client, cache: PagedKV, device: Device) -> None:
+        super().__init__(client, cache, device=device)
         names = ("admitted", "chunk_started", "layer_done", "chunk_done", "finished")
         self.seconds = dict.fromkeys(names, 0.0)
         for name in names:
