@@ -20,7 +20,8 @@ from bench.pool import RUN_BYTES, Stored, bfloat16_like, running_node, touched
 from bench.report import Goal, Report, Row
 from bench.rounds import Rounds, Way, measure, timed
 from kvstore.client import PAGED, Client, KVSpec
-from kvstore.limits import DATA_STREAMS, KiB, MiB
+from kvstore.limits import KiB, MiB
+from kvstore.transfer.lanes import STREAMS
 
 RUNS = 60
 GOAL = 0.85
@@ -49,7 +50,7 @@ def run(runs: int, say: Callable[[str], None], sizes: Sizes | None = None) -> Re
     target = touched((sizes.blocks * sizes.block_bytes,))
     with (
         running_node(sizes.dram) as directory,
-        plain_sockets(DATA_STREAMS, target) as plain,
+        plain_sockets(STREAMS, target) as plain,
     ):
         for index, strip_bytes in enumerate(sizes.strip_bytes):
             say(f"strips of {strip_bytes // KiB} KiB")
@@ -62,7 +63,7 @@ def run(runs: int, say: Callable[[str], None], sizes: Sizes | None = None) -> Re
     return Report(
         name="tcp",
         unit="ms",
-        against=f"{sizes.blocks * sizes.block_bytes // MiB} MiB over {DATA_STREAMS} plain sockets",
+        against=f"{sizes.blocks * sizes.block_bytes // MiB} MiB over {STREAMS} plain sockets",
         ratio_is="plain time / fetch time",
         goal=GOAL,
         sense=Goal.AT_LEAST,
@@ -89,7 +90,7 @@ class _Bench:
             "blocks": sizes.blocks,
             "block_bytes": sizes.block_bytes,
             "strip_bytes": strip_bytes,
-            "streams": DATA_STREAMS,
+            "streams": STREAMS,
         }
 
     def load(self, counted: bool) -> Row:

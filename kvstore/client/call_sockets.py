@@ -54,7 +54,7 @@ def at_data_port(
                 show(made)
                 made.do_handshake()
             made.sendall(HELLO.pack(CALLS_MAGIC, session, token))
-            magic, answer = ANSWER.unpack(received(made, ANSWER.size))
+            magic, answer, _ = ANSWER.unpack(received(made, ANSWER.size))
             if magic != CALLS_MAGIC or answer != Welcome.COME_IN:
                 raise OSError("the node takes no calls of this session there")
         except BaseException:

@@ -209,7 +209,8 @@ class Client:
         writer_group: str = "",
         writer_node: str = "",
     ) -> Reader:
-        """Open blocks `first` on for loading into `memory`.
+        """Open blocks `first` on for loading into `memory`; poll it soon, since over tcp sealed
+        blocks begin to come now.
 
         Blocks that are still being written are followed by their `hand_offs`, or by the name of
         their `writer_group` where the two sides have agreed on one; `writer_node` is the id, or the

@@ -11,11 +11,10 @@ import numpy as np
 from kvstore.block import Blocks, Keyed
 from kvstore.client.connection import Connection
 from kvstore.client.memory import check_target
-from kvstore.client.opened import Opened
+from kvstore.client.opened import Opened, Target
 from kvstore.client.space import Space, calls, starts_of
 from kvstore.client.writer import Writer
 from kvstore.errors import Invalid
-from kvstore.transfer import staged
 from kvstore.transfer.protocol import Mask, Memory
 from kvstore.wire.v1 import kv_pb2 as pb
 
@@ -45,14 +44,12 @@ def load_each(connection: Connection, space: Space, blocks: Keyed, memory: Memor
     memory.check(part, starts, np.array(blocks.tokens, dtype=np.int32))
     check_target(memory)
 
-    opened = Opened(connection, space, blocks, (), 0)
+    opened = Opened(connection, space, blocks, (), 0, target=Target(memory, starts, part))
     damaged = np.zeros(opened.count, dtype=bool)
     transport = opened.link.transport
     try:
         if opened.count:
-            good = staged.load(
-                transport, space.layout, opened.slots, memory, starts[opened.rows], part
-            )
+            good = opened.load(np.arange(opened.count), part)
             # After the copies: what changed hands meanwhile was not this block, or is not any more.
             current = transport.current(opened.slots, good)
             damaged = current & ~good

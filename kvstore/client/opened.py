@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from kvstore.block import Blocks, Miss
 from kvstore.client.connection import Connection
-from kvstore.client.space import Space, calls, slots_of
-from kvstore.errors import Invalid, KVStoreError
-from kvstore.transfer.protocol import Mask
+from kvstore.client.space import Space, calls, on_wire, slots_of
+from kvstore.errors import Invalid, KVStoreError, Unavailable
+from kvstore.layout import Fragment
+from kvstore.transfer import staged
+from kvstore.transfer.protocol import Ahead, Ints, Mask, Memory
 from kvstore.wire.v1 import kv_pb2 as pb
 
 CLOSE_SECONDS = 5.0
@@ -31,6 +34,15 @@ MISSES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where blocks will be loaded to: a part of each, block i to token `starts[i]` of `memory`."""
+
+    memory: Memory
+    starts: Ints
+    part: Fragment
+
+
 class Opened:
     """The blocks that could be opened, and why the first of the others could not."""
 
@@ -43,8 +55,10 @@ class Opened:
         pin_ms: int,
         writer_group: str = "",
         writer_node: str = "",
+        target: Target | None = None,
     ) -> None:
-        self._space = space
+        """With a `target` the blocks may begin to come at once: `load` them soon."""
+        self._space, self._target = space, target
         self._connection = connection
         if hand_offs and len(hand_offs) != len(chain):
             raise Invalid(f"{len(hand_offs)} hand_offs for {len(chain)} blocks; one each is wanted")
@@ -52,6 +66,7 @@ class Opened:
         self._closed = False
         self._handles: list[bytes] = []  # all are closed, those behind the first miss too
         reply = pb.OpenReply()
+        self._ahead = self._way_ahead(len(chain))
         try:
             for some in calls(len(chain)):
                 request = pb.OpenRequest(
@@ -64,6 +79,8 @@ class Opened:
                     writer_group=writer_group,
                     writer_node=writer_node,
                 )
+                if some.start == 0:
+                    self._ask_ahead(request)
                 part = connection.call(lambda link: link.kv.Open, request)
                 self._handles.extend(part.handles)
                 reply.MergeFrom(part)
@@ -71,6 +88,9 @@ class Opened:
                     break
         except KVStoreError:
             self.close()
+            raise
+        except BaseException:  # connections that are held stay held, whatever becomes of the call
+            self._end_ahead()
             raise
         outcomes = np.array(reply.outcomes)
         # A hit of other length has a key that its maker gave to two: this one is absent.
@@ -83,12 +103,66 @@ class Opened:
         self.count = len(self.rows)
         columns = (reply.slot_offsets, reply.generations, reply.tokens)
         self.slots = slots_of(*columns, self._handles, reply.roots).pick(self.rows)
+        if self._ahead is not None:
+            self._ahead.blocks = reply.ahead_blocks
+            if not reply.ahead_blocks:
+                self._end_ahead()
+
+    def load(self, rows: Ints, part: Fragment) -> Mask:
+        """As `Transport.load`, of a part of these of the blocks, to where the target says."""
+        assert self._target is not None, "opened to be loaded"
+        good = np.zeros(len(rows), dtype=bool)
+        came = self._load_ahead(rows, part, good)
+        if came < len(rows):
+            good[came:] = staged.load(
+                self.link.transport,
+                self._space.layout,
+                self.slots.pick(rows[came:]),
+                self._target.memory,
+                self._target.starts[self.rows[rows[came:]]],
+                part,
+            )
+        return good
+
+    def _load_ahead(self, rows: Ints, part: Fragment, good: Mask) -> int:
+        """How many of these, from the first on, came without being asked for."""
+        ahead, target = self._ahead, self._target
+        if ahead is None or target is None or part != target.part:
+            return 0
+        blocks = ahead.blocks
+        if not np.array_equal(self.rows[rows[:blocks]], np.arange(blocks)):
+            return 0  # others are wanted first; or not all of them, and none of them comes then
+        where = (self.slots.pick(rows[:blocks]), target.memory, target.starts[:blocks], part)
+        try:
+            good[:blocks] = ahead.load(self._space.layout, *where)
+        except Unavailable:
+            blocks = 0  # whoever loads late was hung up on: it asks then, as if none had come
+        self._end_ahead()
+        return blocks
+
+    def _way_ahead(self, count: int) -> Ahead | None:
+        if self._target is None:
+            return None
+        memory, part = self._target.memory, self._target.part
+        return staged.ahead(self.link.transport, self._space.layout, count, memory, part)
+
+    def _ask_ahead(self, request: pb.OpenRequest) -> None:
+        if self._ahead is not None and self._target is not None:
+            part = self._target.part
+            request.read_ahead.connections.extend(self._ahead.connections)
+            request.read_ahead.fragment.CopyFrom(on_wire(part))
+
+    def _end_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
 
     def close(self, suspects: Mask | None = None) -> None:
         """Let go of the pins. Waits for the owner only to name blocks that failed their hash."""
         if self._closed:
             return
         self._closed = True
+        self._end_ahead()
         bad = [] if suspects is None else [self._handles[i] for i in self.rows[suspects]]
         for some in calls(len(bad)):
             # The caller may reserve these blocks next: by then the owner must have looked.

@@ -15,11 +15,10 @@ import xxhash
 from kvstore.block import Chain, Miss
 from kvstore.client.connection import Connection
 from kvstore.client.memory import check_target
-from kvstore.client.opened import Opened
+from kvstore.client.opened import Opened, Target
 from kvstore.client.space import Space, starts_of
 from kvstore.errors import Unavailable
 from kvstore.layout import Fragment
-from kvstore.transfer import staged
 from kvstore.transfer.protocol import Memory
 
 POLL_SECONDS = 2e-4  # how often a waiting reader looks for the next layer
@@ -45,15 +44,15 @@ class Reader:
         writer_node: str = "",
     ) -> None:
         blocks = space.blocks_from(chain, first)
-        self._space, self._memory = space, memory
+        self._space = space
         self._fragment = space.layout.check(fragment or memory.fragment)
         starts = starts_of(blocks, first)
         memory.check(self._fragment, starts, np.array(blocks.tokens, dtype=np.int32))
         check_target(memory)
+        target = Target(memory, starts, self._fragment)
         self._opened = Opened(
-            connection, space, blocks, hand_offs, pin_ms, writer_group, writer_node
+            connection, space, blocks, hand_offs, pin_ms, writer_group, writer_node, target
         )
-        self._starts = starts[: self._opened.count]
         self._tokens = blocks.tokens
         self._damaged = np.zeros(self._opened.count, dtype=bool)
         self._end = self._opened.count  # blocks from here on are misses
@@ -135,9 +134,7 @@ class Reader:
             )
             chosen = (done == first) & (ready == last)
             group = rows[chosen]
-            good = staged.load(
-                transport, layout, slots.pick(group), self._memory, self._starts[group], part
-            )
+            good = self._opened.load(group, part)
             self._layers[group[good]] = last
             bad[chosen] = ~good
             strip_bytes = sum(map(layout.strip_bytes, slots.tokens[group[good]].tolist()))

@@ -9,10 +9,11 @@ import numpy as np
 
 from kvstore.block import Blocks
 from kvstore.errors import Invalid
-from kvstore.layout import SlotLayout
+from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import ROOT_BYTES, RPC_KEYS_MAX
 from kvstore.spec import KVSpec
 from kvstore.transfer.protocol import Ints, Slots
+from kvstore.wire.v1 import kv_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,4 +73,14 @@ def slots_of(
         np.array(tokens, dtype=np.int32),
         held,
         np.frombuffer(known, dtype=np.uint8).reshape(-1, ROOT_BYTES),
+    )
+
+
+def on_wire(fragment: Fragment) -> pb.Fragment:
+    """A fragment as calls carry it."""
+    return pb.Fragment(
+        layer_first=fragment.layer_first,
+        layers=fragment.layers,
+        head_first=fragment.head_first,
+        heads=fragment.heads,
     )

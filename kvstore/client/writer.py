@@ -14,7 +14,7 @@ import numpy as np
 from kvstore.block import Blocks, Keyed
 from kvstore.client.connection import Connection, Link
 from kvstore.client.memory import heads_of, memory_of
-from kvstore.client.space import Space, calls, slots_of, starts_of
+from kvstore.client.space import Space, calls, on_wire, slots_of, starts_of
 from kvstore.errors import AlreadyWritten, Invalid, KVStoreError, SessionEnded, WindowClosed
 from kvstore.layout import Fragment
 from kvstore.transfer import staged
@@ -63,7 +63,7 @@ class Writer:
                     hashes=blocks.hashes[some],
                     last_tokens=blocks.tokens[some][-1] % blocks.block_tokens,
                     writer_group=writer_group,
-                    fragment=_on_wire(self.fragment),
+                    fragment=on_wire(self.fragment),
                     hand_off=hand_off,
                     origin=origin,
                     alone=blocks.alone,
@@ -201,12 +201,3 @@ class Writer:
             return self._connection.call(method, request)
         except SessionEnded as error:
             raise WindowClosed(str(error)) from error
-
-
-def _on_wire(fragment: Fragment) -> pb.Fragment:
-    return pb.Fragment(
-        layer_first=fragment.layer_first,
-        layers=fragment.layers,
-        head_first=fragment.head_first,
-        heads=fragment.heads,
-    )

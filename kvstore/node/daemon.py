@@ -48,6 +48,7 @@ from kvstore.node.namespaces import Namespaces
 from kvstore.node.peer_service import PeerService
 from kvstore.node.pool import Pool
 from kvstore.node.purge import Purge, Scope, load_tombstones
+from kvstore.node.read_ahead import ReadAhead
 from kvstore.node.scrubber import Scrubber
 from kvstore.node.sessions import Session, Sessions
 from kvstore.node.store import Store
@@ -121,10 +122,11 @@ class Node:
         )
         self._store = store
         moves = Moves(store, lambda owner: namespaces.place_of(owner).layout)
+        ahead = ReadAhead(moves)
         host, known_as = address.rpartition(":")[0], announced_host(address, config.advertise)
         ucx = UcxMoves(self._arena) if "ucx" in config.transports else None
         data = DataPort(
-            *(host, config.data_port, self._arena, moves, self._sessions, self._counters),
+            *(host, config.data_port, self._arena, moves, ahead, self._sessions, self._counters),
             None if config.tls is None else partial(data_server, config.tls),
             ucx,
         )
@@ -147,7 +149,7 @@ class Node:
             None if ucx is None else UcxWays(SystemClock(), self._counters),
         )
         kv = StreamingKVService(
-            *(store, namespaces, self._sessions, self._counters, self._opened, tiers, pool)
+            *(store, namespaces, self._sessions, self._counters, self._opened, ahead, tiers, pool)
         )
         scrubber = Scrubber(
             self._blocks,

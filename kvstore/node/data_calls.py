@@ -54,7 +54,7 @@ class DataCalls:
             peer.close() if transport is None else transport.abort()
             raise
         answering = self._answering(session)
-        transport.write(WELCOME.pack(CALLS_MAGIC, Welcome.COME_IN))
+        transport.write(WELCOME.pack(CALLS_MAGIC, Welcome.COME_IN, 0))
         transport.set_protocol(answering)
         answering.connection_made(transport)
         task = asyncio.create_task(self._attend(transport, session, answering))

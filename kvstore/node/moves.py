@@ -42,6 +42,14 @@ class Moves:
         held = self._reading_run(session, handles, fragment)
         return self._all(self._reading, session, handles, fragment) if held is None else held
 
+    def sealed(self, slots: Sequence[Slot], fragment: Fragment) -> list[Held]:
+        """Hold these, which a caller has pinned in this turn. The fragment is within them."""
+        for slot in slots:
+            assert slot.root, "the caller has looked"
+            slot.moves += 1
+        layouts = {owner: self._layout_of(owner) for owner in {slot.owner for slot in slots}}
+        return [Held(slot, layouts[slot.owner], fragment) for slot in slots]
+
     def writing(
         self, session: Session, handles: Sequence[bytes], fragment: Fragment
     ) -> list[Held | Status]:

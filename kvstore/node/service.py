@@ -32,6 +32,7 @@ from kvstore.node.forms import (
 )
 from kvstore.node.namespaces import Namespaces, Place
 from kvstore.node.pool import Pool
+from kvstore.node.read_ahead import ReadAhead
 from kvstore.node.readers import Opened
 from kvstore.node.sessions import Session as NodeSession  # KVService.Session is a call
 from kvstore.node.sessions import Sessions
@@ -59,13 +60,14 @@ class KVService(kv_pb2_grpc.KVServicer):
         sessions: Sessions,
         counters: Telemetry,
         opened: pb.SessionEvent.Opened,
+        ahead: ReadAhead,
         tiers: Tiers | None = None,
         pool: Pool | None = None,
     ) -> None:
         self.pool = pool  # None: there are no other nodes
         self.store, self.namespaces, self.sessions = store, namespaces, sessions
         self.tiers, self.waiting = tiers, Waiting(store.blocks)
-        self.counters = counters
+        self.counters, self._ahead = counters, ahead
         self._opened = opened  # what every session is told of this node
         self.drained = asyncio.Event()
 
@@ -202,6 +204,9 @@ class KVService(kv_pb2_grpc.KVServicer):
     async def Open(self, request: pb.OpenRequest, context: Context) -> pb.OpenReply:
         session = self.session(request.session, context)
         place = await self.namespaces.place(request.namespace, request.group)
+        if request.HasField("read_ahead"):
+            self._ahead.check(request.read_ahead.connections)
+            fragment_of(request.read_ahead.fragment, place.layout)
         if request.stored_keys:
             return await self._open_stored(session, place, request, context)
         hashes = hashes_of(request.hashes)
@@ -219,7 +224,7 @@ class KVService(kv_pb2_grpc.KVServicer):
             opened = self.store.open_stored(
                 session, place, keys, hand_offs, request.pin_ms, request.writer_group
             )
-        return self._opened_reply(place, opened, request.lineage)
+        return self._opened_reply(session, place, opened, request)
 
     async def _open_stored(
         self, session: NodeSession, place: Place, request: pb.OpenRequest, context: Context
@@ -233,10 +238,14 @@ class KVService(kv_pb2_grpc.KVServicer):
         keys = self.store.owned(session.tenant, place, named)
         async with self.brought(session, place, (), keys, context, local=True):
             opened = self.store.open_stored(session, place, keys, (), request.pin_ms)
-        return self._opened_reply(place, opened, request.lineage)
+        return self._opened_reply(session, place, opened, request)
 
     def _opened_reply(
-        self, place: Place, opened: Sequence[Opened | Miss], lineage: bool
+        self,
+        session: NodeSession,
+        place: Place,
+        opened: Sequence[Opened | Miss],
+        request: pb.OpenRequest,
     ) -> pb.OpenReply:
         slots = [one.slot if isinstance(one, Opened) else None for one in opened]
         reply = pb.OpenReply(
@@ -250,7 +259,11 @@ class KVService(kv_pb2_grpc.KVServicer):
         sizes = Counter([slot.tokens for slot in slots if slot])
         size = sum(place.layout.block_bytes(tokens) * count for tokens, count in sizes.items())
         self.counters.add("opened_bytes", size)
-        if lineage:
+        if request.HasField("read_ahead"):
+            part = fragment_of(request.read_ahead.fragment, place.layout)
+            numbers = request.read_ahead.connections
+            reply.ahead_blocks = self._ahead.send(session, numbers, slots, part)
+        if request.lineage:
             reply.parents.extend([slot.parent if slot else b"" for slot in slots])
             reply.origins.extend([slot.origin if slot else 0 for slot in slots])
         return reply

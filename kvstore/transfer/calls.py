@@ -36,16 +36,19 @@ class Looked:
     layers: Ints
 
 
-def greet(stream: DataStream, session: bytes, token: bytes) -> None:
-    """Say whose connection this is; raises `Unauthenticated` where the node knows no such."""
+def greet(stream: DataStream, session: bytes, token: bytes) -> int:
+    """Say whose connection this is; the number by which the node knows it, 0 for none.
+
+    Raises `Unauthenticated` where the node knows no such session."""
     stream.send(HELLO.pack(HELLO_MAGIC, session, token))
-    magic, answer = WELCOME.unpack(stream.receive(WELCOME.size))
+    magic, answer, number = WELCOME.unpack(stream.receive(WELCOME.size))
     if magic != HELLO_MAGIC:
         raise Unavailable("what answers there is no data port of a node")
     if answer == Welcome.FULL:
         raise Unavailable("the node serves as many data connections as it can")
     if answer != Welcome.COME_IN:
         raise Unauthenticated("the node does not know this session, or not by this token")
+    return int(number)
 
 
 def read(
@@ -57,7 +60,14 @@ def read(
     before it asks for more. Of the others the landing holds nothing new.
     """
     _call(stream, Op.READ, handles, fragment)
-    for some in few(moved(receive_statuses(stream, len(handles))), into.together(fragment)):
+    yield from landed(stream, len(handles), into, rows, fragment)
+
+
+def landed(
+    stream: DataStream, count: int, into: Landing, rows: Ints, fragment: Fragment
+) -> Iterator[Ints]:
+    """As `read`, of so many blocks that come without being asked for."""
+    for some in few(moved(receive_statuses(stream, count)), into.together(fragment)):
         into.receive(stream, rows[some], fragment)
         yield some
 

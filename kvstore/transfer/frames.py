@@ -1,7 +1,8 @@
 """What is said on a data connection: fixed structs, then bytes whose number both sides know.
 
-A caller opens with `HELLO`, naming its session, and then makes calls, one after the other. A call
-is a `CALL` and as many handles of `handle_bytes` each; what follows depends on the operation, for n
+A caller opens with `HELLO`, naming its session, and then makes calls, one after the other. Where
+Open named the connection (`ReadAhead` of kv.proto), a READ's answer comes on it uncalled. A call is
+a `CALL` and as many handles of `handle_bytes` each; what follows depends on the operation, for n
 blocks of a fragment with k strips:
 
     READ    owner: n status bytes; then of each block that is `MOVED`: its identity and strip table
@@ -34,7 +35,7 @@ HELLO = struct.Struct("<8s16s16s")  # magic, session, its data token
 HELLO_MAGIC = b"MPDATA01"
 CALLS_KIND = b"C"  # neither a HELLO nor TLS begins with it
 CALLS_MAGIC = b"MPCALL01"
-WELCOME = struct.Struct("<8sI4x")  # magic, `Welcome`
+WELCOME = struct.Struct("<8sII")  # magic, `Welcome`, the connection's number; 0: it has none
 
 # op, handle bytes, handles, fragment (4), deadline ms, size
 CALL = struct.Struct("<BxHIIIIIIQ")

@@ -7,11 +7,13 @@ is compiled, so a storage node can pull from another with it.
 
 from __future__ import annotations
 
+import os
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +38,8 @@ from kvstore.transfer.stream import DataStream
 from kvstore.transfer.term import Term
 
 _SPREAD_BYTES = 2 * MiB  # for less than this on each, another connection does not pay
+# One call is spread over no more than there are cores to receive: more would only take turns.
+STREAMS = min(DATA_STREAMS, len(os.sched_getaffinity(0)))
 
 
 class Lane:
@@ -45,6 +49,7 @@ class Lane:
 
     def __init__(self, stream: DataStream) -> None:
         self.stream = stream
+        self.number = 0  # by which the node knows it; 0: it cannot be told to send there
         self.memory = np.zeros(0, dtype=np.uint8)
 
     def room(self, size: int) -> npt.NDArray[np.uint8]:
@@ -58,6 +63,12 @@ class Lane:
     ) -> Iterator[Ints]:
         """As `calls.read`, by the way of this lane."""
         return calls.read(self.stream, handles, into, rows, fragment)
+
+    def landed(
+        self, handles: Sequence[bytes], into: Landing, rows: Ints, fragment: Fragment
+    ) -> Iterator[Ints]:
+        """The same without asking: the node was told to send them."""
+        return calls.landed(self.stream, len(handles), into, rows, fragment)
 
     def write(
         self,
@@ -90,7 +101,7 @@ class Lanes:
         deadline_seconds: float,
         tls: ssl.SSLContext | None = None,
         lane_of: Callable[[DataStream], Lane] = Lane,
-        streams: int = DATA_STREAMS,
+        streams: int = STREAMS,
     ) -> None:
         host, _, port = address.rpartition(":")
         self._address = (host.strip("[]"), int(port))
@@ -99,9 +110,10 @@ class Lanes:
         self._lane_of, self._streams = lane_of, streams
         self._changed = threading.Condition()
         self._idle: list[Lane] = []
+        self._spare: set[Lane] = set()  # held by somebody, with no call under way; busy too
         self._busy = 0
         self._closed = False
-        self._threads = ThreadPoolExecutor(max(1, DATA_STREAMS - 1), "moonpool-tcp")
+        self._threads = ThreadPoolExecutor(max(1, STREAMS - 1), "moonpool-tcp")
         try:
             with self.lane():
                 pass  # a node that cannot be reached this way is found out now
@@ -160,22 +172,29 @@ class Lanes:
         """Move `count` blocks, in calls of bounded size, on as many connections as pay."""
         if not count:
             return
-        block = fragment.layers * fragment.heads * layout.strip_stride
-        lanes = max(1, min(self._streams, count * block // _SPREAD_BYTES))
-        shares = np.array_split(np.arange(count, dtype=np.int64), lanes)
 
         def share(rows: Ints) -> None:
             with self.lane() as lane:
                 for first in range(0, len(rows), DATA_CALL_BLOCKS_MAX):
                     move(lane, rows[first : first + DATA_CALL_BLOCKS_MAX])
 
+        lanes = self.paying(layout, count, fragment)
+        self.together([partial(share, rows) for rows in shares(count, lanes)])
+
+    def paying(self, layout: SlotLayout, count: int, fragment: Fragment) -> int:
+        """How many connections pay for so many blocks; at least 1."""
+        block = fragment.layers * fragment.heads * layout.strip_stride
+        return max(1, min(self._streams, count * block // _SPREAD_BYTES))
+
+    def together(self, jobs: Sequence[Callable[[], None]]) -> None:
+        """Do these at once, the first of them in this thread; raises what one of them raises."""
         others: list[Future[None]] = []
         try:
-            for rows in shares[1:]:
+            for job in jobs[1:]:
                 with self._changed:
                     self._check_open()
-                    others.append(self._threads.submit(share, rows))
-            share(shares[0])
+                    others.append(self._threads.submit(job))
+            jobs[0]()
         finally:
             for other in others:
                 other.exception()  # wait for all: they write to the caller's memory
@@ -185,52 +204,99 @@ class Lanes:
     @contextmanager
     def lane(self) -> Iterator[Lane]:
         """A connection that is nobody else's meanwhile; raises `Unavailable`, `SessionEnded`."""
-        lane, good = self._take(), False
-        try:
-            if lane is None:
-                lane = self._connected()
+        with self._call(self._taken(DATA_SESSION_CONNECTIONS_MAX, STALL_SECONDS)) as lane:
             yield lane
-            good = True
-        finally:
-            self._give(lane, good)
+
+    def spare(self) -> Lane:
+        """A connection to be held for a while, if the others are enough for calls meanwhile: to be
+        called on once by `calling`, or given back, or dropped. Raises as `lane`, but waits for
+        nobody."""
+        lane = self._taken(DATA_SESSION_CONNECTIONS_MAX // 2, 0.0)
+        with self._changed:
+            self._spare.add(lane)
+            self._changed.notify_all()
+        return lane
+
+    @contextmanager
+    def calling(self, lane: Lane) -> Iterator[None]:
+        """A call on one that `spare` gave; raises `SessionEnded`."""
+        with self._changed:
+            self._check_open()
+            self._spare.remove(lane)
+        with self._call(lane):
+            yield
+
+    def give(self, lane: Lane) -> None:
+        """One that `spare` gave; nothing is under way on it."""
+        with self._changed:
+            if lane in self._spare:  # else it was hung up with all the others
+                self._spare.remove(lane)
+                self._back(lane)
+
+    def drop(self, lane: Lane) -> None:
+        """One that `spare` gave: nobody wants what is under way on it."""
+        with self._changed:
+            if lane not in self._spare:
+                return
+            self._spare.remove(lane)
+            self._busy -= 1
+            self._changed.notify_all()
+        lane.close()
 
     def close(self) -> None:
         """Let calls under way finish, each of which has a deadline, then hang up."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._busy == 0)
-            lanes, self._idle = self._idle, []
+            self._changed.wait_for(lambda: self._busy == len(self._spare))
+            lanes = [*self._idle, *self._spare]
+            self._busy, self._idle, self._spare = 0, [], set()
         for lane in lanes:
             lane.close()
         self._threads.shutdown()
 
-    def _take(self) -> Lane | None:
-        """Leave to use a connection, and one that lies idle if there is any."""
+    def _taken(self, most: int, seconds: float) -> Lane:
+        """One that lies idle, or a new one, once fewer than `most` are in use."""
         with self._changed:
-            free = self._changed.wait_for(
-                lambda: self._closed or self._busy < DATA_SESSION_CONNECTIONS_MAX, STALL_SECONDS
-            )
+            free = self._changed.wait_for(lambda: self._closed or self._busy < most, seconds)
             self._check_open()
             if not free:
-                raise Unavailable(f"all {DATA_SESSION_CONNECTIONS_MAX} data connections are busy")
+                raise Unavailable(f"{most} data connections or more are busy")
             self._busy += 1
-            return self._idle.pop() if self._idle else None
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return self._connected()
+        except BaseException:
+            self._failed(None)
+            raise
+
+    @contextmanager
+    def _call(self, lane: Lane) -> Iterator[Lane]:
+        try:
+            yield lane
+        except BaseException:
+            self._failed(lane)
+            raise
+        with self._changed:
+            self._back(lane)
+
+    def _back(self, lane: Lane) -> None:
+        """With the lock held. Whoever closes takes it from there."""
+        self._busy -= 1
+        self._idle.append(lane)
+        self._changed.notify_all()
 
     def _check_open(self) -> None:
         if self._closed:
             raise SessionEnded("the session's data connections are closed: open the blocks again")
 
-    def _give(self, lane: Lane | None, good: bool) -> None:
+    def _failed(self, lane: Lane | None) -> None:
+        """A call on it, or a new connection: those that lie idle have most likely failed too."""
         with self._changed:
             self._busy -= 1
-            over = [] if lane is None else [lane]
-            if good and not self._closed:
-                self._idle += over
-                over = []
-            elif not good:
-                over += self._idle
-                self._idle = []
+            over = self._idle if lane is None else [lane, *self._idle]
+            self._idle = []
             self._changed.notify_all()
         for one in over:
             one.close()
@@ -238,8 +304,15 @@ class Lanes:
     def _connected(self) -> Lane:
         stream = DataStream.connect(self._address, self._deadline, self._tls)
         try:
-            calls.greet(stream, self._session, self._token)
-            return self._lane_of(stream)
+            number = calls.greet(stream, self._session, self._token)
+            lane = self._lane_of(stream)
+            lane.number = number
+            return lane
         except BaseException:
             stream.close()
             raise
+
+
+def shares(count: int, lanes: int) -> list[Ints]:
+    """Which of so many blocks go on each connection: as near to equal as can be, in order."""
+    return np.array_split(np.arange(count, dtype=np.int64), lanes)

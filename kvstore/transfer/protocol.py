@@ -111,6 +111,24 @@ class Memory:
         return there.view(np.uint64)
 
 
+class Ahead(Protocol):
+    """A way on which an owner sends what a session opens there, without being asked for it.
+
+    Open is told of the `connections`, and its answer says how many blocks come: the leading ones of
+    those that it found."""
+
+    connections: list[int]
+    blocks: int  # that come; until Open has answered, as many as may
+
+    def load(
+        self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
+    ) -> Mask:
+        """As `Transport.load`, of just those blocks. Once."""
+
+    def close(self) -> None:
+        """Nothing more is wanted of it."""
+
+
 class Transport(Protocol):
     """Moves between one node's slots and this process."""
 
@@ -126,6 +144,10 @@ class Transport(Protocol):
     ) -> Mask:
         """Slots -> caller; True for each block all of whose strips had their hash, by a strip
         table that has the block's root, where that has one."""
+
+    def ahead(self, layout: SlotLayout, count: int, fragment: Fragment) -> Ahead | None:
+        """A way for a fragment of so many blocks that are about to be opened; to be closed. None
+        where there is none to spare, and where it would gain nothing."""
 
     def verify(self, layout: SlotLayout, slots: Slots, fragment: Fragment) -> Mask:
         """As `load` says, in place, moving nothing."""

@@ -79,6 +79,9 @@ class ShmTransport:
             )
             return good
 
+    def ahead(self, layout: SlotLayout, count: int, fragment: Fragment) -> None:
+        """Never: nothing is on its way, it is there."""
+
     def verify(self, layout: SlotLayout, slots: Slots, fragment: Fragment) -> Mask:
         with self._moving():
             blocks = _blocks(layout, slots, np.zeros(len(slots), np.int64))

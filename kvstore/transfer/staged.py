@@ -14,7 +14,7 @@ from kvstore.kernels.pieces import Piece, Run
 from kvstore.kernels.shapes import Geometry
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.transfer.kernel_terms import pages
-from kvstore.transfer.protocol import Ints, Mask, Memory, Slots, Transport
+from kvstore.transfer.protocol import Ahead, Ints, Mask, Memory, Slots, Transport
 
 
 class Staging(Protocol):
@@ -23,6 +23,13 @@ class Staging(Protocol):
     def gathered(self, run: Run, store: Callable[[Piece], None]) -> None: ...
 
     def scattered(self, run: Run, load: Callable[[Piece], Mask]) -> Mask: ...
+
+
+def ahead(
+    transport: Transport, layout: SlotLayout, count: int, memory: Memory, part: Fragment
+) -> Ahead | None:
+    """As `Transport.ahead`. None to HBM, where blocks arrive a piece at a time."""
+    return None if memory.staging is not None else transport.ahead(layout, count, part)
 
 
 def store(

@@ -122,12 +122,14 @@ class DataStream:
         """The socket that bytes come from as they were sent; None where they are sealed."""
         return None if self._tls else self._socket.fileno()
 
-    def quiet(self, seconds: float) -> bool:
-        """Whether the peer says nothing for so long. Its end is something."""
+    def quiet(self, seconds: float, *others: int) -> bool:
+        """Whether the peer says nothing for so long. Its end is something; so is what can be read
+        from one of these other descriptors."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return False
         waiting = select.poll()  # select itself knows no descriptor past 1,023
-        waiting.register(self._socket, select.POLLIN)
+        for one in (self._socket.fileno(), *others):
+            waiting.register(one, select.POLLIN)
         return not waiting.poll(1e3 * seconds)
 
     def end(self) -> None:

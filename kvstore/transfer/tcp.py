@@ -21,16 +21,16 @@ from kvstore.errors import (
     Unavailable,
     WindowClosed,
 )
-from kvstore.kernels import strips
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.transfer import calls
+from kvstore.transfer.ahead import TcpAhead
 from kvstore.transfer.direct import Pages
+from kvstore.transfer.filling import Filling, Staged
 from kvstore.transfer.frames import Found, Status
-from kvstore.transfer.kernel_terms import geometry, pages, span
 from kvstore.transfer.landing import Landing
 from kvstore.transfer.lanes import Lane, Lanes
 from kvstore.transfer.probe import Probe
-from kvstore.transfer.protocol import Ints, Mask, Memory, Slots
+from kvstore.transfer.protocol import Ahead, Ints, Mask, Memory, Slots
 
 
 class TcpTransport:
@@ -75,23 +75,12 @@ class TcpTransport:
     def load(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
     ) -> Mask:
-        good = np.zeros(len(slots), dtype=bool)
+        job = Filling(self.straight, layout, slots, memory, starts, fragment)
+        self.lanes.spread(layout, len(slots), fragment, job.by_asking)
+        return job.good
 
-        def receive(lane: Lane, rows: Ints) -> None:
-            some = slots.pick(rows)
-            every, handles = np.arange(len(rows)), some.handles.tolist()
-            direct = self.straight(layout, memory, starts[rows], some.tokens, fragment)
-            if direct is not None:
-                for came in lane.read(handles, direct, every, fragment):
-                    good[rows[came]] = direct.proven(came, fragment, some.roots[came])
-                return
-            staged = Staged(lane, layout, some.tokens, starts[rows], fragment)
-            for came in lane.read(handles, staged, every, fragment):
-                sound = came[staged.vouched(came, some.roots[came])]
-                good[rows[sound]] = staged.scatter(sound, memory)
-
-        self.lanes.spread(layout, len(slots), fragment, receive)
-        return good
+    def ahead(self, layout: SlotLayout, count: int, fragment: Fragment) -> Ahead | None:
+        return TcpAhead.of(self.lanes, self.straight, layout, count, fragment)
 
     def straight(
         self,
@@ -150,57 +139,6 @@ class TcpTransport:
     def close(self) -> None:
         """Let calls under way finish, then hang up."""
         self.lanes.close()
-
-
-class Staged(Landing):
-    """A landing in a lane's own buffer, whose few places blocks take in turn.
-
-    Strip tables lie before the payloads: the kernels look for both in one run of memory.
-    """
-
-    def __init__(
-        self,
-        lane: Lane,
-        layout: SlotLayout,
-        tokens: npt.NDArray[np.int32],
-        starts: Ints,
-        fragment: Fragment,
-    ) -> None:
-        places = max(1, min(len(tokens), lane.staging_bytes // layout.payload_bytes))
-        head = 8 * layout.strips * places
-        memory = lane.room(head + layout.payload_bytes * places)
-        self._place = np.arange(len(tokens)) % places
-        self._places, self._starts, self._fragment = places, starts, fragment
-        self._words = memory[:head].view(np.uint64).reshape(places, layout.strips)
-        super().__init__(layout, memory, head + layout.payload_bytes * self._place, tokens)
-
-    @property
-    def places(self) -> int:
-        return self._places
-
-    def together(self, fragment: Fragment) -> int:
-        return min(self._places, super().together(fragment))
-
-    def gather(self, rows: Ints, memory: Memory) -> None:
-        """The caller's pages -> their places, hashed on the way."""
-        self._words[self._place[rows]] = 0  # entries are watermarks
-        strips.gather(
-            self.memory, geometry(self.layout), self._blocks(rows),
-            pages(memory, self._fragment), memory.block_table, *span(self._fragment),
-        )  # fmt: skip
-        self.tables[rows] = self._words[self._place[rows]]
-
-    def scatter(self, rows: Ints, memory: Memory) -> Mask:
-        """Their places -> the caller's pages; which of them are what their tables say."""
-        self._words[self._place[rows]] = self.tables[rows]
-        return strips.scatter(
-            self.memory, geometry(self.layout), self._blocks(rows),
-            pages(memory, self._fragment), memory.block_table, *span(self._fragment),
-        )  # fmt: skip
-
-    def _blocks(self, rows: Ints) -> strips.Blocks:
-        tables = 8 * self.layout.strips * self._place[rows]
-        return strips.Blocks(self.offsets[rows], tables, self.tokens[rows], self._starts[rows])
 
 
 def _check_stored(statuses: calls.Statuses, fragment: Fragment) -> None:

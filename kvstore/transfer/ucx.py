@@ -44,6 +44,9 @@ class UcxTransport(TcpTransport):
     ) -> None:
         """Never: the node is told of the memory that blocks pass through, and of no other."""
 
+    def ahead(self, layout: SlotLayout, count: int, fragment: Fragment) -> None:
+        """Never: the node moves bytes to where it is told with each call."""
+
     def pull(
         self, layout: SlotLayout, slots: Slots, fragment: Fragment, into: Landing, rows: Ints
     ) -> Mask:

@@ -60,7 +60,7 @@ class Kind(NamedTuple):
 
     @property
     def come_in(self) -> bytes:
-        return WELCOME.pack(self.magic, Welcome.COME_IN)
+        return WELCOME.pack(self.magic, Welcome.COME_IN, 0)[:12]  # its number comes after that
 
 
 DATA, CALLS = Kind(b"", HELLO_MAGIC), Kind(CALLS_KIND, CALLS_MAGIC)
@@ -77,7 +77,7 @@ def answer(caller: Caller, context: ssl.SSLContext | None, kind: Kind) -> bytes:
             if context is not None:
                 raw.socket = context.wrap_socket(raw.socket, server_hostname=HOST)
             raw.socket.sendall(HELLO.pack(kind.magic, caller.session, caller.opened.data_token))
-            return raw.socket.recv(WELCOME.size)
+            return raw.socket.recv(WELCOME.size)[:12]
         return b""
 
 

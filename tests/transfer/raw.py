@@ -20,6 +20,7 @@ class Raw:
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), SECONDS)
+        self.number = 0  # by which the node knows it, once it has been welcomed
 
     @classmethod
     def of(cls, caller: Caller) -> Self:
@@ -30,7 +31,8 @@ class Raw:
     def greet(self, session: bytes, token: bytes, magic: bytes = HELLO_MAGIC) -> int:
         """What the node answers to a greeting."""
         self.socket.sendall(HELLO.pack(magic, session, token))
-        return int(WELCOME.unpack(self.receive(WELCOME.size))[1])
+        _, answer, self.number = WELCOME.unpack(self.receive(WELCOME.size))
+        return int(answer)
 
     def call(
         self,

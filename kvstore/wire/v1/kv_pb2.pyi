@@ -334,7 +334,7 @@ class AbortReply(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenRequest(_message.Message):
-    __slots__ = ("session", "namespace", "group", "hashes", "hand_offs", "pin_ms", "writer_group", "writer_node", "lineage", "stored_keys")
+    __slots__ = ("session", "namespace", "group", "hashes", "hand_offs", "pin_ms", "writer_group", "writer_node", "lineage", "stored_keys", "read_ahead")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -345,6 +345,7 @@ class OpenRequest(_message.Message):
     WRITER_NODE_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     STORED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    READ_AHEAD_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     namespace: bytes
     group: int
@@ -355,10 +356,19 @@ class OpenRequest(_message.Message):
     writer_node: str
     lineage: bool
     stored_keys: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., hand_offs: _Optional[_Iterable[bytes]] = ..., pin_ms: _Optional[int] = ..., writer_group: _Optional[str] = ..., writer_node: _Optional[str] = ..., lineage: bool = ..., stored_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    read_ahead: ReadAhead
+    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., hand_offs: _Optional[_Iterable[bytes]] = ..., pin_ms: _Optional[int] = ..., writer_group: _Optional[str] = ..., writer_node: _Optional[str] = ..., lineage: bool = ..., stored_keys: _Optional[_Iterable[bytes]] = ..., read_ahead: _Optional[_Union[ReadAhead, _Mapping]] = ...) -> None: ...
+
+class ReadAhead(_message.Message):
+    __slots__ = ("connections", "fragment")
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    connections: _containers.RepeatedScalarFieldContainer[int]
+    fragment: Fragment
+    def __init__(self, connections: _Optional[_Iterable[int]] = ..., fragment: _Optional[_Union[Fragment, _Mapping]] = ...) -> None: ...
 
 class OpenReply(_message.Message):
-    __slots__ = ("outcomes", "slot_offsets", "generations", "tokens", "roots", "handles", "parents", "origins")
+    __slots__ = ("outcomes", "slot_offsets", "generations", "tokens", "roots", "handles", "parents", "origins", "ahead_blocks")
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     SLOT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
@@ -367,6 +377,7 @@ class OpenReply(_message.Message):
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     ORIGINS_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     outcomes: _containers.RepeatedScalarFieldContainer[Outcome]
     slot_offsets: _containers.RepeatedScalarFieldContainer[int]
     generations: _containers.RepeatedScalarFieldContainer[int]
@@ -375,7 +386,8 @@ class OpenReply(_message.Message):
     handles: _containers.RepeatedScalarFieldContainer[bytes]
     parents: _containers.RepeatedScalarFieldContainer[bytes]
     origins: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, outcomes: _Optional[_Iterable[_Union[Outcome, str]]] = ..., slot_offsets: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., roots: _Optional[_Iterable[bytes]] = ..., handles: _Optional[_Iterable[bytes]] = ..., parents: _Optional[_Iterable[bytes]] = ..., origins: _Optional[_Iterable[int]] = ...) -> None: ...
+    ahead_blocks: int
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[Outcome, str]]] = ..., slot_offsets: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., roots: _Optional[_Iterable[bytes]] = ..., handles: _Optional[_Iterable[bytes]] = ..., parents: _Optional[_Iterable[bytes]] = ..., origins: _Optional[_Iterable[int]] = ..., ahead_blocks: _Optional[int] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
     __slots__ = ("session", "handle", "fragment")
