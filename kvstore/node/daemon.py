@@ -71,7 +71,7 @@ from kvstore.wire.v1 import admin_pb2_grpc, directory_pb2_grpc, kv_pb2, kv_pb2_g
 log = logging.getLogger(__name__)
 
 EXPIRE_SECONDS = 0.25  # how often pins are looked over; a late end harms nobody
-DRAIN_SECONDS = 5.0  # how long open windows may take to be sealed once draining
+DRAIN_SECONDS = 5.0  # for open windows to be sealed, and what waits for SSD to be written
 
 
 class Node:
@@ -233,7 +233,7 @@ class Node:
             failpoint("shutdown.before_drain")
             await server.set_health(NOT_SERVING)
             await announcer.change_state("draining")
-            await self._drained(store)
+            await self._drained(store, tiers)
         finally:
             for task in tasks:
                 task.cancel()
@@ -326,13 +326,20 @@ class Node:
             await asyncio.sleep(EXPIRE_SECONDS)
             store.expire()
 
-    async def _drained(self, store: Store) -> None:
-        """Wait for writers to finish what they have begun, for a bounded time."""
+    async def _drained(self, store: Store, tiers: Tiers | None) -> None:
+        """Wait for writers to finish what they have begun, and for what waits for SSD to be written
+        there, for a bounded time."""
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
-        while len(store.windows) or len(store.pins):
+        while True:
+            unwritten = 0 if tiers is None else tiers.unwritten
+            if not (len(store.windows) or len(store.pins) or unwritten):
+                return
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0 or self._hurry.is_set():
-                log.warning("stopped with %d windows, %d pins", len(store.windows), len(store.pins))
+                log.warning(
+                    "stopped with %d windows, %d pins, %d blocks that were not written to SSD yet",
+                    *(len(store.windows), len(store.pins), unwritten),
+                )
                 return
             await asyncio.sleep(0.05)
 

@@ -48,6 +48,11 @@ class Tiers:
         """Write what waits, until cancelled."""
         await self._down.serve()
 
+    @property
+    def unwritten(self) -> int:
+        """Blocks that wait to be written to SSD or are on their way there."""
+        return self._down.unwritten
+
     async def durable(self, slots: Sequence[Slot]) -> None:
         """Return once every one of these sealed blocks survives a power loss, or raise."""
         generations = [slot.generation for slot in slots]

@@ -96,6 +96,11 @@ class WriteBack:
             if self.broken:
                 self._queue.give_up(self.broken)
 
+    @property
+    def unwritten(self) -> int:
+        """Blocks that wait to be written or are on their way."""
+        return len(self._queue) + len(self._writing)
+
     async def durable(self, slots: Sequence[Slot]) -> None:
         """Return once every one of these sealed blocks survives a power loss, or raise."""
         alone = [slot for slot in slots if not slot.stored]

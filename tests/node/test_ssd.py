@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,19 @@ def check_bytes(caller: Caller, blocks: Chain, spec: KVSpec = LARGE) -> None:
     outcomes, found = caller.get(blocks, spec)
     assert outcomes == [pb.HIT] * len(blocks)
     assert found == [payload(h, spec, n) for h, n in pairs(blocks)]
+
+
+def test_a_node_that_is_stopped_writes_what_waits_for_its_ssd_first() -> None:
+    blocks = prompt(1, BLOCKS, LARGE)
+    with running(dram="128MiB", slab="8MiB", ssd="128MiB") as node:
+        caller = node.caller()
+        caller.register(LARGE)
+        assert caller.put(blocks, spec=LARGE) == [pb.PutReply.STORED] * BLOCKS
+        node.signal(signal.SIGTERM)
+        assert node.wait() == 0
+        with again(node, ssd="128MiB") as caller:
+            caller.register(LARGE)
+            assert caller.match(blocks, LARGE)[0] == BLOCKS
 
 
 def test_what_dram_has_no_room_for_is_read_from_ssd(node: NodeProcess) -> None:
