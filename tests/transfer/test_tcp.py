@@ -44,6 +44,7 @@ class Proxy:
         self.bytes_per_second = 0
         self.stalled = threading.Event()
         self._sockets: list[socket.socket] = []
+        self._of_sockets = threading.Lock()
         self._counts = {"back": 0, "there": 0}
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -54,7 +55,8 @@ class Proxy:
             except OSError:
                 return
             there = socket.create_connection(self._to)
-            self._sockets += [here, there]
+            with self._of_sockets:
+                self._sockets += [here, there]
             for source, target, way in ((here, there, "there"), (there, here, "back")):
                 args = (source, target, way)
                 threading.Thread(target=self._carry, args=args, daemon=True).start()
@@ -82,13 +84,14 @@ class Proxy:
         return self._counts["back"]
 
     def cut(self) -> None:
-        """As when the other process is killed."""
-        for one in self._sockets:
+        """As when the other process is killed; what connects anew meanwhile is not cut."""
+        with self._of_sockets:
+            cut, self._sockets = self._sockets, []
+        for one in cut:
             with contextlib.suppress(OSError):  # it has ended by itself
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
                 one.shutdown(socket.SHUT_RDWR)  # a thread that stands in it would keep it open
             one.close()
-        self._sockets = []
 
     def close(self) -> None:
         self._listening.close()
