@@ -1,14 +1,16 @@
 """How close a same-host fetch comes to memcpy: 64 blocks of 1 MiB into the caller's own memory.
 
-The whole client call is timed, one thread: Open at the node, copying and hashing every strip, the
-checks afterwards, Close. It is held against `np.copyto` of as many bytes in as many calls of 1 MiB,
-in the same process and rounds. So the memcpy neither asks anyone nor verifies nor shares memory.
-All memory is touched first. Fetch and memcpy have sources and targets of their own, larger than
-this cache together, and take turns: each finds what the other left, and nothing of its own.
+The whole client call is timed, on one thread: Open at the node, copying and hashing every strip,
+the checks afterwards, Close. It is held against `np.copyto` of as many bytes in as many calls of
+1 MiB, in the same process and rounds. So the memcpy neither asks anyone nor verifies nor shares
+memory. All memory is touched first. Fetch and memcpy have sources and targets of their own, larger
+than this cache together, and take turns: each finds what the other left, and nothing of its own.
+The same with as many threads as the client takes by itself is printed, and not counted.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +22,11 @@ from bench.pool import RUN_BYTES, Stored, bfloat16_like, running_node, touched
 from bench.report import Goal, Report, Row
 from bench.rounds import Rounds, measure, timed
 from kvstore.client import Client, KVSpec
-from kvstore.limits import KiB, MiB
+from kvstore.limits import COPY_THREADS_MAX, KiB, MiB
 
 RUNS = 60
 GOAL = 0.80
+CORES = min(COPY_THREADS_MAX, len(os.sched_getaffinity(0)))
 KV_HEADS, PARTS = 2, 2
 
 
@@ -49,11 +52,15 @@ def run(runs: int, say: Callable[[str], None], sizes: Sizes | None = None) -> Re
     with running_node(sizes.dram) as directory:
         for index, strip_bytes in enumerate(sizes.strip_bytes):
             say(f"strips of {strip_bytes // KiB} KiB")
-            with Client.at(directory, sizes.spec(strip_bytes), label="bench local") as client:
-                bench = _Bench(client, sizes, strip_bytes, runs, say)
+            with _client(directory, sizes.spec(strip_bytes), 1) as client:
+                bench = _Bench(client, sizes, strip_bytes, 1, runs, say)
                 rows.append(bench.get(counted=index == 0))
                 if index == 0:
                     rows.append(bench.pinned())
+        spec, strip_bytes = sizes.spec(sizes.strip_bytes[0]), sizes.strip_bytes[0]
+        with _client(directory, spec, CORES) as client:
+            bench = _Bench(client, sizes, strip_bytes, CORES, runs, say)
+            rows.append(bench.get(counted=False))
     return Report(
         name="local",
         unit="ms",
@@ -65,14 +72,24 @@ def run(runs: int, say: Callable[[str], None], sizes: Sizes | None = None) -> Re
     )
 
 
+def _client(directory: Path, spec: KVSpec, threads: int) -> Client:
+    return Client.at(directory, spec, label="bench local", copy_threads=threads)
+
+
 class _Bench:
     """The blocks of one strip size in the node, and memory for as many bytes of memcpy."""
 
     def __init__(
-        self, client: Client, sizes: Sizes, strip_bytes: int, runs: int, say: Callable[[str], None]
+        self,
+        client: Client,
+        sizes: Sizes,
+        strip_bytes: int,
+        threads: int,
+        runs: int,
+        say: Callable[[str], None],
     ) -> None:
         self._client, self._runs, self._say = client, runs, say
-        self._stored = Stored.put(client, sizes.blocks, seed=strip_bytes)
+        self._stored = Stored.put(client, sizes.blocks, seed=strip_bytes + threads)
         shape = (sizes.blocks, sizes.block_bytes)
         self._source, self._target = touched(shape), touched(shape)
         self._facts = {
@@ -80,14 +97,15 @@ class _Bench:
             "block_bytes": sizes.block_bytes,
             "strip_bytes": strip_bytes,
             "strips_per_block": sizes.block_bytes // strip_bytes,
-            "threads": 1,
+            "threads": threads,
         }
 
     def get(self, counted: bool) -> Row:
         rounds = self._against_memcpy(lambda: self._stored.fetch(self._client))
         self._stored.check()
-        strip = self._facts["strip_bytes"] // KiB
-        return self._row(f"get, strips of {strip} KiB", rounds, counted)
+        strip, threads = self._facts["strip_bytes"] // KiB, self._facts["threads"]
+        shared = f", {threads} threads" if threads > 1 else ""
+        return self._row(f"get, strips of {strip} KiB{shared}", rounds, counted)
 
     def pinned(self) -> Row:
         """Verified where they lie: no byte moves, so memcpy is no limit, only a yardstick."""

@@ -43,6 +43,10 @@ class Blocks:
         count = len(self.payload_offsets)
         return tuple(integers(name, values, count) for name, values in vars(self).items())
 
+    def run(self, rows: slice) -> Blocks:
+        """Consecutive ones of them."""
+        return Blocks(*(values[rows] for values in vars(self).values()))
+
 
 def gather(
     arena: NDArray[np.uint8], geometry: Geometry, blocks: Blocks, pages: Pages,

@@ -67,6 +67,8 @@ UCX_RUNS_MAX = 1_024  # of one request to NIXL
 UCX_ASIDE_BYTES = 16 * MiB  # of a piece of memory in which blocks of another node land
 UCX_ASIDE_PIECES = 4  # as many calls of a node bring blocks over ucx at once
 UCX_MOVE_SECONDS = 5.0  # that one such request may take
+COPY_THREADS_MAX = 4  # that share one move within a host: more wait for the same memory
+COPY_SHARE_BYTES_MIN = 4 * MiB  # of each: for less, handing it over takes as long as it saves
 STALL_SECONDS = 10.0  # a caller that moves no byte for so long is hung up on
 REMOTE_WINDOW_SECONDS = 60.0  # of a session that maps no memory, in which no byte of it has moved
 STRIP_BYTES_MAX = 64 * MiB  # hashed in one go, which holds up a node's other callers
@@ -79,6 +81,10 @@ GROUPS_MAX = 64
 ROPE_FACTS_MAX = 64  # settings of the position encoding named in one spec
 NAME_BYTES_MAX = 1_024  # model id, revision, tenant, session label
 LABEL_BYTES_MAX = 256  # of a rack or an NVLink domain: kept of every engine that reports
+
+# Objects that a node makes before it looks for garbage among them, and looks until it looks among
+# older ones: a call makes thousands, and what it makes stays.
+GARBAGE_YOUNG, GARBAGE_MIDDLE, GARBAGE_OLD = 50_000, 20, 100
 
 SESSIONS_MAX = 344  # open sessions a node serves at once, of one tenant three quarters
 HOLDS_MAX = 131_072  # pins at a node, and write windows: each costs it some 300 bytes

@@ -65,11 +65,16 @@ class Client:
         deadline_seconds: float = 2.0,
         transport: str = "auto",
         credentials: Credentials | None = None,
+        copy_threads: int | None = None,
     ) -> None:
         """`transport`: "shm" on the node's own host, "tcp" on any other; "auto" takes that.
-        "ucx" where the node offers it and this process has NIXL: it is never taken unasked."""
+        "ucx" where the node offers it and this process has NIXL: it is never taken unasked.
+
+        `copy_threads`: how many threads of this process share one large copy from or to a node of
+        its own host; None: as many as there are cores, up to a few."""
         self.space = Space.of(spec, group)
-        self.connection = Connection(locator, label, deadline_seconds, transport, credentials)
+        told = (label, deadline_seconds, transport, credentials, copy_threads)
+        self.connection = Connection(locator, *told)
 
     def of_group(self, group: int) -> Client:
         """This client for another group of its namespace, on the same connection."""

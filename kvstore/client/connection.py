@@ -43,8 +43,9 @@ class Link:
         deadline_seconds: float,
         transport: str = "auto",
         credentials: Credentials | None = None,
+        copy_threads: int | None = None,
     ) -> None:
-        self.address = address
+        self.address, self._copy_threads = address, copy_threads
         self._channel = open_channel(address, credentials)
         over_grpc = kv_pb2_grpc.KVStub(self._channel)
         self.admin = admin_pb2_grpc.AdminStub(self._channel)
@@ -84,7 +85,8 @@ class Link:
             transport = "shm" if opened.host == host_name() else "tcp"
         if transport == "shm":
             return ShmTransport(
-                opened.shm_socket, opened.shm_token, opened.arena_bytes, deadline_seconds
+                *(opened.shm_socket, opened.shm_token, opened.arena_bytes, deadline_seconds),
+                copy_threads=self._copy_threads,
             )
         if transport not in _REMOTE:
             raise Invalid(f"transport {transport!r}: one of auto, shm, {', '.join(_REMOTE)}")
@@ -132,9 +134,10 @@ class Connection:
         deadline_seconds: float = 2.0,
         transport: str = "auto",
         credentials: Credentials | None = None,
+        copy_threads: int | None = None,
     ) -> None:
         self._locator, self._label, self._transport = locator, label, transport
-        self._credentials = credentials
+        self._credentials, self._copy_threads = credentials, copy_threads
         self.deadline_seconds = deadline_seconds
         self._lock = threading.Lock()
         self._link: Link | None = None
@@ -161,7 +164,7 @@ class Connection:
             try:
                 address = self._locator.find()
                 told = (self.deadline_seconds, self._transport, self._credentials)
-                self._link = Link(address, self._label, *told)
+                self._link = Link(address, self._label, *told, self._copy_threads)
             except KVStoreError:
                 self._rest()
                 raise

@@ -21,6 +21,8 @@ from kvstore.transfer import staged
 from kvstore.transfer.protocol import Memory
 from kvstore.wire.v1 import kv_pb2 as pb
 
+_NAMES = {number: name for name, number in pb.SealReply.Sealed.items()}
+
 
 class Event(Protocol):
     """Says when a producer has really written a layer: `torch.cuda.Event` and its like."""
@@ -165,7 +167,7 @@ class Writer:
             reply = self._call(lambda link: link.kv.Seal, request)
             self._open[rows[some]] = False
             self.copies[rows[some]] = list(reply.copies) or 1
-            sealed += [pb.SealReply.Sealed.Name(one) for one in reply.sealed]
+            sealed += map(_NAMES.__getitem__, reply.sealed)
         return sealed
 
     def abort(self) -> None:

@@ -17,13 +17,13 @@ Whatever becomes listed, is listed no more, or is found in other tiers is said t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
 from kvstore.block import Miss
 from kvstore.core.fingerprints import ON_SSD
-from kvstore.core.lifecycle import Owner, Slot, State
+from kvstore.core.lifecycle import NOBODY, Owner, Slot, State
 from kvstore.core.listing import Listing
 from kvstore.core.ranking import Ranking, Seen
 from kvstore.core.sleepers import Covers, Sleepers
@@ -62,6 +62,11 @@ class Index:
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._slots or key in self.sleepers
+
+    def having(self, keys: Iterable[bytes]) -> set[bytes]:
+        """Those of the keys whose blocks are held."""
+        awake, asleep = self._slots, self.sleepers if len(self.sleepers) else ()
+        return {key for key in keys if key in awake or key in asleep}
 
     def __iter__(self) -> Iterator[Slot]:
         """Blocks that are awake."""
@@ -114,8 +119,7 @@ class Index:
 
     def get_all(self, keys: Sequence[bytes]) -> list[Slot | None]:
         """The listed slot of each key."""
-        awake = self._slots
-        found = [awake.get(key) or self.held(key) for key in keys]
+        found = self._held_all(keys)
         return [slot if slot is not None and slot.listed else None for slot in found]
 
     def add(self, slot: Slot) -> None:
@@ -128,6 +132,7 @@ class Index:
         # What nothing is behind is told to the ranking and the listing with the rest.
         simple: list[Slot] = []
         before: list[Seen | None] = []
+        asleep = len(self.sleepers) > 0
         for slot in slots:
             key, parent_key = slot.key, slot.parent
             assert slot.state is State.SEALED and key not in self._slots
@@ -137,13 +142,14 @@ class Index:
             orphans = self._orphans.pop(key, None)
             if orphans is not None:
                 slot.children = orphans
-            slot.sleeping = len(self.sleepers.behind(key))
+            if asleep:
+                slot.sleeping = len(self.sleepers.behind(key))
             if parent_key:
                 parent = self._slots.get(parent_key) or self.held(parent_key)
                 if parent is None:
                     self._orphans.setdefault(parent_key, set()).add(key)
                 else:
-                    parent.children.add(key)
+                    parent.bears(key)
                 if parent is None or not parent.listed:
                     self._unlisted[key] = None
                     self._forget(seen)
@@ -169,7 +175,7 @@ class Index:
             self._forget(self._gone.popitem(last=False)[1].seen)
         self._unlisted.pop(key, None)
         if slot.children:
-            self._orphans[key] = slot.children
+            self._orphans[key] = set(slot.children)
         unlisted = [slot, *self._behind(slot)] if slot.listed else []
         for behind in unlisted[1:]:
             behind.listed = False
@@ -179,14 +185,16 @@ class Index:
             self.listing.drop(one.key)
         asleep = [one.key for one in unlisted if one.sleeping]
         self.listing.put_all(self.sleepers.list_behind(asleep, listed=False), 0)
-        slot.listed, slot.children, slot.sleeping = False, set(), 0
+        slot.listed, slot.children, slot.sleeping = False, NOBODY, 0
         parent = self._slots.get(slot.parent)
-        family = parent.children if parent is not None else self._orphans.get(slot.parent, set())
-        family.discard(key)
-        if parent is None and not family:
-            self._orphans.pop(slot.parent, None)
-        if parent is not None and parent.listed and not parent.family:
-            self._ranking.bared(parent)
+        if parent is not None:
+            parent.loses(key)
+            if parent.listed and not parent.family:
+                self._ranking.bared(parent)
+        elif family := self._orphans.get(slot.parent):
+            family.discard(key)
+            if not family:
+                del self._orphans[slot.parent]
         return slot
 
     def replace(self, slot: Slot) -> Slot:
@@ -196,7 +204,7 @@ class Index:
         assert (slot.parent, slot.owner) == (old.parent, old.owner), "not a copy of the same block"
         slot.short, slot.listed = old.short, old.listed
         slot.children, slot.sleeping = old.children, old.sleeping
-        old.listed, old.children, old.sleeping = False, set(), 0
+        old.listed, old.children, old.sleeping = False, NOBODY, 0
         self._slots[slot.key] = slot
         if slot.listed:
             self.listing.put(slot)
@@ -204,9 +212,7 @@ class Index:
 
     def touch(self, keys: Sequence[bytes]) -> list[Slot]:
         """Mark a prefix as used now, deepest block first; its held blocks, in that order."""
-        awake = self._slots
-        found = [awake.get(key) or self.held(key) for key in reversed(keys)]
-        held = [slot for slot in found if slot is not None]
+        held = [slot for slot in self._held_all(keys[::-1]) if slot is not None]
         self._ranking.touch([slot for slot in held if slot.listed])
         return held
 
@@ -351,7 +357,7 @@ class Index:
             slot.listed = listed
             parent = self._slots.get(slot.parent)
             if parent is not None:
-                parent.children.add(slot.key)
+                parent.bears(slot.key)
                 parent.sleeping -= 1
             elif slot.parent:
                 self._orphans.setdefault(slot.parent, set()).add(slot.key)
@@ -359,6 +365,13 @@ class Index:
                 self._ranking.enter_last(slot)
             else:
                 self._unlisted[slot.key] = None
+
+    def _held_all(self, keys: Sequence[bytes]) -> list[Slot | None]:
+        """As `held` of each."""
+        if not len(self.sleepers):
+            return list(map(self._slots.get, keys))
+        awake = self._slots
+        return [awake.get(key) or self.held(key) for key in keys]
 
     def _forget(self, seen: Seen | None) -> None:
         if seen is not None:

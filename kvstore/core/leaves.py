@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 
-SWEEP_MIN = 256  # entries of a heap that it is not worth to sweep
+SWEEP_MIN = 1_024  # entries of a heap that it is not worth to sweep
+_MANY = 8  # one in so many: sooner put in order together than one by one
 
 Entry = tuple[int, bytes]  # (stamp, key); the stamp negated in the heap of the youngest
 
@@ -52,9 +53,12 @@ class Leaves:
             if full:
                 heap[:] = {*filter(is_leaf, heap), *((sign * at, key) for at, key in came)}
                 heapify(heap)
+            elif _MANY * len(came) > len(heap):
+                heap += [(sign * at, key) for at, key in came]
+                heapify(heap)
             else:
-                for stamp, key in came:
-                    heappush(heap, (sign * stamp, key))
+                for at, key in came:
+                    heappush(heap, (sign * at, key))
         if full:
             self._sweep_at = max(SWEEP_MIN, 2 * len(self.old))
 

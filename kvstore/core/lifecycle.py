@@ -8,7 +8,9 @@ last hold on its memory is gone: a reader's pin, or the window of a process that
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from kvstore.errors import InvariantError
 
@@ -40,6 +42,9 @@ class Tier(enum.IntEnum):
 _SSD = Tier.SSD  # a name of its own is found sooner
 
 Owner = tuple[bytes, int]  # (namespace digest, group): whose slots a slab holds
+NOBODY: AbstractSet[bytes] = (
+    frozenset()
+)  # of every block that has none behind it: no set of its own
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +70,7 @@ class Slot:
     twin: Slot | None = None  # the same block in the other tier
     unproven: bool = False  # an earlier run's record vouches for it, and nobody has read it since
     listed: bool = False  # in the index, with every block before it
-    children: set[bytes] = field(default_factory=set)  # stored keys of held blocks right behind
+    children: AbstractSet[bytes] = NOBODY  # stored keys of held blocks right behind
     sleeping: int = 0  # blocks right behind that sleep: see kvstore.core.sleepers
 
     @property
@@ -82,6 +87,21 @@ class Slot:
         if state not in NEXT[self.state]:
             raise InvariantError(f"slot {self.number}: {self.state.name} -> {state.name}")
         self.state = state
+
+    def bears(self, key: bytes) -> None:
+        """One more held block stands right behind this one."""
+        if self.children is NOBODY:
+            self.children = {key}
+        else:
+            assert isinstance(self.children, set)
+            self.children.add(key)
+
+    def loses(self, key: bytes) -> None:
+        """One of those is held no more."""
+        if key in self.children:
+            assert isinstance(self.children, set)
+            self.children.remove(key)
+            self.children = self.children or NOBODY
 
     @property
     def held(self) -> bool:
@@ -105,3 +125,12 @@ class Slot:
             assert self.windows == 0, "sealed while a writer may still write"
         if self.listed:
             assert self.state is State.SEALED, "listed but not sealed"
+
+
+def move_all(slots: Sequence[Slot], state: State) -> None:
+    """`Slot.move` of each of these; where one may not, none has."""
+    for slot in slots:
+        if state not in NEXT[slot.state]:
+            slot.move(state)  # which says so
+    for slot in slots:
+        slot.state = state

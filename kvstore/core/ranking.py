@@ -34,6 +34,8 @@ LEARN_TICKS = 24  # between two workings out of what blocks are worth
 FIRST_STAMP = 1 << 62  # in the middle: what an earlier run left is older
 ONE_USE = 256  # a touch after fewer uses than one part in this of all blocks is no use of its own
 
+_KIND = [min(uses, 8).bit_length() - 1 for uses in range(1, 8)]  # by the uses before this one
+
 Worth = tuple[float, int, bytes]  # what goes first is least
 Kind = tuple[int, bool]  # by its uses, and whether it is on SSD
 Lane = tuple[tuple[Owner, str], Kind]  # (owner, tenant), kind
@@ -66,10 +68,9 @@ class Ranking:
     def enter(self, slots: Sequence[Slot], before: Sequence[Seen | None]) -> None:
         """Blocks are listed, for the first time or again: that is a use of each, the deepest the
         last. `before`: what is known of each, None for one that nobody remembers."""
-        found = [one or Seen(0, 0, 0, 0) for one in before]
-        for slot, seen in zip(slots, found, strict=True):
-            self.recency[slot.key] = seen
-            self._use(slot, seen, found=False)
+        entered = [one or Seen(0, 0, 0, 0) for one in before]
+        self.recency.update(zip([slot.key for slot in slots], entered, strict=True))
+        self._use_all(slots, entered, found=False)
         self._touched(slots[::-1])
 
     def enter_last(self, slot: Slot) -> None:
@@ -88,7 +89,7 @@ class Ranking:
         for slot in slots:
             seen = self.recency[slot.key]
             if self._uses - seen.at > again:
-                self._use(slot, seen, found=True)
+                self._use_all([slot], [seen], found=True)
         self._touched(slots)
 
     def leave(self, slot: Slot, evicted: bool = False) -> Seen:
@@ -185,19 +186,24 @@ class Ranking:
             if not slot.family:
                 assert (self._lane(slot), seen.stamp, key) in queued, "a leaf is not queued"
 
-    def _use(self, slot: Slot, seen: Seen, found: bool) -> None:
-        self._rival.use(slot.key, found)
-        if seen.uses:
-            self._table.use(seen.kind, seen.at // TICK)
-        self._uses += 1
-        if not self._uses % TICK:
-            self._table.pass_tick()
-            if self._table.tick % LEARN_TICKS == 0:
-                self._worth = self._table.worth().tolist()
-        seen.uses = uses = seen.uses + 1
-        seen.at = self._uses
-        seen.kind = kind = SHORT if slot.short else min(uses, 8).bit_length() - 1
-        self._table.wait(kind)
+    def _use_all(self, slots: Sequence[Slot], seen: Sequence[Seen], found: bool) -> None:
+        """Each is used now, in this order, and was there or not."""
+        table, rival, count = self._table, self._rival, self._uses
+        for slot, one in zip(slots, seen, strict=True):
+            if found or slot.key in rival.held:  # of what neither has, nobody has anything to say
+                rival.use(slot.key, found)
+            uses = one.uses
+            if uses:
+                table.use(one.kind, one.at // TICK)
+            count += 1
+            if not count % TICK:
+                table.pass_tick()
+                if table.tick % LEARN_TICKS == 0:
+                    self._worth = table.worth().tolist()
+            one.uses, one.at = uses + 1, count
+            one.kind = kind = SHORT if slot.short else _KIND[uses] if uses < 7 else SHORT - 1
+            table.wait(kind)
+        self._uses = count
 
     def _touched(self, slots: Sequence[Slot]) -> None:
         """In this order, and what is a leaf is queued as one."""

@@ -26,30 +26,30 @@ class Rival:
 
     def __init__(self) -> None:
         self.pays = True  # to do otherwise
-        self._held: OrderedDict[bytes, None] = OrderedDict()
+        self.held: OrderedDict[bytes, None] = OrderedDict()  # the least recently used first
         self._credit = GIFT
 
     def use(self, key: bytes, found: bool) -> None:
         """A block is used, and was there or not."""
         self._credit += found
-        if key in self._held:
+        if key in self.held:
             self._credit -= 1 - SLACK
-        if self._credit > 2 * AGAIN and self._credit > (most := len(self._held) / CREDIT_SHARE):
+        if self._credit > 2 * AGAIN and self._credit > (most := len(self.held) / CREDIT_SHARE):
             self._credit = max(2 * AGAIN, most)
         self.pays = self._credit > (0 if self.pays else AGAIN)
 
     def touch(self, keys: Iterable[bytes]) -> None:
         """These are used now, in this order."""
-        held = self._held
+        held = self.held
         for key in keys:
             held[key] = None
             held.move_to_end(key)
 
     def lose(self, key: bytes) -> None:
         """A block is gone for a reason that LRU would have had too."""
-        self._held.pop(key, None)
+        self.held.pop(key, None)
 
     def fit(self, count: int) -> None:
         """Hold no more than so many."""
-        while len(self._held) > count:
-            self._held.popitem(last=False)
+        while len(self.held) > count:
+            self.held.popitem(last=False)

@@ -74,8 +74,7 @@ class Slabs:
             slab = next(iter(self._open[owner].values()))
             some = min(count - len(taken), len(slab.free))
             places, slab.free = slab.free[: -some - 1 : -1], slab.free[:-some]
-            for place in places:
-                taken.append(self._made(slab, place, self._renewed()))
+            taken += self._made_all(slab, places)
             self._room[owner] -= some
             if not slab.free:
                 del self._open[owner][slab.number]
@@ -244,6 +243,20 @@ class Slabs:
         slot = Slot(number, offset, slab.owner, State.EMPTY, generation, tier=self.tier)
         slab.slots[place] = slot
         return slot
+
+    def _made_all(self, slab: Slab, places: Sequence[int]) -> list[Slot]:
+        """Slots of newly given places, each with a generation of its own."""
+        assert slab.owner is not None
+        owner, base, size, tier = slab.owner, slab.offset, slab.slot_bytes, self.tier
+        first, older = self._next_number, self.generation + 1
+        self._next_number += len(places)
+        self.generation += len(places)
+        made = [
+            Slot(first + i, base + place * size, owner, State.EMPTY, older + i, tier=tier)
+            for i, place in enumerate(places)
+        ]
+        slab.slots.update(zip(places, made, strict=True))
+        return made
 
     def _place(self, offset: int) -> tuple[Slab, int]:
         """Of an offset inside the arena; -1, which is no place, where no slot can begin."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kvstore.core.lifecycle import Slot, State
 from kvstore.errors import AlreadyWritten
@@ -31,7 +31,13 @@ class Window:
     layout: SlotLayout
     group: GroupKey
     sealed: bool = False
-    writing: list[Fragment] = field(default_factory=list)  # what the owner is moving in right now
+    writing: tuple[Fragment, ...] = ()  # what the owner is moving in right now
+
+    def moved(self, fragment: Fragment) -> None:
+        """The owner moves this one in no more."""
+        left = list(self.writing)
+        left.remove(fragment)
+        self.writing = tuple(left)
 
 
 class Windows:
@@ -117,19 +123,19 @@ class Windows:
         """The same for each of these, in this order."""
         whole: list[bool] = []
         over: list[Window] = []
+        groups = self._of_group
         for window in windows:
             assert not window.sealed, "sealed twice"
             window.sealed = True
             window.slot.windows -= 1
-            members, done = self._of_group[window.group], 0
-            for member in members:
-                if member.sealed:
-                    done += member.fragment.layers * member.fragment.heads
-            whole.append(done == window.layout.strips)
-            if whole[-1]:
-                del self._of_group[window.group]
+            members = groups[window.group]
+            done = sum([m.fragment.layers * m.fragment.heads for m in members if m.sealed])
+            if done == window.layout.strips:
+                whole.append(True)
+                del groups[window.group]
                 over += members
             else:
+                whole.append(False)
                 self._waiting.append((now, window.serial))
         self._forget(over)
         return whole
@@ -179,8 +185,10 @@ class Windows:
     def _forget(self, windows: Sequence[Window]) -> None:
         for window in windows:
             del self._windows[window.serial]
-        for session in {window.session for window in windows}:
+        sessions = {window.session for window in windows}
+        for session in sessions:
+            mine = windows if len(sessions) == 1 else [w for w in windows if w.session == session]
             serials = self._of_session[session]
-            serials.difference_update([one.serial for one in windows if one.session == session])
+            serials.difference_update([one.serial for one in mine])
             if not serials:
                 del self._of_session[session]

@@ -29,7 +29,17 @@ from kvstore.layout import (
 from kvstore.limits import HASH_BYTES, ROOT_BYTES
 
 _U64 = struct.Struct("<Q")
-_NO_ROOT = bytes(ROOT_BYTES)
+_NO_HASH, _HASH = bytes(HASH_BYTES), np.dtype(f"V{HASH_BYTES}")
+# `layout.HEAD`, for many at once.
+_HEAD = np.dtype(
+    [
+        *(("magic", "<u8"), ("generation", "<u8"), ("state", "<u4"), ("align", "V12")),
+        *(("root", f"V{ROOT_BYTES}"), ("unused", "<u8", 2), ("key", _HASH), ("namespace", _HASH)),
+        *(("group", "<u4"), ("tokens", "<u4"), ("origin", "<u8"), ("parent", _HASH)),
+        *(("tenant", "V16"), ("room", "V64")),
+    ]
+)
+assert _HEAD.itemsize == HEAD.size
 
 
 class Heads:
@@ -45,33 +55,23 @@ class Heads:
         self.fill_all([slot], layout)
 
     def fill_all(self, slots: Sequence[Slot], layout: SlotLayout) -> None:
-        """New FILLING blocks: the identity of each, no root, and a table of unwritten strips."""
+        """New FILLING blocks of one owner, tenant and origin: the identity of each, no root, and a
+        table of unwritten strips."""
         at = np.array([slot.offset for slot in slots], np.int64)
         generations = np.array([slot.generation for slot in slots], np.uint64)
         # The generation and state first: a reader of the old block must notice before bytes change.
         self._words[(at + GENERATION_OFFSET) // 8] = generations
         self._halves[(at + STATE_OFFSET) // 4] = [slot.state for slot in slots]
-        heads = b"".join(
-            [
-                HEAD.pack(
-                    SLOT_MAGIC,
-                    slot.generation,
-                    slot.state,
-                    _NO_ROOT,
-                    0,
-                    0,
-                    slot.key,
-                    slot.owner[0],
-                    slot.owner[1],
-                    slot.tokens,
-                    slot.origin,
-                    slot.parent,
-                    tenant_digest(slot.tenant),
-                )
-                for slot in slots
-            ]
-        )
-        words = np.frombuffer(heads, np.uint64).reshape(len(slots), -1)
+        heads = np.zeros(len(slots), _HEAD)
+        heads["magic"], heads["generation"] = SLOT_MAGIC, generations
+        heads["state"] = [slot.state for slot in slots]
+        heads["key"] = np.frombuffer(b"".join([slot.key for slot in slots]), _HASH)
+        parents = b"".join([slot.parent or _NO_HASH for slot in slots])
+        heads["parent"] = np.frombuffer(parents, _HASH)
+        heads["tokens"] = [slot.tokens for slot in slots]
+        heads["namespace"], heads["group"] = np.void(slots[0].owner[0]), slots[0].owner[1]
+        heads["origin"], heads["tenant"] = slots[0].origin, np.void(tenant_digest(slots[0].tenant))
+        words = heads.view(np.uint64).reshape(len(slots), -1)
         first = at[:, None] // 8
         self._words[first + np.arange(words.shape[1])] = words
         self._words[first + np.arange(layout.strips) + TABLE_OFFSET // 8] = 0

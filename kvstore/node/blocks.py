@@ -17,7 +17,7 @@ from kvstore.block import Miss
 from kvstore.core.carried import Ledger
 from kvstore.core.index import Index
 from kvstore.core.lanes import Lanes
-from kvstore.core.lifecycle import Owner, Slot, State, Tier
+from kvstore.core.lifecycle import Owner, Slot, State, Tier, move_all
 from kvstore.core.room import Room
 from kvstore.core.shares import Shares
 from kvstore.core.slabs import Slabs
@@ -41,9 +41,9 @@ class Blocks:
         self.heads = Heads(self.view)
         self.slabs, self.ssd = Slabs(arena.size, slab_bytes), ssd
         self.index = Index()
-        self.filling: dict[bytes, set[Slot]] = {}  # by stored key: prefills of one prompt share it
+        self.filling: dict[bytes, int] = {}  # slots by stored key: prefills of one prompt share it
         self.doomed: set[Slot] = set()
-        self.arriving: set[Slot] = set()  # of `filling`, those that come from other nodes
+        self.arriving: set[Slot] = set()  # of those that fill, what comes from other nodes
         self.copied = Lanes(self.index, self.slabs)  # slots in DRAM of blocks that are on SSD too
         self.shares = Shares()
         self.carried = Ledger()  # what came from other nodes and from SSD
@@ -70,16 +70,12 @@ class Blocks:
         self._make_room(self.slabs, owner, tenant, layout, len(wanted), spared)
         taken = self.slabs.take_all(owner, layout.slot_bytes, len(wanted))
         assert len(taken) == len(wanted), "room was made for every block"
+        move_all(taken, State.FILLING)
         full, filling = layout.block_tokens, self.filling
         for slot, (key, parent, tokens) in zip(taken, wanted, strict=True):
-            slot.move(State.FILLING)
             slot.key, slot.parent, slot.tokens, slot.tenant = key, parent, tokens, tenant
             slot.origin, slot.short = origin, tokens < full
-            others = filling.get(key)
-            if others is None:
-                filling[key] = {slot}
-            else:
-                others.add(slot)
+            filling[key] = filling.get(key, 0) + 1
         if taken:
             self.shares.take(Tier.DRAM, tenant, layout.slot_bytes * len(taken))
             self.heads.fill_all(taken, layout)
@@ -117,16 +113,17 @@ class Blocks:
     def seal_all(self, slots: Sequence[Slot], layout: SlotLayout) -> list[bool]:
         """The same for each of these, in this order."""
         fresh: dict[bytes, Slot] = {}
+        known = self.index.having([slot.key for slot in slots])
         for slot in slots:
-            if slot.key in fresh or slot.key in self.index:
+            if slot.key in fresh or slot.key in known:
                 self.doom(slot)
                 self._counters.add("duplicate_blocks")
                 continue
             fresh[slot.key] = slot
             slot.root = self.heads.root(slot, layout)
-            slot.move(State.SEALED)
             self._filled(slot)
         sealed = [*fresh.values()]
+        move_all(sealed, State.SEALED)
         if sealed:
             self.heads.seal_all(sealed)
             self.index.add_all(sealed)
@@ -326,9 +323,10 @@ class Blocks:
         check(self)
 
     def _filled(self, slot: Slot) -> None:
-        others = self.filling[slot.key]
-        others.discard(slot)
-        if not others:
+        others = self.filling[slot.key] - 1
+        if others:
+            self.filling[slot.key] = others
+        else:
             del self.filling[slot.key]
 
     def _make_room(

@@ -22,9 +22,6 @@ def check(blocks: Blocks) -> None:
     for slot in slots:
         slot.check()
         assert blocks.slabs_of(slot).at(slot.offset) is slot, "a slot is not found at its offset"
-        if slot.tier is Tier.DRAM:
-            filling = slot in blocks.filling.get(slot.key, ())
-            assert filling == (slot.state is State.FILLING)
         assert (slot in blocks.doomed) == (slot.state is State.DOOMED)
         assert slot not in blocks.arriving or slot.moves, "it may be taken while it arrives"
         if slot.state is State.DOOMED:
@@ -36,9 +33,10 @@ def check(blocks: Blocks) -> None:
         if slot.state is not State.EMPTY and slot.tier is Tier.DRAM:
             blocks.heads.check(slot)
     known = {id(slot) for slot in slots}
-    named = [*blocks.index, *blocks.doomed, *(s for some in blocks.filling.values() for s in some)]
+    filling = [one for one in slots if one.tier is Tier.DRAM and one.state is State.FILLING]
+    assert blocks.filling == Counter(slot.key for slot in filling), "who fills what is miscounted"
+    named = [*blocks.index, *blocks.doomed, *filling]
     assert all(id(slot) in known for slot in named), "a slot of a slab that changed owner"
-    assert all(blocks.filling.values()), "a key that nobody is filling"
     twins = sum(slot.twin is not None for slot in blocks.index)
     assert set(blocks.copied) == {slot for slot in blocks.index if slot.twin is not None}
     _check_listing(blocks)

@@ -30,6 +30,7 @@ from kvstore.disk.local import LocalDisk
 from kvstore.disk.volumes import Volumes
 from kvstore.errors import ConfigError
 from kvstore.failpoint import arm, failpoint
+from kvstore.limits import GARBAGE_MIDDLE, GARBAGE_OLD, GARBAGE_YOUNG
 from kvstore.memory.arena import Arena
 from kvstore.metadata import Metadata, open_metadata
 from kvstore.metadata.records import NodeRecord
@@ -225,6 +226,7 @@ class Node:
             tasks.append(asyncio.create_task(tiers.serve()))
         pool.start()
         gc.freeze()  # what stands from now on is not looked through for garbage time and again
+        gc.set_threshold(GARBAGE_YOUNG, GARBAGE_MIDDLE, GARBAGE_OLD)
         ready(server.address, metrics.address)
         try:
             await self._stopping.wait()

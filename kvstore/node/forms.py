@@ -68,10 +68,11 @@ def last_tokens(given: int, layout: SlotLayout) -> int:
 
 def hashes_of(given: Sequence[bytes]) -> Sequence[bytes]:
     """Block hashes from the wire: not too many, each of the right length."""
-    for i, one in enumerate(counted(given, "hashes")):
-        if len(one) != HASH_BYTES:
+    hashes = counted(given, "hashes")
+    if set(map(len, hashes)) != {HASH_BYTES}:
+        for i, one in enumerate(hashes):
             check_hash(f"hashes[{i}]", one)
-    return given
+    return hashes
 
 
 def stored_keys_of(given: Sequence[bytes]) -> Sequence[bytes]:

@@ -77,7 +77,7 @@ class Moves:
         for one in held:
             if isinstance(one, Held):
                 if one.window is not None:
-                    one.window.writing.remove(one.fragment)
+                    one.window.moved(one.fragment)
                 self._store.blocks.let_go(one.slot)
 
     # Blocks that one call opened or reserved, and nothing wrong with any: all at once. Else each is
@@ -109,7 +109,7 @@ class Moves:
             return None
         for window in windows:
             window.slot.moves += 1
-            window.writing.append(fragment)
+            window.writing += (fragment,)
         return [Held(window.slot, layout, fragment, window) for window in windows]
 
     def _layout_of_all(self, slots: Sequence[Slot], fragment: Fragment) -> SlotLayout | None:
@@ -166,7 +166,7 @@ class Moves:
         if being or self._store.blocks.heads.written(slot, layout, fragment) is not None:
             return Status.WRITTEN
         slot.moves += 1
-        window.writing.append(fragment)
+        window.writing += (fragment,)
         return Held(slot, layout, fragment, window)
 
     def _look(self, session: Session, handle: bytes, fragment: Fragment) -> tuple[Found, int]:

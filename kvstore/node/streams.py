@@ -135,7 +135,7 @@ class StreamingKVService(KVService):
         written = self.store.blocks.heads.written(window.slot, window.layout, fragment)
         if written is not None or any(fragment.overlaps(f) for f in window.writing):
             raise AlreadyWritten(f"{written or fragment} has been written; a strip is written once")
-        window.writing.append(fragment)
+        window.writing += (fragment,)
         try:
             writer = self._writer(window.slot, window.layout, fragment)
             while writer.missing:
@@ -147,7 +147,7 @@ class StreamingKVService(KVService):
                 writer.write(data)
                 self.counters.add("put_bytes", len(data))
         finally:
-            window.writing.remove(fragment)
+            window.moved(fragment)
         return pb.WriteReply()
 
     @typed

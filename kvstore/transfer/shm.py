@@ -30,6 +30,7 @@ from kvstore.layout import (
 )
 from kvstore.limits import PROBE_BYTES_MAX
 from kvstore.memory.arena import HELLO, HELLO_MAGIC, Arena
+from kvstore.transfer.copiers import Copiers
 from kvstore.transfer.kernel_terms import geometry, pages, span
 from kvstore.transfer.probe import Probe
 from kvstore.transfer.protocol import Ints, Mask, Memory, Slots
@@ -40,11 +41,20 @@ class ShmTransport:
 
     name = "shm"
 
-    def __init__(self, path: str, token: bytes, arena_bytes: int, deadline_seconds: float) -> None:
+    def __init__(
+        self,
+        path: str,
+        token: bytes,
+        arena_bytes: int,
+        deadline_seconds: float,
+        copy_threads: int | None = None,
+    ) -> None:
+        """`copy_threads`: see `Copiers`."""
         self._socket, descriptor = _attach(path, token, arena_bytes, deadline_seconds)
         self._reading = Arena.map(os.dup(descriptor), arena_bytes, mmap.PROT_READ)
         both = mmap.PROT_READ | mmap.PROT_WRITE
         self._writing = Arena.map(descriptor, arena_bytes, both)
+        self._copiers = Copiers(copy_threads)
         self._idle = threading.Condition()
         self._moves = 0
         self._closed = False
@@ -52,15 +62,20 @@ class ShmTransport:
     def store(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
     ) -> None:
-        with self._moving():
+        blocks = _blocks(layout, slots, starts)
+
+        def move(rows: slice) -> None:
             strips.gather(
                 self._writing.bytes,
                 geometry(layout),
-                _blocks(layout, slots, starts),
+                blocks.run(rows),
                 pages(memory, fragment),
                 memory.block_table,
                 *span(fragment),
             )
+
+        with self._moving():
+            self._copiers.each(len(slots), _bytes(layout, len(slots), fragment), move)
 
     def load(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
@@ -69,14 +84,20 @@ class ShmTransport:
             good = self._vouched(layout, slots)
             if not good.all():
                 slots, starts = slots.pick(good), starts[good]
-            good[good] = strips.scatter(
-                self._reading.bytes,
-                geometry(layout),
-                _blocks(layout, slots, starts),
-                pages(memory, fragment),
-                memory.block_table,
-                *span(fragment),
-            )
+            blocks = _blocks(layout, slots, starts)
+
+            def move(rows: slice) -> Mask:
+                return strips.scatter(
+                    self._reading.bytes,
+                    geometry(layout),
+                    blocks.run(rows),
+                    pages(memory, fragment),
+                    memory.block_table,
+                    *span(fragment),
+                )
+
+            size = _bytes(layout, len(slots), fragment)
+            good[good] = np.concatenate(self._copiers.each(len(slots), size, move))
             return good
 
     def ahead(self, layout: SlotLayout, count: int, fragment: Fragment) -> None:
@@ -134,6 +155,7 @@ class ShmTransport:
                 return
             self._closed = True
             self._idle.wait_for(lambda: self._moves == 0)
+        self._copiers.close()
         self._writing.close()
         self._reading.close()  # stays mapped, read-only, while views of it are in use
         self._socket.close()
@@ -189,6 +211,11 @@ def _attach(
         raise Unavailable(f"{path} did not hand out an arena of {arena_bytes} bytes")
     peer.settimeout(None)
     return peer, descriptors[0]
+
+
+def _bytes(layout: SlotLayout, count: int, fragment: Fragment) -> int:
+    """Of a fragment of so many blocks, at most."""
+    return count * fragment.layers * fragment.heads * layout.strip_stride
 
 
 def _blocks(layout: SlotLayout, slots: Slots, starts: Ints) -> strips.Blocks:

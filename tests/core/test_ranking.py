@@ -219,6 +219,6 @@ def test_what_lru_would_hold_is_as_much_as_is_held() -> None:
     rival.touch(map(name, range(10)))
     rival.touch([b"0"])
     rival.fit(3)
-    assert list(rival._held) == [b"8", b"9", b"0"]
+    assert list(rival.held) == [b"8", b"9", b"0"]
     rival.lose(b"9")
-    assert list(rival._held) == [b"8", b"0"]
+    assert list(rival.held) == [b"8", b"0"]

@@ -154,7 +154,7 @@ class Rig:
             "recency": [slot.key for slot in index.recent()],
             "gone": dict(index._gone),
             "orphans": {key: set(some) for key, some in index._orphans.items()},
-            "filling": {key: {s.number for s in some} for key, some in blocks.filling.items()},
+            "filling": dict(blocks.filling),
             "doomed": {slot.number for slot in blocks.doomed},
             "pins": {n: (p.slot.number, p.expires) for n, p in store.pins._pins.items()},
             "windows": {
