@@ -42,9 +42,7 @@ class Tier(enum.IntEnum):
 _SSD = Tier.SSD  # a name of its own is found sooner
 
 Owner = tuple[bytes, int]  # (namespace digest, group): whose slots a slab holds
-NOBODY: AbstractSet[bytes] = (
-    frozenset()
-)  # of every block that has none behind it: no set of its own
+NOBODY: AbstractSet[bytes] = frozenset()  # the children of every block that has none: one for all
 
 
 @dataclass(eq=False, slots=True)
