@@ -10,7 +10,6 @@ The same with as many threads as the client takes by itself is printed, and not 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +21,11 @@ from bench.pool import RUN_BYTES, Stored, bfloat16_like, running_node, touched
 from bench.report import Goal, Report, Row
 from bench.rounds import Rounds, measure, timed
 from kvstore.client import Client, KVSpec
-from kvstore.limits import COPY_THREADS_MAX, KiB, MiB
+from kvstore.limits import KiB, MiB
+from kvstore.transfer.copiers import COPY_THREADS
 
 RUNS = 60
 GOAL = 0.80
-CORES = min(COPY_THREADS_MAX, len(os.sched_getaffinity(0)))
 KV_HEADS, PARTS = 2, 2
 
 
@@ -57,10 +56,11 @@ def run(runs: int, say: Callable[[str], None], sizes: Sizes | None = None) -> Re
                 rows.append(bench.get(counted=index == 0))
                 if index == 0:
                     rows.append(bench.pinned())
-        spec, strip_bytes = sizes.spec(sizes.strip_bytes[0]), sizes.strip_bytes[0]
-        with _client(directory, spec, CORES) as client:
-            bench = _Bench(client, sizes, strip_bytes, CORES, runs, say)
-            rows.append(bench.get(counted=False))
+        if COPY_THREADS > 1:
+            strip_bytes = sizes.strip_bytes[0]
+            with _client(directory, sizes.spec(strip_bytes), COPY_THREADS) as client:
+                bench = _Bench(client, sizes, strip_bytes, COPY_THREADS, runs, say)
+                rows.append(bench.get(counted=False))
     return Report(
         name="local",
         unit="ms",

@@ -26,6 +26,7 @@ from kvstore.client.space import Space, calls
 from kvstore.client.writer import Writer
 from kvstore.config import Credentials
 from kvstore.errors import (
+    Invalid,
     KVStoreError,
     Lapsed,
     Overloaded,
@@ -72,6 +73,8 @@ class Client:
 
         `copy_threads`: how many threads of this process share one large copy from or to a node of
         its own host; None: as many as there are cores, up to a few."""
+        if copy_threads is not None and copy_threads < 1:
+            raise Invalid(f"copy_threads {copy_threads}: at least 1, or None for this host's own")
         self.space = Space.of(spec, group)
         told = (label, deadline_seconds, transport, credentials, copy_threads)
         self.connection = Connection(locator, *told)

@@ -74,7 +74,8 @@ class Slabs:
             slab = next(iter(self._open[owner].values()))
             some = min(count - len(taken), len(slab.free))
             places, slab.free = slab.free[: -some - 1 : -1], slab.free[:-some]
-            taken += self._made_all(slab, places)
+            taken += self._made(slab, places, self.generation + 1)
+            self.generation += some  # one counter for the arena: see `_renewed`
             self._room[owner] -= some
             if not slab.free:
                 del self._open[owner][slab.number]
@@ -146,7 +147,7 @@ class Slabs:
         """The slot of a place that was restored."""
         slab, place = self._place(offset)
         assert place >= 0 and place not in slab.slots, "nobody sleeps there"
-        return self._made(slab, place, generation)
+        return self._made(slab, [place], generation)[0]
 
     def retire(self, begin: int, end: int) -> None:
         """Give out no place of these whole slabs any more. What is in use there stays until it is
@@ -236,23 +237,14 @@ class Slabs:
             del self._open[slab.owner][slab.number]
             self._room[slab.owner] -= len(slab.free)
 
-    def _made(self, slab: Slab, place: int, generation: int) -> Slot:
-        assert slab.owner is not None
-        number, offset = self._next_number, slab.offset + place * slab.slot_bytes
-        self._next_number = number + 1
-        slot = Slot(number, offset, slab.owner, State.EMPTY, generation, tier=self.tier)
-        slab.slots[place] = slot
-        return slot
-
-    def _made_all(self, slab: Slab, places: Sequence[int]) -> list[Slot]:
-        """Slots of newly given places, each with a generation of its own."""
+    def _made(self, slab: Slab, places: Sequence[int], generation: int) -> list[Slot]:
+        """Slots of these places, with consecutive generations."""
         assert slab.owner is not None
         owner, base, size, tier = slab.owner, slab.offset, slab.slot_bytes, self.tier
-        first, older = self._next_number, self.generation + 1
+        first = self._next_number
         self._next_number += len(places)
-        self.generation += len(places)
         made = [
-            Slot(first + i, base + place * size, owner, State.EMPTY, older + i, tier=tier)
+            Slot(first + i, base + place * size, owner, State.EMPTY, generation + i, tier=tier)
             for i, place in enumerate(places)
         ]
         slab.slots.update(zip(places, made, strict=True))

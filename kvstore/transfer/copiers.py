@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from typing import TypeVar
 
@@ -19,13 +19,15 @@ from kvstore.limits import COPY_SHARE_BYTES_MIN, COPY_THREADS_MAX
 
 T = TypeVar("T")
 
+COPY_THREADS = min(COPY_THREADS_MAX, len(os.sched_getaffinity(0)))  # where a caller names no number
+
 
 class Copiers:
     """Threads of one transport, made when a move first pays for them."""
 
     def __init__(self, threads: int | None = None) -> None:
-        """`threads`: how many may move at once; None: as many as there are cores, up to a few."""
-        self._threads = threads or min(COPY_THREADS_MAX, len(os.sched_getaffinity(0)))
+        """`threads`: how many may move at once, the caller's own among them."""
+        self._threads = COPY_THREADS if threads is None else threads
         self._making = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -38,15 +40,20 @@ class Copiers:
         first, *others = _runs(count, shares)
         if not others:
             return [move(first)]
-        begun = [(run, self._ready().submit(move, run)) for run in others]
+        begun: list[tuple[slice, Future[T] | None]] = []
         try:
+            for run in others:
+                begun.append((run, self._begun(move, run)))
             found = [move(first)]
             for run, other in begun:
-                found.append(move(run) if other.cancel() else other.result())
+                if other is None or other.cancel():
+                    found.append(move(run))
+                else:
+                    found.append(other.result())
             return found
         finally:
             for _, other in begun:
-                if not other.cancel():
+                if other is not None and not other.cancel():
                     other.exception()  # wait for it: it writes to the caller's memory, or a slot
 
     def close(self) -> None:
@@ -54,6 +61,18 @@ class Copiers:
         with self._making:
             if self._pool is not None:
                 self._pool.shutdown()
+
+    def _begun(self, move: Callable[[slice], T], run: slice) -> Future[T] | None:
+        """None where no thread can be had for it: then it is never begun."""
+        pool = self._ready()
+        try:
+            return pool.submit(move, run)
+        except RuntimeError:
+            # It stands in the pool's line all the same, and would be moved by a later thread.
+            with self._making:
+                self._pool = None if self._pool is pool else self._pool
+            pool.shutdown(cancel_futures=True)
+            return None
 
     def _ready(self) -> ThreadPoolExecutor:
         with self._making:

@@ -125,7 +125,8 @@ def tiny() -> Iterator[Report]:
 def test_the_local_bench_runs_at_any_size_and_checks_what_it_fetched(tiny: Report) -> None:
     names = ["get, strips of 16 KiB", "pinned view", "get, strips of 8 KiB"]
     assert [one.name for one in tiny.rows[:3]] == names
-    assert [one.counted for one in tiny.rows] == [True, False, False, False]
+    assert [one.counted for one in tiny.rows[:3]] == [True, False, False]
+    assert not any(one.counted for one in tiny.rows[3:]), "more threads are printed only"
     for one in tiny.rows:
         assert one.limit is not None
         assert one.spread is not None and one.ratio == one.spread.median

@@ -270,3 +270,9 @@ def test_a_layer_is_read_only_after_its_event(client: Client, cache: Cache) -> N
     target = Cache(SPEC, TOKENS, seed=8)
     assert client.get(chain, target.memory(client)).tokens == TOKENS
     assert target.holds(truth_of(SPEC, TOKENS, 1))
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_a_number_of_threads_that_copies_nothing(threads: int) -> None:
+    with pytest.raises(Invalid, match=f"copy_threads {threads}: at least 1, or None"):
+        Client.at("127.0.0.1:1", spec_of("threads"), copy_threads=threads)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from kvstore.core.lifecycle import NEXT, Slot, State
+from kvstore.core.lifecycle import NEXT, Slot, State, move_all
 from kvstore.errors import InvariantError
 
 
@@ -20,6 +20,16 @@ def test_a_slot_moves_only_where_the_table_says(here: State, there: State) -> No
         with pytest.raises(InvariantError, match=f"slot 7: {here.name} -> {there.name}"):
             slot.move(there)
         assert slot.state is here
+
+
+def test_slots_move_together_or_none_of_them_does() -> None:
+    slots = [Slot(number, 0, (b"", 0)) for number in range(3)]
+    move_all(slots, State.FILLING)
+    assert {slot.state for slot in slots} == {State.FILLING}
+    slots[2].move(State.SEALED)
+    with pytest.raises(InvariantError, match="slot 2: SEALED -> SEALED"):
+        move_all(slots, State.SEALED)
+    assert slots[0].state is slots[1].state is State.FILLING
 
 
 def test_every_way_through_the_table_leads_back_to_empty_past_a_seal_or_not() -> None:

@@ -81,3 +81,20 @@ def test_a_move_does_not_wait_for_threads_that_are_busy_with_anothers(copiers: C
     go_on.set()
     other.join(WAIT_SECONDS)
     copiers.close()
+
+
+def test_where_no_thread_can_be_had_the_caller_moves_all_and_nothing_is_moved_later(
+    copiers: Copiers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[int] = []
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refused)
+        copiers.each(9, LARGE, lambda run: moved.extend(range(run.start, run.stop)))
+    assert sorted(moved) == list(range(9))
+    copiers.each(9, LARGE, lambda _: None)  # there are threads again: what stood in line is gone
+    copiers.close()
+    assert len(moved) == 9
