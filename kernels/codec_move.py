@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .accumulator import BLOCK, absorb_block
+from .accumulator import BLOCK, absorb_block, begin
 from .codec_vectors import (
     bf16_line_of_fp8,
     bf16_line_of_int8,
@@ -41,7 +41,7 @@ from .codec_vectors import (
 from .inner import inner
 from .memory import load_32, prefetch, store_8
 from .strip_move import LINE, SCALE, address_of, finished, move, size_of
-from .xxh3 import U, begin
+from .xxh3 import U
 
 FP8 = 1  # of codecs; the other is int8
 BF16, FP16 = 0, 1  # of items; the third is fp32
@@ -217,8 +217,8 @@ def decode_strip(
 
 @inner
 def fold_to(lanes: Any, strip: Any, folded: Any, n: Any, end: Any) -> Any:
-    """Hash the strip's blocks that begin before `end`, but for its last; how far that is."""
-    while folded < end and folded + BLOCK < n:
-        absorb_block(U(lanes.ctypes.data), strip + U(folded))
+    """Hash the strip's whole blocks that begin before `end`; how far that is."""
+    while folded < end and folded + BLOCK <= n:
+        absorb_block(lanes, folded + BLOCK == n, strip + U(folded))
         folded += BLOCK
     return folded

@@ -19,8 +19,6 @@ U64 = types.uint64
 instruction: Any = intrinsic
 """Called from a kernel without the typing context its declaration shows."""
 LANES = ir.VectorType(I64, 8)
-CHUNK = ir.VectorType(I64, 4)
-"""What a short copy moves at a time. Half of the shortest usual run (a head of 32 fp16)."""
 
 
 def pointer(builder: Any, address: Any, kind: Any, offset: int = 0) -> Any:
@@ -105,12 +103,12 @@ def store_8(typing: Any, address: Any, byte: Any) -> Any:
 
 
 @instruction
-def copy_chunk(typing: Any, target: Any, source: Any) -> Any:
-    """Copy 32 bytes, inline: a call costs as much as a short run's copy."""
+def copy_line(typing: Any, target: Any, source: Any) -> Any:
+    """Copy 64 bytes, inline: a call costs as much as a short run's copy."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        chunk = builder.load(pointer(builder, args[1], CHUNK), align=1)
-        builder.store(chunk, pointer(builder, args[0], CHUNK), align=1)
+        line = builder.load(pointer(builder, args[1], LANES), align=1)
+        builder.store(line, pointer(builder, args[0], LANES), align=1)
         return context.get_dummy_value()
 
     return types.void(U64, U64), emit

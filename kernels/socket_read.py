@@ -17,6 +17,7 @@ import numba
 import numpy as np
 from numba import njit
 
+from .accumulator import stack_lanes
 from .inner import inner
 from .stale import forget_stale
 from .strip_loops import entry_of
@@ -76,7 +77,7 @@ def receive(
     at `bytes_per_second`; the socket's own timeout ends a standstill. `state[WHY]` is 0 once all
     are there, else `HUNG_UP`, `TOO_SLOW` or an error number.
     """
-    lanes = np.empty(8, np.uint64)
+    lanes = stack_lanes()
     message = np.zeros(_MESSAGE_WORDS, np.uint64)
     clock = np.zeros(2, np.int64)
     at, into, moved = state[AT], U(state[INTO]), state[MOVED]

@@ -15,10 +15,11 @@ import numba
 import numpy as np
 from numba import njit
 
+from .accumulator import stack_lanes
 from .codec_move import decode_strip, desk_words, encode_strip
 from .memory import fence, load_published, publish
 from .stale import forget_stale
-from .strip_move import LANE_WORDS, Slot, Steps, move_strip, size_of
+from .strip_move import Slot, Steps, move_strip, size_of
 from .xxh3 import U, xxh3_64
 from .xxh3_128 import xxh3_128
 
@@ -46,7 +47,7 @@ def transfer(
     tokens: Any, starts: Any, block_table: Any, outward: Any, good: Any,
 ) -> None:  # fmt: skip
     """Inward: engine to slots, publishing entries. Outward: slots to engine, until one differs."""
-    lanes = np.empty(LANE_WORDS, np.uint64)
+    lanes, table = stack_lanes(), U(block_table.ctypes.data)
     desk = np.empty(desk_words(slot), np.uint64)
     for i in range(len(payloads)):
         good[i] = True
@@ -64,15 +65,15 @@ def transfer(
                     continue
                 if slot.codec == 0:
                     strip_hash = move_strip(
-                        lanes, strip, base, block_table, steps, slot, starts[i], tokens[i], outward
+                        lanes, strip, base, table, steps, slot, starts[i], tokens[i], outward
                     )
                 elif outward:
                     strip_hash = decode_strip(
-                        lanes, strip, base, block_table, steps, slot, starts[i], tokens[i]
+                        lanes, strip, base, table, steps, slot, starts[i], tokens[i]
                     )
                 else:
                     strip_hash = encode_strip(
-                        lanes, desk, strip, base, block_table, steps, slot, starts[i], tokens[i]
+                        lanes, desk, strip, base, table, steps, slot, starts[i], tokens[i]
                     )
                 found = entry_of(strip_hash)
                 if outward:
@@ -85,7 +86,7 @@ def transfer(
 
 @njit(types.void(ADDRESS, SLOT, INTS, INTS, INTS, FLAGS), nogil=True, cache=True)
 def verify(arena: Any, slot: Any, payloads: Any, tables: Any, tokens: Any, good: Any) -> None:
-    lanes = np.empty(8, np.uint64)
+    lanes = stack_lanes()
     for i in range(len(payloads)):
         good[i] = True
         n = size_of(tokens[i], slot.parts, slot.code_bytes, slot.group_tokens)
@@ -114,7 +115,7 @@ def written(arena: Any, slot: Any, tables: Any, layers: Any) -> None:
 @njit(types.void(ADDRESS, INTS, types.int64, types.uint64[:, ::1]), nogil=True, cache=True)
 def roots(arena: Any, offsets: Any, size: Any, words: Any) -> None:
     """High word, then low: the order of a canonical digest."""
-    lanes = np.empty(8, np.uint64)
+    lanes = stack_lanes()
     for i in range(len(offsets)):
         low, high = xxh3_128(arena + U(offsets[i]), size, lanes)
         words[i, 0], words[i, 1] = high, low
@@ -122,6 +123,6 @@ def roots(arena: Any, offsets: Any, size: Any, words: Any) -> None:
 
 @njit(types.void(WORDS, INTS, WORDS), nogil=True, cache=True)
 def entries(addresses: Any, sizes: Any, found: Any) -> None:
-    lanes = np.empty(8, np.uint64)
+    lanes = stack_lanes()
     for i in range(len(addresses)):
         found[i] = entry_of(xxh3_64(addresses[i], sizes[i], lanes))

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import njit
 
-from .accumulator import BLOCK, absorb_block, copy_block, stream_block
+from .accumulator import BLOCK, absorb_block, begin, copy_block, stream_block
 from .inner import inner
-from .memory import copy_chunk, load_8, prefetch, store_8, stream_line
-from .xxh3 import LONG, U, absorb_tail, begin, finish_64, xxh3_64
+from .memory import copy_line, load_8, load_64, prefetch, store_8, stream_line
+from .xxh3 import LONG, U, absorb_tail, finish_64, xxh3_64
 
-CHUNK, LINE = 32, 64
-SCALE = 4  # bytes, a float32
-LANE_WORDS = 8 + BLOCK // 8
-"""The eight lanes, and behind them the room where an incoming block is joined."""
-AHEAD_TOKENS = 8
-"""How far before its use a token's runs are asked for: no prefetcher guesses a page's order."""
+LINE = 64
+SCALE, PAGE_ID = 4, 8  # bytes: a float32, and an int64 of a block table
+AHEAD = 2048
+"""Bytes before its use that a token's run is asked for, where the next token's is not behind it."""
 
 
 class Slot(NamedTuple):
@@ -67,9 +66,9 @@ size_of: Any = njit(strip_bytes)
 @inner
 def copy_run(target: Any, source: Any, count: Any) -> None:
     done = 0
-    while done + CHUNK <= count:
-        copy_chunk(target + U(done), source + U(done))
-        done += CHUNK
+    while done + LINE <= count:
+        copy_line(target + U(done), source + U(done))
+        done += LINE
     while done < count:
         store_8(target + U(done), load_8(source + U(done)))
         done += 1
@@ -86,11 +85,18 @@ def stream_run(target: Any, source: Any, count: Any) -> None:
 
 
 @inner
-def move_block(lanes: Any, target: Any, source: Any) -> None:
-    if target % U(LINE) == U(0):
-        stream_block(lanes, source, target)
+def move_block(lanes: Any, last: Any, target: Any, source: Any) -> None:
+    """Fold the block at `source`, on its way to `target` where that is another place.
+
+    For `move`'s loop this is one call: with the sixteen keys in it, the loop would load and put
+    aside all of them before each short piece.
+    """
+    if target == source:
+        absorb_block(lanes, last, source)
+    elif target % U(LINE) == U(0):
+        stream_block(lanes, last, source, target)
     else:
-        copy_block(lanes, source, target)
+        copy_block(lanes, last, source, target)
 
 
 @inner
@@ -99,26 +105,26 @@ def move(
 ) -> None:  # fmt: skip
     """Move the `count` bytes that follow the strip's first `done`, and fold what that completes.
 
-    The last block of n bytes is left unfolded, in the slot.
+    What whole blocks leave of n bytes is left unfolded, in the slot.
     """
-    home = U(lanes.ctypes.data)
-    room = home + U(LINE)
+    room = lanes + U(LINE)
     while count > 0:
         place = done % BLOCK
         step = min(BLOCK - place, count)
         ends = place + step == BLOCK
-        folded = done - place + BLOCK < n
+        end = done - place + BLOCK
+        last = end == n
         near = strip + U(done)
-        if folded and step == BLOCK:
-            move_block(home, far if outward else near, near if outward else far)
+        if step == BLOCK:
+            move_block(lanes, last, far if outward else near, near if outward else far)
         elif outward:
             stream_run(far, near, step)
-            if folded and ends:
-                absorb_block(home, near - U(place))
-        elif folded:
+            if ends:
+                move_block(lanes, last, near - U(place), near - U(place))
+        elif end <= n:
             copy_run(room + U(place), far, step)
             if ends:
-                move_block(home, near - U(place), room)
+                move_block(lanes, last, near - U(place), room)
         else:
             copy_run(near, far, step)
         done += step
@@ -128,17 +134,17 @@ def move(
 
 @inner
 def finished(lanes: Any, strip: Any, n: Any) -> Any:
-    """The hash of a strip in its slot, whose blocks but the last have been folded."""
+    """The hash of a strip in its slot, whose whole blocks have been folded."""
     if n < LONG:
         return xxh3_64(strip, n, lanes)
-    absorb_tail(lanes, strip, (n - 1) // BLOCK * BLOCK, n)
+    absorb_tail(lanes, strip, n)
     return finish_64(lanes, n)
 
 
 @inner
 def address_of(base: Any, table: Any, steps: Any, position: Any) -> Any:
-    """Where the engine keeps the sequence's token at a position."""
-    page = table[position // steps.page_tokens]
+    """Where the engine keeps the sequence's token at a position, by the block table at `table`."""
+    page = np.int64(load_64(table + U(position // steps.page_tokens * PAGE_ID)))
     return base + U(page * steps.page + position % steps.page_tokens * steps.token)
 
 
@@ -152,6 +158,8 @@ def move_strip(
     piece = slot.run_bytes * slot.parts if joined else slot.run_bytes
     parts = 1 if joined else slot.parts
     dense = joined and steps.token == piece
+    sparse = not outward and steps.token != piece
+    lead = max(1, AHEAD // (parts * piece))
     n = tokens * slot.parts * slot.run_bytes
     end = start + tokens
     done, token = 0, start
@@ -163,8 +171,8 @@ def move_strip(
             move(lanes, strip, done, n, far, piece * share, outward)
             done += piece * share
         else:
-            for ahead in range(token + AHEAD_TOKENS, token + AHEAD_TOKENS + share):
-                if not outward and ahead < end:
+            for ahead in range(token + lead, token + lead + share):
+                if sparse and ahead < end:
                     soon = address_of(base, table, steps, ahead)
                     for part in range(parts):
                         for line in range(0, piece, LINE):

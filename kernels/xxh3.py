@@ -3,7 +3,7 @@
 Every length class of the published algorithm is here, so a hash made by a kernel and one made by
 the library in Python are one value. Messages over 240 bytes go through `begin`, whole blocks and
 `absorb_tail`, which a copy loop may call itself, to hash each block as it passes. The lanes are the
-caller's (`uint64[8]`), one array for a batch.
+caller's (`stack_lanes`), one set for a batch.
 """
 
 # mypy: allow-untyped-decorators
@@ -13,19 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from .accumulator import BLOCK, SECRET, absorb_block, absorb_stripes
+from .accumulator import BLOCK, P32, P64, SECRET, absorb_block, absorb_stripes, begin
 from .inner import inner
 from .memory import byteswap, load_8, load_32, load_64, product
 
 U = np.uint64
 KEYS = np.array([int.from_bytes(SECRET[i : i + 8], "little") for i in range(185)], dtype=U)
 """The secret's word at each byte offset."""
-P32_1, P32_2, P32_3 = U(0x9E3779B1), U(0x85EBCA77), U(0xC2B2AE3D)
-P64_1, P64_2, P64_3 = U(0x9E3779B185EBCA87), U(0xC2B2AE3D27D4EB4F), U(0x165667B19E3779F9)
-P64_4, P64_5 = U(0x85EBCA77C2B2AE63), U(0x27D4EB2F165667C5)
+P32_1, P32_2, P32_3 = (U(prime) for prime in P32)
+P64_1, P64_2, P64_3, P64_4, P64_5 = (U(prime) for prime in P64)
 MIX_1, MIX_2 = U(0x165667919E3779F9), U(0x9FB21C651E98DF25)
 LOW_32 = U(0xFFFFFFFF)
-START = np.array([P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1], dtype=U)
 LONG = 241
 """The shortest message that goes through lanes."""
 
@@ -100,25 +98,18 @@ def middle_64(at: Any, n: Any) -> Any:
 
 
 @inner
-def begin(lanes: Any) -> None:
-    for i in range(8):
-        lanes[i] = START[i]
-
-
-@inner
-def absorb_tail(lanes: Any, at: Any, absorbed: Any, n: Any) -> None:
-    """Fold what is left of n bytes after `absorbed` bytes of whole blocks.
-
-    The last block counts as left even where it is whole: the algorithm does not scramble after it.
-    """
-    stripes = U((n - 1 - absorbed) // 64)
-    absorb_stripes(U(lanes.ctypes.data), at + U(absorbed), stripes, at + U(n - 64))
+def absorb_tail(lanes: Any, at: Any, n: Any) -> None:
+    """Fold what whole blocks leave of n bytes at an address."""
+    absorbed = n // BLOCK * BLOCK
+    if absorbed < n:
+        stripes = U((n - 1 - absorbed) // 64)
+        absorb_stripes(lanes, at + U(absorbed), stripes, at + U(n - 64))
 
 
 @inner
 def merge(lanes: Any, secret: Any, h: Any) -> Any:
-    for i in range(0, 8, 2):
-        h += fold(lanes[i] ^ KEYS[secret + 8 * i], lanes[i + 1] ^ KEYS[secret + 8 * i + 8])
+    for i in range(0, 64, 16):
+        h += mix(lanes + U(i), secret + i)
     return avalanche(h)
 
 
@@ -126,10 +117,9 @@ def merge(lanes: Any, secret: Any, h: Any) -> Any:
 def absorb(lanes: Any, at: Any, n: Any) -> None:
     """Fold the whole of a long message."""
     begin(lanes)
-    whole = (n - 1) // BLOCK * BLOCK
-    for offset in range(0, whole, BLOCK):
-        absorb_block(U(lanes.ctypes.data), at + U(offset))
-    absorb_tail(lanes, at, whole, n)
+    for end in range(BLOCK, n + 1, BLOCK):
+        absorb_block(lanes, end == n, at + U(end - BLOCK))
+    absorb_tail(lanes, at, n)
 
 
 @inner
