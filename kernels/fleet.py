@@ -37,7 +37,8 @@ ENGINE = np.dtype(
         ("switches", np.bool_),  # can do the other of both instead: see `.roles`
         ("host", np.int32),  # whose memory it reads without a link
         ("tie", np.int64),  # of engines that are equal to switch, the least does
-        ("busy_until", np.float64),  # when the prefill that runs now is expected to be over
+        ("runs", np.bool_),  # a prefill
+        ("busy_until", np.float64),  # when the prefill that runs now was expected to be over
         # Its costs: prefill a + b n + c n (n + 2 p), decode a + b batch + c context.
         ("prefill_a", np.float64),
         ("prefill_b", np.float64),
@@ -55,6 +56,7 @@ ENGINE = np.dtype(
 )
 LINK, DOMAIN, FAR = range(3)  # ways between two hosts
 UNLABELLED = -1
+OVERDUE = 0.5  # of the time that a prefill is late by: how much longer it will take
 HOST = np.dtype(
     [
         ("link_seconds", np.float64),  # of a byte over its link, one way
@@ -136,6 +138,15 @@ def work_after(engine: Any, tokens: Any, blocks: Any, block_tokens: Any) -> Any:
     wanted."""
     new = max(1.0, tokens - blocks * block_tokens)
     return prefill_seconds(engine, new, tokens - new)
+
+
+@inner
+def busy_for(engine: Any, now: Any) -> Any:
+    """Seconds until a record's engine is done with the prefill that runs. One that is overdue may
+    end at any moment, but the later it is the less says that it is about to: an engine that hangs
+    is passed over soon."""
+    left = engine.busy_until - now
+    return -OVERDUE * left if left < 0.0 and engine.runs else max(0.0, left)
 
 
 @njit

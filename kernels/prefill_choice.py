@@ -24,6 +24,7 @@ from numba import njit
 from .fleet import (
     SIZES,
     UNLABELLED,
+    busy_for,
     busy_seconds,
     end_seconds,
     size_of,
@@ -60,7 +61,8 @@ def busy_share(fleet: Any, now: Any) -> Any:
     for one in range(len(engines)):
         if engines[one].prefills:
             some += 1
-            busy += engines[one].busy_until > now or engines[one].waiting[SIZES - 1] > 0
+            engine = engines[one]
+            busy += engine.runs or engine.busy_until > now or engine.waiting[SIZES - 1] > 0
     return busy / max(1, some)
 
 
@@ -83,7 +85,7 @@ def scarcity(busy: Any) -> Any:
 def _waits(engine: Any, work: Any, asked: Any, rules: Any) -> Any:
     """Seconds until an engine gets to a newcomer of so much work."""
     size = size_of(work) if rules.shortest_first else SIZES - 1
-    return max(0.0, engine.busy_until - asked.now) + engine.ahead[size]
+    return busy_for(engine, asked.now) + engine.ahead[size]
 
 
 @inner

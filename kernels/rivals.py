@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .fleet import SIZES, busy_seconds, way_between, way_seconds, work_after
+from .fleet import SIZES, busy_for, busy_seconds, way_between, way_seconds, work_after
 from .inner import inner
 from .prefill_choice import (
     BLOCKS,
@@ -111,10 +111,7 @@ def _least_loaded(fleet: Any, now: Any, first: Any) -> Any:
     best, least, count = NONE, np.inf, len(fleet.engines)
     for step in range(count):
         engine = (first + step) % count
-        load = (
-            max(0.0, fleet.engines[engine].busy_until - now)
-            + fleet.engines[engine].ahead[SIZES - 1]
-        )
+        load = busy_for(fleet.engines[engine], now) + fleet.engines[engine].ahead[SIZES - 1]
         if fleet.engines[engine].prefills and load < least:
             best, least = engine, load
     return best
@@ -167,10 +164,7 @@ def _mooncake(
             work_after(fleet.engines[engine], asked.tokens, blocks, asked.block_tokens)
             * asked.factor
         )
-        wait = (
-            max(0.0, fleet.engines[engine].busy_until - asked.now)
-            + fleet.engines[engine].ahead[SIZES - 1]
-        )
+        wait = busy_for(fleet.engines[engine], asked.now) + fleet.engines[engine].ahead[SIZES - 1]
         first_token = max(wait, ready) + work
         if first_token < least:
             chosen, least = engine, first_token

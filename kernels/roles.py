@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .fleet import busy_for
 from .inner import inner
 from .prefill_choice import NONE
 from .stale import forget_stale
@@ -161,7 +162,7 @@ def _least_on_it(engines: Any, gone: Any, role: Any, now: Any) -> Any:
             continue
         left = engine.context
         if role == DECODES:
-            left = engine.ahead[-1] + max(0.0, engine.busy_until - now)
+            left = engine.ahead[-1] + busy_for(engine, now)
         if left < least or (left == least and engine.tie < engines[best].tie):
             best, least = number, left
     return best

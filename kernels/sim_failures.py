@@ -19,7 +19,7 @@ from .room import want_room
 from .sim_caches import empty_host
 from .sim_decode import carry_on, leave_pool, owe, steps_left
 from .sim_heap import push
-from .sim_prefill import leave
+from .sim_prefill import leave, rests
 from .sim_world import AGAIN, DECODES, PREFILLS
 
 
@@ -31,7 +31,8 @@ def fails(w: Any, e: Any, now: Any) -> None:
     empty_host(w.caches, seen.host)
     _stop_prefills(w, e, now)
     _stop_decoding(w, e, now)
-    seen.prefills, seen.decodes, seen.busy_until = False, False, now
+    seen.prefills, seen.decodes = False, False
+    rests(w, e, now)
     engine.turns = 0
     engine.version += 1
 
@@ -42,7 +43,8 @@ def returns(w: Any, e: Any, now: Any) -> None:
     if seen.prefills or seen.decodes or engine.turns:
         return  # it is back already
     seen.prefills, seen.decodes = engine.role & PREFILLS != 0, engine.role & DECODES != 0
-    seen.busy_until = engine.since = now
+    engine.since = now
+    rests(w, e, now)
     if seen.decodes and not seen.prefills:
         carry_on(w, e, now)  # some may wait for room
 

@@ -132,6 +132,17 @@ def _from_now(w: Any, r: Any, work: Any) -> Any:
 
 
 @inner
+def _runs(w: Any, e: Any, until: Any) -> None:
+    w.fleet.engines[e].runs, w.fleet.engines[e].busy_until = True, until
+
+
+@inner
+def rests(w: Any, e: Any, now: Any) -> None:
+    """An engine prefills nothing from now on, until it begins another."""
+    w.fleet.engines[e].runs, w.fleet.engines[e].busy_until = False, now
+
+
+@inner
 def begin_next(w: Any, e: Any, now: Any) -> None:
     """Let an idle engine begin the prompt whose turn it is; who comes too late is dropped."""
     engine, block_tokens = w.engines[e], w.setting.block_tokens
@@ -157,13 +168,13 @@ def begin_next(w: Any, e: Any, now: Any) -> None:
         new = max(1.0, request.tokens - there * block_tokens)
         if mixed:
             engine.current, request.reused, request.began = r, there, now
-            w.fleet.engines[e].busy_until = now + slowed(w, e, work, new)
+            _runs(w, e, now + slowed(w, e, work, new))
             begin_prompt(w, e, now, new)
             return
         takes = request.fate * prefill_takes(w.times, e, new, request.tokens - new)
         engine.current, request.reused, request.began = r, there, now
         engine.busy_seconds += takes
-        w.fleet.engines[e].busy_until = now + work
+        _runs(w, e, now + work)
         request.due = now + takes
         push(w.heap, request.due, PREFILLED, e, r)
 
@@ -185,7 +196,7 @@ def prefilled(w: Any, r: Any, now: Any, e: Any) -> None:
     w.engines[e].current, request.prefilled = NONE, now
     new = max(1.0, request.tokens - request.reused * w.setting.block_tokens)
     prefill_took(w, e, new, request.tokens - new, now - request.began)
-    w.fleet.engines[e].busy_until = now
+    rests(w, e, now)
     touch(w.caches, host, DRAM, blocks)
     touch(w.caches, host, SSD, blocks)
     leave(w, r, e)
@@ -201,7 +212,7 @@ def mixed_step(w: Any, e: Any, now: Any) -> None:
         stepped(w, e, now)
     elif chunked(w, e, now):
         host, blocks = w.fleet.engines[e].host, blocks_of(w, r)
-        w.fleet.engines[e].busy_until = now
+        rests(w, e, now)
         touch(w.caches, host, DRAM, blocks)
         touch(w.caches, host, SSD, blocks)
         leave(w, r, e)

@@ -15,6 +15,7 @@ from .prefill_choice import BLOCKS, NONE, choose_source
 from .roles import advise, asked, look
 from .sim_decode import carry_on
 from .sim_heap import push
+from .sim_prefill import rests
 from .sim_world import BALANCES, DECODES, DRAINS, PREFILLS
 
 BALANCE_SECONDS = 10.0  # between two looks at whether one is to switch
@@ -65,7 +66,8 @@ def drains(w: Any, e: Any, now: Any) -> None:
         return
     engine.role, engine.turns = engine.turns, 0
     seen.prefills, seen.decodes = engine.role & PREFILLS != 0, engine.role & DECODES != 0
-    seen.busy_until = engine.since = now
+    engine.since = now
+    rests(w, e, now)
     w.work[0].changed = now
     w.numbers[2] += 1
     if seen.decodes:

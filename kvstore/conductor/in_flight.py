@@ -163,8 +163,9 @@ class InFlight:
         self._hold(request, prompt, now)
         engine.running += 1
         engine.running_seconds += prompt.work
-        busy = self._crew.fleet.engines["busy_until"]
-        busy[engine.number] = max(now, busy[engine.number]) + prompt.work
+        row = self._crew.fleet.engines[engine.number]
+        row["busy_until"] = max(now, float(row["busy_until"])) + prompt.work
+        row["runs"] = True
 
     def ended(self, request: str, engine: Engine, now: float) -> None:
         """Its prefill is over; if this conductor sent it, how well was it predicted?"""
@@ -263,8 +264,9 @@ class InFlight:
             engine.running -= 1
             left = engine.running_seconds - prompt.work if engine.running else 0.0
             engine.running_seconds = max(0.0, left)
-            busy = self._crew.fleet.engines["busy_until"]
-            busy[engine.number] = min(busy[engine.number], now + engine.running_seconds)
+            row = self._crew.fleet.engines[engine.number]
+            row["busy_until"] = min(float(row["busy_until"]), now + engine.running_seconds)
+            row["runs"] = engine.running > 0
         else:
             loops.leave_line(self._crew.fleet, engine.number, prompt.size, prompt.work)
         if len(prompt.prints):
@@ -318,6 +320,7 @@ class InFlight:
             assert abs(seconds - sum(one.work for one in waiting)) < 1e-6 * (1 + seconds)
             ahead = fleet.engines[engine.number]["ahead"]
             assert waiting or not ahead.any(), "seconds of nothing"
+            assert fleet.engines[engine.number]["runs"] == (engine.running > 0)
             owed = [one for one in self.sequences.values() if one.engine is engine]
             assert engine.owed == len(owed)
             assert engine.owed_tokens == sum(one.tokens for one in owed)

@@ -143,13 +143,24 @@ def test_an_engine_is_busy_for_as_long_as_its_prefills_take() -> None:
     for request, work in (("one", 2.0), ("two", 3.0)):
         rig.in_flight.accepted(request, engine, work, chain(1), rig.now)
         rig.in_flight.began(request, engine, rig.now)
-    busy = rig.scheduler.crew(WHOSE)[0].fleet.engines["busy_until"]
-    assert busy[engine.number] == rig.now + 5.0
+    row = rig.scheduler.crew(WHOSE)[0].fleet.engines[engine.number]
+    assert row["busy_until"] == rig.now + 5.0 and row["runs"]
     rig.now += 1.0
     rig.in_flight.ended("one", engine, rig.now)
-    assert busy[engine.number] == rig.now + 3.0
+    assert row["busy_until"] == rig.now + 3.0 and row["runs"]
     rig.in_flight.ended("two", engine, rig.now)
-    assert busy[engine.number] == rig.now
+    assert row["busy_until"] == rig.now and not row["runs"]
+
+
+def test_an_engine_that_does_not_end_its_prefill_is_sent_nothing_while_others_are_free() -> None:
+    rig = Rig()
+    stuck, other = rig.engine("a"), rig.engine("b")
+    rig.in_flight.accepted("r", stuck, 0.1, chain(1), rig.now)
+    rig.in_flight.began("r", stuck, rig.now)
+    for number in range(2, 12):
+        rig.now += 2.0
+        assert rig.sent_to(f"r{number}", chain(number)) == "b"
+        rig.in_flight.ended(f"r{number}", other, rig.now)
 
 
 def test_predictions_are_compared_with_what_came() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.kernels.fleet import UNLABELLED, Fleet, Found, nothing
+from kvstore.kernels.fleet import OVERDUE, UNLABELLED, Fleet, Found, nothing
 from kvstore.kernels.prefill_choice import (
     BLOCKS,
     COST,
@@ -122,7 +122,9 @@ def _cost(made: Fleet, engine: int, rules: Rules, blocks: int, ready: float, mov
     size = max(0, np.searchsorted(np.array(SIZE_STARTS), work, side="right") - 1)
     if not rules.shortest_first:
         size = len(SIZE_STARTS) - 1
-    wait = max(0.0, float(row["busy_until"]) - ASKED.now) + float(row["ahead"][size])
+    left = float(row["busy_until"]) - ASKED.now
+    late = OVERDUE * max(0.0, -left) if row["runs"] else 0.0
+    wait = max(late, left) + float(row["ahead"][size])
     overtaken = int(row["waiting"][-1] - row["waiting"][size])
     imposed = work * (SCARCE + overtaken) + FETCH_SHARE * SCARCE * moved
     return max(wait, ready) + work + rules.charge * imposed
@@ -282,6 +284,23 @@ def test_one_rack_for_all_and_slower_uplinks_change_nothing(
     after = chosen(labelled(engines, [UNLABELLED] * count, [0] * count), found, first % count)
     if before[0] != NONE:
         assert before[:2] == after[:2] and before[2].tolist() == after[2].tolist()
+
+
+def test_the_later_an_engine_is_with_its_prefill_the_longer_it_is_expected_to_take() -> None:
+    made, found = fleet(2), nothing(2, 2)
+    made.engines["busy_until"] = ASKED.now - 6, ASKED.now + 2
+    made.engines["runs"] = True
+    engine, _, row = chosen(made, found)
+    assert (engine, row[WAIT]) == (1, 2.0)
+    made.engines["busy_until"][0] = ASKED.now - 2
+    engine, _, row = chosen(made, found)
+    assert (engine, row[WAIT]) == (0, 2 * OVERDUE)
+
+
+def test_an_engine_that_ended_sooner_than_was_expected_is_free() -> None:
+    made, found = fleet(1), nothing(1, 1)
+    made.engines["busy_until"] = ASKED.now - 3
+    assert chosen(made, found)[2][WAIT] == 0.0
 
 
 def test_over_a_slow_link_a_prefix_is_computed_anew() -> None:

@@ -19,14 +19,16 @@ def small(prefill: int) -> Cluster:
 
 
 def share_of_limit(load: Load, engines: Cluster, name: str) -> float:
-    found = highest_rate(load, engines, [named(name)], 1, close=1.05)
+    found = highest_rate(load, engines, [named(name)], 1, close=1.02)
     assert found
     return found.rate / rate_limit(load, engines, 1)
 
 
 def test_prompts_that_share_nothing_are_served_near_the_limit_and_not_above() -> None:
-    load = Bimodal(Arrivals(20, 300)).load(1)
-    assert 0.8 < share_of_limit(load, small(2), OURS.name) <= 1.01
+    """One load's share says little: a rate that is missed by one request is not found."""
+    loads = [Bimodal(Arrivals(20, 300)).load(seed) for seed in range(1, 7)]
+    shares = [share_of_limit(load, small(2), OURS.name) for load in loads]
+    assert max(shares) <= 1.01 and sum(shares) / len(shares) > 0.78
 
 
 def test_a_cache_that_is_bounded_stays_below_it() -> None:
