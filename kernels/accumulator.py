@@ -140,7 +140,7 @@ def stream_block(typing: Any, lanes: Any, last: Any, source: Any, target: Any) -
     """`copy_block` past the cache, to a target aligned to 64 bytes."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        emit_block(builder, *args, stream=True)
+        emit_block(builder, args[0], args[1], args[2], args[3], stream=True)
         return context.get_dummy_value()
 
     return types.void(U64, types.boolean, U64, U64), emit

@@ -1,9 +1,10 @@
 """Write windows: who may still write which fragment of a filling slot.
 
-A writer group shares slots; each of its members owns one fragment and seals it by itself. A window
-on mapped memory never expires by time, because a stopped process may resume and write: it ends when
-its own member seals or aborts it, or when the member's process is gone. So aborting a block dooms
-the slot at once, but its memory is held until every member has let go.
+A writer group shares slots; each of its members owns one fragment and seals it by itself. A member
+who names no group is alone: no other window is ever opened on its slots. A window on mapped memory
+never expires by time, because a stopped process may resume and write: it ends when its own member
+seals or aborts it, or when the member's process is gone. So aborting a block dooms the slot at
+once, but its memory is held until every member has let go.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ class Window:
     session: int
     fragment: Fragment
     layout: SlotLayout
-    group: GroupKey
+    group: GroupKey | None  # None: its member is alone
     sealed: bool = False
+    lost: bool = False  # of a member that is alone: the block was given up
     writing: tuple[Fragment, ...] = ()  # what the owner is moving in right now
 
     def moved(self, fragment: Fragment) -> None:
@@ -66,7 +68,8 @@ class Windows:
 
     def reserved(self, slot: Slot) -> bool:
         """Whether a writer group can still make the slot's block whole."""
-        return any(members[0].slot is slot for members in self._of_group.values())
+        alone = (one.slot is slot and one.group is None and not one.lost for one in self)
+        return any(members[0].slot is slot for members in self._of_group.values()) or any(alone)
 
     def slot_of(self, group: GroupKey) -> Slot | None:
         """The slot the group is filling for this key, if a member has reserved it."""
@@ -83,31 +86,38 @@ class Windows:
                 )
 
     def open(
-        self, slot: Slot, session: int, fragment: Fragment, layout: SlotLayout, group: GroupKey
-    ) -> Window:
-        return self._windows[self.open_all([(slot, group)], session, fragment, layout)]
-
-    def open_all(
         self,
-        wanted: Sequence[tuple[Slot, GroupKey]],
+        slot: Slot,
         session: int,
         fragment: Fragment,
         layout: SlotLayout,
+        group: GroupKey | None = None,
+    ) -> Window:
+        groups = [group] if group is not None else ()
+        return self._windows[self.open_all([slot], session, fragment, layout, groups)]
+
+    def open_all(
+        self,
+        slots: Sequence[Slot],
+        session: int,
+        fragment: Fragment,
+        layout: SlotLayout,
+        groups: Sequence[GroupKey] = (),
     ) -> int:
-        """A window on each of these slots, with consecutive serials; the first of them."""
+        """A window on each of these slots, with consecutive serials; the first of them. Without
+        `groups`, one a slot, their member is alone."""
         first = self._next
-        for serial, (slot, group) in enumerate(wanted, first):
+        for serial, slot in enumerate(slots, first):
             assert slot.state is State.FILLING, "only a filling slot can be written"
-            window = Window(serial, slot, slot.generation, session, fragment, layout, group)
+            window = Window(serial, slot, slot.generation, session, fragment, layout, None)
             self._windows[serial] = window
-            members = self._of_group.get(group)
-            if members is None:
-                self._of_group[group] = [window]
-            else:
-                members.append(window)
             slot.windows += 1
-        if wanted:
-            self._next += len(wanted)
+        for serial, group in enumerate(groups, first):
+            window = self._windows[serial]
+            window.group = group
+            self._of_group.setdefault(group, []).append(window)
+        if slots:
+            self._next += len(slots)
             self._of_session.setdefault(session, set()).update(range(first, self._next))
         return first
 
@@ -128,11 +138,12 @@ class Windows:
             assert not window.sealed, "sealed twice"
             window.sealed = True
             window.slot.windows -= 1
-            members = groups[window.group]
+            members = (window,) if window.group is None else groups[window.group]
             done = sum([m.fragment.layers * m.fragment.heads for m in members if m.sealed])
             if done == window.layout.strips:
                 whole.append(True)
-                del groups[window.group]
+                if window.group is not None:
+                    del groups[window.group]
                 over += members
             else:
                 whole.append(False)
@@ -142,14 +153,18 @@ class Windows:
 
     def give_up(self, window: Window) -> None:
         """The block will not become whole. Windows that may still write stay until `close`."""
-        members = self._of_group.get(window.group)
-        if members and members[0].slot is window.slot:
-            del self._of_group[window.group]
-            self._forget([member for member in members if member.sealed])
+        members: Sequence[Window] = ()
+        if window.group is None:
+            members = () if window.lost else (window,)
+            window.lost = True
+        elif self.slot_of(window.group) is window.slot:
+            members = self._of_group.pop(window.group)
+        self._forget([member for member in members if member.sealed])
 
     def close(self, window: Window) -> None:
         """The member of a block that was given up can write no more."""
-        assert not window.sealed and self.slot_of(window.group) is not window.slot
+        assert not window.sealed, "it was sealed"
+        assert window.lost or (window.group and self.slot_of(window.group) is not window.slot)
         window.slot.windows -= 1
         self._forget([window])
 
@@ -171,7 +186,8 @@ class Windows:
             if not window.sealed:
                 writing[id(window.slot)] = writing.get(id(window.slot), 0) + 1
             if window.slot.state is State.FILLING or window.sealed:
-                assert window in self._of_group[window.group], "a filling slot without its group"
+                members = [window] if window.group is None else self._of_group[window.group]
+                assert window in members and not window.lost, "a filling slot without its group"
             else:
                 assert window.slot.state is State.DOOMED, "a window on sealed memory"
         assert sum(map(len, self._of_session.values())) == len(self._windows)

@@ -68,7 +68,6 @@ class Store:
         self._clock = clock
         self._secrets = secrets
         self._counters = counters
-        self._group_names = 0
         self._writers = Writers(self.windows)
 
     def keys(self, tenant: str, place: Place, hashes: Sequence[bytes]) -> list[bytes]:
@@ -160,10 +159,6 @@ class Store:
             raise Quarantined("this namespace gave wrong KV: `moonpool stat` says what")
         place.layout.check(fragment)
         tenant = session.tenant
-        private = not writer_group
-        if private:
-            self._group_names += 1
-            writer_group = f"\0{self._group_names}"  # private: no caller can name it
 
         def of_others(some: Sequence[bytes]) -> list[bytes]:
             return self.keys(tenant, place, some)
@@ -173,7 +168,9 @@ class Store:
         parents = parents_of(before, dict(zip(hashes, keys, strict=True)), of_others)
         keyed = list(zip(keys, parents, tokens, strict=True))
         held = self.blocks.index.get_all(keys)
-        joined = {} if private else joined_by(self.windows, tenant, writer_group, keyed, fragment)
+        joined: dict[bytes, Slot] = {}
+        if writer_group:
+            joined = joined_by(self.windows, tenant, writer_group, keyed, fragment)
         both = zip(keyed, held, strict=True)
         wanted = [one for one, slot in both if slot is None and one[0] not in joined]
         if len(set(keys)) < len(keys):
@@ -185,8 +182,9 @@ class Store:
         slots = joined | {slot.key: slot for slot in taken}
         given = [slots.get(key) for key in keys]
         self.stirred(session)
-        granted = [(slot, (tenant, writer_group, slot.key)) for slot in given if slot is not None]
-        first = self.windows.open_all(granted, session.serial, fragment, place.layout)
+        granted = [slot for slot in given if slot is not None]
+        groups = [(tenant, writer_group, one.key) for one in granted] if writer_group else ()
+        first = self.windows.open_all(granted, session.serial, fragment, place.layout, groups)
         handles = iter(self.claims.for_windows(session, first, len(granted)))
         return [None if slot is None else Reserved(slot, next(handles)) for slot in given]
 

@@ -167,6 +167,40 @@ def test_a_group_may_begin_a_key_again_while_the_old_memory_is_still_held() -> N
     windows.check()
 
 
+def test_who_is_alone_makes_a_block_whole_and_shares_it_with_nobody() -> None:
+    windows, slots = Windows(), [filling(), filling()]
+    first, second = (windows.open(slot, 1, LAYOUT.whole, LAYOUT) for slot in slots)
+    windows.check()
+    assert windows.reserved(slots[0]) and windows.slot_of(GROUP) is None
+    assert windows.seal_all([second, first], 0.0) == [True, True]
+    assert len(windows) == 0 and not any(slot.held or windows.reserved(slot) for slot in slots)
+
+
+def test_who_is_alone_and_seals_a_part_waits_for_nobody_to_come() -> None:
+    windows, slot = Windows(), filling()
+    window = windows.open(slot, 1, LEFT, LAYOUT)
+    assert not windows.seal(window, 5.0)
+    windows.check()
+    assert windows.reserved(slot) and not list(windows.overdue(4.0))
+    assert list(windows.overdue(5.0)) == [window]
+    windows.give_up(window)
+    slot.move(State.DOOMED)
+    assert len(windows) == 0 and not windows.reserved(slot) and not slot.held
+
+
+def test_who_is_alone_holds_the_memory_of_what_was_given_up_until_he_lets_go() -> None:
+    windows, slot = Windows(), filling()
+    window = windows.open(slot, 1, LAYOUT.whole, LAYOUT)
+    for _ in range(2):
+        windows.give_up(window)
+        assert slot.held and windows.get(window.serial) is window and not windows.reserved(slot)
+    slot.move(State.DOOMED)
+    windows.check()
+    windows.close(window)
+    assert len(windows) == 0 and not slot.held
+    windows.check()
+
+
 def test_a_block_whole_too_soon_turns_the_suite_red(monkeypatch: pytest.MonkeyPatch) -> None:
     def eager(self: Windows, window: Window, now: float) -> bool:
         window.sealed = True
