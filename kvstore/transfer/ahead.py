@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from kvstore.errors import Unavailable
 from kvstore.layout import Fragment, SlotLayout
-from kvstore.transfer.filling import Filling, Straight
+from kvstore.transfer.direct import Pages
+from kvstore.transfer.filling import Filling
 from kvstore.transfer.lanes import Lane, Lanes, shares
 from kvstore.transfer.protocol import Ints, Mask, Memory, Slots
+
+Straight: TypeAlias = Callable[
+    [SlotLayout, Memory, Ints, npt.NDArray[np.int32], Fragment], Pages | None
+]
+"""Blocks where they belong in the caller's memory, if bytes may go straight there."""
 
 
 class TcpAhead:
@@ -51,7 +61,8 @@ class TcpAhead:
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
     ) -> Mask:
         assert len(slots) == self.blocks, "all that come are taken"
-        job = Filling(self._straight, layout, slots, memory, starts, fragment)
+        direct = self._straight(layout, memory, starts, slots.tokens, fragment)
+        job = Filling(direct, layout, slots, memory, starts, fragment)
         each = zip(list(self._taken), shares(self.blocks, len(self._taken)), strict=True)
         self._lanes.together([partial(self._fill, job, lane, rows) for lane, rows in each])
         self.blocks = 0

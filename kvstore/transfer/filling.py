@@ -21,11 +21,6 @@ from kvstore.transfer.landing import Landing
 from kvstore.transfer.lanes import Lane
 from kvstore.transfer.protocol import Ints, Mask, Memory, Slots
 
-Straight: TypeAlias = Callable[
-    [SlotLayout, Memory, Ints, npt.NDArray[np.int32], Fragment], Pages | None
-]
-"""Blocks where they belong in the caller's memory, if bytes may go straight there."""
-
 _Way: TypeAlias = Callable[[Sequence[bytes], Landing, Ints, Fragment], Iterator[Ints]]
 
 
@@ -34,14 +29,14 @@ class Filling:
 
     def __init__(
         self,
-        straight: Straight,
+        direct: Pages | None,  # all of them where they belong, if bytes may go straight there
         layout: SlotLayout,
         slots: Slots,
         memory: Memory,
         starts: Ints,
         fragment: Fragment,
     ) -> None:
-        self._straight, self._layout, self._slots = straight, layout, slots
+        self._direct, self._layout, self._slots = direct, layout, slots
         self._memory, self._starts, self._fragment = memory, starts, fragment
         self.good: Mask = np.zeros(len(slots), dtype=bool)
 
@@ -54,15 +49,15 @@ class Filling:
         self._take(lane, lane.landed, rows)
 
     def _take(self, lane: Lane, way: _Way, rows: Ints) -> None:
-        some, starts, part = self._slots.pick(rows), self._starts[rows], self._fragment
-        every, handles = np.arange(len(rows)), some.handles.tolist()
-        direct = self._straight(self._layout, self._memory, starts, some.tokens, part)
+        some, direct, part = self._slots.pick(rows), self._direct, self._fragment
+        handles = some.handles.tolist()
         if direct is not None:
-            for came in way(handles, direct, every, part):
-                self.good[rows[came]] = direct.proven(came, part, some.roots[came])
+            for came in way(handles, direct, rows, part):
+                there = rows[came]
+                self.good[there] = direct.proven(there, part, some.roots[came])
             return
-        staged = Staged(lane, self._layout, some.tokens, starts, part)
-        for came in way(handles, staged, every, part):
+        staged = Staged(lane, self._layout, some.tokens, self._starts[rows], part)
+        for came in way(handles, staged, np.arange(len(rows)), part):
             sound = came[staged.vouched(came, some.roots[came])]
             self.good[rows[sound]] = staged.scatter(sound, self._memory)
 

@@ -52,20 +52,20 @@ class TcpTransport:
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
     ) -> None:
         statuses = np.zeros(len(slots), dtype=np.uint8)
+        direct = self.straight(layout, memory, starts, slots.tokens, fragment)
 
         def send(lane: Lane, rows: Ints) -> None:
             some = slots.pick(rows)
-            every, handles = np.arange(len(rows)), some.handles.tolist()
-            direct = self.straight(layout, memory, starts[rows], some.tokens, fragment)
+            handles = some.handles.tolist()
             if direct is not None:
                 statuses[rows] = lane.write(
-                    *(handles, direct, every, fragment),
-                    lambda next_: direct.hash(next_, fragment),
+                    *(handles, direct, rows, fragment),
+                    lambda next_: direct.hash(rows[next_], fragment),
                 )
                 return
             staged = Staged(lane, layout, some.tokens, starts[rows], fragment)
             statuses[rows] = lane.write(
-                *(handles, staged, every, fragment),
+                *(handles, staged, np.arange(len(rows)), fragment),
                 lambda next_: staged.gather(next_, memory),
             )
 
@@ -75,7 +75,8 @@ class TcpTransport:
     def load(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
     ) -> Mask:
-        job = Filling(self.straight, layout, slots, memory, starts, fragment)
+        direct = self.straight(layout, memory, starts, slots.tokens, fragment)
+        job = Filling(direct, layout, slots, memory, starts, fragment)
         self.lanes.spread(layout, len(slots), fragment, job.by_asking)
         return job.good
 
