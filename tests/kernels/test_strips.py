@@ -15,9 +15,7 @@ POISON = 0xA5
 CASES = [*range(120)]
 
 
-@pytest.mark.parametrize("seed", CASES)
-def test_a_gather_writes_every_strip_and_entry_and_no_byte_besides(case_of, seed):
-    case = case_of(seed)
+def gathered_and_nothing_besides(case):
     expected = case.arena.copy()
     for i, row, place, index in case.strips():
         expected[place] = case.engine[index]
@@ -30,9 +28,7 @@ def test_a_gather_writes_every_strip_and_entry_and_no_byte_besides(case_of, seed
     assert (case.engine == engine).all()
 
 
-@pytest.mark.parametrize("seed", CASES)
-def test_a_scatter_writes_every_token_of_the_engine_and_no_byte_besides(case_of, seed):
-    case = case_of(seed)
+def scattered_and_nothing_besides(case):
     case.gather()
     expected = np.full_like(case.engine, POISON)
     for *_, index in case.strips():
@@ -42,6 +38,25 @@ def test_a_scatter_writes_every_token_of_the_engine_and_no_byte_besides(case_of,
     assert case.scatter().all()
     assert (case.engine == expected).all()
     assert (case.arena == arena).all()
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_a_gather_writes_every_strip_and_entry_and_no_byte_besides(case_of, seed):
+    gathered_and_nothing_besides(case_of(seed))
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_a_scatter_writes_every_token_of_the_engine_and_no_byte_besides(case_of, seed):
+    scattered_and_nothing_besides(case_of(seed))
+
+
+@pytest.mark.parametrize("order", ["LPSHDK", "PLHSKD", "LKPSHD", "LPHSKD", "LHKPSD"])
+@pytest.mark.parametrize("tokens", [8, 16, 24])
+@pytest.mark.parametrize("run_bytes", [64, 128, 256])
+def test_strips_of_whole_kibibytes_have_the_hash_of_all_of_them(case_of, order, tokens, run_bytes):
+    sizes = {"run_bytes": run_bytes, "block_tokens": tokens, "order": order}
+    gathered_and_nothing_besides(case_of(tokens, **sizes))
+    scattered_and_nothing_besides(case_of(tokens + 1, **sizes))
 
 
 @pytest.mark.parametrize("order", ["LKPSHD", "LPHSKD"])
