@@ -37,8 +37,8 @@ ENGINE = np.dtype(
         ("switches", np.bool_),  # can do the other of both instead: see `.roles`
         ("host", np.int32),  # whose memory it reads without a link
         ("tie", np.int64),  # of engines that are equal to switch, the least does
-        ("runs", np.bool_),  # a prefill
-        ("busy_until", np.float64),  # when the prefill that runs now was expected to be over
+        ("running", np.float64),  # seconds that the prefill that runs was to take; 0 for none
+        ("busy_until", np.float64),  # when it was expected to be over
         # Its costs: prefill a + b n + c n (n + 2 p), decode a + b batch + c context.
         ("prefill_a", np.float64),
         ("prefill_b", np.float64),
@@ -144,9 +144,10 @@ def work_after(engine: Any, tokens: Any, blocks: Any, block_tokens: Any) -> Any:
 def busy_for(engine: Any, now: Any) -> Any:
     """Seconds until a record's engine is done with the prefill that runs. One that is overdue may
     end at any moment, but the later it is the less says that it is about to: an engine that hangs
-    is passed over soon."""
+    is passed over soon while others are free. It is no more than the prefill was to take in all:
+    it may be over, and word of that lost."""
     left = engine.busy_until - now
-    return -OVERDUE * left if left < 0.0 and engine.runs else max(0.0, left)
+    return left if left > 0.0 else min(-OVERDUE * left, engine.running)
 
 
 @njit

@@ -62,7 +62,7 @@ def busy_share(fleet: Any, now: Any) -> Any:
         if engines[one].prefills:
             some += 1
             engine = engines[one]
-            busy += engine.runs or engine.busy_until > now or engine.waiting[SIZES - 1] > 0
+            busy += engine.running > 0.0 or engine.busy_until > now or engine.waiting[SIZES - 1] > 0
     return busy / max(1, some)
 
 

@@ -132,14 +132,14 @@ def _from_now(w: Any, r: Any, work: Any) -> Any:
 
 
 @inner
-def _runs(w: Any, e: Any, until: Any) -> None:
-    w.fleet.engines[e].runs, w.fleet.engines[e].busy_until = True, until
+def _runs(w: Any, e: Any, now: Any, work: Any) -> None:
+    w.fleet.engines[e].running, w.fleet.engines[e].busy_until = work, now + work
 
 
 @inner
 def rests(w: Any, e: Any, now: Any) -> None:
     """An engine prefills nothing from now on, until it begins another."""
-    w.fleet.engines[e].runs, w.fleet.engines[e].busy_until = False, now
+    w.fleet.engines[e].running, w.fleet.engines[e].busy_until = 0.0, now
 
 
 @inner
@@ -168,13 +168,13 @@ def begin_next(w: Any, e: Any, now: Any) -> None:
         new = max(1.0, request.tokens - there * block_tokens)
         if mixed:
             engine.current, request.reused, request.began = r, there, now
-            _runs(w, e, now + slowed(w, e, work, new))
+            _runs(w, e, now, slowed(w, e, work, new))
             begin_prompt(w, e, now, new)
             return
         takes = request.fate * prefill_takes(w.times, e, new, request.tokens - new)
         engine.current, request.reused, request.began = r, there, now
         engine.busy_seconds += takes
-        _runs(w, e, now + work)
+        _runs(w, e, now, work)
         request.due = now + takes
         push(w.heap, request.due, PREFILLED, e, r)
 

@@ -165,7 +165,7 @@ class InFlight:
         engine.running_seconds += prompt.work
         row = self._crew.fleet.engines[engine.number]
         row["busy_until"] = max(now, float(row["busy_until"])) + prompt.work
-        row["runs"] = True
+        row["running"] = engine.running_seconds
 
     def ended(self, request: str, engine: Engine, now: float) -> None:
         """Its prefill is over; if this conductor sent it, how well was it predicted?"""
@@ -266,7 +266,7 @@ class InFlight:
             engine.running_seconds = max(0.0, left)
             row = self._crew.fleet.engines[engine.number]
             row["busy_until"] = min(float(row["busy_until"]), now + engine.running_seconds)
-            row["runs"] = engine.running > 0
+            row["running"] = engine.running_seconds
         else:
             loops.leave_line(self._crew.fleet, engine.number, prompt.size, prompt.work)
         if len(prompt.prints):
@@ -320,7 +320,7 @@ class InFlight:
             assert abs(seconds - sum(one.work for one in waiting)) < 1e-6 * (1 + seconds)
             ahead = fleet.engines[engine.number]["ahead"]
             assert waiting or not ahead.any(), "seconds of nothing"
-            assert fleet.engines[engine.number]["runs"] == (engine.running > 0)
+            assert fleet.engines[engine.number]["running"] == engine.running_seconds
             owed = [one for one in self.sequences.values() if one.engine is engine]
             assert engine.owed == len(owed)
             assert engine.owed_tokens == sum(one.tokens for one in owed)

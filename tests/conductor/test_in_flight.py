@@ -144,12 +144,12 @@ def test_an_engine_is_busy_for_as_long_as_its_prefills_take() -> None:
         rig.in_flight.accepted(request, engine, work, chain(1), rig.now)
         rig.in_flight.began(request, engine, rig.now)
     row = rig.scheduler.crew(WHOSE)[0].fleet.engines[engine.number]
-    assert row["busy_until"] == rig.now + 5.0 and row["runs"]
+    assert row["busy_until"] == rig.now + 5.0 and row["running"] == 5.0
     rig.now += 1.0
     rig.in_flight.ended("one", engine, rig.now)
-    assert row["busy_until"] == rig.now + 3.0 and row["runs"]
+    assert row["busy_until"] == rig.now + 3.0 and row["running"] == 3.0
     rig.in_flight.ended("two", engine, rig.now)
-    assert row["busy_until"] == rig.now and not row["runs"]
+    assert row["busy_until"] == rig.now and row["running"] == 0.0
 
 
 def test_an_engine_that_does_not_end_its_prefill_is_sent_nothing_while_others_are_free() -> None:

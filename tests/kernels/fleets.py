@@ -76,7 +76,7 @@ def busy_fleets(draw: st.DrawFn) -> tuple[Fleet, Found]:
     for number in range(count):
         made.engines[number]["prefills"] = draw(st.integers(0, 4)) > 0
         made.engines[number]["busy_until"] = ASKED.now + draw(st.floats(-5, 40))
-        made.engines[number]["runs"] = draw(st.booleans())
+        made.engines[number]["running"] = draw(st.sampled_from([0.0, 0.5, 10.0]))
         made.engines[number]["prefill_b"] *= draw(st.floats(0.5, 2))
         for work in draw(st.lists(st.floats(1e-4, 20), max_size=4)):
             wait_behind(made, number, work)

@@ -123,7 +123,7 @@ def _cost(made: Fleet, engine: int, rules: Rules, blocks: int, ready: float, mov
     if not rules.shortest_first:
         size = len(SIZE_STARTS) - 1
     left = float(row["busy_until"]) - ASKED.now
-    late = OVERDUE * max(0.0, -left) if row["runs"] else 0.0
+    late = min(OVERDUE * max(0.0, -left), float(row["running"]))
     wait = max(late, left) + float(row["ahead"][size])
     overtaken = int(row["waiting"][-1] - row["waiting"][size])
     imposed = work * (SCARCE + overtaken) + FETCH_SHARE * SCARCE * moved
@@ -289,12 +289,19 @@ def test_one_rack_for_all_and_slower_uplinks_change_nothing(
 def test_the_later_an_engine_is_with_its_prefill_the_longer_it_is_expected_to_take() -> None:
     made, found = fleet(2), nothing(2, 2)
     made.engines["busy_until"] = ASKED.now - 6, ASKED.now + 2
-    made.engines["runs"] = True
+    made.engines["running"] = 4.0
     engine, _, row = chosen(made, found)
     assert (engine, row[WAIT]) == (1, 2.0)
     made.engines["busy_until"][0] = ASKED.now - 2
     engine, _, row = chosen(made, found)
     assert (engine, row[WAIT]) == (0, 2 * OVERDUE)
+
+
+def test_a_prefill_of_whose_end_no_word_came_counts_for_no_longer_than_it_was_to_take() -> None:
+    made, found = fleet(1), nothing(1, 1)
+    made.engines["busy_until"], made.engines["running"] = ASKED.now - 1_000, 4.0
+    engine, _, row = chosen(made, found)
+    assert (engine, row[WAIT]) == (0, 4.0)
 
 
 def test_an_engine_that_ended_sooner_than_was_expected_is_free() -> None:
