@@ -16,10 +16,10 @@ from tests.transfer.pairs import Pair
 
 
 def drained(peer: socket.socket, count: int) -> bytes:
-    got = b""
+    got = bytearray()
     while len(got) < count:
         got += peer.recv(min(7_000, count - len(got)))
-    return got
+    return bytes(got)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -41,6 +41,18 @@ def test_pieces_of_any_size_come_whole_and_in_order(pair: Pair, seed: int) -> No
     assert stream.receive_into(map(memoryview, room)) == len(whole)
     thread.join(10.0)
     assert b"".join(room) == whole
+
+
+def test_what_has_come_is_counted_before_it_is_received(pair: Pair) -> None:
+    stream, peer = pair
+    assert stream.waiting() == 0
+    peer.sendall(bytes(1_000))
+    end = time.monotonic() + 10.0
+    while stream.waiting() < 1_000 and time.monotonic() < end:
+        time.sleep(0.001)
+    assert stream.waiting() == 1_000
+    stream.receive(400)
+    assert stream.waiting() == 600
 
 
 def test_a_peer_that_says_nothing_is_given_up_in_time(pair: Pair) -> None:
