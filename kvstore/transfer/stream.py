@@ -8,12 +8,10 @@ after it. One thread at a time moves on a stream; any thread may `end` it.
 
 from __future__ import annotations
 
-import fcntl
 import select
 import socket
 import ssl
 import struct
-import termios
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -23,7 +21,7 @@ from typing import Any
 from kvstore.errors import Unavailable
 from kvstore.limits import DATA_RATE_MIN, STALL_SECONDS, KiB
 
-_TIMEVAL, _COUNT = struct.Struct("ll"), struct.Struct("i")
+_TIMEVAL = struct.Struct("ll")
 _DRAINED_BYTES = 64 * KiB  # at a time, of what nobody wants
 _PIECES_MAX = 512  # of one call to the kernel, which takes 1,024
 # A peer whose host is gone says nothing: 20 s of silence, then three questions in 15 s.
@@ -123,13 +121,6 @@ class DataStream:
     def descriptor(self) -> int | None:
         """The socket that bytes come from as they were sent; None where they are sealed."""
         return None if self._tls else self._socket.fileno()
-
-    def waiting(self) -> int:
-        """How many bytes can be received by now without a wait; where they are sealed, 0."""
-        if self._tls:
-            return 0
-        (count,) = _COUNT.unpack(fcntl.ioctl(self._socket, termios.FIONREAD, bytes(_COUNT.size)))
-        return int(count)
 
     def quiet(self, seconds: float, *others: int) -> bool:
         """Whether the peer says nothing for so long. Its end is something; so is what can be read

@@ -63,20 +63,10 @@ class UcxLane(Lane):
         for some in calls.few(np.arange(len(rows)), into.places):
             self._call(Op.PULL, [handles[i] for i in some], into, rows[some], fragment)
             came = some[calls.moved(calls.receive_statuses(self.stream, len(some)))]
-            for few in self._landed(len(came), into, fragment):
-                self.stream.receive_into([into.run(row) for row in rows[came[few]].tolist()])
-                yield came[few]
+            for few in calls.few(came, into.together(fragment)):
+                self.stream.receive_into([into.run(row) for row in rows[few].tolist()])
+                yield few
             self._moving = False
-
-    def _landed(self, count: int, into: Landing, fragment: Fragment) -> Iterator[slice]:
-        """Blocks in their order, a few at a time: those that are known to have landed by now, and
-        the next one where none is. To wait for more of them would be to prove none meanwhile."""
-        most, done = into.together(fragment), 0
-        while done < count:
-            there = self.stream.waiting() // into.layout.root_bytes
-            few = slice(done, min(count, done + max(1, min(there, most))))
-            yield few
-            done = few.stop
 
     def write(
         self,

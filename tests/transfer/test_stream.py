@@ -43,18 +43,6 @@ def test_pieces_of_any_size_come_whole_and_in_order(pair: Pair, seed: int) -> No
     assert b"".join(room) == whole
 
 
-def test_what_has_come_is_counted_before_it_is_received(pair: Pair) -> None:
-    stream, peer = pair
-    assert stream.waiting() == 0
-    peer.sendall(bytes(1_000))
-    end = time.monotonic() + 10.0
-    while stream.waiting() < 1_000 and time.monotonic() < end:
-        time.sleep(0.001)
-    assert stream.waiting() == 1_000
-    stream.receive(400)
-    assert stream.waiting() == 600
-
-
 def test_a_peer_that_says_nothing_is_given_up_in_time(pair: Pair) -> None:
     began = time.monotonic()
     with pytest.raises(Unavailable, match="stood still"):
