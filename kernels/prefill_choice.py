@@ -61,8 +61,7 @@ def busy_share(fleet: Any, now: Any) -> Any:
     for one in range(len(engines)):
         if engines[one].prefills:
             some += 1
-            engine = engines[one]
-            busy += engine.running > 0.0 or engine.busy_until > now or engine.waiting[SIZES - 1] > 0
+            busy += busy_for(engines[one], now) > 0.0 or engines[one].waiting[SIZES - 1] > 0
     return busy / max(1, some)
 
 

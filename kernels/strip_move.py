@@ -20,7 +20,7 @@ from .xxh3 import LONG, U, absorb_tail, finish_64, xxh3_64
 
 LINE = 64
 SCALE, PAGE_ID = 4, 8  # bytes: a float32, and an int64 of a block table
-AHEAD = 2048
+LEAD = 2048
 """Bytes before its use that a token's run is asked for, where the next token's is not behind it."""
 
 
@@ -159,7 +159,7 @@ def move_strip(
     parts = 1 if joined else slot.parts
     dense = joined and steps.token == piece
     sparse = not outward and steps.token != piece
-    lead = max(1, AHEAD // (parts * piece))
+    lead = max(1, LEAD // (parts * piece))
     n = tokens * slot.parts * slot.run_bytes
     end = start + tokens
     done, token = 0, start

@@ -20,8 +20,8 @@ from .memory import byteswap, load_8, load_32, load_64, product
 U = np.uint64
 KEYS = np.array([int.from_bytes(SECRET[i : i + 8], "little") for i in range(185)], dtype=U)
 """The secret's word at each byte offset."""
-P32_1, P32_2, P32_3 = (U(prime) for prime in P32)
-P64_1, P64_2, P64_3, P64_4, P64_5 = (U(prime) for prime in P64)
+P32_2 = U(P32[1])
+P64_1, P64_2, P64_3, P64_4, _ = (U(prime) for prime in P64)
 MIX_1, MIX_2 = U(0x165667919E3779F9), U(0x9FB21C651E98DF25)
 LOW_32 = U(0xFFFFFFFF)
 LONG = 241

@@ -15,16 +15,12 @@ import torch
 import triton
 import triton.language as tl
 
-from ..accumulator import SECRET
+from ..accumulator import P32, P64, SECRET, START
 
 BYTES_MIN = 24
 LONG = tl.constexpr(241)
-P32_1, P64_1 = tl.constexpr(0x9E3779B1), tl.constexpr(0x9E3779B185EBCA87)
+P32_1, P64_1 = tl.constexpr(P32[0]), tl.constexpr(P64[0])
 MIX_1 = tl.constexpr(0x165667919E3779F9)
-_START = (
-    *(0xC2B2AE3D, 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9),
-    *(0x85EBCA77C2B2AE63, 0x85EBCA77, 0x27D4EB2F165667C5, 0x9E3779B1),
-)
 KEY_WORDS = tl.constexpr(185)  # the secret's word at each byte offset; then what lanes begin with
 
 
@@ -32,7 +28,7 @@ KEY_WORDS = tl.constexpr(185)  # the secret's word at each byte offset; then wha
 def keys(device: torch.device) -> torch.Tensor:
     """What the kernels look up, as int64: numpy and torch have little to do with uint64."""
     secret = [int.from_bytes(SECRET[i : i + 8], "little") for i in range(185)]
-    both = np.array([*secret, *_START], np.uint64)
+    both = np.array([*secret, *START], np.uint64)
     return torch.from_numpy(both.view(np.int64)).to(device)
 
 

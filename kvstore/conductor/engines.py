@@ -45,8 +45,7 @@ class Engine:
     prefill: PrefillFit | None  # None: it does not do so now
     decode: DecodeFit | None
     bias: Bias = field(default_factory=Bias)  # of its prefills
-    running: int = 0  # prefills, and their work in seconds
-    running_seconds: float = 0.0
+    running: int = 0  # prefills
     batch: int = 0  # as it said, and beside that what is on its way to it
     context_tokens: int = 0
     owed: int = 0
@@ -219,7 +218,7 @@ class Crew:
             assert row["batch"] == engine.batch + engine.owed
             assert row["context"] == engine.context_tokens + engine.owed_tokens
             assert engine.running >= 0 and engine.owed >= 0 and engine.owed_tokens >= 0
-            assert engine.running or engine.running_seconds == 0
+            assert engine.running or row["running"] == 0.0, "work of no prefill"
         assert self.decoders == sum(one.decode is not None for one in self.by_id.values())
         assert len(self._free) + len(self.by_id) == len(self.rows)
         hosts = self.fleet.hosts

@@ -162,10 +162,9 @@ class InFlight:
         prompt.stage = Stage.RUNNING
         self._hold(request, prompt, now)
         engine.running += 1
-        engine.running_seconds += prompt.work
         row = self._crew.fleet.engines[engine.number]
+        row["running"] += prompt.work
         row["busy_until"] = max(now, float(row["busy_until"])) + prompt.work
-        row["running"] = engine.running_seconds
 
     def ended(self, request: str, engine: Engine, now: float) -> None:
         """Its prefill is over; if this conductor sent it, how well was it predicted?"""
@@ -262,11 +261,9 @@ class InFlight:
         engine = prompt.engine
         if prompt.stage is Stage.RUNNING:
             engine.running -= 1
-            left = engine.running_seconds - prompt.work if engine.running else 0.0
-            engine.running_seconds = max(0.0, left)
             row = self._crew.fleet.engines[engine.number]
-            row["busy_until"] = min(float(row["busy_until"]), now + engine.running_seconds)
-            row["running"] = engine.running_seconds
+            left = max(0.0, float(row["running"]) - prompt.work) if engine.running else 0.0
+            row["running"], row["busy_until"] = left, min(float(row["busy_until"]), now + left)
         else:
             loops.leave_line(self._crew.fleet, engine.number, prompt.size, prompt.work)
         if len(prompt.prints):
@@ -320,7 +317,8 @@ class InFlight:
             assert abs(seconds - sum(one.work for one in waiting)) < 1e-6 * (1 + seconds)
             ahead = fleet.engines[engine.number]["ahead"]
             assert waiting or not ahead.any(), "seconds of nothing"
-            assert fleet.engines[engine.number]["running"] == engine.running_seconds
+            runs = sum(one.work for one in mine if one.stage is Stage.RUNNING)
+            assert abs(fleet.engines[engine.number]["running"] - runs) < 1e-6 * (1 + runs)
             owed = [one for one in self.sequences.values() if one.engine is engine]
             assert engine.owed == len(owed)
             assert engine.owed_tokens == sum(one.tokens for one in owed)

@@ -67,7 +67,7 @@ class Windows:
         return sum(not window.sealed for window in self._windows.values())
 
     def reserved(self, slot: Slot) -> bool:
-        """Whether a writer group can still make the slot's block whole."""
+        """Whether whoever writes the slot's block can still make it whole."""
         alone = (one.slot is slot and one.group is None and not one.lost for one in self)
         return any(members[0].slot is slot for members in self._of_group.values()) or any(alone)
 

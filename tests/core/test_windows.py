@@ -188,7 +188,7 @@ def test_who_is_alone_and_seals_a_part_waits_for_nobody_to_come() -> None:
     assert len(windows) == 0 and not windows.reserved(slot) and not slot.held
 
 
-def test_who_is_alone_holds_the_memory_of_what_was_given_up_until_he_lets_go() -> None:
+def test_who_is_alone_holds_the_memory_of_what_was_given_up_until_it_is_let_go() -> None:
     windows, slot = Windows(), filling()
     window = windows.open(slot, 1, LAYOUT.whole, LAYOUT)
     for _ in range(2):
