@@ -26,8 +26,10 @@ FACTOR_MAX = np.e  # of a step to what the fit says, however wrong the fit was l
 SPREAD_FIRST, SPREAD_MIN = 0.3, 0.02  # usual relative error: before any step, and at least
 SPREAD_STEPS = 16.0  # over which it is a mean: a new truth is believed after some such times
 STEP_MAX = 1.1  # factor by which one step can move anything, however few came before it
+BIAS_CLIP, BIAS_MAX = 4.0, 3.0  # factor of one report, and of all together
 
 _CLIP_MAX, _STEP_LOG = float(np.log(FACTOR_MAX)), float(np.log(STEP_MAX))
+_BIAS_CLIP_LOG, _BIAS_MAX_LOG = float(np.log(BIAS_CLIP)), float(np.log(BIAS_MAX))
 
 FIT = np.dtype(
     [
@@ -43,6 +45,23 @@ FIT = np.dtype(
     ],
     align=True,
 )
+
+BIAS = np.dtype(
+    [
+        ("factor", np.float64),  # of what comes to what is foretold without it
+        ("counted", np.float64),  # reports, those that faded in part
+        ("logs", np.float64),  # their sum
+        ("keep", np.float64),  # of what was there, at each report
+        ("weight", np.float64),  # reports that say for ever that nothing is off
+    ],
+    align=True,
+)
+
+
+def unbiased(bias: Any, keep: float, weight: float = WEIGHT) -> None:
+    """Fill in records of BIAS: nothing is off."""
+    bias["factor"], bias["counted"], bias["logs"] = 1.0, 0.0, 0.0
+    bias["keep"], bias["weight"] = keep, weight
 
 
 def begin(fit: Any, prior: Sequence[float], keep: float, weight: float = WEIGHT) -> None:
@@ -112,3 +131,19 @@ def learn(fit: Any, first: Any, second: Any, third: Any, seconds: Any) -> None:
 def learned(fits: Any, first: float, second: float, third: float, seconds: float) -> None:
     """The same for one fit that an array of FIT holds, to be called from Python."""
     learn(fits[0], first, second, third, seconds)
+
+
+@inner
+def compare(bias: Any, seconds: Any, foretold: Any) -> None:
+    """It took so long; `foretold` is without the factor."""
+    off = min(max(np.log(seconds / foretold), -_BIAS_CLIP_LOG), _BIAS_CLIP_LOG)
+    bias.counted = bias.keep * bias.counted + 1.0
+    bias.logs = bias.keep * bias.logs + off
+    mean = bias.logs / (bias.counted + bias.weight)
+    bias.factor = np.exp(min(max(mean, -_BIAS_MAX_LOG), _BIAS_MAX_LOG))
+
+
+@njit(cache=True)
+def compared(biases: Any, seconds: float, foretold: float) -> None:
+    """The same for one that an array of BIAS holds, to be called from Python."""
+    compare(biases[0], seconds, foretold)

@@ -20,7 +20,7 @@ from .room import want_room
 from .sim_caches import DRAM, SSD, expect, leading, touch
 from .sim_decode import hand_over, room_in
 from .sim_heap import push
-from .sim_learning import prefill_took
+from .sim_learning import prefill_took, whole_took
 from .sim_mixed import begin_prompt, chunked, decode_only, has_room, is_mixed, slowed, stepped
 from .sim_ways import bring
 from .sim_world import AGAIN, LATE, PREFILLED, blocks_of
@@ -196,6 +196,8 @@ def prefilled(w: Any, r: Any, now: Any, e: Any) -> None:
     w.engines[e].current, request.prefilled = NONE, now
     new = max(1.0, request.tokens - request.reused * w.setting.block_tokens)
     prefill_took(w, e, new, request.tokens - new, now - request.began)
+    if request.moved == 0:
+        whole_took(w, r, e, now - request.began)
     rests(w, e, now)
     touch(w.caches, host, DRAM, blocks)
     touch(w.caches, host, SSD, blocks)

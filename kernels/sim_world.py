@@ -123,6 +123,7 @@ class World(NamedTuple):
     carried: Floats  # bytes, by way
     times: Floats
     fits: Records  # of FIT, [engine, 2]: what routers have learned of prefills and of steps
+    biases: Records  # of BIAS, [engine]: of prefills beside those
     caches: Caches
     tally: Tally
     heap: Heap

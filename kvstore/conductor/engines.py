@@ -20,7 +20,7 @@ from kvstore.conductor.index import HOLDERS_MAX
 from kvstore.conductor.labels import DOMAIN, RACK, Labels
 from kvstore.conductor.roles import Advice, Roles, switch_tie
 from kvstore.core.cost import DecodeCost, PrefillCost
-from kvstore.core.fit import Bias, DecodeFit, PrefillFit
+from kvstore.core.fit import Bias, DecodeFit, Errors, PrefillFit
 from kvstore.kernels import decision as loops
 from kvstore.kernels.fleet import LINK, Fleet, Found, empty, nothing
 from kvstore.kernels.prefill_choice import PRICED
@@ -44,8 +44,10 @@ class Engine:
     heard: float  # when it last said anything
     prefill: PrefillFit | None  # None: it does not do so now
     decode: DecodeFit | None
-    bias: Bias = field(default_factory=Bias)  # of its prefills
+    errors: Errors = field(default_factory=Errors)  # of what was said of first tokens
+    bias: Bias = field(default_factory=Bias)  # of its prefills, beside what it says of them
     running: int = 0  # prefills
+    together: bool = False  # since it last ran none, it has run several at once
     batch: int = 0  # as it said, and beside that what is on its way to it
     context_tokens: int = 0
     owed: int = 0
@@ -117,7 +119,7 @@ class Crew:
         """Write down what it costs by now."""
         row = self.fleet.engines[engine.number]
         if engine.prefill is not None:
-            _write(row, "prefill", engine.prefill.cost)
+            _write(row, "prefill", engine.prefill.cost, engine.bias.factor)
         if engine.decode is not None:
             _write(row, "decode", engine.decode.cost)
 
@@ -145,7 +147,7 @@ class Crew:
             for engine in self.by_id.values():
                 costs = self.roles.costs(engine.facts, learned)
                 if costs is not None:  # also of what it does not do now, which nobody measures
-                    _write(engines[engine.number], "prefill", costs[0])
+                    _write(engines[engine.number], "prefill", costs[0], engine.bias.factor)
                     _write(engines[engine.number], "decode", costs[1])
 
     def over(self, sequences: int, output_tokens: int) -> None:
@@ -259,8 +261,9 @@ class Crew:
         self.own: NDArray[np.int32] = np.zeros(engines, np.int32)  # of one prompt, by row
 
 
-def _write(row: Any, phase: str, cost: PrefillCost | DecodeCost) -> None:
-    row[f"{phase}_a"], row[f"{phase}_b"], row[f"{phase}_c"] = cost.a, cost.b, cost.c
+def _write(row: Any, phase: str, cost: PrefillCost | DecodeCost, factor: float = 1.0) -> None:
+    row[f"{phase}_a"], row[f"{phase}_b"] = factor * cost.a, factor * cost.b
+    row[f"{phase}_c"] = factor * cost.c
 
 
 def _unknown_hosts(count: int) -> NDArray[Any]:

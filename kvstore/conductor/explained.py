@@ -65,7 +65,7 @@ def _considered(
         reused_blocks=int(row[BLOCKS]),
         fetched_blocks=int(row[FETCHED]),
         read_blocks=int(row[READ]),
-        error=engine.bias.error.size,
+        error=engine.errors.mean.size,
         own_blocks=min(own, int(row[BLOCKS])),
         fetched_from=source,
     )
@@ -126,7 +126,7 @@ def explain(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.E
     if decision.refusal is None:
         reply.plan.CopyFrom(reply_of(scheduler, decision, approximate))
     if chosen is not None:
-        error = chosen.bias.error
+        error = chosen.errors.mean
         reply.ttft_error, reply.ttft_bias = error.size, error.bias
     return reply
 

@@ -36,6 +36,9 @@ from kvstore.limits import IN_FLIGHT_SECONDS, SENT_SECONDS
 NO_PRINTS: Prints = np.zeros(0, np.uint64)
 _PLACES_MIN = 1 << 10
 _RETRY_MS = 1_000
+# Tokens of a prompt that are to be computed, and those before them; None where some of these are
+# brought from elsewhere, and nobody knows how long it waits for them.
+Computes = tuple[float, float]
 
 
 class Stage(enum.Enum):
@@ -56,6 +59,8 @@ class Prompt:
     until: float  # when it counts no more
     decided: float  # when it was sent there; NaN where another conductor did that
     takes: float = 0.0  # seconds from then until its first token, as predicted
+    computes: Computes | None = None
+    began: float = float("nan")
 
     @property
     def ours(self) -> bool:
@@ -121,12 +126,13 @@ class InFlight:
         now: float,
         takes: float,
         tokens: int = 0,
+        computes: Computes | None = None,
     ) -> None:
         """A prompt of so many tokens is sent to an engine. Raises `Overloaded`."""
         self.drop(request, now)
         self._take_place()
         prompt = self._enter(request, engine, work, prints, now, tokens)
-        prompt.decided, prompt.takes = now, takes
+        prompt.decided, prompt.takes, prompt.computes = now, takes, computes
 
     def accepted(
         self,
@@ -159,9 +165,10 @@ class InFlight:
         if prompt is None or prompt.engine is not engine or prompt.stage is Stage.RUNNING:
             return
         loops.leave_line(self._crew.fleet, engine.number, prompt.size, prompt.work)
-        prompt.stage = Stage.RUNNING
+        prompt.stage, prompt.began = Stage.RUNNING, now
         self._hold(request, prompt, now)
         engine.running += 1
+        engine.together |= engine.running > 1
         row = self._crew.fleet.engines[engine.number]
         row["running"] += prompt.work
         row["busy_until"] = max(now, float(row["busy_until"])) + prompt.work
@@ -172,7 +179,8 @@ class InFlight:
         if prompt is None or prompt.engine is not engine:
             return
         if prompt.ours:
-            engine.bias.observe(now - prompt.decided, prompt.takes)
+            engine.errors.observe(now - prompt.decided, prompt.takes)
+            self._compare(prompt, engine, now)
             self.crowd.served(now)
         ours, wants = prompt.ours, request in self.room and request not in self.sequences
         self._take_out(request, prompt, now)
@@ -181,6 +189,15 @@ class InFlight:
             self._prefilled[request] = Prefilled(now + SENT_SECONDS, ours)
         else:
             self.room.forget(request)
+
+    def _compare(self, prompt: Prompt, engine: Engine, now: float) -> None:
+        """What a prefill took from beginning to end, which nothing ran beside, is more or less than
+        what the engine's own reports say that such a prefill takes."""
+        if prompt.computes is None or engine.together or prompt.stage is not Stage.RUNNING:
+            return
+        if engine.prefill is not None and engine.decode is None:
+            engine.bias.observe(now - prompt.began, engine.prefill.cost.seconds(*prompt.computes))
+            self._crew.price(engine)
 
     def elsewhere(self, request: str, now: float) -> None:
         """An engine that does not prefill says that it has it, whole: nearly all of it is in the
@@ -264,6 +281,7 @@ class InFlight:
             row = self._crew.fleet.engines[engine.number]
             left = max(0.0, float(row["running"]) - prompt.work) if engine.running else 0.0
             row["running"], row["busy_until"] = left, min(float(row["busy_until"]), now + left)
+            engine.together &= engine.running > 0
         else:
             loops.leave_line(self._crew.fleet, engine.number, prompt.size, prompt.work)
         if len(prompt.prints):

@@ -267,8 +267,13 @@ class Scheduler(Crews):
         engine, row = decision.prefill, decision.row
         assert engine is not None and row is not None
         crew, in_flight = self._crews[whose], self._in_flight[whose]
-        takes = float(row[FIRST_TOKEN])
-        in_flight.send(ask.request, engine, float(row[WORK]), ask.prints, now, takes, ask.tokens)
+        takes, reused = float(row[FIRST_TOKEN]), float(row[BLOCKS]) * crew.block_tokens
+        new = max(1.0, ask.tokens - reused)
+        brought = row[FETCHED] or row[READ]
+        in_flight.send(
+            ask.request, engine, float(row[WORK]), ask.prints, now, takes, ask.tokens,
+            None if brought else (new, ask.tokens - new),
+        )  # fmt: skip
         if row[FETCHED]:
             arrives, leaves = BUSY[decision.way]
             crew.fleet.hosts[arrives][engine.host] = now + row[READY]

@@ -19,7 +19,6 @@ stay: what the data does not say keeps the proportions of the prior.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,14 +26,14 @@ import numpy as np
 
 from kvstore.core.cost import BATCH_MAX, DecodeCost, PrefillCost, TransferCost
 from kvstore.errors import Invalid
-from kvstore.kernels.fitting import FIT, WEIGHT, begin, learned
+from kvstore.kernels.fitting import BIAS, FIT, WEIGHT, begin, compared, learned, unbiased
 
 TOKENS_MAX = 1 << 24  # of one prompt, longer than any
 BYTES_MAX = 1 << 50  # of one transfer
 SECONDS_MIN, SECONDS_MAX = 1e-7, 3600.0  # of a step or transfer: others were not measured
 COEFFICIENT_MAX = 1e6  # of a prior: keeps sums finite
 HALF_LIFE = 256.0  # reports
-BIAS_CLIP, BIAS_MAX = 4.0, 3.0  # factor of one report, and of all together
+BIAS_HALF_LIFE = 64.0
 ERROR_MAX = 3.0  # relative error that one report counts for
 
 
@@ -131,6 +130,29 @@ class TransferFit(_Fit):
         return TransferCost(latency, 1 / max(each, 1e-18))
 
 
+class Bias(_Reports):
+    """By what factor predictions are off: a mean of logarithms, which fades.
+
+    One report counts for a factor of `BIAS_CLIP` at most, `weight` reports say for ever that none
+    is off, `BIAS_MAX` is the most that comes out. Tell it what was predicted without the factor.
+    """
+
+    def __init__(self, half_life: float = BIAS_HALF_LIFE, weight: float = WEIGHT) -> None:
+        super().__init__(half_life, weight)
+        self._biases = np.zeros(1, BIAS)
+        unbiased(self._biases, self._keep, weight)
+
+    def observe(self, actual_seconds: float, predicted_seconds: float) -> None:
+        possible = SECONDS_MIN <= predicted_seconds <= SECONDS_MAX
+        if self._accepts(possible, actual_seconds):
+            compared(self._biases, float(actual_seconds), float(predicted_seconds))
+
+    @property
+    def factor(self) -> float:
+        """What to multiply a prediction with."""
+        return float(self._biases["factor"][0])
+
+
 @dataclass(frozen=True, slots=True)
 class Error:
     """Means, which fade, of actual / predicted - 1, of each report at most `ERROR_MAX`."""
@@ -139,33 +161,20 @@ class Error:
     bias: float  # positive where things take longer than predicted
 
 
-class Bias(_Reports):
-    """By what factor predictions are off: a mean of logarithms, which fades; and how good they are.
+class Errors(_Reports):
+    """How good predictions are, as they were told."""
 
-    One report counts for a factor of `BIAS_CLIP` at most, `weight` reports say for ever that none
-    is off, `BIAS_MAX` is the most that comes out. Tell it what was predicted without the factor.
-    """
-
-    def __init__(self, half_life: float = HALF_LIFE, weight: float = WEIGHT) -> None:
-        super().__init__(half_life, weight)
-        self._weight = weight
-        self._sums = np.zeros(4)  # of 1, of logarithms, of absolute errors, of errors
+    def __init__(self, half_life: float = HALF_LIFE) -> None:
+        super().__init__(half_life, WEIGHT)
+        self._sums = np.zeros(3)  # of 1, of absolute errors, of errors
 
     def observe(self, actual_seconds: float, predicted_seconds: float) -> None:
         possible = SECONDS_MIN <= predicted_seconds <= SECONDS_MAX
         if self._accepts(possible, actual_seconds):
-            ratio = actual_seconds / predicted_seconds
-            log = math.log(min(max(ratio, 1 / BIAS_CLIP), BIAS_CLIP))
-            error = min(ratio - 1, ERROR_MAX)
-            self._sums = self._keep * self._sums + (1.0, log, abs(error), error)
+            error = min(actual_seconds / predicted_seconds - 1, ERROR_MAX)
+            self._sums = self._keep * self._sums + (1.0, abs(error), error)
 
     @property
-    def factor(self) -> float:
-        """What to multiply a prediction with."""
-        factor = math.exp(float(self._sums[1]) / (float(self._sums[0]) + self._weight))
-        return min(max(factor, 1 / BIAS_MAX), BIAS_MAX)
-
-    @property
-    def error(self) -> Error:
-        counted, _, sizes, errors = self._sums.tolist()
+    def mean(self) -> Error:
+        counted, sizes, errors = self._sums.tolist()
         return Error(sizes / max(counted, 1.0), errors / max(counted, 1.0))

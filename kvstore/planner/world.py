@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvstore.core.fit import HALF_LIFE
+from kvstore.core.fit import BIAS_HALF_LIFE, HALF_LIFE
 from kvstore.core.priors import kv_room
 from kvstore.errors import ConfigError, InvariantError
 from kvstore.kernels import fitting, rivals, sim_caches, sim_heap, sim_world
@@ -34,7 +34,7 @@ COMING_MAX = 2_000_000  # pairs of block and host that are being computed at a t
 # Of virtual time, 23 days: of later moments what is left of a float64 does not tell the end of a
 # step of a millisecond from the moment before it.
 SECONDS_MAX = 2e6
-KEEP = 0.5 ** (1 / HALF_LIFE)  # of what was learned, at each report
+KEEP, BIAS_KEEP = 0.5 ** (1 / HALF_LIFE), 0.5 ** (1 / BIAS_HALF_LIFE)  # of what was learned
 FETCH_SECONDS = 5e-3  # asking, pinning and confirming, whatever is fetched
 
 assert ROUTERS[rivals.SGLANG] == "sglang" and ROUTERS[rivals.LMETRIC] == "lmetric"
@@ -101,6 +101,7 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
         carried=np.zeros(len(fleets.BUSY)),
         times=times,
         fits=fits,
+        biases=_unbiased(engines),
         caches=sim_caches.caches(
             blocks,
             prefills * (cluster.dram_bytes // block_bytes)
@@ -183,6 +184,12 @@ def _fleet(cluster: Cluster, seed: int) -> tuple[fleets.Fleet, sim_world.Records
     if cluster.ssd_bytes:
         fleet.hosts["ssd_seconds"] = 1 / cluster.ssd_bytes_per_second
     return fleet, fits
+
+
+def _unbiased(engines: int) -> sim_world.Records:
+    biases = np.zeros(engines, fitting.BIAS)
+    fitting.unbiased(biases, BIAS_KEEP)
+    return biases
 
 
 def _placed(cluster: Cluster, fleet: fleets.Fleet) -> fleets.Fleet:

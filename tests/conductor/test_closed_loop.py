@@ -61,12 +61,15 @@ class Engine:
 
 
 class World:
-    """`slower`: what prefills take, to what the engines say at first."""
+    """`slower`: what prefills take, to what the engines say at first; `untold`: to what they say
+    that each took."""
 
-    def __init__(self, engines: int, conductors: int, slower: float, seed: int) -> None:
+    def __init__(
+        self, engines: int, conductors: int, slower: float, seed: int, untold: float = 1.0
+    ) -> None:
         self.dice, self.now, self._order = random.Random(seed), 0.0, itertools.count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self.slower = slower
+        self.slower, self.untold = slower, untold
         self.schedulers = [
             Scheduler(Table(PoolIndex(1)), lambda: (), random.Random(seed + number))
             for number in range(conductors)
@@ -123,7 +126,8 @@ class World:
             one.running = prompt
             self.tell(one, began=[prompt.request])
             takes = self.slower * (A + B * prompt.tokens)
-            self.at(takes, lambda it=prompt, takes=takes: self.end(one, it, takes))  # type: ignore[misc]
+            in_all = self.untold * takes
+            self.at(in_all, lambda it=prompt, takes=takes: self.end(one, it, takes))  # type: ignore[misc]
 
     def end(self, one: Engine, prompt: Prompt, takes: float) -> None:
         self.took.append((prompt.predicted, self.now - prompt.came))
@@ -134,11 +138,16 @@ class World:
 
 
 def ran(
-    load: float, conductors: int = 1, slower: float = 1.0, requests: int = 1_500, ttft: float = 0.0
+    load: float,
+    conductors: int = 1,
+    slower: float = 1.0,
+    requests: int = 1_500,
+    ttft: float = 0.0,
+    untold: float = 1.0,
 ) -> World:
     """A world in which requests keep the engines busy for this share of time."""
-    world = World(engines=6, conductors=conductors, slower=slower, seed=11)
-    at, rate = 0.0, load * 6 / (MEAN_WORK * slower)
+    world = World(engines=6, conductors=conductors, slower=slower, seed=11, untold=untold)
+    at, rate = 0.0, load * 6 / (MEAN_WORK * slower * untold)
     for number in range(requests):
         at += world.dice.expovariate(rate)
         world.at(at, lambda n=number: world.arrive(n, ttft))  # type: ignore[misc]
@@ -164,9 +173,15 @@ def test_engines_that_are_slower_than_they_said_are_soon_known() -> None:
     world = ran(0.7, slower=2.5)
     assert off(world, since=500) < 0.05
     errors: list[Error] = [
-        one.bias.error for one in world.schedulers[0].crew(OURS)[0].by_id.values()
+        one.errors.mean for one in world.schedulers[0].crew(OURS)[0].by_id.values()
     ]
     assert all(one.size < 0.5 for one in errors)
+
+
+@pytest.mark.parametrize("untold", [0.6, 1.6])
+def test_time_that_engines_do_not_tell_of_is_soon_known(untold: float) -> None:
+    assert off(ran(0.7, untold=untold, requests=400)) > 0.1, "there is something to learn"
+    assert off(ran(0.7, untold=untold), since=500) < 0.07
 
 
 def test_two_conductors_do_nearly_as_well_as_one_because_engines_tell_both() -> None:

@@ -171,8 +171,54 @@ def test_predictions_are_compared_with_what_came() -> None:
     rig.now += 3.0
     for request in ("mine", "theirs"):
         rig.in_flight.ended(request, engine, rig.now)
-    assert engine.bias.taken == 1, "what another conductor predicted is not known"
-    assert engine.bias.error.size == pytest.approx(0.5)
+    assert engine.errors.taken == 1, "what another conductor predicted is not known"
+    assert engine.errors.mean.size == pytest.approx(0.5)
+
+
+def test_what_prefills_take_beside_what_engines_say_of_them_is_learned() -> None:
+    rig = Rig()
+    engine, other = rig.engine("a", decode=None), rig.engine("b", decode=None)
+    assert engine.prefill is not None
+    said = engine.prefill.cost.seconds(1_000, 200)
+    for number in range(100):
+        request = f"r{number}"
+        rig.in_flight.send(request, engine, said, chain(1), rig.now, said, 1_200, (1_000, 200))
+        rig.now += 5.0
+        rig.in_flight.began(request, engine, rig.now)
+        rig.now += 2 * said
+        rig.in_flight.ended(request, engine, rig.now)
+    assert engine.bias.taken == 100 and engine.bias.factor == pytest.approx(2, rel=0.1)
+    fleet = rig.scheduler.crew(WHOSE)[0].fleet
+    for name in ("prefill_a", "prefill_b"):
+        ratio = fleet.engines[engine.number][name] / fleet.engines[other.number][name]
+        assert ratio == pytest.approx(engine.bias.factor), name
+    assert fleet.engines[engine.number]["decode_a"] == fleet.engines[other.number]["decode_a"]
+
+
+@pytest.mark.parametrize("why", ["it is brought", "beside another", "as another's", "it decodes"])
+def test_a_prefill_that_may_have_waited_for_something_says_nothing_of_others(why: str) -> None:
+    rig = Rig()
+    engine = rig.engine("a", **({} if why == "it decodes" else {"decode": None}))
+    computes = None if why == "it is brought" else (1_000.0, 0.0)
+    if why == "as another's":
+        rig.in_flight.accepted("r", engine, 1.0, chain(1), rig.now, 1_000)
+    else:
+        rig.in_flight.send("r", engine, 1.0, chain(1), rig.now, 1.0, 1_000, computes)
+    if why == "beside another":
+        rig.in_flight.send("other", engine, 1.0, chain(2), rig.now, 1.0, 1_000, computes)
+        rig.in_flight.began("other", engine, rig.now)
+    rig.in_flight.began("r", engine, rig.now)
+    if why == "beside another":
+        rig.now += 1.0
+        rig.in_flight.ended("other", engine, rig.now)
+    rig.now += 3.0
+    rig.in_flight.ended("r", engine, rig.now)
+    assert engine.bias.taken == 0
+    rig.in_flight.send("next", engine, 1.0, chain(1), rig.now, 1.0, 1_000, (1_000.0, 0.0))
+    rig.in_flight.began("next", engine, rig.now)
+    rig.now += 3.0
+    rig.in_flight.ended("next", engine, rig.now)
+    assert engine.bias.taken == (why != "it decodes"), "the next runs alone, and nothing is brought"
 
 
 def test_nobody_takes_all_that_is_allowed() -> None:

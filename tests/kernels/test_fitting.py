@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from kvstore.kernels.fitting import (
     ALIKE,
+    BIAS,
+    BIAS_CLIP,
+    BIAS_MAX,
     CLIP,
     FACTOR_MAX,
     FIT,
@@ -21,7 +24,9 @@ from kvstore.kernels.fitting import (
     SPREAD_STEPS,
     STEP_MAX,
     begin,
+    compared,
     learned,
+    unbiased,
 )
 
 KEEP, WEIGHT = 0.99, 8.0
@@ -77,3 +82,18 @@ def test_a_fit_that_begins_anew_has_forgotten_everything() -> None:
     for one in (fits, fresh):
         begin(one[0], [0.1, 0.2], KEEP)
     assert fits.tobytes() == fresh.tobytes()
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.floats(1e-6, 1e4), st.floats(1e-6, 1e4)), max_size=40))
+def test_a_bias_is_a_mean_of_logarithms_that_fade(told: list[tuple[float, float]]) -> None:
+    biases = np.zeros(1, BIAS)
+    unbiased(biases, KEEP, WEIGHT)
+    assert biases["factor"][0] == 1.0
+    for took, foretold in told:
+        compared(biases, took, foretold)
+    kept = [KEEP**age for age in range(len(told))][::-1]
+    logs = [math.log(min(max(a / b, 1 / BIAS_CLIP), BIAS_CLIP)) for a, b in told]
+    mean = sum(a * b for a, b in zip(kept, logs, strict=True)) / (sum(kept) + WEIGHT)
+    wanted = min(max(math.exp(mean), 1 / BIAS_MAX), BIAS_MAX)
+    assert biases["factor"][0] == pytest.approx(wanted)

@@ -121,11 +121,15 @@ def test_the_same_seed_has_the_same_outcome_and_another_has_not(policy: Policy) 
     assert replay(load, cluster, policy, 5, doubt) != replay(load, cluster, policy, 6, doubt)
 
 
-def test_a_router_that_is_told_lies_is_off_by_as_much() -> None:
-    load, cluster = clusters.apart(np.arange(200) * 10.0, [4_000] * 200), clusters.cluster()
-    sure, biased = (replay(load, cluster, PLAIN, 1, Doubt(bias=bias)) for bias in (0.0, -0.3))
+@pytest.mark.parametrize("bias", [-0.3, 0.5])
+def test_a_router_that_is_told_lies_is_off_by_as_much_until_it_has_learned(bias: float) -> None:
+    cluster = clusters.cluster()
+    first, later = (clusters.apart(np.arange(n) * 10.0, [4_000] * n) for n in (2, 1_000))
+    sure, biased = (replay(first, cluster, PLAIN, 1, Doubt(bias=one)) for one in (0.0, bias))
     assert abs(sure.bias) < 0.1
-    assert (1 - biased.bias) / (1 - sure.bias) == pytest.approx(0.7, rel=0.01)
+    assert (1 - biased.bias) / (1 - sure.bias) == pytest.approx(1 + bias, rel=0.05)
+    sure, biased = (replay(later, cluster, PLAIN, 1, Doubt(bias=one)) for one in (0.0, bias))
+    assert (1 - biased.bias) / (1 - sure.bias) == pytest.approx(1.0, abs=0.1)
 
 
 def test_more_memory_never_finds_less_of_one_prompt() -> None:
