@@ -9,7 +9,8 @@ is tuned by its grid for each of these cells. What must hold, over all cells:
 - the same to any one rival, geometric mean over cells, the least over rivals;
 - at 3.5 times that rate: mean time to first token of gated Mooncake's, first come first served, to
   ours, and goodput of ours to its, the least of each;
-- share kept where a router thinks that all prefills take 30 % less, or each up to 30 % else;
+- share kept where a router thinks that all prefills take 30 % less, or each up to 30 % else, as a
+  mean over rates about the highest;
 - of a rate that nobody can exceed, ours is told beside (no goal);
 - share in time of each quartile of prompt length, ours less the best rival's, the least.
 """

@@ -47,7 +47,7 @@ class Engine:
     errors: Errors = field(default_factory=Errors)  # of what was said of first tokens
     bias: Bias = field(default_factory=Bias)  # of its prefills, beside what it says of them
     running: int = 0  # prefills
-    together: bool = False  # since it last ran none, it has run several at once
+    together: bool = False  # it has run several at once since it last ran none
     batch: int = 0  # as it said, and beside that what is on its way to it
     context_tokens: int = 0
     owed: int = 0
@@ -221,6 +221,7 @@ class Crew:
             assert row["context"] == engine.context_tokens + engine.owed_tokens
             assert engine.running >= 0 and engine.owed >= 0 and engine.owed_tokens >= 0
             assert engine.running or row["running"] == 0.0, "work of no prefill"
+            assert engine.running or not engine.together, "none that run are several"
         assert self.decoders == sum(one.decode is not None for one in self.by_id.values())
         assert len(self._free) + len(self.by_id) == len(self.rows)
         hosts = self.fleet.hosts

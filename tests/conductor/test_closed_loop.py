@@ -11,6 +11,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean, median
 from typing import Any
 
@@ -126,8 +127,7 @@ class World:
             one.running = prompt
             self.tell(one, began=[prompt.request])
             takes = self.slower * (A + B * prompt.tokens)
-            in_all = self.untold * takes
-            self.at(in_all, lambda it=prompt, takes=takes: self.end(one, it, takes))  # type: ignore[misc]
+            self.at(self.untold * takes, partial(self.end, one, prompt, takes))
 
     def end(self, one: Engine, prompt: Prompt, takes: float) -> None:
         self.took.append((prompt.predicted, self.now - prompt.came))

@@ -63,6 +63,25 @@ def test_blocks_on_ssd_are_read_and_priced_as_that() -> None:
     assert blocks == read == 0, "to compute them is faster"
 
 
+@pytest.mark.parametrize(
+    ("node", "tiers", "computes"),
+    [
+        ("node of a", IN_DRAM, (1.0, 1_023.0)),
+        ("nobody's", IN_DRAM, (1_024.0, 0.0)),
+        ("elsewhere", IN_DRAM, None),
+        ("node of a", ON_SSD, None),
+    ],
+)
+def test_what_is_computed_is_remembered_of_prompts_for_which_nothing_is_brought(
+    node: str, tiers: int, computes: tuple[float, float] | None
+) -> None:
+    rig = Rig()
+    rig.engine("a")
+    rig.node(node, chain(2 if node == "nobody's" else 1), tiers)
+    rig.schedule("r", chain(1), tokens=1_024)
+    assert rig.in_flight.prompts["r"].computes == computes
+
+
 def test_of_a_prefix_that_is_partly_in_memory_the_rest_is_read() -> None:
     rig, prints = Rig(), chain(1)
     rig.engine("a")
