@@ -1,0 +1,63 @@
+"""A crowd: where most prompts are refused or given up, how long the next is let wait here."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore.errors import Overloaded
+from kvstore.kernels.crowd import LEAST
+from tests.conductor.crews import WHOSE, Rig, chain
+
+
+def refused(rig: Rig, count: int) -> str:
+    """So many prompts that cannot be in time; what the last is told."""
+    for number in range(count):
+        with pytest.raises(Overloaded) as caught:
+            rig.schedule(f"late {number}", chain(0, 0), tokens=1_000_000, ttft=3.0)
+    return str(caught.value)
+
+
+def test_where_most_are_refused_nobody_is_let_wait_for_long() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    rig.in_flight.accepted("long", engine, 5.0, chain(0, 0), rig.now)
+    rig.in_flight.began("long", engine, rig.now)
+    assert rig.sent_to("calm", chain(3), ttft=30.0) == "a"
+    assert "instead of" not in refused(rig, 1)
+    assert "instead of 3 s as most are refused" in refused(rig, 100)
+    with pytest.raises(Overloaded, match=rf"{30 * LEAST:.3g} s are wanted instead of 30 s as most"):
+        rig.schedule("r", chain(2), ttft=30.0)
+    rig.in_flight.ended("long", engine, rig.now)
+    assert rig.sent_to("r", chain(2), ttft=30.0) == "a", "that waits for nobody"
+    decided = rig.scheduler.decided(WHOSE[0], "r")
+    assert decided is not None and decided.ttft == 30.0, "and may use all of its time"
+
+
+def test_one_that_asks_again_makes_no_crowd() -> None:
+    rig = Rig()
+    rig.engine("a")
+    for _ in range(100):
+        refused(rig, 1)
+    assert rig.in_flight.crowd.patience == 1.0
+
+
+def test_prompts_that_engines_give_up_make_a_crowd_too() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    for number in range(40):
+        rig.sent_to(f"{number}", chain(number))
+        if number % 2:
+            rig.in_flight.ended(f"{number}", engine, rig.now)
+        else:
+            rig.in_flight.given_up(f"{number}", engine, rig.now)
+        assert rig.in_flight.crowd.patience == 1.0 or number > 5
+    assert LEAST < rig.in_flight.crowd.patience < 0.6
+
+
+def test_what_other_conductors_sent_says_nothing_of_the_crowd_here() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    for number in range(40):
+        rig.in_flight.accepted(f"{number}", engine, 1.0, chain(number), rig.now)
+        rig.in_flight.given_up(f"{number}", engine, rig.now)
+    assert rig.in_flight.crowd.patience == 1.0
