@@ -58,6 +58,10 @@ class Ran:
     def ttft_p99_seconds(self) -> float:
         return float(np.percentile([what.ttft_seconds for _, what in self.done], 99))
 
+    def part(self, which: slice) -> Ran:
+        """Of consecutive ones of them."""
+        return Ran(self.coming[which], self.outcomes[which])
+
     def wrong(self, answers: Answers) -> list[str]:
         """Requests whose tokens are not those of the reference."""
         return [one.request.id for one, what in self.done if what.tokens != answers[one.request.id]]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.chats import Coming
 from bench.engine import Shape as Model
@@ -34,17 +35,25 @@ ITEM_BYTES = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Foretold:
-    """Of requests of a load."""
+    """Of each request of a load, in the order in which they come."""
 
-    ttft_seconds: float  # mean
-    hit_share: float
+    tokens: NDArray[np.float64]
+    reused: NDArray[np.float64]  # of those, not computed
+    ttft: NDArray[np.float64]  # seconds; NaN where it was not served
+
+    def hit_share(self, some: slice = slice(None)) -> float:
+        served = np.isfinite(self.ttft[some])
+        return float(self.reused[some][served].sum() / self.tokens[some][served].sum())
+
+    def ttft_seconds(self, some: slice = slice(None)) -> float:
+        """Mean."""
+        return float(np.nanmean(self.ttft[some]))
 
 
 def foretell(
     fleet: Fleet, model: Model, vocabulary: int, dram_bytes: int, coming: Sequence[Coming],
-    costs: Costs, told: slice,
+    costs: Costs,
 ) -> Foretold:  # fmt: skip
-    """All of the load is run, and of some of its requests is told."""
     shape = ModelShape(
         *("bench", model.layers, model.hidden, model.heads, model.kv_heads, model.head_dim),
         *(model.intermediate, vocabulary),
@@ -61,13 +70,11 @@ def foretell(
     built = world.build(load, cluster, OURS, 0, replay.SURE)
     _measured(built, costs, fleet)
     simulation.run(built)
-    some = built.requests[told]
-    some = some[some["status"] == sim_world.SERVED]
-    reused = np.minimum(some["reused"] * load.block_tokens, some["tokens"] - 1)
-    return Foretold(
-        float((some["first_token"] - some["arrival"]).mean()),
-        float(reused.sum() / some["tokens"].sum()),
-    )
+    every = built.requests
+    reused = np.minimum(every["reused"] * load.block_tokens, every["tokens"] - 1)
+    served = every["status"] == sim_world.SERVED
+    ttft = np.where(served, every["first_token"] - every["arrival"], np.nan)
+    return Foretold(every["tokens"].copy(), reused, ttft)
 
 
 def _measured(built: World, costs: Costs, fleet: Fleet) -> None:

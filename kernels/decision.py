@@ -25,6 +25,7 @@ from .fleet import (
     size_of,
     way_between,
 )
+from .fleet import fade_placed as _fade_placed
 from .inner import inner
 from .prefill_choice import (
     COST,
@@ -106,6 +107,11 @@ def _rank(priced: Any, best: Any) -> None:
 @njit(cache=True)
 def lately_busy(fleet: Any, busy: Any, since: Any, now: Any) -> Any:
     return _lately_busy(fleet, busy, since, now)
+
+
+@njit(cache=True)
+def fade_placed(hosts: Any, seconds: Any) -> None:
+    _fade_placed(hosts, seconds)
 
 
 @njit(cache=True)

@@ -56,6 +56,7 @@ ENGINE = np.dtype(
 )
 LINK, DOMAIN, FAR = range(3)  # ways between two hosts
 UNLABELLED = -1
+PLACED_SECONDS = 600.0  # over which blocks that a host was given fade
 OVERDUE = 0.5  # of the time that a prefill is late by: how much longer it will take
 HOST = np.dtype(
     [
@@ -68,6 +69,7 @@ HOST = np.dtype(
         ("reads", np.float64),  # when its SSD is expected to be idle
         ("domain_arrives", np.float64),  # as `arrives` and `leaves`: a domain has wires of its own
         ("domain_leaves", np.float64),
+        ("placed", np.float64),  # blocks that came to be in its memory lately: they fade
         # Labels: rows of `near`, or `UNLABELLED`.
         ("domain", np.int32),  # of hosts that NVLink connects
         ("rack", np.int32),
@@ -188,6 +190,24 @@ def busy_seconds(giver: Any, taker: Any, way: Any, now: Any) -> Any:
     if way == DOMAIN:
         return max(0.0, giver.domain_leaves - now, taker.domain_arrives - now)
     return max(0.0, giver.leaves - now, taker.arrives - now)
+
+
+@inner
+def fade_placed(hosts: Any, seconds: Any) -> None:
+    """So much time has passed since they faded last."""
+    kept = np.exp(-max(0.0, seconds) / PLACED_SECONDS)
+    for host in range(len(hosts)):
+        hosts[host].placed *= kept
+
+
+@inner
+def most_placed(fleet: Any) -> Any:
+    """At one host of those that prefill."""
+    most, engines = 0.0, fleet.engines
+    for one in range(len(engines)):
+        if engines[one].prefills:
+            most = max(most, fleet.hosts[engines[one].host].placed)
+    return most
 
 
 @njit

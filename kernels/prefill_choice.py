@@ -9,9 +9,9 @@ what can be brought; both are priced and nothing else.
 It is fetched from the host with the longest prefix; or, where hosts have labels, from the one with
 the longest of the engine's own domain or rack, if what is nearer costs less.
 
-An engine's price is when the prompt's first token is expected, and a charge for what the others
+An engine's price is when the prompt's first token is expected, and two charges. What the others
 wait for that: those that it overtakes by the seconds they lose, and those that come later by how
-scarce time is.
+scarce time is. And what its new blocks displace, in memory that was given more than other hosts'.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from .fleet import (
     busy_for,
     busy_seconds,
     end_seconds,
+    most_placed,
     size_of,
     way_between,
     work_after,
@@ -51,7 +52,6 @@ class Asked(NamedTuple):
     token_bytes: float  # of KV
     waited: float  # seconds since it came
     factor: float  # of what prefills take, for what is known of this prompt alone; mostly 1
-    luck: float  # from 0 below 1, drawn for it
 
 
 @inner
@@ -185,19 +185,30 @@ def _nearer(
 
 
 @inner
-def _write(priced: Any, engine: Any, row: Any, source: Any) -> None:
+def _crowding(engine: Any, host: Any, there: Any, given: Any, asked: Any, rules: Any) -> Any:
+    """The charge for what a prompt's new blocks displace: computing as many again, if the host was
+    given as many lately as the one that was given the most; if it was fewer, less."""
+    if given <= 0.0 or asked.tokens < (there + 1) * asked.block_tokens:
+        return 0.0
+    worth = work_after(engine, asked.tokens, there, asked.block_tokens)
+    return rules.crowding * worth * host.placed / given
+
+
+@inner
+def _write(priced: Any, engine: Any, row: Any, source: Any, crowding: Any) -> None:
     for column in range(SOURCE):
         priced[engine, column] = row[column]
+    priced[engine, COST] += crowding
     priced[engine, SOURCE] = source if row[FETCHED] else NONE
 
 
 @inner
 def price_engine(
-    fleet: Any, number: Any, found: Any, best: Any, source: Any,
+    fleet: Any, number: Any, found: Any, best: Any, source: Any, given: Any,
     asked: Any, rules: Any, scarce: Any, priced: Any,
 ) -> None:  # fmt: skip
     """Leave an engine's best split in its row; `source` is the host with the longest prefix, or
-    `NONE`, and `best` how many blocks it has."""
+    `NONE`, and `best` how many blocks it has; `given` are the most that a host got lately."""
     engine = fleet.engines[number]
     at, giver = engine.host, max(0, source)
     there = max(found.dram[at], found.coming[number]) if rules.foresight else found.dram[at]
@@ -208,7 +219,8 @@ def price_engine(
     )  # fmt: skip
     if len(fleet.near) and fetched > there:
         row, source = _nearer(row, fleet, found, engine, there, source, asked, rules, scarce)
-    _write(priced, number, row, source)
+    crowding = _crowding(engine, fleet.hosts[at], there, given, asked, rules)
+    _write(priced, number, row, source, crowding)
 
 
 @njit
@@ -260,20 +272,11 @@ def _choose_near(fleet: Any, found: Any) -> None:
 def price_all(fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, priced: Any) -> None:
     """Fill every engine's row of `priced`; infinite in COST where nothing may be sent."""
     best, source = choose_source(fleet, found)
+    given = most_placed(fleet)
     for number in range(len(fleet.engines)):
         priced[number, COST] = np.inf
         if fleet.engines[number].prefills:
-            price_engine(fleet, number, found, best, source, asked, rules, scarce, priced)
-
-
-@inner
-def _chance(luck: Any, number: Any) -> Any:
-    """From 0 below 1, another for each engine: a number of SplitMix64's."""
-    x = np.float64(luck).view(np.uint64) + np.uint64(number + 1) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return np.float64(x >> np.uint64(40)) / 16777216.0
+            price_engine(fleet, number, found, best, source, given, asked, rules, scarce, priced)
 
 
 @njit
@@ -282,9 +285,6 @@ def choose_prefill(
 ) -> Any:
     """The engine of the least price of those that keep the target, else of all; the host that it
     fetches from, if any. Looks from engine number `first` on, so that of equals chance decides.
-
-    While engines are idle, it decides between those too that are nearly equal: else one that is a
-    little quicker would be sent all that is new, and its memory alone be used.
 
     `NONE`, `NONE` where it is gated and nobody keeps the target, or nobody prefills. The chosen
     engine's best split is in its row of `priced`; rows of others may be of an earlier prompt, for
@@ -297,7 +297,7 @@ def choose_prefill(
     best_in_dram = dram[max(0, source)]
     count, labelled = len(engines), len(fleet.near) > 0
     chosen, chosen_cost, in_time = NONE, np.inf, False
-    blur = rules.blur / (1.0 + scarce)  # which is the idle share of engines, nearly
+    given = most_placed(fleet)
     for step in range(count):
         number = first + step - (count if first + step >= count else 0)
         engine = engines[number]
@@ -314,8 +314,8 @@ def choose_prefill(
         least = wait + work * (1.0 + rules.charge * scarce)
         if (late and rules.gated) or (in_time and least >= chosen_cost):
             continue
-        chance = _chance(asked.luck, number)
-        if in_time and least * (1.0 + blur * chance) >= chosen_cost:
+        crowding = _crowding(engine, hosts[at], there, given, asked, rules)
+        if in_time and least + crowding >= chosen_cost:
             continue
         row = split(
             engine, hosts[at], there, local[at], giver, fetched, best_in_dram,
@@ -326,11 +326,10 @@ def choose_prefill(
             row, near = _nearer(row, fleet, found, engine, there, source, asked, rules, scarce)
         begins = max(row[WAIT], row[READY])
         good = asked.waited + rules.margin * begins + row[WORK] <= rules.ttft
-        moved = row[FETCHED] * asked.block_tokens / asked.tokens  # much is moved for no chance
-        cost = row[COST] * (1.0 + blur * min(1.0, chance + moved))
+        cost = row[COST] + crowding
         if good > in_time or (good == in_time and cost < chosen_cost):
             chosen, chosen_cost, in_time = number, cost, good
-            _write(priced, number, row, near)
+            _write(priced, number, row, near, crowding)
     if chosen == NONE or (rules.gated and not in_time):
         return NONE, NONE
     return chosen, np.int64(priced[chosen, SOURCE])

@@ -288,7 +288,7 @@ def choose_as(
     if engine == NONE:
         return NONE, NONE
     if policy != MOONCAKE:
-        price_engine(fleet, engine, found, most, source, asked, rules, 0.0, priced)
+        price_engine(fleet, engine, found, most, source, 0.0, asked, rules, 0.0, priced)
     begins = max(priced[engine, WAIT], priced[engine, READY])
     late = asked.waited + rules.margin * begins + priced[engine, WORK] > rules.ttft
     if rules.gated and late:

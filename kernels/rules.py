@@ -19,7 +19,7 @@ class Rules(NamedTuple):
     margin: float  # times the wait that has to fit before the prefill: others will come
     fetch: float  # 1: from other hosts too
     foresight: float  # 1: what is being computed counts as if it were there
-    blur: float  # of prices: who is dearer by less than this share is as good to an idle fleet
+    crowding: float  # share of what new blocks displace that would have been wanted again
     forecast: float  # share of the target that room to decode may be waited for; 0: any time
     patience: float  # tokens of a prompt that a second of waiting for that room makes up for
     hurry: float  # 1: where many are refused, lines are kept short
@@ -40,7 +40,7 @@ OURS = Rules(
     margin=2.0,
     fetch=1.0,
     foresight=1.0,
-    blur=0.2,
+    crowding=0.4,
     forecast=0.2,
     patience=100.0,
     hurry=1.0,

@@ -38,6 +38,7 @@ def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
     request.moved = request.fetched + request.read
     ready = now + row[READY]
     touch(w.caches, host, DRAM, blocks[: w.found.dram[host]])
+    fleet.hosts[host].placed += len(blocks) - max(w.found.dram[host], w.found.coming[e])
     if request.fetched:
         ready = bring(w, source, host, request.fetched, now, row[READY])
         kept = min(request.planned, w.found.dram[source])

@@ -13,6 +13,7 @@ from numba import njit
 
 from .crowd import ended
 from .decode_choice import choose_decode
+from .fleet import fade_placed
 from .inner import inner
 from .prefill_choice import NONE, Asked, choose_prefill, lately_busy, scarcity
 from .rivals import OURS, choose_as
@@ -46,6 +47,7 @@ from .sim_world import (
 def _scarce(w: Any, now: Any) -> Any:
     mean = w.mean
     mean[0] = lately_busy(w.fleet, mean[0], mean[1], now)
+    fade_placed(w.fleet.hosts, now - mean[1])
     mean[1] = now
     return scarcity(mean[0])
 
@@ -76,9 +78,8 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
     waited = w.rules.ttft - wanted  # it is as late as if it had
     if again:
         waited = -np.inf
-    luck = roll(w, 1 << 30) / (1 << 30)
     asked = Asked(
-        now, request.tokens, setting.block_tokens, setting.token_bytes, waited, request.factor, luck
+        now, request.tokens, setting.block_tokens, setting.token_bytes, waited, request.factor
     )
     e, source = NONE, NONE
     if first == NONE:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from kvstore.conductor.decision import Decision
 from kvstore.conductor.engines import Engine
-from kvstore.conductor.scheduler import RULES, Scheduler
+from kvstore.conductor.scheduler import Scheduler
 from kvstore.kernels.fleet import DOMAIN, FAR, LINK
 from kvstore.kernels.prefill_choice import (
     BLOCKS,
@@ -101,17 +101,14 @@ def sentence_of(decision: Decision) -> str:
         return said + "; no other engine was worth a look"
     other, name = rows[others[0]], decision.considered[others[0]].facts.engine_id
     apart = float(other[COST] - row[COST])
-    if apart <= 0:
-        near = -apart <= RULES.blur * row[COST]
-        return said + (
-            f"; {name} is about as good, and chance decided"
-            if near
-            else f"; {name} costs less, and does not keep the target"
-        )
+    if apart < 0:
+        return said + f"; {name} costs less, and does not keep the target"
+    if apart == 0:
+        return said + f"; {name} is as good, and chance decided"
     later = 1e3 * float(other[FIRST_TOKEN] - row[FIRST_TOKEN])
     if later > 0:
         return said + f"; {name}, the next, takes {later:.3g} ms longer"
-    return said + f"; {name} would be {-later:.3g} ms sooner, and cost the others more than that"
+    return said + f"; {name} would be {-later:.3g} ms sooner, and cost others more than that"
 
 
 def explain(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.ExplainReply:

@@ -66,7 +66,7 @@ class Reporter:
                 raise Unavailable("this engine was silent, or reports on another stream", 1)
             _check(message, self.engine.facts.block_tokens)
         self.engine.heard = now
-        self._measure(message, self.engine)
+        self._measure(message, self.engine, now)
         self._follow(message, self.engine, now)
 
     def end(self, now: float) -> None:
@@ -74,7 +74,7 @@ class Reporter:
         if self.engine is not None:
             self._scheduler.leave(self.whose, self.engine, now)
 
-    def _measure(self, message: pb.ReportRequest, engine: Engine) -> None:
+    def _measure(self, message: pb.ReportRequest, engine: Engine, now: float) -> None:
         crew, _ = self._scheduler.crew(self.whose)
         for one in message.prefills:
             if engine.prefill is not None:
@@ -82,7 +82,9 @@ class Reporter:
         for step in message.steps:
             if engine.decode is not None:
                 engine.decode.observe(step.batch, step.context_tokens, step.seconds)
-        if message.prefills or message.steps:
+        if message.prefills:
+            crew.measured(engine, now)
+        elif message.steps:
             crew.price(engine)
         for moved in message.transfers:
             came = crew.read if moved.of_ssd else crew.moved
@@ -102,6 +104,7 @@ class Reporter:
                 pairs = row["prefill_c"] * (new + 2.0 * one.prefix_tokens)
                 work = float(row["prefill_a"] + new * (row["prefill_b"] + pairs))
                 prints = self._prints(one.hashes)
+                crew.place(engine.host, -(-new // crew.block_tokens))
             in_flight.accepted(one.request_id, engine, work, prints, now, one.tokens)
         for request in message.began:
             in_flight.began(request, engine, now)

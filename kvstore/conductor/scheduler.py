@@ -154,8 +154,7 @@ class Scheduler(Crews):
         rules = self._rules_for(ask, crew, in_flight)
         # Whole numbers would be another type, for which all is compiled anew.
         tokens, block, waited = map(float, (ask.tokens, crew.block_tokens, ask.waited))
-        luck = self._dice.random()
-        asked = Asked(now, tokens, block, float(crew.token_bytes), waited, 1.0, luck)
+        asked = Asked(now, tokens, block, float(crew.token_bytes), waited, 1.0)
         holders, lengths, in_dram = self._table.leading(ask.prints)
         mine, long = self._own.leading(ask.prints)
         best = np.empty(loops.BEST, np.int64)
@@ -274,6 +273,8 @@ class Scheduler(Crews):
             ask.request, engine, float(row[WORK]), ask.prints, now, takes, ask.tokens,
             None if brought else (new, ask.tokens - new),
         )  # fmt: skip
+        there = max(crew.found.dram[engine.host], crew.found.coming[engine.number])
+        crew.place(engine.host, len(ask.prints) - min(int(there), len(ask.prints)))
         if row[FETCHED]:
             arrives, leaves = BUSY[decision.way]
             crew.fleet.hosts[arrives][engine.host] = now + row[READY]

@@ -37,7 +37,7 @@ class Policy:
     foresight: float = 0.0  # what is being computed counts as if it were there
     forecast: float = 0.0  # refuse what is to wait for room longer than this share of the target
     patience: float = 0.0  # tokens of a parked prompt that a second of waiting makes up for
-    blur: float = 0.0  # prices of an idle fleet that differ by less are the same
+    crowding: float = 0.0  # what is new goes to hosts that were given less, by a charge of so much
     hurry: float = 0.0  # lines are kept short where many are refused
     fair: float = 0.0  # who has had more than a fair share is let in after others
     places: float = 1.0  # know which hosts are of one rack or NVLink domain
@@ -65,7 +65,7 @@ OURS = Policy(
     foresight=rules.OURS.foresight,
     hurry=rules.OURS.hurry,
     fair=rules.OURS.fair,
-    blur=rules.OURS.blur,
+    crowding=rules.OURS.crowding,
     park=1.0,
     forecast=rules.OURS.forecast,
     patience=rules.OURS.patience,

@@ -156,7 +156,7 @@ def _rules(cluster: Cluster, policy: Policy) -> Rules:
         patience=float(policy.patience),
         hurry=float(policy.hurry),
         fair=float(policy.fair),
-        blur=float(policy.blur),
+        crowding=float(policy.crowding),
         latency=cluster.fabric.latency_seconds + FETCH_SECONDS,
     )
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
+
 from bench import chats, route
+from bench.drive import Ran
 from bench.engine import Shape as Model
 from bench.fleet import Plan
+from bench.foretold import Foretold
 from bench.report import Report
+from kvstore.gateway.request import Outcome
 
 SMALL = route.Sizes(
     Model(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=128),
@@ -43,3 +49,15 @@ def test_a_load_is_the_same_by_seed_and_its_chats_grow() -> None:
         first, second = (turns[f"chat {chat} turn {turn}"] for turn in (0, 1))
         assert second[: len(first)] == first
     assert 0.5 < chats.hit_share_max(load, 64) < 1.0
+
+
+def test_what_a_half_took_that_was_not_simulated_is_expected_of_the_other_half_too() -> None:
+    coming = chats.load(SMALL.load, seed=1)
+    half = len(coming) // 2
+    seconds = [0.5 if number < half else 9.0 for number in range(len(coming))]
+    ran = Ran(coming, [Outcome(ttft_seconds=one) for one in seconds])
+    every = np.ones(len(coming))
+    simulated = np.where(np.arange(len(coming)) < half, 0.4, 0.2)
+    told = route.of_second_half(Foretold(every, every / 2, simulated), ran.part(slice(half)))
+    assert told.ttft_seconds == pytest.approx(0.3) and told.untold_seconds == pytest.approx(0.1)
+    assert told.hit_share == 0.5

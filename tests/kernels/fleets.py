@@ -9,7 +9,7 @@ from kvstore.kernels.fleet import UNLABELLED, Fleet, Found, empty, enqueue, noth
 from kvstore.kernels.prefill_choice import PRICED, Asked
 from kvstore.kernels.rules import OURS
 
-RULES = OURS._replace(blur=0.0)  # prices alone decide
+RULES = OURS._replace(crowding=0.0)  # prices alone decide
 ASKED = Asked(
     now=100.0,
     tokens=16_000.0,
@@ -17,7 +17,6 @@ ASKED = Asked(
     token_bytes=327_680.0,
     waited=0.0,
     factor=1.0,
-    luck=0.5,
 )
 BLOCKS = 31  # whole ones of such a prompt
 

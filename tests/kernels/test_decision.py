@@ -27,7 +27,7 @@ from kvstore.kernels.room import DEMAND
 from kvstore.kernels.rules import OURS
 
 ENGINES, HOSTS = 24, 12
-RULES = OURS._replace(ttft=5.0, aging=0.1, charge=1.0, margin=1.0, latency=1e-3, blur=0.0)
+RULES = OURS._replace(ttft=5.0, aging=0.1, charge=1.0, margin=1.0, latency=1e-3, crowding=0.0)
 
 
 def fleet(seed: int) -> Fleet:
@@ -63,7 +63,7 @@ class Choice:
         chain = dice.integers(1, 1 << 64, blocks, np.uint64)
         table = expected.empty(1 << 12)
         expected.expect(table, expected.marked(chain[: blocks // 2]), 5)
-        self.asked = Asked(0.5, tokens, 16.0, 1e4, 0.0, 1.0, 0.5)
+        self.asked = Asked(0.5, tokens, 16.0, 1e4, 0.0, 1.0)
         self.own_lengths = np.sort(dice.integers(0, blocks + 1, 4)).astype(np.int64)
         self.of_holder = np.full(10, -1, np.int32)
         self.of_holder[:4] = dice.permutation(ENGINES)[:4]

@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvstore.kernels.decision import fade_placed
 from kvstore.kernels.fleet import (
     DOMAIN,
     FAR,
     LINK,
+    PLACED_SECONDS,
     SIZES,
     decode_seconds,
     dequeue,
@@ -86,3 +88,11 @@ def test_a_byte_takes_the_domain_s_way_then_the_rack_s_and_else_the_link() -> No
     for (one, other), (way, seconds) in ways.items():
         for giver, taker in ((hosts[one], hosts[other]), (hosts[other], hosts[one])):
             assert way_between(giver, taker) == way and way_seconds(giver, taker) == seconds
+
+
+def test_what_a_host_was_given_fades_and_no_clock_goes_back() -> None:
+    made = fleet(3)
+    made.hosts["placed"] = [8.0, 2.0, 0.0]
+    for passed in (PLACED_SECONDS, -5.0):
+        fade_placed(made.hosts, passed)
+        assert made.hosts["placed"] == pytest.approx([8.0 / np.e, 2.0 / np.e, 0.0])

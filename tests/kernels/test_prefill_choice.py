@@ -24,7 +24,7 @@ from kvstore.kernels.prefill_choice import (
     choose_source,
     price_all,
 )
-from kvstore.kernels.rules import OURS, Rules
+from kvstore.kernels.rules import Rules
 from tests.kernels.fleets import (
     ASKED,
     RULES,
@@ -35,7 +35,6 @@ from tests.kernels.fleets import (
     rows,
     wait_behind,
 )
-from tests.kernels.fleets import BLOCKS as BLOCKS_OF_IT
 
 SCARCE = 1.5
 
@@ -355,37 +354,6 @@ def test_a_prompt_that_an_idle_engine_just_does_in_time_is_not_refused() -> None
 def test_of_equals_the_first_that_is_looked_at_is_chosen() -> None:
     made, found = fleet(4), nothing(4, 4)
     assert [chosen(made, found, first)[0] for first in range(4)] == [0, 1, 2, 3]
-
-
-def often(made: Fleet, found: Found, scarce: float) -> list[int]:
-    """How often each engine is chosen, of a thousand prompts that differ by their luck."""
-    counts = [0] * len(made.engines)
-    for number in range(1_000):
-        priced = rows(len(made.engines))
-        asked = ASKED._replace(luck=number / 1_000)
-        counts[choose_prefill(made, found, asked, OURS, scarce, 0, priced)[0]] += 1
-    return counts
-
-
-def test_an_idle_fleet_uses_the_memory_of_those_too_that_are_a_little_slower() -> None:
-    made = fleet(4)
-    made.engines["prefill_b"][1:] *= 1.01
-    assert all(150 < count < 350 for count in often(made, nothing(4, 4), 0.0))
-    made.engines["prefill_b"][3] *= 2
-    assert often(made, nothing(4, 4), 0.0)[3] == 0, "that is not a little"
-
-
-def test_a_busy_fleet_leaves_nothing_to_chance() -> None:
-    made = fleet(4)
-    made.engines["prefill_b"][1:] *= 1.03
-    assert often(made, nothing(4, 4), 20.0) == [1_000, 0, 0, 0]
-
-
-def test_a_long_prefix_is_not_moved_by_chance() -> None:
-    made, found = fleet(4), nothing(4, 4)
-    found.dram[2] = found.local[2] = BLOCKS_OF_IT
-    made.hosts["link_seconds"] = 1e-15
-    assert often(made, found, 0.0)[2] > 970
 
 
 def test_a_small_prompt_does_not_wait_behind_large_ones() -> None:

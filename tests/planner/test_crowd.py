@@ -71,7 +71,7 @@ def test_in_a_crowd_that_waits_for_room_long_prompts_are_served_too() -> None:
 def test_an_idle_fleet_uses_all_of_its_memory() -> None:
     cluster = replace(engines(4, 2), dram_bytes=20 * 10**9)
     load = MultiTurn(Arrivals(1, 1_000)).load(1)
-    spread, alone = (replay(load, cluster, one, 1) for one in (OURS, replace(OURS, blur=0.0)))
+    spread, alone = (replay(load, cluster, one, 1) for one in (OURS, replace(OURS, crowding=0.0)))
     assert spread.share == alone.share == 1.0
     assert spread.hits.local > 1.1 * alone.hits.local
     assert first_token(spread) < first_token(alone)
