@@ -56,7 +56,7 @@ ENGINE = np.dtype(
 )
 LINK, DOMAIN, FAR = range(3)  # ways between two hosts
 UNLABELLED = -1
-PLACED_SECONDS = 600.0  # over which blocks that a host was given fade
+PLACED_SECONDS = 60.0  # over which blocks that a host was given fade
 OVERDUE = 0.5  # of the time that a prefill is late by: how much longer it will take
 HOST = np.dtype(
     [
@@ -69,7 +69,7 @@ HOST = np.dtype(
         ("reads", np.float64),  # when its SSD is expected to be idle
         ("domain_arrives", np.float64),  # as `arrives` and `leaves`: a domain has wires of its own
         ("domain_leaves", np.float64),
-        ("placed", np.float64),  # blocks that came to be in its memory lately: they fade
+        ("placed", np.float64),  # blocks that came to be in its memory lately: the count fades
         # Labels: rows of `near`, or `UNLABELLED`.
         ("domain", np.int32),  # of hosts that NVLink connects
         ("rack", np.int32),

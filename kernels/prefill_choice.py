@@ -186,12 +186,13 @@ def _nearer(
 
 @inner
 def _crowding(engine: Any, host: Any, there: Any, given: Any, asked: Any, rules: Any) -> Any:
-    """The charge for what a prompt's new blocks displace: computing as many again, if the host was
-    given as many lately as the one that was given the most; if it was fewer, less."""
-    if given <= 0.0 or asked.tokens < (there + 1) * asked.block_tokens:
+    """The charge for what a prompt's new blocks displace: computing as many again, if with them its
+    host was given as many lately as the one that was given the most; if it was fewer, less."""
+    new = np.floor(asked.tokens / asked.block_tokens) - there
+    if new <= 0.0:
         return 0.0
-    worth = work_after(engine, asked.tokens, there, asked.block_tokens)
-    return rules.crowding * worth * host.placed / given
+    worth = work_after(engine, asked.tokens, there, asked.block_tokens) - engine.prefill_a
+    return rules.crowding * worth * (host.placed + new) / (given + new)
 
 
 @inner

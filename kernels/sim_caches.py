@@ -185,11 +185,12 @@ def has(c: Any, host: Any, plane: Any, block: Any) -> Any:
 
 
 @njit
-def touch(c: Any, host: Any, plane: Any, blocks: Any) -> None:
-    """A host has these leading blocks of a prompt in a tier, and they were used now."""
-    place = plane * (len(c.lists) // PLANES) + host
+def touch(c: Any, host: Any, plane: Any, blocks: Any) -> Any:
+    """A host has these leading blocks of a prompt in a tier, and they were used now. How many of
+    them came there by that."""
+    place, came = plane * (len(c.lists) // PLANES) + host, 0
     if c.lists[place].capacity == 0:
-        return
+        return 0
     for i in range(len(blocks) - 1, -1, -1):
         at = _slot(c, blocks[i], place)
         entry = c.table[at]
@@ -205,6 +206,8 @@ def touch(c: Any, host: Any, plane: Any, blocks: Any) -> None:
         entry = _bear(c, at, blocks[i], place, host, plane)
         if entry != NONE:
             _link_newest(c, entry)
+            came += 1
+    return came
 
 
 @njit

@@ -118,7 +118,8 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
         if left > 0.0:
             push(w.heap, now + left, MOVED, d, r)
             return
-    touch(w.caches, w.fleet.engines[d].host, DRAM, blocks_of(w, r))
+    host = w.fleet.engines[d].host
+    w.fleet.hosts[host].placed += touch(w.caches, host, DRAM, blocks_of(w, r))
     engine = w.engines[d]
     request.after = NONE
     if engine.line == NONE:
@@ -239,5 +240,6 @@ def _unpark(w: Any, d: Any, now: Any) -> None:
             continue
         engine.line = engine.line_end = r
         w.requests[r].after = NONE
-        touch(w.caches, seen.host, DRAM, blocks_of(w, r))
+        came = touch(w.caches, seen.host, DRAM, blocks_of(w, r))
+        w.fleet.hosts[seen.host].placed += came
         _let_in(w, d, now)

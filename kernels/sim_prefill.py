@@ -38,7 +38,6 @@ def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
     request.moved = request.fetched + request.read
     ready = now + row[READY]
     touch(w.caches, host, DRAM, blocks[: w.found.dram[host]])
-    fleet.hosts[host].placed += len(blocks) - max(w.found.dram[host], w.found.coming[e])
     if request.fetched:
         ready = bring(w, source, host, request.fetched, now, row[READY])
         kept = min(request.planned, w.found.dram[source])
@@ -83,7 +82,7 @@ def brought(w: Any, r: Any, now: Any, e: Any) -> None:
         return
     host, blocks, planned = w.fleet.engines[e].host, blocks_of(w, r), w.requests[r].planned
     if leading(w.caches, host, blocks) >= planned - w.requests[r].moved:
-        touch(w.caches, host, DRAM, blocks[:planned])
+        w.fleet.hosts[host].placed += touch(w.caches, host, DRAM, blocks[:planned])
     queue(w, r, now, e)
 
 
@@ -200,7 +199,7 @@ def prefilled(w: Any, r: Any, now: Any, e: Any) -> None:
     if request.moved == 0:
         whole_took(w, r, e, now - request.began)
     rests(w, e, now)
-    touch(w.caches, host, DRAM, blocks)
+    w.fleet.hosts[host].placed += touch(w.caches, host, DRAM, blocks)
     touch(w.caches, host, SSD, blocks)
     leave(w, r, e)
     hand_over(w, r, now, host)
@@ -216,7 +215,7 @@ def mixed_step(w: Any, e: Any, now: Any) -> None:
     elif chunked(w, e, now):
         host, blocks = w.fleet.engines[e].host, blocks_of(w, r)
         rests(w, e, now)
-        touch(w.caches, host, DRAM, blocks)
+        w.fleet.hosts[host].placed += touch(w.caches, host, DRAM, blocks)
         touch(w.caches, host, SSD, blocks)
         leave(w, r, e)
     if engine.current == NONE:

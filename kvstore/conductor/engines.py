@@ -8,7 +8,6 @@ Where a host stands is said by the first engine there, and stays so while any of
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +16,8 @@ from numpy.typing import NDArray
 
 from kvstore.conductor.carries import Carries
 from kvstore.conductor.facts import Facts, Role
-from kvstore.conductor.index import HOLDERS_MAX
-from kvstore.conductor.kin import lean
+from kvstore.conductor.index import HOLDERS_MAX, Lengths
+from kvstore.conductor.kin import Kin
 from kvstore.conductor.labels import DOMAIN, RACK, Labels
 from kvstore.conductor.roles import Advice, Roles, switch_tie
 from kvstore.core.cost import DecodeCost, PrefillCost
@@ -73,10 +72,7 @@ class Crew:
         self._carries: dict[int, Carries] = {}
         self._labels = Labels()
         self.of_holder = np.full(HOLDERS_MAX, NO_HOLDER, np.int32)  # rows, by their holders
-        # Of prefills, by row: what they were learned to cost, of which kind, and when that was.
-        self._learned = np.zeros((0, 3))
-        self._kinds = np.zeros(0, np.int64)
-        self._measured = np.zeros(0)
+        self._kin = Kin()
         self.own_blocks = 0  # that its engines hold, all together
         self.roles = Roles()
         self.fleet: Fleet = empty(0, 0)
@@ -97,9 +93,9 @@ class Crew:
         row["prefills"], row["decodes"] = facts.prefills, facts.decodes
         row["switches"], row["tie"] = facts.role is not Role.AS_IT_IS, switch_tie(facts.engine_id)
         row["host"], row["room"], row["busy_until"] = host, facts.room_tokens, now
-        self._kinds[number] = self._kind(facts)
-        self._measured[number] = -math.inf
         self.price(engine)  # also what it could do instead
+        if prefill is not None:
+            self._kin.enter(number, prefill.cost, self._like(facts))
         engine.prefill = prefill if facts.prefills else None
         engine.decode = decode if facts.decodes else None
         self._lean(now)
@@ -126,16 +122,17 @@ class Crew:
 
     def measured(self, engine: Engine, now: float) -> None:
         """Something was learned of its prefills."""
-        self._measured[engine.number] = now
         self.price(engine)
+        if engine.prefill is not None:
+            cost, factor = engine.prefill.cost, engine.bias.factor
+            whole = PrefillCost(factor * cost.a, factor * cost.b, factor * cost.c)
+            self._kin.learn(engine.number, whole, now)
 
     def price(self, engine: Engine) -> None:
         """Write down what it costs by now."""
         row = self.fleet.engines[engine.number]
         if engine.prefill is not None:
-            cost, factor = engine.prefill.cost, engine.bias.factor
-            _write(row, "prefill", cost, factor)
-            self._learned[engine.number] = factor * cost.a, factor * cost.b, factor * cost.c
+            _write(row, "prefill", engine.prefill.cost, engine.bias.factor)
         if engine.decode is not None:
             _write(row, "decode", engine.decode.cost)
 
@@ -201,9 +198,10 @@ class Crew:
                 carries.observe(way, size_bytes, seconds)
                 self._price_host(at)
 
-    def place(self, host: int, blocks: int) -> None:
-        """So many that are not there yet will come to be in a host's memory."""
-        self.fleet.hosts[host]["placed"] += blocks
+    def place(self, hosts: NDArray[np.int32], given: Lengths, held: Lengths) -> None:
+        """So many blocks came to be in these hosts' memory, and they hold so many."""
+        placed = self.fleet.hosts["placed"]
+        placed[hosts] = np.minimum(placed[hosts] + given, held)
 
     def advise(self, rules: Rules, now: float) -> Advice:
         """How its engines are best split, and who is to switch."""
@@ -250,22 +248,21 @@ class Crew:
         self._labels.check([*hosts["domain"].tolist(), *hosts["rack"].tolist()])
         assert len(self.fleet.near) >= self._labels.count, "a label has no row"
 
-    def _kind(self, facts: Facts) -> int:
-        """The same number for all that say the same of what prefills cost."""
-        kin = [one for one in self.by_id.values() if one.facts.prefill == facts.prefill]
-        if kin:
-            return int(self._kinds[kin[0].number])
-        return max((int(self._kinds[one.number]) for one in self.by_id.values()), default=0) + 1
+    def _like(self, facts: Facts) -> int | None:
+        """The row of another that said the same of what prefills cost."""
+        for one in self.by_id.values():
+            if one.facts.prefill == facts.prefill and one.facts is not facts:
+                return one.number
+        return None
 
     def _lean(self, now: float) -> None:
-        """Who prefills and was silent for a while costs what its kin do."""
+        """Reckon with what its kin cost where one who prefills was silent."""
         engines = self.fleet.engines
         some = np.flatnonzero(engines["prefills"])
         if len(some):
-            silent = now - self._measured[some]
-            found = lean(self._learned[some], self._kinds[some], silent)
-            for column, costs in zip("abc", found.T, strict=True):
-                engines[f"prefill_{column}"][some] = costs
+            costs = self._kin.costs(some, now)
+            for column, of_all in zip("abc", costs.T, strict=True):
+                engines[f"prefill_{column}"][some] = of_all
 
     def _price_host(self, host: int) -> None:
         self._carries[host].price(self.fleet.hosts[host])
@@ -294,9 +291,7 @@ class Crew:
         self.fleet.engines[: len(before.engines)] = before.engines
         self.fleet.hosts[: len(before.hosts)] = before.hosts
         known = len(self.rows)
-        self._learned = np.vstack([self._learned, np.zeros((engines - known, 3))])
-        self._kinds = np.append(self._kinds, np.zeros(engines - known, np.int64))
-        self._measured = np.append(self._measured, np.zeros(engines - known))
+        self._kin.grow(engines)
         self.rows += [None] * (engines - known)
         self._free += range(known, engines)[::-1]
         self.found: Found = nothing(engines, hosts)

@@ -107,6 +107,11 @@ class PoolIndex:
         """How many blocks it lists."""
         return int(self._counts[holder])
 
+    @property
+    def counts(self) -> Lengths:
+        """The same of each."""
+        return self._counts
+
     def put_all(self, holder: int, prints: Prints, tiers: Tiers) -> None:
         """These blocks are in these tiers of a holder now, 0: in none; in this order. Raises
         `Overloaded` where some of them have found no room."""

@@ -104,7 +104,6 @@ class Reporter:
                 pairs = row["prefill_c"] * (new + 2.0 * one.prefix_tokens)
                 work = float(row["prefill_a"] + new * (row["prefill_b"] + pairs))
                 prints = self._prints(one.hashes)
-                crew.place(engine.host, -(-new // crew.block_tokens))
             in_flight.accepted(one.request_id, engine, work, prints, now, one.tokens)
         for request in message.began:
             in_flight.began(request, engine, now)

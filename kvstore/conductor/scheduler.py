@@ -273,8 +273,6 @@ class Scheduler(Crews):
             ask.request, engine, float(row[WORK]), ask.prints, now, takes, ask.tokens,
             None if brought else (new, ask.tokens - new),
         )  # fmt: skip
-        there = max(crew.found.dram[engine.host], crew.found.coming[engine.number])
-        crew.place(engine.host, len(ask.prints) - min(int(there), len(ask.prints)))
         if row[FETCHED]:
             arrives, leaves = BUSY[decision.way]
             crew.fleet.hosts[arrives][engine.host] = now + row[READY]
@@ -292,10 +290,15 @@ class Scheduler(Crews):
             self._decisions.popitem(last=False)
 
     def _look(self, now: float) -> None:
-        """Look at which nodes may be named, if that is due."""
+        """Look at which nodes may be named, and at what came to them, if that is due."""
         if now >= self._seen + LOOK_SECONDS or self._seen_version != self._table.version:
             self._seen, self._seen_version = now, self._table.version
             self._hosts.see(self._named())
+            given, held = self._table.given()
+            some = np.flatnonzero(self._hosts.of_holder >= 0)
+            for crew in self._crews.values():
+                crew.fit_hosts(self._hosts.count)
+                crew.place(self._hosts.of_holder[some], given[some], held[some])
 
 
 def _served(parked: Decision, told: Callable[[Decision], None], engine: Engine) -> None:

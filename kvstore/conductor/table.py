@@ -10,8 +10,8 @@ from collections.abc import Container
 
 import numpy as np
 
-from kvstore.conductor.index import Lengths, PoolIndex
-from kvstore.core.fingerprints import Prints, Tiers
+from kvstore.conductor.index import HOLDERS_MAX, Lengths, PoolIndex
+from kvstore.core.fingerprints import IN_DRAM, Prints, Tiers
 
 
 class Table:
@@ -22,6 +22,7 @@ class Table:
         self._holders: dict[str, int] = {}
         self._coming: dict[str, int] = {}  # holders that are hidden still
         self._names: dict[int, str] = {}
+        self._given = np.zeros(HOLDERS_MAX, np.int64)  # blocks that are new to each, by holder
         self.version = 0  # grows when a node gets a number, or loses it
 
     def __contains__(self, node: str) -> bool:
@@ -34,7 +35,8 @@ class Table:
     def begin(self, node: str) -> None:
         """What a node lists is about to come, from its beginning. Raises `Overloaded`."""
         self.abandon(node)
-        self._coming[node] = self._index.add()
+        self._coming[node] = holder = self._index.add()
+        self._given[holder] = 0
 
     def add(self, node: str, prints: Prints, tiers: Tiers) -> int:
         """More of it; how many blocks that are by now. Raises `Overloaded`."""
@@ -61,7 +63,14 @@ class Table:
         it lists by now. Raises `Overloaded`."""
         holder = self._holders[node]
         self._index.put_all(holder, prints, tiers)
+        self._given[holder] += np.count_nonzero(tiers == IN_DRAM)  # others were there, or on SSD
         return self._index.count(holder)
+
+    def given(self) -> tuple[Lengths, Lengths]:
+        """By the nodes' numbers: how many blocks came that were new to each since this was last
+        asked, and how many it lists."""
+        given, self._given = self._given, np.zeros(HOLDERS_MAX, np.int64)
+        return given, self._index.counts
 
     def forget(self, node: str) -> None:
         self.abandon(node)

@@ -51,13 +51,15 @@ def test_a_load_is_the_same_by_seed_and_its_chats_grow() -> None:
     assert 0.5 < chats.hit_share_max(load, 64) < 1.0
 
 
-def test_what_a_half_took_that_was_not_simulated_is_expected_of_the_other_half_too() -> None:
+def test_what_the_first_half_took_beside_what_was_simulated_is_expected_of_the_second() -> None:
     coming = chats.load(SMALL.load, seed=1)
     half = len(coming) // 2
-    seconds = [0.5 if number < half else 9.0 for number in range(len(coming))]
-    ran = Ran(coming, [Outcome(ttft_seconds=one) for one in seconds])
+    simulated = np.linspace(0.1, 0.4, len(coming))
+    simulated[0] = np.nan  # refused there, and served here
+    seconds = 0.05 + 0.8 * simulated
+    seconds[0] = 0.3
+    ran = Ran(coming, [Outcome(ttft_seconds=float(one)) for one in seconds])
     every = np.ones(len(coming))
-    simulated = np.where(np.arange(len(coming)) < half, 0.4, 0.2)
     told = route.of_second_half(Foretold(every, every / 2, simulated), ran.part(slice(half)))
-    assert told.ttft_seconds == pytest.approx(0.3) and told.untold_seconds == pytest.approx(0.1)
-    assert told.hit_share == 0.5
+    assert told.ttft_seconds == pytest.approx(seconds[half:].mean())
+    assert told.untold_seconds == pytest.approx(0.05) and told.hit_share == 0.5

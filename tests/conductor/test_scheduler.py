@@ -13,7 +13,6 @@ from kvstore.conductor.decision import RETRY_MS_MAX, Decision
 from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
 from kvstore.core.fingerprints import IN_DRAM, ON_SSD
 from kvstore.errors import Invalid, Overloaded, Unavailable
-from kvstore.kernels.fleet import PLACED_SECONDS
 from kvstore.kernels.prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, READ, WAIT, WORK
 from kvstore.limits import CREWS_MAX, REPORT_SILENCE_SECONDS
 from tests.conductor.crews import WHOSE, Rig, ask, chain
@@ -203,33 +202,6 @@ def test_of_equals_chance_decides_and_a_seed_decides_chance() -> None:
 
     assert sent(1) == sent(1) != sent(2)
     assert all(count > 25 for count in Counter(sent(1)).values()) and len(set(sent(1))) == 4
-
-
-def test_what_is_new_goes_to_the_host_that_was_given_less_though_it_is_a_little_slower() -> None:
-    rig = Rig()
-    rig.engine("quick")
-    rig.engine("slow", prefill=PrefillCost(0.01, 1.1e-4, 0.0))
-    sent = []
-    for number in range(20):
-        sent.append(rig.sent_to("r", chain(number)))
-        rig.in_flight.drop("r", rig.now)
-    assert 5 < sent.count("slow") <= 10
-    rig.node("node of quick", chain(100))
-    assert rig.sent_to("r", chain(100)) == "quick", "where it is already, nothing is placed"
-
-
-def test_of_what_a_host_was_given_only_what_was_not_there_counts_and_it_fades() -> None:
-    rig = Rig()
-    engine, crew = rig.engine("a"), rig.scheduler.crew(WHOSE)[0]
-    rig.node("node of a", chain(1)[:40])
-    rig.scheduler.sweep(rig.now)
-    rig.schedule("r", chain(1))
-    rig.schedule("s", chain(1))  # all of it is on its way
-    assert crew.fleet.hosts["placed"][engine.host] == 24
-    rig.now += PLACED_SECONDS
-    engine.heard = rig.now
-    rig.scheduler.sweep(rig.now)
-    assert crew.fleet.hosts["placed"][engine.host] == pytest.approx(24 / np.e)
 
 
 def test_a_request_that_is_asked_for_anew_counts_once() -> None:

@@ -64,9 +64,10 @@ def test_what_new_blocks_displace_is_charged_by_what_others_were_given() -> None
     price_all(made, found, ASKED, OURS, SCARCE, charged)
     more = charged[:2, COST] - plain[:2, COST]
     new = ASKED.tokens - 5 * ASKED.block_tokens
-    a, b, c = (made.engines[0][f"prefill_{one}"] for one in "abc")
-    worth = OURS.crowding * (a + b * new + c * new * (2 * ASKED.tokens - new))
-    assert more == pytest.approx([worth / 4, worth])
+    b, c = made.engines[0]["prefill_b"], made.engines[0]["prefill_c"]
+    worth = OURS.crowding * (b * new + c * new * (2 * ASKED.tokens - new))
+    after = 10 + BLOCKS - 5, 40 + BLOCKS - 5
+    assert more == pytest.approx([worth * after[0] / after[1], worth])
     assert (charged[:, FIRST_TOKEN] == plain[:, FIRST_TOKEN]).all()
     choose_prefill(made, found, ASKED, OURS, SCARCE, 0, plain)
     assert plain[0, COST] == pytest.approx(charged[0, COST]), "the choice says the same"

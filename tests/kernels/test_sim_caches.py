@@ -28,15 +28,17 @@ class Model:
         self.held = {(host, plane): OrderedDict() for host in range(HOSTS) for plane in (DRAM, SSD)}
         self.coming = {host: Counter() for host in range(HOSTS)}
 
-    def touch(self, host: int, plane: int, blocks: tuple[int, ...]) -> None:
-        held = self.held[host, plane]
+    def touch(self, host: int, plane: int, blocks: tuple[int, ...]) -> int:
+        held, came = self.held[host, plane], 0
         for block in reversed(blocks):
             if not self.capacity[plane]:
-                return
+                return 0
+            came += block not in held
             if block not in held and len(held) == self.capacity[plane]:
                 held.popitem(last=False)
             held[block] = True
             held.move_to_end(block)
+        return came
 
     def leading(self, host: int, path: tuple[int, ...], *kinds: object) -> int:
         return next(
@@ -76,8 +78,8 @@ def test_they_hold_what_lists_in_python_hold(
         blocks = np.array(some, np.int32)
         if what in ("dram", "ssd"):
             plane = DRAM if what == "dram" else SSD
-            touch(caches, host, plane, blocks)
-            model.touch(host, plane, some)
+            came = touch(caches, host, plane, blocks)
+            assert came == model.touch(host, plane, some)
         elif what == "expect":
             expect(caches, host, blocks, 1)
             model.coming[host].update(some)
