@@ -86,16 +86,22 @@ def emit_block(
     builder.store(builder.select(last, state, scramble(builder, state)), home, align=8)
 
 
+SIDE = 16  # messages whose lanes there is place for
+ROOM = SIDE * STRIPE
+"""Behind these, a block's."""
+
+
 @instruction
 def stack_lanes(typing: Any) -> Any:
-    """The address of eight lanes and, behind them, a block's room: the kernel's till it returns.
+    """The address of `SIDE` times eight lanes and, behind them, a block's room: the kernel's till
+    it returns.
 
     Not an array: each use of one is counted, and counting waits for every store past the cache.
     """
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         with builder.goto_entry_block():
-            room = builder.alloca(ir.ArrayType(I8, STRIPE + BLOCK))
+            room = builder.alloca(ir.ArrayType(I8, ROOM + BLOCK))
             room.align = STRIPE
         return builder.ptrtoint(room, I64)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .accumulator import BLOCK, absorb_block, begin
+from .accumulator import BLOCK, ROOM, absorb_block, begin
 from .codec_vectors import (
     bf16_line_of_fp8,
     bf16_line_of_int8,
@@ -150,6 +150,7 @@ def encode_strip(
     codes = tokens * parts * run
     peaks = 2 * group  # behind the addresses of this group's tokens and of the next one's
     room = U(desk.ctypes.data) + U(8 * (peaks + parts))
+    block = lanes + U(ROOM)
     scales = strip + U(codes)
     begin(lanes)
     for token in range(min(group, tokens)):
@@ -177,11 +178,11 @@ def encode_strip(
             for token in range(first, first + count):
                 encode_run(slot, coded, desk[token % peaks] + U(part * steps.part), inverse)
                 coded += U(parts * run)
-        move(lanes, strip, first * parts * run, n, room, count * parts * run, False)
+        move(lanes, block, strip, first * parts * run, n, room, count * parts * run, False)
     for place in range(codes + -(-tokens // group) * parts * SCALE, n):
         store_8(strip + U(place), U(0))
     # What follows the codes lies where it belongs; `move` hashes it, with the codes before it.
-    move(lanes, strip, codes, n, strip + U(codes), n - codes, False)
+    move(lanes, block, strip, codes, n, strip + U(codes), n - codes, False)
     return finished(lanes, strip, n)
 
 

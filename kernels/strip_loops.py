@@ -15,11 +15,21 @@ import numba
 import numpy as np
 from numba import njit
 
-from .accumulator import stack_lanes
+from .accumulator import SIDE, stack_lanes
 from .codec_move import decode_strip, desk_words, encode_strip
+from .inner import inner
 from .memory import fence, load_published, publish
 from .stale import forget_stale
-from .strip_move import Slot, Steps, move_strip, size_of
+from .strip_move import (
+    LINE,
+    Slot,
+    Steps,
+    beside,
+    finished,
+    gather_heads,
+    move_strip,
+    size_of,
+)
 from .xxh3 import U, xxh3_64
 from .xxh3_128 import xxh3_128
 
@@ -30,6 +40,27 @@ forget_stale(__file__)
 def entry_of(strip_hash: Any) -> Any:
     """What the table says of a hash: zero is kept for a strip that is not written."""
     return strip_hash if strip_hash != U(0) else U(1)
+
+
+@inner
+def gather_layer(
+    lanes: Any, arena: Any, payload: Any, entries: Any, layer: Any, base: Any, table: Any,
+    steps: Any, slot: Any, start: Any, tokens: Any, group: Any,
+) -> None:  # fmt: skip
+    """A layer's strips of a block into their slot, as many heads at once as have lanes."""
+    n = tokens * slot.parts * slot.run_bytes
+    for first in range(0, slot.head_count, SIDE):
+        heads = min(SIDE, slot.head_count - first)
+        row = (slot.layer_first + layer) * slot.kv_heads + slot.head_first + first
+        strip, entry = arena + U(payload + row * slot.strip_stride), arena + U(entries + 8 * row)
+        gather_heads(
+            lanes, strip, base + U(first * steps.head), table, steps, slot,
+            start, tokens, heads, group,
+        )  # fmt: skip
+        fence()
+        for head in range(heads):
+            done = finished(lanes + U(head * LINE), strip + U(head * slot.strip_stride), n)
+            publish(entry + U(8 * head), entry_of(done))
 
 
 types: Any = numba.types
@@ -48,10 +79,16 @@ def transfer(
 ) -> None:  # fmt: skip
     """Inward: engine to slots, publishing entries. Outward: slots to engine, until one differs."""
     lanes, table = stack_lanes(), U(block_table.ctypes.data)
-    desk = np.empty(desk_words(slot), np.uint64)
+    desk, group = np.empty(desk_words(slot), np.uint64), beside(steps, slot)
     for i in range(len(payloads)):
         good[i] = True
         for layer in range(slot.layer_count):
+            if group and slot.codec == 0 and not outward:
+                gather_layer(
+                    lanes, arena, payloads[i], tables[i], layer, layers[layer], table, steps, slot,
+                    starts[i], tokens[i], group,
+                )  # fmt: skip
+                continue
             for head in range(slot.head_count):
                 if not good[i]:
                     break

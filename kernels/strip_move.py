@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from .accumulator import BLOCK, absorb_block, begin, copy_block, stream_block
+from .accumulator import BLOCK, ROOM, absorb_block, begin, copy_block, stream_block
 from .inner import inner
 from .memory import copy_line, load_8, load_64, prefetch, store_8, stream_line
 from .xxh3 import LONG, U, absorb_tail, finish_64, xxh3_64
@@ -21,7 +21,8 @@ from .xxh3 import LONG, U, absorb_tail, finish_64, xxh3_64
 LINE = 64
 SCALE, PAGE_ID = 4, 8  # bytes: a float32, and an int64 of a block table
 LEAD = 2048
-"""Bytes before its use that a token's run is asked for, where the next token's is not behind it."""
+"""Bytes before its use that a run is asked for: at the engine where the next one is not behind it,
+in the slot where runs are short."""
 
 
 class Slot(NamedTuple):
@@ -101,13 +102,12 @@ def move_block(lanes: Any, last: Any, target: Any, source: Any) -> None:
 
 @inner
 def move(
-    lanes: Any, strip: Any, done: Any, n: Any, far: Any, count: Any, outward: Any
+    lanes: Any, room: Any, strip: Any, done: Any, n: Any, far: Any, count: Any, outward: Any
 ) -> None:  # fmt: skip
     """Move the `count` bytes that follow the strip's first `done`, and fold what that completes.
 
     What whole blocks leave of n bytes is left unfolded, in the slot.
     """
-    room = lanes + U(LINE)
     while count > 0:
         place = done % BLOCK
         step = min(BLOCK - place, count)
@@ -118,6 +118,8 @@ def move(
         if step == BLOCK:
             move_block(lanes, last, far if outward else near, near if outward else far)
         elif outward:
+            for line in range(0, step, LINE):
+                prefetch(near + U(LEAD + line))
             stream_run(far, near, step)
             if ends:
                 move_block(lanes, last, near - U(place), near - U(place))
@@ -149,26 +151,24 @@ def address_of(base: Any, table: Any, steps: Any, position: Any) -> Any:
 
 
 @inner
-def move_strip(
-    lanes: Any, strip: Any, base: Any, table: Any, steps: Any, slot: Any,
-    start: Any, tokens: Any, outward: Any,
-) -> Any:  # fmt: skip
-    """Move a strip between its slot and the engine's head at `base`. Returns its hash."""
+def move_tokens(
+    lanes: Any, room: Any, strip: Any, base: Any, table: Any, steps: Any, slot: Any,
+    start: Any, tokens: Any, token: Any, last: Any, outward: Any,
+) -> None:  # fmt: skip
+    """Move the tokens from `token` to before `last` of a strip of those from `start` on."""
     joined = slot.parts == 1 or steps.part == slot.run_bytes
     piece = slot.run_bytes * slot.parts if joined else slot.run_bytes
     parts = 1 if joined else slot.parts
     dense = joined and steps.token == piece
     sparse = not outward and steps.token != piece
     lead = max(1, LEAD // (parts * piece))
-    n = tokens * slot.parts * slot.run_bytes
-    end = start + tokens
-    done, token = 0, start
-    begin(lanes)
-    while token < end:
-        share = min(steps.page_tokens - token % steps.page_tokens, end - token)
+    each = slot.parts * slot.run_bytes
+    n, end, done = tokens * each, start + tokens, (token - start) * each
+    while token < last:
+        share = min(steps.page_tokens - token % steps.page_tokens, last - token)
         far = address_of(base, table, steps, token)
         if dense:
-            move(lanes, strip, done, n, far, piece * share, outward)
+            move(lanes, room, strip, done, n, far, piece * share, outward)
             done += piece * share
         else:
             for ahead in range(token + lead, token + lead + share):
@@ -178,8 +178,55 @@ def move_strip(
                         for line in range(0, piece, LINE):
                             prefetch(soon + U(part * steps.part + line))
                 for part in range(parts):
-                    move(lanes, strip, done, n, far + U(part * steps.part), piece, outward)
+                    move(lanes, room, strip, done, n, far + U(part * steps.part), piece, outward)
                     done += piece
                 far += U(steps.token)
         token += share
-    return finished(lanes, strip, n)
+
+
+@inner
+def move_strip(
+    lanes: Any, strip: Any, base: Any, table: Any, steps: Any, slot: Any,
+    start: Any, tokens: Any, outward: Any,
+) -> Any:  # fmt: skip
+    """Move a strip between its slot and the engine's head at `base`. Returns its hash."""
+    begin(lanes)
+    move_tokens(
+        lanes, lanes + U(ROOM), strip, base, table, steps, slot,
+        start, tokens, start, start + tokens, outward,
+    )  # fmt: skip
+    return finished(lanes, strip, tokens * slot.parts * slot.run_bytes)
+
+
+@inner
+def beside(steps: Any, slot: Any) -> Any:
+    """Tokens of a strip to gather before those of the next head, where an engine has a token's
+    heads beside each other: what lies in a row is read in a row. 0 where strips are better moved
+    whole. It is whole blocks, so heads may share the room of one that is joined.
+
+    Going out nothing is won: pages are written past the cache, and slots had better be read in a
+    row.
+    """
+    each = slot.parts * slot.run_bytes
+    if slot.head_count < 2 or steps.head >= steps.token or BLOCK % each:
+        return 0
+    return BLOCK // each
+
+
+@inner
+def gather_heads(
+    lanes: Any, strip: Any, base: Any, table: Any, steps: Any, slot: Any,
+    start: Any, tokens: Any, heads: Any, group: Any,
+) -> None:  # fmt: skip
+    """Move so many heads' strips into their slot side by side, `group` tokens at a time. The lanes
+    of each, one after the other, have its hash."""
+    for head in range(heads):
+        begin(lanes + U(head * LINE))
+    for token in range(start, start + tokens, group):
+        last = min(token + group, start + tokens)
+        for head in range(heads):
+            move_tokens(
+                lanes + U(head * LINE), lanes + U(ROOM), strip + U(head * slot.strip_stride),
+                base + U(head * steps.head), table, steps, slot,
+                start, tokens, token, last, False,
+            )  # fmt: skip

@@ -23,7 +23,9 @@ class Case:
 
     ORDERS = ("LPSHDK", "PLHSKD", "LKPSHD", "LKPHSD", "LPHSKD", "PLKSHD", "LHKPSD")
 
-    def __init__(self, seed, run_bytes=None, block_tokens=None, order=None, coding=None):
+    def __init__(
+        self, seed, run_bytes=None, block_tokens=None, order=None, coding=None, kv_heads=None
+    ):
         rng = np.random.default_rng(seed)
 
         def pick(*values):
@@ -34,7 +36,7 @@ class Case:
         run = run_bytes or pick(32, 48, 64, 80, 128, 256, 1152)
         g = Geometry(
             pick(1, 2, 3),
-            pick(1, 2, 4),
+            pick(1, 2, 4) if kv_heads is None else kv_heads,
             block_tokens or pick(1, 5, 16, 24),
             self.parts,
             run,

@@ -10,6 +10,7 @@ import pytest
 import xxhash
 
 from kvstore.kernels import strip_loops
+from kvstore.kernels.accumulator import SIDE
 
 POISON = 0xA5
 CASES = [*range(120)]
@@ -57,6 +58,15 @@ def test_strips_of_whole_kibibytes_have_the_hash_of_all_of_them(case_of, order, 
     sizes = {"run_bytes": run_bytes, "block_tokens": tokens, "order": order}
     gathered_and_nothing_besides(case_of(tokens, **sizes))
     scattered_and_nothing_besides(case_of(tokens + 1, **sizes))
+
+
+@pytest.mark.parametrize("order", ["LPSHDK", "LKPSHD", "PLHSKD"])
+@pytest.mark.parametrize("run_bytes", [64, 80, 256])
+@pytest.mark.parametrize("seed", range(4))
+def test_more_heads_than_are_gathered_side_by_side_all_come(case_of, seed, run_bytes, order):
+    case = case_of(seed, run_bytes=run_bytes, block_tokens=24, order=order, kv_heads=2 * SIDE + 3)
+    gathered_and_nothing_besides(case)
+    assert case.verify().all()
 
 
 @pytest.mark.parametrize("order", ["LKPSHD", "LPHSKD"])
