@@ -93,12 +93,14 @@ class Crew:
         row["prefills"], row["decodes"] = facts.prefills, facts.decodes
         row["switches"], row["tie"] = facts.role is not Role.AS_IT_IS, switch_tie(facts.engine_id)
         row["host"], row["room"], row["busy_until"] = host, facts.room_tokens, now
-        self.price(engine)  # also what it could do instead
-        if prefill is not None:
+        if prefill is not None:  # also what it could do instead
             self._kin.enter(number, prefill.cost, self._like(facts))
+            _write(row, "prefill", prefill.cost)
+        if decode is not None:
+            _write(row, "decode", decode.cost)
         engine.prefill = prefill if facts.prefills else None
         engine.decode = decode if facts.decodes else None
-        self._lean(now)
+        self._reckon(now)
         self.decoders += facts.decodes
         self.load(engine)
         if host not in self._carries:
@@ -120,21 +122,18 @@ class Crew:
         self._free.append(engine.number)
         self.roles.forget(len(self.by_id))
 
-    def measured(self, engine: Engine, now: float) -> None:
-        """Something was learned of its prefills."""
-        self.price(engine)
+    def prefilled(self, engine: Engine, now: float) -> None:
+        """Something was learned of its prefills: write down what they cost by now."""
         if engine.prefill is not None:
             cost, factor = engine.prefill.cost, engine.bias.factor
             whole = PrefillCost(factor * cost.a, factor * cost.b, factor * cost.c)
             self._kin.learn(engine.number, whole, now)
+            _write(self.fleet.engines[engine.number], "prefill", whole)
 
-    def price(self, engine: Engine) -> None:
-        """Write down what it costs by now."""
-        row = self.fleet.engines[engine.number]
-        if engine.prefill is not None:
-            _write(row, "prefill", engine.prefill.cost, engine.bias.factor)
+    def stepped(self, engine: Engine) -> None:
+        """Something was learned of its steps."""
         if engine.decode is not None:
-            _write(row, "decode", engine.decode.cost)
+            _write(self.fleet.engines[engine.number], "decode", engine.decode.cost)
 
     def load(self, engine: Engine) -> None:
         """Write down what it decodes, and what is on its way to it."""
@@ -154,7 +153,6 @@ class Crew:
         self.busy = float(loops.lately_busy(self.fleet, self.busy, self._looked, now))
         loops.fade_placed(self.fleet.hosts, now - self._looked)
         self._looked = now
-        self._lean(now)
         alone = (engines["decode_a"] + engines["decode_b"])[engines["decodes"]]
         self._least_step = float(alone.min()) if len(alone) else 0.0
         if self.roles.look(engines, rules.pace * self.reachable(rules.tpot), now):
@@ -164,6 +162,7 @@ class Crew:
                 if costs is not None:  # also of what it does not do now, which nobody measures
                     _write(engines[engine.number], "prefill", costs[0], engine.bias.factor)
                     _write(engines[engine.number], "decode", costs[1])
+        self._reckon(now)
 
     def over(self, sequences: int, output_tokens: int) -> None:
         """So many requests were decoded to their ends."""
@@ -255,7 +254,7 @@ class Crew:
                 return one.number
         return None
 
-    def _lean(self, now: float) -> None:
+    def _reckon(self, now: float) -> None:
         """Reckon with what its kin cost where one who prefills was silent."""
         engines = self.fleet.engines
         some = np.flatnonzero(engines["prefills"])

@@ -197,7 +197,7 @@ class InFlight:
             return
         if engine.prefill is not None and engine.decode is None:
             engine.bias.observe(now - prompt.began, engine.prefill.cost.seconds(*prompt.computes))
-            self._crew.measured(engine, now)
+            self._crew.prefilled(engine, now)
 
     def elsewhere(self, request: str, now: float) -> None:
         """An engine that does not prefill says that it has it, whole: nearly all of it is in the

@@ -83,9 +83,9 @@ class Reporter:
             if engine.decode is not None:
                 engine.decode.observe(step.batch, step.context_tokens, step.seconds)
         if message.prefills:
-            crew.measured(engine, now)
-        elif message.steps:
-            crew.price(engine)
+            crew.prefilled(engine, now)
+        if message.steps:
+            crew.stepped(engine)
         for moved in message.transfers:
             came = crew.read if moved.of_ssd else crew.moved
             came(engine.host, moved.bytes, moved.seconds)

@@ -334,7 +334,7 @@ def test_what_was_reported_changes_what_is_decided() -> None:
     assert crew_engine.prefill is not None
     for _ in range(50):
         crew_engine.prefill.observe(1_000, 0, 0.11)
-    rig.scheduler.crew(WHOSE)[0].price(crew_engine)
+    rig.scheduler.crew(WHOSE)[0].prefilled(crew_engine, rig.now)
     after = rig.schedule("r").row
     assert before is not None and after is not None
     assert after[WORK] < 0.3 * before[WORK]
