@@ -7,7 +7,7 @@ import pytest
 
 from kvstore.conductor.engines import SSD_SECONDS, Crew
 from kvstore.conductor.scheduler import RULES
-from kvstore.core.cost import TransferCost
+from kvstore.core.cost import PrefillCost, TransferCost
 from tests.conductor.crews import facts
 
 
@@ -114,3 +114,21 @@ def test_what_nobodys_host_carried_changes_nothing() -> None:
     crew.moved(5, 1e9, 9.0)
     crew.read(0, 1e9, 9.0)
     assert (crew.fleet.hosts["link_seconds"][1:] == before["link_seconds"][1:]).all()
+
+
+def test_an_engine_that_says_nothing_costs_what_its_kin_do_and_a_new_one_at_once() -> None:
+    crew = Crew(facts("a"), hosts=1)
+    speaks, silent = crew.enter(facts("a"), 0, 0.0), crew.enter(facts("b"), 0, 0.0)
+    for second in range(1, 60):
+        assert speaks.prefill is not None
+        speaks.prefill.observe(1_000, 0, 0.033)
+        crew.prefilled(speaks, float(second))
+        crew.look(RULES, float(second))
+    late = crew.enter(facts("late"), 0, 60.0)
+    other = crew.enter(facts("other", prefill=PrefillCost(1.0, 1e-3, 0.0)), 0, 60.0)
+    rows = crew.fleet.engines
+    learned = rows["prefill_b"][speaks.number]
+    assert learned < 0.5e-4
+    assert rows["prefill_b"][silent.number] == pytest.approx(learned, rel=0.2)
+    assert rows["prefill_b"][late.number] == pytest.approx(learned, rel=0.2)
+    assert rows["prefill_b"][other.number] == 1e-3, "it is of another kind"
