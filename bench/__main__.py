@@ -20,7 +20,7 @@ from bench.traces import BadTrace
 
 BENCHES = {
     "local": "a same-host get of 64 blocks of 1 MiB, verified, against memcpy (at least 0.80)",
-    "strips": "strips hashed on their way from pages to slots and back, against memcpy (0.70)",
+    "strips": "strips hashed between pages and slots, one thread, against memcpy (at least 0.70)",
     "tcp": "a get of 64 blocks of 1 MiB over TCP, verified, against plain sockets (at least 0.85)",
     "ucx": "blocks pulled over UCX's shared memory, verified, against bare NIXL (at least 0.90)",
     "publish": "a prefill that publishes its KV layer by layer, against one alone (at most 1.03)",

@@ -54,6 +54,7 @@ def foretell(
     fleet: Fleet, model: Model, vocabulary: int, dram_bytes: int, coming: Sequence[Coming],
     costs: Costs,
 ) -> Foretold:  # fmt: skip
+    """All of the load is run, by our policy."""
     shape = ModelShape(
         *("bench", model.layers, model.hidden, model.heads, model.kv_heads, model.head_dim),
         *(model.intermediate, vocabulary),

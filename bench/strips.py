@@ -19,12 +19,12 @@ from bench.report import Goal, Report, Row
 from bench.rounds import measure, timed
 from kvstore.kernels import strips
 from kvstore.kernels.shapes import Geometry, Pages
+from kvstore.kernels.strip_move import LINE
 from kvstore.kernels.strips import Blocks
 from kvstore.limits import MiB
 
 RUNS = 20
 GOAL = 0.70
-LINE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,7 @@ class _Moves:
         )
         self._table = dice.permutation(pages).astype(np.int64)
         lead = -(-8 * self._geometry.strips // LINE) * LINE
-        raw = touched((count * (lead + payload) + LINE,))
-        self._arena = raw[-raw.ctypes.data % LINE :][: count * (lead + payload)]
+        self._arena = touched((count * (lead + payload),))
         slots = np.arange(count, dtype=np.int64) * (lead + payload)
         self._blocks = Blocks(
             slots + lead,

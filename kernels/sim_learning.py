@@ -1,5 +1,6 @@
 """What routers of a simulated fleet learn of its engines: each says what its steps took, as engines
-report to conductors, and is expected to take as much again. By the conductor's own fits."""
+report to conductors, and is expected to take as much again. By the conductor's own fits; that a
+silent one follows its kin is the conductor's alone."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 Whole 1 KiB blocks go through registers once. What the engine keeps in shorter pieces is joined in a
 block's worth of room first, so that a slot is always written past the cache and never read back;
 going out, each piece is written past the cache and its block hashed from the slot's cached lines.
+Where an engine has a token's heads beside each other, their strips are gathered side by side.
 """
 
 # mypy: allow-untyped-decorators
