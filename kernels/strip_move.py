@@ -205,8 +205,7 @@ def beside(steps: Any, slot: Any) -> Any:
     heads beside each other: what lies in a row is read in a row. 0 where strips are better moved
     whole. It is whole blocks, so heads may share the room of one that is joined.
 
-    Going out nothing is won: pages are written past the cache, and slots had better be read in a
-    row.
+    Going out strips are moved whole: slots are read in a row, and pages written at a copy's speed.
     """
     each = slot.parts * slot.run_bytes
     if slot.head_count < 2 or steps.head >= steps.token or BLOCK % each:
