@@ -26,6 +26,7 @@ from kvstore.wire.v1 import conductor_pb2_grpc
 
 KNOWN_SECONDS = 60.0  # until every conductor knows every engine: far more than it takes
 _LOOK_SECONDS = 0.05
+_HEARD_SECONDS = 1.0  # that conductors have to follow nodes anew, which takes them a tenth of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +94,10 @@ class Fleet:
         self.wait_known()
 
     def refresh(self) -> None:
-        """Nodes start anew, and have nothing."""
+        """Nodes start anew, and have nothing; by the end conductors have heard of it."""
         _end(self.nodes)
         _begin(self.nodes)
+        time.sleep(_HEARD_SECONDS)
 
     def wait_known(self) -> None:
         """Until every conductor that runs knows all engines."""

@@ -125,10 +125,10 @@ class Crew:
     def prefilled(self, engine: Engine, now: float) -> None:
         """Something was learned of its prefills: write down what they cost by now."""
         if engine.prefill is not None:
-            cost, factor = engine.prefill.cost, engine.bias.factor
-            whole = PrefillCost(factor * cost.a, factor * cost.b, factor * cost.c)
-            self._kin.learn(engine.number, whole, now)
-            _write(self.fleet.engines[engine.number], "prefill", whole)
+            fit, factor = engine.prefill, engine.bias.factor
+            whole = PrefillCost(factor * fit.cost.a, factor * fit.cost.b, factor * fit.cost.c)
+            cost = self._kin.learn(engine.number, whole, fit.taken, fit.spread, now)
+            _write(self.fleet.engines[engine.number], "prefill", cost)
 
     def stepped(self, engine: Engine) -> None:
         """Something was learned of its steps."""
@@ -255,7 +255,7 @@ class Crew:
         return None
 
     def _reckon(self, now: float) -> None:
-        """Reckon with what its kin cost where one who prefills was silent."""
+        """Write down what prefills cost those who do so, by their own reports and by their kin's."""
         engines = self.fleet.engines
         some = np.flatnonzero(engines["prefills"])
         if len(some):

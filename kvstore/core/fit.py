@@ -69,6 +69,11 @@ class _Fit(_Reports):
         learned(self._fits, first, second, third, seconds)
 
     @property
+    def spread(self) -> float:
+        """The usual relative error of reports."""
+        return float(self._fits["spread"][0])
+
+    @property
     def _coefficients(self) -> list[float]:
         found: list[float] = self._fits["found"][0].tolist()
         return found
