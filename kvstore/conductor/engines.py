@@ -255,7 +255,7 @@ class Crew:
         return None
 
     def _reckon(self, now: float) -> None:
-        """Write down what prefills cost those who do so, by their own reports and by their kin's."""
+        """Write down what prefills cost those who do so, by their reports and their kin's."""
         engines = self.fleet.engines
         some = np.flatnonzero(engines["prefills"])
         if len(some):
