@@ -117,10 +117,11 @@ class UcxCalls:
         def runs() -> Iterator[Iterator[Run]]:
             first = 0
             for held in steps:
-                for piece in _pieces(held, places[first : first + len(held)]):
+                end = first + len(held)
+                for piece in pieces_of(held, places[first:end], len(places) - end):
                     pieces.append([one for one, _ in piece])
                     yield self._runs(piece, found)
-                first += len(held)
+                first = end
 
         with closing(found.agent.write(found.device, runs())) as moved:
             for _ in moved:
@@ -129,7 +130,7 @@ class UcxCalls:
     def read(self, held: Sequence[Held | Status], places: Sequence[int], region: int) -> None:
         """The other way, all of it."""
         found = self._region(region)
-        runs = (self._runs(piece, found) for piece in _pieces(held, places))
+        runs = (self._runs(piece, found) for piece in pieces_of(held, places, 0))
         with closing(found.agent.read(found.device, runs)) as moved:
             for _ in moved:
                 pass
@@ -153,18 +154,19 @@ def bytes_of(held: Sequence[Held | Status]) -> int:
     return sum(_size(one) for one in held if isinstance(one, Held))
 
 
-def _pieces(
-    held: Sequence[Held | Status], places: Sequence[int]
+def pieces_of(
+    held: Sequence[Held | Status], places: Sequence[int], behind: int
 ) -> Iterator[list[tuple[Held, int]]]:
     """Blocks that are moved, each with its place: so many at a time that one end of the way is
-    busy with some while the other end is with the next."""
+    busy with some while the other end is with the next. So many more of the call are `behind`."""
     piece: list[tuple[Held, int]] = []
     size, left = 0, bytes_of(held)
     for one, place in zip(held, places, strict=True):
         if isinstance(one, Held):
             piece.append((one, place))
             size += _size(one)
-            if size >= min(_PIECE_BYTES_MAX, max(_PIECE_BYTES_MIN, left // 2)):
+            wanted = left if behind else max(_PIECE_BYTES_MIN, left // 2)
+            if size >= min(_PIECE_BYTES_MAX, wanted) and left - size >= _PIECE_BYTES_MIN:
                 yield piece
                 left -= size
                 piece, size = [], 0

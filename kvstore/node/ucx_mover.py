@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import select
 import socket
 import sys
 import time
@@ -55,17 +54,24 @@ class Mover:
     def serve(self) -> None:
         self._answer(STARTED)
         while True:
-            wait = 0.0 if self._moves else None
             full = len(self._moves) >= _MOVING_MAX
-            if not full and select.select([self._node], [], [], wait)[0]:
-                packet = self._node.recv(PACKET_BYTES_MAX)
-                if not packet:
-                    return
+            packet = None if full else self._asked()
+            if packet == b"":
+                return
+            if packet:
                 self._take(packet)
                 self._stirred = time.monotonic()
             still = self._moves and not self._look()
             if still and time.monotonic() > self._stirred + _SPIN_SECONDS:
                 time.sleep(_PAUSE_SECONDS)
+
+    def _asked(self) -> bytes | None:
+        """What the node asks for, empty once it has hung up; None where that would be waited for
+        while something moves."""
+        try:
+            return self._node.recv(PACKET_BYTES_MAX, socket.MSG_DONTWAIT if self._moves else 0)
+        except BlockingIOError:
+            return None
 
     def _take(self, packet: bytes) -> None:
         number, what, seconds, agent, device = REQUEST.unpack_from(packet)
@@ -103,10 +109,10 @@ class Mover:
         try:
             done = move.moving.post()
         except Unavailable as error:
-            self._over(move, error)
+            self._failed(move, error)
             return
         if done:
-            self._over(move)
+            self._done(move)
         else:
             self._moves.append(move)
 
@@ -116,27 +122,35 @@ class Mover:
         for move in self._moves:
             try:
                 if move.moving.done():
-                    self._over(move)
+                    self._done(move)
                 elif time.monotonic() > move.ends_at:
-                    self._over(move, Unavailable("a move took too long"))
+                    self._failed(move, Unavailable("a move took too long"))
                     self._agent.drop(move.agent)  # whoever holds it up holds up others with it
                 else:
                     left.append(move)
             except Unavailable as error:
-                self._over(move, error)
+                self._failed(move, error)
         changed = len(left) < len(self._moves)
         self._moves = left
         if changed:
             self._stirred = time.monotonic()
         return changed
 
-    def _over(self, move: _Move, error: Unavailable | None = None) -> None:
+    def _done(self, move: _Move) -> None:
+        """Whoever waits for it is told first: more may depend on that than what is tidied up."""
+        self._answer(move.number)
+        self._release(move)
+
+    def _failed(self, move: _Move, error: Unavailable) -> None:
         """Nothing of it moves any more once the node is answered."""
+        self._release(move)
+        self._answer(move.number, error)
+
+    def _release(self, move: _Move) -> None:
         try:
             move.moving.end()
         except Unavailable as stuck:  # it may move still: only with this process does it end
             raise SystemExit(f"{stuck}: starting anew") from stuck
-        self._answer(move.number, error)
 
     def _answer(self, number: int, error: Exception | None = None) -> None:
         words = str(error or "").encode()[:WORDS_BYTES_MAX]

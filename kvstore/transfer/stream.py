@@ -13,7 +13,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -117,6 +117,17 @@ class DataStream:
             raise self.failed(error) from error
         return pace.moved
 
+    def receive_rows(self, size: int, count: int, most: int) -> Iterator[Buffer]:
+        """So many rows of so many bytes, as they come: each time whole ones, `most` at most, in
+        room that those behind them will have."""
+        room, filled = memoryview(bytearray(size * min(count, most))), 0
+        while count:
+            filled += self._receive_row(room[: size * min(count, most)], filled, size)
+            whole = filled - filled % size
+            yield room[:whole]
+            room[: filled - whole] = room[whole:filled]
+            filled, count = filled - whole, count - whole // size
+
     @property
     def descriptor(self) -> int | None:
         """The socket that bytes come from as they were sent; None where they are sealed."""
@@ -176,6 +187,19 @@ class DataStream:
             pace.keep(got)
             if left:
                 buffers = _after(buffers, got)
+
+    def _receive_row(self, room: Buffer, filled: int, size: int) -> int:
+        """Go on to fill this until the first of its rows is whole; how much more came."""
+        pace = _Pace(self.stall_seconds)
+        try:
+            while filled + pace.moved < size:
+                got = self._socket.recv_into(room[filled + pace.moved :])
+                if not got:
+                    raise ConnectionResetError("it hung up")
+                pace.keep(got)
+        except OSError as error:
+            raise self.failed(error) from error
+        return pace.moved
 
     def _send_sealed(self, buffers: list[Buffer | bytes], pace: _Pace) -> None:
         for one in buffers:

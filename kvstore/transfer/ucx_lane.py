@@ -63,8 +63,11 @@ class UcxLane(Lane):
         for some in calls.few(np.arange(len(rows)), into.places):
             self._call(Op.PULL, [handles[i] for i in some], into, rows[some], fragment)
             came = some[calls.moved(calls.receive_statuses(self.stream, len(some)))]
-            for few in calls.few(came, into.together(fragment)):
-                self.stream.receive_into([into.run(row) for row in rows[few].tolist()])
+            size, most = into.layout.root_bytes, into.together(fragment)
+            for landed in self.stream.receive_rows(size, len(came), most):
+                runs = np.frombuffer(landed, dtype=np.uint8).reshape(-1, size)
+                few, came = came[: len(runs)], came[len(runs) :]
+                into.runs[rows[few]] = runs
                 yield few
             self._moving = False
 

@@ -43,6 +43,36 @@ def test_pieces_of_any_size_come_whole_and_in_order(pair: Pair, seed: int) -> No
     assert b"".join(room) == whole
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_come_as_soon_as_they_are_whole(pair: Pair, seed: int) -> None:
+    stream, peer = pair
+    dice = np.random.default_rng(seed)
+    size, count, most = int(dice.integers(1, 500)), int(dice.integers(1, 90)), 7
+    whole = dice.bytes(size * count)
+    rows, got, sent = stream.receive_rows(size, count, most), b"", 0
+    while len(got) < len(whole):
+        while sent < len(got) + size:  # in parts, with some of the next ones
+            more = int(dice.integers(1, 3 * size + 1))
+            peer.sendall(whole[sent : sent + more])
+            sent = min(sent + more, len(whole))
+        came = next(rows)
+        assert len(came) % size == 0 and size <= len(came) <= most * size
+        got += bytes(came)
+    assert got == whole and next(rows, None) is None
+
+
+def test_rows_of_a_peer_that_hangs_up_or_stands_still_are_given_up(pair: Pair) -> None:
+    stream, peer = pair
+    peer.sendall(bytes(15))
+    rows = stream.receive_rows(10, 2, 2)
+    assert bytes(next(rows)) == bytes(10)
+    with pytest.raises(Unavailable, match="stood still"):
+        next(rows)
+    peer.close()
+    with pytest.raises(Unavailable, match="hung up"):
+        next(stream.receive_rows(10, 1, 1))
+
+
 def test_a_peer_that_says_nothing_is_given_up_in_time(pair: Pair) -> None:
     began = time.monotonic()
     with pytest.raises(Unavailable, match="stood still"):
