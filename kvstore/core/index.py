@@ -18,25 +18,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 
 from kvstore.block import Miss
 from kvstore.core.fingerprints import ON_SSD
+from kvstore.core.gone import Gone
 from kvstore.core.lifecycle import NOBODY, Owner, Slot, State
 from kvstore.core.listing import Listing
 from kvstore.core.ranking import Ranking, Seen
 from kvstore.core.sleepers import Covers, Sleepers
-
-FORGOTTEN_MAX = 65_536  # gone keys that are remembered; more where more than that are held
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """What is remembered of a dropped block."""
-
-    why: Miss
-    seen: Seen | None = None  # None: it was not listed
 
 
 class Index:
@@ -47,7 +37,7 @@ class Index:
         self._ranking = Ranking(self._slots)  # of the listed
         self._unlisted: OrderedDict[bytes, None] = OrderedDict()
         self._orphans: dict[bytes, set[bytes]] = {}  # absent parent -> held children
-        self._gone: OrderedDict[bytes, Gone] = OrderedDict()
+        self._gone = Gone()
         self.sleepers = Sleepers()
         self.listing = Listing()
 
@@ -103,8 +93,7 @@ class Index:
 
     def why_not(self, key: bytes) -> Miss:
         """Why `get` has nothing."""
-        gone = self._gone.get(key, Gone(Miss.ABSENT))
-        return Miss.UNLISTED if key in self else gone.why
+        return Miss.UNLISTED if key in self else self._gone.why(key)
 
     def longest(self, keys: Sequence[bytes]) -> int:
         """How many leading keys of a chain are listed, in O(log n) look-ups."""
@@ -137,8 +126,7 @@ class Index:
             key, parent_key = slot.key, slot.parent
             assert slot.state is State.SEALED and key not in self._slots
             self._slots[key] = slot
-            gone = self._gone.pop(key, None)
-            seen = None if gone is None else gone.seen
+            seen = self._gone.back(key)
             orphans = self._orphans.pop(key, None)
             if orphans is not None:
                 slot.children = orphans
@@ -168,34 +156,45 @@ class Index:
 
     def drop(self, key: bytes, why: Miss) -> Slot:
         """Forget a block; what was listed behind it is unlisted."""
-        slot = self._slots.pop(key)
-        seen = self._ranking.leave(slot, why is Miss.EVICTED) if slot.listed else None
-        self._gone[key] = Gone(why, seen)
-        while len(self._gone) > max(FORGOTTEN_MAX, len(self._slots)):
-            self._forget(self._gone.popitem(last=False)[1].seen)
-        self._unlisted.pop(key, None)
-        if slot.children:
-            self._orphans[key] = set(slot.children)
-        unlisted = [slot, *self._behind(slot)] if slot.listed else []
-        for behind in unlisted[1:]:
-            behind.listed = False
-            self._forget(self._ranking.leave(behind))
-            self._unlisted[behind.key] = None
-        for one in unlisted:
-            self.listing.drop(one.key)
-        asleep = [one.key for one in unlisted if one.sleeping]
-        self.listing.put_all(self.sleepers.list_behind(asleep, listed=False), 0)
-        slot.listed, slot.children, slot.sleeping = False, NOBODY, 0
-        parent = self._slots.get(slot.parent)
-        if parent is not None:
-            parent.loses(key)
-            if parent.listed and not parent.family:
-                self._ranking.bared(parent)
-        elif family := self._orphans.get(slot.parent):
-            family.discard(key)
-            if not family:
-                del self._orphans[slot.parent]
+        slot = self._slots[key]
+        self.drop_all([slot], why)
         return slot
+
+    def drop_all(self, slots: Sequence[Slot], why: Miss) -> None:
+        """The same for each of these, in this order; none of them sleeps."""
+        # What they were is told to the ranking and the listing for all of them at once.
+        listed: list[Slot] = []
+        behind: list[Slot] = []
+        for slot in slots:
+            key = slot.key
+            del self._slots[key]
+            if slot.listed:
+                listed.append(slot)
+                if slot.family:
+                    behind += self._unlist_behind(slot)
+            else:
+                self._unlisted.pop(key, None)
+            if slot.children:
+                self._orphans[key] = set(slot.children)
+            slot.listed, slot.children, slot.sleeping = False, NOBODY, 0
+            parent = self._slots.get(slot.parent)
+            if parent is not None:
+                parent.loses(key)
+            elif family := self._orphans.get(slot.parent):
+                family.discard(key)
+                if not family:
+                    del self._orphans[slot.parent]
+        keys = [slot.key for slot in listed]
+        left = self._ranking.leave_all(listed, why is Miss.EVICTED)
+        seen = dict(zip(keys, left, strict=True))
+        self._gone.add([slot.key for slot in slots], why, [seen.get(one.key) for one in slots])
+        for one in (*self._gone.fit(len(self._slots)), *self._ranking.leave_all(behind, False)):
+            self._ranking.forget(one)
+        self.listing.drop_all([*keys, *(slot.key for slot in behind)])
+        for key in dict.fromkeys([slot.parent for slot in listed]):
+            parent = self._slots.get(key)
+            if parent is not None and parent.listed and not parent.family:
+                self._ranking.bared(parent)
 
     def replace(self, slot: Slot) -> Slot:
         """Let another sealed slot of a held key stand for it, in its place; returns the old one."""
@@ -232,15 +231,17 @@ class Index:
         """
 
         def stays(slot: Slot) -> bool:
+            return slot.held or slot.key in spared
+
+        def other(slot: Slot) -> bool:
             return (
-                slot.held
-                or slot.key in spared
-                or owner not in (None, slot.owner)
+                owner not in (None, slot.owner)
                 or tenant not in (None, slot.tenant)
                 or stored not in (None, slot.stored)
             )
 
-        yield from (one for key in self._unlisted if not stays(one := self._slots[key]))
+        unlisted = map(self._slots.__getitem__, self._unlisted)
+        yield from (one for one in unlisted if not (stays(one) or other(one)))
         yield from self._ranking.coldest(owner, tenant, stored, stays)
 
     def moved(self, slot: Slot) -> None:
@@ -327,6 +328,16 @@ class Index:
         if slots:
             self._ranking.enter(slots, before)
             self.listing.put_new(slots)
+
+    def _unlist_behind(self, slot: Slot) -> list[Slot]:
+        """What stands behind a listed block is listed no more; those of it that are awake."""
+        behind = self._behind(slot)
+        for one in behind:
+            one.listed = False
+            self._unlisted[one.key] = None
+        asleep = [one.key for one in (slot, *behind) if one.sleeping]
+        self.listing.put_all(self.sleepers.list_behind(asleep, listed=False), 0)
+        return behind
 
     def _list(self, slot: Slot, before: Seen | None) -> None:
         entered = [slot, *self._behind(slot)]

@@ -25,6 +25,8 @@ from kvstore.core.fingerprints import (
 from kvstore.core.lifecycle import Slot
 from kvstore.limits import CHANGES_KEPT
 
+_FEW = 16  # so many are sooner said one by one
+
 
 @dataclass(frozen=True, slots=True)
 class Changes:
@@ -64,9 +66,13 @@ class Listing:
         for tiers, some in groupby(slots, tiers_of):
             self.put_all(fingerprints([slot.key for slot in some]), tiers)
 
-    def drop(self, key: bytes) -> None:
-        """A block is listed no more."""
-        self._say(fingerprint(key), 0)
+    def drop_all(self, keys: list[bytes]) -> None:
+        """These blocks are listed no more."""
+        if len(keys) > _FEW:
+            self.put_all(fingerprints(keys), 0)
+            return
+        for key in keys:
+            self._say(fingerprint(key), 0)
 
     def put_all(self, prints: Prints, tiers: int) -> None:
         """Many blocks at once, each of them once."""

@@ -34,6 +34,7 @@ LEARN_TICKS = 24  # between two workings out of what blocks are worth
 FIRST_STAMP = 1 << 62  # in the middle: what an earlier run left is older
 ONE_USE = 256  # a touch after fewer uses than one part in this of all blocks is no use of its own
 
+_SIGNS = (1, -1)  # of stamps, at the end of the oldest and at that of the youngest
 _KIND = [min(uses, 8).bit_length() - 1 for uses in range(1, 8)]  # by the uses before this one
 
 Worth = tuple[float, int, bytes]  # what goes first is least
@@ -94,9 +95,14 @@ class Ranking:
 
     def leave(self, slot: Slot, evicted: bool = False) -> Seen:
         """A block is no longer listed."""
-        seen = self.recency.pop(slot.key)
+        return self.leave_all([slot], evicted)[0]
+
+    def leave_all(self, slots: Sequence[Slot], evicted: bool) -> list[Seen]:
+        """These are no longer listed."""
+        seen = [self.recency.pop(slot.key) for slot in slots]
         if not evicted:
-            self._rival.lose(slot.key)
+            for slot in slots:
+                self._rival.lose(slot.key)
         self._rival.fit(len(self.recency))
         return seen
 
@@ -133,16 +139,19 @@ class Ranking:
     ) -> Iterator[Slot]:
         """Blocks in the order in which they go, each a leaf once those before it are gone: those
         that are on SSD, those that are not, or (None) both."""
+        slots, recency = self._slots, self.recency
         gone: Counter[bytes] = Counter()  # chosen children by parent
         chosen: set[bytes] = set()
 
-        def goes(lane: Lane, entry: Entry) -> bool:
-            slot, seen = self._slots.get(entry[1]), self.recency.get(entry[1])
-            if slot is None or seen is None or seen.stamp != abs(entry[0]):
+        def goes(stored_here: bool, entry: Entry) -> bool:
+            stamp, key = entry
+            if key in chosen:
                 return False
-            leaf = gone[slot.key] == slot.family
-            here = lane[1][1] is slot.stored
-            return leaf and here and slot.key not in chosen and not stays(slot)
+            slot, seen = slots.get(key), recency.get(key)
+            if slot is None or seen is None or seen.stamp != abs(stamp):
+                return False
+            leaf = gone[key] == slot.family
+            return leaf and stored_here is slot.stored and not stays(slot)
 
         if owner is not None and tenant is not None:
             places = [(owner, tenant)]
@@ -155,22 +164,30 @@ class Ranking:
             for kind, leaves in self._leaves.get(place, {}).items()
             if stored in (None, kind[1])
         }
-        first = {lane: self._first(both, partial(goes, lane)) for lane, both in ends.items()}
-        while found := min((one for one in first.values() if one), default=None):
-            slot = self._slots[found[2]]
+        first = {lane: [self._first(end, goes, lane) for end in ends[lane]] for lane in ends}
+        while found := min([one for both in first.values() for one in both if one], default=None):
+            key = found[2]
+            slot = slots[key]
             yield slot
-            chosen.add(slot.key)
+            chosen.add(key)
             gone[slot.parent] += 1
-            changed = {self._lane(slot)}
-            parent = self._slots.get(slot.parent)
-            if parent is not None and gone[parent.key] == parent.family:
-                seen, lane = self.recency[parent.key], self._lane(parent)
-                if lane[0] in places and stored in (None, parent.stored):
-                    changed.add(lane)
-                    for sign, end in zip((1, -1), self._ends_at(ends, lane), strict=True):
-                        end.push((sign * seen.stamp, parent.key))
-            for lane in changed:
-                first[lane] = self._first(ends[lane], partial(goes, lane))
+            lane = self._lane(slot)
+            for side, one in enumerate(first[lane]):
+                if one is not None and one[2] == key:
+                    first[lane][side] = self._first(ends[lane][side], goes, lane)
+            parent = slots.get(slot.parent)
+            if parent is None or gone[slot.parent] != parent.family or stays(parent):
+                continue
+            lane = self._lane(parent)
+            if lane[0] not in places or stored not in (None, lane[1][1]):
+                continue
+            bared = (*self.worth(parent.key), parent.key)
+            both = first.setdefault(lane, [None, None])
+            for side, end in enumerate(ends.setdefault(lane, (End([]), End([])))):
+                stamp, before = _SIGNS[side] * bared[1], both[side]
+                end.push((stamp, parent.key))
+                if before is None or stamp < _SIGNS[side] * before[1]:
+                    both[side] = bared
 
     def check(self) -> None:
         stamps = [seen.stamp for seen in self.recency.values()]
@@ -244,11 +261,7 @@ class Ranking:
         slot = self._slots[entry[1]]
         return not slot.children and not slot.sleeping and slot.stored is stored
 
-    def _first(self, ends: tuple[End, End], goes: Callable[[Entry], bool]) -> Worth | None:
-        """What goes first of a kind: its oldest or its youngest."""
-        found = [end.first(goes) for end in ends]
-        return min(((*self.worth(one[1]), one[1]) for one in found if one), default=None)
-
-    @staticmethod
-    def _ends_at(ends: dict[Lane, tuple[End, End]], lane: Lane) -> tuple[End, End]:
-        return ends.setdefault(lane, (End([]), End([])))
+    def _first(self, end: End, goes: Callable[[bool, Entry], bool], lane: Lane) -> Worth | None:
+        """What goes first at one end of a kind."""
+        found = end.first(partial(goes, lane[1][1]))
+        return None if found is None else (*self.worth(found[1]), found[1])

@@ -83,20 +83,26 @@ class Slabs:
 
     def give(self, slot: Slot) -> None:
         """Take back an EMPTY slot's place; a slab whose last place comes back may change owner."""
-        assert slot.state is State.EMPTY, "only an empty slot is given back"
-        assert (slot.pins, slot.windows, slot.moves) == (0, 0, 0), "somebody may still use it"
-        slot.generation = self._renewed()
-        slab, place = self._place(slot.offset)
-        assert slab.slots.pop(place) is slot, "a slot is given back twice"
-        slab.free.append(place)
-        if slab.retired:
-            return
-        self._open.setdefault(slot.owner, {})[slab.number] = slab
-        self._room[slot.owner] += 1
-        if not slab.used:
-            self._close(slab)
-            slab.owner, slab.places, slab.free = None, 0, []
-            self._empty.append(slab)
+        self.give_all([slot])
+
+    def give_all(self, slots: Sequence[Slot]) -> None:
+        """The same for each of these, in this order."""
+        for slot in slots:
+            assert slot.state is State.EMPTY, "only an empty slot is given back"
+            assert (slot.pins, slot.windows, slot.moves) == (0, 0, 0), "somebody may still use it"
+            slot.generation = self._renewed()
+            slab, place = self._place(slot.offset)
+            assert slab.slots.pop(place) is slot, "a slot is given back twice"
+            slab.free.append(place)
+            if slab.retired:
+                continue
+            if len(slab.free) == 1:
+                self._open.setdefault(slot.owner, {})[slab.number] = slab
+            self._room[slot.owner] += 1
+            if not slab.used:
+                self._close(slab)
+                slab.owner, slab.places, slab.free = None, 0, []
+                self._empty.append(slab)
 
     def restore(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from itertools import islice
+from itertools import groupby, islice
 
 from kvstore.block import Miss
 from kvstore.core.carried import Ledger
@@ -140,7 +140,8 @@ class Blocks:
         if slot.state is State.FILLING and slot.tier is Tier.DRAM:
             self._filled(slot)
         slot.move(State.DOOMED)
-        self._mark(slot)
+        if slot.tier is Tier.DRAM:
+            self.heads.mark(slot)
         self.doomed.add(slot)
 
     def drop(self, slot: Slot, why: Miss) -> None:
@@ -201,18 +202,24 @@ class Blocks:
         free = [slot for slot in slots if not slot.held]
         if free:
             self.on_unheld()
-        for slot in free:
-            if slot.state is State.DOOMED:
-                self._free(slot)
+        # One that was held twice by whoever lets go stands here twice.
+        doomed = dict.fromkeys([slot for slot in free if slot.state is State.DOOMED])
+        for _, some in groupby(doomed, lambda slot: slot.tier):
+            self._free(list(some))
 
-    def _free(self, slot: Slot) -> None:
-        self.doomed.discard(slot)
-        slot.move(State.EMPTY)
-        slot.key = slot.parent = slot.root = b""
-        slabs = self.slabs_of(slot)
-        self.shares.give(slot.tier, slot.tenant, slabs.slab_of(slot).slot_bytes)
-        slabs.give(slot)
-        self._mark(slot)
+    def _free(self, slots: Sequence[Slot]) -> None:
+        """Doomed slots of one tier, which nobody holds."""
+        tier, slabs = slots[0].tier, self.slabs_of(slots[0])
+        self.doomed.difference_update(slots)
+        move_all(slots, State.EMPTY)
+        sizes = Counter([(slot.tenant, slabs.slab_of(slot).slot_bytes) for slot in slots])
+        for (tenant, size), count in sizes.items():
+            self.shares.give(tier, tenant, size * count)
+        for slot in slots:
+            slot.key = slot.parent = slot.root = b""
+        slabs.give_all(slots)
+        if tier is Tier.DRAM:
+            self.heads.mark_all(slots)
 
     # Between the tiers. Whoever moves the bytes calls the first of a pair before and the second
     # after; in between both slots are held, and the block may have been dropped.
@@ -344,14 +351,29 @@ class Blocks:
         except Overloaded:
             self._counters.add("overloaded")
             raise
+        alone: list[Slot] = []  # blocks that are nowhere else go together
         for slot in chosen:
             if slot.tier is Tier.DRAM and slot.twin is not None:
                 self.leave_tier(slot)
-                continue
-            held = self.index.held(slot.key)
-            assert held is not None, "a sealed block that the index does not hold"
-            self._counters.add("evicted_blocks")
-            self.drop(held, Miss.EVICTED)
+            elif slot.tier is Tier.DRAM:
+                alone.append(slot)
+            else:
+                held = self.index.held(slot.key)
+                assert held is not None, "a sealed block that the index does not hold"
+                self._counters.add("evicted_blocks")
+                self.drop(held, Miss.EVICTED)
+                failpoint("evict.after_drop")
+        if alone:
+            self._drop_all(alone)
+
+    def _drop_all(self, slots: Sequence[Slot]) -> None:
+        """These are evicted, in this order, each of them the only copy of its block."""
+        self._counters.add("evicted_blocks", len(slots))
+        self.index.drop_all(slots, Miss.EVICTED)
+        move_all(slots, State.DOOMED)
+        self.doomed.update(slots)
+        self.settle_all(slots)
+        for _ in slots:
             failpoint("evict.after_drop")
 
     def _leave(self, slot: Slot) -> None:
@@ -360,10 +382,6 @@ class Blocks:
             self.unsaid.add((slot.key, slot.offset))
         self.doom(slot)
         self.settle(slot)
-
-    def _mark(self, slot: Slot) -> None:
-        if slot.tier is Tier.DRAM:
-            self.heads.mark(slot)
 
     def slabs_of(self, slot: Slot) -> Slabs:
         if slot.tier is Tier.DRAM:

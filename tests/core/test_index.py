@@ -7,7 +7,6 @@ import random
 import pytest
 
 from kvstore.block import Miss
-from kvstore.core import index as index_module
 from kvstore.core.index import Index
 from kvstore.core.lifecycle import Slot, State
 from kvstore.core.ranking import Ranking, Seen
@@ -258,20 +257,6 @@ def test_choosing_leaves_the_index_as_it_is_wherever_the_caller_stops() -> None:
         assert keys_of(next(choices) for _ in range(min(count, 7))) == whole[:count]
         index.check()
         assert keys_of(index.coldest()) == whole
-
-
-def test_the_memory_of_forgotten_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "FORGOTTEN_MAX", 10)
-    index = Index()
-    keys = [bytes([i]) for i in range(30)]
-    for key in keys:
-        index.add(sealed(key))
-        index.drop(key, Miss.EVICTED)
-    known = [key for key in keys if index.why_not(key) is Miss.EVICTED]
-    assert known == keys[-10:], "the longest forgotten are forgotten first"
-    index.add(sealed(keys[-1]))
-    index.drop(keys[-1], Miss.REMOVED)
-    assert index.why_not(keys[-1]) is Miss.REMOVED and index.why_not(keys[-10]) is Miss.EVICTED
 
 
 def test_the_end_of_a_long_prefix_is_found_in_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,7 +189,7 @@ def test_more_at_once_than_is_kept_sends_everybody_back_to_the_start() -> None:
     assert not listing.keeps(9) and listing.keeps(10) and not listing.keeps(19)
 
 
-@pytest.mark.parametrize("name", ["put", "drop", "put_all"])
+@pytest.mark.parametrize("name", ["put", "drop_all", "put_all"])
 def test_an_index_that_keeps_a_change_to_itself_turns_the_suite_red(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

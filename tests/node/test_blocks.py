@@ -7,7 +7,7 @@ import pytest
 from kvstore.block import Miss
 from kvstore.core.lifecycle import Slot, State
 from kvstore.errors import Invalid, Overloaded
-from kvstore.layout import Fragment, SlotLayout
+from kvstore.layout import HEAD, Fragment, SlotLayout
 from kvstore.node.blocks import Blocks
 from tests.node.rig import LARGE, SMALL, Rig, payload_of, prompt, triples
 
@@ -26,6 +26,39 @@ def test_a_full_pool_evicts_the_leaves_of_the_coldest_prompt() -> None:
     assert rig.hits(SMALL, old) == 4
     assert rig.store.match("default", SMALL, young.hashes) == (1, Miss.EVICTED)
     assert rig.counters.totals()["evicted_blocks"] == 3
+
+
+def head_of(rig: Rig, slot: Slot) -> tuple[int, int]:
+    """Generation and state, as they stand in memory."""
+    _, generation, state, *_ = HEAD.unpack_from(rig.arena.view, slot.offset)
+    return generation, state
+
+
+@pytest.mark.parametrize("wanted", [1, 5, 20])
+def test_whoever_looks_sees_at_once_that_a_block_was_evicted(wanted: int) -> None:
+    rig = Rig(slabs=8)  # room for 32
+    me = rig.session()
+    slots = rig.put(me, SMALL, prompt(SMALL, 128))
+    before = [head_of(rig, slot) for slot in slots]
+    rig.blocks._make_room(rig.blocks.slabs, SMALL.owner, "default", SMALL.layout, wanted, ())
+    after, left = [head_of(rig, slot) for slot in slots], 32 - wanted
+    assert after[:left] == before[:left]
+    assert all(state == State.EMPTY for _, state in after[left:])
+    assert all(now[0] > was[0] for now, was in zip(after[left:], before[left:], strict=True))
+    assert [one for one, _ in after] == [slot.generation for slot in slots]
+
+
+def test_one_that_pins_a_block_twice_lets_go_of_both_at_once() -> None:
+    rig = Rig()
+    me = rig.session()
+    slot = rig.put(me, SMALL, prompt(SMALL, 4))[0]
+    for _ in range(2):
+        rig.pinned(me, prompt(SMALL, 4).hashes[0])
+    rig.blocks.drop(slot, Miss.REMOVED)
+    assert slot.state is State.DOOMED
+    rig.end(me)
+    assert slot.state is State.EMPTY
+    rig.store.check()
 
 
 def test_an_empty_slab_of_another_owner_is_used_and_a_full_one_emptied() -> None:
@@ -179,7 +212,7 @@ def test_check_notices_what_cannot_be() -> None:
 def test_a_doomed_slot_that_nobody_frees_turns_the_suite_red(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Blocks, "settle", lambda self, slot: None)
+    monkeypatch.setattr(Blocks, "settle_all", lambda self, slots: None)
     with TURNS_RED:
         test_a_full_pool_evicts_the_leaves_of_the_coldest_prompt()
 

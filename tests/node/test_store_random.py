@@ -330,21 +330,32 @@ def _unlisting_forgotten(self: Index, key: bytes, why: Miss, drop: object = Inde
     return drop(self, key, why)  # type: ignore[operator,no-any-return]
 
 
-def _stale_give(self: Slabs, slot: Slot, give: object = Slabs.give) -> None:
-    kept = slot.generation
-    give(self, slot)  # type: ignore[operator]
-    slot.generation = kept
-    self.generation = kept
+def _stale_give(self: Slabs, slots: Sequence[Slot], give: object = Slabs.give_all) -> None:
+    kept = [slot.generation for slot in slots]
+    give(self, slots)  # type: ignore[operator]
+    for slot, generation in zip(slots, kept, strict=True):
+        self.generation = slot.generation = generation
 
 
 def _unsealed_seal(self: Heads, *_: object) -> None:
     return None
 
 
-def _settle_under_a_pin(self: Blocks, slot: Slot, settle: object = Blocks.settle) -> None:
-    if slot.state is State.DOOMED and not slot.windows:
-        slot.pins = 0
-    settle(self, slot)  # type: ignore[operator]
+def _settle_under_a_pin(
+    self: Blocks, slots: Sequence[Slot], settle: object = Blocks.settle_all
+) -> None:
+    for slot in slots:
+        if slot.state is State.DOOMED and not slot.windows:
+            slot.pins = 0
+    settle(self, slots)  # type: ignore[operator]
+
+
+def _unlisting_forgotten_of_all(
+    self: Index, slots: Sequence[Slot], why: Miss, drop: object = Index.drop_all
+) -> None:
+    for slot in slots:
+        slot.listed = False
+    drop(self, slots, why)  # type: ignore[operator]
 
 
 def _last_seal_wins(
@@ -361,9 +372,11 @@ def _last_seal_wins(
     ("owner", "name", "mutant"),
     [
         (Index, "drop", _unlisting_forgotten),
-        (Slabs, "give", _stale_give),
+        (Index, "drop_all", _unlisting_forgotten_of_all),
+        (Slabs, "give_all", _stale_give),
         (Heads, "first_unwritten", _unsealed_seal),
-        (Blocks, "settle", _settle_under_a_pin),
+        (Blocks, "settle_all", _settle_under_a_pin),
+        (Blocks, "_drop_all", lambda self, slots: self.index.drop_all(slots, Miss.EVICTED)),
         (Blocks, "seal_all", _last_seal_wins),
         (Session, "may_write", property(lambda self: False)),
         (Store, "_let_go", lambda self, window: None),
