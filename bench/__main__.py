@@ -23,6 +23,7 @@ BENCHES = {
     "strips": "strips hashed between pages and slots, one thread, against memcpy (at least 0.70)",
     "tcp": "a get of 64 blocks of 1 MiB over TCP, verified, against plain sockets (at least 0.85)",
     "ucx": "blocks pulled over UCX's shared memory, verified, against bare NIXL (at least 0.90)",
+    "full": "a put into a full pool, against one where there is room (at most 1.5)",
     "publish": "a prefill that publishes its KV layer by layer, against one alone (at most 1.03)",
     "overlap": "the share of a hand-off's transfer hidden behind its prefill (at least 0.90)",
     "verify": "verification's share of a same-host fetch, Llama-8B geometry (at most 0.35)",
