@@ -1,5 +1,5 @@
-"""What it costs a put that the pool is full, as it is once it has served for a while: each block that
-comes displaces one that is there.
+"""What it costs a put that the pool is full, as it is once it has served for a while: each block
+that comes displaces one that is there.
 
 1,024 blocks of 64 KiB are put by one call into a node's memory, over and over: into a full pool,
 and into the same where as many blocks were removed just before. Each put is of a prompt of its own,
