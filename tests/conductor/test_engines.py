@@ -8,6 +8,7 @@ import pytest
 from kvstore.conductor.engines import SSD_SECONDS, Crew
 from kvstore.conductor.scheduler import RULES
 from kvstore.core.cost import PrefillCost, TransferCost
+from kvstore.kernels.fleet import prefill_seconds
 from tests.conductor.crews import facts
 
 
@@ -132,3 +133,19 @@ def test_an_engine_that_says_nothing_costs_what_its_kin_do_and_a_new_one_at_once
     assert rows["prefill_b"][silent.number] == pytest.approx(learned, rel=0.2)
     assert rows["prefill_b"][late.number] == pytest.approx(learned, rel=0.2)
     assert rows["prefill_b"][other.number] == 1e-3, "it is of another kind"
+
+
+def test_reports_that_scatter_set_an_engine_less_apart_from_its_kin() -> None:
+    crew = Crew(facts("a"), hosts=1)
+    both = [crew.enter(facts(name), 0, 0.0) for name in "ab"]
+    for second in range(1, 20):
+        for engine, factor in zip(both, (1.0, 1.3), strict=True):
+            assert engine.prefill is not None
+            engine.prefill.observe(1_000, 0, 0.1 * factor * (1.4 if second % 2 else 0.7))
+            crew.prefilled(engine, float(second))
+        crew.look(RULES, float(second))
+    said = [0.0 if one.prefill is None else one.prefill.cost.seconds(1_000, 0) for one in both]
+    rows = crew.fleet.engines[[one.number for one in both]]
+    reckoned = [float(prefill_seconds(row, 1_000.0, 0.0)) for row in rows]
+    assert said[1] > 1.2 * said[0]
+    assert 1.0 < reckoned[1] / reckoned[0] < 0.5 + 0.5 * said[1] / said[0]
