@@ -352,29 +352,30 @@ class Blocks:
             self._counters.add("overloaded")
             raise
         alone: list[Slot] = []  # blocks that are nowhere else go together
+        evicted = 0
         for slot in chosen:
             if slot.tier is Tier.DRAM and slot.twin is not None:
                 self.leave_tier(slot)
-            elif slot.tier is Tier.DRAM:
+                continue
+            evicted += 1
+            if slot.tier is Tier.DRAM:
                 alone.append(slot)
-            else:
-                held = self.index.held(slot.key)
-                assert held is not None, "a sealed block that the index does not hold"
-                self._counters.add("evicted_blocks")
-                self.drop(held, Miss.EVICTED)
-                failpoint("evict.after_drop")
+                continue
+            held = self.index.held(slot.key)
+            assert held is not None, "a sealed block that the index does not hold"
+            self.drop(held, Miss.EVICTED)
         if alone:
             self._drop_all(alone)
+        self._counters.add("evicted_blocks", evicted)
+        for _ in range(evicted):
+            failpoint("evict.after_drop")
 
     def _drop_all(self, slots: Sequence[Slot]) -> None:
         """These are evicted, in this order, each of them the only copy of its block."""
-        self._counters.add("evicted_blocks", len(slots))
         self.index.drop_all(slots, Miss.EVICTED)
         move_all(slots, State.DOOMED)
         self.doomed.update(slots)
         self.settle_all(slots)
-        for _ in slots:
-            failpoint("evict.after_drop")
 
     def _leave(self, slot: Slot) -> None:
         self.copied.discard(slot)
