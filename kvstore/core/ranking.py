@@ -18,7 +18,7 @@ finds less than LRU would: see `Rival`.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -140,7 +140,7 @@ class Ranking:
         """Blocks in the order in which they go, each a leaf once those before it are gone: those
         that are on SSD, those that are not, or (None) both."""
         slots, recency = self._slots, self.recency
-        gone: Counter[bytes] = Counter()  # chosen children by parent
+        gone: dict[bytes, int] = {}  # chosen children by parent
         chosen: set[bytes] = set()
 
         def goes(stored_here: bool, entry: Entry) -> bool:
@@ -150,7 +150,7 @@ class Ranking:
             slot, seen = slots.get(key), recency.get(key)
             if slot is None or seen is None or seen.stamp != abs(stamp):
                 return False
-            leaf = gone[key] == slot.family
+            leaf = gone.get(key, 0) == slot.family
             return leaf and stored_here is slot.stored and not stays(slot)
 
         if owner is not None and tenant is not None:
@@ -165,29 +165,39 @@ class Ranking:
             if stored in (None, kind[1])
         }
         first = {lane: [self._first(end, goes, lane) for end in ends[lane]] for lane in ends}
+        # A block that was bared is put among its kind's only if it does not go right away: most of
+        # what goes is a prompt from its end to its start. `hidden` is what it stands before.
+        bare: tuple[bytes, Lane] | None = None
+        hidden: dict[int, Worth | None] = {}
         while found := min([one for both in first.values() for one in both if one], default=None):
             key = found[2]
+            if bare is not None and bare[0] != key:
+                self._queue(ends, *bare)
+                bare = None
             slot = slots[key]
             yield slot
             chosen.add(key)
-            gone[slot.parent] += 1
-            lane = self._lane(slot)
+            count = gone[slot.parent] = gone.get(slot.parent, 0) + 1
+            lane = self._lane(slot) if bare is None else bare[1]
+            if bare is not None:
+                for side, before in hidden.items():
+                    first[lane][side] = before
+                bare = None
             for side, one in enumerate(first[lane]):
                 if one is not None and one[2] == key:
                     first[lane][side] = self._first(ends[lane][side], goes, lane)
             parent = slots.get(slot.parent)
-            if parent is None or gone[slot.parent] != parent.family or stays(parent):
+            if parent is None or count != parent.family or stays(parent):
                 continue
             lane = self._lane(parent)
             if lane[0] not in places or stored not in (None, lane[1][1]):
                 continue
-            bared = (*self.worth(parent.key), parent.key)
+            bare, hidden = (parent.key, lane), {}
+            worth = (*self.worth(parent.key), parent.key)
             both = first.setdefault(lane, [None, None])
-            for side, end in enumerate(ends.setdefault(lane, (End([]), End([])))):
-                stamp, before = _SIGNS[side] * bared[1], both[side]
-                end.push((stamp, parent.key))
-                if before is None or stamp < _SIGNS[side] * before[1]:
-                    both[side] = bared
+            for side, before in enumerate(both):
+                if before is None or _SIGNS[side] * worth[1] < _SIGNS[side] * before[1]:
+                    hidden[side], both[side] = before, worth
 
     def check(self) -> None:
         stamps = [seen.stamp for seen in self.recency.values()]
@@ -260,6 +270,12 @@ class Ranking:
             return False
         slot = self._slots[entry[1]]
         return not slot.children and not slot.sleeping and slot.stored is stored
+
+    def _queue(self, ends: dict[Lane, tuple[End, End]], key: bytes, lane: Lane) -> None:
+        """A block that was bared is one of its kind."""
+        stamp = self.recency[key].stamp
+        for sign, end in zip(_SIGNS, ends.setdefault(lane, (End([]), End([]))), strict=True):
+            end.push((sign * stamp, key))
 
     def _first(self, end: End, goes: Callable[[bool, Entry], bool], lane: Lane) -> Worth | None:
         """What goes first at one end of a kind."""
