@@ -185,10 +185,11 @@ class Index:
                 if not family:
                     del self._orphans[slot.parent]
         keys = [slot.key for slot in listed]
-        left = self._ranking.leave_all(listed, why is Miss.EVICTED)
+        left = self._ranking.leave(listed, evicted=why is Miss.EVICTED)
         seen = dict(zip(keys, left, strict=True))
         self._gone.add([slot.key for slot in slots], why, [seen.get(one.key) for one in slots])
-        for one in (*self._gone.fit(len(self._slots)), *self._ranking.leave_all(behind, False)):
+        forgotten = self._gone.fit(len(self._slots))
+        for one in (*forgotten, *self._ranking.leave(behind, evicted=False)):
             self._ranking.forget(one)
         self.listing.drop_all([*keys, *(slot.key for slot in behind)])
         for key in dict.fromkeys([slot.parent for slot in listed]):

@@ -93,12 +93,8 @@ class Ranking:
                 self._use_all([slot], [seen], found=True)
         self._touched(slots)
 
-    def leave(self, slot: Slot, evicted: bool = False) -> Seen:
-        """A block is no longer listed."""
-        return self.leave_all([slot], evicted)[0]
-
-    def leave_all(self, slots: Sequence[Slot], evicted: bool) -> list[Seen]:
-        """These are no longer listed."""
+    def leave(self, slots: Sequence[Slot], *, evicted: bool) -> list[Seen]:
+        """These blocks are no longer listed; what is known of each."""
         seen = [self.recency.pop(slot.key) for slot in slots]
         if not evicted:
             for slot in slots:

@@ -2,7 +2,7 @@
 
 Pure bookkeeping: which places are used, which are free. It never touches memory and never evicts;
 the caller empties slots first when `take` finds none. A `Slot` stands for one use of a place, from
-`take` to `give`; a place that an earlier run of the node left in use has none until `wake`.
+`take` to `give_all`; a place that an earlier run of the node left in use has none until `wake`.
 """
 
 from __future__ import annotations
@@ -81,12 +81,8 @@ class Slabs:
                 del self._open[owner][slab.number]
         return taken
 
-    def give(self, slot: Slot) -> None:
-        """Take back an EMPTY slot's place; a slab whose last place comes back may change owner."""
-        self.give_all([slot])
-
     def give_all(self, slots: Sequence[Slot]) -> None:
-        """The same for each of these, in this order."""
+        """Take back EMPTY slots' places; a slab whose last place comes back may change owner."""
         for slot in slots:
             assert slot.state is State.EMPTY, "only an empty slot is given back"
             assert (slot.pins, slot.windows, slot.moves) == (0, 0, 0), "somebody may still use it"

@@ -372,9 +372,9 @@ class Blocks:
 
     def _drop_all(self, slots: Sequence[Slot]) -> None:
         """These are evicted, in this order, each of them the only copy of its block."""
+        assert not any(slot.held for slot in slots), "what is held makes no room"
         self.index.drop_all(slots, Miss.EVICTED)
         move_all(slots, State.DOOMED)
-        self.doomed.update(slots)
         self.settle_all(slots)
 
     def _leave(self, slot: Slot) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def takes_and_gives_never_clash(seed: int, steps: int = 1_500) -> None:
         elif used:
             slot = dice.choice(list(used))
             del used[slot]
-            slabs.give(slot)
+            slabs.give_all([slot])
             renewed(slot)
         ranges = live_bytes(used)
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ranges))
@@ -73,7 +74,7 @@ def test_a_slot_is_found_at_its_offset_and_nothing_elsewhere(seed: int) -> None:
         if slot is not None:
             used.append(slot)
         else:
-            slabs.give(used.pop(dice.randrange(len(used))))
+            slabs.give_all([used.pop(dice.randrange(len(used)))])
         heads = {one.offset: one for slab in slabs.occupied() for one in slab.slots.values()}
         assert {one.offset: one for one in used} == heads
         for offset in range(-SLAB, (SLABS + 2) * SLAB):
@@ -95,9 +96,9 @@ def test_a_slab_changes_owner_once_its_last_slot_is_back() -> None:
     slabs = Slabs(SLAB, SLAB)
     one, two = slabs.take((b"b", 0), 50), slabs.take((b"b", 0), 50)
     assert one is not None and two is not None
-    slabs.give(one)
+    slabs.give_all([one])
     assert slabs.take((b"a", 0), 10) is None
-    slabs.give(two)
+    slabs.give_all([two])
     assert slabs.empty_slabs == 1 and slabs.occupied() == []
     other = slabs.take((b"a", 0), 10)
     assert other is not None and other.owner == (b"a", 0)
@@ -116,14 +117,15 @@ def test_a_slot_larger_than_a_slab_is_refused_with_the_fix() -> None:
 def test_a_give_that_keeps_the_generation_turns_the_suite_red(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    give = Slabs.give
+    give = Slabs.give_all
 
-    def stale(self: Slabs, slot: Slot) -> None:
-        kept = slot.generation
-        give(self, slot)
-        slot.generation = kept
+    def stale(self: Slabs, slots: Sequence[Slot]) -> None:
+        kept = [slot.generation for slot in slots]
+        give(self, slots)
+        for slot, generation in zip(slots, kept, strict=True):
+            slot.generation = generation
 
-    monkeypatch.setattr(Slabs, "give", stale)
+    monkeypatch.setattr(Slabs, "give_all", stale)
     with TURNS_RED:
         takes_and_gives_never_clash(0)
 
@@ -136,13 +138,13 @@ def test_slots_cut_too_close_turn_the_suite_red(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_slab_lost_on_the_way_back_turns_the_suite_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    give = Slabs.give
+    give = Slabs.give_all
 
-    def forgetful(self: Slabs, slot: Slot) -> None:
-        give(self, slot)
+    def forgetful(self: Slabs, slots: Sequence[Slot]) -> None:
+        give(self, slots)
         del self._empty[SLABS - 1 :]
 
-    monkeypatch.setattr(Slabs, "give", forgetful)
+    monkeypatch.setattr(Slabs, "give_all", forgetful)
     with TURNS_RED:
         takes_and_gives_never_clash(0)
 
@@ -203,7 +205,7 @@ def test_a_retired_slab_gives_out_no_slot_and_keeps_those_in_use_until_they_are_
     owner = (b"b", 0)
     one, two = slabs.take(owner, 50), slabs.take(owner, 50)
     assert one is not None and two is not None and (one.offset, two.offset) == (0, 50)
-    slabs.give(two)
+    slabs.give_all([two])
     slabs.retire(0, 2 * SLAB)  # one is cut and half used, one is empty
     slabs.check()
     assert slabs.retired(one) and slabs.at(0) is one
@@ -212,7 +214,7 @@ def test_a_retired_slab_gives_out_no_slot_and_keeps_those_in_use_until_they_are_
     assert [slot and slot.offset for slot in left] == [2 * SLAB, 2 * SLAB + 50]
     assert slabs.take(owner, 50) is None and slabs.take((b"a", 0), 10) is None
     generation = one.generation
-    slabs.give(one)
+    slabs.give_all([one])
     slabs.check()
     assert one.generation > generation, "who still reads it must see that it is gone"
     assert slabs.take(owner, 50) is None and slabs.at(0) is None
@@ -233,7 +235,7 @@ def test_whatever_is_retired_when_no_later_slot_is_there(seed: int) -> None:
             assert slot.offset // SLAB not in retired
             used.append(slot)
         elif used:
-            slabs.give(used.pop(dice.randrange(len(used))))
+            slabs.give_all([used.pop(dice.randrange(len(used)))])
         if step % 150 == 100:
             number = dice.randrange(SLABS)
             slabs.retire(number * SLAB, (number + 1) * SLAB)
@@ -246,7 +248,7 @@ def test_a_retired_slab_that_is_found_again_turns_the_suite_red() -> None:
     one, two = slabs.take((b"b", 0), 50), slabs.take((b"b", 0), 50)
     assert one is not None and two is not None
     slabs.retire(0, SLAB)
-    slabs.give(one)
+    slabs.give_all([one])
     slabs._open[two.owner][0] = slabs.slab_of(one)
     with pytest.raises(AssertionError, match="free places that nobody finds"):
         slabs.check()
