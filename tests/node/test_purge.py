@@ -197,10 +197,12 @@ def test_a_block_that_is_being_written_to_ssd_is_not_there_afterwards(tmp_path: 
         await reached.wait()
         targets = [slot.offset for slot in rig.tiers.being_written()]
         purging = asyncio.create_task(at.purge.carry_out(OURS))
+        async with asyncio.timeout(10.0):
+            while at.outcomes() != [Miss.REMOVED] * 3:
+                await asyncio.sleep(0.001)
         for _ in range(50):
             await asyncio.sleep(0.001)
         assert not purging.done(), "the batch under way may yet record it"
-        assert at.outcomes() == [Miss.REMOVED] * 3
         go_on.set()
         assert await purging == 3
         for offset in targets:
