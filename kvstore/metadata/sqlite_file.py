@@ -74,9 +74,10 @@ class SqliteFile:
 
     def _prove(self) -> None:
         """Refuse, before writing anything, a file that is damaged or somebody else's."""
-        ((application,),) = self.rows("PRAGMA application_id")
-        ((version,),) = self.rows("PRAGMA user_version")
-        ((tables,),) = self.rows("SELECT count(*) FROM sqlite_master")
+        with self.snapshot():  # of one state: another process may fill the file at this moment
+            ((application,),) = self.rows("PRAGMA application_id")
+            ((version,),) = self.rows("PRAGMA user_version")
+            ((tables,),) = self.rows("SELECT count(*) FROM sqlite_master")
         if (application, version, tables) == (0, 0, 0):
             if 0 < self.path.stat().st_size < 512:  # which SQLite would take for empty
                 raise damaged(self.path, "too short")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import stat
@@ -13,6 +14,8 @@ import pytest
 
 from kvstore.errors import ConfigError
 from kvstore.metadata import open_metadata
+from kvstore.metadata.sqlite_failure import Busy
+from kvstore.metadata.sqlite_file import SqliteFile
 
 
 def raw(path: Path, statement: str) -> list[Any]:
@@ -90,6 +93,27 @@ def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"other\.db is an SQLite file of another program"):
         open_metadata(str(path))
     assert path.read_bytes() == before
+
+
+def test_a_file_that_another_process_fills_while_it_is_read_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metadata.db"
+    rows, tried = SqliteFile.rows, []
+
+    def read_while_another_opens(
+        self: SqliteFile, statement: str, *values: Any
+    ) -> list[tuple[Any, ...]]:
+        answer = rows(self, statement, *values)
+        if statement == "PRAGMA application_id" and not tried:
+            tried.append(statement)
+            with contextlib.suppress(Busy):  # it waits for us: that will do too
+                SqliteFile(path).close()
+        return answer
+
+    monkeypatch.setattr(SqliteFile, "rows", read_while_another_opens)
+    SqliteFile(path).close()
+    assert tried
 
 
 async def test_a_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
