@@ -146,13 +146,17 @@ class Blocks:
 
     def drop(self, slot: Slot, why: Miss) -> None:
         """Forget a sealed block in every tier; memory stays until nobody holds it."""
-        assert self.index.held(slot.key) is slot, "only the slot that the index has is dropped"
-        self.index.drop(slot.key, why)
-        twin, slot.twin = slot.twin, None
-        if twin is not None:
-            twin.twin = None
-            self._leave(twin)
-        self._leave(slot)
+        self.drop_all([slot], why)
+
+    def drop_all(self, slots: Sequence[Slot], why: Miss) -> None:
+        """The same for each of these, in this order."""
+        indexed = all(self.index.held(slot.key) is slot for slot in slots)
+        assert indexed, "only the slot that the index has is dropped"
+        self.index.drop_all(slots, why)
+        twins = [slot.twin for slot in slots if slot.twin is not None]
+        for slot in (*slots, *twins):
+            slot.twin = None
+        self._leave([*twins, *slots])
 
     def leave_tier(self, slot: Slot) -> None:
         """Give up one of a block's two copies; the other one stands for it from now on."""
@@ -164,7 +168,7 @@ class Blocks:
         if twin.tier is Tier.DRAM:
             self.copied.discard(twin)
             self.index.moved(twin)
-        self._leave(slot)
+        self._leave([slot])
 
     @property
     def alone(self) -> float:
@@ -351,38 +355,32 @@ class Blocks:
         except Overloaded:
             self._counters.add("overloaded")
             raise
-        alone: list[Slot] = []  # blocks that are nowhere else go together
-        evicted = 0
+        gone: list[Slot] = []  # from the node: they go together
         for slot in chosen:
+            assert not slot.held, "what is held makes no room"
             if slot.tier is Tier.DRAM and slot.twin is not None:
                 self.leave_tier(slot)
                 continue
-            evicted += 1
-            if slot.tier is Tier.DRAM:
-                alone.append(slot)
-                continue
             held = self.index.held(slot.key)
             assert held is not None, "a sealed block that the index does not hold"
-            self.drop(held, Miss.EVICTED)
-        if alone:
-            self._drop_all(alone)
-        self._counters.add("evicted_blocks", evicted)
-        for _ in range(evicted):
+            gone.append(held)
+        if gone:
+            self.drop_all(gone, Miss.EVICTED)
+        self._counters.add("evicted_blocks", len(gone))
+        for _ in gone:
             failpoint("evict.after_drop")
 
-    def _drop_all(self, slots: Sequence[Slot]) -> None:
-        """These are evicted, in this order, each of them the only copy of its block."""
-        assert not any(slot.held for slot in slots), "what is held makes no room"
-        self.index.drop_all(slots, Miss.EVICTED)
+    def _leave(self, slots: Sequence[Slot]) -> None:
+        """Sealed slots that stand for no block any more."""
+        for slot in slots:
+            self.copied.discard(slot)
+            if slot.tier is Tier.SSD:
+                self.unsaid.add((slot.key, slot.offset))
         move_all(slots, State.DOOMED)
+        held = [slot for slot in slots if slot.held]
+        self.doomed.update(held)
+        self.heads.mark_all([slot for slot in held if slot.tier is Tier.DRAM])
         self.settle_all(slots)
-
-    def _leave(self, slot: Slot) -> None:
-        self.copied.discard(slot)
-        if slot.tier is Tier.SSD:
-            self.unsaid.add((slot.key, slot.offset))
-        self.doom(slot)
-        self.settle(slot)
 
     def slabs_of(self, slot: Slot) -> Slabs:
         if slot.tier is Tier.DRAM:

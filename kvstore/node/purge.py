@@ -91,18 +91,15 @@ class Purge:
 
     def _drop(self, scope: Scope, slots: Iterable[Slot | None], why: Miss, held: list[Slot]) -> int:
         """Forget the blocks of the scope; `held` grows by their slots on SSD, held from others."""
-        dropped = 0
-        for slot in slots:
-            if slot is None or not scope.has(slot):
-                continue
+        dropped = [slot for slot in slots if slot is not None and scope.has(slot)]
+        for slot in dropped:
             there = slot if slot.tier is Tier.SSD else slot.twin
             if there is not None:
                 there.moves += 1
                 held.append(there)
-            self._store.blocks.drop(slot, why)
-            dropped += 1
-        self._counters.add("purged_blocks", dropped)
-        return dropped
+        self._store.blocks.drop_all(dropped, why)
+        self._counters.add("purged_blocks", len(dropped))
+        return len(dropped)
 
     def _being_written(self, scope: Scope) -> list[Slot]:
         """Slots on SSD that are about to get a block of the scope, held as well."""

@@ -123,12 +123,10 @@ class Store:
     def remove(self, keys: Sequence[bytes]) -> set[bytes]:
         """Drop sealed blocks by stored key, deepest first; which of them were here. Readers that
         hold one keep their memory."""
-        removed = set[bytes]()
-        for key in reversed(keys):
-            slot = self.blocks.index.held(key)
-            if slot is not None:
-                self.blocks.drop(slot, Miss.REMOVED)
-                removed.add(key)
+        held = [self.blocks.index.held(key) for key in dict.fromkeys(reversed(keys))]
+        slots = [slot for slot in held if slot is not None]
+        removed = {slot.key for slot in slots}
+        self.blocks.drop_all(slots, Miss.REMOVED)
         self._counters.add("removed_blocks", len(removed))
         return removed
 

@@ -308,13 +308,14 @@ def test_a_hand_off_that_trusts_its_offset_turns_the_suite_red(
 
 
 def test_a_settle_that_forgets_readers_turns_the_suite_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = Blocks.settle
+    settle = Blocks.settle_all
 
-    def rash(self: Blocks, slot: object) -> None:
-        slot.pins = 0  # type: ignore[attr-defined]
-        settle(self, slot)  # type: ignore[arg-type]
+    def rash(self: Blocks, slots: list[Slot]) -> None:
+        for slot in slots:
+            slot.pins = 0
+        settle(self, slots)
 
-    monkeypatch.setattr(Blocks, "settle", rash)
+    monkeypatch.setattr(Blocks, "settle_all", rash)
     with TURNS_RED:
         memory_that_is_pinned_is_not_used_again_before_it_is_let_go()
 

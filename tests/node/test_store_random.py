@@ -325,11 +325,6 @@ def test_readers_get_what_writers_wrote_whatever_everybody_does(seed: int) -> No
         assert life.seen[found] > 2, f"{found} is hardly met: {life.seen}"
 
 
-def _unlisting_forgotten(self: Index, key: bytes, why: Miss, drop: object = Index.drop) -> Slot:
-    self._slots[key].listed = False
-    return drop(self, key, why)  # type: ignore[operator,no-any-return]
-
-
 def _stale_give(self: Slabs, slots: Sequence[Slot], give: object = Slabs.give_all) -> None:
     kept = [slot.generation for slot in slots]
     give(self, slots)  # type: ignore[operator]
@@ -350,7 +345,7 @@ def _settle_under_a_pin(
     settle(self, slots)  # type: ignore[operator]
 
 
-def _unlisting_forgotten_of_all(
+def _unlisting_forgotten(
     self: Index, slots: Sequence[Slot], why: Miss, drop: object = Index.drop_all
 ) -> None:
     for slot in slots:
@@ -371,12 +366,11 @@ def _last_seal_wins(
 @pytest.mark.parametrize(
     ("owner", "name", "mutant"),
     [
-        (Index, "drop", _unlisting_forgotten),
-        (Index, "drop_all", _unlisting_forgotten_of_all),
+        (Index, "drop_all", _unlisting_forgotten),
         (Slabs, "give_all", _stale_give),
         (Heads, "first_unwritten", _unsealed_seal),
         (Blocks, "settle_all", _settle_under_a_pin),
-        (Blocks, "_drop_all", lambda self, slots: self.index.drop_all(slots, Miss.EVICTED)),
+        (Blocks, "_leave", lambda self, slots: None),
         (Blocks, "seal_all", _last_seal_wins),
         (Session, "may_write", property(lambda self: False)),
         (Store, "_let_go", lambda self, window: None),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -79,7 +79,8 @@ class World:
         volumes = Volumes(self.disks)
         slabs = Slabs(volumes.capacity_bytes, SLAB, Tier.SSD, self.epoch << 40)
         self.blocks = Blocks(cast(Arena, self.arena), SLAB, self.counters, slabs)
-        self.blocks.index.drop = self._watched(self.blocks.index.drop)  # type: ignore[method-assign]
+        index = self.blocks.index
+        index.drop_all = self._watched(index.drop_all)  # type: ignore[method-assign]
         self.sessions = Sessions()
         self.store = Store(self.blocks, Handles(self.epoch), self.clock, SECRETS, self.counters)
         self.failed = FailedFiles(self.blocks, volumes)
@@ -374,21 +375,20 @@ class World:
         return rng.choice(self.chains)
 
     def _acked(self) -> list[tuple[bytes, bytes]]:
-        """Hash and stored key of each acknowledged block."""
         return self._pairs(self.oracle.acked)
 
     def _pairs(self, blocks: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
         """Hash and stored key of each."""
         return list(zip(every := list(blocks), self._keys(every), strict=True))
 
-    def _watched(self, drop: Callable[[bytes, Miss], Slot]) -> Callable[[bytes, Miss], Slot]:
+    def _watched(self, drop: Callable[..., None]) -> Callable[..., None]:
         """The index's own, with a note of each block that goes: it may be put again at once."""
         self.dropped: list[tuple[bytes, Miss]] = []
         self.seen = 0
 
-        def noted(key: bytes, why: Miss) -> Slot:
-            self.dropped.append((key, why))
-            return drop(key, why)
+        def noted(slots: Sequence[Slot], why: Miss) -> None:
+            self.dropped += [(slot.key, why) for slot in slots]
+            drop(slots, why)
 
         return noted
 
