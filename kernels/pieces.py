@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,3 +41,42 @@ class Piece:
 
     rows: slice
     host: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Slots in host memory, of whose layers and heads those of `span` move: layer and head first
+    and count. `blocks` are the slots' payloads and strip tables in `memory`, a run of words."""
+
+    memory: NDArray[np.uint8]
+    geometry: Geometry
+    span: tuple[int, int, int, int]
+    blocks: Blocks
+
+    @property
+    def moved(self) -> Geometry:
+        """A slot that has what moves and nothing else."""
+        _, layers, _, heads = self.span
+        return replace(self.geometry, layers=layers, kv_heads=heads)
+
+    @property
+    def strips(self) -> NDArray[np.int64]:
+        """Which of a slot's strips move, in the order in which `moved` has them."""
+        layer_first, layers, head_first, heads = self.span
+        each = np.arange(layer_first, layer_first + layers, dtype=np.int64)[:, None]
+        return (each * self.geometry.kv_heads + np.arange(head_first, head_first + heads)).ravel()
+
+    def runs(self, tokens: int) -> Iterator[tuple[int, int, int]]:
+        """Bytes that lie together in a block's payload, and in what moves of it: where they begin
+        there, where here, and how many they are. What no token has stays as it is."""
+        geometry, (layer_first, layers, head_first, heads) = self.geometry, self.span
+        size, stride = geometry.strip_bytes(tokens), geometry.strip_stride
+        if size < stride:
+            for here, there in enumerate(self.strips.tolist()):
+                yield there * stride, here * stride, size
+        elif heads == geometry.kv_heads:
+            yield layer_first * heads * stride, 0, layers * heads * stride
+        else:
+            for layer in range(layers):
+                there = (layer_first + layer) * geometry.kv_heads + head_first
+                yield there * stride, layer * heads * stride, heads * stride

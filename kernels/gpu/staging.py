@@ -7,9 +7,7 @@ next is loaded. Two pieces are under way at most, whatever a call moves.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -18,6 +16,8 @@ from numpy.typing import NDArray
 
 from ..pieces import Piece, Run
 from .pages import gather, scatter
+from .straight import Straight
+from .turn import Mark, Turn
 
 PIECE_BYTES = 32 << 20
 
@@ -27,9 +27,9 @@ class Staging:
 
     def __init__(self, device: torch.device, piece_bytes: int = PIECE_BYTES) -> None:
         self.device, self._piece_bytes = device, piece_bytes
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._turn = Turn(device)
         self._lanes = (_Lane(device), _Lane(device))
-        self._moving = threading.Lock()
+        self.straight = Straight(device, self._turn, piece_bytes)
 
     def gathered(self, run: Run, store: Callable[[Piece], None]) -> None:
         """Give `store` the run's blocks, piece after piece.
@@ -38,7 +38,7 @@ class Staging:
         `ValueError` as `pages.gather` does, and what `store` raises.
         """
         ready: tuple[_Lane, Piece] | None = None
-        with self._ordered():
+        with self._turn.taken():
             for lane, rows in self._pieces(run):
                 staged = lane.room(len(rows) * run.geometry.payload_bytes)
                 blocks = run.blocks(rows, int(rows[0]))
@@ -59,7 +59,7 @@ class Staging:
         `gathered` does.
         """
         good = np.zeros(len(run.tokens), np.bool_)
-        with self._ordered():
+        with self._turn.taken():
             for lane, rows in self._pieces(run):
                 lane.wait()
                 size = len(rows) * run.geometry.payload_bytes
@@ -68,20 +68,6 @@ class Staging:
                 scatter(staged, *run.about(blocks))
                 lane.mark()
         return good
-
-    @contextmanager
-    def _ordered(self) -> Iterator[None]:
-        """Behind what the caller's stream was told; when it ends nothing is under way."""
-        with self._moving:
-            if self._stream is None:
-                yield
-                return
-            self._stream.wait_stream(torch.cuda.current_stream(self.device))
-            try:
-                with torch.cuda.stream(self._stream):
-                    yield
-            finally:
-                self._stream.synchronize()
 
     def _pieces(self, run: Run) -> Iterator[tuple[_Lane, NDArray[np.int64]]]:
         each = max(1, self._piece_bytes // run.geometry.payload_bytes)
@@ -103,7 +89,8 @@ class _Lane:
         self._device, self._cuda = device, device.type == "cuda"
         self._host = torch.empty(0, dtype=torch.uint8)
         self._staged = torch.empty(0, dtype=torch.uint8, device=device)
-        self._event = torch.cuda.Event() if self._cuda else None
+        self._mark = Mark(device)
+        self.mark, self.wait = self._mark.set, self._mark.wait
 
     def room(self, size: int) -> torch.Tensor:
         """On the device."""
@@ -127,15 +114,6 @@ class _Lane:
     def copied_in(self, size: int) -> torch.Tensor:
         """What lies on the host, on the device for whatever the stream is told next."""
         return self.room(size).copy_(self._host[:size], non_blocking=True)
-
-    def mark(self) -> None:
-        if self._event is not None:
-            self._event.record()
-
-    def wait(self) -> None:
-        """Until all that came before the last `mark` is done."""
-        if self._event is not None:
-            self._event.synchronize()
 
 
 def _slice(rows: NDArray[np.int64]) -> slice:

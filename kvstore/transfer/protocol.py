@@ -134,6 +134,12 @@ class Transport(Protocol):
 
     name: str
 
+    def takes(
+        self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
+    ) -> bool:
+        """Whether `store` and `load` move these blocks of memory in HBM as it is, now. Of no other
+        are they asked to."""
+
     def store(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
     ) -> None:

@@ -1,6 +1,7 @@
 """Same host: the node's arena mapped into this process, so a move is one pass over memory.
 
-Reads go through a read-only mapping. The data socket is closed only when no move is under way,
+Reads go through a read-only mapping, but for those of a GPU, which copies for itself
+(`kvstore.transfer.reached`). The data socket is closed only when no move is under way,
 because its end tells the node that this process can write to the arena no more.
 """
 
@@ -34,6 +35,7 @@ from kvstore.transfer.copiers import Copiers
 from kvstore.transfer.kernel_terms import geometry, pages, span
 from kvstore.transfer.probe import Probe
 from kvstore.transfer.protocol import Ints, Mask, Memory, Slots
+from kvstore.transfer.reached import Reached
 
 
 class ShmTransport:
@@ -55,14 +57,26 @@ class ShmTransport:
         both = mmap.PROT_READ | mmap.PROT_WRITE
         self._writing = Arena.map(descriptor, arena_bytes, both)
         self._copiers = Copiers(copy_threads)
+        self._reached = Reached(self._writing)
         self._idle = threading.Condition()
         self._moves = 0
         self._closed = False
+
+    def takes(
+        self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
+    ) -> bool:
+        with self._moving():
+            blocks = _blocks(layout, slots, starts)
+            return self._reached.takes(layout, blocks, memory, fragment)
 
     def store(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
     ) -> None:
         blocks = _blocks(layout, slots, starts)
+        if memory.staging is not None:
+            with self._moving():
+                self._reached.store(layout, blocks, memory, fragment)
+            return
 
         def move(rows: slice) -> None:
             strips.gather(
@@ -85,6 +99,9 @@ class ShmTransport:
             if not good.all():
                 slots, starts = slots.pick(good), starts[good]
             blocks = _blocks(layout, slots, starts)
+            if memory.staging is not None:
+                good[good] = self._reached.load(layout, blocks, memory, fragment)
+                return good
 
             def move(rows: slice) -> Mask:
                 return strips.scatter(
@@ -156,6 +173,7 @@ class ShmTransport:
             self._closed = True
             self._idle.wait_for(lambda: self._moves == 0)
         self._copiers.close()
+        self._reached.close()
         self._writing.close()
         self._reading.close()  # stays mapped, read-only, while views of it are in use
         self._socket.close()

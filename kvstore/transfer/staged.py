@@ -1,6 +1,7 @@
-"""Moves of a caller's memory, wherever it is: what lies in HBM goes through pinned host memory.
+"""Moves of a caller's memory, wherever it is: what lies in HBM goes through pinned host memory,
+unless the transport takes it as it is.
 
-The transports know host memory alone. Bytes are verified by them before any reaches a page in HBM.
+Either way bytes are verified before any reaches a page in HBM.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ def store(
     part: Fragment,
 ) -> None:
     """As `Transport.store`."""
-    if memory.staging is None:
-        transport.store(layout, slots, memory, starts, part)
+    what = (layout, slots, memory, starts, part)
+    if memory.staging is None or transport.takes(*what):
+        transport.store(*what)
         return
 
     run = _run(layout, slots, memory, starts, part)
@@ -64,8 +66,9 @@ def load(
     part: Fragment,
 ) -> Mask:
     """As `Transport.load`."""
-    if memory.staging is None:
-        return transport.load(layout, slots, memory, starts, part)
+    what = (layout, slots, memory, starts, part)
+    if memory.staging is None or transport.takes(*what):
+        return transport.load(*what)
 
     run = _run(layout, slots, memory, starts, part)
 

@@ -48,6 +48,11 @@ class TcpTransport:
     ) -> None:
         self.lanes = Lanes(address, session, token, deadline_seconds, tls)
 
+    def takes(
+        self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
+    ) -> bool:
+        return False  # sockets take bytes of the host
+
     def store(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
     ) -> None:

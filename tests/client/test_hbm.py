@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from kvstore.client import Client, Match, Memory, Miss
 from kvstore.errors import Invalid
 from kvstore.layout import SlotLayout
+from kvstore.limits import GiB
 from tests.client.coded import coded_spec, come_back, sequence
 from tests.client.kv import Cache, spec_of, truth_of
 from tests.client.stored import TOKENS, Stored
@@ -19,6 +21,26 @@ from tests.gpu import DEVICE
 
 Clients = Callable[..., Client]
 PIECES = (1, 3)  # blocks that are staged at once
+
+
+@pytest.fixture(params=["through pinned memory", "straight"])
+def way(
+    request: pytest.FixtureRequest, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """By which blocks go, whatever their size: straight where the node's memory is mapped."""
+    from kvstore.kernels.gpu.straight import Straight
+
+    straight = request.param == "straight" and transport == "shm"
+    gathered, taken = Straight.gathered, []
+
+    def noted(self: Straight, *what: Any) -> None:
+        taken.append(what)
+        gathered(self, *what)
+
+    monkeypatch.setattr(Straight, "gathered", noted)
+    monkeypatch.setattr("kvstore.transfer.reached.RUN_BYTES_MIN", 0 if straight else GiB)
+    yield request.param
+    assert not taken or straight, "it goes no other way"
 
 
 class OnDevice:
@@ -62,8 +84,9 @@ def test_a_sequence_comes_back_in_any_layout_and_nothing_else_is_touched(
     back: str,
     out_page: int,
     back_page: int,
+    way: str,
 ) -> None:
-    name = f"hbm-{dtype}-{parts}-{pieces}"
+    name = f"hbm-{dtype}-{parts}-{pieces}-{way}"
     heads = 1 if parts == 1 else 4
     spec = spec_of(name, dtype=dtype, parts=parts, kv_heads=heads)
     client, tokens = client_of(spec), 37
@@ -80,8 +103,8 @@ def test_a_sequence_comes_back_in_any_layout_and_nothing_else_is_touched(
     assert theirs.untouched(0, tokens)
 
 
-def test_a_rank_moves_its_own_heads_and_layers(client_of: Clients) -> None:
-    spec = spec_of("hbm-rank")
+def test_a_rank_moves_its_own_heads_and_layers(client_of: Clients, way: str) -> None:
+    spec = spec_of(f"hbm-rank-{way}")
     client, tokens = client_of(spec), 16
     truth, chain = truth_of(spec, tokens, 3), client.chain(range(tokens))
     whole = Cache(spec, tokens, kind="torch")
@@ -94,6 +117,7 @@ def test_a_rank_moves_its_own_heads_and_layers(client_of: Clients) -> None:
     assert theirs.untouched(0, tokens)
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("pieces", PIECES)
 def test_a_block_that_fails_its_hash_touches_no_page(stored: Stored, pieces: int) -> None:
     client, layout = stored.client, stored.client.space.layout
@@ -105,8 +129,8 @@ def test_a_block_that_fails_its_hash_touches_no_page(stored: Stored, pieces: int
     assert here.cache.untouched(0, 8)
 
 
-def test_a_codec_codes_what_comes_from_there(client_of: Clients) -> None:
-    spec = coded_spec("hbm-fp8", "fp8", layers=1, kv_heads=2)
+def test_a_codec_codes_what_comes_from_there(client_of: Clients, way: str) -> None:
+    spec = coded_spec(f"hbm-fp8-{way}", "fp8", layers=1, kv_heads=2)
     client, tokens = client_of(spec), 40
     truth, chain = sequence(spec, tokens, 5), client.chain(range(tokens))
     ours = Cache(spec, tokens, kind="torch")

@@ -1,0 +1,95 @@
+"""Host memory that others map too, made known to a CUDA device, so that it copies from and to there
+by itself, at the speed of the bus.
+
+Registering pins pages, and takes a second for some gigabytes. So a thread does it, piece by piece
+from the start, and whoever asks is told what is known by now; it is never waited for. Where the
+driver refuses, that is said once, and the rest stays unknown.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+log = logging.getLogger(__name__)
+
+# Copies do not go across two pieces. Slabs have a power of two of bytes, so none of less does.
+PIECE_BYTES = 1 << 30
+
+
+class Driver(Protocol):
+    """Of CUDA: 0 where it has done what it was asked."""
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int: ...
+
+    def cudaHostUnregister(self, address: int) -> int: ...
+
+
+def cuda(device: torch.device) -> Driver:
+    """For a thread that does nothing else: its current device is this one from now on."""
+    torch.cuda.set_device(device)
+    found: Driver = torch.cuda.cudart()
+    return found
+
+
+class Registered:
+    """Until `end`, by which the memory must still be mapped."""
+
+    def __init__(
+        self,
+        memory: NDArray[np.uint8],
+        device: torch.device,
+        driver: Callable[[torch.device], Driver] = cuda,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> None:
+        self._memory, self._device, self._piece_bytes = memory, device, piece_bytes
+        self._driver = driver
+        self._known = 0  # bytes from the start
+        self._forget: list[Callable[[], int]] = []
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        if device.type == "cuda":
+            self._thread = threading.Thread(target=self._register, name="moonpool-pin", daemon=True)
+            self._thread.start()
+        else:
+            self._known = len(memory)
+
+    def covers(self, firsts: NDArray[np.int64], lasts: NDArray[np.int64]) -> bool:
+        """Whether the device knows all of these ranges, from `firsts[i]` to before `lasts[i]`."""
+        each = self._piece_bytes
+        within = firsts // each == (lasts - 1) // each
+        return bool((lasts <= self._known).all() and within.all())
+
+    def end(self) -> None:
+        """The device is to forget it; for when nothing moves there."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        for forget in self._forget:
+            forget()
+        self._known, self._memory = 0, np.empty(0, np.uint8)
+
+    def _register(self) -> None:
+        driver, size = self._driver(self._device), len(self._memory)
+        for first in range(0, size, self._piece_bytes):
+            if self._over.is_set():
+                return
+            last = min(size, first + self._piece_bytes)
+            address = self._memory.ctypes.data + first
+            error = int(driver.cudaHostRegister(address, last - first, 0))
+            if error:
+                log.warning(
+                    "memory of the pool is not pinned for %s beyond %d of %d bytes (CUDA error "
+                    "%d): blocks there take another copy on their way",
+                    *(self._device, first, size, error),
+                )
+                return
+            self._forget.append(partial(driver.cudaHostUnregister, address))
+            self._known = last

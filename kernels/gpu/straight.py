@@ -1,0 +1,216 @@
+"""KV of a GPU straight to and from slots in host memory that the device reaches: one copy, hashed
+and, under a codec, coded on the device.
+
+Out: a piece is gathered into slot order and hashed on the device, its bytes are copied to where
+they belong, and only when they are there do the strips' entries follow, as with every writer. In:
+a piece is copied to the device with the entries it is to have, and what has them is scattered;
+pages of other blocks are not touched. The bus is busy with one piece while the host sees to the
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..pieces import Places
+from ..shapes import ITEM_BYTES, Geometry, Pages
+from ..strips import Blocks
+from . import strips, xxh3
+from .batch import WORD_BYTES
+from .pages import common
+from .turn import Mark, Turn
+
+Rows = NDArray[np.int64]
+
+
+class Straight:
+    """For moves of one device. Any thread may call; one move runs at a time."""
+
+    def __init__(self, device: torch.device, turn: Turn, piece_bytes: int) -> None:
+        self._turn, self._piece_bytes = turn, piece_bytes
+        self._lanes = (_Lane(device), _Lane(device))
+
+    @staticmethod
+    def takes(places: Places, pages: Pages) -> bool:
+        """Whether strips and pages lie as the device's programs want them: see `strips`."""
+        geometry, coding = places.geometry, places.geometry.coding
+        least = geometry.strip_bytes(int(places.blocks.tokens.min()))
+        unit = ITEM_BYTES[coding.item] if coding else WORD_BYTES
+        steps = (pages.page_stride, pages.head_stride, pages.token_stride, pages.part_stride)
+        there = [*steps, geometry.run_bytes, *pages.layer_addresses.tolist()]
+        words = least % WORD_BYTES == geometry.strip_stride % WORD_BYTES == 0
+        return words and least >= xxh3.BYTES_MIN and common(there, unit) == unit
+
+    def gathered(self, places: Places, pages: Pages, block_table: NDArray[np.integer[Any]]) -> None:
+        """Fill the slots' strips from the engine's pages, each strip's entry after its bytes.
+
+        Pages are read once what the caller's stream has been told so far is done. Raises
+        `ValueError` as `strips.gather` does, with nothing moved.
+        """
+        move = _Move(places, pages, block_table)
+        ready: tuple[_Lane, Rows] | None = None
+        with self._turn.taken():
+            for lane, rows in self._pieces(move):
+                lane.fit(move, rows)
+                strips.gather(lane.memory, *move.about(lane.blocks))
+                for slot, staged in move.runs(rows, lane):
+                    slot.copy_(staged, non_blocking=True)
+                lane.entries_out()
+                if ready is not None:
+                    move.enter(ready[1], ready[0].entries())
+                ready = lane, rows
+            if ready is not None:
+                move.enter(ready[1], ready[0].entries())
+
+    def scattered(
+        self, places: Places, pages: Pages, block_table: NDArray[np.integer[Any]]
+    ) -> NDArray[np.bool_]:
+        """Fill the engine's pages from the slots; of each block, whether every entry held.
+
+        Pages of other blocks are not touched. All is written when this returns. Raises as
+        `gathered` does.
+        """
+        move = _Move(places, pages, block_table)
+        good = np.zeros(len(places.blocks.tokens), np.bool_)
+        ready: tuple[_Lane, Rows] | None = None
+        with self._turn.taken():
+            for lane, rows in self._pieces(move):
+                lane.fit(move, rows)
+                lane.entries_in(move.entries(rows))
+                for slot, staged in move.runs(rows, lane):
+                    staged.copy_(slot, non_blocking=True)
+                lane.verify(move)
+                if ready is not None:
+                    good[ready[1]] = _scatter(move, *ready)
+                ready = lane, rows
+            if ready is not None:
+                good[ready[1]] = _scatter(move, *ready)
+        return good
+
+    def _pieces(self, move: _Move) -> Iterator[tuple[_Lane, Rows]]:
+        each = max(1, self._piece_bytes // move.geometry.payload_bytes)
+        every = np.arange(len(move.places.blocks.tokens))
+        for number, first in enumerate(range(0, len(every), each)):
+            yield self._lanes[number % 2], every[first : first + each]
+
+
+class _Move:
+    """One call's: the slots, the pages, and what of a slot moves."""
+
+    def __init__(self, places: Places, pages: Pages, block_table: NDArray[np.integer[Any]]) -> None:
+        self.places, self._pages, self._table = places, pages, block_table
+        self.geometry: Geometry = places.moved
+        self._slots = torch.from_numpy(places.memory)
+        self._words = places.memory[: len(places.memory) // WORD_BYTES * WORD_BYTES].view(np.int64)
+        self._each, self._payloads = places.strips, places.blocks.payload_offsets.tolist()
+
+    def about(self, blocks: Blocks) -> tuple[Any, ...]:
+        """What `strips.gather` and `strips.scatter` take beside the memory."""
+        span = (0, self.geometry.layers, 0, self.geometry.kv_heads)
+        return (self.geometry, blocks, self._pages, self._table, *span)
+
+    def blocks(self, rows: Rows) -> Blocks:
+        """Their places on a lane: all strip tables, then all payloads."""
+        tables = WORD_BYTES * self.geometry.strips * np.arange(len(rows), dtype=np.int64)
+        first = WORD_BYTES * self.geometry.strips * len(rows)
+        payloads = first + self.geometry.payload_bytes * np.arange(len(rows), dtype=np.int64)
+        every = self.places.blocks
+        return Blocks(payloads, tables, every.tokens[rows], every.starts[rows])
+
+    def runs(self, rows: Rows, lane: _Lane) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Bytes of these blocks that move together: where their slots have them, where the lane."""
+        blocks = lane.blocks
+        for row, here, tokens in zip(
+            rows.tolist(), blocks.payload_offsets.tolist(), blocks.tokens.tolist(), strict=True
+        ):
+            there = self._payloads[row]
+            for slot, staged, size in self.places.runs(tokens):
+                yield (
+                    self._slots[there + slot : there + slot + size],
+                    lane.memory[here + staged : here + staged + size],
+                )
+
+    def entries(self, rows: Rows) -> NDArray[np.int64]:
+        """(rows, strips): what the slots' tables say."""
+        return self._words[self._at(rows)]
+
+    def enter(self, rows: Rows, entries: NDArray[np.int64]) -> None:
+        """Have the slots' tables say so: whoever sees an entry may read the strip."""
+        self._words[self._at(rows)] = entries
+
+    def _at(self, rows: Rows) -> NDArray[np.int64]:
+        tables = self.places.blocks.table_offsets[rows] // WORD_BYTES
+        return np.asarray(tables[:, None] + self._each)
+
+
+class _Lane:
+    """One piece on the device, and its entries on the host; the larger of what was asked stays."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._cuda = device, device.type == "cuda"
+        self._room = torch.empty(0, dtype=torch.uint8, device=device)
+        self._host = torch.empty(0, dtype=torch.int64)
+        self._proven = torch.empty(0, dtype=torch.bool)
+        self._mark = Mark(device)
+
+    def fit(self, move: _Move, rows: Rows) -> None:
+        """Have room for these, once what was here before has left."""
+        self._mark.wait()
+        self._count, strips = len(rows), move.geometry.strips
+        size = self._count * (WORD_BYTES * strips + move.geometry.payload_bytes)
+        if len(self._room) < size:
+            self._room = torch.empty(size, dtype=torch.uint8, device=self._device)
+        if len(self._host) < self._count * strips:
+            self._host = torch.empty(self._count * strips, dtype=torch.int64, pin_memory=self._cuda)
+        if len(self._proven) < self._count:
+            self._proven = torch.empty(self._count, dtype=torch.bool, pin_memory=self._cuda)
+        self.memory, self.blocks = self._room[:size], move.blocks(rows)
+        self._tables = self.memory[: WORD_BYTES * self._count * strips].view(torch.int64)
+
+    def entries_out(self) -> None:
+        """After all that came before, to the host; `entries` waits for that."""
+        self._host[: len(self._tables)].copy_(self._tables, non_blocking=True)
+        self._mark.set()
+
+    def entries(self) -> NDArray[np.int64]:
+        """(blocks, strips): what the device says of its strips, all of which has left it."""
+        self._mark.wait()
+        found: NDArray[np.int64] = self._host[: len(self._tables)].numpy()
+        return found.reshape(self._count, -1)
+
+    def entries_in(self, entries: NDArray[np.int64]) -> None:
+        """What the strips that follow are to have."""
+        said = self._host[: len(self._tables)]
+        said.copy_(torch.from_numpy(entries.ravel()))
+        self._tables.copy_(said, non_blocking=True)
+
+    def verify(self, move: _Move) -> None:
+        geometry = move.geometry
+        span = (0, geometry.layers, 0, geometry.kv_heads)
+        good = strips.verify(self.memory, geometry, self.blocks, *span)
+        self._proven[: self._count].copy_(good, non_blocking=True)
+        self._mark.set()
+
+    def proven(self) -> NDArray[np.bool_]:
+        """Which of the blocks are what their entries say."""
+        self._mark.wait()
+        found: NDArray[np.bool_] = self._proven[: self._count].numpy().copy()
+        return found
+
+    def scattered(self) -> None:
+        """What is here has been told to go to the pages."""
+        self._mark.set()
+
+
+def _scatter(move: _Move, lane: _Lane, rows: Rows) -> NDArray[np.bool_]:
+    good = lane.proven()
+    if good.any():
+        held = Blocks(*(column[good] for column in vars(lane.blocks).values()))
+        strips.scatter(lane.memory, *move.about(held))
+        lane.scattered()
+    return good

@@ -1,0 +1,106 @@
+"""What a device is told of memory piece by piece, and what it is said to know meanwhile."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from kvstore.kernels.gpu.registered import Registered
+
+PIECE, SIZE = 4_096, 4 * 4_096 - 1_000
+CUDA = torch.device("cuda")
+WAIT_SECONDS = 10.0
+
+
+class Driver:
+    """Registers one piece for each that it is given leave for, and refuses from one on."""
+
+    def __init__(self, memory: np.ndarray, refused: int = 99) -> None:
+        self.first, self.refused = memory.ctypes.data, refused
+        self.leave = threading.Semaphore(0)
+        self.known: dict[int, int] = {}
+        self.asked = 0
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+        assert self.leave.acquire(timeout=WAIT_SECONDS)
+        self.asked += 1
+        if self.asked > self.refused:
+            return 2
+        self.known[address - self.first] = size
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:
+        del self.known[address - self.first]
+        return 0
+
+
+def made(refused: int = 99) -> tuple[Driver, Registered]:
+    memory = np.zeros(SIZE, np.uint8)
+    driver = Driver(memory, refused)
+    return driver, Registered(memory, CUDA, lambda device: driver, PIECE)
+
+
+def covers(registered: Registered, *ranges: tuple[int, int]) -> bool:
+    firsts, lasts = np.array(ranges, np.int64).T
+    return registered.covers(firsts, lasts)
+
+
+def until(registered: Registered, last: int) -> None:
+    """Until it is said to know the byte before `last`."""
+    for _ in range(1_000):
+        if covers(registered, (last - 1, last)):
+            return
+        threading.Event().wait(WAIT_SECONDS / 1_000)
+    raise AssertionError(f"byte {last - 1} never came to be known")
+
+
+def test_ranges_are_covered_once_their_piece_is_known_and_none_that_lie_in_two() -> None:
+    driver, registered = made()
+    assert not covers(registered, (0, 1))
+    for piece in range(4):
+        driver.leave.release()
+        last = min(SIZE, (piece + 1) * PIECE)
+        until(registered, last)
+        assert covers(registered, (0, PIECE), (piece * PIECE, last))
+        assert not covers(registered, (0, PIECE), (last - 1, last + 1))
+    assert not covers(registered, (PIECE - 1, PIECE + 1))
+    assert driver.known == {0: PIECE, PIECE: PIECE, 2 * PIECE: PIECE, 3 * PIECE: SIZE - 3 * PIECE}
+    registered.end()
+    assert not driver.known
+    assert not covers(registered, (0, 1))
+
+
+def test_an_end_in_the_middle_forgets_what_is_known_and_asks_for_no_more() -> None:
+    driver, registered = made()
+    driver.leave.release()
+    until(registered, PIECE)
+    ending = threading.Thread(target=registered.end)
+    ending.start()
+    driver.leave.release()  # the one that is being registered meanwhile
+    ending.join(WAIT_SECONDS)
+    assert not ending.is_alive()
+    assert driver.asked == 2
+    assert not driver.known
+
+
+def test_what_the_driver_refuses_is_said_and_stays_unknown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    driver, registered = made(refused=1)
+    driver.leave.release(4)
+    until(registered, PIECE)
+    registered._thread.join(WAIT_SECONDS)  # type: ignore[union-attr]
+    assert not covers(registered, (PIECE, PIECE + 1))
+    assert "not pinned for cuda beyond 4096 of 15384 bytes (CUDA error 2)" in caplog.text
+    registered.end()
+    assert not driver.known
+
+
+def test_a_processor_knows_all_of_its_memory() -> None:
+    registered = Registered(np.zeros(SIZE, np.uint8), torch.device("cpu"), piece_bytes=SIZE)
+    assert covers(registered, (0, SIZE))
+    assert not covers(registered, (0, SIZE + 1))
+    registered.end()
