@@ -1,13 +1,17 @@
-"""How close KV comes to the bus between HBM and pinned memory: 1 GiB of pages, Llama-8B geometry.
+"""How close KV comes to the bus between HBM and the host: 1 GiB of pages, Llama-8B geometry.
 
-What is timed is a whole move as the client makes it, gathered from pages in no order piece after
-piece and copied to pinned memory, or the other way, until all of it is there. What a transport does
-with the pieces is left out. It is held against one `cudaMemcpyAsync` of as many bytes between
-pinned memory and HBM, in the same direction and the same rounds. Takes a CUDA GPU.
+What is timed is a whole move as the client makes it, until all of it is there. Through pinned
+memory it is gathered from pages in no order, piece after piece, and copied, or the other way; what
+a transport does with the pieces is left out. Straight to and from slots it is all there is to a
+move: hashed on the device, copied between there and a shared mapping that CUDA was told of, entered
+in the slots' tables, and verified on the way back. Both are held against one `cudaMemcpyAsync` of
+as many bytes between pinned memory and HBM, in the same direction and the same rounds. Takes a CUDA
+GPU.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,10 +22,12 @@ from bench.guest import NotInstalled
 from bench.kernels import Problem, Sizes
 from bench.report import Goal, Report, Row
 from bench.rounds import measure, timed
-from kvstore.kernels.pieces import Piece, Run
+from kvstore.kernels.pieces import Piece, Places, Run
+from kvstore.memory.arena import Arena
 
 RUNS = 30
 GOAL = 0.95
+PIN_SECONDS = 60.0  # that pinning the slots may take
 
 
 def run(runs: int, say: Callable[[str], None], sizes: Sizes | None = None) -> Report:
@@ -34,23 +40,31 @@ def measured(runs: int, say: Callable[[str], None], sizes: Sizes, device: torch.
     problem = _Moved(sizes, device)
     ways = {
         "out": timed(problem.out),
+        "to slots": timed(problem.to_slots),
         "copied out": timed(problem.copied_out),
         "in": timed(problem.in_),
+        "from slots": timed(problem.from_slots),
         "copied in": timed(problem.copied_in),
     }
     rounds = measure(ways, runs, say)
+    problem.close()
     rows = [
         Row(
             name=name,
             sizes={"bytes": problem.bytes},
             runs=rounds.count,
             value=1e3 * rounds.median(way),
-            limit=1e3 * rounds.median(f"copied {way}"),
-            ratio=rounds.ratio(f"copied {way}", way),
-            spread=rounds.spread(f"copied {way}", way),
+            limit=1e3 * rounds.median(copy),
+            ratio=rounds.ratio(copy, way),
+            spread=rounds.spread(copy, way),
             also={"gb_per_second": problem.bytes / rounds.median(way) / 1e9},
         )
-        for name, way in (("HBM to pinned memory", "out"), ("pinned memory to HBM", "in"))
+        for name, way, copy in (
+            ("HBM to pinned memory", "out", "copied out"),
+            ("pinned memory to HBM", "in", "copied in"),
+            ("HBM to slots", "to slots", "copied out"),
+            ("slots to HBM", "from slots", "copied in"),
+        )
     ]
     return Report(
         name="hbm",
@@ -67,11 +81,20 @@ class _Moved:
     """Pages in no order, and all blocks of them on their way."""
 
     def __init__(self, sizes: Sizes, device: torch.device) -> None:
-        from kvstore.kernels.gpu.staging import Staging  # late: Triton is for machines with a GPU
+        from kvstore.kernels.gpu.registered import (
+            Registered,  # late: Triton is for those with a GPU
+        )
+        from kvstore.kernels.gpu.staging import Staging
 
         self._problem = Problem(sizes, device, None)
-        geometry, blocks, pages, table, *_ = self._problem.asked
-        self._staging = Staging(device)
+        geometry, blocks, pages, table, *span = self._problem.asked
+        self._staging, self._pages, self._table = Staging(device), pages, table
+        self._arena = Arena.create(self._problem.arena.nbytes)
+        self._registered = Registered(self._arena.bytes, device)
+        self._wait_until_known()
+        layer_first, layers, head_first, heads = span
+        there = (layer_first, layers, head_first, heads)
+        self._places = Places(self._arena.bytes, geometry, there, blocks)
         self._run = Run(geometry, pages, table, blocks.tokens, blocks.starts)
         self._device = device
         engine: Any = self._problem.engine
@@ -89,6 +112,20 @@ class _Moved:
 
         self._staging.scattered(self._run, all_good)
 
+    def to_slots(self) -> None:
+        self._staging.straight.gathered(self._places, self._pages, self._table)
+
+    def from_slots(self) -> None:
+        found = self._staging.straight.scattered(self._places, self._pages, self._table)
+        if not found.all():
+            raise RuntimeError("some of the blocks were not what had been stored")
+
+    def close(self) -> None:
+        """CUDA forgets the slots."""
+        self._registered.end()
+        del self._places
+        self._arena.close()
+
     def copied_out(self) -> None:
         self._host.copy_(self._copied, non_blocking=True)
         self._wait()
@@ -96,6 +133,13 @@ class _Moved:
     def copied_in(self) -> None:
         self._copied.copy_(self._host, non_blocking=True)
         self._wait()
+
+    def _wait_until_known(self) -> None:
+        until, every = time.monotonic() + PIN_SECONDS, np.array([len(self._arena.bytes)])
+        while not self._registered.covers(every - 1, every):
+            if time.monotonic() > until:
+                raise NotInstalled(f"{every[0]} bytes could not be pinned in {PIN_SECONDS:.0f} s")
+            time.sleep(0.01)
 
     def _wait(self) -> None:
         if self._device.type == "cuda":

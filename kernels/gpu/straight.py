@@ -43,8 +43,7 @@ class Straight:
         unit = ITEM_BYTES[coding.item] if coding else WORD_BYTES
         steps = (pages.page_stride, pages.head_stride, pages.token_stride, pages.part_stride)
         there = [*steps, geometry.run_bytes, *pages.layer_addresses.tolist()]
-        words = least % WORD_BYTES == geometry.strip_stride % WORD_BYTES == 0
-        return words and least >= xxh3.BYTES_MIN and common(there, unit) == unit
+        return least >= xxh3.BYTES_MIN and common(there, unit) == unit
 
     def gathered(self, places: Places, pages: Pages, block_table: NDArray[np.integer[Any]]) -> None:
         """Fill the slots' strips from the engine's pages, each strip's entry after its bytes.

@@ -50,10 +50,15 @@ def test_attention_is_measured_against_the_time_of_its_bytes() -> None:
     assert all(row.counted and row.ratio and row.value > 0 for row in report.rows)
 
 
-def test_both_ways_between_hbm_and_pinned_memory_are_measured_against_a_copy() -> None:
+def test_all_ways_between_hbm_and_the_host_are_measured_against_a_copy() -> None:
     small = Sizes(bytes=1 << 17, block_tokens=16, page_tokens=8, layers=1)
     report = hbm.measured(2, lambda _: None, small, torch.device("cpu"))
-    assert [row.name for row in report.rows] == ["HBM to pinned memory", "pinned memory to HBM"]
+    assert [row.name for row in report.rows] == [
+        "HBM to pinned memory",
+        "pinned memory to HBM",
+        "HBM to slots",
+        "slots to HBM",
+    ]
     assert all(row.sizes["bytes"] == 1 << 17 and row.value > 0 for row in report.rows)
 
 

@@ -134,7 +134,8 @@ def test_a_prompt_goes_to_the_engine_whose_own_cache_has_its_prefix(fleet: Fleet
     fleet.kept["b"].remove(tokens, 0, 0)  # what the node has leads nowhere from now on
     eventually(lambda: fleet.own("b", tokens + more) == 5, SECONDS)
     reply = fleet.schedule(tokens + more)
-    assert reply.prefill.engine_id == "b" and reply.prefill.address == "127.0.0.1:7501"
+    assert reply.prefill.engine_id == "b"
+    assert reply.prefill.address == "http://127.0.0.1:7501"
     assert reply.split.own_blocks == 5 and reply.split.there_blocks == 0
     ran = fleet.engines["b"].run(tokens + more)
     assert ran.cached == [(5 * BLOCK + 10) // 32 * 32], "it was not there"
