@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from typing import Any
 
 import psutil
@@ -56,6 +57,12 @@ class Served:
 
     def forget(self) -> Any:
         return self._llm.reset_prefix_cache()
+
+    def moved(self) -> dict[str, int]:
+        """Moves by the kernels of a GPU, of each kind."""
+        from tests.connectors.vllm.as_on_a_gpu import MOVES
+
+        return dict(MOVES)
 
     def signal_at_load(self, pid: int, number: int, opened: bool) -> Any:
         """Signal a process at the first load from now on, when its blocks were found but not yet
@@ -140,6 +147,7 @@ def main() -> None:
                 answer = getattr(served, told.pop("do"))(**told)
             said = {"answer": answer}
         except Exception as error:  # the caller's side raises it
+            traceback.print_exc()
             said = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(said), file=answers, flush=True)
 

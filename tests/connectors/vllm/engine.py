@@ -50,6 +50,9 @@ PLAIN = {
 }
 
 
+KERNELS = "TEST_KERNELS_OF_A_GPU"  # says by which way: see as_on_a_gpu.py
+
+
 class EngineFailed(Exception):
     """The engine did not start, or a call to it raised; the message is its own."""
 
@@ -108,14 +111,20 @@ class Engine:
         engine_id: str = "",
         environment: dict[str, str] | None = None,
         keep_prefixes: bool = False,
+        kernels: str = "",
         **options: Any,
     ) -> None:
+        """`kernels`: the way by which a GPU's kernels are to move its KV; else the CPU's do."""
         self.log_file = log
+        module, environment = "kvstore.engine.connectors.vllm", dict(environment or {})
+        if kernels:
+            module = "tests.connectors.vllm.as_on_a_gpu"
+            environment |= {KERNELS: kernels, "TRITON_INTERPRET": "1"}
         options = {**OPTIONS, **options}
         if node:
             options["kv_transfer_config"] = {
                 "kv_connector": "MoonpoolConnector",
-                "kv_connector_module_path": "kvstore.engine.connectors.vllm",
+                "kv_connector_module_path": module,
                 "kv_role": role,
                 "kv_load_failure_policy": policy,
                 "kv_connector_extra_config": {"node": node, **PLAIN, **(extra or {})},
@@ -129,7 +138,7 @@ class Engine:
                 stderr=words,
                 text=True,
                 cwd=tree.ROOT,
-                env={**os.environ, **ENVIRONMENT, **(environment or {})},
+                env={**os.environ, **ENVIRONMENT, **environment},
             )
         self._tell(model=os.fspath(model), options=options, keep_prefixes=keep_prefixes)
 
@@ -160,6 +169,11 @@ class Engine:
     def figures(self) -> dict[str, float]:
         """The connector's own figures since the engine's start."""
         self._tell(do="figures")
+        return dict(self._answer(ANSWER_SECONDS))
+
+    def moved(self) -> dict[str, int]:
+        """Moves by the kernels of a GPU, where it was told to use these."""
+        self._tell(do="moved")
         return dict(self._answer(ANSWER_SECONDS))
 
     def forget(self) -> None:
