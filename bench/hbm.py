@@ -46,8 +46,11 @@ def measured(runs: int, say: Callable[[str], None], sizes: Sizes, device: torch.
         "from slots": timed(problem.from_slots),
         "copied in": timed(problem.copied_in),
     }
-    rounds = measure(ways, runs, say)
-    problem.close()
+    try:
+        problem.wait_until_known()
+        rounds = measure(ways, runs, say)
+    finally:
+        problem.close()
     rows = [
         Row(
             name=name,
@@ -81,9 +84,8 @@ class _Moved:
     """Pages in no order, and all blocks of them on their way."""
 
     def __init__(self, sizes: Sizes, device: torch.device) -> None:
-        from kvstore.kernels.gpu.registered import (
-            Registered,  # late: Triton is for those with a GPU
-        )
+        # Late: Triton is for machines with a GPU.
+        from kvstore.kernels.gpu.registered import Registered
         from kvstore.kernels.gpu.staging import Staging
 
         self._problem = Problem(sizes, device, None)
@@ -91,10 +93,7 @@ class _Moved:
         self._staging, self._pages, self._table = Staging(device), pages, table
         self._arena = Arena.create(self._problem.arena.nbytes)
         self._registered = Registered(self._arena.bytes, device)
-        self._wait_until_known()
-        layer_first, layers, head_first, heads = span
-        there = (layer_first, layers, head_first, heads)
-        self._places = Places(self._arena.bytes, geometry, there, blocks)
+        self._places = Places(self._arena.bytes, geometry, tuple(span), blocks)
         self._run = Run(geometry, pages, table, blocks.tokens, blocks.starts)
         self._device = device
         engine: Any = self._problem.engine
@@ -134,7 +133,8 @@ class _Moved:
         self._copied.copy_(self._host, non_blocking=True)
         self._wait()
 
-    def _wait_until_known(self) -> None:
+    def wait_until_known(self) -> None:
+        """Until CUDA may copy to and from all of the slots."""
         until, every = time.monotonic() + PIN_SECONDS, np.array([len(self._arena.bytes)])
         while not self._registered.covers(every - 1, every):
             if time.monotonic() > until:

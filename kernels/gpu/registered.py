@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 log = logging.getLogger(__name__)
 
-# Copies do not go across two pieces. Slabs have a power of two of bytes, so none of less does.
+# No copy goes across two pieces: a range that does is never covered. No slot does where slabs have
+# a power of two of bytes, as they have unless somebody says otherwise.
 PIECE_BYTES = 1 << 30
 
 

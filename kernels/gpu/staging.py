@@ -89,8 +89,8 @@ class _Lane:
         self._device, self._cuda = device, device.type == "cuda"
         self._host = torch.empty(0, dtype=torch.uint8)
         self._staged = torch.empty(0, dtype=torch.uint8, device=device)
-        self._mark = Mark(device)
-        self.mark, self.wait = self._mark.set, self._mark.wait
+        mark = Mark(device)
+        self.mark, self.wait = mark.set, mark.wait
 
     def room(self, size: int) -> torch.Tensor:
         """On the device."""
