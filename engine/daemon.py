@@ -105,7 +105,8 @@ async def run(
         team.join_others()
         team.tell(spec.canonical().encode())  # they need not hash the weights too
     # Its node may start later, or again: the client finds it when it is asked something.
-    client = Client(InDirectory(config.directory), spec, label=f"engine {config.role}")
+    where, label = InDirectory(config.directory), f"engine {config.role}"
+    client = Client(where, spec, label=label, device=device.place)
 
     def broken() -> None:
         loop.call_soon_threadsafe(stopping.set)

@@ -10,6 +10,7 @@ runs; the engine's addresses cannot be, and are the caller's word.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +44,8 @@ class Blocks:
         count = len(self.payload_offsets)
         return tuple(integers(name, values, count) for name, values in vars(self).items())
 
-    def run(self, rows: slice) -> Blocks:
-        """Consecutive ones of them."""
+    def pick(self, rows: slice | NDArray[Any]) -> Blocks:
+        """Some of them."""
         return Blocks(*(values[rows] for values in vars(self).values()))
 
 

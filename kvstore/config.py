@@ -221,6 +221,8 @@ class NodeConfig:
     advertise: str = ""  # the host under which others reach this one; empty: as it listens
     data_port: int = 0  # for blocks' bytes to and from other hosts; 0 takes a free one
     dram_bytes: int = 1 * GiB
+    hbm_bytes: int = 0  # of one GPU, for blocks of this host's engines on it; 0: none
+    hbm_device: int = 0  # which GPU, as CUDA numbers those that this process sees
     slab_bytes: int = 32 * MiB
     lease_ms: int = LEASE_MS_DEFAULT
     ssd: tuple[SsdConfig, ...] = ()
@@ -239,6 +241,12 @@ class NodeConfig:
             raise ConfigError(
                 f"node.dram = {self.dram_bytes}: room for at least one slab of {self.slab_bytes}"
             )
+        if 0 < self.hbm_bytes < self.slab_bytes:
+            raise ConfigError(
+                f"node.hbm = {self.hbm_bytes}: room for at least one slab of {self.slab_bytes}"
+            )
+        if self.hbm_device < 0:
+            raise ConfigError(f"node.hbm_device = {self.hbm_device}: 0 for the first GPU, or more")
         self._check_ssd()
         if set(self.transports) not in ({"tcp"}, {"tcp", "ucx"}):
             raise ConfigError(

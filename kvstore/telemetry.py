@@ -96,6 +96,7 @@ NODE = _list(
     ),
     _counter("unstored_blocks", "blocks that were to be and were not: dropped, no room, failure"),
     _counter("promoted_blocks", "blocks read from SSD into DRAM"),
+    _counter("demoted_blocks", "blocks copied from HBM into DRAM"),
     _counter("fetched_blocks", "blocks brought from other nodes and sealed here"),
     _counter("taken_blocks", "of those, that another node asked this one to take"),
     _counter("hedged_blocks", "of those asked of other nodes, asked of a second: one was late"),

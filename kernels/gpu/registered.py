@@ -62,11 +62,11 @@ class Registered:
         else:
             self._known = len(memory)
 
-    def covers(self, firsts: NDArray[np.int64], lasts: NDArray[np.int64]) -> bool:
-        """Whether the device knows all of these ranges, from `firsts[i]` to before `lasts[i]`."""
+    def covers(self, firsts: NDArray[np.int64], lasts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these ranges the device knows, from `firsts[i]` to before `lasts[i]`."""
         each = self._piece_bytes
         within = firsts // each == (lasts - 1) // each
-        return bool((lasts <= self._known).all() and within.all())
+        return np.asarray((lasts <= self._known) & within)
 
     def end(self) -> None:
         """The device is to forget it; for when nothing moves there."""

@@ -209,7 +209,6 @@ class _Lane:
 def _scatter(move: _Move, lane: _Lane, rows: Rows) -> NDArray[np.bool_]:
     good = lane.proven()
     if good.any():
-        held = Blocks(*(column[good] for column in vars(lane.blocks).values()))
-        strips.scatter(lane.memory, *move.about(held))
+        strips.scatter(lane.memory, *move.about(lane.blocks.pick(good)))
         lane.scattered()
     return good

@@ -82,6 +82,14 @@ def run_stat(args: argparse.Namespace) -> int:
             }
             for one in reply.ssd
         ],
+        "hbm": {
+            "device": reply.hbm.device,
+            "size_bytes": reply.hbm.size_bytes,
+            "used_bytes": reply.hbm.used_bytes,
+            "cause": reply.hbm.cause,
+        }
+        if reply.HasField("hbm")
+        else None,
         "contacts": [contact_facts(one) for one in reply.contacts],
     }
     if args.json:
@@ -90,6 +98,11 @@ def run_stat(args: argparse.Namespace) -> int:
     print(f"node {reply.node_id}, epoch {reply.epoch}, {reply.state}")
     arena = size_text(reply.arena_bytes)
     print(f"memory    {arena} in {reply.slabs} slabs, {reply.slabs_empty} empty")
+    if reply.hbm.size_bytes:
+        sizes = f"{size_text(reply.hbm.used_bytes)} of {size_text(reply.hbm.size_bytes)}"
+        print(f"hbm       {sizes} in use, of GPU {reply.hbm.device}")
+    elif reply.HasField("hbm"):
+        print(f"hbm       none: {reply.hbm.cause}")
     for one in reply.ssd:
         print(f"ssd       {one.path}: {size_text(one.size_bytes)} in {one.files} files")
         if one.retired_files:

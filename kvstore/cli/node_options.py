@@ -11,6 +11,20 @@ from kvstore.config import NodeConfig, SsdConfig, label, parse_bytes
 def add_settings(node: Options) -> None:
     """All but where its directory and the pool's metadata are, which others are told too."""
     add_memory(node)
+    node.add_argument(
+        "--hbm",
+        default="0",
+        metavar="SIZE",
+        help="memory of a GPU for blocks too: engines on that GPU store and load there without a "
+        "copy over the bus, and what makes room goes to --dram; takes CUDA (default: none)",
+    )
+    node.add_argument(
+        "--hbm-device",
+        type=int,
+        default=0,
+        metavar="N",
+        help="which GPU, as CUDA numbers them (default: %(default)s)",
+    )
     add_listen(node)
     node.add_argument(
         "--data-port",
@@ -94,6 +108,8 @@ def node_config(args: argparse.Namespace) -> NodeConfig:
         advertise=args.advertise,
         data_port=args.data_port,
         dram_bytes=parse_bytes("--dram", args.dram),
+        hbm_bytes=parse_bytes("--hbm", args.hbm),
+        hbm_device=args.hbm_device,
         slab_bytes=parse_bytes("--slab", args.slab),
         ssd=tuple(SsdConfig.parse(text, buffered=args.ssd_buffered) for text in args.ssd),
         scrub_rate=parse_bytes("--scrub-rate", args.scrub_rate),

@@ -80,15 +80,17 @@ def _show(args: argparse.Namespace) -> int:
                 **_facts(ShareRecord(one.name, one.weight, one.bytes_max)),
                 "dram_bytes": one.dram_bytes,
                 "ssd_bytes": one.ssd_bytes,
+                "hbm_bytes": one.hbm_bytes,
             }
             for one in tenants
         ]
         print(json.dumps({"tenants": facts}))
         return 0
-    print(f"{'tenant':<24} {'weight':>8} {'quota':>12} {'DRAM':>12} {'SSD':>12}")
+    print(f"{'tenant':<24} {'weight':>8} {'quota':>12} {'HBM':>12} {'DRAM':>12} {'SSD':>12}")
     for one in tenants:
         quota = size_text(one.bytes_max) if one.bytes_max else _NO_QUOTA
-        uses = f"{size_text(one.dram_bytes):>12} {size_text(one.ssd_bytes):>12}"
+        sizes = (one.hbm_bytes, one.dram_bytes, one.ssd_bytes)
+        uses = " ".join(f"{size_text(size):>12}" for size in sizes)
         print(f"{one.name:<24} {one.weight:>8g} {quota:>12} {uses}")
     return 0
 

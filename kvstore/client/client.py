@@ -67,16 +67,20 @@ class Client:
         transport: str = "auto",
         credentials: Credentials | None = None,
         copy_threads: int | None = None,
+        device: Any = None,
     ) -> None:
         """`transport`: "shm" on the node's own host, "tcp" on any other; "auto" takes that.
         "ucx" where the node offers it and this process has NIXL: it is never taken unasked.
 
         `copy_threads`: how many threads of this process share one large copy from or to a node of
-        its own host; None: as many as there are cores, up to a few."""
+        its own host; None: as many as there are cores, up to a few.
+
+        `device`: the `torch.device` of the GPU that all memory of this client is on. Where the node
+        keeps blocks in HBM of that GPU, they go there and come from there."""
         if copy_threads is not None and copy_threads < 1:
             raise Invalid(f"copy_threads {copy_threads}: at least 1, or None for this host's own")
         self.space = Space.of(spec, group)
-        told = (label, deadline_seconds, transport, credentials, copy_threads)
+        told = (label, deadline_seconds, transport, credentials, copy_threads, device)
         self.connection = Connection(locator, *told)
 
     def of_group(self, group: int) -> Client:

@@ -23,6 +23,7 @@ from kvstore.rpc.locator import Locator
 from kvstore.rpc.socket_client import Connect, SocketCalls, Stub
 from kvstore.rpc.status import raised_by
 from kvstore.rpc.tls import data_client
+from kvstore.transfer.lent import Offer
 from kvstore.transfer.protocol import Transport
 from kvstore.transfer.shm import ShmTransport
 from kvstore.transfer.tcp import TcpTransport
@@ -44,8 +45,9 @@ class Link:
         transport: str = "auto",
         credentials: Credentials | None = None,
         copy_threads: int | None = None,
+        device: Any = None,
     ) -> None:
-        self.address, self._copy_threads = address, copy_threads
+        self.address, self._copy_threads, self._device = address, copy_threads, device
         self._channel = open_channel(address, credentials)
         over_grpc = kv_pb2_grpc.KVStub(self._channel)
         self.admin = admin_pb2_grpc.AdminStub(self._channel)
@@ -87,6 +89,8 @@ class Link:
             return ShmTransport(
                 *(opened.shm_socket, opened.shm_token, opened.arena_bytes, deadline_seconds),
                 copy_threads=self._copy_threads,
+                offer=Offer(opened.hbm_bytes, opened.hbm_device),
+                device=self._device,
             )
         if transport not in _REMOTE:
             raise Invalid(f"transport {transport!r}: one of auto, shm, {', '.join(_REMOTE)}")
@@ -135,9 +139,10 @@ class Connection:
         transport: str = "auto",
         credentials: Credentials | None = None,
         copy_threads: int | None = None,
+        device: Any = None,
     ) -> None:
         self._locator, self._label, self._transport = locator, label, transport
-        self._credentials, self._copy_threads = credentials, copy_threads
+        self._credentials, self._copy_threads, self._device = credentials, copy_threads, device
         self.deadline_seconds = deadline_seconds
         self._lock = threading.Lock()
         self._link: Link | None = None
@@ -164,7 +169,7 @@ class Connection:
             try:
                 address = self._locator.find()
                 told = (self.deadline_seconds, self._transport, self._credentials)
-                self._link = Link(address, self._label, *told, self._copy_threads)
+                self._link = Link(address, self._label, *told, self._copy_threads, self._device)
             except KVStoreError:
                 self._rest()
                 raise

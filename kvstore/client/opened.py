@@ -65,6 +65,8 @@ class Opened:
         self.link = connection.link()
         self._closed = False
         self._handles: list[bytes] = []  # all are closed, those behind the first miss too
+        near = target is not None and target.memory.staging is not None
+        near = near and self.link.transport.lends(space.layout)
         reply = pb.OpenReply()
         self._ahead = self._way_ahead(len(chain))
         try:
@@ -78,6 +80,7 @@ class Opened:
                     pin_ms=pin_ms,
                     writer_group=writer_group,
                     writer_node=writer_node,
+                    hbm=near,
                 )
                 if some.start == 0:
                     self._ask_ahead(request)

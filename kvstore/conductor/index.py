@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.fingerprints import IN_DRAM, Prints, Tiers
+from kvstore.core.fingerprints import IN_MEMORY, Prints, Tiers
 from kvstore.errors import Overloaded
 from kvstore.kernels import pool_index as loops
 from kvstore.limits import INDEX_BLOCKS_MAX
@@ -155,9 +155,9 @@ class PoolIndex:
         return self._found[:count], self._lengths[:count]
 
     def longest_in_dram(self, prints: Prints) -> tuple[Lengths, Lengths, Lengths]:
-        """The same, and how many of those blocks are in its DRAM: as far as it was looked at, see
-        `pool_index.longest_in_dram`."""
-        count = loops.longest_in_dram(prints, *self.asking, IN_DRAM, _LOOKED_AT, self._in_dram)
+        """The same, and how many of those blocks are in its DRAM or, which is no slower, in HBM: as
+        far as it was looked at, see `pool_index.longest_in_dram`."""
+        count = loops.longest_in_dram(prints, *self.asking, IN_MEMORY, _LOOKED_AT, self._in_dram)
         return self._found[:count], self._lengths[:count], self._in_dram[:count]
 
     @property

@@ -15,7 +15,7 @@ from kvstore.block import stored_key
 from kvstore.conductor.balancing import balance
 from kvstore.conductor.listing import crews
 from kvstore.conductor.scheduling import SchedulingService
-from kvstore.core.fingerprints import IN_DRAM, fingerprints
+from kvstore.core.fingerprints import IN_MEMORY, fingerprints
 from kvstore.errors import Invalid
 from kvstore.limits import GROUPS_MAX, HASH_BYTES, HOLDERS_MAX, RPC_KEYS_MAX
 from kvstore.rpc.handler import typed
@@ -44,12 +44,12 @@ class ConductorService(SchedulingService):
         found = table.longest(prints, named)
         most = sorted(found, key=lambda node: (-found[node], node))[:HOLDERS_MAX]
         for node in most:
-            in_dram = table.tiers(node, prints[: found[node]]) & IN_DRAM
+            in_memory = table.tiers(node, prints[: found[node]]) & IN_MEMORY
             reply.holders.add(
                 node_id=node,
                 address=named[node].record.address,
                 blocks=found[node],
-                dram_blocks=int(np.count_nonzero(in_dram)),
+                dram_blocks=int(np.count_nonzero(in_memory)),
             )
         # What each lists is closed towards the start, so what all list is what the longest does.
         reply.blocks = max(found.values(), default=0)

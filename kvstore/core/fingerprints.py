@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from kvstore.core.lifecycle import Slot
 
-IN_DRAM, ON_SSD = 1, 2  # bits of a block's tiers; none: it is not listed
-TIERS_MAX = IN_DRAM | ON_SSD
+IN_DRAM, ON_SSD, IN_HBM = 1, 2, 4  # bits of a block's tiers; none: it is not listed
+IN_MEMORY = IN_DRAM | IN_HBM
+TIERS_MAX = IN_MEMORY | ON_SSD
 PAGES = 256
 SHIFT = 56  # of a fingerprint, to the number of its page
 

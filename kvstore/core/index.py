@@ -23,7 +23,7 @@ from itertools import chain, islice
 from kvstore.block import Miss
 from kvstore.core.fingerprints import ON_SSD
 from kvstore.core.gone import Gone
-from kvstore.core.lifecycle import NOBODY, Owner, Slot, State
+from kvstore.core.lifecycle import NOBODY, Owner, Slot, State, Tier
 from kvstore.core.listing import Listing
 from kvstore.core.ranking import Ranking, Seen
 from kvstore.core.sleepers import Covers, Sleepers
@@ -221,14 +221,14 @@ class Index:
         owner: Owner | None = None,
         tenant: str | None = None,
         spared: Collection[bytes] = (),
-        stored: bool | None = None,
+        lowest: Tier | None = None,
     ) -> Iterator[Slot]:
         """Blocks to evict, in order: unlisted first, then leaves, as the ranking says.
 
         Each is what comes first once those before it are gone, so a caller can choose all it needs
-        before it drops any. With an owner or a tenant, only theirs; `stored`: only those that are
-        on SSD, or only those that are not. A held or spared block stays, and so do the blocks
-        before it: evicting those would make it unreachable.
+        before it drops any. With an owner or a tenant, only theirs; `lowest`: only those of which
+        that is the lowest tier. A held or spared block stays, and so do the blocks before it:
+        evicting those would make it unreachable.
         """
 
         def stays(slot: Slot) -> bool:
@@ -238,15 +238,15 @@ class Index:
             return (
                 owner not in (None, slot.owner)
                 or tenant not in (None, slot.tenant)
-                or stored not in (None, slot.stored)
+                or lowest not in (None, slot.lowest)
             )
 
         unlisted = map(self._slots.__getitem__, self._unlisted)
         yield from (one for one in unlisted if not (stays(one) or other(one)))
-        yield from self._ranking.coldest(owner, tenant, stored, stays)
+        yield from self._ranking.coldest(owner, tenant, lowest, stays)
 
     def moved(self, slot: Slot) -> None:
-        """A held block came to SSD, or is there no more."""
+        """A held block's lowest tier is another now."""
         if slot.listed:
             self._ranking.moved(slot)
             self.listing.put(slot)

@@ -35,8 +35,9 @@ NEXT = {
 class Tier(enum.IntEnum):
     """What kind of memory a slot is a piece of."""
 
-    DRAM = 0  # mapped by the host's engines; readers read here and nowhere else
+    DRAM = 0  # mapped by the host's engines; readers read here, but for those that reach HBM
     SSD = 1
+    HBM = 2  # of a GPU; the host's engines on that GPU map it
 
 
 _SSD = Tier.SSD  # a name of its own is found sooner
@@ -65,7 +66,7 @@ class Slot:
     windows: int = 0  # windows whose process may still write
     moves: int = 0  # between tiers, under way from or to here
     tier: Tier = Tier.DRAM
-    twin: Slot | None = None  # the same block in the other tier
+    twin: Slot | None = None  # the same block, of DRAM and SSD in the other one
     unproven: bool = False  # an earlier run's record vouches for it, and nobody has read it since
     listed: bool = False  # in the index, with every block before it
     children: AbstractSet[bytes] = NOBODY  # stored keys of held blocks right behind
@@ -77,9 +78,9 @@ class Slot:
         return len(self.children) + self.sleeping
 
     @property
-    def stored(self) -> bool:
-        """Whether the block is on SSD, here or as the twin."""
-        return self.twin is not None or self.tier is _SSD
+    def lowest(self) -> Tier:
+        """Where the block is lost with its place: on SSD, if it is there, here or as the twin."""
+        return self.tier if self.twin is None else _SSD
 
     def move(self, state: State) -> None:
         if state not in NEXT[self.state]:
@@ -112,7 +113,7 @@ class Slot:
         if self.twin is not None:
             assert self.twin.twin is self and self.twin.key == self.key, "twins of two blocks"
             assert self.state is self.twin.state is State.SEALED, "a twin that is not sealed"
-            assert {self.tier, self.twin.tier} == set(Tier), "twins in one tier"
+            assert {self.tier, self.twin.tier} == {Tier.DRAM, Tier.SSD}, "twins in these, no others"
         if self.state is State.EMPTY:
             assert not self.held, "an empty slot is held"
             assert not self.listed, "an empty slot is listed"

@@ -5,12 +5,12 @@ last blocks, which a longer prompt cannot use, are a kind of their own. What a k
 age is learned in a `LifeTable` from every use, of evicted blocks that are still remembered too.
 Nothing is learned from a use soon after another: that is one request that asks twice.
 
-Blocks that are on SSD and those that are in DRAM alone are ranked apart, since room is made in one
-tier at a time. The leaves of a kind lie in two heaps, oldest first and youngest first, and only
-these two ends are compared: worth mostly falls with age, or all of a kind is worth so little that
-the newest should not have come. Where worth is equal the least recently used goes, so while nothing
-is known this is LRU. A block is touched after those behind it, so a parent is always younger than
-its children.
+Blocks are ranked apart by the lowest tier that they are in, since room is made in one tier at a
+time. The leaves of a kind lie in two heaps, oldest first and youngest first, and only these two
+ends are compared: worth mostly falls with age, or all of a kind is worth so little that the newest
+should not have come. Where worth is equal the least recently used goes, so while nothing is known
+this is LRU. A block is touched after those behind it, so a parent is always younger than its
+children.
 
 A use, a drop and a choice cost the logarithm of the number of leaves. Learning stops wherever it
 finds less than LRU would: see `Rival`.
@@ -25,7 +25,7 @@ from functools import partial
 
 from kvstore.core.leaves import End, Entry, Leaves
 from kvstore.core.life_table import AGES, TICK, TICKS_MAX, LifeTable
-from kvstore.core.lifecycle import Owner, Slot
+from kvstore.core.lifecycle import Owner, Slot, Tier
 from kvstore.core.rival import Rival
 
 SHORT = 4  # the kind of short last blocks, after those by number of uses
@@ -38,7 +38,7 @@ _SIGNS = (1, -1)  # of stamps, at the end of the oldest and at that of the young
 _KIND = [min(uses, 8).bit_length() - 1 for uses in range(1, 8)]  # by the uses before this one
 
 Worth = tuple[float, int, bytes]  # what goes first is least
-Kind = tuple[int, bool]  # by its uses, and whether it is on SSD
+Kind = tuple[int, Tier]  # by its uses, and the lowest tier that has it
 Lane = tuple[tuple[Owner, str], Kind]  # (owner, tenant), kind
 
 
@@ -59,7 +59,7 @@ class Ranking:
         self.recency: OrderedDict[bytes, Seen] = OrderedDict()  # least recent first
         self._slots = slots  # the index's own, whose `children` say what is a leaf
         self._leaves: dict[tuple[Owner, str], dict[Kind, Leaves]] = {}
-        self._is_leaf = {stored: partial(self._leaf, stored) for stored in (False, True)}
+        self._is_leaf = {lowest: partial(self._leaf, lowest) for lowest in Tier}
         self._table = LifeTable(KINDS)
         self._rival = Rival()
         self._worth: list[list[float]] = [[0.0] * AGES for _ in range(KINDS)]
@@ -107,7 +107,7 @@ class Ranking:
         self._push(slot, self.recency[slot.key])
 
     def moved(self, slot: Slot) -> None:
-        """A listed block came to SSD, or is there no more."""
+        """A listed block's lowest tier is another now."""
         if not slot.family:
             self._push(slot, self.recency[slot.key])
 
@@ -130,16 +130,16 @@ class Ranking:
         self,
         owner: Owner | None,
         tenant: str | None,
-        stored: bool | None,
+        lowest: Tier | None,
         stays: Callable[[Slot], bool],
     ) -> Iterator[Slot]:
-        """Blocks in the order in which they go, each a leaf once those before it are gone: those
-        that are on SSD, those that are not, or (None) both."""
+        """Blocks in the order in which they go, each a leaf once those before it are gone; of one
+        lowest tier, or (None) of all."""
         slots, recency = self._slots, self.recency
         gone: dict[bytes, int] = {}  # chosen children by parent
         chosen: set[bytes] = set()
 
-        def goes(stored_here: bool, entry: Entry) -> bool:
+        def goes(lowest_here: Tier, entry: Entry) -> bool:
             stamp, key = entry
             if key in chosen:
                 return False
@@ -147,7 +147,7 @@ class Ranking:
             if slot is None or seen is None or seen.stamp != abs(stamp):
                 return False
             leaf = gone.get(key, 0) == slot.family
-            return leaf and stored_here is slot.stored and not stays(slot)
+            return leaf and lowest_here is slot.lowest and not stays(slot)
 
         if owner is not None and tenant is not None:
             places = [(owner, tenant)]
@@ -158,7 +158,7 @@ class Ranking:
             (place, kind): leaves.ends(self._is_leaf[kind[1]])
             for place in places
             for kind, leaves in self._leaves.get(place, {}).items()
-            if stored in (None, kind[1])
+            if lowest in (None, kind[1])
         }
         first = {lane: [self._first(end, goes, lane) for end in ends[lane]] for lane in ends}
         # A block that was bared is put among its kind's only if it does not go right away: most of
@@ -186,7 +186,7 @@ class Ranking:
             if parent is None or count != parent.family or stays(parent):
                 continue
             lane = self._lane(parent)
-            if lane[0] not in places or stored not in (None, lane[1][1]):
+            if lane[0] not in places or lowest not in (None, lane[1][1]):
                 continue
             bare, hidden = (parent.key, lane), {}
             worth = (*self.worth(parent.key), parent.key)
@@ -231,41 +231,41 @@ class Ranking:
     def _touched(self, slots: Sequence[Slot]) -> None:
         """In this order, and what is a leaf is queued as one."""
         recency, stamp = self.recency, self._stamp
-        leaves: dict[tuple[Owner, str, int, bool], dict[bytes, int]] = {}
+        leaves: dict[tuple[Owner, str, int, Tier], dict[bytes, int]] = {}
         for slot in slots:
             key, stamp = slot.key, stamp + 1
             seen = recency[key]
             seen.stamp = stamp
             recency.move_to_end(key)
             if not slot.children and not slot.sleeping:
-                lane = (slot.owner, slot.tenant, seen.kind, slot.stored)
+                lane = (slot.owner, slot.tenant, seen.kind, slot.lowest)
                 queued = leaves.get(lane)
                 if queued is None:
                     queued = leaves[lane] = {}
                 queued[key] = stamp
         self._stamp = stamp
         self._rival.touch([slot.key for slot in slots])
-        for (owner, tenant, kind, stored), stamps in leaves.items():
-            self._leaves_at(owner, tenant, kind, stored).push(stamps, self._is_leaf[stored])
+        for (owner, tenant, kind, lowest), stamps in leaves.items():
+            self._leaves_at(owner, tenant, kind, lowest).push(stamps, self._is_leaf[lowest])
 
     def _push(self, slot: Slot, seen: Seen) -> None:
-        leaves = self._leaves_at(slot.owner, slot.tenant, seen.kind, slot.stored)
-        leaves.push({slot.key: seen.stamp}, self._is_leaf[slot.stored])
+        leaves = self._leaves_at(slot.owner, slot.tenant, seen.kind, slot.lowest)
+        leaves.push({slot.key: seen.stamp}, self._is_leaf[slot.lowest])
 
-    def _leaves_at(self, owner: Owner, tenant: str, kind: int, stored: bool) -> Leaves:
+    def _leaves_at(self, owner: Owner, tenant: str, kind: int, lowest: Tier) -> Leaves:
         lanes = self._leaves.setdefault((owner, tenant), {})
-        return lanes.setdefault((kind, stored), Leaves())
+        return lanes.setdefault((kind, lowest), Leaves())
 
     def _lane(self, slot: Slot) -> Lane:
-        return (slot.owner, slot.tenant), (self.recency[slot.key].kind, slot.stored)
+        return (slot.owner, slot.tenant), (self.recency[slot.key].kind, slot.lowest)
 
-    def _leaf(self, stored: bool, entry: Entry) -> bool:
+    def _leaf(self, lowest: Tier, entry: Entry) -> bool:
         """Whether an entry is of a leaf as it is now, not as it once was."""
         seen = self.recency.get(entry[1])
         if seen is None or seen.stamp != abs(entry[0]):
             return False
         slot = self._slots[entry[1]]
-        return not slot.children and not slot.sleeping and slot.stored is stored
+        return not slot.children and not slot.sleeping and slot.lowest is lowest
 
     def _queue(self, ends: dict[Lane, tuple[End, End]], key: bytes, lane: Lane) -> None:
         """A block that was bared is one of its kind."""
@@ -273,7 +273,7 @@ class Ranking:
         for sign, end in zip(_SIGNS, ends.setdefault(lane, (End([]), End([]))), strict=True):
             end.push((sign * stamp, key))
 
-    def _first(self, end: End, goes: Callable[[bool, Entry], bool], lane: Lane) -> Worth | None:
+    def _first(self, end: End, goes: Callable[[Tier, Entry], bool], lane: Lane) -> Worth | None:
         """What goes first at one end of a kind."""
         found = end.first(partial(goes, lane[1][1]))
         return None if found is None else (*self.worth(found[1]), found[1])

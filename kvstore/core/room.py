@@ -126,16 +126,16 @@ class Room:
             yield from self._of_ssd(slabs, owner, tenant, spared, count)
             return
         yield from self._copied.coldest(owner, tenant, spared)
-        yield from lost(slabs, self._index.coldest(owner, tenant, spared, stored=False))
+        yield from lost(slabs, self._index.coldest(owner, tenant, spared, Tier.DRAM))
 
     def _of_ssd(
         self, slabs: Slabs, owner: Owner, tenant: str, spared: Collection[bytes], count: int
     ) -> Iterator[Slot]:
-        coldest = lost(slabs, self._index.coldest(owner, tenant, spared, stored=True))
+        coldest = lost(slabs, self._index.coldest(owner, tenant, spared, Tier.SSD))
         first = list(islice(coldest, count))
         unused = sum(self._index.unused(slot) for slot in first)
         if unused < count and self._index.rouse(owner, tenant, count - unused):
-            yield from lost(slabs, self._index.coldest(owner, tenant, spared, stored=True))
+            yield from lost(slabs, self._index.coldest(owner, tenant, spared, Tier.SSD))
         else:
             yield from first
             yield from coldest
@@ -189,7 +189,7 @@ class Room:
             for place in self._copied.places():
                 if place[0] != owner:
                     yield from self._copied.coldest(*place, ())
-        for slot in self._index.coldest(stored=slabs.tier is Tier.SSD):
+        for slot in self._index.coldest(lowest=slabs.tier):
             here = slot if slot.tier is slabs.tier else slot.twin
             assert here is not None, "a block that is not in this tier"
             if here.owner != owner:

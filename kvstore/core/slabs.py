@@ -45,12 +45,18 @@ class Slabs:
     """Free and used places of one arena."""
 
     def __init__(
-        self, arena_bytes: int, slab_bytes: int, tier: Tier = Tier.DRAM, generation: int = 0
+        self,
+        arena_bytes: int,
+        slab_bytes: int,
+        tier: Tier = Tier.DRAM,
+        generation: int = 0,
+        first: int = 0,
     ) -> None:
+        """`first`: offset at which they begin."""
         if slab_bytes < 1 or arena_bytes < slab_bytes:
             raise Invalid(f"an arena of {arena_bytes} bytes holds no slab of {slab_bytes} bytes")
-        self.slab_bytes, self.tier = slab_bytes, tier
-        self._slabs = [Slab(i, i * slab_bytes) for i in range(arena_bytes // slab_bytes)]
+        self.slab_bytes, self.tier, self._first = slab_bytes, tier, first
+        self._slabs = [Slab(i, first + i * slab_bytes) for i in range(arena_bytes // slab_bytes)]
         self._empty = self._slabs[::-1]  # the lowest is taken first
         self._open: dict[Owner, dict[int, Slab]] = {}  # slabs with free places, by number
         self._room = Counter[Owner]()  # free places in those
@@ -166,11 +172,12 @@ class Slabs:
 
     def at(self, offset: int) -> Slot | None:
         """The slot in use whose head stands at an offset of the arena."""
-        slab, place = self._place(offset) if 0 <= offset < self.capacity_bytes else (None, 0)
+        within = 0 <= offset - self._first < self.capacity_bytes
+        slab, place = self._place(offset) if within else (None, 0)
         return None if slab is None else slab.slots.get(place)
 
     def slab_of(self, slot: Slot) -> Slab:
-        return self._slabs[slot.offset // self.slab_bytes]
+        return self._slabs[(slot.offset - self._first) // self.slab_bytes]
 
     def room(self, owner: Owner, slot_bytes: int) -> int:
         """How many slots the owner can take as things stand."""
@@ -254,7 +261,7 @@ class Slabs:
 
     def _place(self, offset: int) -> tuple[Slab, int]:
         """Of an offset inside the arena; -1, which is no place, where no slot can begin."""
-        slab = self._slabs[offset // self.slab_bytes]
+        slab = self._slabs[(offset - self._first) // self.slab_bytes]
         if not slab.places:
             return slab, -1
         place, within = divmod(offset - slab.offset, slab.slot_bytes)

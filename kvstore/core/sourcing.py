@@ -1,7 +1,7 @@
 """Which blocks to fetch from which holder: memory before disk, long runs striped over several.
 
 Pure. Blocks are rows 0..n-1 of one call; a holder's tiers say of each row where it has it (bit 0:
-DRAM, bit 1: SSD; 0: nowhere).
+DRAM, bit 1: SSD, bit 2: HBM; 0: nowhere).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.lifecycle import Tier
+from kvstore.core.fingerprints import IN_MEMORY
 
 STRIPE_ROWS_MIN = 8  # a stripe of fewer blocks takes longer to ask for than to move
 
@@ -37,7 +37,7 @@ def stripes(holders: Mapping[str, NDArray[np.uint8]], weights: Mapping[str, floa
     best = max([weights[one] for one in names if one in weights], default=1.0)
     weight = np.array([weights.get(one, best) for one in names])
     tiers = np.stack([holders[one] for one in names])
-    fast = tiers & (1 << Tier.DRAM) != 0
+    fast = tiers & IN_MEMORY != 0
     usable = np.where(fast.any(axis=0), fast, tiers != 0)
     rows = np.flatnonzero(usable.any(axis=0))
     if not len(rows):

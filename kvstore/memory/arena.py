@@ -28,40 +28,52 @@ _F_ADD_SEALS, _SEALS = 1033, 0x0001 | 0x0002 | 0x0004  # seal, shrink, grow
 
 
 class Arena:
-    """A mapping of `size` bytes. The node makes it; clients map the descriptor they are handed."""
+    """A mapping of `size` bytes. The node makes it; clients map the descriptor they are handed.
 
-    def __init__(self, descriptor: int, size: int, protection: int) -> None:
+    Behind them are the heads of slots in HBM, where those would be if it lay here: of `hbm_bytes`
+    more only they are touched, so that a page each is all that they take.
+    """
+
+    def __init__(self, descriptor: int, size: int, protection: int, hbm_bytes: int = 0) -> None:
         self.descriptor = descriptor
-        self.size = size
-        self._map = mmap.mmap(descriptor, size, mmap.MAP_SHARED, protection)
+        self.size, self.hbm_bytes = size, hbm_bytes
+        self._map = mmap.mmap(descriptor, size + hbm_bytes, mmap.MAP_SHARED, protection)
         with suppress(OSError):  # a kernel that knows none of it
-            self._map.madvise(mmap.MADV_HUGEPAGE)  # heeded where shmem_enabled is "advise"
+            # Heeded where shmem_enabled is "advise".
+            self._map.madvise(mmap.MADV_HUGEPAGE, 0, size // mmap.PAGESIZE * mmap.PAGESIZE)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
 
     @classmethod
-    def create(cls, size: int) -> Self:
+    def create(cls, size: int, hbm_bytes: int = 0) -> Self:
         """New zeroed memory. Pages are taken from the system when they are first touched."""
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if not 0 < size <= free:
             raise ConfigError(f"node.dram_bytes = {size}: this machine has {free} bytes of memory")
         descriptor = os.memfd_create("moonpool-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(descriptor, size)
+        os.ftruncate(descriptor, size + hbm_bytes)
         fcntl.fcntl(descriptor, _F_ADD_SEALS, _SEALS)
-        return cls(descriptor, size, mmap.PROT_READ | mmap.PROT_WRITE)
+        return cls(descriptor, size, mmap.PROT_READ | mmap.PROT_WRITE, hbm_bytes)
 
     @classmethod
-    def map(cls, descriptor: int, size: int, protection: int) -> Self:
+    def map(cls, descriptor: int, size: int, protection: int, hbm_bytes: int = 0) -> Self:
         """Map an arena that a node handed out, and take its descriptor.
 
         Refuses one whose size is not what the node said.
         """
         actual = os.fstat(descriptor).st_size
-        if actual != size:
-            raise ConfigError(f"the node's arena has {actual} bytes; it announced {size}")
-        arena = cls(descriptor, size, protection)
+        if actual != size + hbm_bytes:
+            raise ConfigError(
+                f"the node's arena has {actual} bytes; it announced {size + hbm_bytes}"
+            )
+        arena = cls(descriptor, size, protection, hbm_bytes)
         os.close(descriptor)  # the mapping keeps one of its own, which goes when it does
         arena.descriptor = -1
         return arena
+
+    @property
+    def words(self) -> npt.NDArray[np.uint64]:
+        """All of it, heads of slots in HBM too, but for what is less than a word."""
+        return self.bytes[: len(self.bytes) // 8 * 8].view(np.uint64)
 
     @property
     def view(self) -> memoryview:

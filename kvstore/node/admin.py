@@ -29,6 +29,7 @@ from kvstore.node.store import Store
 from kvstore.node.tiers import Tiers
 from kvstore.rpc.handler import typed
 from kvstore.telemetry import Telemetry
+from kvstore.transfer.lending import NONE, Lending
 from kvstore.transfer.probe import Probe
 from kvstore.wire.v1 import admin_pb2 as pb
 from kvstore.wire.v1 import admin_pb2_grpc
@@ -61,11 +62,12 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         replicas: Replicas,
         departure: Departure,
         tiers: Tiers | None = None,
+        lending: Lending = NONE,
     ) -> None:
         self._node_id, self.epoch = node_id, epoch
         self._store, self._namespaces, self._sessions = store, namespaces, sessions
         self._counters = counters
-        self._drain, self._leave, self._tiers = drain, leave, tiers
+        self._drain, self._leave, self._tiers, self._lending = drain, leave, tiers, lending
         self._replicas, self._departure = replicas, departure
         self._scrubber, self._purge, self._contacts = scrubber, purge, contacts
         self._process = psutil.Process()
@@ -161,6 +163,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                 for path in (self._tiers.paths() if self._tiers is not None else ())
             ],
             tenants=self._tenants(),
+            hbm=self._hbm(),
             contacts=[
                 pb.ContactStats(
                     node_id=one.node_id,
@@ -173,10 +176,23 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             ],
         )
 
+    def _hbm(self) -> pb.HbmStats | None:
+        """What there is of it, or why there is none; nothing where none was asked for."""
+        if self._lending is NONE:
+            return None
+        used = sum(self._store.blocks.shares.used(Tier.HBM).values())
+        lending = self._lending
+        return pb.HbmStats(
+            device=lending.name,
+            size_bytes=lending.size_bytes,
+            used_bytes=used,
+            cause=lending.cause,
+        )
+
     def _tenants(self) -> list[pb.TenantStats]:
         """Whoever has a share of its own, or blocks."""
         shares = self._store.blocks.shares
-        dram, ssd = shares.used(Tier.DRAM), shares.used(Tier.SSD)
+        hbm, dram, ssd = (shares.used(tier) for tier in (Tier.HBM, Tier.DRAM, Tier.SSD))
         return [
             pb.TenantStats(
                 name=name,
@@ -184,8 +200,9 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                 bytes_max=shares.granted.get(name, FAIR).bytes_max or 0,
                 dram_bytes=dram.get(name, 0),
                 ssd_bytes=ssd.get(name, 0),
+                hbm_bytes=hbm.get(name, 0),
             )
-            for name in sorted({*shares.granted, *dram, *ssd})
+            for name in sorted({*shares.granted, *hbm, *dram, *ssd})
         ]
 
     @typed

@@ -1,10 +1,12 @@
-"""The blocks of a node in both tiers: every slot's way from empty to sealed and back.
+"""The blocks of a node in all tiers: every slot's way from empty to sealed and back.
 
-This is the only module that moves slots along the lifecycle, so what stands in memory (heads), in
-the slab maps and in the index changes together. It knows nothing of callers and moves no payload.
+With `between.py`, which says what a move from tier to tier changes, this is the only module that
+moves slots along the lifecycle, so what stands in memory (heads), in the slab maps and in the index
+changes together. It knows nothing of callers and moves no payload.
 
-The index has one slot for a block: the one in DRAM, where there is one. Its twin is the same block
-on SSD; when the DRAM slot goes, the twin takes its place, and nothing is lost.
+The index has one slot for a block: the one in HBM or DRAM, where there is one. The twin of one in
+DRAM is the same block on SSD; when the DRAM slot goes, the twin takes its place, and nothing is
+lost. A block in HBM is nowhere else on the node.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from kvstore.layout import SlotLayout
 from kvstore.memory.arena import Arena
 from kvstore.memory.heads import Heads
 from kvstore.memory.strips import intact
+from kvstore.node.between import Between
 from kvstore.node.consistency import check
 from kvstore.telemetry import Telemetry
 
@@ -40,18 +43,25 @@ class Blocks:
         self.view = arena.view
         self.heads = Heads(self.view)
         self.slabs, self.ssd = Slabs(arena.size, slab_bytes), ssd
+        self.hbm: Slabs | None = None
+        if arena.hbm_bytes:
+            self.hbm = Slabs(arena.hbm_bytes, slab_bytes, Tier.HBM, first=arena.size)
         self.index = Index()
         self.filling: dict[bytes, int] = {}  # slots by stored key: prefills of one prompt share it
         self.doomed: set[Slot] = set()
         self.arriving: set[Slot] = set()  # of those that fill, what comes from other nodes
         self.copied = Lanes(self.index, self.slabs)  # slots in DRAM of blocks that are on SSD too
         self.shares = Shares()
+        # Sealed slots in HBM, in the order in which they go.
+        self.upper = Lanes(self.index, self.hbm or self.slabs)
+        self.between = Between(self)
         self.carried = Ledger()  # what came from other nodes and from SSD
         self._room = Room(self.index, self.copied, self.shares)
         self.unsaid: set[tuple[bytes, int]] = set()  # records that are to go: key, offset of slot
         self.on_sealed: Callable[[Slot], None] = lambda slot: None
         self.on_used: Callable[[Slot], None] = lambda slot: None  # one that is in DRAM alone
         self.on_unheld: Callable[[], None] = lambda: None  # there may be room now
+        self.on_upper: Callable[[], None] = lambda: None  # more is in HBM
         self._counters = counters
 
     def fill(
@@ -62,13 +72,17 @@ class Blocks:
         tenant: str,
         spared: Collection[bytes] = (),
         origin: int = 0,
+        reach: Tier = Tier.DRAM,
     ) -> list[Slot]:
         """FILLING slots for (key, parent, tokens) triples: all of them, or `Overloaded`.
 
-        Blocks of `spared` keys are not evicted for these.
+        Blocks of `spared` keys are not evicted for these. A writer that reaches HBM is given what
+        is free there, for the first of them: a prompt's start is what others share.
         """
-        self._make_room(self.slabs, owner, tenant, layout, len(wanted), spared)
-        taken = self.slabs.take_all(owner, layout.slot_bytes, len(wanted))
+        upper = self._free_in_hbm(owner, tenant, layout, len(wanted)) if reach is Tier.HBM else 0
+        self._make_room(self.slabs, owner, tenant, layout, len(wanted) - upper, spared)
+        taken = self.hbm.take_all(owner, layout.slot_bytes, upper) if self.hbm and upper else []
+        taken += self.slabs.take_all(owner, layout.slot_bytes, len(wanted) - upper)
         assert len(taken) == len(wanted), "room was made for every block"
         move_all(taken, State.FILLING)
         full, filling = layout.block_tokens, self.filling
@@ -77,7 +91,8 @@ class Blocks:
             slot.origin, slot.short = origin, tokens < full
             filling[key] = filling.get(key, 0) + 1
         if taken:
-            self.shares.take(Tier.DRAM, tenant, layout.slot_bytes * len(taken))
+            for tier, count in Counter([slot.tier for slot in taken]).items():
+                self.shares.take(tier, tenant, layout.slot_bytes * count)
             self.heads.fill_all(taken, layout)
         return taken
 
@@ -131,16 +146,21 @@ class Blocks:
             sizes = Counter([slot.tokens for slot in sealed])
             size = sum(layout.block_bytes(tokens) * count for tokens, count in sizes.items())
             self._counters.add("sealed_bytes", size)
-            for slot in sealed:
+            above = [slot for slot in sealed if slot.tier is Tier.HBM]
+            for slot in sealed if not above else [one for one in sealed if one.tier is Tier.DRAM]:
                 self.on_sealed(slot)
+            for slot in reversed(above):  # a prompt's start is to stay the longest
+                self.upper.add(slot)
+            if above:
+                self.on_upper()
         return [fresh.get(slot.key) is slot for slot in slots]
 
     def doom(self, slot: Slot) -> None:
         """Take an unsealed block out of the world; its memory stays until nobody holds it."""
-        if slot.state is State.FILLING and slot.tier is Tier.DRAM:
+        if slot.state is State.FILLING and slot.tier is not Tier.SSD:
             self._filled(slot)
         slot.move(State.DOOMED)
-        if slot.tier is Tier.DRAM:
+        if slot.tier is not Tier.SSD:
             self.heads.mark(slot)
         self.doomed.add(slot)
 
@@ -191,9 +211,11 @@ class Blocks:
     def touch(self, keys: Sequence[bytes]) -> None:
         """These blocks are used now: the first of a prompt last, so that it stays the longest."""
         touched = self.index.touch(keys)
-        for slot in touched if self.ssd is not None else ():
-            if slot.stored:
+        for slot in touched if self.ssd is not None or self.hbm is not None else ():
+            if slot.lowest is Tier.SSD:
                 self.copied.touch(slot)
+            elif slot.lowest is Tier.HBM:
+                self.upper.touch(slot)
             elif slot.listed:
                 self.on_used(slot)
 
@@ -222,79 +244,34 @@ class Blocks:
         for slot in slots:
             slot.key = slot.parent = slot.root = b""
         slabs.give_all(slots)
-        if tier is Tier.DRAM:
+        if tier is not Tier.SSD:
             self.heads.mark_all(slots)
 
-    # Between the tiers. Whoever moves the bytes calls the first of a pair before and the second
-    # after; in between both slots are held, and the block may have been dropped.
-
-    def begin_write(self, slot: Slot, layout: SlotLayout) -> Slot:
-        """A slot on SSD for a copy of a sealed block, or `Overloaded`."""
-        assert self.ssd is not None and slot.state is State.SEALED and slot.twin is None
+    def take_on_ssd(self, slot: Slot, layout: SlotLayout) -> Slot:
+        """An EMPTY slot there for a copy of the block, or `Overloaded`."""
+        assert self.ssd is not None
         self._make_room(self.ssd, slot.owner, slot.tenant, layout, 1, (slot.key,))
         target = self.ssd.take(slot.owner, layout.slot_bytes)
         assert target is not None, "room was made for it"
-        target.move(State.FILLING)
-        _copy_words(slot, target)
         self.shares.take(Tier.SSD, slot.tenant, layout.slot_bytes)
-        slot.moves += 1
-        target.moves += 1
         return target
 
-    def end_write(self, slot: Slot, target: Slot, *, stored: bool) -> bool:
-        """The copy is durable, or never will be. Whether the block now has it."""
-        slot.moves -= 1
-        target.moves -= 1
-        whole = stored and self.index.held(slot.key) is slot
-        if whole:
-            target.move(State.SEALED)
-            slot.twin, target.twin = target, slot
-            self.copied.add(slot)
-            self.index.moved(slot)
-        else:
-            if stored:
-                self.unsaid.add((target.key, target.offset))
-            self.doom(target)
-            self.settle(target)
-        self.settle(slot)
-        return whole
-
-    def begin_read(self, slot: Slot, layout: SlotLayout, spared: Collection[bytes]) -> Slot:
-        """A slot in DRAM for a block that is on SSD alone, or `Overloaded`. Others are spared."""
-        assert slot.tier is Tier.SSD and slot.twin is None and slot.state is State.SEALED
-        slot.moves += 1  # before room is made: it must not go for itself
-        try:
-            wanted = [(slot.key, slot.parent, slot.tokens)]
-            target = self.fill(slot.owner, layout, wanted, slot.tenant, spared, slot.origin)[0]
-        except Overloaded:
-            slot.moves -= 1
-            self.settle(slot)
-            raise
-        target.moves += 1
-        return target
-
-    def end_read(self, slot: Slot, target: Slot, miss: Miss | None) -> bool:
-        """The bytes are in DRAM and verified, or why they cannot be had. Whether they may be read.
-
-        The target stays held for its reader, who calls `let_go`.
-        """
-        slot.moves -= 1
-        wanted = self.index.held(slot.key) is slot
-        if wanted and miss is None:
-            target.root = slot.root
-            target.move(State.SEALED)
-            self._filled(target)
-            self.heads.seal(target)
+    def stand_in(self, slot: Slot, target: Slot) -> None:
+        """A filled slot in DRAM is the block's from now on, which was in no slot there before."""
+        target.move(State.SEALED)
+        self._filled(target)
+        self.heads.seal(target)
+        if slot.tier is Tier.SSD:
             slot.twin, target.twin = target, slot
             self.index.replace(target)
             self.copied.add(target)
             self._counters.add("promoted_blocks")
         else:
-            self.doom(target)
-            if wanted and miss is not None:
-                self.lose(slot, miss)
-        self.settle(slot)
-        return wanted and miss is None
+            self.index.replace(target)
+            self.index.moved(target)
+            self._leave([slot])
+            self._counters.add("demoted_blocks")
+            self.on_sealed(target)
 
     def let_go(self, slot: Slot) -> None:
         slot.moves -= 1
@@ -308,8 +285,13 @@ class Blocks:
         return Miss.UNSEALED if key in self.filling else self.index.why_not(key)
 
     def examine(self, slot: Slot, layout: SlotLayout) -> bool:
-        """Look at a sealed block's bytes; drop it, as a counted miss, if they are damaged."""
-        if slot.state is not State.SEALED or intact(self.view, self.heads, slot, layout):
+        """Look at a sealed block's bytes; drop it, as a counted miss, if they are damaged.
+
+        Those in HBM the node does not look at: whoever doubts them is believed.
+        """
+        if slot.state is not State.SEALED:
+            return True
+        if slot.tier is not Tier.HBM and intact(self.view, self.heads, slot, layout):
             return True
         self.damaged(slot)
         return False
@@ -366,32 +348,44 @@ class Blocks:
             gone.append(held)
         if gone:
             self.drop_all(gone, Miss.EVICTED)
-        self._counters.add("evicted_blocks", len(gone))
-        for _ in gone:
+        self.evicted(len(gone))
+
+    def evicted(self, count: int) -> None:
+        """So many blocks made room and are gone."""
+        self._counters.add("evicted_blocks", count)
+        for _ in range(count):
             failpoint("evict.after_drop")
 
     def _leave(self, slots: Sequence[Slot]) -> None:
         """Sealed slots that stand for no block any more."""
         for slot in slots:
             self.copied.discard(slot)
+            self.upper.discard(slot)
             if slot.tier is Tier.SSD:
                 self.unsaid.add((slot.key, slot.offset))
         move_all(slots, State.DOOMED)
         held = [slot for slot in slots if slot.held]
         self.doomed.update(held)
-        self.heads.mark_all([slot for slot in held if slot.tier is Tier.DRAM])
+        self.heads.mark_all([slot for slot in held if slot.tier is not Tier.SSD])
         self.settle_all(slots)
 
     def slabs_of(self, slot: Slot) -> Slabs:
-        if slot.tier is Tier.DRAM:
-            return self.slabs
-        assert self.ssd is not None, "a slot on an SSD that is not there"
-        return self.ssd
+        found = {Tier.DRAM: self.slabs, Tier.SSD: self.ssd, Tier.HBM: self.hbm}[slot.tier]
+        assert found is not None, "a slot of a tier that is not there"
+        return found
+
+    @property
+    def in_memory(self) -> list[Slabs]:
+        """Those whose slots have heads in the arena."""
+        return [self.slabs] if self.hbm is None else [self.slabs, self.hbm]
+
+    def _free_in_hbm(self, owner: Owner, tenant: str, layout: SlotLayout, most: int) -> int:
+        """How many slots a tenant can have there as things stand, up to so many."""
+        if self.hbm is None:
+            return 0
+        size, room = layout.slot_bytes, min(most, self.hbm.room(owner, layout.slot_bytes))
+        over = self.shares.excess(Tier.HBM, tenant, room * size)
+        return max(0, room - max(0, -(-over // size)))
 
     def most_recent(self, limit: int) -> list[Slot]:
         return list(islice(self.index.recent(), limit))
-
-
-def _copy_words(source: Slot, target: Slot) -> None:
-    target.key, target.parent, target.tenant = source.key, source.parent, source.tenant
-    target.tokens, target.origin, target.root = source.tokens, source.origin, source.root

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 def check(blocks: Blocks) -> None:
     """Raise AssertionError, saying what, if tiers, heads, index and listing differ."""
-    blocks.slabs.check()
+    for slabs in blocks.in_memory:
+        slabs.check()
     blocks.index.check()
-    tiers = [blocks.slabs] + ([blocks.ssd] if blocks.ssd is not None else [])
+    tiers = [*blocks.in_memory] + ([blocks.ssd] if blocks.ssd is not None else [])
     slots = [slot for tier in tiers for slab in tier.occupied() for slot in slab.slots.values()]
     for slot in slots:
         slot.check()
@@ -30,15 +31,17 @@ def check(blocks: Blocks) -> None:
             held = blocks.index.held(slot.key)
             assert held in (slot, slot.twin), "sealed but not in the index"
             assert slot.twin is None or (held is not None and held.tier is Tier.DRAM)
-        if slot.state is not State.EMPTY and slot.tier is Tier.DRAM:
+            assert slot.tier is not Tier.HBM or held is slot, "in HBM, and somewhere else too"
+        if slot.state is not State.EMPTY and slot.tier is not Tier.SSD:
             blocks.heads.check(slot)
     known = {id(slot) for slot in slots}
-    filling = [one for one in slots if one.tier is Tier.DRAM and one.state is State.FILLING]
+    filling = [one for one in slots if one.tier is not Tier.SSD and one.state is State.FILLING]
     assert blocks.filling == Counter(slot.key for slot in filling), "who fills what is miscounted"
     named = [*blocks.index, *blocks.doomed, *filling]
     assert all(id(slot) in known for slot in named), "a slot of a slab that changed owner"
     twins = sum(slot.twin is not None for slot in blocks.index)
     assert set(blocks.copied) == {slot for slot in blocks.index if slot.twin is not None}
+    assert set(blocks.upper) == {slot for slot in blocks.index if slot.tier is Tier.HBM}
     _check_listing(blocks)
     _check_shares(blocks, slots)
     copies = sum(slot.tier is Tier.SSD and slot.state is State.FILLING for slot in slots)

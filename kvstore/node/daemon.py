@@ -8,7 +8,6 @@ name, so it went with its last user.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import gc
 import logging
 import os
@@ -18,17 +17,11 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from kvstore import traces
 from kvstore.block import Miss
 from kvstore.clock import SystemClock
 from kvstore.config import Credentials, NodeConfig, host_name, stable_node_id
-from kvstore.core.lifecycle import Tier
-from kvstore.core.slabs import Slabs
-from kvstore.disk.local import LocalDisk
-from kvstore.disk.volumes import Volumes
-from kvstore.errors import ConfigError
 from kvstore.failpoint import arm, failpoint
 from kvstore.limits import GARBAGE_MIDDLE, GARBAGE_OLD, GARBAGE_YOUNG
 from kvstore.memory.arena import Arena
@@ -40,18 +33,21 @@ from kvstore.node.blocks import Blocks
 from kvstore.node.data_port import DataPort
 from kvstore.node.data_socket import DataSocket
 from kvstore.node.departure import Departure
+from kvstore.node.from_hbm import FromHbm
 from kvstore.node.gauges import look_up
 from kvstore.node.grants import Grants
 from kvstore.node.handles import Handles
+from kvstore.node.hbm import Hbm
 from kvstore.node.heartbeat import Heartbeat
 from kvstore.node.moves import Moves
-from kvstore.node.namespaces import Namespaces
+from kvstore.node.namespaces import LayoutOf, Namespaces
 from kvstore.node.peer_service import PeerService
 from kvstore.node.pool import Pool
 from kvstore.node.purge import Purge, Scope, load_tombstones
 from kvstore.node.read_ahead import ReadAhead
 from kvstore.node.scrubber import Scrubber
 from kvstore.node.sessions import Session, Sessions
+from kvstore.node.start import first_generation, locked, next_epoch, ssd_slabs, volumes_of
 from kvstore.node.store import Store
 from kvstore.node.streams import StreamingKVService
 from kvstore.node.threads import Threads
@@ -67,6 +63,7 @@ from kvstore.rpc.server import NOT_SERVING, Server
 from kvstore.rpc.socket_server import SocketCaller
 from kvstore.rpc.tls import check_role, data_server
 from kvstore.telemetry import NODE, Telemetry
+from kvstore.transfer.lending import lending
 from kvstore.wire.v1 import admin_pb2_grpc, directory_pb2_grpc, kv_pb2, kv_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -86,16 +83,19 @@ class Node:
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         config.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = _locked(config)
+        self._lock = locked(config)
         self.node_id = stable_node_id(config.id_file)
-        self.epoch = _next_epoch(config)
+        self.epoch = next_epoch(config)
         self._counters = Telemetry(NODE)
-        self._arena = Arena.create(config.dram_bytes)
-        self._volumes = _volumes(config)
-        ssd = _ssd_slabs(self._volumes, config.slab_bytes, self.epoch)
+        self._lending = lending(config)
+        whole = config.dram_bytes // config.slab_bytes * config.slab_bytes
+        self._arena = Arena.create(whole, self._lending.size_bytes)
+        self._volumes = volumes_of(config)
+        ssd = ssd_slabs(self._volumes, config.slab_bytes, self.epoch)
         self._blocks = Blocks(self._arena, config.slab_bytes, self._counters, ssd)
         self._sessions = Sessions()
         self._handles = Handles(self.epoch, self.node_id)
+        self._threads, self._until_end = Threads(), ExitStack()
 
     async def run(self, ready: Callable[[str, str], None]) -> None:
         """Serve; `ready` is told where calls are answered, and where metrics."""
@@ -138,6 +138,8 @@ class Node:
             epoch=self.epoch,
             shm_socket=os.fspath(config.shm_socket.absolute()),
             arena_bytes=self._arena.size,
+            hbm_bytes=self._arena.hbm_bytes,
+            hbm_device=self._lending.name,
         )
         tiers = (
             None
@@ -149,8 +151,10 @@ class Node:
             *(Credentials(config.tls), tiers, self._labels()),
             None if ucx is None else UcxWays(SystemClock(), self._counters),
         )
+        hbm = self._hbm(lambda owner: namespaces.place_of(owner).layout)
         kv = StreamingKVService(
-            *(store, namespaces, self._sessions, self._counters, self._opened, ahead, tiers, pool)
+            *(store, namespaces, self._sessions, self._counters, self._opened, ahead),
+            *(tiers, pool, hbm),
         )
         scrubber = Scrubber(
             self._blocks,
@@ -162,13 +166,13 @@ class Node:
         )
         purge = Purge(
             *(store, metadata, tiers, self.node_id),
-            *(_first_generation(self.epoch), SystemClock(), self._counters),
+            *(first_generation(self.epoch), SystemClock(), self._counters),
         )
         self._admin = admin = AdminService(
             *(self.node_id, self.epoch, store, namespaces, self._sessions, self._counters),
             *(self.stop, self._leave, scrubber, purge, pool.contacts, pool.replicas),
             Departure(store, pool.replicas, pool.whereabouts, SystemClock(), self._counters),
-            tiers,
+            *(tiers, self._lending),
         )
         self._directory = directory = PeerService(
             *(self.node_id, self.epoch, SystemClock(), store, namespaces, pool.taking, tiers)
@@ -192,7 +196,7 @@ class Node:
             return SocketCaller(kv, server.admission, who, lambda: session.streaming)
 
         socket = DataSocket(
-            *(config.shm_socket, self._arena.descriptor, self._arena.size, self._sessions, store),
+            *(config.shm_socket, self._arena, self._lending.handle, self._sessions, store),
             answering,
         )
         look_up(self._counters, store, self._sessions, self._capacities())
@@ -222,8 +226,7 @@ class Node:
                 )
             ),
         ]
-        if tiers is not None:
-            tasks.append(asyncio.create_task(tiers.serve()))
+        tasks += [asyncio.create_task(one.serve()) for one in (tiers, hbm) if one is not None]
         pool.start()
         gc.freeze()  # what stands from now on is not looked through for garbage time and again
         gc.set_threshold(GARBAGE_YOUNG, GARBAGE_MIDDLE, GARBAGE_OLD)
@@ -235,7 +238,7 @@ class Node:
             failpoint("shutdown.before_drain")
             await server.set_health(NOT_SERVING)
             await announcer.change_state("draining")
-            await self._drained(store, tiers)
+            await self._drained(store, tiers, hbm)
         finally:
             for task in tasks:
                 task.cancel()
@@ -251,8 +254,9 @@ class Node:
             await announcer.leave()
             await metadata.close()
             failpoint("shutdown.before_close")
+            self._threads.shutdown()
+            self._until_end.close()
             if self._volumes is not None:
-                self._threads.shutdown()
                 self._volumes.close()
             self._lock.close()
 
@@ -272,7 +276,6 @@ class Node:
     ) -> Tiers:
         """The SSD tier, with the blocks it had when the node last ran."""
         assert self._volumes is not None
-        self._threads = Threads()
         tiers = Tiers(
             self._blocks,
             self._volumes,
@@ -292,9 +295,17 @@ class Node:
         log.info("%d blocks on SSD, after %.1f s", found, SystemClock().now() - began)
         return tiers
 
+    def _hbm(self, layout_of: LayoutOf) -> Hbm | None:
+        """The HBM tier, where the node has taken any."""
+        if self._lending.region is None:
+            return None
+        copy = self._until_end.enter_context(self._lending.downward(self._arena))
+        read = FromHbm(self._blocks.view, self._blocks.heads, copy).read
+        return Hbm(self._blocks, read, layout_of, self._threads, SystemClock())
+
     def _lapsed(self, record: NodeRecord) -> NodeRecord:
         """Others held this node for dead, and it is not: what it promised them before is void."""
-        self.epoch = _next_epoch(self._config)
+        self.epoch = next_epoch(self._config)
         log.warning(
             "held for dead meanwhile: epoch %d, and sessions of other hosts begin anew", self.epoch
         )
@@ -318,22 +329,24 @@ class Node:
         return {"host": host_name()} | dict(self._config.labels)
 
     def _capacities(self) -> dict[str, int]:
-        tiers = {"dram": self._blocks.slabs.capacity_bytes}
-        return (
-            tiers if self._blocks.ssd is None else tiers | {"ssd": self._blocks.ssd.capacity_bytes}
-        )
+        blocks = self._blocks
+        tiers = {"hbm": blocks.hbm, "dram": blocks.slabs, "ssd": blocks.ssd}
+        return {name: slabs.capacity_bytes for name, slabs in tiers.items() if slabs is not None}
 
     async def _expire(self, store: Store) -> None:
         while True:
             await asyncio.sleep(EXPIRE_SECONDS)
             store.expire()
 
-    async def _drained(self, store: Store, tiers: Tiers | None) -> None:
+    async def _drained(self, store: Store, tiers: Tiers | None, hbm: Hbm | None) -> None:
         """Wait for writers to finish what they have begun, and for what waits for SSD to be written
         there, for a bounded time."""
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
+        if tiers is not None and hbm is not None:
+            hbm.empty()
         while True:
-            unwritten = 0 if tiers is None else tiers.unwritten
+            above = 0 if hbm is None else hbm.left
+            unwritten = 0 if tiers is None else tiers.unwritten + above
             if not (len(store.windows) or len(store.pins) or unwritten):
                 return
             left = deadline - asyncio.get_running_loop().time()
@@ -344,56 +357,3 @@ class Node:
                 )
                 return
             await asyncio.sleep(0.05)
-
-
-def _volumes(config: NodeConfig) -> Volumes | None:
-    """Every path of the SSD tier opened, or none of them."""
-    if not config.ssd:
-        return None
-    with ExitStack() as opened:
-        disks = {}
-        for one in config.ssd:
-            disk = LocalDisk.open(
-                one.path, one.size_bytes, config.ssd_file_bytes(one), buffered=one.buffered
-            )
-            opened.callback(disk.close)
-            disks[os.fspath(one.path)] = disk
-        volumes = Volumes(disks)
-        opened.pop_all()
-        return volumes
-
-
-def _ssd_slabs(volumes: Volumes | None, slab_bytes: int, epoch: int) -> Slabs | None:
-    """Its generations begin anew with each start: none is ever given out twice."""
-    if volumes is None:
-        return None
-    return Slabs(volumes.capacity_bytes, slab_bytes, Tier.SSD, _first_generation(epoch))
-
-
-def _first_generation(epoch: int) -> int:
-    """Above all that earlier starts gave out on SSD, and below all that this one does."""
-    return epoch << 40
-
-
-def _locked(config: NodeConfig) -> Any:
-    lock = config.lock_file.open("a")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        raise ConfigError(
-            f"node.dir = {config.directory}: another node runs there; stop it, or use another --dir"
-        ) from None
-    return lock
-
-
-def _next_epoch(config: NodeConfig) -> int:
-    """One more than the last start's. The lock is held, so nobody else counts."""
-    path = config.directory / "node.epoch"
-    text = path.read_text().strip() if path.exists() else "0"
-    if not text.isdecimal():
-        raise ConfigError(f"{path} holds no number: delete it and node.id to start a new node")
-    epoch = int(text) + 1
-    path.with_suffix(".new").write_text(f"{epoch}\n")
-    path.with_suffix(".new").replace(path)
-    return epoch

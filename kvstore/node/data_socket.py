@@ -1,8 +1,9 @@
 """The Unix socket that hands the arena to processes of this host, and tells when they are gone.
 
-A caller presents its session's token and gets the arena's descriptor. The connection then stays:
-the kernel closes it when the last process that holds it is gone, however that ended, so its end is
-proof that nobody of that session can still write to the mapping.
+A caller presents its session's token and gets the arena's descriptor, and what opens HBM where the
+node lends any. The connection then stays: the kernel closes it when the last process that holds it
+is gone, however that ended, so its end is proof that nobody of that session can still write to the
+mapping.
 
 On connections of their own, for which they present the session's other token, the same processes
 make the calls that are too many for gRPC (see `kvstore.rpc.socket_frames`).
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from kvstore.errors import ConfigError
 from kvstore.limits import SESSIONS_MAX, SOCKET_CALLS_MAX
-from kvstore.memory.arena import HELLO, HELLO_MAGIC, TOKEN_BYTES
+from kvstore.memory.arena import HELLO, HELLO_MAGIC, TOKEN_BYTES, Arena
 from kvstore.node.data_calls import Answering
 from kvstore.node.sessions import Session, Sessions
 from kvstore.node.store import Store
@@ -36,13 +37,15 @@ class DataSocket:
     def __init__(
         self,
         path: Path,
-        descriptor: int,
-        size: int,
+        arena: Arena,
+        handle: bytes,
         sessions: Sessions,
         store: Store,
         answering: Answering,
     ) -> None:
-        self._descriptor, self._size = descriptor, size
+        """`handle`: by which callers open HBM that the node lends; empty where it lends none."""
+        self._descriptor = arena.descriptor
+        self._hello = HELLO.pack(HELLO_MAGIC, arena.size) + handle
         self._sessions, self._store = sessions, store
         self._path, self._answering = path, answering
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -87,7 +90,7 @@ class DataSocket:
             if session is None:
                 return
             session.mappings += 1
-            socket.send_fds(peer, [HELLO.pack(HELLO_MAGIC, self._size)], [self._descriptor])
+            socket.send_fds(peer, [self._hello], [self._descriptor])
             while await loop.sock_recv(peer, 64):
                 pass  # nothing more is said here; only the end matters
         except (OSError, TimeoutError) as error:

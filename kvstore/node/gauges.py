@@ -9,7 +9,7 @@ from kvstore.node.sessions import Sessions
 from kvstore.node.store import Store
 from kvstore.telemetry import Telemetry
 
-_TIERS = {"dram": Tier.DRAM, "ssd": Tier.SSD}
+_TIERS = {"hbm": Tier.HBM, "dram": Tier.DRAM, "ssd": Tier.SSD}
 
 
 def look_up(

@@ -1,4 +1,4 @@
-"""Blocks on their way from SSD to DRAM, where readers read: verified there before anybody may.
+"""Blocks on their way to DRAM, where readers read, from SSD or HBM: verified before anybody may.
 
 What an earlier run of the node recorded is taken for granted until it is read, but not where
 somebody wants it acknowledged: that is what `prove` is for.
@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from kvstore.block import Miss
 from kvstore.clock import Clock
+from kvstore.core.carried import Line
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.disk.protocol import DiskError
 from kvstore.errors import Overloaded
 from kvstore.failpoint import failpoint
 from kvstore.layout import SlotLayout
 from kvstore.node.blocks import Blocks
-from kvstore.node.frozen import Frozen
 from kvstore.node.namespaces import LayoutOf
 from kvstore.node.threads import Threads
 
 log = logging.getLogger(__name__)
+
+# Fills the second slot, in DRAM, with the block of the first; or why it cannot. Called in a thread.
+Read = Callable[[Slot, Slot, SlotLayout], Miss | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +39,19 @@ class Coming:
 
 
 class Promotion:
-    """Reads blocks of one SSD tier into the arena, each once for however many want it."""
+    """Brings blocks of one other tier into the arena, each once for however many want it."""
 
     def __init__(
         self,
         blocks: Blocks,
-        frozen: Frozen,
+        source: Tier,
+        read: Read,
+        line: Line,
         layout_of: LayoutOf,
         threads: Threads,
         clock: Clock,
     ) -> None:
-        self._blocks, self._frozen = blocks, frozen
+        self._blocks, self._source, self._read_one, self._line = blocks, source, read, line
         self._layout_of, self._threads = layout_of, threads
         self._clock = clock
         self._coming: dict[bytes, Coming] = {}  # by stored key
@@ -55,14 +60,14 @@ class Promotion:
     async def brought(
         self, keys: Sequence[bytes], seconds: float | None = None
     ) -> AsyncIterator[None]:
-        """Inside this, blocks of these keys that were on SSD alone are in DRAM, if they fit and
-        were read within `seconds`. What is read later is there for whoever asks next."""
+        """Inside this, blocks of these keys that were in the other tier alone are in DRAM, if they
+        fit and were read within `seconds`. What is read later is there for whoever asks next."""
         waits: list[Coming] = []
         try:
             spared = set(keys)
             for key in keys:
                 slot = self._blocks.index.get(key)
-                if slot is None or slot.tier is not Tier.SSD:
+                if slot is None or slot.tier is not self._source:
                     continue
                 coming = self._coming.get(key) or self._begin_read(slot, spared)
                 if coming is None:
@@ -85,7 +90,7 @@ class Promotion:
     def _begin_read(self, slot: Slot, spared: Collection[bytes]) -> Coming | None:
         layout = self._layout_of(slot.owner)
         try:
-            target = self._blocks.begin_read(slot, layout, spared)
+            target = self._blocks.between.begin_read(slot, layout, spared)
         except Overloaded:
             return None
         coming = Coming(target, asyncio.create_task(self._read(slot, target, layout)))
@@ -95,10 +100,10 @@ class Promotion:
     async def _read(self, slot: Slot, target: Slot, layout: SlotLayout) -> None:
         miss: Miss | None = Miss.DAMAGED
         failpoint("promotion.before_read")
-        line = self._blocks.carried.ssd
+        line = self._line
         line.begin(self._clock.now())
         try:
-            miss = await self._threads.read(self._frozen.read, slot, target, layout)
+            miss = await self._threads.read(self._read_one, slot, target, layout)
         except DiskError as failed:
             log.warning("a block could not be read: %s", failed)
         finally:
@@ -106,5 +111,5 @@ class Promotion:
         failpoint("promotion.after_read")
         del self._coming[slot.key]
         slot.unproven = slot.unproven and miss is not None
-        self._blocks.end_read(slot, target, miss)
+        self._blocks.between.end_read(slot, target, miss)
         self._blocks.let_go(target)

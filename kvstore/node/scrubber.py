@@ -33,6 +33,9 @@ from kvstore.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
+# What is in HBM is verified by each who reads it, and on its way down to DRAM.
+_TIERS = (Tier.DRAM, Tier.SSD)
+
 PIECE_BYTES, PIECE_STRIPS = 1 * MiB, 256  # hashed in one go, in some 100 µs: other callers wait
 ROUND_SECONDS_MIN = 600.0  # from the start of one round to the next: a small pool needs no more
 _RETRY_MS = 5_000
@@ -129,7 +132,7 @@ class Scrubber:
         keys = index.keys(lambda owner, tenant: True)
         yield replace(progress)
         for key in keys:
-            for tier in Tier:
+            for tier in _TIERS:
                 copy = self._copy(key, tier)
                 if copy is not None:
                     await self._look_at(copy, pace, progress)

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeAlias
 
 from kvstore.block import Miss
+from kvstore.core.lifecycle import Tier
 from kvstore.errors import Denied, Invalid, SessionEnded
 from kvstore.failpoint import failpoint
 from kvstore.limits import COPY_SECONDS_MAX
@@ -30,6 +31,7 @@ from kvstore.node.forms import (
     patience,
     stored_keys_of,
 )
+from kvstore.node.hbm import Hbm
 from kvstore.node.namespaces import Namespaces, Place
 from kvstore.node.pool import Pool
 from kvstore.node.read_ahead import ReadAhead
@@ -63,8 +65,10 @@ class KVService(kv_pb2_grpc.KVServicer):
         ahead: ReadAhead,
         tiers: Tiers | None = None,
         pool: Pool | None = None,
+        hbm: Hbm | None = None,
     ) -> None:
         self.pool = pool  # None: there are no other nodes
+        self.hbm = hbm
         self.store, self.namespaces, self.sessions = store, namespaces, sessions
         self.tiers, self.waiting = tiers, Waiting(store.blocks)
         self.counters, self._ahead = counters, ahead
@@ -153,12 +157,13 @@ class KVService(kv_pb2_grpc.KVServicer):
         check_name("writer_group", request.writer_group)
         chain = list(zip(hashes, parents, tokens, strict=True))
         fragment = fragment_of(request.fragment, place.layout)
+        followed = request.writer_group or request.hand_off or fragment != place.layout.whole
+        reach = Tier.HBM if request.hbm and not followed else Tier.DRAM
 
         def reserve() -> list[Reserved | None]:
             session = self.session(request.session, context)  # it may have ended in the line
-            return self.store.reserve(
-                session, place, chain, fragment, request.writer_group, request.origin
-            )
+            told = (request.writer_group, request.origin, reach)
+            return self.store.reserve(session, place, chain, fragment, *told)
 
         patience = self.waiting.patience(context, place.layout, len(chain))
         reserved = await self.waiting.for_room(reserve, patience)
@@ -220,10 +225,10 @@ class KVService(kv_pb2_grpc.KVServicer):
             hand_offs = await self.pool.follow.local(asked)
         followed = all(hand_offs) and len(hand_offs) > 0
         local = followed or request.lineage
-        async with self.brought(session, place, hashes, keys, context, local):
-            opened = self.store.open_stored(
-                session, place, keys, hand_offs, request.pin_ms, request.writer_group
-            )
+        reach = Tier.HBM if request.hbm else Tier.DRAM
+        async with self.brought(session, place, hashes, keys, context, local, reach):
+            told = (hand_offs, request.pin_ms, request.writer_group, reach)
+            opened = self.store.open_stored(session, place, keys, *told)
         return self._opened_reply(session, place, opened, request)
 
     async def _open_stored(
@@ -289,8 +294,10 @@ class KVService(kv_pb2_grpc.KVServicer):
         place = await self.namespaces.place(request.namespace, request.group)
         hashes = hashes_of(request.hashes)
         keys = self.store.keys(session.tenant, place, hashes)
-        async with self.brought(session, place, hashes, keys, context):
-            opened = self.store.open_stored(session, place, keys, (), request.pin_ms)
+        reach = Tier.HBM  # what is only held may stay there
+        async with self.brought(session, place, hashes, keys, context, reach=reach):
+            told = ((), request.pin_ms, "", reach)
+            opened = self.store.open_stored(session, place, keys, *told)
         reply = pb.PinReply()
         for one in opened:
             if isinstance(one, Opened):
@@ -335,12 +342,15 @@ class KVService(kv_pb2_grpc.KVServicer):
         keys: Sequence[bytes],
         context: Context,
         local: bool = False,
+        reach: Tier = Tier.DRAM,
     ) -> AsyncIterator[None]:
         """Inside it the blocks of these hashes, stored under `keys`, are where readers can read
         them, as far as there is room: from this node's SSD, and, unless it is another node that
-        asks, from the others."""
+        asks, from the others; and from its HBM, where readers do not reach that."""
         quarantined = place.owner[0] in self.store.quarantined
         async with AsyncExitStack() as stack:
+            if self.hbm is not None and reach is not Tier.HBM:
+                await stack.enter_async_context(self.hbm.brought(keys, patience(context)))
             if self.tiers is not None:
                 # A disk that is late costs its own blocks: another node that asks would take one
                 # that does not answer for dead, and do without what it has in memory too.
@@ -355,11 +365,14 @@ class KVService(kv_pb2_grpc.KVServicer):
         """Return once all of these blocks survive a power loss, or raise."""
         if self.tiers is None:
             raise Invalid("durable: this node has no SSD; start it with --ssd PATH:SIZE")
-        held = [self.store.blocks.index.held(key) for key in keys]
-        slots = [slot for slot in held if slot is not None]
-        if len(slots) < len(keys):
-            raise not_durable("it was dropped meanwhile")
-        await self.tiers.durable(slots)
+        async with AsyncExitStack() as stack:
+            if self.hbm is not None:
+                await stack.enter_async_context(self.hbm.brought(keys))
+            held = [self.store.blocks.index.held(key) for key in keys]
+            slots = [slot for slot in held if slot is not None]
+            if len(slots) < len(keys):
+                raise not_durable("it was dropped meanwhile")
+            await self.tiers.durable(slots)
 
     async def copied(
         self, keys: Sequence[bytes], replicas: int, durable: bool, context: Context

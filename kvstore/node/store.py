@@ -149,8 +149,12 @@ class Store:
         fragment: Fragment,
         writer_group: str = "",
         origin: int = 0,
+        reach: Tier = Tier.DRAM,
     ) -> list[Reserved | None]:
-        """Write windows on (hash, parent hash, tokens) blocks; None where one is sealed already."""
+        """Write windows on (hash, parent hash, tokens) blocks; None where one is sealed already.
+
+        `reach`: the highest tier that the caller can write to.
+        """
         if self.draining:
             raise Draining("this node is draining: write to another", _DRAIN_RETRY_MS)
         if place.owner[0] in self.quarantined:
@@ -176,7 +180,7 @@ class Store:
         check_holds("write windows", len(self.windows), len(wanted) + len(joined))
         # Not evicted for these: what the caller is told exists, and what stands before them.
         spared = {*keys, *parents}.difference([key for key, _, _ in wanted])
-        taken = self.blocks.fill(place.owner, place.layout, wanted, tenant, spared, origin)
+        taken = self.blocks.fill(place.owner, place.layout, wanted, tenant, spared, origin, reach)
         slots = joined | {slot.key: slot for slot in taken}
         given = [slots.get(key) for key in keys]
         self.stirred(session)
@@ -230,12 +234,16 @@ class Store:
         hand_offs: Sequence[bytes] = (),
         pin_ms: int = 0,
         writer_group: str = "",
+        reach: Tier = Tier.DRAM,
     ) -> list[Opened | Miss]:
-        """The same by the stored keys that the caller has from `keys`, or from `owned`."""
+        """The same by the stored keys that the caller has from `keys`, or from `owned`.
+
+        `reach`: the highest tier that it can read from."""
         if place.owner[0] in self.quarantined:
             return [Miss.QUARANTINED] * len(keys)
+        near = (Tier.DRAM, reach)
         found = [
-            slot if slot is not None and slot.tier is Tier.DRAM else self._in_dram(key)
+            slot if slot is not None and slot.tier in near else self._in_reach(key, near)
             for key, slot in zip(keys, self.blocks.index.get_all(keys), strict=True)
         ]
         for i, hand_off in enumerate(hand_offs):
@@ -302,7 +310,8 @@ class Store:
         self.blocks.check()
         self.pins.check()
         self.windows.check()
-        slots = [slot for slab in self.blocks.slabs.occupied() for slot in slab.slots.values()]
+        slabs = [slab for one in self.blocks.in_memory for slab in one.occupied()]
+        slots = [slot for slab in slabs for slot in slab.slots.values()]
         assert sum(slot.pins for slot in slots) == len(self.pins), "a slot held by no pin"
         writing = sum(slot.windows for slot in slots)
         assert writing == self.windows.writing, "a slot held by no window"
@@ -340,9 +349,7 @@ class Store:
             self.windows.close(window)
         self.blocks.settle(window.slot)
 
-    def _in_dram(self, key: bytes) -> Slot | Miss:
-        """Readers read DRAM: a block that was not brought there in time is none."""
+    def _in_reach(self, key: bytes, near: Collection[Tier]) -> Slot | Miss:
+        """A block that was not brought where its reader can read it, in time, is none."""
         found = self.blocks.find(key)
-        if isinstance(found, Slot) and found.tier is Tier.SSD:
-            return Miss.NO_ROOM
-        return found
+        return Miss.NO_ROOM if isinstance(found, Slot) and found.tier not in near else found

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from kvstore.clock import Clock
-from kvstore.core.lifecycle import Owner, Slot
+from kvstore.core.lifecycle import Owner, Slot, Tier
 from kvstore.core.tombstones import Tombstones
 from kvstore.disk.volumes import Volumes
 from kvstore.layout import SlotLayout
@@ -41,7 +41,8 @@ class Tiers:
         self._blocks, self._volumes = blocks, volumes
         self._threads, self._clock = threads, clock
         self._frozen = frozen = Frozen(blocks.view, volumes)
-        self._up = Promotion(blocks, frozen, layout_of, threads, clock)
+        source = (Tier.SSD, frozen.read, blocks.carried.ssd)
+        self._up = Promotion(blocks, *source, layout_of, threads, clock)
         self._down = WriteBack(blocks, volumes, frozen, layout_of, threads, clock, counters)
 
     async def serve(self) -> None:

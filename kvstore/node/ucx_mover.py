@@ -47,7 +47,7 @@ class Mover:
 
     def __init__(self, node: socket.socket, arena: Arena) -> None:
         self._node, self._agent = node, MoversAgent()
-        self._arena = self._agent.register(arena.bytes)
+        self._arena = self._agent.register(arena.bytes[: arena.size])
         self._moves: list[_Move] = []
         self._stirred = 0.0
 
@@ -158,11 +158,11 @@ class Mover:
 
 
 def main() -> None:
-    descriptor, memory, size = map(int, sys.argv[1:])
+    descriptor, memory, size, hbm = map(int, sys.argv[1:])
     os.dup2(2, 1)  # what libraries print is no word of the node's
     with socket.socket(fileno=descriptor) as node:
         try:
-            arena = Arena.map(memory, size, mmap.PROT_READ | mmap.PROT_WRITE)
+            arena = Arena.map(memory, size, mmap.PROT_READ | mmap.PROT_WRITE, hbm)
             Mover(node, arena).serve()
         except ConfigError as error:
             node.send(ANSWER.pack(STARTED, 1) + str(error).encode()[:WORDS_BYTES_MAX])

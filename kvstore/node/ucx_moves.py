@@ -175,7 +175,7 @@ class UcxMoves:
         self._started_at = time.monotonic()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         descriptors = (theirs.fileno(), self._arena.descriptor)
-        arguments = [*map(str, descriptors), str(self._arena.size)]
+        arguments = [str(one) for one in (*descriptors, self._arena.size, self._arena.hbm_bytes)]
         with theirs:
             popen = subprocess.Popen(
                 [sys.executable, "-m", "kvstore.node.ucx_mover", *arguments],

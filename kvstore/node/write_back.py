@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kvstore.clock import Clock
-from kvstore.core.lifecycle import Slot, State
+from kvstore.core.lifecycle import Slot, State, Tier
 from kvstore.disk.protocol import DiskError, DiskFull
 from kvstore.disk.volumes import Volumes
 from kvstore.errors import Overloaded, Unavailable
@@ -27,7 +27,7 @@ from kvstore.node.namespaces import LayoutOf
 from kvstore.node.recovery import record_of
 from kvstore.node.retirement import Retirement
 from kvstore.node.threads import Threads
-from kvstore.node.write_queue import DROPPED, WriteQueue, not_durable
+from kvstore.node.write_queue import DROPPED, NO_WAY, WriteQueue, not_durable
 from kvstore.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,9 @@ class WriteBack:
 
     async def durable(self, slots: Sequence[Slot]) -> None:
         """Return once every one of these sealed blocks survives a power loss, or raise."""
-        alone = [slot for slot in slots if not slot.stored]
+        alone = [slot for slot in slots if slot.lowest is not Tier.SSD]
+        if any(slot.tier is Tier.HBM for slot in alone):
+            raise not_durable(NO_WAY)
         if alone and self.broken:
             raise not_durable(self.broken)
         if any(slot.state is not State.SEALED for slot in alone):
@@ -176,7 +178,7 @@ class WriteBack:
     def _end(self, copy: Copy) -> None:
         """Say what came of a block, or let it wait for its next try."""
         slot, layout = copy.slot, self._layout_of(copy.slot.owner)
-        stored = self._blocks.end_write(slot, copy.target, stored=copy.recorded)
+        stored = self._blocks.between.end_write(slot, copy.target, stored=copy.recorded)
         there = slot.state is State.SEALED
         if there and isinstance(copy.trouble, DiskFull):
             self._queue.answer(slot, not_durable(str(copy.trouble)))
@@ -277,7 +279,7 @@ class WriteBack:
         copies: list[Copy] = []
         for slot, tries in self._queue.next(BATCH_BLOCKS, BATCH_BYTES):
             try:
-                target = self._blocks.begin_write(slot, self._layout_of(slot.owner))
+                target = self._blocks.between.begin_write(slot, self._layout_of(slot.owner))
             except Overloaded as full:
                 self._counters.add("unstored_blocks")
                 self._queue.answer(slot, full)

@@ -17,6 +17,7 @@ from kvstore.node.blocks import Blocks
 from kvstore.telemetry import Telemetry
 
 DROPPED = "it was dropped before it was written"
+NO_WAY = "it is in HBM, and was not brought to DRAM"
 
 
 class WriteQueue:
@@ -110,4 +111,4 @@ class WriteQueue:
 
 
 def not_durable(why: str) -> Exception:
-    return Unavailable(f"the block is in DRAM and not on SSD: {why}")
+    return Unavailable(f"the block is in memory and not on SSD: {why}")

@@ -134,11 +134,15 @@ class Transport(Protocol):
 
     name: str
 
+    def lends(self, layout: SlotLayout) -> bool:
+        """Whether such slots may lie in HBM that the node lends of this caller's own GPU."""
+
     def takes(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
-    ) -> bool:
-        """Whether `store` and `load` move these blocks of memory in HBM as it is, now. Of no other
-        are they asked to."""
+    ) -> Mask:
+        """Which of these blocks `store` and `load` move between slots and memory in HBM as it is,
+        now. Of no others are they asked to. Raises `Invalid` where slots lie in HBM and the memory
+        does not, or not so that it can be moved there."""
 
     def store(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment

@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import numpy as np
+
 from kvstore.kernels.pieces import Places
 from kvstore.kernels.strips import Blocks
 from kvstore.layout import Fragment, SlotLayout
@@ -30,16 +32,20 @@ class Reached:
         self._known: dict[str, Any] = {}  # by device: `kernels.gpu.registered.Registered`
         self._closed = False
 
-    def takes(self, layout: SlotLayout, blocks: Blocks, memory: Memory, fragment: Fragment) -> bool:
-        """Whether these blocks can go this way now."""
+    def takes(self, layout: SlotLayout, blocks: Blocks, memory: Memory, fragment: Fragment) -> Mask:
+        """Which of these blocks can go this way now."""
         places = self._places(layout, blocks, fragment)
-        if not len(blocks.tokens) or _run_bytes(layout, fragment) < RUN_BYTES_MIN:
-            return False
+        none = np.zeros(len(blocks.tokens), bool)
+        if not len(none) or _run_bytes(layout, fragment) < RUN_BYTES_MIN:
+            return none
         if not memory.staging.straight.takes(places, pages(memory, fragment)):
-            return False
+            return none
         firsts = blocks.payload_offsets
         known = self._registered(memory.staging.device)
-        return known is not None and known.covers(firsts, firsts + layout.payload_bytes)
+        if known is None:
+            return none
+        found: Mask = known.covers(firsts, firsts + layout.payload_bytes)
+        return found
 
     def store(self, layout: SlotLayout, blocks: Blocks, memory: Memory, fragment: Fragment) -> None:
         """HBM -> slots, as `Transport.store`."""
@@ -68,7 +74,7 @@ class Reached:
 
         with self._lock:
             if not self._closed and str(device) not in self._known:
-                self._known[str(device)] = Registered(self._arena.bytes, device)
+                self._known[str(device)] = Registered(self._arena.bytes[: self._arena.size], device)
             return self._known.get(str(device))
 
 

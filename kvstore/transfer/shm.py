@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from kvstore.core.lifecycle import State
 from kvstore.errors import SessionEnded, Unavailable
 from kvstore.kernels import strips
+from kvstore.kernels.strips import Blocks
 from kvstore.layout import (
     GENERATION_OFFSET,
     IDENTITY_OFFSET,
@@ -33,6 +35,7 @@ from kvstore.limits import PROBE_BYTES_MAX
 from kvstore.memory.arena import HELLO, HELLO_MAGIC, Arena
 from kvstore.transfer.copiers import Copiers
 from kvstore.transfer.kernel_terms import geometry, pages, span
+from kvstore.transfer.lent import HANDLE_BYTES, NOTHING, Lent, Offer, lent
 from kvstore.transfer.probe import Probe
 from kvstore.transfer.protocol import Ints, Mask, Memory, Slots
 from kvstore.transfer.reached import Reached
@@ -50,24 +53,34 @@ class ShmTransport:
         arena_bytes: int,
         deadline_seconds: float,
         copy_threads: int | None = None,
+        offer: Offer = NOTHING,
+        device: Any = None,
     ) -> None:
-        """`copy_threads`: see `Copiers`."""
-        self._socket, descriptor = _attach(path, token, arena_bytes, deadline_seconds)
-        self._reading = Arena.map(os.dup(descriptor), arena_bytes, mmap.PROT_READ)
+        """`copy_threads`: see `Copiers`. `offer`: HBM that the node lends; `device`: the caller's
+        own GPU, where it has one that its KV is on."""
+        more, size = offer.size_bytes, HANDLE_BYTES if offer.size_bytes else 0
+        self._socket, descriptor, handle = _attach(path, token, arena_bytes, deadline_seconds, size)
+        self._reading = Arena.map(os.dup(descriptor), arena_bytes, mmap.PROT_READ, more)
         both = mmap.PROT_READ | mmap.PROT_WRITE
-        self._writing = Arena.map(descriptor, arena_bytes, both)
+        self._writing = Arena.map(descriptor, arena_bytes, both, more)
         self._copiers = Copiers(copy_threads)
         self._reached = Reached(self._writing)
+        self._lent = lent(offer, handle, device, self._writing)
         self._idle = threading.Condition()
         self._moves = 0
         self._closed = False
 
+    def lends(self, layout: SlotLayout) -> bool:
+        return self._lent is not None and self._lent.takes(layout)
+
     def takes(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
-    ) -> bool:
+    ) -> Mask:
         with self._moving():
-            blocks = _blocks(layout, slots, starts)
-            return self._reached.takes(layout, blocks, memory, fragment)
+            blocks, above = _blocks(layout, slots, starts), self._in_hbm(slots)
+            if self._lent is not None and above.any():
+                self._lent.check(layout, blocks, memory, fragment)
+            return self._reached.takes(layout, blocks, memory, fragment) | above
 
     def store(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
@@ -75,14 +88,16 @@ class ShmTransport:
         blocks = _blocks(layout, slots, starts)
         if memory.staging is not None:
             with self._moving():
-                self._reached.store(layout, blocks, memory, fragment)
+                for way, rows in self._ways(slots):
+                    way.store(layout, blocks.pick(rows), memory, fragment)
             return
+        self._check_on_host(layout, blocks, slots, memory, fragment)
 
         def move(rows: slice) -> None:
             strips.gather(
                 self._writing.bytes,
                 geometry(layout),
-                blocks.run(rows),
+                blocks.pick(rows),
                 pages(memory, fragment),
                 memory.block_table,
                 *span(fragment),
@@ -100,14 +115,18 @@ class ShmTransport:
                 slots, starts = slots.pick(good), starts[good]
             blocks = _blocks(layout, slots, starts)
             if memory.staging is not None:
-                good[good] = self._reached.load(layout, blocks, memory, fragment)
+                came = np.zeros(len(slots), bool)
+                for way, rows in self._ways(slots):
+                    came[rows] = way.load(layout, blocks.pick(rows), memory, fragment)
+                good[good] = came
                 return good
+            self._check_on_host(layout, blocks, slots, memory, fragment)
 
             def move(rows: slice) -> Mask:
                 return strips.scatter(
                     self._reading.bytes,
                     geometry(layout),
-                    blocks.run(rows),
+                    blocks.pick(rows),
                     pages(memory, fragment),
                     memory.block_table,
                     *span(fragment),
@@ -135,8 +154,7 @@ class ShmTransport:
         last = (fragment.layer_first + layers) * layout.kv_heads
         last += fragment.head_first + fragment.heads - 1
         with self._moving():
-            words = self._reading.bytes[: self._reading.size // 8 * 8].view(np.uint64)
-            news = words[(slots.offsets + TABLE_OFFSET) // 8 + last].any()
+            news = self._reading.words[(slots.offsets + TABLE_OFFSET) // 8 + last].any()
         return bool(news) or not self.filling(slots).all()
 
     def current(self, slots: Slots, sound: Mask) -> Mask:
@@ -174,9 +192,28 @@ class ShmTransport:
             self._idle.wait_for(lambda: self._moves == 0)
         self._copiers.close()
         self._reached.close()
+        if self._lent is not None:
+            self._lent.close()
         self._writing.close()
         self._reading.close()  # stays mapped, read-only, while views of it are in use
         self._socket.close()
+
+    def _in_hbm(self, slots: Slots) -> Mask:
+        return np.asarray(slots.offsets >= self._reading.size)
+
+    def _check_on_host(
+        self, layout: SlotLayout, blocks: Blocks, slots: Slots, memory: Memory, fragment: Fragment
+    ) -> None:
+        """Raise `Invalid` where the memory is the host's and the slots' is not."""
+        if self._lent is not None and self._in_hbm(slots).any():
+            self._lent.check(layout, blocks, memory, fragment)
+
+    def _ways(self, slots: Slots) -> Iterator[tuple[Reached | Lent, Ints]]:
+        """How memory in HBM is moved to and from slots, and which of them."""
+        above = self._in_hbm(slots)
+        for way, rows in ((self._lent, above), (self._reached, ~above)):
+            if way is not None and rows.any():
+                yield way, np.flatnonzero(rows)
 
     def _vouched(self, layout: SlotLayout, slots: Slots) -> Mask:
         """Blocks whose strip table has the root the owner gave; filling ones have none yet."""
@@ -191,9 +228,9 @@ class ShmTransport:
     def _heads(self, slots: Slots) -> tuple[Mask, npt.NDArray[np.uint32]]:
         """Whether each slot has the generation that was opened, and its state."""
         with self._moving():
-            words = self._reading.bytes[: self._reading.size // 8 * 8]
+            words = self._reading.words
             states = words.view(np.uint32)[(slots.offsets + STATE_OFFSET) // 4]
-            generations = words.view(np.uint64)[(slots.offsets + GENERATION_OFFSET) // 8]
+            generations = words[(slots.offsets + GENERATION_OFFSET) // 8]
         return generations == slots.generations, states
 
     @contextmanager
@@ -211,24 +248,26 @@ class ShmTransport:
 
 
 def _attach(
-    path: str, token: bytes, arena_bytes: int, deadline_seconds: float
-) -> tuple[socket.socket, int]:
+    path: str, token: bytes, arena_bytes: int, deadline_seconds: float, more: int
+) -> tuple[socket.socket, int, bytes]:
+    """The connection, the arena, and so many bytes more that the node says."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         peer.settimeout(deadline_seconds)
         peer.connect(path)
         peer.sendall(token)
-        said, descriptors, _, _ = socket.recv_fds(peer, HELLO.size, 1)
+        said, descriptors, _, _ = socket.recv_fds(peer, HELLO.size + more, 1)
     except OSError as error:
         peer.close()
         raise Unavailable(f"the node's memory cannot be mapped through {path}: {error}") from error
-    if len(said) != HELLO.size or HELLO.unpack(said) != (HELLO_MAGIC, arena_bytes):
+    hello = said[: HELLO.size]
+    if len(said) != HELLO.size + more or HELLO.unpack(hello) != (HELLO_MAGIC, arena_bytes):
         for descriptor in descriptors:
             os.close(descriptor)
         peer.close()
         raise Unavailable(f"{path} did not hand out an arena of {arena_bytes} bytes")
     peer.settimeout(None)
-    return peer, descriptors[0]
+    return peer, descriptors[0], said[HELLO.size :]
 
 
 def _bytes(layout: SlotLayout, count: int, fragment: Fragment) -> int:
@@ -236,7 +275,7 @@ def _bytes(layout: SlotLayout, count: int, fragment: Fragment) -> int:
     return count * fragment.layers * fragment.heads * layout.strip_stride
 
 
-def _blocks(layout: SlotLayout, slots: Slots, starts: Ints) -> strips.Blocks:
-    return strips.Blocks(
+def _blocks(layout: SlotLayout, slots: Slots, starts: Ints) -> Blocks:
+    return Blocks(
         slots.offsets + layout.head_bytes, slots.offsets + TABLE_OFFSET, slots.tokens, starts
     )

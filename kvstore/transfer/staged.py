@@ -42,11 +42,15 @@ def store(
     part: Fragment,
 ) -> None:
     """As `Transport.store`."""
-    what = (layout, slots, memory, starts, part)
-    if memory.staging is None or transport.takes(*what):
-        transport.store(*what)
+    if memory.staging is None:
+        transport.store(layout, slots, memory, starts, part)
         return
-
+    taken = transport.takes(layout, slots, memory, starts, part)
+    if taken.any():
+        transport.store(layout, slots.pick(taken), memory, starts[taken], part)
+    if taken.all():
+        return
+    slots, starts = slots.pick(~taken), starts[~taken]
     run = _run(layout, slots, memory, starts, part)
 
     def put(piece: Piece) -> None:
@@ -66,10 +70,15 @@ def load(
     part: Fragment,
 ) -> Mask:
     """As `Transport.load`."""
-    what = (layout, slots, memory, starts, part)
-    if memory.staging is None or transport.takes(*what):
-        return transport.load(*what)
-
+    if memory.staging is None:
+        return transport.load(layout, slots, memory, starts, part)
+    taken = transport.takes(layout, slots, memory, starts, part)
+    good = np.zeros(len(slots), bool)
+    if taken.any():
+        good[taken] = transport.load(layout, slots.pick(taken), memory, starts[taken], part)
+    if taken.all():
+        return good
+    slots, starts = slots.pick(~taken), starts[~taken]
     run = _run(layout, slots, memory, starts, part)
 
     def get(piece: Piece) -> Mask:
@@ -77,7 +86,8 @@ def load(
         return transport.load(layout, slots.pick(piece.rows), here, there, part)
 
     staging: Staging = memory.staging
-    return staging.scattered(run, get)
+    good[~taken] = staging.scattered(run, get)
+    return good
 
 
 def _run(layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, part: Fragment) -> Run:

@@ -48,10 +48,13 @@ class TcpTransport:
     ) -> None:
         self.lanes = Lanes(address, session, token, deadline_seconds, tls)
 
+    def lends(self, layout: SlotLayout) -> bool:
+        return False  # a GPU's memory is mapped on its own host
+
     def takes(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
-    ) -> bool:
-        return False  # sockets take bytes of the host
+    ) -> Mask:
+        return np.zeros(len(slots), bool)  # sockets take bytes of the host
 
     def store(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment

@@ -27,7 +27,7 @@ def unpacked(entries: pb.FollowReply.Entries) -> tuple[Prints, Tiers]:
             f"and at most {FOLLOW_ENTRIES_MAX} blocks"
         )
     if len(tiers) and tiers.max() > TIERS_MAX:
-        raise Invalid(f"tiers {tiers.max()}: a block is in DRAM (1), on SSD (2), or both (3)")
+        raise Invalid(f"tiers {tiers.max()}: the sum of DRAM (1), SSD (2) and HBM (4)")
     return _prints(raw), tiers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,12 +12,11 @@ import torch
 
 from kvstore.client import Client, Match, Memory, Miss
 from kvstore.errors import Invalid
-from kvstore.layout import SlotLayout
 from kvstore.limits import GiB
 from tests.client.coded import coded_spec, come_back, sequence
 from tests.client.kv import Cache, spec_of, truth_of
+from tests.client.on_device import OnDevice
 from tests.client.stored import TOKENS, Stored
-from tests.gpu import DEVICE
 
 Clients = Callable[..., Client]
 PIECES = (1, 3)  # blocks that are staged at once
@@ -41,29 +40,6 @@ def way(
     monkeypatch.setattr("kvstore.transfer.reached.RUN_BYTES_MIN", 0 if straight else GiB)
     yield request.param
     assert bool(taken) == straight, "each of these tests loads, by this way and no other"
-
-
-class OnDevice:
-    """A cache as an engine on a GPU has it; `landed` is what is in it now."""
-
-    def __init__(self, cache: Cache, layout: SlotLayout, blocks: int) -> None:
-        from kvstore.kernels.gpu.staging import Staging
-
-        self.cache = cache
-        self.tensors = [one.to(DEVICE).clone() for one in cache.tensors]
-        self._staging = Staging(DEVICE, blocks * layout.payload_bytes)
-
-    def memory(self, client: Client) -> Memory:
-        cache = self.cache
-        made = client.memory(
-            self.tensors, cache.axes, cache.block_table, cache.head_first, cache.layer_first
-        )
-        return replace(made, staging=self._staging)
-
-    def landed(self) -> Cache:
-        for mine, there in zip(self.cache.tensors, self.tensors, strict=True):
-            mine.copy_(there.cpu())
-        return self.cache
 
 
 @pytest.mark.parametrize("pieces", PIECES)

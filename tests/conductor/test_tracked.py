@@ -107,7 +107,7 @@ def test_a_new_snapshot_within_a_stream_replaces_what_was_known() -> None:
         ([changes(11, {1: 1})], "before the beginning"),
         ([begin(10, snapshot=False), changes(12, {1: 1})], "change 12 after 10 and 1 changes"),
         ([begin(10), changes(9)], "change 9 after 10"),
-        ([begin(10), part({1: 4})], "tiers 4"),
+        ([begin(10), part({1: 8})], "tiers 8"),
         ([pb.FollowReply()], "does not know"),
     ],
 )

@@ -10,7 +10,7 @@ import numpy as np
 
 from kvstore.block import Chain, chain
 from kvstore.clock import SimClock
-from kvstore.core.lifecycle import Slot
+from kvstore.core.lifecycle import Slot, Tier
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.memory.arena import Arena
 from kvstore.memory.strips import StripWriter, chunks
@@ -56,9 +56,9 @@ def payload_of(slot: Slot, layout: SlotLayout) -> bytes:
 class Rig:
     """A node's store and its callers."""
 
-    def __init__(self, slabs: int = 4) -> None:
+    def __init__(self, slabs: int = 4, hbm_slabs: int = 0) -> None:
         self.clock, self.counters = SimClock(), Telemetry(NODE)
-        self.arena = Arena.create(slabs * SLAB)
+        self.arena = Arena.create(slabs * SLAB, hbm_slabs * SLAB)
         self.blocks = Blocks(self.arena, SLAB, self.counters)
         self.handles = Handles(epoch=1)
         self.sessions = Sessions()
@@ -91,11 +91,17 @@ class Rig:
         assert writer.missing == 0
 
     def reserve(
-        self, session: Session, place: Place, blocks: Chain, first: int = 0, last: int | None = None
+        self,
+        session: Session,
+        place: Place,
+        blocks: Chain,
+        first: int = 0,
+        last: int | None = None,
+        reach: Tier = Tier.DRAM,
     ) -> list[Reserved]:
         """Windows on blocks of which none is there yet."""
         some = triples(blocks, first, last)
-        found = self.store.reserve(session, place, some, place.layout.whole)
+        found = self.store.reserve(session, place, some, place.layout.whole, reach=reach)
         assert None not in found
         return [one for one in found if one is not None]
 
@@ -106,9 +112,10 @@ class Rig:
         blocks: Chain,
         first: int = 0,
         last: int | None = None,
+        reach: Tier = Tier.DRAM,
     ) -> list[Slot]:
         """Write and seal blocks; the slots they are in."""
-        windows = self.reserve(session, place, blocks, first, last)
+        windows = self.reserve(session, place, blocks, first, last, reach)
         for one in windows:
             self.write(one.slot, place)
         assert self.store.seal(session, [one.handle for one in windows]) == ["sealed"] * len(

@@ -193,7 +193,7 @@ def test_a_lie_names_no_holder(run: Run, lie: tuple[str, int, bytes]) -> None:
 def test_a_tier_that_nobody_knows_is_none(run: Run) -> None:
     async def test(world: World) -> None:
         await world.node("a", Answerer())
-        await world.conductor("x", Answerer(("a", 1, b"\xfc\xff\x04")))
-        assert await world.found() == {"a": [0, 3, 0]}
+        await world.conductor("x", Answerer(("a", 1, b"\xf8\xff\x08")))
+        assert await world.found() == {"a": [0, 7, 0]}
 
     run(test)

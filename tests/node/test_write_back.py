@@ -87,14 +87,14 @@ def test_a_block_worth_less_than_what_it_would_displace_stays_in_dram_until_it_i
         worth[slot.key] = 0.1
         while not rig.counters.totals()["passed_blocks"]:
             await asyncio.sleep(0.001)
-        assert not slot.stored and rig.hits(SMALL, new) == 1
+        assert slot.lowest is not Tier.SSD and rig.hits(SMALL, new) == 1
         worth[slot.key] = 0.9
         rig.store.match("default", SMALL, new.hashes)  # a use of it
         for _ in range(2_000):
-            if slot.stored:
+            if slot.lowest is Tier.SSD:
                 break
             await asyncio.sleep(0.001)
-        assert slot.stored, "what is used again is looked at again"
+        assert slot.lowest is Tier.SSD, "what is used again is looked at again"
         serving.cancel()
 
     with_ssd(story, dram=2, ssd=1)
@@ -111,7 +111,7 @@ def test_what_is_asked_to_be_durable_is_written_however_little_it_is_worth(
         least = {slot.key: 0.0 for slot in slots}
         monkeypatch.setattr(rig.blocks.index, "worth", lambda s: (least.get(s.key, 1.0), s.number))
         await asyncio.wait_for(tiers.durable(slots), 5)
-        assert all(slot.stored for slot in slots)
+        assert all(slot.lowest is Tier.SSD for slot in slots)
         serving.cancel()
 
     with_ssd(story, dram=2, ssd=1)

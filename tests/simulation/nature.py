@@ -6,8 +6,10 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
+from kvstore.block import Chain, chain
 from kvstore.metadata.protocol import Entry
-from tests.simulation.sim_disk import Faults
+from tests.node.rig import SLAB, SMALL, TOKENS
+from tests.simulation.sim_disk import Faults, SimDisk
 
 
 class Wrong(AssertionError):
@@ -17,8 +19,31 @@ class Wrong(AssertionError):
 class Memory:
     """An arena that no other process maps: thousands of nodes need no descriptor each."""
 
-    def __init__(self, size: int) -> None:
-        self.size, self.view = size, memoryview(bytearray(size))
+    def __init__(self, size: int, hbm_bytes: int = 0) -> None:
+        self.size, self.hbm_bytes = size, hbm_bytes
+        self.view = memoryview(bytearray(size + hbm_bytes))
+
+
+def copied(memory: Memory, here: int, there: int, size: int) -> None:
+    """As a GPU would from HBM: the payloads of slots there lie where their heads are."""
+    memory.view[there : there + size] = memory.view[here : here + size]
+
+
+class Prompts:
+    """What callers ask for: something new, or something that was asked for before."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng, self._chains, self._made = rng, list[Chain](), 0
+
+    def one(self) -> Chain:
+        """A prompt's blocks."""
+        rng = self._rng
+        if not self._chains or rng.random() < 0.3:
+            self._made += 1
+            size = rng.randrange(1, 5 * TOKENS)
+            tokens = range(1_000 * self._made, 1_000 * self._made + size)
+            self._chains.append(chain(SMALL.owner[0], SMALL.owner[1], tokens, TOKENS))
+        return rng.choice(self._chains)
 
 
 class Notes:
@@ -69,3 +94,15 @@ def some_faults(rng: random.Random) -> Faults:
     """Each seed has some kinds of fault and not others: together they hide one another."""
     often = {name: rng.choice([0.01, 0.1]) for name in Faults.__slots__ if name != "read_only"}
     return Faults(**{name: often[name] if rng.random() < 0.15 else 0.0 for name in often})
+
+
+def some_disks(rng: random.Random, file_slabs: int) -> dict[str, SimDisk]:
+    """Paths of one file or several, most of them with the same faults, by name."""
+    sizes = rng.choice([(2,), (1, 1), (2, 1), (3, 2)])  # files of each path
+    faults = some_faults(rng)
+    return {
+        f"path {number}": SimDisk(
+            files, file_slabs * SLAB, rng, faults if rng.random() < 0.7 else Faults()
+        )
+        for number, files in enumerate(sizes)
+    }

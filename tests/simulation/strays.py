@@ -7,7 +7,7 @@ heads believes one.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.disk.volumes import Volumes
@@ -57,3 +57,20 @@ def copies(volumes: Volumes, offset: int) -> list[memoryview]:
     begin = offset - volumes.span(file)[0]
     end = begin + SMALL.layout.head_bytes
     return [memoryview(one)[begin:end] for one in (data.seen, data.medium)]
+
+
+def records_of(disks: Mapping[str, SimDisk]) -> dict[tuple[str, bytes], bytes]:
+    """What the indexes say, by path and key."""
+    return {(name, key): one for name, disk in disks.items() for key, one in disk._index.items()}
+
+
+def put_back(
+    disks: Mapping[str, SimDisk], purged: Mapping[tuple[str, bytes], bytes], rng: random.Random
+) -> set[bytes]:
+    """An index is lost at times, and made again from what lies about. Keys that only it has."""
+    if rng.random() < 0.5 or any(disk.index_lost for disk in disks.values()):
+        return set()
+    there = records_of(disks)
+    for (name, key), value in purged.items():
+        disks[name]._index.setdefault(key, value)
+    return {key for _, key in purged} - {key for _, key in there}

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Any, cast
 
-from kvstore.block import Chain, Miss, chain
+from kvstore.block import Miss
 from kvstore.clock import SimClock
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.core.slabs import Slabs
@@ -26,7 +27,9 @@ from kvstore.memory.arena import Arena
 from kvstore.memory.strips import Damaged, StripWriter, chunks
 from kvstore.metadata.protocol import Metadata
 from kvstore.node.blocks import Blocks
+from kvstore.node.from_hbm import FromHbm
 from kvstore.node.handles import Handles
+from kvstore.node.hbm import Hbm
 from kvstore.node.purge import Purge, Scope, load_tombstones
 from kvstore.node.readers import Opened
 from kvstore.node.scrubber import Scrubber
@@ -34,11 +37,20 @@ from kvstore.node.sessions import Sessions
 from kvstore.node.store import Store
 from kvstore.node.tiers import Tiers
 from kvstore.telemetry import NODE, Telemetry
-from tests.node.rig import SECRETS, SLAB, SMALL, TOKENS
+from tests.node.rig import SECRETS, SLAB, SMALL
 from tests.simulation.jobs import FailedFiles, Jobs
-from tests.simulation.nature import Memory, Notes, Oracle, Wrong, harmful, some_faults
-from tests.simulation.sim_disk import Faults, SimDisk
-from tests.simulation.strays import stray_heads
+from tests.simulation.nature import (
+    Memory,
+    Notes,
+    Oracle,
+    Prompts,
+    Wrong,
+    copied,
+    harmful,
+    some_disks,
+)
+from tests.simulation.sim_disk import Faults
+from tests.simulation.strays import put_back, records_of, stray_heads
 
 STEPS = 60
 TURNS = 6  # of the event loop, at most, after each step
@@ -54,28 +66,22 @@ class World:
         self.looks, self._checks = rng.choice(LOOKS), 0
         self.oracle, self.clock = Oracle(), SimClock()
         self.dram_slabs, self.file_slabs = rng.choice([1, 2, 4]), rng.choice([2, 4, 8])
-        sizes = rng.choice([(2,), (1, 1), (2, 1), (3, 2)])  # files of each path
-        faults = some_faults(rng)
-        self.disks = {
-            f"path {number}": SimDisk(
-                files, self.file_slabs * SLAB, rng, faults if rng.random() < 0.7 else Faults()
-            )
-            for number, files in enumerate(sizes)
-        }
+        self.disks = some_disks(rng, self.file_slabs)
         self.oracle.spoiled = any(map(harmful, (disk.faults for disk in self.disks.values())))
         self.flips, self.purges = rng.random() < 0.3, rng.random() < 0.4
         self.scrubs, self.slow_writers = rng.random() < 0.5, rng.random() < 0.3
         self.epoch, self.tasks = 0, set[asyncio.Task[None]]()
         self.notes, self.purging = Notes(), 0
         self.purged: dict[tuple[str, bytes], bytes] = {}  # records of it, by path and key
-        self.chains: list[Chain] = []
-        self._prompts = 0
+        self.prompts = Prompts(rng)
+        self.hbm_slabs = random.Random(f"hbm {seed}").choice([0, 0, 1, 2])
 
     # Life
 
     async def start(self) -> None:
         self.epoch += 1
-        self.counters, self.arena = Telemetry(NODE), Memory(self.dram_slabs * SLAB)
+        self.counters = Telemetry(NODE)
+        self.arena = Memory(self.dram_slabs * SLAB, self.hbm_slabs * SLAB)
         volumes = Volumes(self.disks)
         slabs = Slabs(volumes.capacity_bytes, SLAB, Tier.SSD, self.epoch << 40)
         self.blocks = Blocks(cast(Arena, self.arena), SLAB, self.counters, slabs)
@@ -103,7 +109,12 @@ class World:
             *(self.blocks, self.tiers, lambda owner: layout, self.clock, self.counters, 0)
         )
         self.session = self.sessions.begin("default", "simulation")
-        self.serving = asyncio.ensure_future(self.tiers.serve())
+        self.hbm: Hbm | None = None
+        if self.hbm_slabs:
+            read = FromHbm(self.blocks.view, self.blocks.heads, partial(copied, self.arena)).read
+            self.hbm = Hbm(self.blocks, read, lambda owner: layout, self.jobs, self.clock)
+        both = [one.serve() for one in (self.tiers, self.hbm) if one is not None]
+        self.serving = asyncio.gather(*both)
 
     async def stop(self) -> None:
         """Nobody of this process does anything any more."""
@@ -169,11 +180,12 @@ class World:
     # What callers do
 
     async def put(self) -> None:
-        blocks = self._some_chain()
-        keep, rng = rng_sample(self.rng, len(blocks)), self.rng
+        blocks = self.prompts.one()
+        keep, rng = 1 + self.rng.randrange(len(blocks)), self.rng
         triples = [(blocks.hashes[i], blocks.parent(i), blocks.tokens[i]) for i in range(keep)]
         try:
-            windows = self.store.reserve(self.session, SMALL, triples, SMALL.layout.whole)
+            told = (SMALL.layout.whole, "", 0, self.reach())
+            windows = self.store.reserve(self.session, SMALL, triples, *told)
         except Overloaded:
             return
         handles, hashes = [], []
@@ -198,10 +210,13 @@ class World:
         if rng.random() < 0.7:
             every, dropped = [block for block, _, _ in triples], len(self.dropped)
             # One that was dropped before it could be asked for is not among what is acknowledged.
-            held = {block: self.blocks.index.held(key) for block, key in self._pairs(every)}
-            asked = {block: slot for block, slot in held.items() if slot is not None}
             try:
-                await self.tiers.durable(list(asked.values()))
+                async with self.brought(self._keys(every)):
+                    held = {b: self.blocks.index.held(key) for b, key in self._pairs(every)}
+                    asked = {block: slot for block, slot in held.items() if slot is not None}
+                    if any(slot.tier is Tier.HBM for slot in asked.values()):
+                        return
+                    await self.tiers.durable(list(asked.values()))
             except KVStoreError:
                 return
             # What was dropped up to now was not what is acknowledged now, though of its name. One
@@ -212,16 +227,29 @@ class World:
             self.oracle.acked |= {block for block, key in there if key not in gone}
 
     async def get(self) -> None:
-        blocks = self._some_chain()
-        keys = self._keys(blocks.hashes)
-        async with self.tiers.brought(keys):
-            opened = self.store.open(self.session, SMALL, blocks.hashes)
+        blocks = self.prompts.one()
+        keys, reach = self._keys(blocks.hashes), self.reach()
+        async with self.brought(keys, reach):
+            opened = self.store.open_stored(self.session, SMALL, keys, reach=reach)
         for block, one in zip(blocks.hashes, opened, strict=True):
             if isinstance(one, Opened):
                 self._read(block, one)
 
+    def reach(self) -> Tier:
+        """Of a caller: some have a GPU."""
+        return self.rng.choice([Tier.DRAM, Tier.HBM]) if self.hbm_slabs else Tier.DRAM
+
+    @asynccontextmanager
+    async def brought(self, keys: list[bytes], reach: Tier = Tier.DRAM) -> AsyncIterator[None]:
+        """As the node's service does it."""
+        async with AsyncExitStack() as stack:
+            if self.hbm is not None and reach is not Tier.HBM:
+                await stack.enter_async_context(self.hbm.brought(keys))
+            await stack.enter_async_context(self.tiers.brought(keys))
+            yield
+
     async def remove(self) -> None:
-        blocks = self._some_chain()
+        blocks = self.prompts.one()
         some = blocks.hashes[self.rng.randrange(len(blocks)) :]
         self.store.remove(self.store.keys("default", SMALL, some))
         self.oracle.acked -= set(some)
@@ -234,7 +262,7 @@ class World:
         scope = Scope(tenant="default") if one else Scope(namespace=SMALL.owner[0])
         before = {block: set(payloads) for block, payloads in self.oracle.offered.items()}
         held = self.blocks.index
-        records = {name: one for name, one in self._records().items() if name[1] in held}
+        records = {name: one for name, one in records_of(self.disks).items() if name[1] in held}
         self.oracle.acked.clear()
         self.purging += 1
         try:
@@ -244,7 +272,7 @@ class World:
         finally:
             self.purging -= 1
         self.oracle.forget(before)
-        left = records.items() & self._records().items()
+        left = records.items() & records_of(self.disks).items()
         if left:
             raise Wrong(f"the indexes still name {len(left)} purged blocks")
         self.purged |= records
@@ -270,7 +298,7 @@ class World:
         self.rng.shuffle(disks)
         self.disks = dict(disks)
         self.oracle.flipped = False  # what was damaged is gone with the memory
-        back = self._put_back()
+        back = put_back(self.disks, self.purged, self.rng)
         await self.start()
         if any(key in self.blocks.index for key in back):
             raise Wrong("purged blocks are found again, since an index has come back")
@@ -279,26 +307,12 @@ class World:
             if missing:
                 raise Wrong(f"{len(missing)} acknowledged blocks are gone after a crash")
 
-    def _put_back(self) -> set[bytes]:
-        """An index is lost at times, and made again from what lies about. Keys that only it has."""
-        if self.rng.random() < 0.5 or any(disk.index_lost for disk in self.disks.values()):
-            return set()
-        there = self._records()
-        for (name, key), value in self.purged.items():
-            self.disks[name]._index.setdefault(key, value)
-        return {key for _, key in self.purged} - {key for _, key in there}
-
-    def _records(self) -> dict[tuple[str, bytes], bytes]:
-        """What the indexes say, by path and key."""
-        disks = self.disks.items()
-        return {(name, key): one for name, disk in disks for key, one in disk._index.items()}
-
     def flip(self) -> None:
         if self.rng.random() < 0.5:
             self.rng.choice(list(self.disks.values())).flip_bit()
             self.oracle.spoiled = True
             return
-        slots = [slot for slot in self.blocks.index if slot.tier is Tier.DRAM]
+        slots = [slot for slot in self.blocks.index if slot.tier is not Tier.SSD]
         if slots:
             slot = self.rng.choice(slots)
             self.arena.view[slot.offset + SMALL.layout.head_bytes + 5] ^= 1
@@ -345,7 +359,7 @@ class World:
     async def _read_one(self, block: bytes) -> None:
         keys = self._keys([block])
         listed = self.blocks.index.get(keys[0]) is not None
-        async with self.tiers.brought(keys):
+        async with self.brought(keys):
             opened = self.store.open(self.session, SMALL, [block])[0]
         if isinstance(opened, Opened):
             self._read(block, opened)
@@ -363,16 +377,6 @@ class World:
         else:
             self.oracle.check_read(block, data)
         self.store.readers.close(self.session, [opened.handle])
-
-    def _some_chain(self) -> Chain:
-        """A prompt: a new one, or one seen before and perhaps longer."""
-        rng = self.rng
-        if not self.chains or rng.random() < 0.3:
-            self._prompts += 1
-            size = rng.randrange(1, 5 * TOKENS)
-            tokens = range(1_000 * self._prompts, 1_000 * self._prompts + size)
-            self.chains.append(chain(SMALL.owner[0], SMALL.owner[1], tokens, TOKENS))
-        return rng.choice(self.chains)
 
     def _acked(self) -> list[tuple[bytes, bytes]]:
         return self._pairs(self.oracle.acked)
@@ -394,7 +398,3 @@ class World:
 
     def _keys(self, hashes: Any) -> list[bytes]:
         return self.store.keys("default", SMALL, list(hashes))
-
-
-def rng_sample(rng: random.Random, most: int) -> int:
-    return rng.randrange(1, most + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from kvstore.client import Client, Memory
 from kvstore.client.space import starts_of
 from kvstore.errors import SessionEnded
+from kvstore.kernels.pieces import Places, Run
 from kvstore.layout import Fragment
 from kvstore.limits import KiB
 from kvstore.transfer import reached
@@ -50,11 +52,11 @@ def in_hbm(client: Client, **options: object) -> Memory:
     return replace(made, staging=Staging(DEVICE))
 
 
-def takes(client: Client, memory: Memory, part: Fragment | None = None) -> bool:
+def takes(client: Client, memory: Memory, part: Fragment | None = None) -> list[bool]:
     layout, chain = client.space.layout, client.chain(range(TOKENS))
     with client.writer(chain) as writer:  # which gives them up
         where = (writer._slots, memory, starts_of(chain), part or layout.whole)
-        return client.connection.link().transport.takes(layout, *where)
+        return client.connection.link().transport.takes(layout, *where).tolist()
 
 
 def test_only_what_lies_together_in_large_runs_is_taken(
@@ -69,29 +71,43 @@ def test_only_what_lies_together_in_large_runs_is_taken(
         (Fragment(0, 3, 1, 2), 2 * layout.strip_stride),
     ]:
         monkeypatch.setattr(reached, "RUN_BYTES_MIN", together)
-        assert takes(client, memory, part)
+        assert takes(client, memory, part) == [True, True]
         monkeypatch.setattr(reached, "RUN_BYTES_MIN", together + 1)
-        assert not takes(client, memory, part)
+        assert takes(client, memory, part) == [False, False]
     assert 128 * KiB > reached.RUN_BYTES_MIN, "small blocks go through pinned memory"
 
 
 def test_sockets_take_none(client_of: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reached, "RUN_BYTES_MIN", 0)
     client = client_of("reached-sockets", transport="tcp")
-    assert not takes(client, in_hbm(client))
+    assert takes(client, in_hbm(client)) == [False, False]
 
 
 def test_blocks_that_a_device_does_not_know_yet_are_staged(
     client_of: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kvstore.kernels.gpu.registered import Registered
+    from kvstore.kernels.gpu.straight import Straight
 
     monkeypatch.setattr(reached, "RUN_BYTES_MIN", 0)
-    monkeypatch.setattr(Registered, "covers", lambda self, firsts, lasts: False)
     client = client_of("reached-unknown")
-    memory = in_hbm(client)
-    assert not takes(client, memory)
+    memory, staged, straight = in_hbm(client), [], []
+    monkeypatch.setattr(Registered, "covers", lambda self, firsts, lasts: firsts == firsts.min())
+    assert takes(client, memory) == [True, False]
+    gathered, stored = type(memory.staging).gathered, Straight.gathered
+
+    def by_staging(self: Any, run: Run, store: Any) -> None:
+        staged.append(run.starts.tolist())
+        gathered(self, run, store)
+
+    def by_straight(self: Any, places: Places, *more: Any) -> None:
+        straight.append(places.blocks.starts.tolist())
+        stored(self, places, *more)
+
+    monkeypatch.setattr(type(memory.staging), "gathered", by_staging)
+    monkeypatch.setattr(Straight, "gathered", by_straight)
     assert client.put(client.chain(range(TOKENS)), memory) == 2
+    assert (straight, staged) == ([[0]], [[TOKENS // 2]]), "each of the two goes its own way"
 
 
 def test_devices_forget_the_mapping_before_it_goes(
@@ -109,7 +125,7 @@ def test_devices_forget_the_mapping_before_it_goes(
         end(self)
 
     monkeypatch.setattr(Registered, "end", noted)
-    assert takes(client, memory)
+    assert takes(client, memory) == [True, True]
     mapped = len(transport._writing.bytes)  # type: ignore[attr-defined]
     client.close()
     assert ended == [mapped]

@@ -166,7 +166,9 @@ class Saves:
         size, per_page = cache.client.space.layout.block_tokens, cache.facts.page_tokens
         blocks, pages = gathered(parts, size, per_page, bool(cache.facts.window_tokens))
         if len(blocks):
-            name = f"{self._engine}/{step.number}/{parts[0].group}"
+            # A rank that has all of its blocks writes them alone, and nobody follows these.
+            whole = cache.fragment == cache.client.space.layout.whole
+            name = "" if whole else f"{self._engine}/{step.number}/{parts[0].group}"
             yield Window(self._writer(cache, blocks, 0, name), cache, pages)
 
     def _followed_windows(self, save: Save) -> Iterator[Window]:

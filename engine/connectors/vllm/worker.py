@@ -31,6 +31,7 @@ class WorkerSide:
             facts.spec,
             label=f"vllm-worker-{rank}",
             deadline_seconds=settings.deadline_ms / 1e3,
+            device=next(iter(tensors.values())).device,
         )
         self._client, self._facts = root, facts
         self._caches = tuple(

@@ -113,7 +113,7 @@ class StatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatsReply(_message.Message):
-    __slots__ = ("node_id", "epoch", "state", "arena_bytes", "slab_bytes", "slabs", "slabs_empty", "blocks", "blocks_unlisted", "windows", "pins", "sessions", "resident_bytes", "counters", "namespaces", "ssd", "tenants", "contacts")
+    __slots__ = ("node_id", "epoch", "state", "arena_bytes", "slab_bytes", "slabs", "slabs_empty", "blocks", "blocks_unlisted", "windows", "pins", "sessions", "resident_bytes", "counters", "namespaces", "ssd", "tenants", "contacts", "hbm")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,7 @@ class StatsReply(_message.Message):
     SSD_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     CONTACTS_FIELD_NUMBER: _ClassVar[int]
+    HBM_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     epoch: int
     state: str
@@ -157,7 +158,20 @@ class StatsReply(_message.Message):
     ssd: _containers.RepeatedCompositeFieldContainer[SsdStats]
     tenants: _containers.RepeatedCompositeFieldContainer[TenantStats]
     contacts: _containers.RepeatedCompositeFieldContainer[ContactStats]
-    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., slabs: _Optional[int] = ..., slabs_empty: _Optional[int] = ..., blocks: _Optional[int] = ..., blocks_unlisted: _Optional[int] = ..., windows: _Optional[int] = ..., pins: _Optional[int] = ..., sessions: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceStats, _Mapping]]] = ..., ssd: _Optional[_Iterable[_Union[SsdStats, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., contacts: _Optional[_Iterable[_Union[ContactStats, _Mapping]]] = ...) -> None: ...
+    hbm: HbmStats
+    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., slabs: _Optional[int] = ..., slabs_empty: _Optional[int] = ..., blocks: _Optional[int] = ..., blocks_unlisted: _Optional[int] = ..., windows: _Optional[int] = ..., pins: _Optional[int] = ..., sessions: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceStats, _Mapping]]] = ..., ssd: _Optional[_Iterable[_Union[SsdStats, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., contacts: _Optional[_Iterable[_Union[ContactStats, _Mapping]]] = ..., hbm: _Optional[_Union[HbmStats, _Mapping]] = ...) -> None: ...
+
+class HbmStats(_message.Message):
+    __slots__ = ("device", "size_bytes", "used_bytes", "cause")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    size_bytes: int
+    used_bytes: int
+    cause: str
+    def __init__(self, device: _Optional[str] = ..., size_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class ContactStats(_message.Message):
     __slots__ = ("node_id", "epoch", "address", "seconds_ago", "transports")
@@ -190,18 +204,20 @@ class TransportStats(_message.Message):
     def __init__(self, name: _Optional[str] = ..., round_trip_seconds: _Optional[float] = ..., there_bytes_per_second: _Optional[float] = ..., back_bytes_per_second: _Optional[float] = ..., complaint: _Optional[str] = ..., error: bool = ...) -> None: ...
 
 class TenantStats(_message.Message):
-    __slots__ = ("name", "weight", "bytes_max", "dram_bytes", "ssd_bytes")
+    __slots__ = ("name", "weight", "bytes_max", "dram_bytes", "ssd_bytes", "hbm_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     DRAM_BYTES_FIELD_NUMBER: _ClassVar[int]
     SSD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HBM_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     weight: float
     bytes_max: int
     dram_bytes: int
     ssd_bytes: int
-    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., bytes_max: _Optional[int] = ..., dram_bytes: _Optional[int] = ..., ssd_bytes: _Optional[int] = ...) -> None: ...
+    hbm_bytes: int
+    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., bytes_max: _Optional[int] = ..., dram_bytes: _Optional[int] = ..., ssd_bytes: _Optional[int] = ..., hbm_bytes: _Optional[int] = ...) -> None: ...
 
 class SsdStats(_message.Message):
     __slots__ = ("path", "size_bytes", "files", "retired_files", "cause")

@@ -63,7 +63,7 @@ class SessionRequest(_message.Message):
 class SessionEvent(_message.Message):
     __slots__ = ("opened", "drain")
     class Opened(_message.Message):
-        __slots__ = ("session", "node_id", "epoch", "shm_socket", "shm_token", "arena_bytes", "host", "data_address", "data_token")
+        __slots__ = ("session", "node_id", "epoch", "shm_socket", "shm_token", "arena_bytes", "host", "data_address", "data_token", "hbm_bytes", "hbm_device")
         SESSION_FIELD_NUMBER: _ClassVar[int]
         NODE_ID_FIELD_NUMBER: _ClassVar[int]
         EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,8 @@ class SessionEvent(_message.Message):
         HOST_FIELD_NUMBER: _ClassVar[int]
         DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
         DATA_TOKEN_FIELD_NUMBER: _ClassVar[int]
+        HBM_BYTES_FIELD_NUMBER: _ClassVar[int]
+        HBM_DEVICE_FIELD_NUMBER: _ClassVar[int]
         session: bytes
         node_id: str
         epoch: int
@@ -82,7 +84,9 @@ class SessionEvent(_message.Message):
         host: str
         data_address: str
         data_token: bytes
-        def __init__(self, session: _Optional[bytes] = ..., node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., shm_socket: _Optional[str] = ..., shm_token: _Optional[bytes] = ..., arena_bytes: _Optional[int] = ..., host: _Optional[str] = ..., data_address: _Optional[str] = ..., data_token: _Optional[bytes] = ...) -> None: ...
+        hbm_bytes: int
+        hbm_device: str
+        def __init__(self, session: _Optional[bytes] = ..., node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., shm_socket: _Optional[str] = ..., shm_token: _Optional[bytes] = ..., arena_bytes: _Optional[int] = ..., host: _Optional[str] = ..., data_address: _Optional[str] = ..., data_token: _Optional[bytes] = ..., hbm_bytes: _Optional[int] = ..., hbm_device: _Optional[str] = ...) -> None: ...
     class Drain(_message.Message):
         __slots__ = ()
         def __init__(self) -> None: ...
@@ -221,7 +225,7 @@ class GetReply(_message.Message):
     def __init__(self, block: _Optional[_Union[GetBlock, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("session", "namespace", "group", "parent", "hashes", "last_tokens", "writer_group", "fragment", "hand_off", "alone", "origin", "parents")
+    __slots__ = ("session", "namespace", "group", "parent", "hashes", "last_tokens", "writer_group", "fragment", "hand_off", "alone", "origin", "parents", "hbm")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +238,7 @@ class ReserveRequest(_message.Message):
     ALONE_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
+    HBM_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     namespace: bytes
     group: int
@@ -246,7 +251,8 @@ class ReserveRequest(_message.Message):
     alone: bool
     origin: int
     parents: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., parent: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., last_tokens: _Optional[int] = ..., writer_group: _Optional[str] = ..., fragment: _Optional[_Union[Fragment, _Mapping]] = ..., hand_off: bool = ..., alone: bool = ..., origin: _Optional[int] = ..., parents: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    hbm: bool
+    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., parent: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., last_tokens: _Optional[int] = ..., writer_group: _Optional[str] = ..., fragment: _Optional[_Union[Fragment, _Mapping]] = ..., hand_off: bool = ..., alone: bool = ..., origin: _Optional[int] = ..., parents: _Optional[_Iterable[bytes]] = ..., hbm: bool = ...) -> None: ...
 
 class ReserveReply(_message.Message):
     __slots__ = ("grants", "slot_offsets", "generations", "handles", "hand_offs")
@@ -334,7 +340,7 @@ class AbortReply(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenRequest(_message.Message):
-    __slots__ = ("session", "namespace", "group", "hashes", "hand_offs", "pin_ms", "writer_group", "writer_node", "lineage", "stored_keys", "read_ahead")
+    __slots__ = ("session", "namespace", "group", "hashes", "hand_offs", "pin_ms", "writer_group", "writer_node", "lineage", "stored_keys", "read_ahead", "hbm")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -346,6 +352,7 @@ class OpenRequest(_message.Message):
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     STORED_KEYS_FIELD_NUMBER: _ClassVar[int]
     READ_AHEAD_FIELD_NUMBER: _ClassVar[int]
+    HBM_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     namespace: bytes
     group: int
@@ -357,7 +364,8 @@ class OpenRequest(_message.Message):
     lineage: bool
     stored_keys: _containers.RepeatedScalarFieldContainer[bytes]
     read_ahead: ReadAhead
-    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., hand_offs: _Optional[_Iterable[bytes]] = ..., pin_ms: _Optional[int] = ..., writer_group: _Optional[str] = ..., writer_node: _Optional[str] = ..., lineage: bool = ..., stored_keys: _Optional[_Iterable[bytes]] = ..., read_ahead: _Optional[_Union[ReadAhead, _Mapping]] = ...) -> None: ...
+    hbm: bool
+    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., hand_offs: _Optional[_Iterable[bytes]] = ..., pin_ms: _Optional[int] = ..., writer_group: _Optional[str] = ..., writer_node: _Optional[str] = ..., lineage: bool = ..., stored_keys: _Optional[_Iterable[bytes]] = ..., read_ahead: _Optional[_Union[ReadAhead, _Mapping]] = ..., hbm: bool = ...) -> None: ...
 
 class ReadAhead(_message.Message):
     __slots__ = ("connections", "fragment")

@@ -43,15 +43,15 @@ def made(refused: int = 99) -> tuple[Driver, Registered]:
     return driver, Registered(memory, CUDA, lambda device: driver, PIECE)
 
 
-def covers(registered: Registered, *ranges: tuple[int, int]) -> bool:
+def covers(registered: Registered, *ranges: tuple[int, int]) -> list[bool]:
     firsts, lasts = np.array(ranges, np.int64).T
-    return registered.covers(firsts, lasts)
+    return registered.covers(firsts, lasts).tolist()
 
 
 def until(registered: Registered, last: int) -> None:
     """Until it is said to know the byte before `last`."""
     for _ in range(1_000):
-        if covers(registered, (last - 1, last)):
+        if covers(registered, (last - 1, last)) == [True]:
             return
         threading.Event().wait(WAIT_SECONDS / 1_000)
     raise AssertionError(f"byte {last - 1} never came to be known")
@@ -59,18 +59,18 @@ def until(registered: Registered, last: int) -> None:
 
 def test_ranges_are_covered_once_their_piece_is_known_and_none_that_lie_in_two() -> None:
     driver, registered = made()
-    assert not covers(registered, (0, 1))
+    assert covers(registered, (0, 1)) == [False]
     for piece in range(4):
         driver.leave.release()
         last = min(SIZE, (piece + 1) * PIECE)
         until(registered, last)
-        assert covers(registered, (0, PIECE), (piece * PIECE, last))
-        assert not covers(registered, (0, PIECE), (last - 1, last + 1))
-    assert not covers(registered, (PIECE - 1, PIECE + 1))
+        assert covers(registered, (0, PIECE), (piece * PIECE, last)) == [True, True]
+        assert covers(registered, (0, PIECE), (last - 1, last + 1)) == [True, False]
+    assert covers(registered, (PIECE - 1, PIECE + 1)) == [False]
     assert driver.known == {0: PIECE, PIECE: PIECE, 2 * PIECE: PIECE, 3 * PIECE: SIZE - 3 * PIECE}
     registered.end()
     assert not driver.known
-    assert not covers(registered, (0, 1))
+    assert covers(registered, (0, 1)) == [False]
 
 
 def test_an_end_in_the_middle_forgets_what_is_known_and_asks_for_no_more() -> None:
@@ -93,7 +93,7 @@ def test_what_the_driver_refuses_is_said_and_stays_unknown(
     driver.leave.release(4)
     until(registered, PIECE)
     registered._thread.join(WAIT_SECONDS)  # type: ignore[union-attr]
-    assert not covers(registered, (PIECE, PIECE + 1))
+    assert covers(registered, (PIECE, PIECE + 1)) == [False]
     assert "not pinned for cuda beyond 4096 of 15384 bytes (CUDA error 2)" in caplog.text
     registered.end()
     assert not driver.known
@@ -101,6 +101,5 @@ def test_what_the_driver_refuses_is_said_and_stays_unknown(
 
 def test_a_processor_knows_all_of_its_memory() -> None:
     registered = Registered(np.zeros(SIZE, np.uint8), torch.device("cpu"), piece_bytes=SIZE)
-    assert covers(registered, (0, SIZE))
-    assert not covers(registered, (0, SIZE + 1))
+    assert covers(registered, (0, SIZE), (0, SIZE + 1)) == [True, False]
     registered.end()

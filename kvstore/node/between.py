@@ -1,0 +1,95 @@
+"""Blocks on their way from one tier of a node to another: what stands for them before and after.
+
+Whoever moves the bytes calls the first of a pair before and the second after; in between both slots
+are held, and the block may have been dropped. To SSD and from there a block is copied: its other
+slot stays. From HBM it moves: once it is in DRAM it is there no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from kvstore.block import Miss
+from kvstore.core.lifecycle import Slot, State, Tier
+from kvstore.errors import Overloaded
+from kvstore.layout import SlotLayout
+
+if TYPE_CHECKING:
+    from kvstore.node.blocks import Blocks
+
+
+class Between:
+    """The moves between the tiers of one node's blocks."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+
+    def begin_write(self, slot: Slot, layout: SlotLayout) -> Slot:
+        """A slot on SSD for a copy of a sealed block in DRAM, or `Overloaded`."""
+        blocks = self._blocks
+        assert slot.state is State.SEALED and slot.lowest is Tier.DRAM
+        target = blocks.take_on_ssd(slot, layout)
+        target.move(State.FILLING)
+        _copy_words(slot, target)
+        slot.moves += 1
+        target.moves += 1
+        return target
+
+    def end_write(self, slot: Slot, target: Slot, *, stored: bool) -> bool:
+        """The copy is durable, or never will be. Whether the block now has it."""
+        blocks = self._blocks
+        slot.moves -= 1
+        target.moves -= 1
+        whole = stored and blocks.index.held(slot.key) is slot
+        if whole:
+            target.move(State.SEALED)
+            slot.twin, target.twin = target, slot
+            blocks.copied.add(slot)
+            blocks.index.moved(slot)
+        else:
+            if stored:
+                blocks.unsaid.add((target.key, target.offset))
+            blocks.doom(target)
+            blocks.settle(target)
+        blocks.settle(slot)
+        return whole
+
+    def begin_read(self, slot: Slot, layout: SlotLayout, spared: Collection[bytes]) -> Slot:
+        """A slot in DRAM for a block that is not there, or `Overloaded`. Others are spared."""
+        assert slot.tier is not Tier.DRAM and slot.twin is None and slot.state is State.SEALED
+        slot.moves += 1  # before room is made: it must not go for itself
+        try:
+            wanted = [(slot.key, slot.parent, slot.tokens)]
+            target = self._blocks.fill(
+                slot.owner, layout, wanted, slot.tenant, spared, slot.origin
+            )[0]
+        except Overloaded:
+            slot.moves -= 1
+            self._blocks.settle(slot)
+            raise
+        target.moves += 1
+        return target
+
+    def end_read(self, slot: Slot, target: Slot, miss: Miss | None) -> bool:
+        """The bytes are in DRAM and verified, or why they cannot be had. Whether they may be read.
+
+        The target stays held for its reader, who calls `Blocks.let_go`.
+        """
+        blocks = self._blocks
+        slot.moves -= 1
+        wanted = blocks.index.held(slot.key) is slot
+        if wanted and miss is None:
+            target.root = slot.root
+            blocks.stand_in(slot, target)
+        else:
+            blocks.doom(target)
+            if wanted and miss is not None:
+                blocks.lose(slot, miss)
+        blocks.settle(slot)
+        return wanted and miss is None
+
+
+def _copy_words(source: Slot, target: Slot) -> None:
+    target.key, target.parent, target.tenant = source.key, source.parent, source.tenant
+    target.tokens, target.origin, target.root = source.tokens, source.origin, source.root

@@ -1,0 +1,105 @@
+"""The HBM tier of one node: memory of one GPU that the host's engines on that GPU put blocks into,
+and those blocks' way down to DRAM.
+
+A block comes there from its writer, and goes once others have no room: to DRAM, where that takes
+it, the least worth first. So does one that is to be read by whoever does not reach HBM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from itertools import islice
+
+from kvstore.block import Miss
+from kvstore.clock import Clock
+from kvstore.core.carried import Line
+from kvstore.core.lifecycle import Slot, Tier
+from kvstore.core.slabs import Slabs
+from kvstore.node.blocks import Blocks
+from kvstore.node.namespaces import LayoutOf
+from kvstore.node.promotion import Promotion, Read
+from kvstore.node.threads import Threads
+
+FREE_SHARE = 1 / 8  # of the tier, kept free for what comes next
+BATCH_BLOCKS = 64  # that are on their way at once
+FULL_SECONDS = 0.05  # until it is tried again, where neither tier has room
+
+
+class Hbm:
+    """Serves one node's HBM."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        read: Read,
+        layout_of: LayoutOf,
+        threads: Threads,
+        clock: Clock,
+    ) -> None:
+        """`read` copies a block from there and verifies it: see `kvstore.node.from_hbm`."""
+        assert blocks.hbm is not None, "blocks without HBM"
+        self._blocks, self._slabs, self._clock = blocks, blocks.hbm, clock
+        line = Line(of_ssd=False, tell=lambda carried: None)  # of no use to anybody else
+        source = (Tier.HBM, read, line)
+        self._moves = Promotion(blocks, *source, layout_of, threads, clock)
+        self._free_share = FREE_SHARE
+        self._changed = asyncio.Event()
+        blocks.on_upper = self._changed.set
+
+    @property
+    def left(self) -> int:
+        """Blocks that are there."""
+        return len(self._blocks.upper)
+
+    def brought(
+        self, keys: Sequence[bytes], seconds: float | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """Inside this, blocks of these keys that were in HBM are in DRAM, if they fit and were
+        copied within `seconds`."""
+        return self._moves.brought(keys, seconds)
+
+    def empty(self) -> None:
+        """From now on nothing is to stay there."""
+        self._free_share = 1.0
+        self._changed.set()
+
+    async def serve(self) -> None:
+        """Keep some of it free, until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while some := coldest(self._blocks, self._slabs, self._free_share):
+                await self._make_room(some)
+
+    async def _make_room(self, slots: Sequence[Slot]) -> None:
+        async with self.brought([slot.key for slot in slots]):
+            pass
+        left = [slot for slot in slots if self._blocks.index.held(slot.key) is slot]
+        if not left:
+            return
+        # DRAM is full of what is held, or of what stands before blocks in HBM. Those go then, from
+        # their ends: what stands before them can go from DRAM once they have.
+        leaves = self._blocks.index.coldest(lowest=Tier.HBM)
+        gone = list(islice(leaves, len(left)))
+        self._blocks.drop_all(gone, Miss.EVICTED)
+        self._blocks.evicted(len(gone))
+        if not gone:
+            await self._clock.sleep(FULL_SECONDS)
+
+
+def coldest(blocks: Blocks, slabs: Slabs, free_share: float) -> list[Slot]:
+    """What is to leave HBM next, so that a share of it becomes free: of much the first."""
+    used = sum(blocks.shares.used(Tier.HBM).values())
+    over = used - slabs.capacity_bytes * (1 - free_share)
+    lanes = [blocks.upper.coldest(*place, ()) for place in blocks.upper.places()]
+    worth = blocks.index.worth
+    some = list[Slot]()
+    for slot in heapq.merge(*lanes, key=lambda one: (*worth(one), one.number)):
+        if over <= 0 or len(some) == BATCH_BLOCKS:
+            break
+        some.append(slot)
+        over -= slabs.slab_of(slot).slot_bytes
+    return some

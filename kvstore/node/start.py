@@ -1,0 +1,68 @@
+"""What a node takes hold of before it serves: its directory, its next epoch, its disks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import ExitStack
+from typing import Any
+
+from kvstore.config import NodeConfig
+from kvstore.core.lifecycle import Tier
+from kvstore.core.slabs import Slabs
+from kvstore.disk.local import LocalDisk
+from kvstore.disk.volumes import Volumes
+from kvstore.errors import ConfigError
+
+
+def volumes_of(config: NodeConfig) -> Volumes | None:
+    """Every path of the SSD tier opened, or none of them."""
+    if not config.ssd:
+        return None
+    with ExitStack() as opened:
+        disks = {}
+        for one in config.ssd:
+            disk = LocalDisk.open(
+                one.path, one.size_bytes, config.ssd_file_bytes(one), buffered=one.buffered
+            )
+            opened.callback(disk.close)
+            disks[os.fspath(one.path)] = disk
+        volumes = Volumes(disks)
+        opened.pop_all()
+        return volumes
+
+
+def ssd_slabs(volumes: Volumes | None, slab_bytes: int, epoch: int) -> Slabs | None:
+    """Its generations begin anew with each start: none is ever given out twice."""
+    if volumes is None:
+        return None
+    return Slabs(volumes.capacity_bytes, slab_bytes, Tier.SSD, first_generation(epoch))
+
+
+def first_generation(epoch: int) -> int:
+    """Above all that earlier starts gave out on SSD, and below all that this one does."""
+    return epoch << 40
+
+
+def locked(config: NodeConfig) -> Any:
+    lock = config.lock_file.open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise ConfigError(
+            f"node.dir = {config.directory}: another node runs there; stop it, or use another --dir"
+        ) from None
+    return lock
+
+
+def next_epoch(config: NodeConfig) -> int:
+    """One more than the last start's. The lock is held, so nobody else counts."""
+    path = config.directory / "node.epoch"
+    text = path.read_text().strip() if path.exists() else "0"
+    if not text.isdecimal():
+        raise ConfigError(f"{path} holds no number: delete it and node.id to start a new node")
+    epoch = int(text) + 1
+    path.with_suffix(".new").write_text(f"{epoch}\n")
+    path.with_suffix(".new").replace(path)
+    return epoch

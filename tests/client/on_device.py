@@ -1,0 +1,33 @@
+"""Caches as an engine on a GPU has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvstore.client import Client, Memory
+from kvstore.layout import SlotLayout
+from tests.client.kv import Cache
+from tests.gpu import DEVICE
+
+
+class OnDevice:
+    """A cache whose tensors are there; `landed` is what is in it now."""
+
+    def __init__(self, cache: Cache, layout: SlotLayout, blocks: int) -> None:
+        from kvstore.kernels.gpu.staging import Staging
+
+        self.cache = cache
+        self.tensors = [one.to(DEVICE).clone() for one in cache.tensors]
+        self._staging = Staging(DEVICE, blocks * layout.payload_bytes)
+
+    def memory(self, client: Client) -> Memory:
+        cache = self.cache
+        made = client.memory(
+            self.tensors, cache.axes, cache.block_table, cache.head_first, cache.layer_first
+        )
+        return replace(made, staging=self._staging)
+
+    def landed(self) -> Cache:
+        for mine, there in zip(self.cache.tensors, self.tensors, strict=True):
+            mine.copy_(there.cpu())
+        return self.cache

@@ -1,0 +1,275 @@
+"""Blocks in HBM that a node lends: where they are put, when they go down to DRAM, and what goes.
+
+The payload of a slot there lies beside its head, in the arena: so a copy down is one of memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from kvstore.block import Miss
+from kvstore.core.lifecycle import Slot, State, Tier
+from kvstore.core.shares import Share
+from kvstore.errors import Overloaded
+from kvstore.node.from_hbm import FromHbm
+from kvstore.node.hbm import Hbm
+from kvstore.node.namespaces import Place
+from kvstore.node.readers import Opened
+from kvstore.node.sessions import Session
+from kvstore.node.threads import Threads
+from tests.node.rig import LARGE, SMALL, TOKENS, Rig, prompt
+
+SECONDS = 10.0
+PER_SLAB = 4  # of SMALL
+LAYOUTS = {SMALL.owner: SMALL.layout, LARGE.owner: LARGE.layout}
+
+
+class Lender(Rig):
+    """A store with HBM and what serves it; its callers reach HBM unless they say otherwise."""
+
+    def __init__(self, slabs: int = 8, hbm_slabs: int = 4) -> None:
+        super().__init__(slabs, hbm_slabs)
+        self.copies: list[tuple[int, int, int]] = []
+        self.threads, self.writing = Threads(), self.session()
+        self.copying = asyncio.Event()
+        self.copying.set()
+
+    def begin(self) -> None:
+        """On the loop that is to serve it."""
+        read = FromHbm(self.blocks.view, self.blocks.heads, self.copy).read
+        self.hbm = Hbm(self.blocks, read, LAYOUTS.__getitem__, self.threads, self.clock)
+
+    def copy(self, here: int, there: int, size: int) -> None:
+        self.copies.append((here, there, size))
+        self.arena.view[there : there + size] = self.arena.view[here : here + size]
+
+    def put_some(
+        self, number: int, blocks: int = PER_SLAB, place: Place = SMALL, reach: Tier = Tier.HBM
+    ) -> list[Slot]:
+        chain = prompt(place, blocks * TOKENS, start=1_000 * number)
+        return self.put(self.writing, place, chain, reach=reach)
+
+    def keys(self, number: int, blocks: int = PER_SLAB) -> list[bytes]:
+        chain = prompt(SMALL, blocks * TOKENS, start=1_000 * number)
+        return self.store.keys("default", SMALL, chain.hashes)
+
+    def tiers(self, keys: list[bytes]) -> list[Tier | None]:
+        found = [self.blocks.index.held(key) for key in keys]
+        return [None if slot is None else slot.tier for slot in found]
+
+    def opened(self, keys: list[bytes], reach: Tier) -> list[Opened | Miss]:
+        return self.store.open_stored(self.writing, SMALL, keys, reach=reach)
+
+    def count(self, name: str) -> int:
+        return self.counters.totals().get(name, 0)
+
+
+def lent(story: Callable[[Lender], Awaitable[None]], *, serve: bool = True, **sizes: int) -> None:
+    rig = Lender(**sizes)
+
+    async def told() -> None:
+        rig.begin()
+        serving = asyncio.create_task(rig.hbm.serve()) if serve else None
+        try:
+            async with asyncio.timeout(SECONDS):
+                await story(rig)
+            assert serving is None or not serving.done(), "it serves on"
+        finally:
+            if serving is not None:
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+            rig.threads.shutdown()
+
+    asyncio.run(told())
+    rig.store.check()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_a_writer_that_reaches_it_is_given_what_is_free_there_for_the_first_blocks() -> None:
+    async def story(rig: Lender) -> None:
+        slots = rig.put_some(1, 6, reach=Tier.HBM)
+        assert [slot.tier for slot in slots] == [Tier.HBM] * 4 + [Tier.DRAM] * 2
+        assert all(slot.offset >= rig.arena.size for slot in slots[:4])
+        assert [slot.tier for slot in rig.put_some(2, 2, reach=Tier.DRAM)] == [Tier.DRAM] * 2
+        assert rig.hits(SMALL, prompt(SMALL, 6 * TOKENS, start=1_000)) == 6
+
+    lent(story, serve=False, hbm_slabs=1)
+
+
+def test_a_quota_is_of_this_tier_too() -> None:
+    async def story(rig: Lender) -> None:
+        most = 3 * SMALL.layout.slot_bytes
+        rig.blocks.shares.granted["default"] = Share(bytes_max=most)
+        assert [slot.tier for slot in rig.put_some(1, 4)] == [Tier.HBM] * 3 + [Tier.DRAM]
+        assert [slot.tier for slot in rig.put_some(2, 2)] == [Tier.DRAM] * 2
+
+    lent(story, serve=False)
+
+
+def test_who_reaches_it_reads_there_and_for_others_it_is_brought_to_dram() -> None:
+    async def story(rig: Lender) -> None:
+        slots, keys = rig.put_some(1), rig.keys(1)
+        told = [rig.read(slot, SMALL) for slot in slots]
+        assert rig.opened(keys, Tier.DRAM) == [Miss.NO_ROOM] * 4
+        near = rig.opened(keys, Tier.HBM)
+        assert [one.slot for one in near if isinstance(one, Opened)] == slots
+        async with rig.hbm.brought(keys):
+            opened = rig.opened(keys, Tier.DRAM)
+            assert rig.tiers(keys) == [Tier.DRAM] * 4
+        assert [rig.read(one.slot, SMALL) for one in opened if isinstance(one, Opened)] == told
+        assert rig.count("demoted_blocks") == 4
+        assert all(slot.state is State.DOOMED for slot in slots), "its readers have it still"
+        rig.end(rig.writing)
+        assert all(slot.state is State.EMPTY for slot in slots)
+
+    lent(story, serve=False)
+
+
+def test_what_is_worth_least_goes_down_until_some_is_free_and_none_is_lost() -> None:
+    async def story(rig: Lender) -> None:
+        first = rig.keys(1)
+        for number in range(1, 5):
+            rig.put_some(number)
+        # An eighth of 16 places is to be free: the least recently used two blocks go.
+        await until(lambda: rig.hbm.left == 14)
+        assert rig.tiers(first) == [Tier.HBM] * 2 + [Tier.DRAM] * 2
+        rig.blocks.touch(first)
+        rig.put_some(5, 2)
+        await until(lambda: rig.hbm.left == 14)
+        assert rig.tiers(rig.keys(2)) == [Tier.HBM] * 2 + [Tier.DRAM] * 2
+        assert rig.tiers(first) == [Tier.HBM] * 2 + [Tier.DRAM] * 2
+        assert rig.count("evicted_blocks") == 0
+
+    lent(story)
+
+
+def test_what_somebody_holds_stays_there() -> None:
+    async def story(rig: Lender) -> None:
+        keys = rig.keys(1)
+        rig.put_some(1)
+        assert rig.opened(keys, Tier.HBM)
+        for number in range(2, 5):
+            rig.put_some(number)
+        await until(lambda: rig.hbm.left == 14)
+        assert rig.tiers(keys) == [Tier.HBM] * 4
+        assert rig.tiers(rig.keys(2)) == [Tier.HBM] * 2 + [Tier.DRAM] * 2
+
+    lent(story)
+
+
+def test_where_dram_is_full_of_what_is_held_the_ends_of_prompts_go() -> None:
+    async def story(rig: Lender) -> None:
+        held = rig.put_some(9, PER_SLAB, reach=Tier.DRAM)
+        assert rig.opened([slot.key for slot in held], Tier.DRAM)
+        for number in range(1, 3):
+            rig.put_some(number)
+        await until(lambda: rig.hbm.left == 7)
+        assert rig.tiers(rig.keys(1)) == [Tier.HBM] * 3 + [None]
+        assert rig.count("evicted_blocks") == 1 and rig.count("demoted_blocks") == 0
+        assert rig.store.exists("default", SMALL, [prompt(SMALL, 16, start=1_000).hashes[3]]) == [
+            Miss.EVICTED
+        ]
+
+    lent(story, slabs=1, hbm_slabs=2)
+
+
+def test_a_prompt_whose_start_fills_dram_gives_way_from_its_end() -> None:
+    """What stands before blocks in HBM cannot go from DRAM; so those go first."""
+
+    async def story(rig: Lender) -> None:
+        chain = prompt(SMALL, 8 * TOKENS, start=1_000)
+        rig.put(rig.writing, SMALL, chain, last=4, reach=Tier.DRAM)
+        rig.put(rig.writing, SMALL, chain, first=4, reach=Tier.HBM)
+        with pytest.raises(Overloaded):
+            rig.put_some(2, 1, reach=Tier.DRAM)
+        await until(lambda: rig.hbm.left == 3)
+        rig.hbm.empty()
+        await until(lambda: rig.hbm.left == 0)
+        assert len(rig.put_some(2, 1, reach=Tier.DRAM)) == 1
+
+    lent(story, slabs=1, hbm_slabs=1)
+
+
+def test_when_it_is_to_be_empty_all_goes_down() -> None:
+    async def story(rig: Lender) -> None:
+        rig.put_some(1)
+        await asyncio.sleep(0)
+        assert rig.hbm.left == 4
+        rig.hbm.empty()
+        await until(lambda: rig.hbm.left == 0)
+        assert rig.tiers(rig.keys(1)) == [Tier.DRAM] * 4
+        assert rig.blocks.hbm is not None and rig.blocks.hbm.empty_slabs == 4
+
+    lent(story)
+
+
+@pytest.mark.parametrize("where", ["payload", "table"])
+def test_a_block_that_is_damaged_there_is_not_read_in_dram(where: str) -> None:
+    async def story(rig: Lender) -> None:
+        slots, keys = rig.put_some(1), rig.keys(1)
+        at = SMALL.layout.head_bytes + 5 if where == "payload" else 256
+        rig.arena.bytes[slots[1].offset + at] ^= 4
+        async with rig.hbm.brought(keys):
+            found = rig.opened(keys, Tier.DRAM)
+        assert [isinstance(one, Miss) for one in found] == [False, True, True, True]
+        assert found[1] is Miss.DAMAGED
+        assert rig.count("damaged_blocks") == 1 and rig.count("demoted_blocks") == 3
+
+    lent(story, serve=False)
+
+
+def test_the_node_believes_who_doubts_a_block_there() -> None:
+    async def story(rig: Lender) -> None:
+        slots = rig.put_some(1)
+        assert not rig.blocks.examine(slots[0], SMALL.layout)
+        assert rig.blocks.find(slots[0].key) is Miss.DAMAGED or slots[0].state is State.EMPTY
+        assert rig.count("damaged_blocks") == 1
+
+    lent(story, serve=False)
+
+
+def test_what_is_dropped_on_its_way_down_is_nowhere() -> None:
+    async def story(rig: Lender) -> None:
+        keys = rig.keys(1)
+        rig.put_some(1)
+
+        def drop() -> None:
+            rig.store.remove(keys)
+
+        copy, loop = rig.copy, asyncio.get_running_loop()
+
+        def dropping(*what: int) -> None:
+            asyncio.run_coroutine_threadsafe(_called(drop), loop).result(SECONDS)
+            copy(*what)
+
+        rig.copy = dropping  # type: ignore[method-assign]
+        rig.begin()
+        async with rig.hbm.brought(keys):
+            assert rig.opened(keys, Tier.DRAM) == [Miss.REMOVED] * 4
+        assert rig.hbm.left == 0 and rig.count("demoted_blocks") == 0
+
+    lent(story, serve=False)
+
+
+async def _called(call: Callable[[], None]) -> None:
+    call()
+
+
+def test_a_session_that_ends_gives_back_what_it_was_writing_there() -> None:
+    async def story(rig: Lender) -> None:
+        session: Session = rig.session()
+        chain = prompt(SMALL, 4 * TOKENS, start=5_000)
+        rig.reserve(session, SMALL, chain, reach=Tier.HBM)
+        assert rig.blocks.hbm is not None and rig.blocks.hbm.empty_slabs == 3
+        rig.end(session)
+        assert rig.blocks.hbm.empty_slabs == 4
+        assert not rig.blocks.shares.used(Tier.HBM)
+
+    lent(story, serve=False)

@@ -1,0 +1,70 @@
+"""HBM that a node takes at its start: whole slabs, or none and why; or it does not start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstore.config import NodeConfig
+from kvstore.errors import ConfigError
+from kvstore.limits import GiB, KiB, MiB
+from kvstore.transfer.lending import NONE, lending
+from tests.lending import GPU, LEFT_BYTES, NAME, stand_in
+from tests.nodes import running
+
+no_gpu = pytest.mark.skipif(GPU, reason="a machine without CUDA refuses this")
+
+
+def config(**changes: Any) -> NodeConfig:
+    return NodeConfig(Path("/n"), dram_bytes=GiB, slab_bytes=MiB, **changes)
+
+
+def test_a_node_takes_none_unasked() -> None:
+    assert lending(config()) is NONE and not NONE.handle
+
+
+@pytest.mark.skipif(GPU, reason="of memory that stands for a GPU's")
+def test_it_takes_whole_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    found = lending(config(hbm_bytes=3 * MiB + 5))
+    assert (found.size_bytes, found.name, found.cause) == (3 * MiB, NAME, "")
+    assert len(found.region.bytes) == 3 * MiB and len(found.handle) == 64
+    found.region.close()
+
+
+@pytest.mark.skipif(GPU, reason="of memory that stands for a GPU's")
+def test_a_gpu_that_has_not_so_much_is_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    found = lending(config(hbm_bytes=LEFT_BYTES + MiB))
+    assert (found.size_bytes, found.region, found.handle) == (0, None, b"")
+    assert found.cause == f"cpu has no {LEFT_BYTES + MiB} bytes left"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"hbm_bytes": 512 * KiB}, r"node.hbm = 524288: room for at least one slab of 1048576"),
+        ({"hbm_bytes": MiB, "hbm_device": -1}, r"node.hbm_device = -1: 0 for the first GPU"),
+    ],
+)
+def test_sizes_and_devices_that_cannot_be_are_refused(wrong: dict[str, int], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        config(**wrong)
+
+
+@no_gpu
+def test_a_node_that_is_to_have_hbm_does_not_start_where_there_is_no_gpu() -> None:
+    why = r"node.hbm = 16777216, node.hbm_device = 0: there is no CUDA device here"
+    with pytest.raises(ConfigError, match=why), running(options=["--hbm", "16MiB"]):
+        pass
+
+
+def test_without_torch_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "kvstore.kernels.gpu.exported", None)
+    monkeypatch.delattr("kvstore.kernels.gpu.exported")
+    with pytest.raises(ConfigError, match=r"needs .*: pip install 'moonpool\[gpu\]'"):
+        lending(config(hbm_bytes=MiB))
