@@ -5,8 +5,9 @@ memory it is gathered from pages in no order, piece after piece, and copied, or 
 a transport does with the pieces is left out. Straight to and from slots it is all there is to a
 move: hashed on the device, copied between there and a shared mapping that CUDA was told of, entered
 in the slots' tables, and verified on the way back. Both are held against one `cudaMemcpyAsync` of
-as many bytes between pinned memory and HBM, in the same direction and the same rounds. Takes a CUDA
-GPU.
+as many bytes between pinned memory and HBM, in the same direction and the same rounds. Slots that a
+node lends in HBM are filled and read without the bus; beside one copy of as many bytes within HBM
+they are told, and decide nothing: hashing and verifying read them more than once. Takes a CUDA GPU.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ def measured(runs: int, say: Callable[[str], None], sizes: Sizes, device: torch.
         "in": timed(problem.in_),
         "from slots": timed(problem.from_slots),
         "copied in": timed(problem.copied_in),
+        "to lent slots": timed(problem.to_lent),
+        "from lent slots": timed(problem.from_lent),
+        "copied there": timed(problem.copied_there),
     }
     try:
         problem.wait_until_known()
@@ -60,6 +64,7 @@ def measured(runs: int, say: Callable[[str], None], sizes: Sizes, device: torch.
             limit=1e3 * rounds.median(copy),
             ratio=rounds.ratio(copy, way),
             spread=rounds.spread(copy, way),
+            counted=copy != "copied there",
             also={"gb_per_second": problem.bytes / rounds.median(way) / 1e9},
         )
         for name, way, copy in (
@@ -67,6 +72,8 @@ def measured(runs: int, say: Callable[[str], None], sizes: Sizes, device: torch.
             ("pinned memory to HBM", "in", "copied in"),
             ("HBM to slots", "to slots", "copied out"),
             ("slots to HBM", "from slots", "copied in"),
+            ("pages to slots in HBM", "to lent slots", "copied there"),
+            ("slots in HBM to pages", "from lent slots", "copied there"),
         )
     ]
     return Report(
@@ -86,7 +93,9 @@ class _Moved:
     def __init__(self, sizes: Sizes, device: torch.device) -> None:
         # Late: Triton is for machines with a GPU.
         from kvstore.kernels.gpu.registered import Registered
+        from kvstore.kernels.gpu.resident import Resident
         from kvstore.kernels.gpu.staging import Staging
+        from kvstore.kernels.gpu.turn import Turn
 
         self._problem = Problem(sizes, device, None)
         geometry, blocks, pages, table, *span = self._problem.asked
@@ -99,8 +108,10 @@ class _Moved:
         engine: Any = self._problem.engine
         self.bytes: int = engine.nbytes
         pinned = device.type == "cuda"
+        lent = torch.empty(len(self._arena.bytes), dtype=torch.uint8, device=device)
+        self._lent = Resident(lent, 0, Turn(device))
         self._host = torch.empty(engine.shape, dtype=engine.dtype, pin_memory=pinned)
-        self._copied = torch.empty_like(engine)
+        self._copied, self._other = torch.empty_like(engine), torch.empty_like(engine)
 
     def out(self) -> None:
         self._staging.gathered(self._run, lambda piece: None)
@@ -118,6 +129,17 @@ class _Moved:
         found = self._staging.straight.scattered(self._places, self._pages, self._table)
         if not found.all():
             raise RuntimeError("some of the blocks were not what had been stored")
+
+    def to_lent(self) -> None:
+        self._lent.gathered(self._places, self._pages, self._table)
+
+    def from_lent(self) -> None:
+        if not self._lent.scattered(self._places, self._pages, self._table).all():
+            raise RuntimeError("some of the blocks were not what had been stored")
+
+    def copied_there(self) -> None:
+        self._other.copy_(self._copied)
+        self._wait()
 
     def close(self) -> None:
         """CUDA forgets the slots."""

@@ -48,11 +48,13 @@ def running_node(dram: str, slab: str = "32MiB", transport: str = "tcp") -> Iter
 
 
 @contextmanager
-def node_with_ssd(directory: Path, dram: str, slab_bytes: int, ssd_bytes: int) -> Iterator[None]:
+def node_with_ssd(
+    directory: Path, dram: str, slab_bytes: int, ssd_bytes: int, hbm: str = "0"
+) -> Iterator[None]:
     """A node process in that directory, its SSD tier below it. It is stopped on any way out, and
     what it holds on SSD is there for the next one. Raises `NotInstalled` if that is no disk."""
     ssd = f"{directory / 'ssd'}:{ssd_bytes}"
-    memory = ["--dram", dram, "--slab", str(slab_bytes), "--ssd", ssd]
+    memory = ["--dram", dram, "--slab", str(slab_bytes), "--ssd", ssd, "--hbm", hbm]
     child = Child("node", ["-v", "node", "--dir", os.fspath(directory), *memory], directory)
     try:
         child.start()

@@ -1,11 +1,13 @@
-"""Time to first token of a prompt that the pool has, in DRAM or on SSD, beside computing it.
+"""Time to first token of a prompt that the pool has, in HBM, DRAM or on SSD, beside computing it.
 
 One engine of ours with random weights: Llama-8B-shaped in bfloat16 on a CUDA device where there is
 one, else a small model on the CPU with one thread. Prompts of some lengths are published to a node,
 which is then started anew, so that their KV is on its SSD alone. Each round has prompts of its own:
 each is asked for once, and comes from SSD; once more, and comes from DRAM; and is computed, without
-a pool. Timed is the whole request to its first token: the pool asked, all but the last token
-loaded and verified, and what is left computed. That blocks came from where the row says is checked.
+a pool. On a GPU it is then taken out of the pool and published anew, into HBM that the node lends,
+and comes from there. Timed is the whole request to its first token: the pool asked, all but the
+last token loaded and verified, and what is left computed. That blocks came from where the row says
+is checked.
 
 The rows of the longest prompts decide. Where the lines through the lengths cross is told: prefixes
 longer than that are quicker loaded. The node's directory is made below TMPDIR, or /var/tmp.
@@ -44,7 +46,7 @@ from kvstore.limits import GiB, MiB
 RUNS = 5
 GOAL = 1.0
 SLAB_BYTES = 64 * MiB
-WAYS = ("ssd", "dram", "computed")
+WAYS = ("ssd", "dram", "computed", "hbm")  # the last where there is HBM
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Sizes:
     chunk_tokens: int
     dram: str
     ssd_bytes: int
+    hbm: str = "0"  # that the node lends
 
 
 SMALL = Sizes(
@@ -65,7 +68,7 @@ SMALL = Sizes(
     ),
     (128, 512, 2048), 512, "1GiB", 2 * GiB,
 )  # fmt: skip
-LARGE = Sizes(LLAMA_8B, (1024, 4096, 16_384), 8192, "24GiB", 32 * GiB)
+LARGE = Sizes(LLAMA_8B, (1024, 4096, 16_384), 8192, "24GiB", 32 * GiB, "8GiB")
 
 
 def run(runs: int, say: Say, sizes: Sizes | None = None) -> Report:
@@ -105,6 +108,7 @@ class _Prefixes:
         self._core, self._device, self._directory = core, device, directory
         self._sizes, self._dice = sizes, np.random.default_rng(1)
         self._spec = namespace_of("prefix", sizes.config)
+        self._ways = WAYS if sizes.hbm != "0" else WAYS[:-1]
 
     def rounds(self, runs: int, say: Say) -> dict[int, Rounds]:
         """Of each length the seconds of each way."""
@@ -112,24 +116,32 @@ class _Prefixes:
             {length: self._prompt(length) for length in self._sizes.prompt_tokens}
             for _ in range(WARM_ROUNDS + runs)
         ]
-        with self._node(), Client.at(self._directory, self._spec, label="bench prefix") as client:
+        with self._node(), self._client() as client:
             for number, each in enumerate(prompts):
                 say(f"publishing, {number + 1} of {len(prompts)}")
                 for prompt in each.values():
                     self._published(client, prompt)
-        found = {length: {way: list[float]() for way in WAYS} for length in prompts[0]}
-        with self._node(), Client.at(self._directory, self._spec, label="bench prefix") as client:
+        found = {length: {way: list[float]() for way in self._ways} for length in prompts[0]}
+        with self._node(), self._client() as client, self._client(on_device=True) as near:
             for number, each in enumerate(prompts):
                 say(f"round {number + 1} of {len(prompts)}")
                 for length, prompt in each.items():
-                    for way, seconds in zip(WAYS, self._round(client, prompt), strict=True):
+                    took = self._round(client, prompt)
+                    if "hbm" in self._ways:
+                        took += (self._from_hbm(near, prompt),)
+                    for way, seconds in zip(self._ways, took, strict=True):
                         if number >= WARM_ROUNDS:
                             found[length][way].append(seconds)
         return {length: Rounds(of) for length, of in found.items()}
 
     def _node(self) -> AbstractContextManager[None]:
         sizes = self._sizes
-        return node_with_ssd(self._directory, sizes.dram, SLAB_BYTES, sizes.ssd_bytes)
+        return node_with_ssd(self._directory, sizes.dram, SLAB_BYTES, sizes.ssd_bytes, sizes.hbm)
+
+    def _client(self, *, on_device: bool = False) -> Client:
+        """One that reaches the node's HBM, or one that does not."""
+        device = self._device.place if on_device else None
+        return Client.at(self._directory, self._spec, label="bench prefix", device=device)
 
     def _prompt(self, length: int) -> tuple[int, ...]:
         return tuple(self._dice.integers(1, self._sizes.config.vocab_size, length).tolist())
@@ -153,6 +165,20 @@ class _Prefixes:
             raise RuntimeError("the first token is not the one that is computed")
         return from_ssd, from_dram, computed
 
+    def _from_hbm(self, client: Client, prompt: tuple[int, ...]) -> float:
+        chain = client.chain(prompt)
+        client.remove(chain)
+        self._published(client, prompt)
+        before = _moved(client)
+        seconds, _, use, _ = self._loaded(client, prompt)
+        if use.pool_tokens < len(prompt) or _moved(client) != before:
+            raise RuntimeError(
+                f"{use.pool_tokens} of {len(prompt)} tokens came from HBM: {use.miss}"
+            )
+        if stats(client).hbm.used_bytes < len(chain) * client.space.layout.slot_bytes:
+            raise RuntimeError("what was published did not go to HBM")
+        return seconds
+
     def _loaded(self, client: Client, prompt: tuple[int, ...]) -> tuple[float, int, PoolUse, Pool]:
         pool, use = Pool(client, self._core.cache, device=self._device), PoolUse()
         self._core.hooks = pool
@@ -169,6 +195,12 @@ class _Prefixes:
         events = prefill(self._core, prompt)
         took = time.perf_counter() - began
         return took, next(one.token for one in events if isinstance(one, TokenEvent))
+
+
+def _moved(client: Client) -> tuple[int, int]:
+    """Blocks that came to DRAM, from SSD and from HBM."""
+    counters = stats(client).counters
+    return counters["promoted_blocks"], counters["demoted_blocks"]
 
 
 def break_even(lengths: Sequence[int], loaded: Sequence[float], computed: Sequence[float]) -> float:
@@ -191,7 +223,9 @@ def _rows(rounds: dict[int, Rounds], sizes: Sizes, device: Device) -> tuple[Row,
     def medians(way: str) -> list[float]:
         return [one.median(way) for one in rounds.values()]
 
-    for way in ("dram", "ssd"):
+    for way in ("hbm", "dram", "ssd"):
+        if way not in rounds[longest].seconds:
+            continue
         edge = break_even(list(rounds), medians(way), medians("computed"))
         for length, one in rounds.items():
             size = length * token_bytes(sizes.config)

@@ -73,7 +73,9 @@ def stand_in(change: pytest.MonkeyPatch) -> None:
         change.setattr(exported, one.__name__, one)
 
 
-class _Lender(Child):
+class Lender(Child):
+    """A node's process that takes the file."""
+
     def start(self) -> None:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -92,7 +94,7 @@ def lending(hbm: str = "16MiB", **options: Any) -> Iterator[NodeProcess]:
     with short_directory() as directory:
         more = [*options.pop("options", ()), "--hbm", hbm]
         node = NodeProcess(directory, options=more, **options)
-        node._child = _Lender("node", node._child.arguments, directory)
+        node._child = Lender("node", node._child.arguments, directory)
         try:
             yield node.start()
         finally:

@@ -1,10 +1,10 @@
 """KV of a GPU to and from slots that lie in HBM of the same one: moved, hashed and, under a codec,
-coded in one pass, with no byte of it over the bus.
+coded on the device, with no byte of it over the bus. What takes `straight` takes this way too.
 
 A slot's head stays on the host, where all of the host look for it: only entries of strip tables go
-over. Each slot has room for a table of its own in HBM, which the device's programs fill, and which
-nobody trusts: a block that is read has the entries that the host's table says, by what its bytes
-are.
+over. Each slot has room for a table of its own in HBM, which the device's programs fill and read.
+Nobody trusts it: a block is what the host's table says only if the device's says the same, and its
+bytes do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from ..shapes import Pages
 from ..strips import Blocks
 from . import strips
 from .batch import WORD_BYTES
-from .straight import Straight
 from .turn import Turn
 
 
@@ -31,11 +30,6 @@ class Resident:
     def __init__(self, arena: torch.Tensor, first: int, turn: Turn) -> None:
         self._arena, self._first, self._turn = arena, first, turn
         self._words = arena[: len(arena) // WORD_BYTES * WORD_BYTES].view(torch.int64)
-
-    @staticmethod
-    def takes(places: Places, pages: Pages) -> bool:
-        """Whether strips and pages lie as the device's programs want them: see `strips`."""
-        return Straight.takes(places, pages)
 
     def gathered(self, places: Places, pages: Pages, block_table: NDArray[np.integer[Any]]) -> None:
         """Fill the slots' strips from the engine's pages, each strip's entry after its bytes.

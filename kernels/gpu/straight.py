@@ -51,9 +51,9 @@ class Straight:
         Pages are read once what the caller's stream has been told so far is done. Raises
         `ValueError` as `strips.gather` does, with nothing moved.
         """
-        move = _Move(places, pages, block_table)
         ready: tuple[_Lane, Rows] | None = None
         with self._turn.taken():
+            move = _Move(places, pages, block_table)
             for lane, rows in self._pieces(move):
                 lane.fit(move, rows)
                 strips.gather(lane.memory, *move.about(lane.blocks))
@@ -74,10 +74,10 @@ class Straight:
         Pages of other blocks are not touched. All is written when this returns. Raises as
         `gathered` does.
         """
-        move = _Move(places, pages, block_table)
         good = np.zeros(len(places.blocks.tokens), np.bool_)
         ready: tuple[_Lane, Rows] | None = None
         with self._turn.taken():
+            move = _Move(places, pages, block_table)
             for lane, rows in self._pieces(move):
                 lane.fit(move, rows)
                 lane.entries_in(move.entries(rows))

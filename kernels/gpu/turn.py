@@ -1,6 +1,8 @@
 """A stream of its own for moves of one device, behind whatever their callers' streams were told.
 
-Any thread may take a turn; one has it at a time. When a turn ends nothing of it is under way.
+Any thread may take a turn; one has it at a time. When a turn ends nothing of it is under way. In
+it torch's inference mode is off, whatever the caller's is: memory that is made in one turn is used
+in others, and what is made in that mode may be written to in that mode alone.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ class Turn:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        with self._moving:
+        with self._moving, torch.inference_mode(mode=False), torch.no_grad():
             if self._stream is None:
                 yield
                 return

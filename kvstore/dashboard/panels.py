@@ -157,6 +157,7 @@ PANELS = (
                 ("sealed", "sealed_blocks"),
                 ("to SSD", "stored_blocks"),
                 ("from SSD", "promoted_blocks"),
+                ("from HBM", "demoted_blocks"),
                 ("from other nodes", "fetched_blocks"),
                 ("evicted", "evicted_blocks"),
                 ("damaged", "damaged_blocks"),

@@ -52,8 +52,7 @@ class Blocks:
         self.arriving: set[Slot] = set()  # of those that fill, what comes from other nodes
         self.copied = Lanes(self.index, self.slabs)  # slots in DRAM of blocks that are on SSD too
         self.shares = Shares()
-        # Sealed slots in HBM, in the order in which they go.
-        self.upper = Lanes(self.index, self.hbm or self.slabs)
+        self.lent = Lanes(self.index, self.hbm or self.slabs)  # sealed slots in HBM
         self.between = Between(self)
         self.carried = Ledger()  # what came from other nodes and from SSD
         self._room = Room(self.index, self.copied, self.shares)
@@ -61,7 +60,7 @@ class Blocks:
         self.on_sealed: Callable[[Slot], None] = lambda slot: None
         self.on_used: Callable[[Slot], None] = lambda slot: None  # one that is in DRAM alone
         self.on_unheld: Callable[[], None] = lambda: None  # there may be room now
-        self.on_upper: Callable[[], None] = lambda: None  # more is in HBM
+        self.on_lent: Callable[[], None] = lambda: None  # more is in HBM
         self._counters = counters
 
     def fill(
@@ -79,11 +78,12 @@ class Blocks:
         Blocks of `spared` keys are not evicted for these. A writer that reaches HBM is given what
         is free there, for the first of them: a prompt's start is what others share.
         """
-        upper = self._free_in_hbm(owner, tenant, layout, len(wanted)) if reach is Tier.HBM else 0
-        self._make_room(self.slabs, owner, tenant, layout, len(wanted) - upper, spared)
-        taken = self.hbm.take_all(owner, layout.slot_bytes, upper) if self.hbm and upper else []
-        taken += self.slabs.take_all(owner, layout.slot_bytes, len(wanted) - upper)
-        assert len(taken) == len(wanted), "room was made for every block"
+        count, size = len(wanted), layout.slot_bytes
+        above = self._free_in_hbm(owner, tenant, size, count) if reach is Tier.HBM else 0
+        self._make_room(self.slabs, owner, tenant, layout, count - above, spared)
+        taken = self.hbm.take_all(owner, size, above) if self.hbm and above else []
+        taken += self.slabs.take_all(owner, size, count - above)
+        assert len(taken) == count, "room was made for every block"
         move_all(taken, State.FILLING)
         full, filling = layout.block_tokens, self.filling
         for slot, (key, parent, tokens) in zip(taken, wanted, strict=True):
@@ -91,8 +91,9 @@ class Blocks:
             slot.origin, slot.short = origin, tokens < full
             filling[key] = filling.get(key, 0) + 1
         if taken:
-            for tier, count in Counter([slot.tier for slot in taken]).items():
-                self.shares.take(tier, tenant, layout.slot_bytes * count)
+            for tier, some in ((Tier.HBM, above), (Tier.DRAM, count - above)):
+                if some:
+                    self.shares.take(tier, tenant, size * some)
             self.heads.fill_all(taken, layout)
         return taken
 
@@ -146,14 +147,18 @@ class Blocks:
             sizes = Counter([slot.tokens for slot in sealed])
             size = sum(layout.block_bytes(tokens) * count for tokens, count in sizes.items())
             self._counters.add("sealed_bytes", size)
-            above = [slot for slot in sealed if slot.tier is Tier.HBM]
-            for slot in sealed if not above else [one for one in sealed if one.tier is Tier.DRAM]:
-                self.on_sealed(slot)
-            for slot in reversed(above):  # a prompt's start is to stay the longest
-                self.upper.add(slot)
-            if above:
-                self.on_upper()
+            for slot in sealed:
+                if slot.tier is Tier.DRAM:
+                    self.on_sealed(slot)
+            if self.hbm is not None:
+                self._sealed_in_hbm([slot for slot in sealed if slot.tier is Tier.HBM])
         return [fresh.get(slot.key) is slot for slot in slots]
+
+    def _sealed_in_hbm(self, slots: Sequence[Slot]) -> None:
+        for slot in reversed(slots):  # a prompt's start is to stay the longest
+            self.lent.add(slot)
+        if slots:
+            self.on_lent()
 
     def doom(self, slot: Slot) -> None:
         """Take an unsealed block out of the world; its memory stays until nobody holds it."""
@@ -215,7 +220,7 @@ class Blocks:
             if slot.lowest is Tier.SSD:
                 self.copied.touch(slot)
             elif slot.lowest is Tier.HBM:
-                self.upper.touch(slot)
+                self.lent.touch(slot)
             elif slot.listed:
                 self.on_used(slot)
 
@@ -360,7 +365,8 @@ class Blocks:
         """Sealed slots that stand for no block any more."""
         for slot in slots:
             self.copied.discard(slot)
-            self.upper.discard(slot)
+            if slot.tier is Tier.HBM:
+                self.lent.discard(slot)
             if slot.tier is Tier.SSD:
                 self.unsaid.add((slot.key, slot.offset))
         move_all(slots, State.DOOMED)
@@ -379,11 +385,11 @@ class Blocks:
         """Those whose slots have heads in the arena."""
         return [self.slabs] if self.hbm is None else [self.slabs, self.hbm]
 
-    def _free_in_hbm(self, owner: Owner, tenant: str, layout: SlotLayout, most: int) -> int:
-        """How many slots a tenant can have there as things stand, up to so many."""
+    def _free_in_hbm(self, owner: Owner, tenant: str, size: int, most: int) -> int:
+        """How many slots of so many bytes a tenant can have there as things stand, up to `most`."""
         if self.hbm is None:
             return 0
-        size, room = layout.slot_bytes, min(most, self.hbm.room(owner, layout.slot_bytes))
+        room = min(most, self.hbm.room(owner, size))
         over = self.shares.excess(Tier.HBM, tenant, room * size)
         return max(0, room - max(0, -(-over // size)))
 

@@ -41,7 +41,7 @@ def check(blocks: Blocks) -> None:
     assert all(id(slot) in known for slot in named), "a slot of a slab that changed owner"
     twins = sum(slot.twin is not None for slot in blocks.index)
     assert set(blocks.copied) == {slot for slot in blocks.index if slot.twin is not None}
-    assert set(blocks.upper) == {slot for slot in blocks.index if slot.tier is Tier.HBM}
+    assert set(blocks.lent) == {slot for slot in blocks.index if slot.tier is Tier.HBM}
     _check_listing(blocks)
     _check_shares(blocks, slots)
     copies = sum(slot.tier is Tier.SSD and slot.state is State.FILLING for slot in slots)

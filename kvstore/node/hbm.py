@@ -47,12 +47,12 @@ class Hbm:
         self._moves = Promotion(blocks, *source, layout_of, threads, clock)
         self._free_share = FREE_SHARE
         self._changed = asyncio.Event()
-        blocks.on_upper = self._changed.set
+        blocks.on_lent = self._changed.set
 
     @property
     def left(self) -> int:
         """Blocks that are there."""
-        return len(self._blocks.upper)
+        return len(self._blocks.lent)
 
     def brought(
         self, keys: Sequence[bytes], seconds: float | None = None
@@ -94,7 +94,7 @@ def coldest(blocks: Blocks, slabs: Slabs, free_share: float) -> list[Slot]:
     """What is to leave HBM next, so that a share of it becomes free: of much the first."""
     used = sum(blocks.shares.used(Tier.HBM).values())
     over = used - slabs.capacity_bytes * (1 - free_share)
-    lanes = [blocks.upper.coldest(*place, ()) for place in blocks.upper.places()]
+    lanes = [blocks.lent.coldest(*place, ()) for place in blocks.lent.places()]
     worth = blocks.index.worth
     some = list[Slot]()
     for slot in heapq.merge(*lanes, key=lambda one: (*worth(one), one.number)):

@@ -81,7 +81,7 @@ class Lent:
                 "elsewhere: use a client with no `device` for it"
             )
         places = self._places(layout, blocks, fragment)
-        if not self._resident.takes(places, pages(memory, fragment)):
+        if not staging.straight.takes(places, pages(memory, fragment)):
             raise Invalid(
                 f"the memory's strides and addresses are not multiples of {_WORD_BYTES} bytes, "
                 f"which a client of {device} wants: use one with no `device`"

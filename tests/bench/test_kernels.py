@@ -58,6 +58,8 @@ def test_all_ways_between_hbm_and_the_host_are_measured_against_a_copy() -> None
         "pinned memory to HBM",
         "HBM to slots",
         "slots to HBM",
+        "pages to slots in HBM",
+        "slots in HBM to pages",
     ]
     assert all(row.sizes["bytes"] == 1 << 17 and row.value > 0 for row in report.rows)
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bench.prefix import SMALL, break_even, measured
+from tests.gpu import DEVICE
+from tests.lending import Lender, stand_in
 
 
 def test_each_length_is_loaded_from_ssd_and_from_dram_and_computed() -> None:
@@ -22,6 +24,26 @@ def test_each_length_is_loaded_from_ssd_and_from_dram_and_computed() -> None:
     ]
     assert all(row.runs == 1 and row.value > 0 and row.ratio for row in report.rows)
     assert report.rows[0].sizes == {"prompt_tokens": 64, "kv_bytes": 64 * 512, "on": "cpu"}
+
+
+def test_where_a_node_lends_hbm_each_length_is_loaded_from_there_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tensors of the host are moved as if they were a GPU's: so the engine's KV goes there."""
+    from kvstore.kernels.gpu.staging import staging_of
+
+    stand_in(monkeypatch)
+    monkeypatch.setattr("bench.pool.Child", Lender)
+    monkeypatch.setattr("kvstore.client.memory._staging", lambda tensors: staging_of(DEVICE))
+    config = replace(SMALL.config, hidden_size=64, intermediate_size=96, layers=1, head_dim=8)
+    shape = {"prompt_tokens": (64,), "dram": "256MiB", "hbm": "128MiB"}
+    report = measured(1, lambda _: None, replace(SMALL, config=config, **shape))
+    assert [row.name for row in report.rows] == [
+        "64 tokens from HBM",
+        "64 tokens from DRAM",
+        "64 tokens from SSD",
+    ]
+    assert all(row.counted and row.value > 0 and row.ratio for row in report.rows)
 
 
 @pytest.mark.parametrize(

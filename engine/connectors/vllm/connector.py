@@ -70,7 +70,8 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
         facts = facts_of(config, self._kv_cache_config, self._settings)
         transfer = config.kv_transfer_config
         self._worker = WorkerSide(
-            self._settings, facts, kv_caches, transfer.engine_id, config.parallel_config.rank
+            *(self._settings, facts, kv_caches, transfer.engine_id),
+            *(config.parallel_config.rank, config.parallel_config.world_size),
         )
 
     def get_handshake_metadata(self) -> Ready | None:

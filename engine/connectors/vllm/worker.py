@@ -24,14 +24,21 @@ class WorkerSide:
     """One rank. Used by vLLM's worker thread only."""
 
     def __init__(
-        self, settings: Settings, facts: Facts, tensors: dict[str, Any], engine: str, rank: int
+        self,
+        settings: Settings,
+        facts: Facts,
+        tensors: dict[str, Any],
+        engine: str,
+        rank: int,
+        ranks: int,
     ) -> None:
         root = Client(
             settings.locator,
             facts.spec,
             label=f"vllm-worker-{rank}",
             deadline_seconds=settings.deadline_ms / 1e3,
-            device=next(iter(tensors.values())).device,
+            # HBM that a node lends is of one GPU: what several need would go down for the others.
+            device=next(iter(tensors.values())).device if ranks == 1 else None,
         )
         self._client, self._facts = root, facts
         self._caches = tuple(

@@ -229,13 +229,3 @@ def test_pages_outside_of_the_block_table_are_refused_with_nothing_moved(case_of
     with pytest.raises(ValueError, match="the block table has"):
         split.resident.scattered(split.places(), split.pages, short)
     assert same(split.now(), before)
-
-
-@pytest.mark.parametrize("odd", [{"run_bytes": 36}, {"run_bytes": 8, "block_tokens": 1}])
-def test_strips_that_the_device_cannot_hash_are_not_taken(
-    case_of: Any, odd: dict[str, int]
-) -> None:
-    split = Split(case_with(case_of, 1, **odd))
-    assert not Resident.takes(split.places(), split.pages)
-    even = Split(case_with(case_of, 1, run_bytes=64))
-    assert Resident.takes(even.places(), even.pages)
