@@ -113,6 +113,10 @@ class Link:
         except grpc.RpcError as error:
             if not first.done():
                 first.set_exception(error)
+        finally:
+            transport: Transport | None = getattr(self, "transport", None)
+            if transport is not None:
+                transport.give_back()
 
     def _hang_up(self) -> None:
         self._stream.cancel()

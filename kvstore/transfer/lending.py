@@ -1,12 +1,14 @@
 """HBM that a node takes of one GPU at its start: all that it was told to, or none, and why.
 
 A machine without CUDA is refused, since whoever asks for HBM there is mistaken. A GPU that has not
-so much left is a state: the node serves without, and says so.
+so much left is asked for a while: engines may have what a node lent that was killed, until they
+hear of it. Then it is a state: the node serves without, and says so.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from kvstore.errors import ConfigError
 from kvstore.memory.arena import Arena
 
 log = logging.getLogger(__name__)
+
+WAIT_SECONDS, _PAUSE_SECONDS = 5.0, 0.1
 
 Copy = Callable[[int, int, int], None]  # from an offset of the arena in HBM to one in DRAM, bytes
 
@@ -64,10 +68,21 @@ def lending(config: NodeConfig) -> Lending:
         ) from error
     try:
         device = exported.device_of(config.hbm_device)
-        region = exported.taken(size, device)
+        region = _taken(exported, size, device)
     except exported.NoDevice as error:
         raise ConfigError(f"{asked}, node.hbm_device = {config.hbm_device}: {error}") from error
     except (exported.NoMemory, exported.CudaError) as error:
         log.warning("%s: the node serves without HBM: %s", asked, error)
         return Lending(cause=str(error))
     return Lending(size, region, exported.name_of(device))
+
+
+def _taken(exported: Any, size: int, device: Any) -> Any:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            return exported.taken(size, device)
+        except exported.NoMemory:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_SECONDS)

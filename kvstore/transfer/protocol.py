@@ -137,6 +137,10 @@ class Transport(Protocol):
     def lends(self, layout: SlotLayout) -> bool:
         """Whether such slots may lie in HBM that the node lends of this caller's own GPU."""
 
+    def give_back(self) -> None:
+        """Use no HBM of the node's any more, which is gone: while somebody has it mapped it stays
+        taken, and the next node gets none."""
+
     def takes(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
     ) -> Mask:

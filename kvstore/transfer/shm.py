@@ -78,7 +78,9 @@ class ShmTransport:
     ) -> Mask:
         with self._moving():
             blocks, above = _blocks(layout, slots, starts), self._in_hbm(slots)
-            if self._lent is not None and above.any():
+            if above.any():
+                if self._lent is None:
+                    raise SessionEnded("the node that lent this HBM is gone: open the blocks again")
                 self._lent.check(layout, blocks, memory, fragment)
             return self._reached.takes(layout, blocks, memory, fragment) | above
 
@@ -183,6 +185,13 @@ class ShmTransport:
             took = max(time.perf_counter() - began, 1e-9)
             return Probe(0.0, source.nbytes / took, source.nbytes / took)
 
+    def give_back(self) -> None:
+        with self._idle:
+            self._idle.wait_for(lambda: self._moves == 0)
+            lent, self._lent = self._lent, None
+        if lent is not None:
+            lent.close()
+
     def close(self) -> None:
         """Let moves under way finish, then tell the node that we write no more."""
         with self._idle:
@@ -192,8 +201,7 @@ class ShmTransport:
             self._idle.wait_for(lambda: self._moves == 0)
         self._copiers.close()
         self._reached.close()
-        if self._lent is not None:
-            self._lent.close()
+        self.give_back()
         self._writing.close()
         self._reading.close()  # stays mapped, read-only, while views of it are in use
         self._socket.close()

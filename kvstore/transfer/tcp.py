@@ -51,6 +51,9 @@ class TcpTransport:
     def lends(self, layout: SlotLayout) -> bool:
         return False  # a GPU's memory is mapped on its own host
 
+    def give_back(self) -> None:
+        pass  # it has nothing
+
     def takes(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
     ) -> Mask:

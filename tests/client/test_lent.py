@@ -12,7 +12,7 @@ import pytest
 
 from kvstore.cli.main import main
 from kvstore.client import Client, KVSpec, Match, Miss
-from kvstore.errors import Invalid
+from kvstore.errors import Invalid, WindowClosed
 from kvstore.limits import KiB
 from tests.client.coded import coded_spec, come_back, sequence
 from tests.client.kv import Cache, spec_of, truth_of
@@ -252,3 +252,25 @@ def test_stat_says_what_is_used(
     put(client, TOKENS, 6)
     assert main(["stat", "--dir", str(lender.directory)]) == 0
     assert "of 16.0 MiB in use, of GPU" in capsys.readouterr().out
+
+
+def test_a_client_that_is_idle_gives_back_what_a_killed_node_lent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stand_in(monkeypatch)
+    with lending("4MiB", slab="64KiB") as node:
+        spec = spec_of("lent-killed")
+        with Client.at(node.address, spec, deadline_seconds=20.0, device=DEVICE) as client:
+            chain, _ = put(client, TOKENS, 1)
+            link, closed = client.connection.link(), list[object]()
+            kind = type(link.transport._lent._region)  # type: ignore[attr-defined]
+            monkeypatch.setattr(kind, "close", lambda self: closed.append(self))
+            writer = client.writer(client.chain(range(TOKENS)))
+            pages = _pages(client).memory(client)
+            node.kill()
+            eventually(lambda: closed)
+            assert not link.alive and not link.transport.lends(client.space.layout)
+            with pytest.raises(WindowClosed, match="the node that lent this HBM is gone"):
+                writer.put(pages)
+            assert client.get(chain, pages).miss is Miss.UNREACHABLE
+        assert len(closed) == 1, "once, whoever closes it"

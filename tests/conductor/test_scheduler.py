@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kvstore.conductor.decision import RETRY_MS_MAX, Decision
 from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
-from kvstore.core.fingerprints import IN_DRAM, ON_SSD
+from kvstore.core.fingerprints import IN_DRAM, IN_HBM, ON_SSD
 from kvstore.errors import Invalid, Overloaded, Unavailable
 from kvstore.kernels.prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, READ, WAIT, WORK
 from kvstore.limits import CREWS_MAX, REPORT_SILENCE_SECONDS
@@ -48,6 +48,13 @@ def test_what_another_node_has_is_fetched_and_its_link_is_busy_meanwhile() -> No
     # 64 blocks of 16 tokens of 100 KB over 10 GB/s.
     assert busy == pytest.approx(64 * 16 * 1e5 / 1e10, rel=0.1)
     assert busy == fleet.hosts["leaves"].max() - rig.now
+
+
+def test_blocks_in_hbm_are_had_as_soon_as_those_in_dram() -> None:
+    rig = Rig()
+    rig.engine("a", ssd=TransferCost(1e-4, 1e6))
+    rig.node("node of a", chain(1), IN_HBM)
+    assert row(rig.schedule()) == (64, 0, 0)
 
 
 def test_blocks_on_ssd_are_read_and_priced_as_that() -> None:

@@ -23,9 +23,9 @@ def live_bytes(used: dict[Slot, int]) -> list[tuple[int, int]]:
     return sorted((slot.offset, slot.offset + size) for slot, size in used.items())
 
 
-def takes_and_gives_never_clash(seed: int, steps: int = 1_500) -> None:
+def takes_and_gives_never_clash(seed: int, steps: int = 1_500, first: int = 0) -> None:
     dice = random.Random(seed)
-    slabs = Slabs(SLABS * SLAB + 7, SLAB)
+    slabs = Slabs(SLABS * SLAB + 7, SLAB, first=first)
     used: dict[Slot, int] = {}
     seen: set[int] = set()
 
@@ -53,20 +53,23 @@ def takes_and_gives_never_clash(seed: int, steps: int = 1_500) -> None:
             renewed(slot)
         ranges = live_bytes(used)
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ranges))
-        assert all(start >= 0 and end <= slabs.capacity_bytes for start, end in ranges)
+        last = first + slabs.capacity_bytes
+        assert all(start >= first and end <= last for start, end in ranges)
         assert all(start // SLAB == (end - 1) // SLAB for start, end in ranges)
         slabs.check()
 
 
+@pytest.mark.parametrize("first", [0, 3 * SLAB])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_two_live_slots_share_a_byte_and_no_generation_returns(seed: int) -> None:
-    takes_and_gives_never_clash(seed)
+def test_no_two_live_slots_share_a_byte_and_no_generation_returns(seed: int, first: int) -> None:
+    takes_and_gives_never_clash(seed, first=first)
 
 
+@pytest.mark.parametrize("first", [0, 2 * SLAB])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_slot_is_found_at_its_offset_and_nothing_elsewhere(seed: int) -> None:
+def test_a_slot_is_found_at_its_offset_and_nothing_elsewhere(seed: int, first: int) -> None:
     dice = random.Random(seed)
-    slabs = Slabs(SLABS * SLAB, SLAB)
+    slabs = Slabs(SLABS * SLAB, SLAB, first=first)
     used: list[Slot] = []
     for _ in range(100):
         owner = dice.choice(list(SIZES))
@@ -77,7 +80,7 @@ def test_a_slot_is_found_at_its_offset_and_nothing_elsewhere(seed: int) -> None:
             slabs.give_all([used.pop(dice.randrange(len(used)))])
         heads = {one.offset: one for slab in slabs.occupied() for one in slab.slots.values()}
         assert {one.offset: one for one in used} == heads
-        for offset in range(-SLAB, (SLABS + 2) * SLAB):
+        for offset in range(-SLAB, first + (SLABS + 2) * SLAB):
             assert slabs.at(offset) is heads.get(offset), f"offset {offset}"
 
 

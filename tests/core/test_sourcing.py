@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from kvstore.core.sourcing import STRIPE_ROWS_MIN, stripes
 
-DRAM, SSD = 1, 2
+DRAM, SSD, HBM = 1, 2, 4
 
 NAMES = ("a", "b", "c", "d")
 
 
 @st.composite
 def holdings(draw: st.DrawFn) -> dict[str, np.ndarray]:
-    """Runs of rows that are in no tier, in one or in both, of up to four holders."""
+    """Runs of rows that are in no tier, in one or in several, of up to four holders."""
     rows = draw(st.integers(0, 60))
     found = {}
     for name in draw(st.sets(st.sampled_from(NAMES))):
-        runs = draw(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 3)), min_size=1))
+        runs = draw(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 7)), min_size=1))
         tiers = [tier for length, tier in runs for _ in range(length)]
         found[name] = np.resize(np.array(tiers, dtype=np.uint8), rows)
     return found
@@ -51,8 +51,8 @@ def test_nobody_reads_a_disk_for_what_somebody_has_in_memory(
 ) -> None:
     for stripe in stripes(holders, rates):
         for row in stripe.rows:
-            in_memory = any(tiers[row] & DRAM for tiers in holders.values())
-            assert bool(holders[stripe.holder][row] & DRAM) == in_memory
+            in_memory = any(tiers[row] & (DRAM | HBM) for tiers in holders.values())
+            assert bool(holders[stripe.holder][row] & (DRAM | HBM)) == in_memory
 
 
 @given(st.integers(2 * STRIPE_ROWS_MIN, 400), st.floats(0.01, 1.0))

@@ -62,3 +62,16 @@ def test_memory_that_is_looked_at_stays_until_nobody_does() -> None:
     assert arena.close()
     with pytest.raises(OSError):
         os.fstat(arena.descriptor)
+
+
+def test_heads_of_slots_in_hbm_lie_behind_it_and_take_what_is_touched_alone() -> None:
+    arena = Arena.create(MiB, 64 * MiB)
+    assert (arena.size, arena.hbm_bytes, len(arena.bytes)) == (MiB, 64 * MiB, 65 * MiB)
+    assert len(arena.words) == 65 * MiB // 8
+    peer = Arena.map(os.dup(arena.descriptor), MiB, mmap.PROT_READ, 64 * MiB)
+    arena.bytes[MiB + 40 * MiB] = 7
+    assert peer.bytes[MiB + 40 * MiB] == 7
+    assert os.fstat(arena.descriptor).st_blocks * 512 <= 4 * MiB, "a page, or a large one"
+    with pytest.raises(ConfigError, match=f"has {65 * MiB} bytes; it announced {MiB}"):
+        Arena.map(arena.descriptor, MiB, mmap.PROT_READ)
+    assert peer.close() and arena.close()

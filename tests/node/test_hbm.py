@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 
 from kvstore.block import Miss
+from kvstore.core.fingerprints import IN_DRAM, IN_HBM, fingerprints
 from kvstore.core.lifecycle import Slot, State, Tier
 from kvstore.core.shares import Share
 from kvstore.errors import Overloaded
+from kvstore.metadata.protocol import Metadata
 from kvstore.node.from_hbm import FromHbm
 from kvstore.node.hbm import Hbm
 from kvstore.node.namespaces import Place
+from kvstore.node.purge import Purge, Scope
 from kvstore.node.readers import Opened
+from kvstore.node.scrubber import Scrubber
 from kvstore.node.sessions import Session
 from kvstore.node.threads import Threads
 from tests.node.rig import LARGE, SMALL, TOKENS, Rig, prompt
+from tests.simulation.nature import Notes
 
 SECONDS = 10.0
 PER_SLAB = 4  # of SMALL
@@ -271,5 +277,35 @@ def test_a_session_that_ends_gives_back_what_it_was_writing_there() -> None:
         rig.end(session)
         assert rig.blocks.hbm.empty_slabs == 4
         assert not rig.blocks.shares.used(Tier.HBM)
+
+    lent(story, serve=False)
+
+
+def test_the_scrubber_passes_it_over_and_a_purge_does_not() -> None:
+    async def story(rig: Lender) -> None:
+        slots = rig.put_some(1, 2) + rig.put_some(2, 1, reach=Tier.DRAM)
+        rig.flip(slots[0], SMALL)
+        scrub = Scrubber(rig.blocks, None, LAYOUTS.__getitem__, rig.clock, rig.counters, 0)
+        rounds = [one async for one in scrub.round(0)]
+        assert (rounds[-1].blocks_done, rounds[-1].damaged) == (3, 0)
+        assert rounds[-1].bytes_done == SMALL.layout.slot_bytes
+        assert rig.hits(SMALL, prompt(SMALL, 2 * TOKENS, start=1_000)) == 2
+        metadata = cast(Metadata, Notes())
+        purge = Purge(rig.store, metadata, None, "n", 0, rig.clock, rig.counters)
+        assert await purge.carry_out(Scope(tenant="default")) == 3
+        assert rig.hbm.left == 0 and rig.blocks.hbm is not None
+        assert rig.blocks.hbm.empty_slabs == 4
+
+    lent(story, serve=False)
+
+
+def test_followers_are_told_of_it_as_a_tier_of_its_own() -> None:
+    async def story(rig: Lender) -> None:
+        keys = rig.keys(1)
+        rig.put_some(1)
+        listing, prints = rig.blocks.index.listing, fingerprints(keys)
+        assert listing.tiers(prints).tolist() == [IN_HBM] * 4
+        async with rig.hbm.brought(keys):
+            assert listing.tiers(prints).tolist() == [IN_DRAM] * 4
 
     lent(story, serve=False)

@@ -10,9 +10,12 @@ import pytest
 from kvstore.config import NodeConfig
 from kvstore.errors import ConfigError
 from kvstore.limits import GiB, KiB, MiB
+from kvstore.transfer import lending as module
 from kvstore.transfer.lending import NONE, lending
 from tests.lending import GPU, LEFT_BYTES, NAME, stand_in
-from tests.nodes import running
+from tests.nodes import running  # isort: split
+
+from kvstore.kernels.gpu import exported  # after `tests.gpu`
 
 no_gpu = pytest.mark.skipif(GPU, reason="a machine without CUDA refuses this")
 
@@ -37,9 +40,27 @@ def test_it_takes_whole_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(GPU, reason="of memory that stands for a GPU's")
 def test_a_gpu_that_has_not_so_much_is_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
     found = lending(config(hbm_bytes=LEFT_BYTES + MiB))
     assert (found.size_bytes, found.region, found.handle) == (0, None, b"")
     assert found.cause == f"cpu has no {LEFT_BYTES + MiB} bytes left"
+
+
+@pytest.mark.skipif(GPU, reason="of memory that stands for a GPU's")
+def test_what_others_have_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    taken, asked = exported.taken, list[int]()
+
+    def later(size: int, device: object) -> object:
+        asked.append(size)
+        if len(asked) < 3:
+            raise exported.NoMemory("not yet")
+        return taken(size, device)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(exported, "taken", later)
+    found = lending(config(hbm_bytes=MiB))
+    assert asked == [MiB] * 3 and found.size_bytes == MiB
+    found.region.close()
 
 
 @pytest.mark.parametrize(

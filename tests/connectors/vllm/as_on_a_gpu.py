@@ -1,5 +1,6 @@
 """The connector, to whom vLLM's tensors of the CPU are those of a GPU: its kernels move them, in
-Triton's interpreter, "straight" to slots and from there, or through "pinned" memory.
+Triton's interpreter, "straight" to slots and from there, or through "pinned" memory; or within HBM
+that is "lent" by the node, for which a file stands.
 """
 
 from __future__ import annotations
@@ -25,12 +26,18 @@ def _as_on_a_gpu(way: str) -> None:
     import torch
 
     from kvstore.client import memory
-    from kvstore.kernels.gpu import staging, straight
+    from kvstore.kernels.gpu import resident, staging, straight
     from kvstore.transfer import reached
 
-    reached.RUN_BYTES_MIN = {"straight": 0, "pinned": 1 << 40}[way]
+    if way == "lent":
+        import pytest
+
+        from tests.lending import stand_in
+
+        stand_in(pytest.MonkeyPatch())
+    reached.RUN_BYTES_MIN = {"straight": 0, "pinned": 1 << 40, "lent": 1 << 40}[way]
     memory._staging = lambda tensors: staging.staging_of(torch.device("cpu"))
-    for owner in (staging.Staging, straight.Straight):
+    for owner in (staging.Staging, straight.Straight, resident.Resident):
         for name in ("gathered", "scattered"):
             setattr(owner, name, _counted(getattr(owner, name), f"{owner.__name__}.{name}"))
 
