@@ -101,6 +101,8 @@ def run_stat(args: argparse.Namespace) -> int:
     if reply.hbm.size_bytes:
         sizes = f"{size_text(reply.hbm.used_bytes)} of {size_text(reply.hbm.size_bytes)}"
         print(f"hbm       {sizes} in use, of GPU {reply.hbm.device}")
+        if reply.hbm.cause:
+            print(f"          it is lost, and takes no more blocks: {reply.hbm.cause}")
     elif reply.HasField("hbm"):
         print(f"hbm       none: {reply.hbm.cause}")
     for one in reply.ssd:

@@ -161,10 +161,15 @@ class Slabs:
         """Give out no place of these whole slabs any more. What is in use there stays until it is
         back."""
         assert begin % self.slab_bytes == end % self.slab_bytes == 0, "a part of a slab"
-        for slab in self._slabs[begin // self.slab_bytes : end // self.slab_bytes]:
+        first, last = begin - self._first, end - self._first
+        for slab in self._slabs[first // self.slab_bytes : last // self.slab_bytes]:
             slab.retired = True
             self._close(slab)
         self._empty = [slab for slab in self._empty if not slab.retired]
+
+    def retire_all(self) -> None:
+        """The same of every slab."""
+        self.retire(self._first, self._first + self.capacity_bytes)
 
     def retired(self, slot: Slot) -> bool:
         """Whether the slot's place is given out no more once it is back."""

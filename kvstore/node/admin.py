@@ -19,6 +19,7 @@ from kvstore.limits import CONTACTS_SHOWN_MAX, MOVE_OUT_SECONDS_MAX, REPLICAS_MA
 from kvstore.node.contacts import Contact, Contacts
 from kvstore.node.departure import Departure, Progress
 from kvstore.node.forms import hashes_of
+from kvstore.node.hbm import Hbm
 from kvstore.node.namespaces import Namespaces
 from kvstore.node.purge import Purge, Scope
 from kvstore.node.replicas import Replicas
@@ -63,11 +64,13 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         departure: Departure,
         tiers: Tiers | None = None,
         lending: Lending = NONE,
+        hbm: Hbm | None = None,
     ) -> None:
         self._node_id, self.epoch = node_id, epoch
         self._store, self._namespaces, self._sessions = store, namespaces, sessions
         self._counters = counters
-        self._drain, self._leave, self._tiers, self._lending = drain, leave, tiers, lending
+        self._drain, self._leave = drain, leave
+        self._tiers, self._lending, self._hbm_tier = tiers, lending, hbm
         self._replicas, self._departure = replicas, departure
         self._scrubber, self._purge, self._contacts = scrubber, purge, contacts
         self._process = psutil.Process()
@@ -186,7 +189,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             device=lending.name,
             size_bytes=lending.size_bytes,
             used_bytes=used,
-            cause=lending.cause,
+            cause=lending.cause if self._hbm_tier is None else self._hbm_tier.broken,
         )
 
     def _tenants(self) -> list[pb.TenantStats]:

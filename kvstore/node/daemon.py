@@ -172,7 +172,7 @@ class Node:
             *(self.node_id, self.epoch, store, namespaces, self._sessions, self._counters),
             *(self.stop, self._leave, scrubber, purge, pool.contacts, pool.replicas),
             Departure(store, pool.replicas, pool.whereabouts, SystemClock(), self._counters),
-            *(tiers, self._lending),
+            *(tiers, self._lending, hbm),
         )
         self._directory = directory = PeerService(
             *(self.node_id, self.epoch, SystemClock(), store, namespaces, pool.taking, tiers)

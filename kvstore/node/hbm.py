@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import islice
@@ -18,10 +19,13 @@ from kvstore.clock import Clock
 from kvstore.core.carried import Line
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.core.slabs import Slabs
+from kvstore.layout import SlotLayout
 from kvstore.node.blocks import Blocks
 from kvstore.node.namespaces import LayoutOf
 from kvstore.node.promotion import Promotion, Read
 from kvstore.node.threads import Threads
+
+log = logging.getLogger(__name__)
 
 FREE_SHARE = 1 / 8  # of the tier, kept free for what comes next
 BATCH_BLOCKS = 64  # that are on their way at once
@@ -42,12 +46,29 @@ class Hbm:
         """`read` copies a block from there and verifies it: see `kvstore.node.from_hbm`."""
         assert blocks.hbm is not None, "blocks without HBM"
         self._blocks, self._slabs, self._clock = blocks, blocks.hbm, clock
+        self._read, self._loop = read, asyncio.get_running_loop()
         line = Line(of_ssd=False, tell=lambda carried: None)  # of no use to anybody else
-        source = (Tier.HBM, read, line)
+        source = (Tier.HBM, self._read_or_break, line)
         self._moves = Promotion(blocks, *source, layout_of, threads, clock)
         self._free_share = FREE_SHARE
         self._changed = asyncio.Event()
+        self.broken = ""  # why nothing can be read there any more
         blocks.on_lent = self._changed.set
+
+    def _read_or_break(self, source: Slot, target: Slot, layout: SlotLayout) -> Miss | None:
+        """In a thread. What CUDA cannot do once it never does again: torch says RuntimeError."""
+        try:
+            return self._read(source, target, layout)
+        except RuntimeError as error:
+            self._loop.call_soon_threadsafe(self._break, str(error))
+            return Miss.DAMAGED
+
+    def _break(self, cause: str) -> None:
+        """Nothing more is to come here. What is here goes as it is asked for."""
+        if not self.broken:
+            log.error("the HBM that this node lends is lost: %s", cause)
+            self.broken = cause
+            self._slabs.retire_all()
 
     @property
     def left(self) -> int:

@@ -309,3 +309,28 @@ def test_followers_are_told_of_it_as_a_tier_of_its_own() -> None:
             assert listing.tiers(prints).tolist() == [IN_DRAM] * 4
 
     lent(story, serve=False)
+
+
+def test_a_gpu_that_is_lost_costs_what_is_there_and_nothing_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(rig: Lender) -> None:
+        def fails(*what: int) -> None:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        rig.copy = fails  # type: ignore[method-assign]
+        rig.begin()
+        keys = rig.keys(1)
+        rig.put_some(1)
+        async with rig.hbm.brought(keys[3:]):
+            assert rig.opened(keys[3:], Tier.DRAM) == [Miss.DAMAGED]
+        await until(lambda: rig.hbm.broken != "")
+        assert rig.hbm.broken == "CUDA error: an illegal memory access was encountered"
+        assert [slot.tier for slot in rig.put_some(2)] == [Tier.DRAM] * 4
+        async with rig.hbm.brought(keys[:3]):
+            pass
+        assert rig.hbm.left == 0 and rig.count("damaged_blocks") == 4
+
+    lent(story, serve=False)
+    lost = [one.message for one in caplog.records if "this node lends is lost" in one.message]
+    assert len(lost) == 1
