@@ -75,7 +75,7 @@ class Lent:
     def check(self, layout: SlotLayout, blocks: Blocks, memory: Memory, fragment: Fragment) -> None:
         """Raise `Invalid` for memory that is not moved to and from such slots."""
         staging, device = memory.staging, self._region.device
-        if staging is None or str(staging.device) != str(device):
+        if staging is None or not _same(staging.device, device):
             raise Invalid(
                 f"these blocks are in HBM of {device}, of which this client is, and the memory is "
                 "elsewhere: use a client with no `device` for it"
@@ -105,3 +105,8 @@ class Lent:
 
     def _places(self, layout: SlotLayout, blocks: Blocks, fragment: Fragment) -> Places:
         return Places(self._arena.bytes, geometry(layout), span(fragment), blocks)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two `torch.device`s are one; where no number is said the first is meant."""
+    return bool(one.type == other.type and (one.index or 0) == (other.index or 0))
