@@ -75,7 +75,7 @@ def test_what_the_operator_sets_a_node_goes_by(
         return json.loads(capsys.readouterr().out)
 
     granted = {"tenant": "a", "weight": 2.0, "quota_bytes": 8 << 30}
-    uses = {"dram_bytes": 0, "ssd_bytes": 0}
+    uses = {"dram_bytes": 0, "ssd_bytes": 0, "hbm_bytes": 0}
     assert said("a", "--weight", "2", "--quota", "8GiB") == granted
     eventually(lambda: said() == {"tenants": [granted | uses]})
     assert said("a", "--quota", "none") == granted | {"quota_bytes": None}
