@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,13 @@ from kvstore.cli.main import main
 from kvstore.client import Client, KVSpec, Match, Miss
 from kvstore.errors import Invalid, WindowClosed
 from kvstore.limits import KiB
+from kvstore.wire.v1 import kv_pb2 as pb
 from tests.client.coded import coded_spec, come_back, sequence
 from tests.client.kv import Cache, spec_of, truth_of
 from tests.client.on_device import OnDevice
 from tests.gpu import DEVICE
 from tests.lending import GPU, lending, stand_in
-from tests.nodes import NodeProcess, eventually
+from tests.nodes import NodeProcess, eventually, prompt
 
 TOKENS = 37
 Clients = Callable[..., Client]
@@ -274,3 +275,39 @@ def test_a_client_that_is_idle_gives_back_what_a_killed_node_lent(
                 writer.put(pages)
             assert client.get(chain, pages).miss is Miss.UNREACHABLE
         assert len(closed) == 1, "once, whoever closes it"
+
+
+def test_a_node_gives_no_slot_there_that_somebody_else_is_to_reach(lender: NodeProcess) -> None:
+    """Whatever a caller says: partners and followers may be on the host's other processors."""
+    with closing(lender.caller()) as caller:
+        caller.register()
+        first = caller.opened.arena_bytes
+        for number, more in enumerate([{}, {"writer_group": "g"}, {"hand_off": True}]):
+            asked = caller.about(prompt(800 + number)) | more
+            given = caller.ask("Reserve", hbm=True, **asked)
+            assert (given.slot_offsets[0] >= first) == (not more), more
+            caller.ask("Abort", handles=given.handles)
+        part = pb.Fragment(layer_first=0, layers=1, head_first=0, heads=2)
+        given = caller.ask("Reserve", hbm=True, fragment=part, **caller.about(prompt(803)))
+        assert given.slot_offsets[0] < first
+
+
+def test_what_is_acknowledged_as_durable_survives_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    with lending("4MiB", slab="64KiB", ssd="16MiB") as node:
+        spec = spec_of("lent-durable")
+        with Client.at(node.address, spec, deadline_seconds=20.0, device=DEVICE) as client:
+            truth, chain = truth_of(spec, TOKENS, 1), client.chain(range(TOKENS))
+            ours = Cache(spec, TOKENS, kind="torch")
+            ours.fill(truth)
+            writer, link = client.writer(chain), client.connection.link()
+            writer.put(OnDevice(ours, client.space.layout, 8).memory(client))
+            assert (writer._slots.offsets >= link.opened.arena_bytes).all()
+            request = pb.SealRequest(session=link.session, handles=writer._handles, durable=True)
+            client.connection.call(lambda link: link.kv.Seal, request)
+            assert used(client)["hbm"] == 0 and used(client)["demoted_blocks"] == len(chain)
+            node.kill()
+        node.start()
+        with Client.at(node.address, spec, deadline_seconds=20.0) as client:
+            found, cache = got(client, chain, on_device=False)
+            assert found == Match(len(chain), TOKENS, None) and cache.holds(truth)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import cast
 
+import numpy as np
 import pytest
 
 from kvstore.block import Miss
@@ -16,6 +17,7 @@ from kvstore.core.fingerprints import IN_DRAM, IN_HBM, fingerprints
 from kvstore.core.lifecycle import Slot, State, Tier
 from kvstore.core.shares import Share
 from kvstore.errors import Overloaded
+from kvstore.memory.strips import StripWriter
 from kvstore.metadata.protocol import Metadata
 from kvstore.node.from_hbm import FromHbm
 from kvstore.node.hbm import Hbm
@@ -227,6 +229,19 @@ def test_a_block_that_is_damaged_there_is_not_read_in_dram(where: str) -> None:
         assert [isinstance(one, Miss) for one in found] == [False, True, True, True]
         assert found[1] is Miss.DAMAGED
         assert rig.count("damaged_blocks") == 1 and rig.count("demoted_blocks") == 3
+
+    lent(story, serve=False)
+
+
+def test_a_block_that_was_written_over_whole_is_not_what_was_sealed() -> None:
+    async def story(rig: Lender) -> None:
+        slots, keys = rig.put_some(1, 2), rig.keys(1, 2)
+        layout = SMALL.layout
+        other = np.random.default_rng(99).bytes(layout.block_bytes(TOKENS))
+        over = StripWriter(rig.blocks.view, rig.blocks.heads, slots[1], layout, layout.whole)
+        over.write(other)  # its table speaks of these bytes too
+        async with rig.hbm.brought(keys):
+            assert rig.opened(keys, Tier.DRAM)[1] is Miss.DAMAGED
 
     lent(story, serve=False)
 

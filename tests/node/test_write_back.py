@@ -23,11 +23,13 @@ from tests.simulation.sim_disk import SimDisk
 SLOTS = SLAB // SMALL.layout.slot_bytes
 
 
-def with_ssd(story: Callable[[Rig, Tiers], Awaitable[None]], dram: int = 1, ssd: int = 4) -> None:
-    """A rig of so many slabs in either tier, that is not being served yet."""
+def with_ssd(
+    story: Callable[[Rig, Tiers], Awaitable[None]], dram: int = 1, ssd: int = 4, hbm: int = 0
+) -> None:
+    """A rig of so many slabs in each tier, that is not being served yet."""
 
     async def run() -> None:
-        rig, threads = Rig(slabs=dram), Threads()
+        rig, threads = Rig(slabs=dram, hbm_slabs=hbm), Threads()
         slabs = Slabs(ssd * SLAB, SLAB, Tier.SSD)
         rig.blocks = Blocks(rig.arena, SLAB, rig.counters, slabs)
         rig.store = Store(rig.blocks, rig.handles, rig.clock, SECRETS, rig.counters)
@@ -57,6 +59,21 @@ def test_a_block_that_somebody_waits_for_is_not_evicted_before_it_is_written() -
         serving.cancel()
 
     with_ssd(story)
+
+
+def test_a_block_in_hbm_is_never_acknowledged_and_others_are_written_all_the_same() -> None:
+    async def story(rig: Rig, tiers: Tiers) -> None:
+        session = rig.session()
+        above = rig.put(session, SMALL, prompt(SMALL, 4), reach=Tier.HBM)
+        below = rig.put(session, SMALL, prompt(SMALL, 4, 1_000))
+        assert [one[0].tier for one in (above, below)] == [Tier.HBM, Tier.DRAM]
+        serving = asyncio.create_task(tiers.serve())
+        with pytest.raises(Unavailable, match="it is in HBM, and was not brought to DRAM"):
+            await asyncio.wait_for(tiers.durable([*below, *above]), 5)
+        await asyncio.wait_for(tiers.durable(below), 5)
+        serving.cancel()
+
+    with_ssd(story, hbm=1)
 
 
 def test_a_block_that_is_removed_before_it_was_written_is_not_acknowledged() -> None:
