@@ -22,7 +22,7 @@ from tests.gpu import DEVICE
 from tests.lending import GPU, lending, stand_in
 from tests.nodes import NodeProcess, eventually, prompt
 
-TOKENS = 37
+TOKENS, TIERS = 37, ("hbm", "dram")
 Clients = Callable[..., Client]
 
 
@@ -47,9 +47,9 @@ def client_of(lender: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 def used(client: Client) -> dict[str, int]:
     """Bytes of each tier that are in use, and what was moved and dropped."""
     stats = client.connection.link().admin.Stats(_asked())
-    (tenant,) = stats.tenants
+    hbm, dram = (sum(getattr(one, f"{tier}_bytes") for one in stats.tenants) for tier in TIERS)
     counted = {name: stats.counters.get(name, 0) for name in ("demoted_blocks", "evicted_blocks")}
-    return {"hbm": tenant.hbm_bytes, "dram": tenant.dram_bytes} | counted
+    return {"hbm": hbm, "dram": dram} | counted
 
 
 def _asked() -> Any:
@@ -311,3 +311,45 @@ def test_what_is_acknowledged_as_durable_survives_a_kill(monkeypatch: pytest.Mon
         with Client.at(node.address, spec, deadline_seconds=20.0) as client:
             found, cache = got(client, chain, on_device=False)
             assert found == Match(len(chain), TOKENS, None) and cache.holds(truth)
+
+
+@pytest.mark.parametrize("why", ["another GPU", "no such handle", "no device"])
+def test_who_cannot_open_it_has_its_blocks_in_dram(
+    client_of: Clients, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    from kvstore.kernels.gpu import exported
+
+    def refused(*what: object) -> object:
+        raise exported.CudaError("cuIpcOpenMemHandle: CUDA error 201")
+
+    if why == "another GPU":
+        monkeypatch.setattr(exported, "name_of", lambda device: "another GPU")
+    if why == "no such handle":
+        monkeypatch.setattr(exported, "opened", refused)
+    options = {"device": None} if why == "no device" else {}
+    client = client_of(spec_of(f"lent-not-{why}"), **options)
+    before = used(client)["hbm"]
+    chain, truth = put(client, TOKENS, 8)
+    found, cache = got(client, chain, on_device=True)
+    assert found.tokens == TOKENS and cache.holds(truth)
+    assert used(client)["hbm"] == before
+
+
+def test_of_the_arena_cuda_is_told_of_dram_alone(
+    client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind it lie heads, few and far between: to pin all that would take it all."""
+    from kvstore.kernels.gpu import registered
+
+    made, told = registered.Registered.__init__, list[int]()
+
+    def noted(self: Any, memory: np.ndarray, device: Any) -> None:
+        told.append(len(memory))
+        made(self, memory, device)
+
+    monkeypatch.setattr(registered.Registered, "__init__", noted)
+    monkeypatch.setattr("kvstore.transfer.reached.RUN_BYTES_MIN", 0)
+    client = client_of(spec_of("lent-known"), device=None)
+    chain, _ = put(client, 8, 9)
+    assert got(client, chain, on_device=True)[0].tokens == 8
+    assert told == [client.connection.link().opened.arena_bytes]
