@@ -54,7 +54,6 @@ class Writer:
         self.fragment = space.layout.check(fragment or space.layout.whole)
         self._link: Link = connection.link()
         self.chain, self.first = chain, first
-        whole = self.fragment == space.layout.whole and not (writer_group or hand_off)
         reply = pb.ReserveReply()
         try:
             for some in calls(len(blocks)):
@@ -70,7 +69,7 @@ class Writer:
                     hand_off=hand_off,
                     origin=origin,
                     alone=blocks.alone,
-                    hbm=whole and self._link.transport.lends(space.layout),
+                    hbm=self._link.transport.lends(space.layout),
                 )
                 if isinstance(blocks, Keyed) and blocks.parents:
                     request.parents.extend(blocks.parents[some])

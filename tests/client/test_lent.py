@@ -102,12 +102,17 @@ def test_what_the_gpu_puts_comes_back_there_and_no_byte_was_in_dram(
     assert used(client)["demoted_blocks"] == after["demoted_blocks"], "it stayed where it was"
 
 
-@pytest.mark.parametrize("how", ["shm", "tcp", "another session of the GPU"])
+HOWS = ["shm", "tcp", "another session of the GPU", "memory of the host"]
+
+
+@pytest.mark.parametrize("how", HOWS)
 def test_whoever_does_not_reach_it_has_it_from_dram(client_of: Clients, how: str) -> None:
     client = client_of(spec_of(f"lent-elsewhere-{how}"))
     chain, truth = put(client, TOKENS, 2)
     before = used(client)
-    if how == "another session of the GPU":
+    if how == "memory of the host":
+        other = client
+    elif how == "another session of the GPU":
         other = client_of(client.space.spec)
     else:
         other = client_of(client.space.spec, device=None, transport=how)
