@@ -139,7 +139,7 @@ def test_a_full_filesystem_is_said_and_written_to_again_once_there_is_room(
             put(caller, meanwhile)
             refusals = [refused(caller, some(f"no {n}", 1)) for n in range(3)]
             assert {one.kind for one in refusals} == {"Unavailable"}
-            assert all("in DRAM and not on SSD" in one.text for one in refusals)
+            assert all("in memory and not on SSD" in one.text for one in refusals)
             assert all("No space left" in one.text for one in refusals), refusals
             serves_from_dram(caller, "served")
             all_there(caller, before)
