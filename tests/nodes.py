@@ -285,7 +285,8 @@ def mapped(caller: Caller) -> Iterator[Arena]:
         peer.sendall(caller.opened.shm_token)
         _, descriptors, _, _ = socket.recv_fds(peer, HELLO.size, 1)
         both = mmap.PROT_READ | mmap.PROT_WRITE
-        arena = Arena.map(descriptors[0], caller.opened.arena_bytes, both)
+        sizes = (caller.opened.arena_bytes, both, caller.opened.hbm_bytes)
+        arena = Arena.map(descriptors[0], *sizes)
         try:
             yield arena
         finally:

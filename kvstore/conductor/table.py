@@ -63,7 +63,9 @@ class Table:
         it lists by now. Raises `Overloaded`."""
         holder = self._holders[node]
         self._index.put_all(holder, prints, tiers)
-        self._given[holder] += np.count_nonzero(tiers == IN_DRAM)  # others were there, or on SSD
+        self._given[holder] += np.count_nonzero(
+            tiers == IN_DRAM
+        )  # others were there, or are not in DRAM
         return self._index.count(holder)
 
     def given(self) -> tuple[Lengths, Lengths]:

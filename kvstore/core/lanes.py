@@ -1,9 +1,10 @@
-"""Copies in DRAM of what is on SSD too, in the order in which they go: least worth first.
+"""Slots of a tier that can go without a block being lost, in the order in which they do: least
+worth first. In DRAM they are copies of what is on SSD too; in HBM all, which go down to DRAM.
 
-What a block is worth is the index's to say (`kvstore.core.ranking`), and the same in each tier. A
-copy costs a read to have again, so DRAM keeps those that will be wanted
-soonest, and a block that was read once does not displace one that is read all day: see `bench
-placement` for what that finds.
+What a block is worth is the index's to say (`kvstore.core.ranking`), and the same in each tier. One
+that has left costs a move to have again, so a tier keeps those that will be wanted soonest, and a
+block that was read once does not displace one that is read all day: see `bench placement` for what
+that finds.
 
 Of each kind the oldest and the youngest are compared, as `Ranking` does; here a block may go
 before those behind it.
@@ -22,7 +23,7 @@ Lane = OrderedDict[Slot, None]  # of one kind, least recently used first
 
 
 class Lanes:
-    """Slots in DRAM, by owner and tenant, then by kind."""
+    """Slots of one tier, by owner and tenant, then by kind."""
 
     def __init__(self, index: Index, slabs: Slabs) -> None:
         self._index, self._slabs = index, slabs

@@ -31,7 +31,7 @@ class Arena:
     """A mapping of `size` bytes. The node makes it; clients map the descriptor they are handed.
 
     Behind them are the heads of slots in HBM, where those would be if it lay here: of `hbm_bytes`
-    more only they are touched, so that a page each is all that they take.
+    more only they are touched, so that they take a few small pages each and no more.
     """
 
     def __init__(self, descriptor: int, size: int, protection: int, hbm_bytes: int = 0) -> None:
@@ -40,7 +40,10 @@ class Arena:
         self._map = mmap.mmap(descriptor, size + hbm_bytes, mmap.MAP_SHARED, protection)
         with suppress(OSError):  # a kernel that knows none of it
             # Heeded where shmem_enabled is "advise".
-            self._map.madvise(mmap.MADV_HUGEPAGE, 0, size // mmap.PAGESIZE * mmap.PAGESIZE)
+            whole = size // mmap.PAGESIZE * mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_HUGEPAGE, 0, whole)
+            if hbm_bytes:
+                self._map.madvise(mmap.MADV_NOHUGEPAGE, whole)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
 
     @classmethod

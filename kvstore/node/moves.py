@@ -1,8 +1,8 @@
 """Slots held while the node itself moves their bytes: to a reader elsewhere, or from a writer.
 
 Who may move what is decided here, on the node's loop: the handle must be the session's own and for
-this, its time not over, the fragment within it, and a strip written once. A slot that is held is
-nobody else's until it is let go, whatever becomes of pins and windows meanwhile.
+this, its time not over, the slot in DRAM, the fragment within it, and a strip written once. A slot
+that is held is nobody else's until it is let go, whatever becomes of pins and windows meanwhile.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvstore.core.lifecycle import Slot, State
+from kvstore.core.lifecycle import Slot, State, Tier
 from kvstore.core.windows import Window
 from kvstore.errors import Denied, Lapsed, OutOfRange
 from kvstore.layout import Fragment, SlotLayout
@@ -89,7 +89,7 @@ class Moves:
         pins = self._store.claims.run_of_pins(session, handles)
         slots = [pin.slot for pin in pins or ()]
         layout = self._layout_of_all(slots, fragment)
-        if layout is None or not all(slot.root for slot in slots):
+        if layout is None or not all(slot.root and slot.tier is Tier.DRAM for slot in slots):
             return None
         for slot in slots:
             slot.moves += 1
@@ -102,6 +102,8 @@ class Moves:
         slots = [window.slot for window in windows]
         layout = self._layout_of_all(slots, fragment)
         if layout is None or any(window.writing for window in windows):
+            return None
+        if any(slot.tier is not Tier.DRAM for slot in slots):
             return None
         if not all(one.covers(fragment) for one in {window.fragment for window in windows}):
             return None
@@ -147,6 +149,8 @@ class Moves:
             layout.check(fragment)
         except (Denied, Lapsed, OutOfRange) as error:
             return _status(error)
+        if slot.tier is not Tier.DRAM:
+            return Status.REFUSED
         # Of a block that was given up what is written may be read, as by those who map it.
         if not slot.root and self._store.blocks.heads.unwritten(slot, layout, fragment) is not None:
             return Status.UNWRITTEN
@@ -160,6 +164,8 @@ class Moves:
             layout.check(fragment)
         except (Denied, Lapsed, OutOfRange) as error:
             return _status(error)
+        if slot.tier is not Tier.DRAM:
+            return Status.REFUSED
         if not window.fragment.covers(fragment):
             return Status.OUT_OF_RANGE
         being = any(fragment.overlaps(one) for one in window.writing)

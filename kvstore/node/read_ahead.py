@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from kvstore.core.lifecycle import Slot
+from kvstore.core.lifecycle import Slot, Tier
 from kvstore.errors import Invalid
 from kvstore.layout import Fragment
 from kvstore.limits import DATA_CALL_BLOCKS_MAX, DATA_SESSION_CONNECTIONS_MAX
@@ -121,7 +121,7 @@ class ReadAhead:
 
 def _leading(slots: Sequence[Slot | None]) -> Iterator[Slot]:
     for slot in slots:
-        if slot is None or not slot.root:
+        if slot is None or not slot.root or slot.tier is not Tier.DRAM:
             return
         yield slot
 

@@ -148,7 +148,7 @@ class KVService(kv_pb2_grpc.KVServicer):
 
     @typed
     async def Reserve(self, request: pb.ReserveRequest, context: Context) -> pb.ReserveReply:
-        self.session(request.session, context)
+        asking = self.session(request.session, context)
         place = await self.namespaces.place(request.namespace, request.group)
         hashes = hashes_of(request.hashes)
         parents = parents_of(request, hashes)
@@ -158,7 +158,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         chain = list(zip(hashes, parents, tokens, strict=True))
         fragment = fragment_of(request.fragment, place.layout)
         followed = request.writer_group or request.hand_off or fragment != place.layout.whole
-        reach = Tier.HBM if request.hbm and not followed else Tier.DRAM
+        reach = Tier.DRAM if followed else _reach(asking, asked=request.hbm)
 
         def reserve() -> list[Reserved | None]:
             session = self.session(request.session, context)  # it may have ended in the line
@@ -225,7 +225,7 @@ class KVService(kv_pb2_grpc.KVServicer):
             hand_offs = await self.pool.follow.local(asked)
         followed = all(hand_offs) and len(hand_offs) > 0
         local = followed or request.lineage
-        reach = Tier.HBM if request.hbm else Tier.DRAM
+        reach = _reach(session, asked=request.hbm)
         async with self.brought(session, place, hashes, keys, context, local, reach):
             told = (hand_offs, request.pin_ms, request.writer_group, reach)
             opened = self.store.open_stored(session, place, keys, *told)
@@ -294,7 +294,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         place = await self.namespaces.place(request.namespace, request.group)
         hashes = hashes_of(request.hashes)
         keys = self.store.keys(session.tenant, place, hashes)
-        reach = Tier.HBM  # what is only held may stay there
+        reach = _reach(session, asked=True)  # what is only held may stay there
         async with self.brought(session, place, hashes, keys, context, reach=reach):
             told = ((), request.pin_ms, "", reach)
             opened = self.store.open_stored(session, place, keys, *told)
@@ -386,3 +386,9 @@ class KVService(kv_pb2_grpc.KVServicer):
     def session(self, token: bytes, context: Context) -> NodeSession:
         """The caller's session. A token of another tenant's is as unknown as any."""
         return self.sessions.find(token, tenant_of(context))
+
+
+def _reach(session: NodeSession, *, asked: bool) -> Tier:
+    """The highest tier of which a caller is given slots: HBM where it asks for that and maps the
+    arena, in which their heads are."""
+    return Tier.HBM if asked and session.may_write else Tier.DRAM

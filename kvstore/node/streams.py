@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from kvstore.block import Miss
-from kvstore.core.lifecycle import Slot, State
+from kvstore.core.lifecycle import Slot, State, Tier
 from kvstore.errors import AlreadyWritten, Invalid, Lapsed, OutOfRange, Unavailable
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import PUT_CHUNK_BYTES_MAX, STREAMED_BLOCKS_MAX
@@ -126,6 +126,7 @@ class StreamingKVService(KVService):
         target = first.target
         session = self.session(target.session, context)
         window = self.store.claims.window(session, target.handle, "handle")
+        _check_in_dram(window.slot)
         place = self.namespaces.place_of(window.slot.owner)
         fragment = fragment_of(target.fragment, window.layout)
         if not window.fragment.covers(fragment):
@@ -154,6 +155,7 @@ class StreamingKVService(KVService):
     async def Read(self, request: pb.ReadRequest, context: Context) -> AsyncIterator[pb.ReadReply]:
         session = self.session(request.session, context)
         slot = self.store.claims.pin(session, request.handle, "handle").slot
+        _check_in_dram(slot)
         layout = self.namespaces.place_of(slot.owner).layout
         fragment = fragment_of(request.fragment, layout)
         for layer in range(fragment.layer_first, fragment.layer_first + fragment.layers):
@@ -254,6 +256,13 @@ class StreamingKVService(KVService):
         finally:
             self.sessions.end(session)
             self.store.end(session)
+
+
+def _check_in_dram(slot: Slot) -> None:
+    if slot.tier is not Tier.DRAM:
+        raise Invalid(
+            "the block is in HBM, whose bytes go by no stream: Open or Reserve it without `hbm`"
+        )
 
 
 def _check_payload(given: pb.PutBlock | pb.WriteRequest.Target, size: int, place: Place) -> None:

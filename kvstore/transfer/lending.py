@@ -71,7 +71,7 @@ def lending(config: NodeConfig) -> Lending:
         region = _taken(exported, size, device)
     except exported.NoDevice as error:
         raise ConfigError(f"{asked}, node.hbm_device = {config.hbm_device}: {error}") from error
-    except (exported.NoMemory, exported.CudaError) as error:
+    except (exported.NoMemory, exported.CudaError, RuntimeError) as error:  # torch's are the last
         log.warning("%s: the node serves without HBM: %s", asked, error)
         return Lending(cause=str(error))
     return Lending(size, region, exported.name_of(device))

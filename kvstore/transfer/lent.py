@@ -50,7 +50,7 @@ def lent(offer: Offer, handle: bytes, device: Any, arena: Arena) -> Lent | None:
         return None
     try:
         return Lent(exported.opened(handle, offer.size_bytes, device), arena)
-    except exported.CudaError as error:
+    except (exported.CudaError, RuntimeError) as error:  # of the second kind are torch's
         log.warning("HBM that the node lends cannot be opened for %s: %s", device, error)
         return None
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -14,13 +15,14 @@ from kvstore.cli.main import main
 from kvstore.client import Client, KVSpec, Match, Miss
 from kvstore.errors import Invalid, WindowClosed
 from kvstore.limits import KiB
+from kvstore.wire.v1 import admin_pb2
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.client.coded import coded_spec, come_back, sequence
 from tests.client.kv import Cache, spec_of, truth_of
 from tests.client.on_device import OnDevice
 from tests.gpu import DEVICE
 from tests.lending import GPU, lending, stand_in
-from tests.nodes import NodeProcess, eventually, prompt
+from tests.nodes import NodeProcess, eventually, mapped, prompt
 
 TOKENS, TIERS = 37, ("hbm", "dram")
 Clients = Callable[..., Client]
@@ -46,16 +48,10 @@ def client_of(lender: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 def used(client: Client) -> dict[str, int]:
     """Bytes of each tier that are in use, and what was moved and dropped."""
-    stats = client.connection.link().admin.Stats(_asked())
+    stats = client.connection.link().admin.Stats(admin_pb2.StatsRequest())
     hbm, dram = (sum(getattr(one, f"{tier}_bytes") for one in stats.tenants) for tier in TIERS)
     counted = {name: stats.counters.get(name, 0) for name in ("demoted_blocks", "evicted_blocks")}
     return {"hbm": hbm, "dram": dram} | counted
-
-
-def _asked() -> Any:
-    from kvstore.wire.v1 import admin_pb2
-
-    return admin_pb2.StatsRequest()
 
 
 def put(client: Client, tokens: int, seed: int) -> tuple[Any, np.ndarray]:
@@ -287,14 +283,40 @@ def test_a_node_gives_no_slot_there_that_somebody_else_is_to_reach(lender: NodeP
     with closing(lender.caller()) as caller:
         caller.register()
         first = caller.opened.arena_bytes
-        for number, more in enumerate([{}, {"writer_group": "g"}, {"hand_off": True}]):
-            asked = caller.about(prompt(800 + number)) | more
-            given = caller.ask("Reserve", hbm=True, **asked)
-            assert (given.slot_offsets[0] >= first) == (not more), more
+
+        def above(number: int, **more: Any) -> bool:
+            given = caller.ask("Reserve", hbm=True, **caller.about(prompt(800 + number)), **more)
             caller.ask("Abort", handles=given.handles)
-        part = pb.Fragment(layer_first=0, layers=1, head_first=0, heads=2)
-        given = caller.ask("Reserve", hbm=True, fragment=part, **caller.about(prompt(803)))
-        assert given.slot_offsets[0] < first
+            return bool(given.slot_offsets[0] >= first)
+
+        assert not above(0), "who has not mapped the arena reaches no HBM"
+        with mapped(caller):
+            assert above(1)
+            assert not above(2, writer_group="g")
+            assert not above(3, hand_off=True)
+            part = pb.Fragment(layer_first=0, layers=1, head_first=0, heads=2)
+            assert not above(4, fragment=part)
+
+
+def test_who_holds_a_block_there_reads_it_only_once_it_is_opened(client_of: Clients) -> None:
+    """Its bytes are not in the arena: nobody is told that they are damaged, or given others."""
+    client = client_of(spec_of("lent-pinned"))
+    chain, truth = put(client, TOKENS, 10)
+    link, before = client.connection.link(), used(client)
+    about = {"namespace": client.space.digest, "hashes": chain.hashes[:1]}
+    pinned = link.kv.Pin(pb.PinRequest(session=link.session, **about), timeout=20.0)
+    asked = pb.ReadRequest(session=link.session, handle=pinned.handles[0])
+    with pytest.raises(
+        grpc.RpcError, match="in HBM, whose bytes go by no stream: Open or Reserve it"
+    ):
+        list(link.kv.Read(asked, timeout=20.0))
+    opened = pb.OpenRequest(session=link.session, hbm=True, **about)
+    with pytest.raises(grpc.RpcError, match="in HBM"):
+        asked.handle = link.kv.Open(opened, timeout=20.0).handles[0]
+        list(link.kv.Read(asked, timeout=20.0))
+    assert used(client) == before
+    found, cache = got(client, chain, on_device=True)
+    assert found.tokens == TOKENS and cache.holds(truth)
 
 
 def test_what_is_acknowledged_as_durable_survives_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,18 +340,23 @@ def test_what_is_acknowledged_as_durable_survives_a_kill(monkeypatch: pytest.Mon
             assert found == Match(len(chain), TOKENS, None) and cache.holds(truth)
 
 
-@pytest.mark.parametrize("why", ["another GPU", "no such handle", "no device"])
+@pytest.mark.parametrize("why", ["another GPU", "no such handle", "torch does not", "no device"])
 def test_who_cannot_open_it_has_its_blocks_in_dram(
     client_of: Clients, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     from kvstore.kernels.gpu import exported
 
+    causes = {
+        "no such handle": exported.CudaError("cuIpcOpenMemHandle: CUDA error 201"),
+        "torch does not": RuntimeError("CUDA driver version is insufficient"),
+    }
+
     def refused(*what: object) -> object:
-        raise exported.CudaError("cuIpcOpenMemHandle: CUDA error 201")
+        raise causes[why]
 
     if why == "another GPU":
         monkeypatch.setattr(exported, "name_of", lambda device: "another GPU")
-    if why == "no such handle":
+    if why in causes:
         monkeypatch.setattr(exported, "opened", refused)
     options = {"device": None} if why == "no device" else {}
     client = client_of(spec_of(f"lent-not-{why}"), **options)

@@ -21,12 +21,15 @@ from kvstore.memory.strips import StripWriter
 from kvstore.metadata.protocol import Metadata
 from kvstore.node.from_hbm import FromHbm
 from kvstore.node.hbm import Hbm
+from kvstore.node.moves import Moves
 from kvstore.node.namespaces import Place
 from kvstore.node.purge import Purge, Scope
+from kvstore.node.read_ahead import _leading as leading
 from kvstore.node.readers import Opened
 from kvstore.node.scrubber import Scrubber
 from kvstore.node.sessions import Session
 from kvstore.node.threads import Threads
+from kvstore.transfer.frames import Status
 from tests.node.rig import LARGE, SMALL, TOKENS, Rig, prompt
 from tests.simulation.nature import Notes
 
@@ -349,3 +352,23 @@ def test_a_gpu_that_is_lost_costs_what_is_there_and_nothing_more(
     lent(story, serve=False)
     lost = [one.message for one in caplog.records if "this node lends is lost" in one.message]
     assert len(lost) == 1
+
+
+def test_the_node_itself_moves_nothing_to_or_from_there() -> None:
+    """Its bytes are the GPU's: in the arena are heads alone."""
+
+    async def story(rig: Lender) -> None:
+        moves = Moves(rig.store, LAYOUTS.__getitem__)
+        slots, keys = rig.put_some(1, 2), rig.keys(1, 2)
+        opened = [one for one in rig.opened(keys, Tier.HBM) if isinstance(one, Opened)]
+        whole = SMALL.layout.whole
+        handles = [one.handle for one in opened]
+        assert moves.reading(rig.writing, handles, whole) == [Status.REFUSED] * 2
+        chain = prompt(SMALL, 2 * TOKENS, start=2_000)
+        windows = rig.reserve(rig.writing, SMALL, chain, reach=Tier.HBM)
+        handles = [one.handle for one in windows]
+        assert moves.writing(rig.writing, handles, whole) == [Status.REFUSED] * 2
+        assert list(leading(slots)) == [], "and none of it is sent ahead"
+        rig.end(rig.writing)
+
+    lent(story, serve=False)

@@ -11,6 +11,7 @@ from kvstore.config import NodeConfig
 from kvstore.errors import ConfigError
 from kvstore.limits import GiB, KiB, MiB
 from kvstore.transfer import lending as module
+from kvstore.transfer import lent
 from kvstore.transfer.lending import NONE, lending
 from tests.lending import GPU, LEFT_BYTES, NAME, stand_in
 from tests.nodes import running  # isort: split
@@ -44,6 +45,20 @@ def test_a_gpu_that_has_not_so_much_is_a_state(monkeypatch: pytest.MonkeyPatch) 
     found = lending(config(hbm_bytes=LEFT_BYTES + MiB))
     assert (found.size_bytes, found.region, found.handle) == (0, None, b"")
     assert found.cause == f"cpu has no {LEFT_BYTES + MiB} bytes left"
+
+
+@pytest.mark.skipif(GPU, reason="of memory that stands for a GPU's")
+def test_what_torch_cannot_do_is_a_state_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(size: int, device: object) -> object:
+        raise RuntimeError("CUDA error: initialization error")
+
+    stand_in(monkeypatch)
+    monkeypatch.setattr(exported, "taken", fails)
+    assert lending(config(hbm_bytes=MiB)).cause == "CUDA error: initialization error"
+
+
+def test_both_sides_know_how_long_a_handle_is() -> None:
+    assert lent.HANDLE_BYTES == exported.HANDLE_BYTES
 
 
 @pytest.mark.skipif(GPU, reason="of memory that stands for a GPU's")
