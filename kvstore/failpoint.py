@@ -6,12 +6,12 @@ handler runs, nothing is flushed. Where the variable is not set a place costs on
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice, repeat
 
 from kvstore.errors import ConfigError
 
@@ -49,9 +49,9 @@ class _Armed:
 _armed: _Armed | None = None
 
 
-def failpoint(name: str) -> None:
-    """Die here, if this is the place and the time that `arm` was told."""
-    if _armed is not None and _armed.name == name and next(_armed.passes):
+def failpoint(name: str, times: int = 1) -> None:
+    """Die here, if this is the place and the time that `arm` was told; passed so many times."""
+    if _armed is not None and _armed.name == name and any(islice(_armed.passes, times)):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -68,4 +68,4 @@ def arm(environment: Mapping[str, str]) -> None:
     name, count = parsed[1], int(parsed[2] or 1)
     if name not in POINTS:
         raise ConfigError(f"{VARIABLE} names {name!r}: the places are {', '.join(POINTS)}")
-    _armed = _Armed(name, itertools.chain(itertools.repeat(False, count - 1), [True]))
+    _armed = _Armed(name, chain(repeat(False, count - 1), [True]))

@@ -51,6 +51,10 @@ class Fragment:
         layers = f"layers {self.layer_first}..{self.layer_first + self.layers - 1}"
         return f"{layers} of heads {self.head_first}..{self.head_first + self.heads - 1}"
 
+    @property
+    def strips(self) -> int:
+        return self.layers * self.heads
+
     def covers(self, other: Fragment) -> bool:
         return (
             self.layer_first <= other.layer_first

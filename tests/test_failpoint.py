@@ -21,6 +21,7 @@ failpoint.arm(os.environ)
 for number in range(5):
     failpoint.failpoint("seal.before_index")
     failpoint.failpoint("seal.after_index")
+    failpoint.failpoint("evict.after_drop", 2)
     print(number, flush=True)
 """
 
@@ -44,6 +45,8 @@ def passed(setting: str) -> tuple[int, int]:
         ("seal.after_index:exit", (0, -signal.SIGKILL)),
         ("seal.after_index:exit@3", (2, -signal.SIGKILL)),
         ("seal.after_index:exit@6", (5, 0)),
+        ("evict.after_drop:exit@7", (3, -signal.SIGKILL)),
+        ("evict.after_drop:exit@11", (5, 0)),
         ("remove.before_flush:exit", (5, 0)),
     ],
 )
@@ -80,7 +83,7 @@ def test_every_place_is_in_the_source_once_and_every_one_there_is_declared() -> 
             continue
         for node in ast.walk(ast.parse((tree.ROOT / module.path).read_text())):
             match node:
-                case ast.Call(func=ast.Name("failpoint"), args=[ast.Constant(str(name))]):
+                case ast.Call(func=ast.Name("failpoint"), args=[ast.Constant(str(name)), *_]):
                     found[name] += 1
                 case ast.Call(func=ast.Name("failpoint")):
                     raise AssertionError(f"{module.path}:{node.lineno}: a place without a name")

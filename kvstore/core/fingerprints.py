@@ -22,7 +22,7 @@ TIERS_MAX = IN_MEMORY | ON_SSD
 PAGES = 256
 SHIFT = 56  # of a fingerprint, to the number of its page
 
-_RECENT_MIN = 64  # changes that a page takes before it is made anew
+_RECENT_MIN = 256  # changes that a page takes before it is made anew
 _RECENT_SHARE = 32  # or one for so many that it has, if that is more
 _FEW = 16 * PAGES  # fewer are looked at one by one sooner than page by page
 

@@ -27,9 +27,12 @@ class Gone:
         """These have gone, in this order; None of what was not listed."""
         self._blocks.update({key: (why, one) for key, one in zip(keys, seen, strict=True)})
 
-    def back(self, key: bytes) -> Seen | None:
-        """It is held again."""
-        return self._blocks.pop(key, (Miss.ABSENT, None))[1]
+    def back_all(self, keys: Sequence[bytes]) -> list[Seen | None]:
+        """These are held again; what was known of each."""
+        gone = self._blocks
+        if gone.keys().isdisjoint(keys):
+            return [None] * len(keys)
+        return [gone.pop(key, (Miss.ABSENT, None))[1] for key in keys]
 
     def fit(self, held: int) -> Iterator[Seen]:
         """Forget what is too many while so many are held; what was known of these."""

@@ -121,19 +121,19 @@ class Index:
         # What nothing is behind is told to the ranking and the listing with the rest.
         simple: list[Slot] = []
         before: list[Seen | None] = []
-        asleep = len(self.sleepers) > 0
-        for slot in slots:
+        asleep, held = len(self.sleepers) > 0, self._slots
+        known = self._gone.back_all([slot.key for slot in slots])
+        for slot, seen in zip(slots, known, strict=True):
             key, parent_key = slot.key, slot.parent
-            assert slot.state is State.SEALED and key not in self._slots
-            self._slots[key] = slot
-            seen = self._gone.back(key)
+            assert slot.state is State.SEALED and key not in held
+            held[key] = slot
             orphans = self._orphans.pop(key, None)
             if orphans is not None:
                 slot.children = orphans
             if asleep:
                 slot.sleeping = len(self.sleepers.behind(key))
             if parent_key:
-                parent = self._slots.get(parent_key) or self.held(parent_key)
+                parent = held.get(parent_key) or self.held(parent_key)
                 if parent is None:
                     self._orphans.setdefault(parent_key, set()).add(key)
                 else:

@@ -32,6 +32,10 @@ class Leaves:
         if len(self.new) > self._sweep_at:
             self._take_in(is_leaf)
 
+    def drop(self, key: bytes) -> None:
+        """A block is gone: what waits of it need not be looked at."""
+        self.new.pop(key, None)
+
     def ends(self, is_leaf: Callable[[Entry], bool]) -> tuple[End, End]:
         self._take_in(is_leaf)
         for heap in (self.old, self.young):

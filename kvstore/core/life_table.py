@@ -55,9 +55,9 @@ class LifeTable:
         """The age class of what was last used in tick `since`."""
         return bisect_right(STARTS, self.tick - since) - 1
 
-    def wait(self, kind: int) -> None:
-        """A block of this kind was used in this tick and waits for its next use."""
-        self._fresh[kind] += 1
+    def wait(self, kind: int, count: int = 1) -> None:
+        """So many blocks of this kind were used in this tick and wait for their next use."""
+        self._fresh[kind] += count
 
     def use(self, kind: int, since: int) -> None:
         """One that waited since that tick is used."""

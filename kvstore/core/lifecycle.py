@@ -8,8 +8,7 @@ last hold on its memory is gone: a reader's pin, or the window of a process that
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kvstore.errors import InvariantError
@@ -43,7 +42,7 @@ class Tier(enum.IntEnum):
 _SSD = Tier.SSD  # a name of its own is found sooner
 
 Owner = tuple[bytes, int]  # (namespace digest, group): whose slots a slab holds
-NOBODY: AbstractSet[bytes] = frozenset()  # the children of every block that has none: one for all
+NOBODY: Collection[bytes] = ()  # the children of every block that has none: one for all
 
 
 @dataclass(eq=False, slots=True)
@@ -69,7 +68,7 @@ class Slot:
     twin: Slot | None = None  # the same block, of DRAM and SSD in the other one
     unproven: bool = False  # an earlier run's record vouches for it, and nobody has read it since
     listed: bool = False  # in the index, with every block before it
-    children: AbstractSet[bytes] = NOBODY  # stored keys of held blocks right behind
+    children: Collection[bytes] = NOBODY  # stored keys of held blocks right behind, each once
     sleeping: int = 0  # blocks right behind that sleep: see kvstore.core.sleepers
 
     @property
@@ -89,18 +88,19 @@ class Slot:
 
     def bears(self, key: bytes) -> None:
         """One more held block stands right behind this one."""
-        if self.children is NOBODY:
-            self.children = {key}
-        else:
-            assert isinstance(self.children, set)
+        if not self.children:
+            self.children = (key,)  # most have one, and a set is four times as large
+        elif isinstance(self.children, set):
             self.children.add(key)
+        else:
+            self.children = {*self.children, key}
 
     def loses(self, key: bytes) -> None:
         """One of those is held no more."""
-        if key in self.children:
-            assert isinstance(self.children, set)
-            self.children.remove(key)
-            self.children = self.children or NOBODY
+        if isinstance(self.children, set):
+            self.children.discard(key)
+        elif key in self.children:
+            self.children = NOBODY
 
     @property
     def held(self) -> bool:
@@ -128,8 +128,9 @@ class Slot:
 
 def move_all(slots: Sequence[Slot], state: State) -> None:
     """`Slot.move` of each of these; where one may not, none has."""
-    for slot in slots:
-        if state not in NEXT[slot.state]:
-            slot.move(state)  # which says so
+    if not all(state in NEXT[one] for one in {slot.state for slot in slots}):
+        for slot in slots:
+            if state not in NEXT[slot.state]:
+                slot.move(state)  # which says so
     for slot in slots:
         slot.state = state

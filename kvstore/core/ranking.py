@@ -69,10 +69,13 @@ class Ranking:
     def enter(self, slots: Sequence[Slot], before: Sequence[Seen | None]) -> None:
         """Blocks are listed, for the first time or again: that is a use of each, the deepest the
         last. `before`: what is known of each, None for one that nobody remembers."""
-        entered = [one or Seen(0, 0, 0, 0) for one in before]
-        self.recency.update(zip([slot.key for slot in slots], entered, strict=True))
-        self._use_all(slots, entered, found=False)
-        self._touched(slots[::-1])
+        if any(before) or not self._rival.held.keys().isdisjoint([slot.key for slot in slots]):
+            entered = [one or Seen(0, 0, 0, 0) for one in before]
+            self.recency.update(zip([slot.key for slot in slots], entered, strict=True))
+            self._use_all(slots, entered, found=False)
+            self._touched(slots[::-1])
+        else:
+            self._enter_new(slots)
 
     def enter_last(self, slot: Slot) -> None:
         """A block of an earlier run is listed as the least recently used; of its uses nothing is
@@ -96,9 +99,10 @@ class Ranking:
     def leave(self, slots: Sequence[Slot], *, evicted: bool) -> list[Seen]:
         """These blocks are no longer listed; what is known of each."""
         seen = [self.recency.pop(slot.key) for slot in slots]
-        if not evicted:
-            for slot in slots:
+        if not evicted:  # what is waits in no lane: those were read when it was chosen
+            for slot, one in zip(slots, seen, strict=True):
                 self._rival.lose(slot.key)
+                self._leaves_at(slot.owner, slot.tenant, one.kind, slot.lowest).drop(slot.key)
         self._rival.fit(len(self.recency))
         return seen
 
@@ -209,6 +213,30 @@ class Ranking:
             if not slot.family:
                 assert (self._lane(slot), seen.stamp, key) in queued, "a leaf is not queued"
 
+    def _enter_new(self, slots: Sequence[Slot]) -> None:
+        """`enter` of blocks that neither this nor LRU knows: nothing is learned of a first use."""
+        use, short = self._uses + 1, [slot.short for slot in slots]
+        while short:
+            if not (self._uses + 1) % TICK:
+                self._pass_tick()
+            of_tick = short[: TICK - (self._uses + 1) % TICK]
+            self._table.wait(SHORT, sum(of_tick))
+            self._table.wait(_KIND[0], len(of_tick) - sum(of_tick))
+            self._uses += len(of_tick)
+            short = short[len(of_tick) :]
+        self._stamp += len(slots)
+        stamp, first = self._stamp, _KIND[0]
+        seen = [
+            Seen(stamp - i, use + i, 1, SHORT if slot.short else first)
+            for i, slot in enumerate(slots)
+        ]
+        keys = [slot.key for slot in slots]
+        keys.reverse()
+        seen.reverse()
+        self.recency.update(zip(keys, seen, strict=True))
+        self._rival.hold(keys)
+        self._queue_leaves(slots[::-1], seen)
+
     def _use_all(self, slots: Sequence[Slot], seen: Sequence[Seen], found: bool) -> None:
         """Each is used now, in this order, and was there or not."""
         table, rival, count = self._table, self._rival, self._uses
@@ -220,31 +248,40 @@ class Ranking:
                 table.use(one.kind, one.at // TICK)
             count += 1
             if not count % TICK:
-                table.pass_tick()
-                if table.tick % LEARN_TICKS == 0:
-                    self._worth = table.worth().tolist()
+                self._pass_tick()
             one.uses, one.at = uses + 1, count
             one.kind = kind = SHORT if slot.short else _KIND[uses] if uses < 7 else SHORT - 1
             table.wait(kind)
         self._uses = count
 
+    def _pass_tick(self) -> None:
+        self._table.pass_tick()
+        if self._table.tick % LEARN_TICKS == 0:
+            self._worth = self._table.worth().tolist()
+
     def _touched(self, slots: Sequence[Slot]) -> None:
         """In this order, and what is a leaf is queued as one."""
-        recency, stamp = self.recency, self._stamp
-        leaves: dict[tuple[Owner, str, int, Tier], dict[bytes, int]] = {}
-        for slot in slots:
-            key, stamp = slot.key, stamp + 1
-            seen = recency[key]
+        recency, keys = self.recency, [slot.key for slot in slots]
+        touched = [recency[key] for key in keys]
+        for stamp, seen in enumerate(touched, self._stamp + 1):
             seen.stamp = stamp
+        for key in keys:
             recency.move_to_end(key)
+        self._stamp += len(slots)
+        self._rival.touch(keys)
+        self._queue_leaves(slots, touched)
+
+    def _queue_leaves(self, slots: Sequence[Slot], seen: Sequence[Seen]) -> None:
+        """Those of these listed blocks that are leaves."""
+        leaves: dict[tuple[Owner, str, int, Tier], dict[bytes, int]] = {}
+        for slot, one in zip(slots, seen, strict=True):
             if not slot.children and not slot.sleeping:
-                lane = (slot.owner, slot.tenant, seen.kind, slot.lowest)
+                lowest = slot.tier if slot.twin is None else slot.lowest
+                lane = (slot.owner, slot.tenant, one.kind, lowest)
                 queued = leaves.get(lane)
                 if queued is None:
                     queued = leaves[lane] = {}
-                queued[key] = stamp
-        self._stamp = stamp
-        self._rival.touch([slot.key for slot in slots])
+                queued[slot.key] = one.stamp
         for (owner, tenant, kind, lowest), stamps in leaves.items():
             self._leaves_at(owner, tenant, kind, lowest).push(stamps, self._is_leaf[lowest])
 

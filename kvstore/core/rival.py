@@ -45,6 +45,12 @@ class Rival:
             held[key] = None
             held.move_to_end(key)
 
+    def hold(self, keys: Iterable[bytes]) -> None:
+        """The same of such as are not held."""
+        held = self.held
+        for key in keys:
+            held[key] = None
+
     def lose(self, key: bytes) -> None:
         """A block is gone for a reason that LRU would have had too."""
         self.held.pop(key, None)

@@ -138,8 +138,11 @@ class Windows:
             assert not window.sealed, "sealed twice"
             window.sealed = True
             window.slot.windows -= 1
-            members = (window,) if window.group is None else groups[window.group]
-            done = sum([m.fragment.layers * m.fragment.heads for m in members if m.sealed])
+            members: Sequence[Window] = (window,)
+            done = window.fragment.strips
+            if window.group is not None:
+                members = groups[window.group]
+                done = sum([one.fragment.strips for one in members if one.sealed])
             if done == window.layout.strips:
                 whole.append(True)
                 if window.group is not None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import xxhash
 
 from kvstore.block import tenant_digest
-from kvstore.core.lifecycle import Slot
+from kvstore.core.lifecycle import Slot, State
 from kvstore.layout import (
     GENERATION_OFFSET,
     HEAD,
@@ -62,10 +62,10 @@ class Heads:
         generations = np.array([slot.generation for slot in slots], np.uint64)
         # The generation and state first: a reader of the old block must notice before bytes change.
         self._words[(at + GENERATION_OFFSET) // 8] = generations
-        self._halves[(at + STATE_OFFSET) // 4] = [slot.state for slot in slots]
+        self._halves[(at + STATE_OFFSET) // 4] = State.FILLING
         heads = np.zeros(len(slots), _HEAD)
         heads["magic"], heads["generation"] = SLOT_MAGIC, generations
-        heads["state"] = [slot.state for slot in slots]
+        heads["state"] = State.FILLING
         heads["key"] = np.frombuffer(b"".join([slot.key for slot in slots]), _HASH)
         parents = b"".join([slot.parent or _NO_HASH for slot in slots])
         heads["parent"] = np.frombuffer(parents, _HASH)
@@ -95,11 +95,11 @@ class Heads:
         self.seal_all([slot])
 
     def seal_all(self, slots: Sequence[Slot]) -> None:
-        """Publish roots, then states."""
+        """Publish the roots of SEALED slots, then that state."""
         at = np.array([slot.offset for slot in slots], np.int64)
         roots = np.frombuffer(b"".join([slot.root for slot in slots]), np.uint64).reshape(-1, 2)
         self._words[(at[:, None] + ROOT_OFFSET) // 8 + np.arange(2)] = roots
-        self._halves[(at + STATE_OFFSET) // 4] = [slot.state for slot in slots]
+        self._halves[(at + STATE_OFFSET) // 4] = State.SEALED
 
     def root(self, slot: Slot, layout: SlotLayout) -> bytes:
         """xxh3-128 over identity and strip table, as they stand in memory now."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from itertools import groupby, islice
+from itertools import compress, groupby, islice
 
 from kvstore.block import Miss
 from kvstore.core.carried import Ledger
@@ -128,31 +128,34 @@ class Blocks:
 
     def seal_all(self, slots: Sequence[Slot], layout: SlotLayout) -> list[bool]:
         """The same for each of these, in this order."""
-        fresh: dict[bytes, Slot] = {}
-        known = self.index.having([slot.key for slot in slots])
-        for slot in slots:
-            if slot.key in fresh or slot.key in known:
+        keys = [slot.key for slot in slots]
+        first = dict(zip(reversed(keys), reversed(slots), strict=True))
+        for key in self.index.having(keys):
+            del first[key]
+        fresh = [first.get(key) is slot for key, slot in zip(keys, slots, strict=True)]
+        sealed = slots if all(fresh) else [*compress(slots, fresh)]
+        for slot, one in zip(slots, fresh, strict=True) if len(sealed) < len(slots) else ():
+            if not one:
                 self.doom(slot)
                 self._counters.add("duplicate_blocks")
-                continue
-            fresh[slot.key] = slot
+        if not sealed:
+            return fresh
+        for slot in sealed:
             slot.root = self.heads.root(slot, layout)
-            self._filled(slot)
-        sealed = [*fresh.values()]
+        self._filled([slot.key for slot in sealed])
         move_all(sealed, State.SEALED)
-        if sealed:
-            self.heads.seal_all(sealed)
-            self.index.add_all(sealed)
-            self._counters.add("sealed_blocks", len(sealed))
-            sizes = Counter([slot.tokens for slot in sealed])
-            size = sum(layout.block_bytes(tokens) * count for tokens, count in sizes.items())
-            self._counters.add("sealed_bytes", size)
-            for slot in sealed:
-                if slot.tier is Tier.DRAM:
-                    self.on_sealed(slot)
-            if self.hbm is not None:
-                self._sealed_in_hbm([slot for slot in sealed if slot.tier is Tier.HBM])
-        return [fresh.get(slot.key) is slot for slot in slots]
+        self.heads.seal_all(sealed)
+        self.index.add_all(sealed)
+        self._counters.add("sealed_blocks", len(sealed))
+        sizes = Counter([slot.tokens for slot in sealed])
+        size = sum(layout.block_bytes(tokens) * count for tokens, count in sizes.items())
+        self._counters.add("sealed_bytes", size)
+        for slot in sealed if self.ssd is not None else ():
+            if slot.tier is Tier.DRAM:
+                self.on_sealed(slot)
+        if self.hbm is not None:
+            self._sealed_in_hbm([slot for slot in sealed if slot.tier is Tier.HBM])
+        return fresh
 
     def _sealed_in_hbm(self, slots: Sequence[Slot]) -> None:
         for slot in reversed(slots):  # a prompt's start is to stay the longest
@@ -163,7 +166,7 @@ class Blocks:
     def doom(self, slot: Slot) -> None:
         """Take an unsealed block out of the world; its memory stays until nobody holds it."""
         if slot.state is State.FILLING and slot.tier is not Tier.SSD:
-            self._filled(slot)
+            self._filled([slot.key])
         slot.move(State.DOOMED)
         if slot.tier is not Tier.SSD:
             self.heads.mark(slot)
@@ -230,7 +233,7 @@ class Blocks:
 
     def settle_all(self, slots: Sequence[Slot]) -> None:
         """The same for each of these."""
-        free = [slot for slot in slots if not slot.held]
+        free = [slot for slot in slots if not (slot.pins or slot.windows or slot.moves)]
         if free:
             self.on_unheld()
         # One that was held twice by whoever lets go stands here twice.
@@ -264,7 +267,7 @@ class Blocks:
     def stand_in(self, slot: Slot, target: Slot) -> None:
         """A filled slot in DRAM is the block's from now on, which was in no slot there before."""
         target.move(State.SEALED)
-        self._filled(target)
+        self._filled([target.key])
         self.heads.seal(target)
         if slot.tier is Tier.SSD:
             slot.twin, target.twin = target, slot
@@ -320,12 +323,13 @@ class Blocks:
     def check(self) -> None:
         check(self)
 
-    def _filled(self, slot: Slot) -> None:
-        others = self.filling[slot.key] - 1
-        if others:
-            self.filling[slot.key] = others
-        else:
-            del self.filling[slot.key]
+    def _filled(self, keys: Sequence[bytes]) -> None:
+        """One slot of each of these fills no more."""
+        filling = self.filling
+        for key in keys:
+            others = filling.pop(key) - 1
+            if others:
+                filling[key] = others
 
     def _make_room(
         self,
@@ -358,8 +362,7 @@ class Blocks:
     def evicted(self, count: int) -> None:
         """So many blocks made room and are gone."""
         self._counters.add("evicted_blocks", count)
-        for _ in range(count):
-            failpoint("evict.after_drop")
+        failpoint("evict.after_drop", count)
 
     def _leave(self, slots: Sequence[Slot]) -> None:
         """Sealed slots that stand for no block any more."""

@@ -50,6 +50,8 @@ class Readers:
         first = self._pins.pin_all(hits, session.serial, expires)
         handles = iter(self._claims.for_pins(session, first, len(hits), expires))
         self._counters.add("open_hit_blocks", len(hits))
+        if len(hits) == len(found):
+            return list(map(Opened, hits, handles))
         for why, count in Counter(one for one in found if isinstance(one, Miss)).items():
             self._counters.add("open_miss_blocks", count, label=why)
         return [one if isinstance(one, Miss) else Opened(one, next(handles)) for one in found]

@@ -173,16 +173,18 @@ class Store:
         joined: dict[bytes, Slot] = {}
         if writer_group:
             joined = joined_by(self.windows, tenant, writer_group, keyed, fragment)
-        both = zip(keyed, held, strict=True)
-        wanted = [one for one, slot in both if slot is None and one[0] not in joined]
+        fresh = [slot is None and key not in joined for key, slot in zip(keys, held, strict=True)]
+        wanted = list(compress(keyed, fresh))
         if len(set(keys)) < len(keys):
             raise Invalid("a hash stands twice in one call")
         check_holds("write windows", len(self.windows), len(wanted) + len(joined))
         # Not evicted for these: what the caller is told exists, and what stands before them.
-        spared = {*keys, *parents}.difference([key for key, _, _ in wanted])
+        spared = {*keys, *parents}.difference(compress(keys, fresh))
         taken = self.blocks.fill(place.owner, place.layout, wanted, tenant, spared, origin, reach)
-        slots = joined | {slot.key: slot for slot in taken}
-        given = [slots.get(key) for key in keys]
+        given: Sequence[Slot | None] = taken
+        if len(taken) < len(keys):
+            slots = joined | {slot.key: slot for slot in taken}
+            given = [slots.get(key) for key in keys]
         self.stirred(session)
         granted = [slot for slot in given if slot is not None]
         groups = [(tenant, writer_group, one.key) for one in granted] if writer_group else ()
@@ -324,11 +326,9 @@ class Store:
         sealed: list[bool] = []  # of those that are whole
         for layout, some in groupby(compress(windows, whole), lambda one: one.layout):
             slots = [window.slot for window in some]
-            for _ in slots:
-                failpoint("seal.before_index")
+            failpoint("seal.before_index", len(slots))
             sealed += self.blocks.seal_all(slots, layout)
-            for _ in slots:
-                failpoint("seal.after_index")
+            failpoint("seal.after_index", len(slots))
             self.blocks.settle_all(slots)
         if sum(sealed) < len(windows):
             # Where blocks stand alone only their order says which is of use without which.

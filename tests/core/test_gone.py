@@ -17,8 +17,8 @@ def test_who_went_is_known_until_it_comes_back() -> None:
     gone.add([b"a", b"b"], Miss.EVICTED, [seen, None])
     assert gone.why(b"a") is gone.why(b"b") is Miss.EVICTED
     assert gone.why(b"never") is Miss.ABSENT
-    assert gone.back(b"a") is seen and gone.back(b"b") is None
-    assert gone.why(b"a") is Miss.ABSENT and gone.back(b"never") is None
+    assert gone.back_all([b"a", b"b"]) == [seen, None]
+    assert gone.why(b"a") is Miss.ABSENT and gone.back_all([b"never"]) == [None]
 
 
 def test_those_that_went_first_are_forgotten_first_and_what_was_known_of_them_is_said(

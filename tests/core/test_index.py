@@ -342,8 +342,11 @@ def test_blocks_added_together_are_as_those_added_one_by_one(seed: int) -> None:
 def test_a_batch_that_is_touched_from_the_front_turns_the_suite_red(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    touched = Ranking._touched
-    monkeypatch.setattr(Ranking, "_touched", lambda self, slots: touched(self, slots[::-1]))
+    def from_the_front(self: Ranking, slots: list[Slot], before: list[Seen | None]) -> None:
+        enter(self, slots[::-1], before[::-1])
+
+    enter = Ranking.enter
+    monkeypatch.setattr(Ranking, "enter", from_the_front)
     with TURNS_RED:
         a_batch_puts_the_first_of_a_prompt_last()
 

@@ -10,8 +10,9 @@ import pytest
 from kvstore.block import Miss
 from kvstore.core.index import Index
 from kvstore.core.leaves import SWEEP_MIN, Leaves
+from kvstore.core.life_table import TICK, LifeTable
 from kvstore.core.lifecycle import Slot, State
-from kvstore.core.ranking import SHORT, Ranking
+from kvstore.core.ranking import LEARN_TICKS, SHORT, Ranking, Seen
 from kvstore.core.rival import Rival
 
 OWNERS = [(b"a", 0), (b"b", 0)]
@@ -162,6 +163,86 @@ def test_an_evicted_block_that_comes_back_is_remembered() -> None:
         index.drop(b"again", Miss.EVICTED)
     index.add(sealed(b"again"))
     assert index._ranking.recency[b"again"].uses == 4
+
+
+def known_by(ranking: Ranking) -> object:
+    """All that it has of blocks and has learned from them."""
+    table, seen = ranking._table, ranking.recency.items()
+    leaves = {
+        lane: one.entries() for all_ in ranking._leaves.values() for lane, one in all_.items()
+    }
+    counts = [table.tick, table._fresh, table._came.tolist(), table._waiting[: table.tick].tolist()]
+    return [*seen], leaves, counts, [*ranking._rival.held], ranking._worth
+
+
+def blocks_that_nobody_knows_enter_as_any_others(
+    monkeypatch: pytest.MonkeyPatch, *harm: object
+) -> None:
+    """`harm`: what is set otherwise while they do."""
+    dice, together, singly = random.Random(5), {}, {}
+    quick, slow = Ranking(together), Ranking(singly)
+    for part in range(90):
+        before = name(1_000 * part - 1)
+        made = [
+            (name(1_000 * part + i), before, i % 2, dice.random() < 0.2)
+            for i in range(dice.choice([1, 2, 5, TICK - 1, TICK, 3 * TICK + 7]))
+        ]
+        both = [[sealed(*one) for one in made] for _ in range(2)]
+        for slots, held in zip(both, (together, singly), strict=True):
+            held.update((slot.key, slot) for slot in slots)
+        with monkeypatch.context() as patch:
+            if harm:
+                patch.setattr(*harm)
+            quick.enter(both[0], [None] * len(made))
+        with monkeypatch.context() as patch:
+            patch.setattr(Ranking, "_enter_new", None)  # so these are taken for known ones
+            slow.enter(both[1], [Seen(0, 0, 0, 0) for _ in made])
+        assert known_by(quick) == known_by(slow)
+    assert quick._table.tick > 2 * LEARN_TICKS, "worth was worked out"
+
+
+def test_blocks_that_nobody_knows_enter_as_any_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks_that_nobody_knows_enter_as_any_others(monkeypatch)
+
+
+_enter_new = Ranking._enter_new
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        (Ranking, "_pass_tick", lambda self: None),
+        (LifeTable, "wait", lambda self, kind, count=1: None),
+        (Ranking, "_enter_new", lambda self, slots: _enter_new(self, slots[::-1])),
+        (Ranking, "_queue_leaves", lambda self, slots, seen: None),
+        (Rival, "hold", lambda self, keys: None),
+    ],
+    ids=lambda harm: harm[1],
+)
+def test_new_blocks_that_enter_otherwise_turn_the_suite_red(
+    monkeypatch: pytest.MonkeyPatch, harm: tuple[object, ...]
+) -> None:
+    with pytest.raises(AssertionError):
+        blocks_that_nobody_knows_enter_as_any_others(monkeypatch, *harm)
+
+
+def test_what_lru_would_hold_still_is_not_new() -> None:
+    index = Index()
+    index._ranking._rival.touch([b"known"])
+    credit = index._ranking._rival._credit
+    index.add(sealed(b"unknown"))
+    assert index._ranking._rival._credit == credit
+    index.add(sealed(b"known"))
+    assert index._ranking._rival._credit < credit, "LRU would have found it"
+
+
+def test_what_is_removed_waits_to_be_looked_at_no_more() -> None:
+    index = Index()
+    for number in range(10 * SWEEP_MIN):
+        index.add(sealed(name(number)))
+        index.drop(name(number), Miss.REMOVED)
+    every = [one for lanes in index._ranking._leaves.values() for one in lanes.values()]
+    assert not any(leaves.old or leaves.young or leaves.new for leaves in every)
 
 
 def test_entries_that_are_no_leaves_any_more_are_swept_out() -> None:
