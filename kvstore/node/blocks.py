@@ -140,8 +140,8 @@ class Blocks:
                 self._counters.add("duplicate_blocks")
         if not sealed:
             return fresh
-        for slot in sealed:
-            slot.root = self.heads.root(slot, layout)
+        for slot, root in zip(sealed, self.heads.roots(sealed, layout), strict=True):
+            slot.root = root
         self._filled([slot.key for slot in sealed])
         move_all(sealed, State.SEALED)
         self.heads.seal_all(sealed)
