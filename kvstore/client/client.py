@@ -22,6 +22,7 @@ from kvstore.client.memory import check_target, memory_of
 from kvstore.client.opened import MISSES
 from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
+from kvstore.client.reserving import Reserving
 from kvstore.client.space import Space, calls
 from kvstore.client.writer import Writer
 from kvstore.config import Credentials
@@ -205,7 +206,7 @@ class Client:
 
         def reserve() -> Writer:
             where = (self.connection, self.space, blocks, first, fragment)
-            return Writer(*where, writer_group, hand_off, origin)
+            return Writer(Reserving(*where, writer_group, hand_off, origin))
 
         return self._again(reserve)
 

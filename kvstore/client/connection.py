@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
+from kvstore.client.answer import Answer
 from kvstore.client.call_sockets import at_data_port, on_this_host
 from kvstore.config import Credentials, host_name
 from kvstore.errors import Invalid, KVStoreError, SessionEnded, Unavailable
@@ -29,6 +30,8 @@ from kvstore.transfer.shm import ShmTransport
 from kvstore.transfer.tcp import TcpTransport
 from kvstore.transfer.ucx import UcxTransport
 from kvstore.wire.v1 import admin_pb2_grpc, kv_pb2, kv_pb2_grpc
+
+T = TypeVar("T")
 
 _REMOTE = {"tcp": TcpTransport, "ucx": UcxTransport}
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.5, 5.0  # how long a failed node is left alone
@@ -183,8 +186,19 @@ class Connection:
     def call(self, method: Callable[[Link], Callable[..., Any]], request: Any) -> Any:
         """Make one unary call on the live link; errors come out typed."""
         link = self.link()
+        return self._typed(
+            link, request, lambda: method(link)(request, timeout=self.deadline_seconds)
+        )
+
+    def begin(self, method: str, request: Any) -> Answer[Any]:
+        """Send the call of this name; its answer is had, or dropped, whatever happens meanwhile."""
+        link, seconds = self.link(), self.deadline_seconds
+        wait = self._typed(link, request, lambda: link.kv.begin(method, request, seconds))
+        return Answer(lambda: self._typed(link, request, wait))
+
+    def _typed(self, link: Link, request: Any, ask: Callable[[], T]) -> T:
         try:
-            return method(link)(request, timeout=self.deadline_seconds)
+            return ask()
         except KVStoreError as error:
             self._heed(error, link, getattr(request, "session", link.session))
             raise

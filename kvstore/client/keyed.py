@@ -6,17 +6,25 @@ in the order asked. What is reported as loaded was verified strip by strip, as i
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from itertools import pairwise
+
 import numpy as np
 
 from kvstore.block import Blocks, Keyed
+from kvstore.client.answer import Answer
 from kvstore.client.connection import Connection
 from kvstore.client.memory import check_target
 from kvstore.client.opened import Opened, Target
+from kvstore.client.reserving import Reserving
 from kvstore.client.space import Space, calls, starts_of
 from kvstore.client.writer import Writer
 from kvstore.errors import Invalid
+from kvstore.limits import SOCKET_CALLS_MAX
 from kvstore.transfer.protocol import Mask, Memory
 from kvstore.wire.v1 import kv_pb2 as pb
+
+PART_BLOCKS = 512  # of which a node is asked at once: a call more costs what a hundred blocks do
 
 
 def exists_each(connection: Connection, space: Space, blocks: Blocks) -> Mask:
@@ -60,14 +68,33 @@ def load_each(connection: Connection, space: Space, blocks: Keyed, memory: Memor
 
 
 def store_all(connection: Connection, space: Space, blocks: Keyed, memory: Memory) -> None:
-    """Store and seal what is not there yet: all of it, or the call raises."""
+    """Store and seal what is not there yet: all of it, or the call raises.
+
+    Many go in a few parts: while bytes of one are copied, the node sees to the others.
+    """
     if not len(blocks):
         return
     if not memory.fragment.covers(space.layout.whole):
         raise Invalid(f"the memory holds {memory.fragment}; whole blocks are stored from it")
-    with Writer(connection, space, blocks, 0, None, "", False) as writer:
-        writer.put(memory)
-        writer.seal()  # 'SEALED', or 'EXISTED' where another writer was first
+    with ExitStack() as open_:
+        asked = []  # all at once: so none makes room for another by what was just stored
+        for first, last in _parts(len(blocks)):
+            asked.append(Reserving(connection, space, blocks.between(0, last), first))
+            open_.callback(asked[-1].drop)
+        sealed = Answer[list[str]](list)
+        for one in asked:
+            writer = open_.enter_context(Writer(one))
+            writer.put(memory)
+            sealed.get()
+            sealed = writer.begin_seal()  # 'SEALED', or 'EXISTED' where another writer was first
+            open_.callback(sealed.drop)
+        sealed.get()
+
+
+def _parts(count: int) -> list[tuple[int, int]]:
+    """First and last of each, as near to equal as can be."""
+    parts = max(1, min(SOCKET_CALLS_MAX, count // PART_BLOCKS))
+    return list(pairwise(count * i // parts for i in range(parts + 1)))
 
 
 def only_chain(blocks: Blocks) -> None:

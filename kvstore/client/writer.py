@@ -6,20 +6,24 @@ the hand-off as soon as they are stored, so a reader can follow layer by layer.
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from kvstore.block import Blocks, Keyed
-from kvstore.client.connection import Connection, Link
+from kvstore.client.answer import Answer
 from kvstore.client.memory import heads_of, memory_of
-from kvstore.client.space import Space, calls, on_wire, slots_of, starts_of
-from kvstore.errors import AlreadyWritten, Invalid, KVStoreError, SessionEnded, WindowClosed
+from kvstore.client.reserving import Reserving
+from kvstore.client.space import calls, slots_of, starts_of
+from kvstore.errors import AlreadyWritten, Invalid, SessionEnded, WindowClosed
 from kvstore.layout import Fragment
 from kvstore.transfer import staged
 from kvstore.transfer.protocol import Memory
 from kvstore.wire.v1 import kv_pb2 as pb
+
+T = TypeVar("T")
 
 _NAMES = {number: name for name, number in pb.SealReply.Sealed.items()}
 
@@ -38,52 +42,17 @@ class Writer:
     unsealed are aborted. One thread at a time; a client may have many writers.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        space: Space,
-        chain: Blocks,
-        first: int,
-        fragment: Fragment | None,
-        writer_group: str,
-        hand_off: bool,
-        origin: int = 0,
-    ) -> None:
-        self._connection, self._space = connection, space
-        blocks = space.blocks_from(chain, first)
-        self.fragment = space.layout.check(fragment or space.layout.whole)
-        self._link: Link = connection.link()
-        self.chain, self.first = chain, first
-        reply = pb.ReserveReply()
-        try:
-            for some in calls(len(blocks)):
-                request = pb.ReserveRequest(
-                    session=self._link.session,
-                    namespace=space.digest,
-                    group=space.group,
-                    parent=blocks.parent(some.start) or chain.parent(first),
-                    hashes=blocks.hashes[some],
-                    last_tokens=blocks.tokens[some][-1] % blocks.block_tokens,
-                    writer_group=writer_group,
-                    fragment=on_wire(self.fragment),
-                    hand_off=hand_off,
-                    origin=origin,
-                    alone=blocks.alone,
-                    hbm=self._link.transport.lends(space.layout),
-                )
-                if isinstance(blocks, Keyed) and blocks.parents:
-                    request.parents.extend(blocks.parents[some])
-                    request.alone = False
-                reply.MergeFrom(connection.call(lambda link: link.kv.Reserve, request))
-        except KVStoreError:
-            self._abort([handle for handle in reply.handles if handle])
-            raise
+    def __init__(self, asked: Reserving) -> None:
+        """Waits for what was asked for; raises what the node refused it for."""
+        self._asked, self._space, self._link = asked, asked.space, asked.link
+        self.chain, self.first, self.fragment = asked.chain, asked.first, asked.fragment
+        blocks, reply = asked.blocks, asked.reply()
         self.granted = np.array(reply.grants) == pb.ReserveReply.GRANTED
         self._handles: list[bytes] = list(reply.handles)
         self.hand_offs: tuple[bytes, ...] = tuple(reply.hand_offs)
         columns = (reply.slot_offsets, reply.generations, blocks.tokens)
         self._slots = slots_of(*columns, self._handles)
-        self._starts = starts_of(blocks, first)
+        self._starts = starts_of(blocks, self.first)
         layers, heads = self.fragment.layers, self.fragment.heads
         self._stored = np.zeros((len(blocks), layers, heads), dtype=bool)
         self._open = self.granted.copy()
@@ -160,22 +129,43 @@ class Writer:
         `replicas` nodes shall have them, this one among them: it waits for that until shortly
         before the client's deadline, and `copies` says how far it came. That fails nothing.
         """
+        return self.begin_seal(blocks, replicas=replicas).get()
+
+    def begin_seal(
+        self, blocks: tuple[int, int] | None = None, *, replicas: int = 1
+    ) -> Answer[list[str]]:
+        """The same, while the caller does other things: the answer says what became of them."""
         rows = self._rows(blocks)
-        sealed: list[str] = []
-        for some in calls(len(rows)):
-            handles = [self._handles[row] for row in rows[some]]
-            request = pb.SealRequest(session=self._link.session, handles=handles, replicas=replicas)
-            reply = self._call(lambda link: link.kv.Seal, request)
-            self._open[rows[some]] = False
-            self.copies[rows[some]] = list(reply.copies) or 1
-            sealed += map(_NAMES.__getitem__, reply.sealed)
-        return sealed
+        first, *others = [rows[some] for some in calls(len(rows))] or [rows]
+        if not len(first):
+            return Answer(list)
+        begun = self._seal(first, replicas)
+
+        def rest() -> list[str]:
+            more = (self._seal(some, replicas).get() for some in others)
+            return [*begun.get(), *chain.from_iterable(more)]
+
+        return Answer(rest)
+
+    def _seal(self, rows: Any, replicas: int) -> Answer[list[str]]:
+        handles = [self._handles[row] for row in rows]
+        request = pb.SealRequest(session=self._link.session, handles=handles, replicas=replicas)
+        if not self._link.alive:
+            raise WindowClosed("the session that reserved these blocks has ended")
+        answer = self._ask(lambda: self._asked.connection.begin("Seal", request))
+        return Answer(partial(self._sealed, rows, answer))
+
+    def _sealed(self, rows: Any, answer: Answer[pb.SealReply]) -> list[str]:
+        reply = self._ask(answer.get)
+        self._open[rows] = False
+        self.copies[rows] = list(reply.copies) or 1
+        return [_NAMES[one] for one in reply.sealed]
 
     def abort(self) -> None:
         """Give up the blocks that are not sealed. Never raises: the session's end does the same."""
         rows = np.flatnonzero(self._open)
         self._open[:] = False
-        self._abort([self._handles[row] for row in rows])
+        self._asked.abort([self._handles[row] for row in rows])
 
     def __enter__(self) -> Writer:
         return self
@@ -191,16 +181,8 @@ class Writer:
         rows = np.arange(first - self.first, last - self.first)
         return rows[self._open[rows]]
 
-    def _abort(self, handles: list[bytes]) -> None:
-        for some in calls(len(handles)):
-            request = pb.AbortRequest(session=self._link.session, handles=handles[some])
-            with contextlib.suppress(KVStoreError):
-                self._call(lambda link: link.kv.Abort, request)
-
-    def _call(self, method: Any, request: Any) -> Any:
-        if not self._link.alive:
-            raise WindowClosed("the session that reserved these blocks has ended")
+    def _ask(self, ask: Callable[[], T]) -> T:
         try:
-            return self._connection.call(method, request)
+            return ask()
         except SessionEnded as error:
             raise WindowClosed(str(error)) from error

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -60,7 +61,17 @@ class SocketCalls:
 
     def call(self, made: socket.socket, method: int, request: Any, seconds: float) -> Any:
         """The reply, or its typed error."""
+        return self.begin(made, method, request, seconds)()
+
+    def begin(
+        self, made: socket.socket, method: int, request: Any, seconds: float
+    ) -> Callable[[], Any]:
+        """Send a call. What is returned waits for its reply; until it was called, which is once,
+        the socket is not free."""
         self._send(made, method, request, seconds)
+        return partial(self._reply, made, method)
+
+    def _reply(self, made: socket.socket, method: int) -> Any:
         code, retry, body = self._answer(made)
         self._give_back(made)
         if code == OK:
@@ -176,6 +187,15 @@ class Stub:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._other, name)
 
+    def begin(self, name: str, request: Any, timeout: float) -> Callable[[], Any]:
+        """Send a call of the method of this name; what is returned waits for its reply. It is to be
+        called, whatever happens meanwhile."""
+        made = self._calls.take(timeout) if self._calls is not None else None
+        if self._calls is None or made is None:
+            asked: Callable[[], Any] = getattr(self._other, name).future(request, timeout).result
+            return asked
+        return self._calls.begin(made, _NUMBERS[name], request, timeout)
+
     def post_close(self, request: pb.CloseRequest, timeout: float) -> None:
         """Have pins end. Nobody waits for it: one that fails ends with its time or its session."""
         made = self._calls.take(timeout) if self._calls is not None else None
@@ -183,7 +203,7 @@ class Stub:
             if self._calls is None or made is None:
                 self._other.Close.future(request, timeout=timeout).add_done_callback(_done)
             else:
-                self._calls.post(made, _CLOSE, request, timeout)
+                self._calls.post(made, _NUMBERS["Close"], request, timeout)
 
     def _either(self, number: int, other: Callable[..., Any]) -> Callable[..., Any]:
         calls = self._calls
@@ -198,7 +218,7 @@ class Stub:
         return call
 
 
-_CLOSE = [name for name, _, _ in METHODS].index("Close")
+_NUMBERS = {name: number for number, (name, _, _) in enumerate(METHODS)}
 
 
 def _end(one: socket.socket) -> None:

@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from kvstore.client import Client, Keyed
+from kvstore.client import keyed as each
 from kvstore.client import space as space_module
+from kvstore.client.connection import Connection
 from kvstore.client.opened import Opened
-from kvstore.errors import Invalid
+from kvstore.client.reserving import Reserving
+from kvstore.errors import Invalid, Overloaded
+from kvstore.limits import SOCKET_CALLS_MAX
+from kvstore.transfer import staged
 from tests.client.conftest import Node
 from tests.client.kv import Cache, spec_of, truth_of
 
@@ -150,12 +155,95 @@ def test_a_node_that_is_gone_is_a_miss_and_raises_nothing(
     assert stored.loaded() == [True] * BLOCKS
 
 
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two blocks are a part, and three parts are as many as there are sockets."""
+    monkeypatch.setattr(each, "PART_BLOCKS", BLOCKS // SOCKET_CALLS_MAX)
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_many_blocks_are_stored_in_parts_each_asked_for_before_one_is_copied(
+    client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    begin, store = Connection.begin, staged.store
+
+    def begun(self: Connection, method: str, request: Any) -> Any:
+        told.append(method)
+        return begin(self, method, request)
+
+    def stored_some(*given: Any) -> None:
+        told.append("copy")
+        store(*given)
+
+    monkeypatch.setattr(Connection, "begin", begun)
+    monkeypatch.setattr(staged, "store", stored_some)
+    stored = Stored(client_of(spec_of("keyed-parts")))
+    assert told == ["Reserve"] * SOCKET_CALLS_MAX + ["copy", "Seal"] * SOCKET_CALLS_MAX
+    assert stored.loaded() == [True] * BLOCKS
+    stored.client.remove(stored.only(1, 4, 5))
+    assert stored.loaded() == said(0, 2, 3)
+    memory = stored.source.memory(stored.client)
+    assert stored.client.store_each(stored.blocks, memory) == [True] * BLOCKS
+    assert stored.loaded() == [True] * BLOCKS
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_a_part_that_fails_gives_back_what_was_asked_for_behind_it(
+    stored: Stored,
+    stats_of: Callable[[Client], Any],
+    eventually: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, memory, copies = stored.client, stored.source.memory(stored.client), []
+    client.remove(stored.blocks)
+    store = staged.store
+
+    def fails(*given: Any) -> None:
+        copies.append(given)
+        if len(copies) == 2:
+            raise ValueError("no such memory")
+        store(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staged, "store", fails)
+        with pytest.raises(ValueError, match="no such memory"):
+            client.store_each(stored.blocks, memory)
+    assert stored.loaded() == said(0, 1), "the part before it was sealed"
+    eventually(lambda: stats_of(client).windows == 0)
+    assert client.store_each(stored.blocks, memory) == [True] * BLOCKS
+    assert stored.loaded() == [True] * BLOCKS
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_a_part_that_is_refused_gives_back_the_others(
+    stored: Stored, stats_of: Callable[[Client], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, memory = stored.client, stored.source.memory(stored.client)
+    client.remove(stored.blocks)
+    reply = Reserving.reply
+
+    def refused(self: Reserving) -> Any:
+        if self.first == 2:
+            self.drop()
+            raise Overloaded("no room", 1)
+        return reply(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reserving, "reply", refused)
+        assert client.store_each(stored.blocks, memory) == said(0, 1)
+    assert stats_of(client).windows == 0
+    assert client.store_each(stored.blocks, memory) == [True] * BLOCKS
+    assert stored.loaded() == [True] * BLOCKS
+
+
 def test_a_full_pool_says_what_was_there_already(stored: Stored) -> None:
     client = stored.client
     names = [f"page-{i}" for i in range(3)] + [f"new-{i}" for i in range(8_000)]
     spec, many = stored.spec, client.keyed(names)
     ours = Cache(spec, len(many) * SIZE)
-    assert client.store_each(many, ours.memory(client)) == [True] * 3 + [False] * 8_000
+    found = client.store_each(many, ours.memory(client))
+    assert all(found[:3]) and not all(found) and found == client.exists_each(many)
 
 
 def test_two_groups_of_keys_and_two_namespaces_do_not_see_each_other(client_of: Clients) -> None:

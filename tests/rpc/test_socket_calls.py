@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,28 @@ from tests.rpc.call_servers import SECONDS, TOKEN, AtDataPort, OnThisHost, Serve
 NUMBER = {name: number for number, (name, _, _) in enumerate(METHODS)}
 
 
+class Method:
+    def __init__(self, other: Other, name: str) -> None:
+        self._other, self._name = other, name
+
+    def __call__(self, request: Any, timeout: float) -> str:
+        self._other.asked.append(self._name)
+        return self._name
+
+    def future(self, request: Any, timeout: float) -> Future[str]:
+        found: Future[str] = Future()
+        found.set_result(self(request, timeout))
+        return found
+
+
 class Other:
     """In the place of gRPC's stub: notes what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def __getattr__(self, name: str) -> Callable[..., str]:
-        def ask(request: Any, timeout: float) -> str:
-            self.asked.append(name)
-            return name
-
-        return ask
+    def __getattr__(self, name: str) -> Method:
+        return Method(self, name)
 
 
 def shown_to_nobody(_: socket.socket) -> None:
@@ -177,6 +188,24 @@ def test_who_calls_again_before_the_answer_is_hung_up_on(server: Server) -> None
         with contextlib.suppress(ConnectionResetError):
             assert peer.recv(1) == b""
     eventually(lambda: server.service.cancelled == 1)
+
+
+def test_calls_that_were_begun_are_answered_whenever_they_are_asked(
+    stub: Stub, other: Other, server: Server
+) -> None:
+    begun = [stub.begin("Match", match(*([b"a"] * n)), SECONDS) for n in range(SOCKET_CALLS_MAX)]
+    beyond = stub.begin("Match", match(b"a"), SECONDS)
+    assert [wait().blocks for wait in reversed(begun)] == [2, 1, 0]
+    assert beyond() == "Match" and other.asked == ["Match"], "which went over gRPC"
+    assert stub.Match(match(b"a"), timeout=SECONDS).blocks == 1
+    assert server.connections == SOCKET_CALLS_MAX
+
+
+def test_a_call_that_was_begun_is_refused_when_it_is_asked(stub: Stub) -> None:
+    wait = stub.begin("Match", match(b"refuse"), SECONDS)
+    with pytest.raises(Overloaded, match="no room"):
+        wait()
+    assert stub.Match(match(b"a"), timeout=SECONDS).blocks == 1
 
 
 def test_calls_beyond_the_sockets_go_over_grpc(
