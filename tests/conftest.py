@@ -19,6 +19,7 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,15 @@ def processes() -> Iterator[None]:
     before = set(psutil.Process().children(recursive=True))
     yield
     _fail_for([one for one in psutil.Process().children(recursive=True) if one not in before])
+
+
+@pytest.fixture
+def fenced() -> Iterator[None]:
+    """Fails a test if a GPU's kernel, interpreted here, reaches outside of what it is told of."""
+    from tests.kernels.gpu import fences
+
+    with fences.standing() if fences.INTERPRETED else nullcontext():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

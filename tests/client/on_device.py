@@ -8,6 +8,7 @@ from kvstore.client import Client, Memory
 from kvstore.layout import SlotLayout
 from tests.client.kv import Cache
 from tests.gpu import DEVICE
+from tests.kernels.gpu import fences
 
 
 class OnDevice:
@@ -18,6 +19,7 @@ class OnDevice:
 
         self.cache = cache
         self.tensors = [one.to(DEVICE).clone() for one in cache.tensors]
+        fences.told(*self.tensors)
         self._staging = Staging(DEVICE, blocks * layout.payload_bytes)
 
     def memory(self, client: Client) -> Memory:

@@ -20,6 +20,7 @@ from tests.client.stored import TOKENS, Stored
 
 Clients = Callable[..., Client]
 PIECES = (1, 3)  # blocks that are staged at once
+pytestmark = pytest.mark.usefixtures("fenced")
 
 
 @pytest.fixture(params=["through pinned memory", "straight"])

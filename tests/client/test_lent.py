@@ -26,6 +26,7 @@ from tests.nodes import NodeProcess, eventually, mapped, prompt
 
 TOKENS, TIERS = 37, ("hbm", "dram")
 Clients = Callable[..., Client]
+pytestmark = pytest.mark.usefixtures("fenced")
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,8 @@ from tests.engine.runs import finish, prompt, request, run
 from tests.engine.styles import save_model
 from tests.gpu import DEVICE
 
+pytestmark = pytest.mark.usefixtures("fenced")
+
 
 @pytest.fixture(scope="module")
 def device() -> Device:

@@ -19,10 +19,12 @@ from kvstore.limits import KiB
 from kvstore.transfer import reached
 from tests.client.kv import Cache, spec_of
 from tests.gpu import DEVICE
+from tests.kernels.gpu import fences
 from tests.nodes import NodeProcess, running
 
 Clients = Callable[..., Client]
 TOKENS = 16
+pytestmark = pytest.mark.usefixtures("fenced")
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,7 @@ def in_hbm(client: Client, **options: object) -> Memory:
 
     cache = Cache(client.space.spec, TOKENS, kind="torch", **options)
     tensors = [one.to(DEVICE) for one in cache.tensors]
+    fences.told(*tensors)
     made = client.memory(tensors, cache.axes, cache.block_table)
     return replace(made, staging=Staging(DEVICE))
 
