@@ -19,7 +19,7 @@ SGLANG := .venv-sglang
 LMCACHE := .venv-lmcache
 MOONCAKE := .venv-mooncake
 
-.PHONY: help setup demo test test-vllm test-sglang test-lmcache simulate hunt check bench bench-peers proto clean
+.PHONY: help setup demo test test-vllm test-sglang test-lmcache simulate hunt sanitize check bench bench-peers proto clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ simulate: setup  ## run SEEDS=10000 seeds of the node on a simulated disk, on ev
 hunt: setup  ## try every property of the tests with examples that no run before had
 	@$(BIN)/python -m pytest --hypothesis-profile hunt -p no:cacheprovider \
 		$$(grep -rl --include='test_*.py' '^@given' tests)
+
+sanitize: setup  ## run the tests of the GPU's kernels under NVIDIA's compute-sanitizer; takes a GPU
+	@$(BIN)/python -m tests.kernels.gpu.sanitize
 
 check: setup  ## lint, formatting, types, and the rules of the tree
 	@$(BIN)/ruff check .
