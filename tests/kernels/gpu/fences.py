@@ -86,7 +86,7 @@ class Region:
             left = left - np.clip(left // step, 0, size - 1) * step
         return np.asarray((left >= 0) & (left + width <= self.run))
 
-    def told_apart(self, address: int) -> str:
+    def place(self, address: int) -> str:
         return f"byte {address - self.first} of {self.name}"
 
 
@@ -133,7 +133,7 @@ class Fences:
         if not held.all():
             wild = int(addresses[np.argmin(held)])
             near = min(regions, key=lambda one: abs(wild - one.first), default=None)
-            where = near.told_apart(wild) if near else f"address {wild:#x}"
+            where = near.place(wild) if near else f"address {wild:#x}"
             self._raise(f"{verb} {width} bytes at {where}, outside of what it was told of")
         if (addresses % width).any():
             self._raise(f"{verb} {width} bytes of {regions[0].name} at no multiple of {width}")

@@ -58,11 +58,13 @@ def swaps(there, word):
 
 
 def words(count: int = 16) -> torch.Tensor:
-    return torch.arange(count, dtype=torch.int64)
+    """0, 1, .. with words on both sides that are nobody's, lest a fence that fails harms others."""
+    placed = torch.zeros(16 + count + 16, dtype=torch.int64)[16:-16]
+    return placed.copy_(torch.arange(count))
 
 
 def copied(first: int = 0, to: int = 0, last: int = 1 << 60, here: Any = None) -> torch.Tensor:
-    there = torch.zeros(16, dtype=torch.int64)
+    there = words().zero_()
     copies[(1,)](words() if here is None else here, there, first, to, last, BLOCK=8)
     return there
 
@@ -141,6 +143,13 @@ def test_an_address_that_was_read_must_be_in_what_the_test_told_of() -> None:
             copies_at[(1,)](at(here, there), first, BLOCK=8)
 
 
+def test_an_argument_is_not_reached_by_an_address_that_was_read() -> None:
+    addresses = words()
+    addresses[:2] = at(addresses, addresses)
+    with pytest.raises(Outside, match="loads 8 bytes at"), standing(ALL):
+        copies_at[(1,)](addresses, 0, BLOCK=8)
+
+
 def test_what_was_told_of_is_forgotten_when_it_is_gone() -> None:
     memory = np.arange(32)
     whole = torch.from_numpy(memory)
@@ -162,7 +171,7 @@ def test_a_word_that_is_at_no_multiple_of_its_width_is_found() -> None:
 
 @pytest.mark.parametrize("kernel", [adds, swaps])
 def test_what_changes_a_word_in_one_step_is_fenced_too(kernel: Any) -> None:
-    there = torch.zeros(16, dtype=torch.int64)
+    there = words().zero_()
     with standing(ALL):
         kernel[(1,)](there, 15)
     for word in (-1, 16):
