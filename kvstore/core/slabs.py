@@ -3,6 +3,9 @@
 Pure bookkeeping: which places are used, which are free. It never touches memory and never evicts;
 the caller empties slots first when `take` finds none. A `Slot` stands for one use of a place, from
 `take` to `give_all`; a place that an earlier run of the node left in use has none until `wake`.
+
+Slabs may be on several NUMA nodes of the host. Which one a caller is near decides what it is given
+first, and nothing else: what can be had is the same.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ class Slab:
 
     number: int
     offset: int
+    numa: int = 0
     owner: Owner | None = None  # None while it is empty
     slot_bytes: int = 0
     places: int = 0
@@ -51,14 +55,23 @@ class Slabs:
         tier: Tier = Tier.DRAM,
         generation: int = 0,
         first: int = 0,
+        numa: Sequence[int] = (),
     ) -> None:
-        """`first`: offset at which they begin."""
+        """`first`: offset at which they begin. `numa`: the NUMA node of each slab; empty where all
+        are alike."""
         if slab_bytes < 1 or arena_bytes < slab_bytes:
             raise Invalid(f"an arena of {arena_bytes} bytes holds no slab of {slab_bytes} bytes")
         self.slab_bytes, self.tier, self._first = slab_bytes, tier, first
-        self._slabs = [Slab(i, first + i * slab_bytes) for i in range(arena_bytes // slab_bytes)]
-        self._empty = self._slabs[::-1]  # the lowest is taken first
-        self._open: dict[Owner, dict[int, Slab]] = {}  # slabs with free places, by number
+        count = arena_bytes // slab_bytes
+        self._slabs = [
+            Slab(i, first + i * slab_bytes, node)
+            for i, node in zip(range(count), numa or [0] * count, strict=True)
+        ]
+        self._numa = sorted({slab.numa for slab in self._slabs})
+        self._empty: dict[int, list[Slab]] = {}  # by NUMA node; the lowest is taken first
+        self._find_empty()
+        # Slabs with free places, by whose they are and NUMA node, then by number.
+        self._open: dict[tuple[Owner, int], dict[int, Slab]] = {}
         self._room = Counter[Owner]()  # free places in those
         self._next_number = 0
         self.generation = generation  # the last given out: a later one is higher
@@ -68,23 +81,24 @@ class Slabs:
         taken = self.take_all(owner, slot_bytes, 1)
         return taken[0] if taken else None
 
-    def take_all(self, owner: Owner, slot_bytes: int, count: int) -> list[Slot]:
-        """So many slots, or all that can be had."""
+    def take_all(
+        self, owner: Owner, slot_bytes: int, count: int, near: int | None = None
+    ) -> list[Slot]:
+        """So many slots, or all that can be had; first those on the NUMA node `near`, where there
+        are any."""
         self._check_fits(slot_bytes)
         taken: list[Slot] = []
         while len(taken) < count:
-            if not self._open.get(owner):
-                if not self._empty:
-                    break
-                self._cut(self._empty.pop(), owner, slot_bytes)
-            slab = next(iter(self._open[owner].values()))
+            slab = self._found(owner, slot_bytes, near)
+            if slab is None:
+                break
             some = min(count - len(taken), len(slab.free))
             places, slab.free = slab.free[: -some - 1 : -1], slab.free[:-some]
             taken += self._made(slab, places, self.generation + 1)
             self.generation += some  # one counter for the arena: see `_renewed`
             self._room[owner] -= some
             if not slab.free:
-                del self._open[owner][slab.number]
+                del self._open[owner, slab.numa][slab.number]
         return taken
 
     def give_all(self, slots: Sequence[Slot]) -> None:
@@ -99,12 +113,12 @@ class Slabs:
             if slab.retired:
                 continue
             if len(slab.free) == 1:
-                self._open.setdefault(slot.owner, {})[slab.number] = slab
+                self._open.setdefault((slot.owner, slab.numa), {})[slab.number] = slab
             self._room[slot.owner] += 1
             if not slab.used:
                 self._close(slab)
                 slab.owner, slab.places, slab.free = None, 0, []
-                self._empty.append(slab)
+                self._empty[slab.numa].append(slab)
 
     def restore(
         self,
@@ -145,9 +159,9 @@ class Slabs:
             free[within[some] // slab.slot_bytes] = False
             slab.free = np.flatnonzero(free)[::-1].tolist()
             if slab.free:
-                self._open.setdefault(slab.owner, {})[slab.number] = slab
+                self._open.setdefault((slab.owner, slab.numa), {})[slab.number] = slab
                 self._room[slab.owner] += len(slab.free)
-        self._empty = [slab for slab in self._slabs[::-1] if slab.owner is None]
+        self._find_empty()
         self.generation = max(self.generation, int(generation[rows].max(initial=0)))
         return good
 
@@ -165,7 +179,8 @@ class Slabs:
         for slab in self._slabs[first // self.slab_bytes : last // self.slab_bytes]:
             slab.retired = True
             self._close(slab)
-        self._empty = [slab for slab in self._empty if not slab.retired]
+        for node, empty in self._empty.items():
+            self._empty[node] = [slab for slab in empty if not slab.retired]
 
     def retire_all(self) -> None:
         """The same of every slab."""
@@ -187,7 +202,7 @@ class Slabs:
     def room(self, owner: Owner, slot_bytes: int) -> int:
         """How many slots the owner can take as things stand."""
         self._check_fits(slot_bytes)
-        return self._room[owner] + len(self._empty) * self.slots_in_slab(slot_bytes)
+        return self._room[owner] + self.empty_slabs * self.slots_in_slab(slot_bytes)
 
     def slots_in_slab(self, slot_bytes: int) -> int:
         return self.slab_bytes // slot_bytes
@@ -197,7 +212,15 @@ class Slabs:
 
     @property
     def empty_slabs(self) -> int:
-        return len(self._empty)
+        return sum(map(len, self._empty.values()))
+
+    def by_numa(self) -> dict[int, tuple[int, int]]:
+        """How many slabs each NUMA node has, and how many of those are empty; nothing where all
+        slabs are alike."""
+        if len(self._numa) == 1:
+            return {}
+        count = Counter(slab.numa for slab in self._slabs)
+        return {node: (count[node], len(self._empty[node])) for node in self._numa}
 
     @property
     def capacity_bytes(self) -> int:
@@ -205,7 +228,8 @@ class Slabs:
 
     def check(self) -> None:
         in_service = [slab for slab in self._slabs if not slab.retired]
-        empty = sorted(slab.number for slab in self._empty)
+        assert all(one.numa == node for node, some in self._empty.items() for one in some), "astray"
+        empty = sorted(slab.number for some in self._empty.values() for slab in some)
         assert empty == [s.number for s in in_service if s.owner is None], "a slab is lost"
         room = Counter[Owner]()
         for slab in self._slabs:
@@ -217,7 +241,7 @@ class Slabs:
                 continue
             assert slab.places == self.slots_in_slab(slab.slot_bytes), "slots beyond their slab"
             assert slab.used or slab.retired, "a slab without used slots keeps its owner"
-            is_open = slab.number in self._open.get(slab.owner, {})
+            is_open = slab.number in self._open.get((slab.owner, slab.numa), {})
             assert is_open == (bool(free) and not slab.retired), "free places that nobody finds"
             room[slab.owner] += 0 if slab.retired else len(free)
             for place, slot in slab.slots.items():
@@ -238,17 +262,41 @@ class Slabs:
         self.generation += 1
         return self.generation
 
-    def _cut(self, slab: Slab, owner: Owner, slot_bytes: int) -> None:
+    def _find_empty(self) -> None:
+        self._empty = {node: [] for node in self._numa}
+        for slab in self._slabs[::-1]:
+            if slab.owner is None:
+                self._empty[slab.numa].append(slab)
+
+    def _found(self, owner: Owner, slot_bytes: int, near: int | None) -> Slab | None:
+        """One with places for the owner, cut for it if need be; None where there is none.
+
+        To be near comes before all else, so an owner may have an open slab on each NUMA node.
+        """
+        for nodes in ([near], self._numa) if near in self._empty else (self._numa,):
+            for node in nodes:
+                if opened := self._open.get((owner, node)):
+                    return next(iter(opened.values()))
+            # Of whoever says nothing, all NUMA nodes get as much.
+            empty = max((self._empty[node] for node in nodes), key=len)
+            if empty:
+                return self._cut(empty.pop(), owner, slot_bytes)
+        return None
+
+    def _cut(self, slab: Slab, owner: Owner, slot_bytes: int) -> Slab:
         slab.owner, slab.slot_bytes = owner, slot_bytes
         slab.places = self.slots_in_slab(slot_bytes)
         slab.free = list(range(slab.places))[::-1]
-        self._open.setdefault(owner, {})[slab.number] = slab
+        self._open.setdefault((owner, slab.numa), {})[slab.number] = slab
         self._room[owner] += slab.places
+        return slab
 
     def _close(self, slab: Slab) -> None:
         """Let nobody find its free places."""
-        if slab.owner is not None and slab.number in self._open.get(slab.owner, ()):
-            del self._open[slab.owner][slab.number]
+        if slab.owner is None:
+            return
+        opened = self._open.get((slab.owner, slab.numa), {})
+        if opened.pop(slab.number, None) is not None:
             self._room[slab.owner] -= len(slab.free)
 
     def _made(self, slab: Slab, places: Sequence[int], generation: int) -> list[Slot]:

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from kvstore.core.lifecycle import Owner, Slot
-from kvstore.core.slabs import Slabs
+from kvstore.core.slabs import Slab, Slabs
 from kvstore.errors import Invalid
 
 SLAB = 100
 SLABS = 6
+ON_TWO = (3, 3, 3, 3, 7, 7)  # the NUMA node of each slab
 SIZES: dict[Owner, int] = {(b"a", 0): 10, (b"a", 1): 33, (b"b", 0): 50, (b"c", 0): 100}
 TURNS_RED = pytest.raises((AssertionError, pytest.fail.Exception))
 
@@ -23,9 +24,20 @@ def live_bytes(used: dict[Slot, int]) -> list[tuple[int, int]]:
     return sorted((slot.offset, slot.offset + size) for slot, size in used.items())
 
 
-def takes_and_gives_never_clash(seed: int, steps: int = 1_500, first: int = 0) -> None:
+def has_room(node: int, owner: Owner, used: dict[Slot, int], first: int) -> bool:
+    """Whether a slab of `ON_TWO` on that NUMA node is empty, or the owner's and not full."""
+    for number in (number for number, on in enumerate(ON_TWO) if on == node):
+        owners = [slot.owner for slot in used if (slot.offset - first) // SLAB == number]
+        if set(owners) <= {owner} and len(owners) < SLAB // SIZES[owner]:
+            return True
+    return False
+
+
+def takes_and_gives_never_clash(
+    seed: int, steps: int = 1_500, first: int = 0, numa: Sequence[int] = ()
+) -> None:
     dice = random.Random(seed)
-    slabs = Slabs(SLABS * SLAB + 7, SLAB, first=first)
+    slabs = Slabs(SLABS * SLAB + 7, SLAB, first=first, numa=numa)
     used: dict[Slot, int] = {}
     seen: set[int] = set()
 
@@ -39,8 +51,12 @@ def takes_and_gives_never_clash(seed: int, steps: int = 1_500, first: int = 0) -
             owner = dice.choice(list(SIZES))
         if dice.random() < 0.5:
             size, room = SIZES[owner], slabs.room(owner, SIZES[owner])
-            slot = slabs.take(owner, size)
-            assert (slot is not None) == (room > 0)
+            near = dice.choice([None, 3, 7, 9])
+            there = near in numa and has_room(near or 0, owner, used, first)
+            slot = next(iter(slabs.take_all(owner, size, 1, near)), None)
+            assert (slot is not None) == (room > 0), "how many there are is for nobody to be near"
+            if slot is not None and near in numa:
+                assert (slabs.slab_of(slot).numa == near) == there, "near first, then anywhere"
             if slot is not None:
                 assert slot.owner == owner and slot not in used
                 renewed(slot)
@@ -59,10 +75,13 @@ def takes_and_gives_never_clash(seed: int, steps: int = 1_500, first: int = 0) -
         slabs.check()
 
 
+@pytest.mark.parametrize("numa", [(), ON_TWO])
 @pytest.mark.parametrize("first", [0, 3 * SLAB])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_two_live_slots_share_a_byte_and_no_generation_returns(seed: int, first: int) -> None:
-    takes_and_gives_never_clash(seed, first=first)
+def test_no_two_live_slots_share_a_byte_and_no_generation_returns(
+    seed: int, first: int, numa: Sequence[int]
+) -> None:
+    takes_and_gives_never_clash(seed, first=first, numa=numa)
 
 
 @pytest.mark.parametrize("first", [0, 2 * SLAB])
@@ -93,6 +112,61 @@ def test_all_slots_of_an_owner_fit_and_then_there_is_none() -> None:
         assert all(slots) and slabs.take(owner, size) is None
         assert slabs.empty_slabs == 0 and slabs.room(owner, size) == 0
         slabs.check()
+
+
+def places_of(slots: Sequence[Slot]) -> list[int]:
+    return [slot.offset for slot in slots]
+
+
+def test_one_call_takes_open_slabs_that_are_near_then_empty_ones_there_then_the_rest() -> None:
+    owner, size = (b"b", 0), 50
+    slabs = Slabs(SLABS * SLAB, SLAB, numa=ON_TWO)
+    far, near = slabs.take_all(owner, size, 1, near=3), slabs.take_all(owner, size, 1, near=7)
+    assert places_of([*far, *near]) == [0, 400]
+    taken = slabs.take_all(owner, size, 10, near=7)
+    assert places_of(taken) == [450, 500, 550, 50, 100, 150, 200, 250, 300, 350]
+    assert slabs.take_all(owner, size, 1, near=7) == []
+    slabs.give_all([*near, *taken[:3]])
+    assert slabs.by_numa() == {3: (4, 0), 7: (2, 2)}
+    assert places_of(slabs.take_all(owner, size, 1, near=3)) == [500], "there is none nearer"
+    slabs.check()
+
+
+def test_of_callers_that_are_nowhere_every_numa_node_gets_as_much() -> None:
+    for near in (None, 9):
+        slabs = Slabs(SLABS * SLAB, SLAB, numa=(0, 0, 0, 1, 1, 1))
+        taken = [slabs.take_all((b"c", 0), SLAB, 1, near)[0] for _ in range(SLABS)]
+        assert places_of(taken) == [0, 300, 100, 400, 200, 500]
+
+
+def test_slabs_that_are_all_alike_are_taken_from_the_lowest_wherever_the_caller_is() -> None:
+    for near in (None, 0, 1):
+        slabs = Slabs(SLABS * SLAB, SLAB)
+        assert places_of(slabs.take_all((b"b", 0), 50, 5, near)) == [0, 50, 100, 150, 200]
+        assert slabs.by_numa() == {}
+
+
+def test_a_near_slab_that_is_retired_gives_way_to_a_far_one() -> None:
+    slabs = Slabs(SLABS * SLAB, SLAB, numa=ON_TWO)
+    slabs.retire(4 * SLAB, 6 * SLAB)
+    assert places_of(slabs.take_all((b"b", 0), 50, 1, near=7)) == [0]
+    assert slabs.by_numa() == {3: (4, 3), 7: (2, 0)}
+    slabs.check()
+
+
+def test_a_slab_that_is_kept_for_another_numa_node_turns_the_suite_red(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Locality is no reason to have less."""
+    found = Slabs._found
+
+    def strict(self: Slabs, owner: Owner, size: int, near: int | None) -> Slab | None:
+        slab = found(self, owner, size, near)
+        return None if slab is not None and near in ON_TWO and slab.numa != near else slab
+
+    monkeypatch.setattr(Slabs, "_found", strict)
+    with TURNS_RED:
+        takes_and_gives_never_clash(0, numa=ON_TWO)
 
 
 def test_a_slab_changes_owner_once_its_last_slot_is_back() -> None:
@@ -145,7 +219,8 @@ def test_a_slab_lost_on_the_way_back_turns_the_suite_red(monkeypatch: pytest.Mon
 
     def forgetful(self: Slabs, slots: Sequence[Slot]) -> None:
         give(self, slots)
-        del self._empty[SLABS - 1 :]
+        for empty in self._empty.values():
+            del empty[SLABS - 1 :]
 
     monkeypatch.setattr(Slabs, "give_all", forgetful)
     with TURNS_RED:
@@ -168,8 +243,10 @@ def restored(
     return slabs, good.tolist()
 
 
-def test_what_is_restored_is_in_use_and_all_else_is_free() -> None:
-    slabs, good = restored([(0, 0, 5), (0, 30, 6), (1, 233, 7), (3, 500, 1)])
+@pytest.mark.parametrize("numa", [(), ON_TWO])
+def test_what_is_restored_is_in_use_and_all_else_is_free(numa: Sequence[int]) -> None:
+    found = Slabs(SLABS * SLAB, SLAB, generation=1_000, numa=numa)
+    slabs, good = restored([(0, 0, 5), (0, 30, 6), (1, 233, 7), (3, 500, 1)], found)
     assert all(good) and slabs.empty_slabs == 3
     assert slabs.room((b"a", 0), 10) == 8 + 3 * 10 and slabs.room((b"a", 1), 33) == 2 + 3 * 3
     slot = slabs.wake(30, 6)
@@ -252,6 +329,6 @@ def test_a_retired_slab_that_is_found_again_turns_the_suite_red() -> None:
     assert one is not None and two is not None
     slabs.retire(0, SLAB)
     slabs.give_all([one])
-    slabs._open[two.owner][0] = slabs.slab_of(one)
+    slabs._open[two.owner, 0][0] = slabs.slab_of(one)
     with pytest.raises(AssertionError, match="free places that nobody finds"):
         slabs.check()

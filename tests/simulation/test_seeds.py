@@ -151,7 +151,7 @@ def _free_means_unrecorded(patch: pytest.MonkeyPatch) -> None:
             assert slab.owner is not None
             self._close(slab)
             slab.free = list(range(slab.places))
-            self._open.setdefault(slab.owner, {})[slab.number] = slab
+            self._open.setdefault((slab.owner, slab.numa), {})[slab.number] = slab
             self._room[slab.owner] += slab.places
         return good
 
