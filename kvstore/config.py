@@ -224,6 +224,7 @@ class NodeConfig:
     hbm_bytes: int = 0  # of one GPU, for blocks of this host's engines on it; 0: none
     hbm_device: int = 0  # which GPU, as CUDA numbers those that this process sees
     slab_bytes: int = 32 * MiB
+    numa: str = "auto"  # "auto" spreads DRAM over the host's NUMA nodes; "off": as the kernel does
     lease_ms: int = LEASE_MS_DEFAULT
     ssd: tuple[SsdConfig, ...] = ()
     scrub_rate: int = SCRUB_RATE_DEFAULT  # bytes a second; 0: the node verifies nothing by itself
@@ -247,6 +248,8 @@ class NodeConfig:
             )
         if self.hbm_device < 0:
             raise ConfigError(f"node.hbm_device = {self.hbm_device}: 0 for the first GPU, or more")
+        if self.numa not in ("auto", "off"):
+            raise ConfigError(f"node.numa = {self.numa!r}: auto or off")
         self._check_ssd()
         if set(self.transports) not in ({"tcp"}, {"tcp", "ucx"}):
             raise ConfigError(

@@ -73,9 +73,10 @@ def test_a_node_config_names_its_files_in_its_directory(tmp_path: Path) -> None:
         ({"dram_bytes": MiB, "slab_bytes": 2 * MiB}, "node.dram"),
         ({"lease_ms": 199}, "node.lease_ms"),
         ({"lease_ms": 60_001}, "node.lease_ms"),
+        ({"numa": "on"}, "node.numa = 'on'"),
     ],
 )
-def test_a_wrong_setting_is_named(setting: dict[str, int], key: str, tmp_path: Path) -> None:
+def test_a_wrong_setting_is_named(setting: dict[str, Any], key: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=key):
         NodeConfig(tmp_path, **setting)  # type: ignore[arg-type]
 

@@ -12,6 +12,14 @@ def add_settings(node: Options) -> None:
     """All but where its directory and the pool's metadata are, which others are told too."""
     add_memory(node)
     node.add_argument(
+        "--numa",
+        choices=("auto", "off"),
+        default="auto",
+        help="auto spreads --dram evenly over the host's NUMA nodes, so that each engine on this "
+        "host stores to the memory of its own socket while there is room; off leaves it to the "
+        "kernel (default: %(default)s)",
+    )
+    node.add_argument(
         "--hbm",
         default="0",
         metavar="SIZE",
@@ -111,6 +119,7 @@ def node_config(args: argparse.Namespace) -> NodeConfig:
         hbm_bytes=parse_bytes("--hbm", args.hbm),
         hbm_device=args.hbm_device,
         slab_bytes=parse_bytes("--slab", args.slab),
+        numa=args.numa,
         ssd=tuple(SsdConfig.parse(text, buffered=args.ssd_buffered) for text in args.ssd),
         scrub_rate=parse_bytes("--scrub-rate", args.scrub_rate),
         transports=tuple(args.transport.split(",")),

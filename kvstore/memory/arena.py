@@ -17,7 +17,9 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from kvstore.core.spread import ALIKE, Spread
 from kvstore.errors import ConfigError
+from kvstore.memory.bound import bound
 
 # What goes over the data socket: the caller's token, then this with the arena's descriptor.
 TOKEN_BYTES = 16
@@ -32,10 +34,12 @@ class Arena:
 
     Behind them are the heads of slots in HBM, where those would be if it lay here: of `hbm_bytes`
     more only they are touched, so that they take a few small pages each and no more.
+
+    `spread`: the NUMA nodes that its pages are on.
     """
 
     def __init__(self, descriptor: int, size: int, protection: int, hbm_bytes: int = 0) -> None:
-        self.descriptor = descriptor
+        self.descriptor, self.spread = descriptor, ALIKE
         self.size, self.hbm_bytes = size, hbm_bytes
         self._map = mmap.mmap(descriptor, size + hbm_bytes, mmap.MAP_SHARED, protection)
         with suppress(OSError):  # a kernel that knows none of it
@@ -47,19 +51,29 @@ class Arena:
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
 
     @classmethod
-    def create(cls, size: int, hbm_bytes: int = 0) -> Self:
-        """New zeroed memory. Pages are taken from the system when they are first touched."""
+    def create(cls, size: int, hbm_bytes: int = 0, spread: Spread = ALIKE) -> Self:
+        """New zeroed memory, spread so if the kernel lets it. Pages are taken from the system when
+        they are first touched."""
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if not 0 < size <= free:
             raise ConfigError(f"node.dram_bytes = {size}: this machine has {free} bytes of memory")
         descriptor = os.memfd_create("moonpool-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, size + hbm_bytes)
         fcntl.fcntl(descriptor, _F_ADD_SEALS, _SEALS)
-        return cls(descriptor, size, mmap.PROT_READ | mmap.PROT_WRITE, hbm_bytes)
+        arena = cls(descriptor, size, mmap.PROT_READ | mmap.PROT_WRITE, hbm_bytes)
+        arena.spread = bound(arena.bytes.ctypes.data, spread)
+        return arena
 
     @classmethod
-    def map(cls, descriptor: int, size: int, protection: int, hbm_bytes: int = 0) -> Self:
-        """Map an arena that a node handed out, and take its descriptor.
+    def map(
+        cls,
+        descriptor: int,
+        size: int,
+        protection: int,
+        hbm_bytes: int = 0,
+        spread: Spread = ALIKE,
+    ) -> Self:
+        """Map an arena that a node handed out, and take its descriptor. `spread`: as the node says.
 
         Refuses one whose size is not what the node said.
         """
@@ -70,7 +84,7 @@ class Arena:
             )
         arena = cls(descriptor, size, protection, hbm_bytes)
         os.close(descriptor)  # the mapping keeps one of its own, which goes when it does
-        arena.descriptor = -1
+        arena.descriptor, arena.spread = -1, spread
         return arena
 
     @property

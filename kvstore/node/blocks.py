@@ -42,7 +42,8 @@ class Blocks:
     ) -> None:
         self.view = arena.view
         self.heads = Heads(self.view)
-        self.slabs, self.ssd = Slabs(arena.size, slab_bytes), ssd
+        on = arena.spread.of_slabs(slab_bytes)
+        self.slabs, self.ssd = Slabs(arena.size, slab_bytes, numa=on), ssd
         self.hbm: Slabs | None = None
         if arena.hbm_bytes:
             self.hbm = Slabs(arena.hbm_bytes, slab_bytes, Tier.HBM, first=arena.size)
@@ -72,17 +73,19 @@ class Blocks:
         spared: Collection[bytes] = (),
         origin: int = 0,
         reach: Tier = Tier.DRAM,
+        near: int | None = None,
     ) -> list[Slot]:
         """FILLING slots for (key, parent, tokens) triples: all of them, or `Overloaded`.
 
         Blocks of `spared` keys are not evicted for these. A writer that reaches HBM is given what
-        is free there, for the first of them: a prompt's start is what others share.
+        is free there, for the first of them: a prompt's start is what others share. `near`: the
+        NUMA node on which the others are best.
         """
         count, size = len(wanted), layout.slot_bytes
         above = self._free_in_hbm(owner, tenant, size, count) if reach is Tier.HBM else 0
         self._make_room(self.slabs, owner, tenant, layout, count - above, spared)
         taken = self.hbm.take_all(owner, size, above) if self.hbm and above else []
-        taken += self.slabs.take_all(owner, size, count - above)
+        taken += self.slabs.take_all(owner, size, count - above, near)
         assert len(taken) == count, "room was made for every block"
         move_all(taken, State.FILLING)
         full, filling = layout.block_tokens, self.filling

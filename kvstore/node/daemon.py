@@ -47,7 +47,14 @@ from kvstore.node.purge import Purge, Scope, load_tombstones
 from kvstore.node.read_ahead import ReadAhead
 from kvstore.node.scrubber import Scrubber
 from kvstore.node.sessions import Session, Sessions
-from kvstore.node.start import first_generation, locked, next_epoch, ssd_slabs, volumes_of
+from kvstore.node.start import (
+    first_generation,
+    locked,
+    next_epoch,
+    spread_of,
+    ssd_slabs,
+    volumes_of,
+)
 from kvstore.node.store import Store
 from kvstore.node.streams import StreamingKVService
 from kvstore.node.threads import Threads
@@ -89,7 +96,7 @@ class Node:
         self._counters = Telemetry(NODE)
         self._lending = lending(config)
         whole = config.dram_bytes // config.slab_bytes * config.slab_bytes
-        self._arena = Arena.create(whole, self._lending.size_bytes)
+        self._arena = Arena.create(whole, self._lending.size_bytes, spread_of(config))
         self._volumes = volumes_of(config)
         ssd = ssd_slabs(self._volumes, config.slab_bytes, self.epoch)
         self._blocks = Blocks(self._arena, config.slab_bytes, self._counters, ssd)
@@ -140,6 +147,10 @@ class Node:
             arena_bytes=self._arena.size,
             hbm_bytes=self._arena.hbm_bytes,
             hbm_device=self._lending.name,
+            spread=[
+                kv_pb2.NumaRange(numa_node=node, bytes=last - first)
+                for node, first, last in self._arena.spread.ranges
+            ],
         )
         tiers = (
             None

@@ -1,4 +1,5 @@
-"""What a node takes hold of before it serves: its directory, its next epoch, its disks."""
+"""What a node takes hold of before it serves: its directory, its next epoch, its disks; and where
+its memory is to be."""
 
 from __future__ import annotations
 
@@ -10,9 +11,18 @@ from typing import Any
 from kvstore.config import NodeConfig
 from kvstore.core.lifecycle import Tier
 from kvstore.core.slabs import Slabs
+from kvstore.core.spread import ALIKE, Spread
 from kvstore.disk.local import LocalDisk
 from kvstore.disk.volumes import Volumes
 from kvstore.errors import ConfigError
+from kvstore.memory import numa
+
+
+def spread_of(config: NodeConfig) -> Spread:
+    """Over the host's NUMA nodes, unless it was told to mind none."""
+    if config.numa == "off":
+        return ALIKE
+    return Spread.over(list(numa.nodes()), config.dram_bytes, config.slab_bytes)
 
 
 def volumes_of(config: NodeConfig) -> Volumes | None:

@@ -11,6 +11,7 @@ import numpy as np
 from kvstore.block import Chain, chain
 from kvstore.clock import SimClock
 from kvstore.core.lifecycle import Slot, Tier
+from kvstore.core.spread import ALIKE, Spread
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.memory.arena import Arena
 from kvstore.memory.strips import StripWriter, chunks
@@ -56,9 +57,10 @@ def payload_of(slot: Slot, layout: SlotLayout) -> bytes:
 class Rig:
     """A node's store and its callers."""
 
-    def __init__(self, slabs: int = 4, hbm_slabs: int = 0) -> None:
+    def __init__(self, slabs: int = 4, hbm_slabs: int = 0, spread: Spread = ALIKE) -> None:
         self.clock, self.counters = SimClock(), Telemetry(NODE)
         self.arena = Arena.create(slabs * SLAB, hbm_slabs * SLAB)
+        self.arena.spread = spread  # as on a kernel that heeds it
         self.blocks = Blocks(self.arena, SLAB, self.counters)
         self.handles = Handles(epoch=1)
         self.sessions = Sessions()

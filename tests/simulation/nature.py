@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 from kvstore.block import Chain, chain
+from kvstore.core.spread import ALIKE
 from kvstore.metadata.protocol import Entry
 from tests.node.rig import SLAB, SMALL, TOKENS
 from tests.simulation.sim_disk import Faults, SimDisk
@@ -22,6 +23,7 @@ class Memory:
     def __init__(self, size: int, hbm_bytes: int = 0) -> None:
         self.size, self.hbm_bytes = size, hbm_bytes
         self.view = memoryview(bytearray(size + hbm_bytes))
+        self.spread = ALIKE
 
 
 def copied(memory: Memory, here: int, there: int, size: int) -> None:

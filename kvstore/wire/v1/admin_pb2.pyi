@@ -113,7 +113,7 @@ class StatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatsReply(_message.Message):
-    __slots__ = ("node_id", "epoch", "state", "arena_bytes", "slab_bytes", "slabs", "slabs_empty", "blocks", "blocks_unlisted", "windows", "pins", "sessions", "resident_bytes", "counters", "namespaces", "ssd", "tenants", "contacts", "hbm")
+    __slots__ = ("node_id", "epoch", "state", "arena_bytes", "slab_bytes", "slabs", "slabs_empty", "blocks", "blocks_unlisted", "windows", "pins", "sessions", "resident_bytes", "counters", "namespaces", "ssd", "tenants", "contacts", "hbm", "numa")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +140,7 @@ class StatsReply(_message.Message):
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     CONTACTS_FIELD_NUMBER: _ClassVar[int]
     HBM_FIELD_NUMBER: _ClassVar[int]
+    NUMA_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     epoch: int
     state: str
@@ -159,7 +160,18 @@ class StatsReply(_message.Message):
     tenants: _containers.RepeatedCompositeFieldContainer[TenantStats]
     contacts: _containers.RepeatedCompositeFieldContainer[ContactStats]
     hbm: HbmStats
-    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., slabs: _Optional[int] = ..., slabs_empty: _Optional[int] = ..., blocks: _Optional[int] = ..., blocks_unlisted: _Optional[int] = ..., windows: _Optional[int] = ..., pins: _Optional[int] = ..., sessions: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceStats, _Mapping]]] = ..., ssd: _Optional[_Iterable[_Union[SsdStats, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., contacts: _Optional[_Iterable[_Union[ContactStats, _Mapping]]] = ..., hbm: _Optional[_Union[HbmStats, _Mapping]] = ...) -> None: ...
+    numa: _containers.RepeatedCompositeFieldContainer[NumaStats]
+    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., slabs: _Optional[int] = ..., slabs_empty: _Optional[int] = ..., blocks: _Optional[int] = ..., blocks_unlisted: _Optional[int] = ..., windows: _Optional[int] = ..., pins: _Optional[int] = ..., sessions: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceStats, _Mapping]]] = ..., ssd: _Optional[_Iterable[_Union[SsdStats, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., contacts: _Optional[_Iterable[_Union[ContactStats, _Mapping]]] = ..., hbm: _Optional[_Union[HbmStats, _Mapping]] = ..., numa: _Optional[_Iterable[_Union[NumaStats, _Mapping]]] = ...) -> None: ...
+
+class NumaStats(_message.Message):
+    __slots__ = ("numa_node", "slabs", "slabs_empty")
+    NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
+    SLABS_FIELD_NUMBER: _ClassVar[int]
+    SLABS_EMPTY_FIELD_NUMBER: _ClassVar[int]
+    numa_node: int
+    slabs: int
+    slabs_empty: int
+    def __init__(self, numa_node: _Optional[int] = ..., slabs: _Optional[int] = ..., slabs_empty: _Optional[int] = ...) -> None: ...
 
 class HbmStats(_message.Message):
     __slots__ = ("device", "size_bytes", "used_bytes", "cause")

@@ -55,15 +55,25 @@ class RegisterReply(_message.Message):
     def __init__(self, namespace: _Optional[bytes] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("label",)
+    __slots__ = ("label", "numa_node")
     LABEL_FIELD_NUMBER: _ClassVar[int]
+    NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
     label: str
-    def __init__(self, label: _Optional[str] = ...) -> None: ...
+    numa_node: int
+    def __init__(self, label: _Optional[str] = ..., numa_node: _Optional[int] = ...) -> None: ...
+
+class NumaRange(_message.Message):
+    __slots__ = ("numa_node", "bytes")
+    NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    numa_node: int
+    bytes: int
+    def __init__(self, numa_node: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class SessionEvent(_message.Message):
     __slots__ = ("opened", "drain")
     class Opened(_message.Message):
-        __slots__ = ("session", "node_id", "epoch", "shm_socket", "shm_token", "arena_bytes", "host", "data_address", "data_token", "hbm_bytes", "hbm_device")
+        __slots__ = ("session", "node_id", "epoch", "shm_socket", "shm_token", "arena_bytes", "host", "data_address", "data_token", "hbm_bytes", "hbm_device", "spread")
         SESSION_FIELD_NUMBER: _ClassVar[int]
         NODE_ID_FIELD_NUMBER: _ClassVar[int]
         EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +85,7 @@ class SessionEvent(_message.Message):
         DATA_TOKEN_FIELD_NUMBER: _ClassVar[int]
         HBM_BYTES_FIELD_NUMBER: _ClassVar[int]
         HBM_DEVICE_FIELD_NUMBER: _ClassVar[int]
+        SPREAD_FIELD_NUMBER: _ClassVar[int]
         session: bytes
         node_id: str
         epoch: int
@@ -86,7 +97,8 @@ class SessionEvent(_message.Message):
         data_token: bytes
         hbm_bytes: int
         hbm_device: str
-        def __init__(self, session: _Optional[bytes] = ..., node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., shm_socket: _Optional[str] = ..., shm_token: _Optional[bytes] = ..., arena_bytes: _Optional[int] = ..., host: _Optional[str] = ..., data_address: _Optional[str] = ..., data_token: _Optional[bytes] = ..., hbm_bytes: _Optional[int] = ..., hbm_device: _Optional[str] = ...) -> None: ...
+        spread: _containers.RepeatedCompositeFieldContainer[NumaRange]
+        def __init__(self, session: _Optional[bytes] = ..., node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., shm_socket: _Optional[str] = ..., shm_token: _Optional[bytes] = ..., arena_bytes: _Optional[int] = ..., host: _Optional[str] = ..., data_address: _Optional[str] = ..., data_token: _Optional[bytes] = ..., hbm_bytes: _Optional[int] = ..., hbm_device: _Optional[str] = ..., spread: _Optional[_Iterable[_Union[NumaRange, _Mapping]]] = ...) -> None: ...
     class Drain(_message.Message):
         __slots__ = ()
         def __init__(self) -> None: ...
