@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,12 +16,10 @@ from typing import Any
 import pytest
 import torch
 
-from kvstore.cli.parent import environment
-from kvstore.cli.stack import Child
 from kvstore.limits import GiB
-from tests import tree
 from tests.gpu import DEVICE
-from tests.nodes import NodeProcess, short_directory  # isort: split
+from tests.nodes import NodeProcess, short_directory
+from tests.standing_in import StandingIn  # isort: split
 
 from kvstore.kernels.gpu import exported  # after `tests.gpu`
 
@@ -73,28 +70,12 @@ def stand_in(change: pytest.MonkeyPatch) -> None:
         change.setattr(exported, one.__name__, one)
 
 
-class Lender(Child):
-    """A node's process that takes the file."""
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.lending", *self.arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=tree.ROOT,
-                env=environment(),
-            )
-
-
 @contextmanager
 def lending(hbm: str = "16MiB", **options: Any) -> Iterator[NodeProcess]:
     """A node in a directory of its own, for as long as the block lasts."""
     with short_directory() as directory:
         more = [*options.pop("options", ()), "--hbm", hbm]
-        node = NodeProcess(directory, options=more, **options)
-        node._child = Lender("node", node._child.arguments, directory)
+        node = StandingIn("tests.lending", directory, options=more, **options)
         try:
             yield node.start()
         finally:

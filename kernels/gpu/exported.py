@@ -108,6 +108,20 @@ def name_of(device: torch.device) -> str:
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
+def pci_address_of(device: torch.device) -> str:
+    """By which the host's kernel knows it (0000:3b:00.0); "" of what is no GPU of this host, or
+    where torch does not say."""
+    if device.type != "cuda":
+        return ""
+    try:
+        told = torch.cuda.get_device_properties(device)
+    except (RuntimeError, AssertionError):  # of the second kind is that torch is without CUDA
+        return ""
+    names = ("pci_domain_id", "pci_bus_id", "pci_device_id")  # an older torch has them not
+    numbers = [int(getattr(told, name)) for name in names if hasattr(told, name)]
+    return "{:04x}:{:02x}:{:02x}.0".format(*numbers) if len(numbers) == len(names) else ""
+
+
 class _Interface:
     """Memory of a device as torch takes it: CUDA Array Interface, version 3."""
 

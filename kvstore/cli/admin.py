@@ -90,6 +90,10 @@ def run_stat(args: argparse.Namespace) -> int:
         }
         if reply.HasField("hbm")
         else None,
+        "numa": [
+            {"node": one.numa_node, "slabs": one.slabs, "slabs_empty": one.slabs_empty}
+            for one in reply.numa
+        ],
         "contacts": [contact_facts(one) for one in reply.contacts],
     }
     if args.json:
@@ -98,6 +102,8 @@ def run_stat(args: argparse.Namespace) -> int:
     print(f"node {reply.node_id}, epoch {reply.epoch}, {reply.state}")
     arena = size_text(reply.arena_bytes)
     print(f"memory    {arena} in {reply.slabs} slabs, {reply.slabs_empty} empty")
+    for share in reply.numa:
+        print(f"numa {share.numa_node:<4} {share.slabs} of the slabs, {share.slabs_empty} empty")
     if reply.hbm.size_bytes:
         sizes = f"{size_text(reply.hbm.used_bytes)} of {size_text(reply.hbm.size_bytes)}"
         print(f"hbm       {sizes} in use, of GPU {reply.hbm.device}")

@@ -18,6 +18,7 @@ import grpc
 from kvstore.client.answer import Answer
 from kvstore.client.call_sockets import at_data_port, on_this_host
 from kvstore.config import Credentials, host_name
+from kvstore.core.spread import Spread
 from kvstore.errors import Invalid, KVStoreError, SessionEnded, Unavailable
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.locator import Locator
@@ -25,6 +26,7 @@ from kvstore.rpc.socket_client import Connect, SocketCalls, Stub
 from kvstore.rpc.status import raised_by
 from kvstore.rpc.tls import data_client
 from kvstore.transfer.lent import Offer
+from kvstore.transfer.near import of_caller
 from kvstore.transfer.protocol import Transport
 from kvstore.transfer.shm import ShmTransport
 from kvstore.transfer.tcp import TcpTransport
@@ -55,7 +57,8 @@ class Link:
         over_grpc = kv_pb2_grpc.KVStub(self._channel)
         self.admin = admin_pb2_grpc.AdminStub(self._channel)
         first: Future[kv_pb2.SessionEvent.Opened] = Future()
-        self._stream = over_grpc.Session(kv_pb2.SessionRequest(label=label))
+        request = kv_pb2.SessionRequest(label=label, numa_node=of_caller(device))
+        self._stream = over_grpc.Session(request)
         threading.Thread(target=self._listen, args=(first,), daemon=True).start()
         try:
             self.opened = first.result(deadline_seconds)
@@ -94,6 +97,7 @@ class Link:
                 copy_threads=self._copy_threads,
                 offer=Offer(opened.hbm_bytes, opened.hbm_device),
                 device=self._device,
+                spread=Spread.of([(one.numa_node, one.bytes) for one in opened.spread]),
             )
         if transport not in _REMOTE:
             raise Invalid(f"transport {transport!r}: one of auto, shm, {', '.join(_REMOTE)}")

@@ -167,6 +167,10 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             ],
             tenants=self._tenants(),
             hbm=self._hbm(),
+            numa=[
+                pb.NumaStats(numa_node=node, slabs=slabs, slabs_empty=empty)
+                for node, (slabs, empty) in blocks.slabs.by_numa().items()
+            ],
             contacts=[
                 pb.ContactStats(
                     node_id=one.node_id,

@@ -86,6 +86,7 @@ class KVService(kv_pb2_grpc.KVServicer):
     ) -> AsyncIterator[pb.SessionEvent]:
         check_name("label", request.label)
         session = self.sessions.begin(tenant_of(context), request.label)
+        session.numa_node = request.numa_node if request.HasField("numa_node") else None
         session.names_memory = caller_of(context).role in (Role.NODE, Role.OPEN)
         self.counters.add("sessions")
         draining = asyncio.ensure_future(self.drained.wait())

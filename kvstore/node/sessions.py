@@ -33,6 +33,7 @@ class Session:
     streaming: bool = True  # its stream is open
     over: asyncio.Event = field(default_factory=asyncio.Event, repr=False)  # the node ends it
     calling: int = 0  # sockets that its processes make calls on
+    numa_node: int | None = None  # of the host, that its processes or their GPU are on
     names_memory: bool = False  # is believed when it says where memory of its own lies
     mappings: int = 0  # data sockets through which its processes have mapped the arena
     stirred: float = 0.0  # the node's monotonic seconds: when it last reserved or moved bytes in

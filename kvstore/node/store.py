@@ -180,7 +180,9 @@ class Store:
         check_holds("write windows", len(self.windows), len(wanted) + len(joined))
         # Not evicted for these: what the caller is told exists, and what stands before them.
         spared = {*keys, *parents}.difference(compress(keys, fresh))
-        taken = self.blocks.fill(place.owner, place.layout, wanted, tenant, spared, origin, reach)
+        near = session.numa_node if session.may_write else None  # who maps none of it is far anyway
+        told = (spared, origin, reach, near)
+        taken = self.blocks.fill(place.owner, place.layout, wanted, tenant, *told)
         given: Sequence[Slot | None] = taken
         if len(taken) < len(keys):
             slots = joined | {slot.key: slot for slot in taken}

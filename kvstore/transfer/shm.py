@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvstore.core.lifecycle import State
+from kvstore.core.spread import ALIKE, Spread
 from kvstore.errors import SessionEnded, Unavailable
 from kvstore.kernels import strips
 from kvstore.kernels.strips import Blocks
@@ -55,14 +56,15 @@ class ShmTransport:
         copy_threads: int | None = None,
         offer: Offer = NOTHING,
         device: Any = None,
+        spread: Spread = ALIKE,
     ) -> None:
         """`copy_threads`: see `Copiers`. `offer`: HBM that the node lends; `device`: the caller's
-        own GPU, where it has one that its KV is on."""
+        own GPU, where it has one that its KV is on; `spread`: the NUMA nodes of the arena."""
         more, size = offer.size_bytes, HANDLE_BYTES if offer.size_bytes else 0
         self._socket, descriptor, handle = _attach(path, token, arena_bytes, deadline_seconds, size)
         self._reading = Arena.map(os.dup(descriptor), arena_bytes, mmap.PROT_READ, more)
         both = mmap.PROT_READ | mmap.PROT_WRITE
-        self._writing = Arena.map(descriptor, arena_bytes, both, more)
+        self._writing = Arena.map(descriptor, arena_bytes, both, more, spread)
         self._copiers = Copiers(copy_threads)
         self._reached = Reached(self._writing)
         self._lent = lent(offer, handle, device, self._writing)

@@ -6,6 +6,7 @@ import pytest
 
 from kvstore.block import Miss
 from kvstore.core.lifecycle import Slot, State
+from kvstore.core.spread import Spread
 from kvstore.errors import WindowClosed
 from kvstore.layout import Fragment
 from kvstore.memory.heads import Heads
@@ -14,7 +15,7 @@ from kvstore.node.claims import Claims
 from kvstore.node.readers import Opened
 from kvstore.node.sessions import Session
 from kvstore.node.store import Reserved
-from tests.node.rig import LARGE, SMALL, Rig, payload_of, prompt, triples
+from tests.node.rig import LARGE, SLAB, SMALL, Rig, payload_of, prompt, triples
 
 TURNS_RED = pytest.raises((AssertionError, pytest.fail.Exception))
 LEFT, RIGHT = Fragment(0, 2, 0, 1), Fragment(0, 2, 1, 1)
@@ -272,6 +273,35 @@ def test_a_sessions_pins_end_with_it_though_its_process_lives() -> None:
     rig.end(reader)
     rig.store.check()
     assert not slot.held
+
+
+TWO = Spread.over([0, 1], 4 * SLAB, SLAB)  # room for 8 on each
+
+
+@pytest.mark.parametrize(
+    ("mapped", "numa_node", "near"),
+    [(True, 1, True), (True, 0, False), (False, 1, False), (True, None, False), (True, 7, False)],
+)
+def test_blocks_of_a_caller_that_maps_the_arena_lie_on_its_numa_node(
+    mapped: bool, numa_node: int | None, near: bool
+) -> None:
+    rig = Rig(spread=TWO)
+    session = rig.session(mapped=mapped)
+    session.numa_node = numa_node
+    slots = rig.put(session, SMALL, prompt(SMALL, 16))
+    assert [slot.offset >= 2 * SLAB for slot in slots] == [near] * 4
+
+
+def test_a_near_numa_node_that_is_full_evicts_nothing_while_there_is_room() -> None:
+    rig = Rig(spread=TWO)
+    session = rig.session(mapped=True)
+    session.numa_node = 1
+    slots = rig.put(session, SMALL, prompt(SMALL, 64))
+    assert [slot.offset >= 2 * SLAB for slot in slots] == [True] * 8 + [False] * 8
+    assert rig.counters.totals()["evicted_blocks"] == 0
+    more = rig.put(session, SMALL, prompt(SMALL, 4, start=1_000))
+    assert len(more) == 1 and rig.counters.totals()["evicted_blocks"] == 1, "then as anywhere"
+    rig.end(session)
 
 
 def test_tenants_do_not_see_each_other() -> None:
