@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,9 +17,13 @@ class Downward:
     """Copies from a region to the host's memory, which is told to the device piece by piece. Any
     thread may call; one copy runs at a time."""
 
-    def __init__(self, region: Region, host: NDArray[np.uint8]) -> None:
+    def __init__(
+        self, region: Region, host: NDArray[np.uint8], near: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        """`near`: see `Registered`."""
         self._region, self._host = region, torch.from_numpy(host)
-        self._known, self._turn = Registered(host, region.device), Turn(region.device)
+        self._known = Registered(host, region.device, near=near)
+        self._turn = Turn(region.device)
 
     def copy(self, here: int, there: int, size: int) -> None:
         """`size` bytes, from an offset of the region to one of the host's memory; they are there

@@ -1,16 +1,16 @@
 """Host memory that others map too, made known to a CUDA device, so that it copies from and to there
 by itself, at the speed of the bus.
 
-Registering pins pages, and takes a second for some gigabytes. So a thread does it, piece by piece
-from the start, and whoever asks is told what is known by now; it is never waited for. Where the
-driver refuses, that is said once, and the rest stays unknown.
+Registering pins pages, and takes a second for some gigabytes. So a thread does it, piece by piece,
+those near the device first, and whoever asks is told what is known by now; it is never waited for.
+Where the driver refuses, that is said once, and the rest stays unknown.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -49,10 +49,12 @@ class Registered:
         device: torch.device,
         driver: Callable[[torch.device], Driver] = cuda,
         piece_bytes: int = PIECE_BYTES,
+        near: Sequence[tuple[int, int]] = (),
     ) -> None:
+        """`near`: bytes [first, last) of the memory that are on the device's NUMA node."""
         self._memory, self._device, self._piece_bytes = memory, device, piece_bytes
-        self._driver = driver
-        self._known = 0  # bytes from the start
+        self._driver, self._near = driver, near
+        self._known = np.zeros(len(memory) // piece_bytes + 1, bool)  # by piece
         self._forget: list[Callable[[], int]] = []
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -60,13 +62,14 @@ class Registered:
             self._thread = threading.Thread(target=self._register, name="moonpool-pin", daemon=True)
             self._thread.start()
         else:
-            self._known = len(memory)
+            self._known[:] = True
 
     def covers(self, firsts: NDArray[np.int64], lasts: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these ranges the device knows, from `firsts[i]` to before `lasts[i]`."""
-        each = self._piece_bytes
-        within = firsts // each == (lasts - 1) // each
-        return np.asarray((lasts <= self._known) & within)
+        each, known, size = self._piece_bytes, self._known, len(self._memory)
+        piece = firsts // each
+        within = (piece == (lasts - 1) // each) & (lasts <= size)
+        return np.asarray(within & known[np.where(within, piece, 0)])
 
     def end(self) -> None:
         """The device is to forget it; for when nothing moves there."""
@@ -75,11 +78,12 @@ class Registered:
             self._thread.join()
         for forget in self._forget:
             forget()
-        self._known, self._memory = 0, np.empty(0, np.uint8)
+        self._known, self._memory = np.zeros(1, bool), np.empty(0, np.uint8)
 
     def _register(self) -> None:
         driver, size = self._driver(self._device), len(self._memory)
-        for first in range(0, size, self._piece_bytes):
+        pinned = 0
+        for first in sorted(range(0, size, self._piece_bytes), key=self._is_far):
             if self._over.is_set():
                 return
             last = min(size, first + self._piece_bytes)
@@ -89,8 +93,12 @@ class Registered:
                 log.warning(
                     "memory of the pool is not pinned for %s beyond %d of %d bytes (CUDA error "
                     "%d): blocks there take another copy on their way",
-                    *(self._device, first, size, error),
+                    *(self._device, pinned, size, error),
                 )
                 return
             self._forget.append(partial(driver.cudaHostUnregister, address))
-            self._known = last
+            self._known[first // self._piece_bytes] = True
+            pinned += last - first
+
+    def _is_far(self, offset: int) -> bool:
+        return not any(first <= offset < last for first, last in self._near)

@@ -17,6 +17,7 @@ from typing import Any
 from kvstore.config import NodeConfig
 from kvstore.errors import ConfigError
 from kvstore.memory.arena import Arena
+from kvstore.transfer.near import of_device
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,8 @@ class Lending:
         """Copies from there to DRAM, until the end of the block."""
         from kvstore.kernels.gpu.downward import Downward
 
-        down = Downward(self.region, arena.bytes[: arena.size])
+        near = arena.spread.on(of_device(self.region.device))
+        down = Downward(self.region, arena.bytes[: arena.size], near)
         try:
             yield lambda here, there, size: down.copy(here - arena.size, there, size)
         finally:

@@ -18,6 +18,7 @@ from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import KiB
 from kvstore.memory.arena import Arena
 from kvstore.transfer.kernel_terms import geometry, pages, span
+from kvstore.transfer.near import of_device
 from kvstore.transfer.protocol import Mask, Memory
 
 RUN_BYTES_MIN = 128 * KiB  # a copy is asked for in the time in which a bus moves about so much
@@ -74,7 +75,9 @@ class Reached:
 
         with self._lock:
             if not self._closed and str(device) not in self._known:
-                self._known[str(device)] = Registered(self._arena.bytes[: self._arena.size], device)
+                memory = self._arena.bytes[: self._arena.size]
+                near = self._arena.spread.on(of_device(device))
+                self._known[str(device)] = Registered(memory, device, near=near)
             return self._known.get(str(device))
 
 

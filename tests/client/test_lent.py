@@ -376,9 +376,9 @@ def test_of_the_arena_cuda_is_told_of_dram_alone(
 
     made, told = registered.Registered.__init__, list[int]()
 
-    def noted(self: Any, memory: np.ndarray, device: Any) -> None:
+    def noted(self: Any, memory: np.ndarray, device: Any, **more: Any) -> None:
         told.append(len(memory))
-        made(self, memory, device)
+        made(self, memory, device, **more)
 
     monkeypatch.setattr(registered.Registered, "__init__", noted)
     monkeypatch.setattr("kvstore.transfer.reached.RUN_BYTES_MIN", 0)

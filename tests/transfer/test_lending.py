@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from kvstore.config import NodeConfig
+from kvstore.core.spread import Spread
 from kvstore.errors import ConfigError
 from kvstore.limits import GiB, KiB, MiB
+from kvstore.memory.arena import Arena
 from kvstore.transfer import lending as module
 from kvstore.transfer import lent
 from kvstore.transfer.lending import NONE, lending
@@ -36,6 +38,29 @@ def test_it_takes_whole_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.size_bytes, found.name, found.cause) == (3 * MiB, NAME, "")
     assert len(found.region.bytes) == 3 * MiB and len(found.handle) == 64
     found.region.close()
+
+
+@pytest.mark.skipif(GPU, reason="of memory that stands for a GPU's")
+def test_the_gpu_is_told_first_of_the_dram_on_its_numa_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from kvstore.kernels.gpu import downward
+
+    class Noted(downward.Registered):
+        def __init__(self, memory: Any, device: Any, *, near: Any) -> None:
+            told.append((len(memory), near))
+            super().__init__(memory, device, near=near)
+
+    told: list[Any] = []
+    stand_in(monkeypatch)
+    monkeypatch.setattr(downward, "Registered", Noted)
+    monkeypatch.setattr(module, "of_device", {exported.device_of(0): 1}.get)
+    found, arena = lending(config(hbm_bytes=MiB)), Arena.create(2 * MiB, MiB)
+    arena.spread = Spread.over([0, 1], 2 * MiB, MiB)
+    with found.downward(arena):
+        assert told == [(2 * MiB, [(MiB, 2 * MiB)])]
+    found.region.close()
+    assert arena.close()
 
 
 @pytest.mark.skipif(GPU, reason="of memory that stands for a GPU's")

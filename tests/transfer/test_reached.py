@@ -12,6 +12,7 @@ import torch
 
 from kvstore.client import Client, Memory
 from kvstore.client.space import starts_of
+from kvstore.core.spread import Spread
 from kvstore.errors import SessionEnded
 from kvstore.kernels.pieces import Places, Run
 from kvstore.layout import Fragment
@@ -135,6 +136,27 @@ def test_devices_forget_the_mapping_before_it_goes(
     assert not len(transport._writing.bytes), "it is still mapped"  # type: ignore[attr-defined]
     with pytest.raises(SessionEnded):
         transport.takes(client.space.layout, None, memory, None, None)  # type: ignore[arg-type]
+
+
+def test_a_device_is_told_first_of_what_is_on_its_numa_node(
+    client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvstore.kernels.gpu.registered import Registered
+
+    monkeypatch.setattr(reached, "RUN_BYTES_MIN", 0)
+    monkeypatch.setattr(reached, "of_device", {DEVICE: 1}.get)
+    client, told = client_of("reached-near"), list[Any]()
+    memory, arena = in_hbm(client), client.connection.link().transport._writing  # type: ignore[attr-defined]
+    arena.spread = Spread.over([0, 1], arena.size, arena.size // 2)
+    made = Registered.__init__
+
+    def noted(self: Any, *some: Any, near: Any) -> None:
+        told.append(near)
+        made(self, *some, near=near)
+
+    monkeypatch.setattr(Registered, "__init__", noted)
+    assert takes(client, memory) == [True, True]
+    assert told == [[(arena.size // 2, arena.size)]]
 
 
 def test_a_mapping_that_is_closed_makes_nothing_known() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from kvstore.kernels.gpu.registered import Registered
 
 PIECE, SIZE = 4_096, 4 * 4_096 - 1_000
 CUDA = torch.device("cuda")
+Ranges = Sequence[tuple[int, int]]
 WAIT_SECONDS = 10.0
 
 
@@ -37,10 +39,10 @@ class Driver:
         return 0
 
 
-def made(refused: int = 99) -> tuple[Driver, Registered]:
+def made(refused: int = 99, near: Ranges = ()) -> tuple[Driver, Registered]:
     memory = np.zeros(SIZE, np.uint8)
     driver = Driver(memory, refused)
-    return driver, Registered(memory, CUDA, lambda device: driver, PIECE)
+    return driver, Registered(memory, CUDA, lambda device: driver, PIECE, near)
 
 
 def covers(registered: Registered, *ranges: tuple[int, int]) -> list[bool]:
@@ -73,6 +75,46 @@ def test_ranges_are_covered_once_their_piece_is_known_and_none_that_lie_in_two()
     assert covers(registered, (0, 1)) == [False]
 
 
+@pytest.mark.parametrize(
+    ("near", "order"),
+    [
+        ([(2 * PIECE, 4 * PIECE)], [2, 3, 0, 1]),
+        ([(0, PIECE), (3 * PIECE, SIZE)], [0, 3, 1, 2]),
+        ([(PIECE + 1, 3 * PIECE)], [2, 0, 1, 3]),  # a piece is where it begins
+        ([], [0, 1, 2, 3]),
+    ],
+)
+def test_what_is_near_the_device_is_known_first_and_nothing_else_before_it_is(
+    near: Ranges, order: list[int]
+) -> None:
+    driver, registered = made(near=near)
+    pieces = [(piece * PIECE, min(SIZE, (piece + 1) * PIECE)) for piece in range(4)]
+    for count, piece in enumerate(order, 1):
+        driver.leave.release()
+        until(registered, pieces[piece][1])
+        known = [one in order[:count] for one in range(4)]
+        assert covers(registered, *pieces) == known
+        across = [(first - 1, first + 1) for first, _ in pieces[1:]]
+        assert covers(registered, *across) == [False] * 3
+        assert covers(registered, (SIZE - 1, SIZE + 1), (SIZE, SIZE + 1)) == [False] * 2
+    assert list(driver.known) == [piece * PIECE for piece in order]
+    registered.end()
+    assert not driver.known and covers(registered, *pieces) == [False] * 4
+
+
+def test_what_is_refused_is_counted_by_what_is_known_and_not_by_where_it_lies(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    driver, registered = made(refused=2, near=[(3 * PIECE, SIZE)])
+    driver.leave.release(4)
+    registered._thread.join(WAIT_SECONDS)  # type: ignore[union-attr]
+    assert covers(registered, (3 * PIECE, SIZE), (0, PIECE), (PIECE, 2 * PIECE)) == [
+        *(True, True, False)
+    ]
+    assert f"beyond {SIZE - 2 * PIECE} of {SIZE} bytes" in caplog.text
+    registered.end()
+
+
 def test_an_end_in_the_middle_forgets_what_is_known_and_asks_for_no_more() -> None:
     driver, registered = made()
     driver.leave.release()
@@ -103,3 +145,4 @@ def test_a_processor_knows_all_of_its_memory() -> None:
     registered = Registered(np.zeros(SIZE, np.uint8), torch.device("cpu"), piece_bytes=SIZE)
     assert covers(registered, (0, SIZE), (0, SIZE + 1)) == [True, False]
     registered.end()
+    assert covers(registered, (0, SIZE)) == [False]
