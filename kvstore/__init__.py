@@ -12,7 +12,8 @@ node of its own host; what that lacks it fetches from the others' (node/pool.py)
     logprobs.py failpoint.py        what a model says of tokens; where a test makes a node die
     telemetry.py traces.py          all that is counted and timed; a request's way as one trace
     core/                           decisions, pure: lifecycle, index and eviction, pins, windows
-    memory/  disk/                  the arena (one shared mapping), slot heads, strips; the SSD
+    memory/  disk/                  the arena (one shared mapping, over the host's NUMA nodes),
+                                    slot heads, strips; the SSD
     kernels/   (top-level folder)   outside the GIL: copy, permute and hash in one pass; the pool's
                                     index; who is to prefill and decode; the simulator; in gpu/
                                     the moves again, in Triton
