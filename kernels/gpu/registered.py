@@ -78,7 +78,7 @@ class Registered:
             self._thread.join()
         for forget in self._forget:
             forget()
-        self._known, self._memory = np.zeros(1, bool), np.empty(0, np.uint8)
+        self._memory = np.empty(0, np.uint8)  # of which there is nothing to know
 
     def _register(self) -> None:
         driver, size = self._driver(self._device), len(self._memory)
