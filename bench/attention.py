@@ -98,7 +98,7 @@ class _Problem:
         self._q = torch.randn((batch, HEADS, DIM), device=device).to(sizes.dtype)
         tables = torch.from_numpy(order.reshape(batch, each)).to(device)
         spans = [Span(1, context - 1)] * batch
-        self.told = partial(Step, spans, tables, sizes.page_tokens, Heads(HEADS, KV_HEADS, DIM))
+        self.told = partial(Step.of, spans, tables, sizes.page_tokens, Heads(HEADS, KV_HEADS, DIM))
         self._step = self.told()
         self.bytes = 2 * batch * context * KV_HEADS * DIM * self._layer.element_size()
         half = torch.empty(self.bytes // 2, dtype=torch.uint8, device=device)

@@ -26,7 +26,7 @@ class PagedAttention:
         spans = [Span(len(one.tokens), one.start) for one in batch.spans]
         heads = Heads(config.heads, config.kv_heads, config.head_dim)
         there = torch.from_numpy(tables).to(batch.tokens.device)
-        self._step = Step(spans, there, batch.page_tokens, heads)
+        self._step = Step.of(spans, there, batch.page_tokens, heads)
 
     def __call__(self, layer: int, q: torch.Tensor, cache: PagedKV) -> torch.Tensor:
         """q (tokens, heads, head_dim) to its attention over layer's pages, the same shape."""

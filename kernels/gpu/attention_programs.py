@@ -26,6 +26,22 @@ def _rows(tiles, spans, q_step, group, GROUP: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _seen(spans, span, token):
+    """Of a span its tokens and prefix, and behind which position these rows see nothing."""
+    tokens = tl.load(spans + 3 * span + 1)
+    prefix = tl.load(spans + 3 * span + 2)
+    return tokens, prefix, prefix + tl.minimum(tokens, tl.max(token, 0) + 1)
+
+
+@triton.jit
+def _part_tokens(end, parts, PART: tl.constexpr, POSITIONS: tl.constexpr):
+    """Positions of each part of `end`. Worked out here, since lengths may change between launches;
+    what is short fills the first parts only."""
+    each = tl.cdiv(tl.cdiv(end, parts), POSITIONS) * POSITIONS
+    return tl.maximum(PART, each)
+
+
+@triton.jit
 def _attended(
     query, token, kv, table, prefix, first, end, head,
     page_step, head_step, token_step, part_step, scale,
@@ -68,12 +84,12 @@ def attend_rows(
 ):  # fmt: skip
     """Rows over all that they see."""
     span, head, _, token, at = _rows(tiles, spans, q_step, DIM, GROUP, ROWS)
-    tokens = tl.load(spans + 3 * span + 1)
-    prefix = tl.load(spans + 3 * span + 2)
+    tokens, prefix, end = _seen(spans, span, token)
+    if end == 0:  # a row of no token
+        return
     dim = tl.arange(0, WIDE)
     held = (token < tokens)[:, None] & (dim[None, :] < DIM)
     query = tl.load(q + at[:, None] + dim[None, :], mask=held, other=0.0)
-    end = prefix + tl.minimum(tokens, tl.max(token, 0) + 1)
     values, _, total = _attended(
         query, token, kv, tables + span * table_step, prefix, 0, end, head,
         page_step, head_step, token_step, part_step, scale,
@@ -86,26 +102,29 @@ def attend_rows(
 @triton.jit
 def attend_part(
     q, kv, sums, tables, tiles, spans, q_step, table_step,
-    page_step, head_step, token_step, part_step, scale, part_tokens,
+    page_step, head_step, token_step, part_step, scale,
     PAGE_TOKENS: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr, GROUP: tl.constexpr,
-    ROWS: tl.constexpr, POSITIONS: tl.constexpr,
+    ROWS: tl.constexpr, POSITIONS: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Rows over one part of the positions: (tile, head, part, row, WIDE + 2) sums to be joined."""
+    """Rows over one part of the positions: (tile, head, part, row, WIDE + 2) sums to be joined.
+    Nothing of a part that is behind all that the rows see."""
     span, head, _, token, at = _rows(tiles, spans, q_step, DIM, GROUP, ROWS)
-    part = tl.program_id(2)
-    tokens = tl.load(spans + 3 * span + 1)
-    prefix = tl.load(spans + 3 * span + 2)
+    part, parts = tl.program_id(2), tl.num_programs(2)
+    tokens, prefix, end = _seen(spans, span, token)
+    part_tokens = _part_tokens(end, parts, PART, POSITIONS)
+    begin = part * part_tokens
+    if begin >= end:
+        return
     dim = tl.arange(0, WIDE)
     held = (token < tokens)[:, None] & (dim[None, :] < DIM)
     query = tl.load(q + at[:, None] + dim[None, :], mask=held, other=0.0)
-    end = prefix + tl.minimum(tokens, tl.max(token, 0) + 1)
     values, most, total = _attended(
         query, token, kv, tables + span * table_step, prefix,
-        part * part_tokens, tl.minimum(end, (part + 1) * part_tokens), head,
+        begin, tl.minimum(end, begin + part_tokens), head,
         page_step, head_step, token_step, part_step, scale,
         PAGE_TOKENS, DIM, WIDE, ROWS, POSITIONS,
     )  # fmt: skip
-    place = (tl.program_id(0) * tl.num_programs(1) + head) * tl.num_programs(2) + part
+    place = (tl.program_id(0) * tl.num_programs(1) + head) * parts + part
     to = sums + (place.to(tl.int64) * ROWS + tl.arange(0, ROWS)) * (WIDE + 2)
     tl.store(to[:, None] + dim[None, :], values)
     tl.store(to + WIDE, most)
@@ -116,17 +135,20 @@ def attend_part(
 def join_parts(
     sums, out, tiles, spans, q_step, parts,
     DIM: tl.constexpr, WIDE: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+    POSITIONS: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """The parts' sums as one softmax."""
+    """The sums of those parts in which the rows see something, as one softmax."""
     span, head, _, token, at = _rows(tiles, spans, q_step, DIM, GROUP, ROWS)
-    tokens = tl.load(spans + 3 * span + 1)
+    tokens, _, end = _seen(spans, span, token)
+    if end == 0:
+        return
     dim = tl.arange(0, WIDE)
     held = (token < tokens)[:, None] & (dim[None, :] < DIM)
     place = (tl.program_id(0) * tl.num_programs(1) + head).to(tl.int64) * parts
     most = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     values = tl.zeros((ROWS, WIDE), tl.float32)
-    for part in range(parts):
+    for part in range(tl.cdiv(end, _part_tokens(end, parts, PART, POSITIONS))):
         at_part = sums + ((place + part) * ROWS + tl.arange(0, ROWS)) * (WIDE + 2)
         theirs = tl.load(at_part + WIDE)
         new = tl.maximum(most, theirs)

@@ -53,7 +53,7 @@ class Scene:
         return self.step().attend(self.q, self.layer)
 
     def step(self) -> Step:
-        return Step(self.spans, self.tables, self.layer.shape[2], self.heads)
+        return Step.of(self.spans, self.tables, self.layer.shape[2], self.heads)
 
     def truth(self) -> torch.Tensor:
         return reference.attend(self.q, self.layer, self.tables, self.spans)
@@ -86,6 +86,7 @@ def test_parts_that_are_joined_are_one_softmax(
     parts: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention, "_parts", lambda *_: parts)
+    monkeypatch.setattr(attention, "PART_TOKENS", 64)
     scene = Scene(seed, [Span(1, 300), Span(1, 3), Span(12, 150)], torch.float32)
     found = scene.attended()
     assert (found.double() - scene.truth()).abs().max() < NEAR[torch.float32]
@@ -95,6 +96,63 @@ def test_few_rows_that_see_much_are_cut_in_parts_and_many_are_not() -> None:
     assert attention._parts(8, 32_768) == 64
     assert attention._parts(8, 400) == 1
     assert attention._parts(4_096, 32_768) == 1
+
+
+class Kept:
+    """A step of `rows` sequences that is told of others, in place, at each turn."""
+
+    def __init__(self, scene: Scene, rows: int, positions_max: int) -> None:
+        # Page numbers that nobody has: who reads by one of them ends the process, or sees NaN.
+        self.tables = torch.full((rows, 600), -7, dtype=torch.int32, device=DEVICE)
+        self.facts = torch.zeros((rows, 3), dtype=torch.int32, device=DEVICE)
+        self.q = torch.full((rows, *scene.q.shape[1:]), torch.nan, device=DEVICE)
+        page_tokens = scene.layer.shape[2]
+        self.step = Step.kept(self.facts, self.tables, page_tokens, scene.heads, positions_max)
+
+    def attended(self, scene: Scene) -> torch.Tensor:
+        count, pages = scene.tables.shape
+        self.tables.fill_(-7)
+        self.tables[:count, :pages] = scene.tables
+        told = [(row, 1, one.prefix) for row, one in enumerate(scene.spans)]
+        told += [(row, 0, 0) for row in range(count, len(self.facts))]
+        self.facts.copy_(torch.tensor(told, dtype=torch.int32))
+        self.q[:count] = scene.q
+        return self.step.attend(self.q, scene.layer)[:count]
+
+
+def decodes(seed: int, *prefixes: int) -> Scene:
+    return Scene(seed, [Span(1, one) for one in prefixes], torch.float32, heads=2)
+
+
+@pytest.mark.parametrize("positions_max", [500, 600, 4_096])
+@pytest.mark.parametrize("part_tokens", [64, 512])
+def test_a_kept_step_follows_what_its_tensors_hold_at_each_turn(
+    positions_max: int, part_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "PART_TOKENS", part_tokens)
+    kept = Kept(decodes(3, 0), rows=4, positions_max=positions_max)
+    held = kept.facts.data_ptr(), kept.tables.data_ptr()
+    for prefixes in ((0,), (63, 64, 65), (499, 0, 130, 1), (5, 448), (127, 128, 129, 498)):
+        scene = decodes(3, *prefixes)
+        assert (kept.attended(scene).double() - scene.truth()).abs().max() < NEAR[torch.float32]
+    assert held == (kept.facts.data_ptr(), kept.tables.data_ptr())
+    assert held == (kept.step.facts.data_ptr(), kept.step.tables.data_ptr())
+
+
+def test_what_a_kept_step_launches_depends_on_its_rows_and_its_bound_alone() -> None:
+    scene = decodes(3, 0)
+    parts = {
+        (rows, most): Kept(scene, rows, most).step.parts for rows in (1, 8) for most in (500, 4_096)
+    }
+    assert parts == {(1, 500): 1, (1, 4_096): 8, (8, 500): 1, (8, 4_096): 8}
+    assert Kept(scene, 600, 4_096).step.parts == 1, "rows enough are not cut in parts"
+
+
+def test_wide_groups_take_several_programs_of_a_kept_row() -> None:
+    scenes = [Scene(4, [Span(1, n) for n in (70, 3)], torch.float32, heads=70) for _ in range(2)]
+    kept = Kept(scenes[0], rows=3, positions_max=128)
+    for scene in scenes:
+        assert (kept.attended(scene).double() - scene.truth()).abs().max() < NEAR[torch.float32]
 
 
 def test_a_score_however_large_is_no_infinity() -> None:
@@ -113,13 +171,13 @@ def test_every_layer_of_a_step_is_attended_by_what_the_device_was_told_once() ->
 
 def test_a_step_of_nothing_attends_to_nothing() -> None:
     heads = Heads(4, 2, 16)
-    step = Step([], torch.zeros((0, 1), dtype=torch.int32, device=DEVICE), 8, heads)
+    step = Step.of([], torch.zeros((0, 1), dtype=torch.int32, device=DEVICE), 8, heads)
     q = torch.zeros((0, 4, 16), device=DEVICE)
     assert step.attend(q, torch.zeros((3, 2, 8, 2, 16), device=DEVICE)).shape == q.shape
 
 
 def _step(scene: Scene, tables: torch.Tensor) -> Step:
-    return Step(scene.spans, tables, scene.layer.shape[2], scene.heads)
+    return Step.of(scene.spans, tables, scene.layer.shape[2], scene.heads)
 
 
 WRONG = {
@@ -129,6 +187,10 @@ WRONG = {
     "a row for each span": lambda s: _step(s, s.tables.long()),
     "positions": lambda s: _step(s, s.tables[:, :1]),
     "contiguous": lambda s: s.step().attend(s.q.transpose(0, 1), s.layer),
+    "facts is": lambda s: Step.kept(s.tables, s.tables, 8, s.heads, 99),
+    "a copy would not follow": lambda s: Step.kept(
+        torch.zeros((1, 3), dtype=torch.int32), s.tables.repeat(1, 2)[:, ::2], 8, s.heads, 99
+    ),
     "layer is": lambda s: s.step().attend(s.q, s.layer[..., :-1]),
 }
 
