@@ -311,6 +311,8 @@ class _Attempt:
 
 def _completed(writer: Writer, chain: Chain, chunk: Chunk) -> tuple[int, int]:
     """Blocks [a, b) of the prompt's chain whose last token the chunk computes, less those held."""
+    if chunk.start >= chain.token_count:  # the reply's, which complete no block of the prompt
+        return len(chain), len(chain)
     size = chain.block_tokens
     first = chunk.start // size
     last = len(chain) if chunk.end >= chain.token_count else chunk.end // size

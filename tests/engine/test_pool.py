@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvstore.cli.stack import Stack
-from kvstore.client import Client, InDirectory, Miss
+from kvstore.client import Client, InDirectory, Miss, Writer
 from kvstore.engine.core import EngineCore, EngineSettings, FinishEvent
 from kvstore.engine.model import Model
 from kvstore.engine.namespace import spec_of
@@ -65,6 +65,22 @@ def test_a_cold_prompt_is_computed_and_published(
     chain = engine.client.chain(tokens)
     assert engine.client.match(chain).blocks == len(chain) == 5, "the tail block too"
     check(node)
+
+
+@pytest.mark.parametrize("length", [63, 64, 100])
+def test_each_layer_of_a_prompt_is_stored_once_and_no_step_of_its_reply_stores_any(
+    make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    stored: list[int] = []
+    put_layer = Writer.put_layer
+
+    def noted(writer: Writer, layer: int, *about: Any, **more: Any) -> None:
+        stored.append(layer)
+        put_layer(writer, layer, *about, **more)
+
+    monkeypatch.setattr(Writer, "put_layer", noted)
+    make().ask("a", prompt(length, seed=90)).finish()
+    assert stored == [0, 1, 2]
 
 
 @pytest.mark.parametrize("length", [256, 300, 64, 65, 63])
