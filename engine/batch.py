@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +29,30 @@ class Span:
         return self.start + len(self.tokens)
 
 
+class Inputs(Protocol):
+    """What the model indexes with; int64, and each (tokens,) but logit_rows, (spans that want,)."""
+
+    @property
+    def tokens(self) -> torch.Tensor: ...
+
+    @property
+    def positions(self) -> torch.Tensor: ...
+
+    @property
+    def pages(self) -> torch.Tensor: ...
+
+    @property
+    def offsets(self) -> torch.Tensor: ...
+
+    @property
+    def logit_rows(self) -> torch.Tensor: ...
+
+
 _CPU = torch.device("cpu")
 
 
 class Batch:
-    """Spans, and the flat int64 tensors the model indexes with; each (tokens,) unless said."""
+    """Spans, and their `Inputs`."""
 
     def __init__(self, spans: Sequence[Span], page_tokens: int, place: torch.device = _CPU) -> None:
         assert all(len(span.tokens) for span in spans)

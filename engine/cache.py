@@ -1,7 +1,8 @@
 """The paged KV cache: where each token's K and V lie, to the byte.
 
-A layer is (pages, kv_heads, page_tokens, 2, head_dim), K at 0 and V at 1 of axis 3. So one head of
-one page is one run of bytes, in the order the pool keeps it: a page's head moves as one copy.
+A layer is (pages + 1, kv_heads, page_tokens, 2, head_dim), K at 0 and V at 1 of axis 3. So one
+head of one page is one run of bytes, in the order the pool keeps it: a page's head moves as one
+copy. The last page is nobody's: it is never given out, and takes what has to be written somewhere.
 Addresses never change, since the pages are allocated once and only their contents are rewritten.
 """
 
@@ -46,7 +47,8 @@ class PagedKV:
             raise Invalid(f"page_tokens must be at least 1, not {page_tokens}")
         self.page_tokens = page_tokens
         self.allocator = PageAllocator(pages)
-        shape = (config.layers, pages, config.kv_heads, page_tokens, 2, config.head_dim)
+        self.nobodys = pages
+        shape = (config.layers, pages + 1, config.kv_heads, page_tokens, 2, config.head_dim)
         # Zeroed, so that bytes of a page nobody wrote are never another process's memory.
         dtype: torch.dtype = getattr(torch, config.dtype)
         try:

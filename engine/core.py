@@ -10,11 +10,14 @@ from collections.abc import Sequence as Chunks
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from kvstore.logprobs import Logprobs
 
 from .batch import Batch, Span
 from .cache import PagedKV
 from .device import CPU, Device
+from .graphs import Graphs
 from .hooks import KVHooks, NoHooks
 from .logprobs import logprobs_of
 from .model import Model
@@ -79,6 +82,9 @@ class EngineCore:
                 vocab_size=model.config.vocab_size,
             )
         )
+        limits = self.scheduler.limits
+        # None: the device is told each kernel of each step.
+        self.graphs = Graphs.of(model, self.cache, limits.max_running, limits.max_request_tokens)
         self._events: list[Event] = []
 
     @classmethod
@@ -145,20 +151,34 @@ class EngineCore:
         sequence.computed_tokens = sequence.cached_tokens
 
     def _compute(self, chunks: Chunks[Chunk]) -> None:
-        spans = [Span(c.tokens, c.start, c.sequence.block_table, c.last) for c in chunks]
         self.hooks.chunk_started(chunks)
-        logits = self.model.forward(
-            Batch(spans, self.cache.page_tokens, self.model.device.place),
-            self.cache,
-            on_layer=lambda layer: self.hooks.layer_done(layer, chunks),
-            before_layer=lambda layer: self.hooks.layer_starting(layer, chunks),
-        )
+        logits = self._logits(chunks)
         tokens, yielding = logits.argmax(-1), [one.sequence for one in chunks if one.last]
         said = logprobs_of(logits, tokens, [one.request.logprobs for one in yielding])
         for chunk in chunks:
             chunk.sequence.computed_tokens = chunk.end
         for sequence, token, logprobs in zip(yielding, tokens.tolist(), said, strict=True):
             self._take(sequence, token, logprobs)
+
+    def _logits(self, chunks: Chunks[Chunk]) -> torch.Tensor:
+        """Of each chunk that yields a token: (chunks that yield, vocab)."""
+        spans = [Span(c.tokens, c.start, c.sequence.block_table, c.last) for c in chunks]
+        if self.graphs is not None and self.graphs.fit(spans):
+            # Nothing can be called in between. Hooks are promised no more than that a layer's pages
+            # are not touched before the one returns, and are final when the other is called.
+            layers = range(self.model.config.layers)
+            for layer in layers:
+                self.hooks.layer_starting(layer, chunks)
+            logits = self.graphs.run(spans)
+            for layer in layers:
+                self.hooks.layer_done(layer, chunks)
+            return logits
+        return self.model.forward(
+            Batch(spans, self.cache.page_tokens, self.model.device.place),
+            self.cache,
+            on_layer=lambda layer: self.hooks.layer_done(layer, chunks),
+            before_layer=lambda layer: self.hooks.layer_starting(layer, chunks),
+        )
 
     def _take(self, sequence: Sequence, token: int, logprobs: Logprobs | None) -> None:
         sequence.append(token)

@@ -59,6 +59,7 @@ class EngineConfig:
     listen: str = "127.0.0.1:0"
     threads: int = 0  # torch threads of each process; 0 shares the host's cores between them
     device: str = "cpu"  # where it computes: see engine.device
+    graphs: bool = True  # whether decode steps are recorded there, if the device can: engine.graphs
     codec: str = "none"  # how the pool keeps blocks: see kvstore.codec
     settings: EngineSettings = field(default_factory=EngineSettings)
     ranks: int = 1  # processes that share the model
@@ -238,7 +239,8 @@ def _device(config: EngineConfig) -> Device:
             f"--tp {config.ranks} --device {config.device}: ranks add up on the CPU alone; "
             "--tp 1 computes on one device"
         )
-    return Device.named(config.device)
+    device = Device.named(config.device)
+    return device if config.graphs else device.without_graphs()
 
 
 def _set_threads(config: EngineConfig) -> None:

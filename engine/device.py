@@ -1,13 +1,14 @@
 """Where an engine computes: the CPU, or one CUDA device; what is asked for, or a refusal.
 
 The model's code is the same for both. Beside the place of its tensors a device has its own way to
-attend over pages, and of storing what a step computes.
+attend over pages, and of storing what a step computes; and where telling it of each kernel takes
+longer than the kernel, a way of recording decode steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,9 +17,20 @@ from kvstore.errors import ConfigError
 from .attention import Attend, Attention
 from .batch import Batch
 from .config import ModelConfig
+from .decode_inputs import DecodeRows
+from .recording import Calls, CudaGraphs, Recorder
 from .storing import AtOnce, Beside, Storing
 
 KINDS = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """`attention` is asked once for each recording, whose rows are written anew for each step;
+    `recorder` once an engine."""
+
+    attention: Callable[[DecodeRows, ModelConfig], Attend]
+    recorder: Callable[[torch.device], Recorder]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +40,7 @@ class Device:
     place: torch.device
     attention: Callable[[Batch, ModelConfig], Attend]
     storing: Callable[[torch.device], Storing]
+    recording: Recording | None = None  # None: no step is recorded
 
     @classmethod
     def named(cls, name: str) -> Device:
@@ -54,13 +67,19 @@ class Device:
     def with_kernels(cls, place: torch.device) -> Device:
         """One whose pages are read by `kernels.gpu`, and stored while the step goes on."""
         try:
-            from .paged_attention import PagedAttention  # late: Triton is for machines with a GPU
+            # Late: Triton is for machines with a GPU.
+            from .paged_attention import PagedAttention, StandingAttention
         except ImportError as error:
             raise ConfigError(
                 f"--device {place.type}: {error.name or error} is missing: "
                 "pip install 'moonpool[gpu]'"
             ) from error
-        return cls(place, PagedAttention, Beside)
+        recorder = CudaGraphs if place.type == "cuda" else Calls
+        return cls(place, PagedAttention, Beside, Recording(StandingAttention, recorder))
+
+    def without_graphs(self) -> Device:
+        """The same, but that each step is told anew."""
+        return replace(self, recording=None)
 
 
 CPU = Device(torch.device("cpu"), Attention, AtOnce)

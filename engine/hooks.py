@@ -11,6 +11,10 @@ In order, for one sequence:
     chunk_done     the step is over; computed_tokens and tokens have moved on
     finished       it ends, by its last token or by abort; its pages are released right after
 
+Of a step that only decodes and that the device runs as one (`graphs`), layer_starting is called for
+all layers before it, and layer_done for all once the device was told to run it. All layers are then
+final in the order of the device's stream, as one layer is where each has its turn.
+
 A sequence aborted while it waits never had pages, so none hears of it but `comes`.
 """
 
@@ -46,7 +50,8 @@ class KVHooks(Protocol):
         """The step touches the pages of `layer` after this returns, and not before."""
 
     def layer_done(self, layer: int, chunks: Chunks[Chunk]) -> None:
-        """KV of `layer` for these chunks is in the pages. Attention of the layer comes next."""
+        """KV of `layer` for these chunks is in the pages, and final. Attention of the layer comes
+        next, or has been."""
 
     def chunk_done(self, chunks: Chunks[Chunk]) -> None:
         """KV of all layers for these chunks is in the pages, and computed_tokens counts it."""

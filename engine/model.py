@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as functional
 
 from . import rope, weights
-from .batch import Batch
+from .attention import Attend
+from .batch import Batch, Inputs
 from .cache import PagedKV
 from .config import ModelConfig
 from .device import CPU, Device
@@ -37,7 +38,7 @@ class Model:
         self.config, self.device = config, device
         self.dtype: torch.dtype = getattr(torch, config.dtype)
         self._weights = loaded
-        self._team = team
+        self.team = team
         self._freqs = rope.frequencies(config.rope, config.head_dim).to(device.place)
 
     @classmethod
@@ -46,7 +47,6 @@ class Model:
         shard = Shard(ModelConfig.load(folder), team.rank, team.ranks)
         return cls(shard.part, weights.load(folder, shard, device.place), team, device)
 
-    @torch.inference_mode()
     def forward(
         self,
         batch: Batch,
@@ -59,9 +59,22 @@ class Model:
         before_layer(i) runs before layer i touches the pages, on_layer(i) once the K and V of all
         this batch's tokens are in them.
         """
+        attention = self.device.attention(batch, self.config)
+        return self.compute(batch, attention, cache, on_layer, before_layer)
+
+    @torch.inference_mode()
+    def compute(
+        self,
+        batch: Inputs,
+        attention: Attend,
+        cache: PagedKV,
+        on_layer: LayerHook | None = None,
+        before_layer: LayerHook | None = None,
+    ) -> torch.Tensor:
+        """`forward` with what the device was told before. Where there are no hooks and no team,
+        nothing here waits for the device, and which kernels run is decided by shapes alone."""
         x = functional.embedding(batch.tokens, self._weights.embedding)
         turn = rope.angles(batch.positions, self._freqs, self.dtype)
-        attention = self.device.attention(batch, self.config)
         for index, layer in enumerate(self._weights.layers):
             if before_layer is not None:
                 before_layer(index)
@@ -69,13 +82,13 @@ class Model:
             q = self._write_kv(index, layer, normed, turn, batch, cache)
             if on_layer is not None:
                 on_layer(index)
-            x = x + self._team.sum(layer.o(attention(index, q, cache).flatten(1)))
+            x = x + self.team.sum(layer.o(attention(index, q, cache).flatten(1)))
             gate, up = layer.gate_up(self._norm(x, layer.post_norm)).chunk(2, dim=-1)
-            x = x + self._team.sum(layer.down(functional.silu(gate) * up))
+            x = x + self.team.sum(layer.down(functional.silu(gate) * up))
         wanted = x.index_select(0, batch.logit_rows)
         logits = functional.linear(self._norm(wanted, self._weights.norm), self._weights.lm_head)
         # Joined, not summed: all ranks see the same bits and so take the same tokens.
-        return self._team.join(logits)[:, : self.config.vocab_size]
+        return self.team.join(logits)[:, : self.config.vocab_size]
 
     def _write_kv(
         self,
@@ -83,7 +96,7 @@ class Model:
         layer: LayerWeights,
         x: torch.Tensor,
         turn: tuple[torch.Tensor, torch.Tensor],
-        batch: Batch,
+        batch: Inputs,
         cache: PagedKV,
     ) -> torch.Tensor:
         """Put the layer's K and V of x (tokens, hidden) in the pages; Q, (tokens, heads, dim)."""

@@ -13,6 +13,7 @@ from kvstore.kernels.gpu.attention import Heads, Span, Step
 from .batch import Batch
 from .cache import PagedKV
 from .config import ModelConfig
+from .decode_inputs import DecodeRows
 
 
 class PagedAttention:
@@ -24,10 +25,27 @@ class PagedAttention:
         for row, count, span in zip(tables, needed, batch.spans, strict=True):
             row[:count] = span.pages[:count]
         spans = [Span(len(one.tokens), one.start) for one in batch.spans]
-        heads = Heads(config.heads, config.kv_heads, config.head_dim)
         there = torch.from_numpy(tables).to(batch.tokens.device)
-        self._step = Step.of(spans, there, batch.page_tokens, heads)
+        self._step = Step.of(spans, there, batch.page_tokens, _heads(config))
 
     def __call__(self, layer: int, q: torch.Tensor, cache: PagedKV) -> torch.Tensor:
         """q (tokens, heads, head_dim) to its attention over layer's pages, the same shape."""
         return self._step.attend(q.contiguous(), cache.layers[layer])
+
+
+class StandingAttention:
+    """Of the rows of a decode step, whoever is in them by then. Made once: each call reads what
+    they hold, and brings nothing to the device."""
+
+    def __init__(self, rows: DecodeRows, config: ModelConfig) -> None:
+        self._step = Step.kept(
+            rows.facts, rows.block_tables, rows.page_tokens, _heads(config), rows.positions_max
+        )
+
+    def __call__(self, layer: int, q: torch.Tensor, cache: PagedKV) -> torch.Tensor:
+        """As of `PagedAttention`; what it gives for rows of nobody is undefined."""
+        return self._step.attend(q.contiguous(), cache.layers[layer])
+
+
+def _heads(config: ModelConfig) -> Heads:
+    return Heads(config.heads, config.kv_heads, config.head_dim)

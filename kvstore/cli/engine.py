@@ -105,6 +105,13 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         help="where it computes and has its pages: cpu, cuda or cuda:N (default: %(default)s)",
     )
     parser.add_argument(
+        "--graphs",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="on a GPU, record the steps that decode as CUDA graphs when it starts; the CPU has "
+        "none (default: %(default)s)",
+    )
+    parser.add_argument(
         "--threads",
         type=int,
         default=0,
@@ -147,6 +154,7 @@ def _config(args: argparse.Namespace) -> EngineConfig:
         listen=args.listen,
         threads=args.threads,
         device=args.device,
+        graphs=args.graphs,
         codec=args.codec,
         settings=EngineSettings(pages=args.pages, page_tokens=args.page_tokens),
         ranks=args.tp,

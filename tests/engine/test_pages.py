@@ -88,7 +88,7 @@ def test_room_is_counted_in_whole_pages() -> None:
 def test_addresses_and_strides_lead_to_every_byte() -> None:
     cache = PagedKV(CONFIG, pages=5, page_tokens=16)
     for layer in cache.layers:
-        assert layer.shape == (5, 2, 16, 2, 16) and not layer.any()
+        assert layer.shape == (6, 2, 16, 2, 16) and not layer.any()
         layer.copy_(torch.rand_like(layer))
     s = cache.strides
     assert (s.page, s.head, s.token, s.part) == (4096, 2048, 128, 64)
