@@ -4,22 +4,26 @@ Llama-8B geometry in bfloat16: one token each of some sequences, whose K and V l
 order. What is timed is one layer of a step, whose spans the device knows, by the device's own
 clock. It is held against `Tensor.copy_` of half as many bytes within the device in the same rounds,
 which reads and writes, together, as many as attention reads. What the device is told of a step,
-once for all layers, is printed beside. Takes a CUDA GPU.
+once for all layers, is printed beside, and so are whole decode steps of an engine (`decode_steps`).
+Takes a CUDA GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import torch
 
+from bench import decode_steps
+from bench.decode_steps import StepSizes
 from bench.guest import NotInstalled
 from bench.kernels import on_device
 from bench.report import Goal, Report, Row
 from bench.rounds import Way, measure, timed
+from kvstore.engine.device import Device
 
 RUNS = 60
 GOAL = 1.2
@@ -34,25 +38,27 @@ class Sizes:
     batches: tuple[tuple[int, int], ...] = ((64, 4096), (8, 32_768), (1, 131_072))
     page_tokens: int = 16
     dtype: torch.dtype = torch.bfloat16
+    steps: StepSizes = field(default_factory=StepSizes)
 
 
 def run(runs: int, say: Callable[[str], None], sizes: Sizes | None = None) -> Report:
     if not torch.cuda.is_available():
         raise NotInstalled("a CUDA GPU is needed, and torch sees none here")
-    return measured(runs, say, sizes or Sizes(), torch.device("cuda"), on_device)
+    device = Device.named("cuda")
+    return measured(runs, say, sizes or Sizes(), device, on_device)
 
 
 def measured(
     runs: int,
     say: Callable[[str], None],
     sizes: Sizes,
-    device: torch.device,
+    device: Device,
     by_clock: Callable[[Callable[[], object]], Way],
 ) -> Report:
     rows = []
     for batch, context in sizes.batches:
         say(f"{batch} sequences of {context} tokens")
-        problem = _Problem(batch, context, sizes, device)
+        problem = _Problem(batch, context, sizes, device.place)
         ways = {
             "attend": by_clock(problem.attend),
             "copy": by_clock(problem.copy),
@@ -74,6 +80,7 @@ def measured(
                 },
             )
         )
+    rows += decode_steps.rows(runs, say, sizes.steps, device)
     return Report(
         name="attention",
         unit="ms",

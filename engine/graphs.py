@@ -52,9 +52,9 @@ class Graphs:
         device = model.device
         if device.recording is None or model.team.ranks > 1:
             return None
-        inputs = DecodeInputs(cache, rows_max, positions_max)
-        inputs.write([], rows_max)
         try:
+            inputs = DecodeInputs(cache, rows_max, positions_max)
+            inputs.write([], rows_max)
             recorder = device.recording.recorder(device.place)
             recorded = {}
             for size in reversed(sizes(rows_max)):  # what the largest takes does for all

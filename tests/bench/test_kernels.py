@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,10 +14,19 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before a kernel is imported
 
-from bench import attention, hbm, kernels
+from bench import attention, decode_steps, hbm, kernels
+from bench.decode_steps import StepSizes
 from bench.guest import NotInstalled
 from bench.kernels import Sizes
+from bench.random_model import LLAMA_8B
 from bench.rounds import Way
+from kvstore.engine.core import EngineCore, Event
+from kvstore.engine.device import Device
+
+_SMALL = replace(
+    LLAMA_8B, hidden_size=64, intermediate_size=96, layers=2, heads=4, kv_heads=2, head_dim=16,
+    vocab_size=300, dtype="float32",
+)  # fmt: skip
 
 
 def timed(act: Callable[[], object]) -> Way:
@@ -43,11 +53,37 @@ def test_every_row_is_measured_against_a_copy() -> None:
 
 
 def test_attention_is_measured_against_the_time_of_its_bytes() -> None:
-    small = attention.Sizes(batches=((2, 40), (1, 70)), page_tokens=8, dtype=torch.float32)
-    report = attention.measured(2, lambda _: None, small, torch.device("cpu"), timed)
-    assert [row.name for row in report.rows] == ["2 x 40", "1 x 70"]
+    small = attention.Sizes(
+        batches=((2, 40), (1, 70)),
+        page_tokens=8,
+        dtype=torch.float32,
+        steps=StepSizes((1, 3), 20, _SMALL),
+    )
+    device = Device.with_kernels(torch.device("cpu"))
+    report = attention.measured(2, lambda _: None, small, device, timed)
+    steps = [f"a decode step of {batch} as a graph" for batch in (1, 3)]
+    assert [row.name for row in report.rows] == ["2 x 40", "1 x 70", *steps]
     assert report.rows[0].sizes["bytes"] == 2 * 2 * 40 * 8 * 128 * 4
-    assert all(row.counted and row.ratio and row.value > 0 for row in report.rows)
+    assert all(row.ratio and row.limit and row.value > 0 for row in report.rows)
+    assert [row.counted for row in report.rows] == [True, True, False, False]
+
+
+def test_one_way_runs_recorded_steps_in_each_round_and_the_other_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stepped: list[tuple[bool, int, int]] = []
+    step = EngineCore.step
+
+    def noted(core: EngineCore) -> list[Event]:
+        chunks = core.scheduler.plan()  # empty before they enter
+        stepped.append((core.graphs is not None, len(chunks), sum(c.end - c.start for c in chunks)))
+        return step(core)
+
+    monkeypatch.setattr(EngineCore, "step", noted)
+    device = Device.with_kernels(torch.device("cpu"))
+    decode_steps.rows(2, lambda _: None, StepSizes((3,), 20, _SMALL), device)
+    rounds = [(True, 3, 3), (False, 3, 3)] * 4
+    assert stepped == [(True, 0, 0)] * 2 + rounds
 
 
 def test_all_ways_between_hbm_and_the_host_are_measured_against_a_copy() -> None:

@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from kvstore.cli import engine
+from kvstore.cli.main import command_line
 from kvstore.cli.stack import Stack
 from kvstore.client import Client, InDirectory, Miss
+from kvstore.engine import daemon
 from kvstore.engine.core import EngineCore, EngineSettings
 from kvstore.engine.device import CPU, Device
 from kvstore.engine.model import Model
@@ -100,6 +103,19 @@ def test_what_one_engine_stores_beside_its_steps_another_loads(
 
 def test_the_cpu_is_asked_for_by_its_name() -> None:
     assert Device.named("cpu") is CPU
+
+
+@pytest.mark.parametrize(
+    ("said", "records"), [([], True), (["--graphs"], True), (["--no-graphs"], False)]
+)
+def test_a_gpu_records_its_decode_steps_unless_it_is_told_not_to(
+    device: Device, said: list[str], records: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Device, "named", lambda name: device if name == "cuda" else CPU)
+    told = ["engine", "--model", ".", "--device", "cuda", *said]
+    found = daemon._device(engine._config(command_line().parse_args(told)))
+    assert found == (device if records else device.without_graphs())
+    assert (found.recording is not None) == records
 
 
 @pytest.mark.parametrize("name", ["tpu", "mps", "", "cuda:x"])
