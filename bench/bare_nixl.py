@@ -18,7 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kvstore.memory.arena import Arena
+from kvstore.transfer.frames import Segment
 from kvstore.transfer.ucx_agent import Agent, shared_agent
+from kvstore.transfer.ucx_memory import Registration
 
 SECONDS = struct.Struct("<d")
 ABOUT = struct.Struct("<QQQQQ16s")  # pieces, bytes of one, device, address, bytes of the blob, name
@@ -39,7 +41,7 @@ class BareNixl:
                 pass_fds=[theirs.fileno()],
             )
         region = self._region
-        where = (region.device, region.address, len(region.blob), self._agent.name)
+        where = (region.registration.device, region.address, len(region.blob), self._agent.name)
         self._socket.sendall(ABOUT.pack(count, size, *where) + region.blob)
         self._answer()
 
@@ -78,10 +80,11 @@ def main() -> None:
     source = Arena.create(count * size).bytes
     source[:] = np.frombuffer(np.random.default_rng(0).bytes(count * size), np.uint8)
     mine = agent.register(source)
+    theirs = Registration(device, Segment.DRAM)
     agent.load(name, blob)
     at = size * np.arange(count, dtype=np.uint64)
     runs = np.stack([at + mine.address, at + address, np.full(count, size)], axis=1)
-    moving = agent.begin("WRITE", mine.device, name, device, runs.astype(np.uint64))
+    moving = agent.begin("WRITE", mine.registration, name, theirs, runs.astype(np.uint64))
     peer.sendall(SECONDS.pack(0.0))
     while peer.recv(1):
         started = time.perf_counter()

@@ -20,9 +20,10 @@ from kvstore.memory.arena import Arena
 from kvstore.node.moves import Held
 from kvstore.node.sessions import Session
 from kvstore.node.ucx_moves import AHEAD, Attached, UcxMoves
-from kvstore.transfer.frames import PLACE, REGION, Attach, Status
+from kvstore.transfer.frames import PLACE, REGION, Attach, Segment, Status
 from kvstore.transfer.stream import DataStream
 from kvstore.transfer.ucx_agent import Run, cut
+from kvstore.transfer.ucx_memory import Registration
 
 _PLACE_ALIGN = 8
 # Of what is moved at a time: less, and waking whoever waits costs more than what they do meanwhile.
@@ -37,7 +38,7 @@ assert _FIRST_BLOCKS < AHEAD, "else some would have landed before the others wer
 class _Region:
     address: int
     size: int
-    device: int
+    registration: Registration
     agent: Attached
 
 
@@ -67,7 +68,12 @@ class UcxCalls:
         """Take a region and what its agent says; answer whether it can be reached."""
         if size > UCX_BLOB_BYTES_MAX or len(self._regions) == UCX_REGIONS_MAX:
             raise Unavailable(f"{size} bytes of an agent for region {len(self._regions)}")
-        agent, address, room, device = REGION.unpack(self._stream.receive(REGION.size))
+        said = self._stream.receive(REGION.size)
+        agent, address, room, device, kind = REGION.unpack(said)
+        try:
+            registration = Registration(device, Segment(kind))
+        except ValueError as error:
+            raise Unavailable(f"a region was not attached: {error}") from error
         blob = self._stream.receive(size)
         if self._moves is None:
             self._stream.send(bytes([Attach.NOT_SERVED]))
@@ -80,7 +86,7 @@ class UcxCalls:
         except Unavailable as error:
             self._stream.send(bytes([Attach.NOT_REACHED]))
             raise Unavailable(f"a region was not attached: {error}") from error
-        self._regions.append(_Region(address, room, device, known))
+        self._regions.append(_Region(address, room, registration, known))
         self._stream.send(bytes([Attach.KNOWN]))
 
     def places(self, count: int, region: int) -> list[int]:
@@ -123,7 +129,7 @@ class UcxCalls:
                     yield self._runs(piece, found)
                 first = end
 
-        with closing(found.agent.write(found.device, runs())) as moved:
+        with closing(found.agent.write(found.registration, runs())) as moved:
             for _ in moved:
                 yield pieces.popleft()
 
@@ -131,7 +137,7 @@ class UcxCalls:
         """The other way, all of it."""
         found = self._region(region)
         runs = (self._runs(piece, found) for piece in pieces_of(held, places, 0))
-        with closing(found.agent.read(found.device, runs)) as moved:
+        with closing(found.agent.read(found.registration, runs)) as moved:
             for _ in moved:
                 pass
 

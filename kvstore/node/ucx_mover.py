@@ -27,7 +27,9 @@ from kvstore.node.ucx_words import (
     WORDS_BYTES_MAX,
     What,
 )
+from kvstore.transfer.frames import Segment
 from kvstore.transfer.ucx_agent import MoversAgent, Moving
+from kvstore.transfer.ucx_memory import Registration
 
 _MOVING_MAX = 64  # at once; more wait in the socket
 _SPIN_SECONDS = 0.02  # a move is looked at without a pause, unless it stands still for so long
@@ -74,7 +76,7 @@ class Mover:
             return None
 
     def _take(self, packet: bytes) -> None:
-        number, what, seconds, agent, device = REQUEST.unpack_from(packet)
+        number, what, seconds, agent, device, kind = REQUEST.unpack_from(packet)
         rest = packet[REQUEST.size :]
         try:
             if what == What.LOAD:
@@ -83,7 +85,8 @@ class Mover:
             if what == What.DROP:
                 self._agent.drop(agent)
             else:
-                move = self._move(What(what), agent, device, rest)
+                theirs = Registration(device, Segment(kind))
+                move = self._move(What(what), agent, theirs, rest)
                 self._begin(_Move(number, agent, move, time.monotonic() + seconds))
                 return
         except KVStoreError as error:
@@ -100,10 +103,10 @@ class Mover:
             raise SystemExit(f"{error}: starting anew") from error
         self._answer(number)
 
-    def _move(self, what: What, agent: bytes, device: int, rest: bytes) -> Moving:
+    def _move(self, what: What, agent: bytes, theirs: Registration, rest: bytes) -> Moving:
         runs = np.frombuffer(rest, dtype=RUN).reshape(-1, 3).copy()
         runs[:, 0] += self._arena.address
-        return self._agent.begin(what.name, self._arena.device, agent, device, runs)
+        return self._agent.begin(what.name, self._arena.registration, agent, theirs, runs)
 
     def _begin(self, move: _Move) -> None:
         try:

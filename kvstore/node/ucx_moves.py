@@ -32,7 +32,9 @@ from kvstore.limits import (
 )
 from kvstore.memory.arena import Arena
 from kvstore.node.ucx_words import ANSWER, REQUEST, RUN, STARTED, WORDS_BYTES_MAX, What
+from kvstore.transfer.frames import Segment
 from kvstore.transfer.ucx_agent import Run
+from kvstore.transfer.ucx_memory import Registration
 
 Runs = Iterator[Run]
 log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ START_SECONDS = 60.0  # of a mover: it registers the whole arena
 _GRACE_SECONDS = 5.0  # beyond its own deadline, after which it is taken for hung
 _PAUSE_SECONDS = 1.0  # between two starts
 AHEAD = 8  # requests of one call that the mover has at once
+_NONE = Registration(0, Segment.DRAM)  # of requests that move nothing
 
 
 @dataclass(eq=False)
@@ -108,7 +111,12 @@ class UcxMoves:
         self._process.popen.wait()
 
     def move(
-        self, process: _Process, what: What, agent: bytes, device: int, pieces: Iterator[Runs]
+        self,
+        process: _Process,
+        what: What,
+        agent: bytes,
+        theirs: Registration,
+        pieces: Iterator[Runs],
     ) -> Generator[None, None, None]:
         """Move these pieces, and say of each when it is done, in their order. When this is closed,
         returns or raises, nothing of them is moving."""
@@ -116,7 +124,7 @@ class UcxMoves:
         try:
             for runs in pieces:
                 asked.append(
-                    [self._ask(process, what, agent, one, device) for one in _packed(runs)]
+                    [self._ask(process, what, agent, one, theirs) for one in _packed(runs)]
                 )
                 if len(asked) == AHEAD:
                     self._wait(process, asked.popleft())
@@ -129,7 +137,12 @@ class UcxMoves:
                 self._wait(process, one)
 
     def _ask(
-        self, process: _Process, what: What, agent: bytes, rest: bytes, device: int = 0
+        self,
+        process: _Process,
+        what: What,
+        agent: bytes,
+        rest: bytes,
+        theirs: Registration = _NONE,
     ) -> Future[None]:
         answer: Future[None] = Future()
         with self._lock:
@@ -137,7 +150,7 @@ class UcxMoves:
                 raise Unavailable("what moved blocks over ucx has ended: connect again")
             self._next = self._next % 0xFFFFFFFF + 1
             process.answers[number := self._next] = answer
-        packet = REQUEST.pack(number, what, UCX_MOVE_SECONDS, agent, device) + rest
+        packet = REQUEST.pack(number, what, UCX_MOVE_SECONDS, agent, *theirs) + rest
         try:
             process.socket.send(packet)
         except OSError:
@@ -233,13 +246,13 @@ class Attached:
     process: _Process
     agent: bytes
 
-    def write(self, device: int, pieces: Iterator[Runs]) -> Generator[None, None, None]:
+    def write(self, theirs: Registration, pieces: Iterator[Runs]) -> Generator[None, None, None]:
         """Arena -> the agent's memory: offset here, address there, bytes. See `UcxMoves.move`."""
-        return self.moves.move(self.process, What.WRITE, self.agent, device, pieces)
+        return self.moves.move(self.process, What.WRITE, self.agent, theirs, pieces)
 
-    def read(self, device: int, pieces: Iterator[Runs]) -> Generator[None, None, None]:
+    def read(self, theirs: Registration, pieces: Iterator[Runs]) -> Generator[None, None, None]:
         """The other way."""
-        return self.moves.move(self.process, What.READ, self.agent, device, pieces)
+        return self.moves.move(self.process, What.READ, self.agent, theirs, pieces)
 
 
 def _tired(agents: dict[bytes, _Known]) -> list[bytes]:

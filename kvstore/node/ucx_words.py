@@ -16,8 +16,8 @@ import numpy as np
 from kvstore.limits import UCX_BLOB_BYTES_MAX, UCX_RUNS_MAX
 from kvstore.transfer.ucx_agent import NAME_BYTES
 
-# number, what, seconds it may take, agent, the device that its memory was registered as
-REQUEST = struct.Struct(f"<IBxxxd{NAME_BYTES}sQ")
+# number, what, seconds it may take, agent, the `Registration` of its memory
+REQUEST = struct.Struct(f"<IBxxxd{NAME_BYTES}sIBxxx")
 ANSWER = struct.Struct("<II")  # number, 0 or 1 where it failed; then in words why
 RUN = np.dtype("<u8")  # three to a run: where it begins in the arena, at the agent, bytes
 STARTED = 0  # the number of the first answer, which nobody asked for

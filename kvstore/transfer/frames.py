@@ -41,8 +41,9 @@ WELCOME = struct.Struct("<8sII")  # magic, `Welcome`, the connection's number; 0
 CALL = struct.Struct("<BxHIIIIIIQ")
 LOOKED = struct.Struct("<BxxxI")
 PLACE = struct.Struct("<Q")  # of a payload in its region, bytes; a multiple of 8
-# the caller's agent; where the region lies, its bytes, and the device that it was registered as
-REGION = struct.Struct("<16sQQQ")
+# the caller's agent; where the region lies, its bytes, and what it was registered as: the device,
+# and a `Segment`, which callers that know of no kinds leave 0
+REGION = struct.Struct("<16sQQIBxxx")
 
 
 class Op(enum.IntEnum):
@@ -53,6 +54,13 @@ class Op(enum.IntEnum):
     PULL = 5
     ATTACH = 6
     PUSH = 7
+
+
+class Segment(enum.IntEnum):
+    """What kind of memory a region is."""
+
+    DRAM = 0
+    VRAM = 1  # of a GPU
 
 
 class Attach(enum.IntEnum):

@@ -20,6 +20,7 @@ from kvstore.limits import MiB
 from kvstore.memory.strips import strip_hash
 from kvstore.transfer.protocol import Ints, Mask
 from kvstore.transfer.stream import DataStream
+from kvstore.transfer.ucx_memory import Shown
 
 IDENTITY_BYTES = TABLE_OFFSET - IDENTITY_OFFSET
 _TOGETHER_BYTES = 8 * MiB  # that land before they are looked at: a processor's cache holds them
@@ -38,6 +39,11 @@ class Landing:
         self.layout, self.memory, self.offsets, self.tokens = layout, memory, offsets, tokens
         # Begins on a multiple of 8, as the kernels want the tables, and identities are such.
         self.runs = np.zeros((len(offsets), layout.root_bytes), dtype=np.uint8)
+
+    @property
+    def shown(self) -> Shown:
+        """What `offsets` are counted in, as others are told of it."""
+        return self.memory
 
     @property
     def places(self) -> int:

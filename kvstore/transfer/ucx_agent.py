@@ -12,7 +12,6 @@ import os
 import secrets
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -23,26 +22,21 @@ import numpy.typing as npt
 
 from kvstore.errors import ConfigError, Unavailable
 from kvstore.limits import REGISTERED_BYTES_MAX, UCX_BLOB_BYTES_MAX
+from kvstore.transfer.frames import Segment
+from kvstore.transfer.ucx_memory import OnGpu, Region, Registration, Shown, place
 
 NAME_BYTES = 16  # drawn at random: nobody else is told it but those whom memory is shown to
 
 Run = tuple[int, int, int]  # bytes: where it lies here, where there, how many
 
 _PAUSE_MICROSECONDS = 100  # between looks of the thread that answers; without it, it takes a core
+_CURES = {
+    Segment.DRAM: "raise the limit of locked memory (`ulimit -l unlimited`), or, where a network "
+    "device that was there at the start is gone, name the others in UCX_NET_DEVICES and start "
+    "again",
+    Segment.VRAM: "see that UCX_TLS allows cuda, and that the driver lets others reach the GPU",
+}
 _INSTALL = "`pip install 'moonpool[ucx]'`, or, without torch, `pip install --no-deps nixl-cu12`"
-
-
-@dataclass(eq=False)
-class Region:
-    """Memory that is registered, and what others need in order to reach it."""
-
-    address: int
-    size: int
-    device: int  # one for each registration: what lay here before is not mistaken for it
-    blob: bytes = field(repr=False)
-    uses: int = 1
-    descriptors: Any = field(default=None, repr=False)
-    owner: Any = field(default=None, repr=False)  # keeps the memory alive
 
 
 class Agent:
@@ -68,27 +62,26 @@ class Agent:
                 "UCX_NET_DEVICES allow, or use another transport"
             ) from error
 
-    def register(self, memory: npt.NDArray[np.uint8]) -> Region:
-        """Memory into which, and out of which, others may move bytes, until it is `forgotten`."""
-        where = memory.ctypes.data, memory.nbytes
+    def register(self, memory: Shown) -> Region:
+        """Memory into which, and out of which, others may move bytes, until it is `forgotten`; of a
+        GPU, for ever. Raises `ConfigError`."""
+        where = place(memory)
         with self._lock:
             if known := self._regions.get(where):
                 known.uses += 1
                 return known
-            self._device += 1
-            pieces = [(at, size, self._device, "") for at, size in chunks(*where)]
-            descriptors = self._nixl.nixlRegDList(self._nixl.DRAM_SEG, pieces)
+            registration = self._registration(memory)
+            pieces = [(at, size, registration.device, "") for at, size in chunks(*where)]
+            descriptors = self._nixl.nixlRegDList(self._segment(registration), pieces)
             try:
                 self._agent.registerMem(descriptors, [])
                 blob = bytes(self._agent.getLocalPartialMD(descriptors, True, []))
             except _failures() as error:
                 raise ConfigError(
-                    f"transport ucx: {memory.nbytes} bytes cannot be registered ({error}): raise "
-                    "the limit of locked memory (`ulimit -l unlimited`), or, where a network "
-                    "device that was there at the start is gone, name the others in "
-                    "UCX_NET_DEVICES and start again"
+                    f"transport ucx: {memory.nbytes} bytes cannot be registered ({error}): "
+                    f"{_CURES[registration.segment]}"
                 ) from error
-            made = Region(*where, self._device, blob, 1, descriptors, memory)
+            made = Region(*where, registration, blob, 1, descriptors, memory)
             self._regions[where] = made
             return made
 
@@ -96,14 +89,14 @@ class Agent:
         """One of those who registered it has no more use for it."""
         with self._lock:
             region.uses -= 1
-            if not region.uses:
+            if not region.uses and region.registration.segment is Segment.DRAM:
                 self._regions.pop((region.address, region.size))
                 self._agent.deregisterMem(region.descriptors, [])
                 region.owner = None
 
-    def knows(self, memory: npt.NDArray[np.uint8]) -> bool:
+    def knows(self, memory: Shown) -> bool:
         """Whether this memory is registered."""
-        return (memory.ctypes.data, memory.nbytes) in self._regions
+        return place(memory) in self._regions
 
     def load(self, name: bytes, blob: bytes) -> None:
         """Come to know an agent, or more of its memory. See above of what this may do."""
@@ -125,16 +118,22 @@ class Agent:
                 raise Unavailable(f"an agent cannot be dropped: {error}") from error
 
     def begin(
-        self, op: str, mine: int, name: bytes, theirs: int, runs: npt.NDArray[np.uint64]
+        self,
+        op: str,
+        mine: Registration,
+        name: bytes,
+        theirs: Registration,
+        runs: npt.NDArray[np.uint64],
     ) -> Moving:
-        """What will move (n, 3) `Run`s between two devices' memory: "WRITE" from here to there,
-        "READ" the other way."""
+        """What will move (n, 3) `Run`s between what two agents registered: "WRITE" from here to
+        there, "READ" the other way."""
         nixl, columns = self._nixl, np.empty((2, len(runs), 3), dtype=np.uint64)
         columns[:, :, 0], columns[:, :, 1] = runs[:, :2].T, runs[:, 2]
-        columns[0, :, 2], columns[1, :, 2] = mine, theirs
+        columns[0, :, 2], columns[1, :, 2] = mine.device, theirs.device
         with self._lock:
             try:
-                here, there = (nixl.nixlXferDList(nixl.DRAM_SEG, one) for one in columns)
+                ends = zip((mine, theirs), columns, strict=True)
+                here, there = (nixl.nixlXferDList(self._segment(one), at) for one, at in ends)
                 way = {"WRITE": nixl.NIXL_WRITE, "READ": nixl.NIXL_READ}[op]
                 handle = self._agent.createXferReq(way, here, there, name.hex(), b"", [])
             except _failures() as error:
@@ -155,6 +154,17 @@ class Agent:
                 self._agent.releaseXferReq(handle)
             except _failures() as error:
                 raise Unavailable(f"a move cannot be called off: {error}") from error
+
+    def _registration(self, memory: Shown) -> Registration:
+        """With the lock held."""
+        if isinstance(memory, OnGpu):
+            return Registration(memory.device, Segment.VRAM)
+        self._device += 1
+        return Registration(self._device, Segment.DRAM)
+
+    def _segment(self, registration: Registration) -> Any:
+        """NIXL's word for it."""
+        return getattr(self._nixl, f"{registration.segment.name}_SEG")
 
     def _done(self, ask: Any) -> bool:
         try:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +27,9 @@ from kvstore.transfer.landing import Landing, rows_of
 from kvstore.transfer.lanes import Lane
 from kvstore.transfer.protocol import Ints
 from kvstore.transfer.stream import DataStream
-from kvstore.transfer.ucx_agent import Region, shared_agent
+from kvstore.transfer.ucx_agent import shared_agent
+from kvstore.transfer.ucx_memory import Region, Shown, place
+from kvstore.transfer.ucx_pieces import Pieces
 
 _FIRST_BYTES = 64 * KiB  # that a connection has from the start, so that it is known to work
 UCX_STREAMS = 1  # of a caller: one mover moves for all of them, and more would only take turns
@@ -47,12 +51,13 @@ class UcxLane(Lane):
         self._agent = shared_agent()
         self._regions: list[Region | None] = []  # by the numbers that the node knows them by
         self._moving = False  # bytes of a call
+        self._give: Callable[[], None] | None = None  # the piece that a call has, back
         if len(_parting) >= _PARTING_MAX:
             raise Unavailable(
                 f"transport ucx: of {_PARTING_MAX} calls that were given up bytes may still come"
             )
         try:
-            self._region(self.room(_FIRST_BYTES))
+            self.show(self.room(_FIRST_BYTES))
         except BaseException:
             self.close()
             raise
@@ -91,6 +96,33 @@ class UcxLane(Lane):
             self._moving = False
         return answers
 
+    @contextmanager
+    def piece(self, pieces: Pieces) -> Iterator[int]:
+        """Where a piece begins that a call has to itself. Where the call fails nobody has it before
+        the node has hung up. Raises `Unavailable`."""
+        at = pieces.take()
+        self._give = partial(pieces.give, at)
+        yield at
+        self._give_back()
+
+    def show(self, memory: Shown) -> int:
+        """The number by which the node knows this memory; it is told now if it does not yet."""
+        where = place(memory)
+        for number, one in enumerate(self._regions):
+            if one is not None and (one.address, one.size) == where:
+                return number
+        if len(self._regions) == UCX_REGIONS_MAX:
+            raise Unavailable(f"{UCX_REGIONS_MAX} pieces of memory are attached: use one large one")
+        region = self._agent.register(memory)
+        self._regions.append(region)
+        call = CALL.pack(Op.ATTACH, 0, 0, 0, 0, 0, 0, 0, len(region.blob))
+        about = REGION.pack(self._agent.name, region.address, region.size, *region.registration)
+        self.stream.send(call, about, region.blob)
+        if refusal := _REFUSALS.get(self.stream.receive(1)[0]):
+            kind, why = refusal
+            raise kind(why)
+        return len(self._regions) - 1
+
     def room(self, size: int) -> npt.NDArray[np.uint8]:
         if len(self.memory) >= size:
             return self.memory
@@ -121,35 +153,23 @@ class UcxLane(Lane):
         for one in regions:
             if one is not None:
                 self._agent.forget(one)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        give, self._give = self._give, None
+        if give is not None:
+            give()
 
     def _call(
         self, op: Op, handles: Sequence[bytes], where: Landing, rows: Ints, fragment: Fragment
     ) -> None:
         part = (fragment.layer_first, fragment.layers, fragment.head_first, fragment.heads)
-        region = self._region(where.memory)
+        region = self.show(where.shown)
         head = CALL.pack(op, len(handles[0]), len(handles), *part, 0, region)
         places = where.offsets[rows].astype("<u8").tobytes()
         assert len(places) == PLACE.size * len(handles), "a place for each block"
         self._moving = True
         self.stream.send(head, b"".join(handles), places)
-
-    def _region(self, memory: npt.NDArray[np.uint8]) -> int:
-        """The number by which the node knows this memory; it is told now if it does not yet."""
-        where = memory.ctypes.data, memory.nbytes
-        for number, one in enumerate(self._regions):
-            if one is not None and (one.address, one.size) == where:
-                return number
-        if len(self._regions) == UCX_REGIONS_MAX:
-            raise Unavailable(f"{UCX_REGIONS_MAX} pieces of memory are attached: use one large one")
-        region = self._agent.register(memory)
-        self._regions.append(region)
-        call = CALL.pack(Op.ATTACH, 0, 0, 0, 0, 0, 0, 0, len(region.blob))
-        about = REGION.pack(self._agent.name, region.address, region.size, region.device)
-        self.stream.send(call, about, region.blob)
-        if refusal := _REFUSALS.get(self.stream.receive(1)[0]):
-            kind, why = refusal
-            raise kind(why)
-        return len(self._regions) - 1
 
 
 _parting: set[UcxLane] = set()

@@ -19,7 +19,7 @@ from kvstore.client import Client
 from kvstore.errors import ConfigError, Invalid, Unavailable
 from kvstore.limits import UCX_BLOB_BYTES_MAX, UCX_REGIONS_MAX, MiB
 from kvstore.transfer import calls
-from kvstore.transfer.frames import CALL, REGION, Attach, Op, Status
+from kvstore.transfer.frames import CALL, REGION, Attach, Op, Segment, Status
 from kvstore.transfer.stream import DataStream
 from kvstore.transfer.ucx_agent import shared_agent
 from kvstore.transfer.ucx_lane import UcxLane
@@ -171,7 +171,7 @@ def test_memory_that_the_agent_did_not_register_gets_no_byte(node: NodeProcess) 
         reply, _ = opened(caller, 5)
         agent, memory = shared_agent(), poisoned(2 * MiB)
         region = agent.register(memory[: LAYOUT.payload_bytes])
-        about = REGION.pack(agent.name, region.address, len(memory), region.device)
+        about = REGION.pack(agent.name, region.address, len(memory), *region.registration)
         stream.send(CALL.pack(Op.ATTACH, 0, 0, 0, 0, 0, 0, 0, len(region.blob)), about, region.blob)
         assert stream.receive(1)[0] == Attach.KNOWN
         handle = reply.handles[0]
@@ -185,6 +185,29 @@ def test_memory_that_the_agent_did_not_register_gets_no_byte(node: NodeProcess) 
     assert trip(node, 5)
 
 
+@pytest.mark.parametrize("kind", [Segment.VRAM, 7])
+def test_memory_that_is_said_to_be_of_another_kind_than_it_is_gets_no_byte(
+    node: NodeProcess, kind: int
+) -> None:
+    """The mover asks NIXL for memory of the kind that its caller said, and there is none."""
+    with session(node) as caller, connected(caller) as stream:
+        reply, _ = opened(caller, 14)
+        agent, memory = shared_agent(), poisoned()
+        region = agent.register(memory)
+        about = REGION.pack(agent.name, region.address, region.size, region.registration[0], kind)
+        stream.send(CALL.pack(Op.ATTACH, 0, 0, 0, 0, 0, 0, 0, len(region.blob)), about, region.blob)
+        handle, whole = reply.handles[0], (0, LAYOUT.layers, 0, LAYOUT.kv_heads)
+        with pytest.raises(Unavailable):
+            assert stream.receive(1)[0] == Attach.KNOWN
+            assert kind == Segment.VRAM, "no node knows another"
+            stream.send(CALL.pack(Op.PULL, len(handle), 1, *whole, 0, 0), handle)
+            stream.send(struct.pack("<Q", 0))
+            stream.receive(1 + LAYOUT.root_bytes)
+        assert (memory == POISON).all()
+        agent.forget(region)
+    assert trip(node, 14)
+
+
 def test_damaged_words_of_an_agent_end_nothing_but_the_mover(own_node: NodeProcess) -> None:
     """UCX aborts on some of them: the node serves on, and so does its next mover."""
     dice, pid = random.Random(20), own_node.pid
@@ -196,7 +219,7 @@ def test_damaged_words_of_an_agent_end_nothing_but_the_mover(own_node: NodeProce
             for _ in range(dice.randint(1, 8)):
                 blob[dice.randrange(70, len(blob))] = dice.randrange(256)
             with connected(caller) as stream:
-                about = REGION.pack(agent.name, region.address, region.size, region.device)
+                about = REGION.pack(agent.name, region.address, region.size, *region.registration)
                 stream.send(CALL.pack(Op.ATTACH, 0, 0, 0, 0, 0, 0, 0, len(blob)), about, blob)
                 assert stream.receive(1)[0] in (Attach.KNOWN, Attach.NOT_REACHED)
     agent.forget(region)

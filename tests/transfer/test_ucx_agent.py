@@ -43,7 +43,7 @@ def test_memory_that_two_register_is_forgotten_with_the_second() -> None:
     agent.forget(first)
     again = agent.register(memory)
     assert again is not first
-    assert again.device != first.device, "what lay here before could be mistaken for it"
+    assert again.registration != first.registration, "what lay here before could be mistaken for it"
     agent.forget(again)
 
 

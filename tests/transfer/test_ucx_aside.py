@@ -70,7 +70,7 @@ def test_more_blocks_than_a_piece_holds_come_in_turns_and_nothing_beside_them(
 def test_the_piece_of_a_call_that_was_given_up_is_nobodys_until_its_node_hangs_up(
     aside: Aside,
 ) -> None:
-    pieces = [aside.take() for _ in range(UCX_ASIDE_PIECES - 1)]
+    pieces = [aside.pieces.take() for _ in range(UCX_ASIDE_PIECES - 1)]
     ours, node_side = socket.socketpair()
     node_side.send(bytes([Attach.KNOWN]))
     lane = AsideLane(aside, 0.1, DataStream(ours))
@@ -79,7 +79,7 @@ def test_the_piece_of_a_call_that_was_given_up_is_nobodys_until_its_node_hangs_u
     lane.close()
     assert not aside.fits(LAYOUT)
     with pytest.raises(Unavailable, match="all 4 pieces"):
-        aside.take()
+        aside.pieces.take()
     node_side.close()
     eventually(lambda: aside.fits(LAYOUT), SECONDS)
-    assert aside.take() not in pieces
+    assert aside.pieces.take() not in pieces
