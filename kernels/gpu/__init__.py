@@ -5,7 +5,8 @@
 By them KV goes between HBM and the host: `straight`, to and from slots of memory that the device
 knows (`registered`), or in slot order through pinned memory (`staging`), one `turn` at a time; and
 within HBM, to and from slots there (`resident`), which one process takes and others open
-(`exported`), and from which bytes go `downward`.
+(`exported`), and from which bytes go `downward`; or to and from an `area` that a network device
+reaches.
 Triton's interpreter runs them on a CPU, for tests, and each of their loads and stores is checked
 there to be inside of what its kernel was told of. `make sanitize` has NVIDIA's memcheck do so on a
 GPU; no GPU has run them yet.

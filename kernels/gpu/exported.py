@@ -60,11 +60,7 @@ class Taken(Region):
 
     def __init__(self, size: int, device: torch.device) -> None:
         """Raises `NoMemory`, or `CudaError`."""
-        driver, address = _current(device), ctypes.c_uint64()
-        error = driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
-        if error == _OUT_OF_MEMORY:
-            raise NoMemory(f"{device} has no {size} bytes left")
-        _check("cuMemAlloc", error)
+        driver, address = _current(device), _allocated(size, device)
         handle = _Handle()
         try:
             _check("cuIpcGetMemHandle", driver.cuIpcGetMemHandle(ctypes.byref(handle), address))
@@ -73,6 +69,11 @@ class Taken(Region):
             raise
         self.handle = bytes(handle)
         super().__init__(address.value, size, device, "cuMemFree_v2")
+
+
+def allocated(size: int, device: torch.device) -> Region:
+    """So much of a device, for this process alone. Raises `NoMemory`, or `CudaError`."""
+    return Region(_allocated(size, device).value, size, device, "cuMemFree_v2")
 
 
 def taken(size: int, device: torch.device) -> Taken:
@@ -129,6 +130,15 @@ class _Interface:
         self.__cuda_array_interface__ = {
             "shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3,
         }  # fmt: skip
+
+
+def _allocated(size: int, device: torch.device) -> ctypes.c_uint64:
+    driver, address = _current(device), ctypes.c_uint64()
+    error = driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
+    if error == _OUT_OF_MEMORY:
+        raise NoMemory(f"{device} has no {size} bytes left")
+    _check("cuMemAlloc", error)
+    return address
 
 
 def _current(device: torch.device) -> Any:

@@ -81,7 +81,7 @@ class TcpTransport:
             )
 
         self.lanes.spread(layout, len(slots), fragment, send)
-        _check_stored(statuses, fragment)
+        check_stored(statuses, fragment)
 
     def load(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
@@ -153,7 +153,8 @@ class TcpTransport:
         self.lanes.close()
 
 
-def _check_stored(statuses: calls.Statuses, fragment: Fragment) -> None:
+def check_stored(statuses: calls.Statuses, fragment: Fragment) -> None:
+    """Raise for the first of the blocks that a node says it has not taken."""
     bad = np.flatnonzero(statuses != Status.MOVED)
     if not len(bad):
         return

@@ -1,4 +1,5 @@
-"""Over UCX: as over TCP, but strips go from memory to memory (`kvstore.transfer.ucx_lane`)."""
+"""Over UCX: as over TCP, but strips go from memory to memory (`kvstore.transfer.ucx_lane`), a GPU's
+too where that can be (`kvstore.transfer.gpu_direct`)."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kvstore.layout import Fragment, SlotLayout
+from kvstore.transfer.gpu_direct import GpuDirect
 from kvstore.transfer.landing import Landing
 from kvstore.transfer.lanes import Lanes
 from kvstore.transfer.protocol import Ints, Mask, Memory, Slots
-from kvstore.transfer.tcp import TcpTransport
+from kvstore.transfer.tcp import TcpTransport, check_stored
 from kvstore.transfer.ucx_agent import shared_agent
 from kvstore.transfer.ucx_lane import UCX_STREAMS, UcxLane
 
@@ -33,6 +35,27 @@ class UcxTransport(TcpTransport):
         self.lanes = Lanes(
             *(address, session, token, deadline_seconds, tls), UcxLane, streams=UCX_STREAMS
         )
+        self._direct = GpuDirect(self.lanes, address)
+
+    def takes(
+        self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
+    ) -> Mask:
+        return self._direct.takes(layout, slots, memory, starts, fragment)
+
+    def store(
+        self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
+    ) -> None:
+        if memory.staging is None:
+            super().store(layout, slots, memory, starts, fragment)
+            return
+        check_stored(self._direct.store(layout, slots, memory, starts, fragment), fragment)
+
+    def load(
+        self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
+    ) -> Mask:
+        if memory.staging is None:
+            return super().load(layout, slots, memory, starts, fragment)
+        return self._direct.load(layout, slots, memory, starts, fragment)
 
     def straight(
         self,

@@ -27,20 +27,31 @@ pytestmark = pytest.mark.usefixtures("fenced")
 def way(
     request: pytest.FixtureRequest, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """By which blocks go, whatever their size: straight where the node's memory is mapped."""
+    """By which blocks go, whatever their size: straight where the node's memory is mapped, or where
+    it moves them over ucx."""
+    from kvstore.kernels.gpu.area import Area
     from kvstore.kernels.gpu.straight import Straight
 
-    straight = request.param == "straight" and transport == "shm"
-    scattered, taken = Straight.scattered, []
+    wanted, taken = {"shm": Straight, "ucx": Area}.get(transport), set()
+    if request.param != "straight":
+        wanted = None
+    for one in (Straight, Area):
+        monkeypatch.setattr(one, "scattered", noted(one, taken))
+    monkeypatch.setattr("kvstore.transfer.reached.RUN_BYTES_MIN", 0 if wanted else GiB)
+    if wanted is None:
+        monkeypatch.setattr("kvstore.transfer.gpu_direct.gpu_of", lambda device: None)
+    yield request.param
+    assert taken == ({wanted} if wanted else set()), "each of these tests loads, by this way alone"
 
-    def noted(self: Straight, *what: Any) -> Any:
-        taken.append(what)
+
+def noted(owner: Any, taken: set[Any]) -> Callable[..., Any]:
+    scattered = owner.scattered
+
+    def also(self: Any, *what: Any) -> Any:
+        taken.add(owner)
         return scattered(self, *what)
 
-    monkeypatch.setattr(Straight, "scattered", noted)
-    monkeypatch.setattr("kvstore.transfer.reached.RUN_BYTES_MIN", 0 if straight else GiB)
-    yield request.param
-    assert bool(taken) == straight, "each of these tests loads, by this way and no other"
+    return also
 
 
 @pytest.mark.parametrize("pieces", PIECES)
@@ -94,7 +105,7 @@ def test_a_rank_moves_its_own_heads_and_layers(client_of: Clients, way: str) -> 
     assert theirs.untouched(0, tokens)
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("mapped", "way")
 @pytest.mark.parametrize("pieces", PIECES)
 def test_a_block_that_fails_its_hash_touches_no_page(stored: Stored, pieces: int) -> None:
     client, layout = stored.client, stored.client.space.layout

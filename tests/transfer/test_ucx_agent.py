@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ import pytest
 from kvstore.errors import ConfigError, Unavailable
 from kvstore.limits import REGISTERED_BYTES_MAX, GiB
 from kvstore.transfer import ucx_agent
+from kvstore.transfer.frames import Segment
 from kvstore.transfer.ucx_agent import Agent, chunks, cut, fleeting, names, shared_agent
+from kvstore.transfer.ucx_memory import OnGpu, Registration
 
 EDGE = REGISTERED_BYTES_MAX
 
@@ -45,6 +49,76 @@ def test_memory_that_two_register_is_forgotten_with_the_second() -> None:
     assert again is not first
     assert again.registration != first.registration, "what lay here before could be mistaken for it"
     agent.forget(again)
+
+
+def test_nixl_takes_no_memory_of_the_host_for_a_gpus() -> None:
+    pytest.importorskip("nixl_cu12")
+    agent, memory = shared_agent(), np.zeros(1 << 16, dtype=np.uint8)
+    wrong = OnGpu(memory.ctypes.data, memory.nbytes, 0, memory)
+    with pytest.raises(ConfigError, match=r"65536 bytes .*UCX_TLS allows cuda"):
+        agent.register(wrong)
+    assert not agent.knows(wrong)
+
+
+class Nixl:
+    """NIXL as far as an agent asks of it, which notes what it is told."""
+
+    DRAM_SEG, VRAM_SEG, NIXL_READ, NIXL_WRITE = "dram", "vram", "read", "write"
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    nixlAgentConfig = SimpleNamespace
+    nixlRegDList = nixlXferDList = staticmethod(lambda segment, what: (segment, what))
+
+    def nixlAgent(self, name: str, config: Any) -> Any:
+        return self
+
+    def createBackend(self, name: str, options: Any) -> None:
+        pass
+
+    def registerMem(self, descriptors: Any, backends: Any) -> None:
+        self.told.append(("registered", *descriptors))
+
+    def getLocalPartialMD(self, *what: Any) -> bytes:
+        return b"a blob"
+
+    def deregisterMem(self, descriptors: Any, backends: Any) -> None:
+        self.told.append(("deregistered", *descriptors))
+
+    def createXferReq(self, way: str, here: Any, there: Any, *more: Any) -> int:
+        self.told += [(way, here[0], here[1].tolist()), (there[0], there[1].tolist())]
+        return 1
+
+
+@pytest.fixture
+def nixl(monkeypatch: pytest.MonkeyPatch) -> Nixl:
+    played = Nixl()
+    monkeypatch.setattr(ucx_agent, "_library", lambda: played)
+    monkeypatch.setattr(ucx_agent, "_failures", lambda: (ValueError,))
+    return played
+
+
+def test_a_gpus_memory_is_registered_by_cudas_number_and_never_given_back(nixl: Nixl) -> None:
+    """CUDA's number comes again: of what lies there later, nodes would know what lay there."""
+    agent, gpus = Agent(), OnGpu(0x7000, 512, 2, "what keeps it alive")
+    first = agent.register(gpus)
+    assert nixl.told == [("registered", "vram", [(0x7000, 512, 2, "")])]
+    assert first.registration == Registration(2, Segment.VRAM)
+    for _ in range(2):
+        agent.forget(first)
+        assert agent.knows(gpus) and first.owner is gpus
+        assert agent.register(OnGpu(0x7000, 512, 2, None)) is first
+    host = np.zeros(64, np.uint8)
+    agent.forget(agent.register(host))
+    assert [one[:2] for one in nixl.told[1:]] == [("registered", "dram"), ("deregistered", "dram")]
+
+
+def test_each_end_of_a_move_is_named_as_it_was_registered(nixl: Nixl) -> None:
+    runs = np.array([[10, 20, 8]], dtype=np.uint64)
+    mine, theirs = Registration(5, Segment.DRAM), Registration(2, Segment.VRAM)
+    Agent().begin("WRITE", mine, bytes(16), theirs, runs)
+    assert nixl.told == [("write", "dram", [[10, 8, 5]]), ("vram", [[20, 8, 2]])]
 
 
 def test_a_blob_that_is_of_another_agent_is_not_read() -> None:

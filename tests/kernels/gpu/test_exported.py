@@ -115,6 +115,19 @@ def test_who_opens_a_handle_has_the_bytes_of_who_took_them(
     taken.close()
 
 
+def test_memory_of_one_process_alone_has_no_handle_and_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = driver_with(monkeypatch)
+    region = exported.allocated(SIZE, CPU)
+    assert (region.bytes.dtype, region.bytes.shape) == (torch.uint8, (SIZE,))
+    region.close()
+    assert driver.calls == [ALLOC, FREE]
+    driver.errors[ALLOC] = 2
+    with pytest.raises(exported.NoMemory, match="no 8192 bytes left"):
+        exported.allocated(SIZE, CPU)
+
+
 def test_each_handle_is_of_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     driver_with(monkeypatch)
     regions = [exported.taken(SIZE, CPU) for _ in range(3)]
