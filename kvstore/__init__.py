@@ -46,5 +46,6 @@ Imports point down this list, never up. Three facts carry the rest:
 3.  A miss is a value. Whatever fails, the engine computes what it could not load.
 
 Start reading at block.py, then core/lifecycle.py, then node/store.py; for the SSD, node/tiers.py;
-for HBM, node/hbm.py and transfer/lent.py; for other hosts, node/fetch.py and transfer/frames.py.
+for HBM, node/hbm.py and transfer/lent.py; for other hosts, node/fetch.py and transfer/frames.py;
+between those and a GPU, transfer/gpu_direct.py.
 """

@@ -101,6 +101,12 @@ def device_of(index: int) -> torch.device:
     return torch.device("cuda", index)
 
 
+def devices() -> list[torch.device]:
+    """The GPUs that this process sees."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [torch.device("cuda", index) for index in range(count)]
+
+
 def name_of(device: torch.device) -> str:
     """By which processes know that they mean one GPU, however each numbers its own; "" of what is
     none."""

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from kvstore.cli.admin import contact_facts
 from kvstore.cli.diagnosis import cause
-from kvstore.cli.host import clock_and_certificate, look_at
+from kvstore.cli.host import clock_and_certificate, gpus, look_at
 from kvstore.cli.host_verdict import ETCD_SECONDS_MAX, verdict
 from kvstore.cli.node_options import add_settings, node_config
 from kvstore.cli.options import (
@@ -119,7 +119,7 @@ def _told(args: argparse.Namespace, said: Said) -> int:
 
 def _host(args: argparse.Namespace, credentials: Credentials) -> Said:
     """What is wrong with this host: all of it before a node starts, else what callers need."""
-    said: Said = {"warnings": [], "errors": []}
+    said: Said = {"gpus": {}, "warnings": [], "errors": []}
     try:
         config = node_config(args)
         if args.before_start:
@@ -130,6 +130,7 @@ def _host(args: argparse.Namespace, credentials: Credentials) -> Said:
             host = look_at(config, credentials.tls)
         else:
             host = clock_and_certificate(credentials.tls)
+            said["gpus"] = gpus()
     except ConfigError as error:
         said["errors"].append(str(error))
         return said
@@ -275,6 +276,9 @@ def _print(said: Said) -> None:
             print(f"  to {contact['address']}, {contact['seconds_ago']:.0f} s ago")
             _print_rates("    ", contact["transports"])
         _print_complaints("  ", node)
+    for gpu, why in said["host"]["gpus"].items():
+        way = f"through pinned host memory: {why}" if why else "straight, as far as this host goes"
+        print(f"this host: {gpu}: blocks over ucx go {way}")
     _print_complaints("this host: ", said["host"])
     _print_complaints("", said)
     wrong = sum(bool(node["errors"]) for node in said["nodes"])

@@ -58,6 +58,17 @@ def look_at(config: NodeConfig, shown: TlsConfig | None) -> Host:
     )
 
 
+def gpus() -> dict[str, str]:
+    """Of each GPU of this host: why blocks that move over ucx pass through memory of the host on
+    their way to and from it; empty where they need not. None where there is no GPU, torch or NIXL.
+    """
+    if not any(Path("/dev").glob("nvidia[0-9]*")):
+        return {}
+    from kvstore.transfer.gpu_area import refusals  # late: it loads torch
+
+    return refusals()
+
+
 def _of(tls: TlsConfig) -> tuple[float, float] | None:
     try:
         return valid_between(tls)

@@ -1,8 +1,8 @@
 """The caller's tensors as `Memory`: numpy arrays and torch tensors alike, without importing torch.
 
 Anything with `data_ptr()` and `stride()` is a torch tensor, of the CPU, or of a CUDA device, whose
-bytes go through pinned memory; anything else must be a numpy array. The layout is taken from the
-tensor's own strides and the axes the caller names, never guessed from a shape.
+bytes go as `kvstore.transfer.staged` says; anything else must be a numpy array. The layout is taken
+from the tensor's own strides and the axes the caller names, never guessed from a shape.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -62,17 +63,34 @@ def shown(area: Any) -> Shown:
     return OnGpu(area.memory.data_ptr(), area.memory.nbytes, area.cuda, area)
 
 
-_gpus: dict[str, Gpu | None] = {}
+_gpus: dict[str, Gpu | ConfigError] = {}
 _making = threading.Lock()
 
 
 def gpu_of(device: Any) -> Gpu | None:
     """The one of a `torch.device` in this process; None where there can be none."""
+    found = _made(device)
+    return found if isinstance(found, Gpu) else None
+
+
+def refusals() -> dict[str, str]:
+    """Of each GPU that this process sees: why there can be none; empty where there is one."""
+    if find_spec("nixl_cu12") is None:
+        return {}
+    try:
+        from kvstore.kernels.gpu import exported
+    except ImportError:
+        return {}  # without torch nothing of a GPU's memory is moved
+    made = {str(device): _made(device) for device in exported.devices()}
+    return {name: "" if isinstance(one, Gpu) else str(one) for name, one in made.items()}
+
+
+def _made(device: Any) -> Gpu | ConfigError:
     with _making:
         if str(device) not in _gpus:
             try:
                 _gpus[str(device)] = Gpu(device)
             except ConfigError as error:
                 log.warning("%s: %s: its blocks go through pinned host memory", device, error)
-                _gpus[str(device)] = None
+                _gpus[str(device)] = error
         return _gpus[str(device)]

@@ -19,12 +19,13 @@ from kvstore.kernels.pieces import Places
 from kvstore.kernels.strips import Blocks
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import DATA_CALL_BLOCKS_MAX
-from kvstore.transfer.calls import Statuses, few
+from kvstore.transfer.calls import few
 from kvstore.transfer.gpu_area import REST_SECONDS, Gpu, gpu_of
 from kvstore.transfer.kernel_terms import geometry, pages, span
 from kvstore.transfer.landing import Landing, rows_of
 from kvstore.transfer.lanes import Lanes
 from kvstore.transfer.protocol import Ints, Mask, Memory, Slots
+from kvstore.transfer.tcp import check_stored
 from kvstore.transfer.ucx_lane import UcxLane
 from kvstore.transfer.ucx_memory import Shown
 
@@ -60,50 +61,57 @@ class GpuDirect:
 
     def store(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
-    ) -> Statuses:
-        """HBM -> slots; what the node says of each."""
+    ) -> None:
+        """HBM -> slots, as `Transport.store`."""
         statuses = np.zeros(len(slots), dtype=np.uint8)
-        with self._lane(memory) as (lane, gpu):
-            for rows in few(np.arange(len(slots)), DATA_CALL_BLOCKS_MAX):
-                some = slots.pick(rows)
-                with lane.piece(gpu.pieces) as at:
-                    ashore = _Ashore(gpu, at, layout, some, memory, starts[rows], fragment)
-                    every = np.arange(len(rows))
-                    statuses[rows] = lane.write(
-                        some.handles.tolist(), ashore, every, fragment, ashore.gather
-                    )
-        return statuses
+        with self._trying(memory) as gpu:
+            with self._lane() as lane:
+                for rows in few(np.arange(len(slots)), DATA_CALL_BLOCKS_MAX):
+                    some, every = slots.pick(rows), np.arange(len(rows))
+                    with lane.piece(gpu.pieces) as at:
+                        ashore = _Ashore(gpu, at, layout, some, memory, starts[rows], fragment)
+                        statuses[rows] = lane.write(
+                            some.handles.tolist(), ashore, every, fragment, ashore.gather
+                        )
+            check_stored(statuses, fragment)
 
     def load(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
     ) -> Mask:
         """Slots -> HBM, as `Transport.load`."""
-        good = np.zeros(len(slots), dtype=bool)
-        with self._lane(memory) as (lane, gpu):
+        good, vouched = np.zeros(len(slots), dtype=bool), np.zeros(len(slots), dtype=bool)
+        with self._trying(memory) as gpu, self._lane() as lane:
             for rows in few(np.arange(len(slots)), DATA_CALL_BLOCKS_MAX):
-                some = slots.pick(rows)
+                some, every = slots.pick(rows), np.arange(len(rows))
                 with lane.piece(gpu.pieces) as at:
                     ashore = _Ashore(gpu, at, layout, some, memory, starts[rows], fragment)
-                    every = np.arange(len(rows))
                     for came in lane.read(some.handles.tolist(), ashore, every, fragment):
                         sound = came[ashore.vouched(came, some.roots[came])]
+                        vouched[rows[sound]] = True
                         good[rows[sound]] = ashore.scatter(sound)
+        wrong = np.count_nonzero(vouched & slots.rooted & ~good)
+        if wrong:  # their slots are at fault, or this way: the next call tells
+            self._failed(gpu, Unavailable(f"{wrong} blocks failed their hash"))
         return good
 
     @contextmanager
-    def _lane(self, memory: Memory) -> Iterator[tuple[UcxLane, Gpu]]:
-        """A connection for a call; where that fails the node is left alone with this for a while.
-
-        One, in the caller's own thread, behind whose stream the GPU's work goes."""
+    def _trying(self, memory: Memory) -> Iterator[Gpu]:
+        """A call. Where it fails the node is left alone with this for a while."""
         gpu = gpu_of(memory.staging.device)
         assert gpu is not None, "asked first"
         try:
-            with self._lanes.lane() as lane:
-                assert isinstance(lane, UcxLane), "as this was made with"
-                yield lane, gpu
+            yield gpu
         except Unavailable as error:
             self._failed(gpu, error)
             raise
+
+    @contextmanager
+    def _lane(self) -> Iterator[UcxLane]:
+        """One connection, used in the caller's own thread: the GPU's work goes behind what that
+        thread's stream was told."""
+        with self._lanes.lane() as lane:
+            assert isinstance(lane, UcxLane), "as this was made with"
+            yield lane
 
     def _reaches(self, gpu: Gpu) -> bool:
         """Whether the node can be told of the area, which is tried before any block depends on it;
@@ -113,8 +121,7 @@ class GpuDirect:
         with self._lock:
             if gpu not in self._reached:
                 try:
-                    with self._lanes.lane() as lane:
-                        assert isinstance(lane, UcxLane), "as this was made with"
+                    with self._lane() as lane:
                         lane.show(gpu.shown)
                 except Unavailable as error:
                     self._failed(gpu, error)

@@ -13,7 +13,7 @@ from kvstore.transfer.gpu_direct import GpuDirect
 from kvstore.transfer.landing import Landing
 from kvstore.transfer.lanes import Lanes
 from kvstore.transfer.protocol import Ints, Mask, Memory, Slots
-from kvstore.transfer.tcp import TcpTransport, check_stored
+from kvstore.transfer.tcp import TcpTransport
 from kvstore.transfer.ucx_agent import shared_agent
 from kvstore.transfer.ucx_lane import UCX_STREAMS, UcxLane
 
@@ -48,7 +48,7 @@ class UcxTransport(TcpTransport):
         if memory.staging is None:
             super().store(layout, slots, memory, starts, fragment)
             return
-        check_stored(self._direct.store(layout, slots, memory, starts, fragment), fragment)
+        self._direct.store(layout, slots, memory, starts, fragment)
 
     def load(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment

@@ -66,6 +66,22 @@ def test_a_node_that_serves_is_well(
     assert "tcp   there" in printed.out and "1 nodes looked at, 0 with errors" in printed.out
 
 
+def test_of_each_gpu_it_says_whether_blocks_over_ucx_go_straight(
+    node: NodeProcess,
+    doctor: Doctor,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = {"cuda:0": "", "cuda:1": "its driver says no"}
+    monkeypatch.setattr("kvstore.cli.doctor.gpus", lambda: found)
+    assert doctor.asked("--node", node.address) == 0, "either way blocks come and go"
+    assert doctor.said["host"]["gpus"] == found
+    assert main(["doctor", "--node", node.address]) == 0
+    printed = capsys.readouterr().out
+    assert "this host: cuda:0: blocks over ucx go straight" in printed
+    assert "cuda:1: blocks over ucx go through pinned host memory: its driver says no" in printed
+
+
 def test_a_node_that_is_gone_is_an_error_that_says_so(node: NodeProcess, doctor: Doctor) -> None:
     node.kill()
     assert doctor.asked("--node", node.address) == 1

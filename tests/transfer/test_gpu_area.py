@@ -134,6 +134,22 @@ def test_what_a_device_has_no_room_for_is_a_refusal_too(
     assert said.startswith("cuda:7: ") and "bytes left" in said
 
 
+def test_of_each_gpu_it_is_said_why_it_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvstore.kernels.gpu import exported
+
+    found, shown = [DEVICE], gpu_area.shown
+    monkeypatch.setattr(exported, "devices", lambda: found)
+    assert gpu_area.refusals() == {str(DEVICE): ""}
+    monkeypatch.setattr(gpu_area, "_gpus", {})
+    host = np.zeros(4096, np.uint8)
+    monkeypatch.setattr(gpu_area, "shown", lambda _: OnGpu(host.ctypes.data, 4096, 0, host))
+    assert "4096 bytes cannot be registered" in gpu_area.refusals()[str(DEVICE)]
+    monkeypatch.setattr(gpu_area, "shown", shown)
+    assert gpu_area.gpu_of(DEVICE) is None, "it is not tried again"
+    monkeypatch.setattr(gpu_area, "find_spec", lambda name: None)
+    assert gpu_area.refusals() == {}, "nobody here moves anything over ucx"
+
+
 @pytest.mark.parametrize("number", [None, 3])
 def test_memory_is_the_hosts_or_that_of_the_gpu_with_cudas_number(number: int | None) -> None:
     memory = torch.zeros(64, dtype=torch.uint8)

@@ -13,7 +13,7 @@ import pytest
 
 from kvstore.client import Client, Match, Miss
 from kvstore.errors import AlreadyWritten, Unavailable
-from kvstore.layout import TABLE_OFFSET
+from kvstore.layout import IDENTITY_OFFSET, TABLE_OFFSET
 from kvstore.limits import UCX_GPU_PIECES
 from kvstore.transfer import gpu_area
 from kvstore.transfer.frames import Attach
@@ -115,19 +115,23 @@ def test_what_the_node_refuses_is_a_named_error_and_the_way_stays(
     assert here.landed().holds(truth) and set(ways) == {"straight"}
 
 
-@pytest.mark.parametrize("where", ["payload", "table"])
+@pytest.mark.parametrize("where", ["payload", "table", "identity"])
 def test_a_block_that_is_damaged_in_its_slot_touches_no_page(
     node: NodeProcess, client_of: Clients, ways: list[str], where: str
 ) -> None:
     stored = Stored(client_of(small(f"gpu-damaged-{where}"), transport="shm"))
     layout = stored.client.space.layout
-    stored.flip(1, layout.head_bytes + 99 if where == "payload" else TABLE_OFFSET + 11)
+    at = {"payload": layout.head_bytes + 99, "table": TABLE_OFFSET + 11}
+    stored.flip(1, at.get(where, IDENTITY_OFFSET + 3))
     client = client_of(stored.spec)
     here = on_device(client, seed=7)
     assert client.get(stored.chain, here.memory(client)) == Match(1, 8, Miss.DAMAGED)
     assert here.landed().holds(stored.truth, 0, 8)
     assert (second_block(here.cache) == POISON).all()
     assert set(ways) == {"straight"}
+    client.get(stored.chain.between(0, 1), on_device(client).memory(client))
+    wrong_bytes = where == "payload"  # by a table that is right: this way may be at fault
+    assert ways[-1] == ("pinned" if wrong_bytes else "straight")
 
 
 def second_block(cache: Cache) -> np.ndarray:
@@ -191,6 +195,36 @@ class OneLane:
             raise
 
 
+def test_what_is_damaged_on_its_way_out_is_not_stored_and_the_next_goes_another_way(
+    client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvstore.kernels.gpu.area import Area
+    from kvstore.kernels.gpu.staging import Staging
+
+    client, gathered, staged = client_of(small("gpu-spoiled")), Area.gathered, Staging.gathered
+    out: list[str] = []
+
+    def then_spoiled(self: Area, places: Any, *more: Any) -> Any:
+        made = gathered(self, places, *more)
+        self.memory[int(places.blocks.payload_offsets[0])] ^= 1
+        out.append("straight")
+        return made
+
+    def noted(self: Staging, *what: Any) -> None:
+        out.append("pinned")
+        staged(self, *what)
+
+    monkeypatch.setattr(Area, "gathered", then_spoiled)
+    monkeypatch.setattr(Staging, "gathered", noted)
+    truth = truth_of(client.space.spec, TOKENS, 12)
+    with pytest.raises(Unavailable, match="damaged on their way"):
+        put(client, truth)
+    chain, here = put(client, truth, TOKENS), on_device(client, seed=15)
+    assert out[-1] == "pinned" and "straight" in out
+    assert client.get(chain, here.memory(client)).tokens == TOKENS
+    assert here.landed().holds(truth)
+
+
 def test_the_piece_of_a_call_that_was_cut_is_nobodys_until_the_node_has_hung_up(
     client_of: Clients,
 ) -> None:
@@ -213,6 +247,25 @@ def test_the_piece_of_a_call_that_was_cut_is_nobodys_until_the_node_has_hung_up(
     node_side.close()
     eventually(lambda: gpu.pieces.free == UCX_GPU_PIECES, SECONDS)
     assert shared_agent().knows(gpu.shown), "it stays registered"
+
+
+def test_a_call_keeps_to_its_piece(client_of: Clients, ways: list[str]) -> None:
+    client = client_of(small("gpu-piece"))
+    truth = truth_of(client.space.spec, TOKENS, 11)
+    put(client, truth)
+    gpu = gpu_area.gpu_of(DEVICE)
+    assert gpu is not None
+    for first in range(UCX_GPU_PIECES):
+        taken = gpu.pieces.take()
+        held = gpu.area.memory[taken : taken + gpu.pieces.size]
+        held.fill_(POISON)
+        chain, here = put(client, truth, (1 + first) * TOKENS), on_device(client, seed=14)
+        assert client.get(chain, here.memory(client)).tokens == TOKENS
+        assert here.landed().holds(truth) and set(ways) == {"straight"}
+        assert (held == POISON).all(), "it is another's"
+        other = gpu.pieces.take()
+        gpu.pieces.give(taken)
+        gpu.pieces.give(other)  # which is the next to be taken
 
 
 def test_calls_at_once_have_pieces_of_their_own(client_of: Clients, ways: list[str]) -> None:
