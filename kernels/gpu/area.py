@@ -30,13 +30,13 @@ class Area:
 
     def __init__(self, size: int, device: torch.device) -> None:
         """Raises `exported.NoMemory`, or `exported.CudaError`."""
-        with _current(device):
+        self._turn = Turn(device)
+        with _current(device), self._turn.taken():  # which others will take, in whatever mode
             # Not of torch, which may map several pieces as one: not every driver lets a network
             # device into such memory.
             on_cuda = device.type == "cuda"
             self.memory = allocated(size, device).bytes if on_cuda else _of_host(size)
-        self._words = self.memory.view(torch.int64)
-        self._turn = Turn(self.memory.device)
+            self._words = self.memory.view(torch.int64)
 
     @property
     def cuda(self) -> int | None:

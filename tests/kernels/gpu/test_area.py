@@ -14,6 +14,7 @@ import torch
 from kvstore.kernels.gpu import area as module
 from kvstore.kernels.gpu import strips
 from kvstore.kernels.gpu.area import Area
+from kvstore.kernels.gpu.turn import Turn
 from kvstore.kernels.pieces import Places
 from kvstore.kernels.shapes import Coding
 from tests.gpu import DEVICE
@@ -21,7 +22,7 @@ from tests.kernels.gpu.machine import There
 from tests.kernels.gpu.test_straight import on_the_cpu
 from tests.kernels.gpu.test_strips import case_with
 
-POISON = 0xA5
+POISON, CPU = 0xA5, torch.device("cpu")
 SEEDS = range(12)
 FIRST = 4_096  # of the area is somebody else's
 
@@ -143,6 +144,23 @@ def test_a_block_that_changes_after_it_was_verified_is_not_good(
     assert lying.scattered(entries).count(False) == 1
 
 
+def test_an_area_that_is_made_in_inference_mode_serves_whoever_is_not_in_it(case_of: Any) -> None:
+    case = case_with(case_of, 4)
+    with torch.inference_mode():
+        lying = Lying(case)
+        entries = lying.gathered()
+    assert all(lying.scattered(entries))
+
+
+def test_of_no_blocks_nothing_is_moved(case_of: Any) -> None:
+    lying = Lying(case_with(case_of, 4))
+    before = lying.area.memory.clone()
+    none = np.zeros(0, np.int64)
+    lying.places = dataclasses.replace(lying.places, blocks=lying.places.blocks.pick(none))
+    assert lying.scattered(lying.gathered()) == []
+    assert torch.equal(lying.area.memory, before)
+
+
 def test_memory_of_a_gpu_is_of_cuda_itself_and_has_its_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -162,6 +180,7 @@ def test_memory_of_a_gpu_is_of_cuda_itself_and_has_its_number(
         asked.append("it is no more")
 
     monkeypatch.setattr(module, "allocated", allocated)
+    monkeypatch.setattr(module, "Turn", lambda device: Turn(CPU))
     monkeypatch.setattr(torch.cuda, "device", current)
     made = Area(64, torch.device("cuda", 3))
     there = (64, torch.device("cuda", 3))
