@@ -2,6 +2,8 @@
 
 `pages` moves bytes of any width, `strips` moves and hashes them in one pass, or codes them;
 `attention` reads pages where they lie; `reference` says in a few lines of torch what each must do.
+In how many warps and pieces each is launched, `launch` leaves to a few choices, of which `tuned`
+knows the device's own, once `python -m bench tune --write` has put it into `launches.json`.
 By them KV goes between HBM and the host: `straight`, to and from slots of memory that the device
 knows (`registered`), or in slot order through pinned memory (`staging`), one `turn` at a time; and
 within HBM, to and from slots there (`resident`), which one process takes and others open

@@ -17,8 +17,10 @@ import triton
 from numpy.typing import NDArray
 
 from .attention_programs import attend_part, attend_rows, join_parts
+from .launch import Launch, attention_shape
+from .tuned import launch_of
 
-ROWS_MIN, ROWS_MAX, POSITIONS = 16, 64, 64
+ROWS_MIN, ROWS_MAX = 16, 64
 PART_TOKENS = 512  # at least, that a part of a decode's positions has
 PROGRAMS = 512  # with fewer than these the processors of a GPU are not all at work
 
@@ -126,27 +128,45 @@ class Step:
         Stream-ordered; nothing is asked of the device or sent there. Raises `ValueError` where
         shapes do not fit.
         """
+        shape = self.shape(q.element_size())
+        launches = (launch_of(q.device, one, shape) for one in ("attend", "join_parts"))
+        return self.attended(q, layer, *launches)
+
+    @property
+    def wide(self) -> int:
+        """Numbers of a head, up to what a program has room for."""
+        return max(16, triton.next_power_of_2(self.heads.dim))
+
+    def shape(self, item_bytes: int) -> str:
+        """By which launches are looked up."""
+        return attention_shape(item_bytes, self.wide, self.rows, self.page_tokens)
+
+    def attended(
+        self, q: torch.Tensor, layer: torch.Tensor, launch: Launch, join: Launch
+    ) -> torch.Tensor:
+        """As `attend`, launched so; parts, where there are some, are joined by `join`."""
         self._check(q, layer)
         out = torch.empty_like(q)
         if not q.numel():
             return out
-        heads, rows = self.heads, self.rows
-        wide = max(16, triton.next_power_of_2(heads.dim))
+        heads, rows, wide = self.heads, self.rows, self.wide
         steps = (*layer.stride()[:4], heads.dim**-0.5)
         tables, told, about = self.tables, self.tiles, self.facts
         where = (tables, told, about, q.stride(0), tables.stride(0))
-        shape = {"DIM": heads.dim, "WIDE": wide, "GROUP": heads.group, "ROWS": rows}
-        shape["POSITIONS"] = POSITIONS
+        form = {"DIM": heads.dim, "WIDE": wide, "GROUP": heads.group, "ROWS": rows}
+        form["POSITIONS"] = launch.block
         pages = {"PAGE_TOKENS": self.page_tokens}
         grid = (len(told), heads.kv)
         if self.parts == 1:
-            attend_rows[grid](q, layer, out, *where, *steps, **shape, **pages)
+            attend_rows[grid](q, layer, out, *where, *steps, **form, **pages, **launch.how)
             return out
         room = (*grid, self.parts, rows, wide + 2)
         sums = torch.empty(room, dtype=torch.float32, device=q.device)
-        shape["PART"] = PART_TOKENS
-        attend_part[(*grid, self.parts)](q, layer, sums, *where, *steps, **shape, **pages)
-        join_parts[grid](sums, out, told, about, q.stride(0), self.parts, **shape)
+        form["PART"] = PART_TOKENS
+        attend_part[(*grid, self.parts)](
+            q, layer, sums, *where, *steps, **form, **pages, **launch.how
+        )
+        join_parts[grid](sums, out, told, about, q.stride(0), self.parts, **form, **join.how)
         return out
 
     def _check(self, q: torch.Tensor, layer: torch.Tensor) -> None:

@@ -1,4 +1,5 @@
-"""What the programs are told of one call, once nothing in it reaches outside of anything."""
+"""What the programs are told of one call, once nothing in it reaches outside of anything; and each
+of them launched with that, some way."""
 
 from __future__ import annotations
 
@@ -12,7 +13,11 @@ from numpy.typing import NDArray
 from ..shapes import CODECS, ITEM_BYTES, Geometry, Pages
 from ..strips import Blocks
 from . import xxh3
+from .codec_programs import decode_group, encode_group
+from .launch import Launch, group_shape, strip_shape
 from .pages import checked, common, on
+from .strip_programs import enter_strip, gather_strip, scatter_strip, verify_strip
+from .tuned import launch_of
 
 WORD_BYTES = 8
 
@@ -39,36 +44,86 @@ class Batch:
         tables = blocks.columns[1]
         words = [one // WORD_BYTES for one in (payloads, tables, sizes)]
         described = np.stack([words[0], tokens, starts, words[1], words[2]])
-        device, self._count = arena.device, len(tokens)
-        self.memory = arena.view(torch.int64)
-        self.blocks = torch.from_numpy(described).to(device)
-        self.secret = xxh3.keys(device)
-        self.table, self.layers = on(device, block_table, pages)
-        strip_words = geometry.strip_stride // WORD_BYTES
-        self.sizes = (self._count, strip_words, geometry.kv_heads, *span)
-        self.steps = tuple(step // unit for step in steps)
-        self.shape: dict[str, Any] = {
-            "PAGE_TOKENS": pages.page_tokens,
-            "PARTS": geometry.parts,
-            "RUN": geometry.run_bytes // unit,
-        }
-        self.coded: dict[str, Any] = {}
-        if coding:
-            self.coded = {
-                "GROUP": coding.group_tokens,
-                "TOKENS": triton.next_power_of_2(coding.group_tokens),
-                "ITEMS": triton.next_power_of_2(geometry.run_bytes // unit),
-                "FP8": coding.codec == CODECS[1],
-                "ITEM": list(ITEM_BYTES).index(coding.item),
-            }
-        self.groups = -(-geometry.block_tokens // geometry.group_tokens) if coding else 1
+        self._device, self._count = arena.device, len(tokens)
+        self._groups = -(-geometry.block_tokens // geometry.group_tokens) if coding else 1
         self._each = span[1] * span[3]
         self.strips = self._count * self._each
-        self.good = torch.zeros(self.strips, dtype=torch.bool, device=device)
+        self._arena, self._memory = arena, arena.view(torch.int64)
+        self._blocks = torch.from_numpy(described).to(self._device)
+        self._secret = xxh3.keys(self._device)
+        self._pages = on(self._device, block_table, pages)
+        strip_words = geometry.strip_stride // WORD_BYTES
+        self._sizes = (self._count, strip_words, geometry.kv_heads, *span)
+        self._steps = tuple(step // unit for step in steps)
+        run = geometry.run_bytes // unit
+        self._form: dict[str, Any] = {
+            "PAGE_TOKENS": pages.page_tokens,
+            "PARTS": geometry.parts,
+            "RUN": run,
+        }
+        self._strip_shape = strip_shape(geometry.strip_stride)
+        if coding:
+            group, items = coding.group_tokens, triton.next_power_of_2(run)
+            self._coded: dict[str, Any] = {
+                "GROUP": group,
+                "TOKENS": triton.next_power_of_2(group),
+                "ITEMS": items,
+                "FP8": coding.codec == CODECS[1],
+                "ITEM": list(ITEM_BYTES).index(coding.item),
+                # What rounds is one operation of IEEE 754: nothing may be fused.
+                "enable_fp_fusion": False,
+            }
+            self._group_shape = group_shape(coding.codec, unit, group * items)
+        self.good = torch.zeros(self.strips, dtype=torch.bool, device=self._device)
 
     @property
     def good_blocks(self) -> torch.Tensor:
         return self.good.reshape(self._count, self._each).all(dim=1)
+
+    def shape(self, program: str) -> str:
+        """By which that program's launch is looked up."""
+        return self._group_shape if program.endswith("_group") else self._strip_shape
+
+    def launch(self, program: str) -> Launch:
+        """The one for this device and these strips."""
+        return launch_of(self._device, program, self.shape(program))
+
+    def gather_strip(self, launch: Launch) -> None:
+        gather_strip[(self.strips,)](
+            self._memory, *self._pages, self._blocks, self._secret, *self._sizes, *self._steps,
+            **self._form, STAGES=launch.stages, **launch.how,
+        )  # fmt: skip
+
+    def scatter_strip(self, launch: Launch) -> None:
+        scatter_strip[(self.strips,)](
+            self._memory, *self._pages, self._blocks, self._secret, self.good, *self._sizes,
+            *self._steps, **self._form, STAGES=launch.stages, **launch.how,
+        )  # fmt: skip
+
+    def verify_strip(self, launch: Launch) -> None:
+        verify_strip[(self.strips,)](
+            self._memory, self._blocks, self._secret, self.good, *self._sizes,
+            STAGES=launch.stages, **launch.how,
+        )  # fmt: skip
+
+    def enter_strip(self, launch: Launch) -> None:
+        enter_strip[(self.strips,)](
+            self._memory, self._blocks, self._secret, *self._sizes,
+            STAGES=launch.stages, **launch.how,
+        )  # fmt: skip
+
+    def encode_group(self, launch: Launch) -> None:
+        encode_group[(self.strips * self._groups,)](
+            self._arena, *self._pages, self._blocks, self._groups, *self._sizes, *self._steps,
+            **self._form, **self._coded, **launch.how,
+        )  # fmt: skip
+
+    def decode_group(self, launch: Launch) -> None:
+        """Of strips that are `good`."""
+        decode_group[(self.strips * self._groups,)](
+            self._arena, *self._pages, self._blocks, self.good, self._groups, *self._sizes,
+            *self._steps, **self._form, **self._coded, **launch.how,
+        )  # fmt: skip
 
 
 def _check_slots(arena: torch.Tensor, geometry: Geometry, blocks: Blocks) -> None:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from ..bounds import check_pages, check_payloads, check_ranges
 from ..shapes import Geometry, Pages
 from ..strips import Blocks
+from .launch import Launch, tile_shape
 from .page_programs import gather_tile, scatter_tile
+from .tuned import launch_of
 
-BLOCK_WORDS = 1024
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
 _KINDS = {8: tl.int64, 4: tl.int32, 2: tl.int16, 1: tl.int8}
 
@@ -35,7 +36,8 @@ def gather(
     Stream-ordered: it returns before the bytes have moved. Raises `ValueError` for whatever would
     reach outside the arena or the block table; the engine's addresses are the caller's word."""
     span = (layer_first, layer_count, head_first, head_count)
-    _launch(gather_tile, arena, geometry, blocks, pages, block_table, span)
+    tiles = Tiles(arena, geometry, blocks, pages, block_table, span)
+    tiles.gather(launch_of(arena.device, "gather_tile", tiles.shape))
 
 
 def scatter(
@@ -45,31 +47,49 @@ def scatter(
 ) -> None:  # fmt: skip
     """Fill the engine's pages from the slots, as `gather` the other way. Nothing is verified."""
     span = (layer_first, layer_count, head_first, head_count)
-    _launch(scatter_tile, arena, geometry, blocks, pages, block_table, span)
+    tiles = Tiles(arena, geometry, blocks, pages, block_table, span)
+    tiles.scatter(launch_of(arena.device, "scatter_tile", tiles.shape))
 
 
-def _launch(
-    kernel: Any, arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages,
-    block_table: NDArray[np.integer], span: tuple[int, int, int, int],
-) -> None:  # fmt: skip
-    if geometry.coding:
-        raise ValueError("strips under a codec are not moved as they are: gpu.strips codes them")
-    payloads, tokens, starts = checked(arena, geometry, blocks, pages, block_table, span)
-    word = widest(arena, geometry, blocks, pages)
-    described = torch.from_numpy(np.stack([payloads // word, tokens, starts]))
-    count, table, layers = len(blocks.tokens), *on(arena.device, block_table, pages)
-    strip_words = geometry.strip_stride // word
-    if not count or not span[1] * span[3]:
-        return
-    grid = (count * span[1] * span[3] * triton.cdiv(strip_words, BLOCK_WORDS),)
-    kernel[grid](
-        arena.view(_WORDS[word]), layers, table, described.to(arena.device), count,
-        strip_words, geometry.kv_heads, *span,
-        pages.page_stride // word, pages.head_stride // word,
-        pages.token_stride // word, pages.part_stride // word,
-        PAGE_TOKENS=pages.page_tokens, PARTS=geometry.parts,
-        RUN_WORDS=geometry.run_bytes // word, KIND=_KINDS[word], BLOCK=BLOCK_WORDS,
-    )  # fmt: skip
+class Tiles:
+    """What the programs are told of one call, once nothing in it reaches outside of anything."""
+
+    def __init__(
+        self, arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages,
+        block_table: NDArray[np.integer], span: tuple[int, int, int, int],
+    ) -> None:  # fmt: skip
+        if geometry.coding:
+            raise ValueError("strips of codes are not moved as they are: gpu.strips codes them")
+        payloads, tokens, starts = checked(arena, geometry, blocks, pages, block_table, span)
+        word = widest(arena, geometry, blocks, pages)
+        described = torch.from_numpy(np.stack([payloads // word, tokens, starts]))
+        where = on(arena.device, block_table, pages)
+        count, self._strip_words = len(tokens), geometry.strip_stride // word
+        self._strips = count * span[1] * span[3]
+        self._told = (
+            arena.view(_WORDS[word]), *where, described.to(arena.device), count,
+            self._strip_words, geometry.kv_heads, *span,
+            pages.page_stride // word, pages.head_stride // word,
+            pages.token_stride // word, pages.part_stride // word,
+        )  # fmt: skip
+        self._form: dict[str, Any] = {
+            "PAGE_TOKENS": pages.page_tokens,
+            "PARTS": geometry.parts,
+            "RUN_WORDS": geometry.run_bytes // word,
+            "KIND": _KINDS[word],
+        }
+        self.shape = tile_shape(word, geometry.strip_stride)
+
+    def gather(self, launch: Launch) -> None:
+        self._run(gather_tile, launch)
+
+    def scatter(self, launch: Launch) -> None:
+        self._run(scatter_tile, launch)
+
+    def _run(self, program: Any, launch: Launch) -> None:
+        if self._strips:
+            grid = (self._strips * triton.cdiv(self._strip_words, launch.block),)
+            program[grid](*self._told, **self._form, BLOCK=launch.block, **launch.how)
 
 
 def checked(
@@ -91,10 +111,10 @@ def checked(
 def on(
     device: torch.device, block_table: NDArray[np.integer], pages: Pages
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The block table and the layers' addresses, int64, where the kernels read them."""
+    """The layers' addresses and the block table, int64, where the kernels read them."""
     table = torch.from_numpy(block_table.astype(np.int64))
     layers = torch.from_numpy(pages.layer_addresses.astype(np.int64))
-    return table.to(device), layers.to(device)
+    return layers.to(device), table.to(device)
 
 
 def widest(arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages) -> int:

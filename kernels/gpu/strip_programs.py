@@ -1,7 +1,9 @@
 """The programs of `strips`: one a strip. Nothing here checks an address or a size.
 
 A batch is told in `blocks`, (5, count) int64: words at which payloads begin, tokens, first
-positions, words at which strip tables begin, words of a strip.
+positions, words at which strip tables begin, words of a strip. Loops are told how many of their
+turns are to be under way, `STAGES`: unasked, Triton has more than one only where it multiplies
+matrices.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
@@ -40,7 +42,7 @@ def gather_strip(
     slots, layers, table, blocks, secret, count, strip_words, kv_heads,
     layer_first, layer_count, head_first, head_count,
     page_words, head_words, token_words, part_words,
-    PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN: tl.constexpr,
+    PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     block, layer, head, row = _place(kv_heads, layer_first, layer_count, head_first, head_count)
     slot = slots + tl.load(blocks + block) + row.to(tl.int64) * strip_words
@@ -49,7 +51,7 @@ def gather_strip(
     engine = tl.load(layers + layer).to(tl.pointer_type(tl.int64)) + head.to(tl.int64) * head_words
     within = tl.arange(0, 16)[:, None] * 8 + tl.arange(0, 8)[None, :]
     lanes = xxh3.begin(secret)
-    for first in range(0, words, 128):
+    for first in tl.range(0, words, 128, num_stages=STAGES):
         word = first + within
         there = word < words
         inner = _engine_words(
@@ -74,7 +76,7 @@ def scatter_strip(
     slots, layers, table, blocks, secret, good, count, strip_words, kv_heads,
     layer_first, layer_count, head_first, head_count,
     page_words, head_words, token_words, part_words,
-    PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN: tl.constexpr,
+    PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     block, layer, head, row = _place(kv_heads, layer_first, layer_count, head_first, head_count)
     promised = tl.load(slots + tl.load(blocks + 3 * count + block) + row)
@@ -86,7 +88,7 @@ def scatter_strip(
         engine += head.to(tl.int64) * head_words
         within = tl.arange(0, 16)[:, None] * 8 + tl.arange(0, 8)[None, :]
         lanes = xxh3.begin(secret)
-        for first in range(0, words, 128):
+        for first in tl.range(0, words, 128, num_stages=STAGES):
             word = first + within
             there = word < words
             inner = _engine_words(
@@ -105,11 +107,11 @@ def scatter_strip(
 
 
 @triton.jit
-def _found(slot, words, secret):
+def _found(slot, words, secret, STAGES: tl.constexpr):
     """The entry of a strip as it lies in its slot, as int64."""
     within = tl.arange(0, 16)[:, None] * 8 + tl.arange(0, 8)[None, :]
     lanes = xxh3.begin(secret)
-    for first in range(0, words, 128):
+    for first in tl.range(0, words, 128, num_stages=STAGES):
         data = tl.load(slot + first + within, mask=first + within < words, other=0)
         data = data.to(tl.uint64, bitcast=True)
         if first + 128 < words:
@@ -122,23 +124,23 @@ def _found(slot, words, secret):
 @triton.jit
 def verify_strip(
     slots, blocks, secret, good, count, strip_words, kv_heads,
-    layer_first, layer_count, head_first, head_count,
+    layer_first, layer_count, head_first, head_count, STAGES: tl.constexpr,
 ):  # fmt: skip
     block, _, _, row = _place(kv_heads, layer_first, layer_count, head_first, head_count)
     promised = tl.load(slots + tl.load(blocks + 3 * count + block) + row)
     slot = slots + tl.load(blocks + block) + row.to(tl.int64) * strip_words
-    found = _found(slot, tl.load(blocks + 4 * count + block).to(tl.int32), secret)
+    found = _found(slot, tl.load(blocks + 4 * count + block).to(tl.int32), secret, STAGES)
     tl.store(good + tl.program_id(0), (found == promised) & (promised != 0))
 
 
 @triton.jit
 def enter_strip(
     slots, blocks, secret, count, strip_words, kv_heads,
-    layer_first, layer_count, head_first, head_count,
+    layer_first, layer_count, head_first, head_count, STAGES: tl.constexpr,
 ):  # fmt: skip
     block, _, _, row = _place(kv_heads, layer_first, layer_count, head_first, head_count)
     slot = slots + tl.load(blocks + block) + row.to(tl.int64) * strip_words
-    found = _found(slot, tl.load(blocks + 4 * count + block).to(tl.int32), secret)
+    found = _found(slot, tl.load(blocks + 4 * count + block).to(tl.int32), secret, STAGES)
     tl.store(slots + tl.load(blocks + 3 * count + block) + row, found)
 
 

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from ..shapes import Geometry, Pages
 from ..strips import Blocks
 from .batch import Batch
-from .codec_programs import decode_group, encode_group
-from .strip_programs import enter_strip, gather_strip, scatter_strip, verify_strip
 
 
 def gather(
@@ -36,15 +34,10 @@ def gather(
     if not b.strips:
         return
     if not geometry.coding:
-        gather_strip[(b.strips,)](
-            b.memory, b.layers, b.table, b.blocks, b.secret, *b.sizes, *b.steps, **b.shape
-        )
+        b.gather_strip(b.launch("gather_strip"))
         return
-    encode_group[(b.strips * b.groups,)](
-        arena, b.layers, b.table, b.blocks, b.groups, *b.sizes, *b.steps, **b.shape, **b.coded,
-        enable_fp_fusion=False,
-    )  # fmt: skip
-    enter_strip[(b.strips,)](b.memory, b.blocks, b.secret, *b.sizes)
+    b.encode_group(b.launch("encode_group"))
+    b.enter_strip(b.launch("enter_strip"))
 
 
 def scatter(
@@ -59,15 +52,10 @@ def scatter(
     if not b.strips:
         return b.good_blocks
     if not geometry.coding:
-        scatter_strip[(b.strips,)](
-            b.memory, b.layers, b.table, b.blocks, b.secret, b.good, *b.sizes, *b.steps, **b.shape
-        )
+        b.scatter_strip(b.launch("scatter_strip"))
         return b.good_blocks
-    verify_strip[(b.strips,)](b.memory, b.blocks, b.secret, b.good, *b.sizes)
-    decode_group[(b.strips * b.groups,)](
-        arena, b.layers, b.table, b.blocks, b.good, b.groups, *b.sizes, *b.steps, **b.shape,
-        **b.coded, enable_fp_fusion=False,
-    )  # fmt: skip
+    b.verify_strip(b.launch("verify_strip"))
+    b.decode_group(b.launch("decode_group"))
     return b.good_blocks
 
 
@@ -83,5 +71,5 @@ def verify(
     here = Blocks(payloads, tables, tokens.astype(np.int32), np.zeros_like(starts))
     b = Batch(arena, geometry, here, nowhere, np.zeros(1, np.int64), span)
     if b.strips:
-        verify_strip[(b.strips,)](b.memory, b.blocks, b.secret, b.good, *b.sizes)
+        b.verify_strip(b.launch("verify_strip"))
     return b.good_blocks

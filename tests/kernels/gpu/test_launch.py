@@ -1,0 +1,235 @@
+"""However a program is launched it makes the same; and each is launched as it was looked up.
+
+Triton's interpreter takes warps and stages and does nothing by them. What it can tell is that the
+pieces that a program looks at make no difference; `test_compiled` says that the rest compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from triton.runtime.interpreter import InterpretedFunction
+
+from kvstore.codec import GROUP_TOKENS
+from kvstore.kernels.gpu import pages, strips, tuned
+from kvstore.kernels.gpu.attention import Span
+from kvstore.kernels.gpu.batch import Batch
+from kvstore.kernels.gpu.launch import (
+    CANDIDATES,
+    Launch,
+    attention_shape,
+    default,
+    group_shape,
+    strip_shape,
+    tile_shape,
+)
+from kvstore.kernels.gpu.pages import Tiles
+from kvstore.kernels.shapes import Coding
+from tests.gpu import DEVICE
+from tests.kernels.gpu.machine import There
+from tests.kernels.gpu.test_attention import NEAR, Scene
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+
+
+def each(*programs: str) -> pytest.MarkDecorator:
+    """Every candidate but the default, each with random shapes of its own."""
+    every = [
+        (program, seed, launch)
+        for program in programs
+        for seed, launch in enumerate(CANDIDATES[program][1:])
+    ]
+    ids = [f"{program}-{launch}" for program, _, launch in every]
+    return pytest.mark.parametrize(("program", "seed", "launch"), every, ids=ids)
+
+
+def words(case_of: Any, seed: int, coding: Coding | None = None) -> There:
+    """A case all of whose steps are multiples of 8 bytes, of a few turns a strip."""
+    orders = case_of.ORDERS[1:]
+    order, run = orders[seed % len(orders)], (24, 64, 80)[seed % 3]
+    tokens = (5, 16, 24)[seed // 2 % 3]
+    return There(case_of(seed, run, tokens, order, coding, kv_heads=2))
+
+
+def batch(there: There) -> Batch:
+    geometry, blocks, pages, table, *span = there.asked
+    return Batch(there.arena, geometry, blocks, pages, table, tuple(span))
+
+
+def both(
+    there_of: Callable[[], There], act: Callable[[There, Launch], Any], program: str, launch: Launch
+) -> None:
+    """That `act` on the same makes the same, launched so and by default."""
+    ends = []
+    for one in (default(program), launch):
+        there = there_of()
+        before = there.arena.clone(), there.engine.clone()
+        act(there, one)
+        assert not (torch.equal(before[0], there.arena) and torch.equal(before[1], there.engine)), (
+            "it did nothing"
+        )
+        ends.append((there.arena, there.engine))
+    assert torch.equal(ends[0][0], ends[1][0]) and torch.equal(ends[0][1], ends[1][1])
+
+
+@each("gather_tile", "scatter_tile")
+def test_tiles_of_every_size_move_the_same_bytes(
+    case_of: Any, program: str, seed: int, launch: Launch
+) -> None:
+    def act(there: There, launch: Launch) -> None:
+        geometry, blocks, pages, table, *span = there.asked
+        tiles = Tiles(there.arena, geometry, blocks, pages, table, tuple(span))
+        (tiles.gather if program == "gather_tile" else tiles.scatter)(launch)
+
+    both(lambda: There(case_of(seed)), act, program, launch)
+
+
+@each("gather_strip", "scatter_strip", "enter_strip")
+def test_strips_have_the_same_bytes_and_entries(
+    case_of: Any, program: str, seed: int, launch: Launch
+) -> None:
+    def there_of() -> There:
+        there = words(case_of, seed)
+        if program == "scatter_strip":
+            strips.gather(there.arena, *there.asked)
+            there.engine.zero_()
+        return there
+
+    def act(there: There, launch: Launch) -> None:
+        told = batch(there)
+        getattr(told, program)(launch)
+        assert told.good.all() == (program == "scatter_strip")
+
+    both(there_of, act, program, launch)
+
+
+@each("verify_strip")
+def test_the_same_strips_are_found_damaged(
+    case_of: Any, program: str, seed: int, launch: Launch
+) -> None:
+    there = words(case_of, seed)
+    strips.gather(there.arena, *there.asked)
+    places = list(there.case.strips())
+    there.arena[places[len(places) // 2][2].start] ^= 1
+    found = []
+    for one in (default(program), launch):
+        told = batch(there)
+        told.verify_strip(one)
+        found.append(told.good)
+    assert torch.equal(*found) and int((~found[0]).sum()) == 1
+
+
+@pytest.mark.parametrize("codec", ["fp8", "int8"])
+@each("encode_group", "decode_group")
+def test_groups_have_the_same_codes_and_numbers(
+    case_of: Any, program: str, seed: int, launch: Launch, codec: str
+) -> None:
+    def there_of() -> There:
+        there = words(case_of, 2 + seed, Coding(codec, "bfloat16", GROUP_TOKENS))
+        if program == "decode_group":
+            strips.gather(there.arena, *there.asked)
+            there.engine.zero_()
+        return there
+
+    def act(there: There, launch: Launch) -> None:
+        told = batch(there)
+        told.good.fill_(True)
+        getattr(told, program)(launch)
+
+    both(there_of, act, program, launch)
+
+
+SPANS = {1: [Span(1, 40), Span(9, 100)], 3: [Span(1, 700), Span(1, 3)]}  # by parts
+
+
+@pytest.mark.parametrize("parts", SPANS)
+@each("attend", "join_parts")
+def test_attention_is_near_however_it_looks_at_positions(
+    program: str, seed: int, launch: Launch, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstore.kernels.gpu.attention._parts", lambda *_: parts)
+    scene = Scene(seed, SPANS[parts], torch.float32)
+    launches = {"attend": default("attend"), "join_parts": default("join_parts"), program: launch}
+    found = scene.step().attended(scene.q, scene.layer, *launches.values())
+    assert (found.double() - scene.truth()).abs().max() < NEAR[torch.float32]
+
+
+def test_by_default_programs_are_launched_as_before_any_was_measured() -> None:
+    assert default("gather_tile") == default("scatter_tile") == Launch(4, 1, 1024)
+    assert default("attend") == Launch(4, 3, 64)
+    rest = {"gather_tile", "scatter_tile", "attend"} ^ set(CANDIDATES)
+    assert {default(program) for program in rest} == {Launch(4)}
+
+
+@pytest.mark.parametrize("program", CANDIDATES)
+def test_candidates_are_what_triton_takes_and_each_is_there_once(program: str) -> None:
+    every = CANDIDATES[program]
+    assert len(set(every)) == len(every) == len(set(map(str, every)))
+    for one in every:
+        assert one.warps.bit_count() == 1 and 1 <= one.warps <= 8
+        assert 1 <= one.stages <= 5
+        assert one.block == 0 or one.block.bit_count() == 1
+
+
+def test_shapes_are_told_apart_where_their_launches_may_differ() -> None:
+    strip = [strip_shape(n) for n in (24, 8 << 10, (8 << 10) + 1, 32 << 10, 33 << 10, 1 << 20)]
+    assert [strip.index(one) for one in strip] == [0, 0, 2, 2, 4, 4]
+    assert tile_shape(8, 24) != tile_shape(2, 24) != tile_shape(2, 1 << 20)
+    assert group_shape("fp8", 2, 2048) == group_shape("fp8", 2, 16)
+    assert group_shape("fp8", 2, 2049) != group_shape("fp8", 2, 2048)
+    assert group_shape("fp8", 4, 16) != group_shape("fp8", 2, 16) != group_shape("int8", 2, 16)
+    attend = [(2, 128, 16, 16), (4, 128, 16, 16), (2, 64, 16, 16), (2, 128, 32, 16)]
+    names = [attention_shape(*one) for one in [*attend, (2, 128, 16, 15)]]
+    assert len(set(names)) == len(names)
+    assert attention_shape(2, 128, 32, 16) == attention_shape(2, 128, 64, 64)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """Names of programs launched, and what Triton was told by name."""
+    launched: list[tuple[str, dict[str, Any]]] = []
+    run = InterpretedFunction.run
+
+    def recorded(self: Any, *args: Any, **told: Any) -> Any:
+        launched.append((self.fn.__name__, told))
+        return run(self, *args, **told)
+
+    monkeypatch.setattr(InterpretedFunction, "run", recorded)
+    tuned.launch_of.cache_clear()
+    yield launched
+    tuned.launch_of.cache_clear()
+
+
+class Others(dict[tuple[str, str], Launch]):
+    """A table in which every program has its last candidate, whatever its shape."""
+
+    def get(self, key: tuple[str, str], _: Any = None) -> Launch:
+        return CANDIDATES[key[0]][-1]
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="the interpreter is asked")
+def test_every_program_is_launched_as_the_table_says(
+    case_of: Any, told: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuned, "_launches", lambda device: Others())
+    for coding in (None, Coding("fp8", "bfloat16", GROUP_TOKENS)):
+        there = words(case_of, 4, coding)
+        for module in (strips,) if coding else (strips, pages):
+            module.gather(there.arena, *there.asked)
+            module.scatter(there.arena, *there.asked)
+    scene = Scene(2, [Span(1, 40)], torch.float32)
+    scene.attended()
+    monkeypatch.setattr("kvstore.kernels.gpu.attention._parts", lambda *_: 2)
+    scene.attended()
+    assert {name for name, _ in told} ^ {"attend_rows", "attend_part", "attend"} == set(CANDIDATES)
+    for name, given in told:
+        program = "attend" if name.startswith("attend") else name
+        launch = CANDIDATES[program][-1]
+        assert launch != default(program)
+        assert (given["num_warps"], given["num_stages"]) == (launch.warps, launch.stages), name
+        assert given.get("STAGES", launch.stages) == launch.stages
+        assert ("STAGES" in given) == name.endswith("_strip")
+        assert given.get("BLOCK", given.get("POSITIONS", 0)) == launch.block, name
