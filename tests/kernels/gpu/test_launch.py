@@ -204,17 +204,18 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, dict[str, 
 
 
 class Others(dict[tuple[str, str], Launch]):
-    """A table in which every program has its last candidate, whatever its shape."""
+    """A table in which every program that is looked up has its last candidate."""
 
     def get(self, key: tuple[str, str], _: Any = None) -> Launch:
-        return CANDIDATES[key[0]][-1]
+        return self.setdefault(key, CANDIDATES[key[0]][-1])
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="the interpreter is asked")
 def test_every_program_is_launched_as_the_table_says(
     case_of: Any, told: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuned, "_launches", lambda device: Others())
+    others = Others()
+    monkeypatch.setattr(tuned, "_launches", lambda device: others)
     for coding in (None, Coding("fp8", "bfloat16", GROUP_TOKENS)):
         there = words(case_of, 4, coding)
         for module in (strips,) if coding else (strips, pages):
@@ -225,6 +226,7 @@ def test_every_program_is_launched_as_the_table_says(
     monkeypatch.setattr("kvstore.kernels.gpu.attention._parts", lambda *_: 2)
     scene.attended()
     assert {name for name, _ in told} ^ {"attend_rows", "attend_part", "attend"} == set(CANDIDATES)
+    assert {program for program, _ in others} == set(CANDIDATES)
     for name, given in told:
         program = "attend" if name.startswith("attend") else name
         launch = CANDIDATES[program][-1]
