@@ -39,8 +39,8 @@ def _from(default: Launch, *others: Launch) -> tuple[Launch, ...]:
     return (default, *(one for one in others if one != default))
 
 
-# A thread that has one word of a tile waits for it with nothing else to do; one that has more than
-# 32 keeps their addresses beside its registers.
+# A thread that has one word of a tile has nothing else to ask for while it waits; one that has more
+# than 32 has no registers left for where they lie.
 _TILES = _from(
     Launch(4, block=1024),
     *(

@@ -59,7 +59,8 @@ class Tiles:
         block_table: NDArray[np.integer], span: tuple[int, int, int, int],
     ) -> None:  # fmt: skip
         if geometry.coding:
-            raise ValueError("strips of codes are not moved as they are: gpu.strips codes them")
+            what = "strips under a codec are not moved as they are"
+            raise ValueError(f"{what}: gpu.strips codes them")
         payloads, tokens, starts = checked(arena, geometry, blocks, pages, block_table, span)
         word = widest(arena, geometry, blocks, pages)
         described = torch.from_numpy(np.stack([payloads // word, tokens, starts]))
