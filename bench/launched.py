@@ -142,7 +142,7 @@ def _attention(
     shape = (sequences * each, KV_HEADS, page_tokens, 2, dim)
     layer = torch.randn(shape, device=device).to(sizes.dtype)
     q = torch.randn((sequences * span.tokens, HEADS, dim), device=device).to(sizes.dtype)
-    step = Step([span] * sequences, tables, page_tokens, Heads(HEADS, KV_HEADS, dim))
+    step = Step.of([span] * sequences, tables, page_tokens, Heads(HEADS, KV_HEADS, dim))
     name, near = step.shape(q.element_size()), NEAR[sizes.dtype]
 
     def attend(launch: Launch) -> tuple[torch.Tensor, ...]:

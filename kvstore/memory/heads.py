@@ -105,6 +105,11 @@ class Heads:
         """xxh3-128 over identity and strip table, as they stand in memory now."""
         return self.roots([slot], layout)[0]
 
+    def take_roots(self, slots: Sequence[Slot], layout: SlotLayout) -> None:
+        """Each of these slots has its root from now on; `seal_all` publishes it."""
+        for slot, root in zip(slots, self.roots(slots, layout), strict=True):
+            slot.root = root
+
     def roots(self, slots: Sequence[Slot], layout: SlotLayout) -> list[bytes]:
         """The same of each of these."""
         at = np.array([slot.offset for slot in slots], np.int64)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from itertools import compress, groupby, islice
+from operator import not_
 
 from kvstore.block import Miss
 from kvstore.core.carried import Ledger
@@ -132,27 +133,24 @@ class Blocks:
     def seal_all(self, slots: Sequence[Slot], layout: SlotLayout) -> list[bool]:
         """The same for each of these, in this order."""
         keys = [slot.key for slot in slots]
-        first = dict(zip(reversed(keys), reversed(slots), strict=True))
+        first = dict(zip(keys[::-1], slots[::-1], strict=True))
         for key in self.index.having(keys):
             del first[key]
         fresh = [first.get(key) is slot for key, slot in zip(keys, slots, strict=True)]
-        sealed = slots if all(fresh) else [*compress(slots, fresh)]
-        for slot, one in zip(slots, fresh, strict=True) if len(sealed) < len(slots) else ():
-            if not one:
-                self.doom(slot)
-                self._counters.add("duplicate_blocks")
+        for slot in compress(slots, map(not_, fresh)):
+            self.doom(slot)
+            self._counters.add("duplicate_blocks")
+        sealed = [*compress(slots, fresh)]
         if not sealed:
             return fresh
-        for slot, root in zip(sealed, self.heads.roots(sealed, layout), strict=True):
-            slot.root = root
+        self.heads.take_roots(sealed, layout)
         self._filled([slot.key for slot in sealed])
         move_all(sealed, State.SEALED)
         self.heads.seal_all(sealed)
         self.index.add_all(sealed)
         self._counters.add("sealed_blocks", len(sealed))
-        sizes = Counter([slot.tokens for slot in sealed])
-        size = sum(layout.block_bytes(tokens) * count for tokens, count in sizes.items())
-        self._counters.add("sealed_bytes", size)
+        sizes = Counter([slot.tokens for slot in sealed]).items()
+        self._counters.add("sealed_bytes", sum(layout.block_bytes(one) * n for one, n in sizes))
         for slot in sealed if self.ssd is not None else ():
             if slot.tier is Tier.DRAM:
                 self.on_sealed(slot)
@@ -181,8 +179,7 @@ class Blocks:
 
     def drop_all(self, slots: Sequence[Slot], why: Miss) -> None:
         """The same for each of these, in this order."""
-        indexed = all(self.index.held(slot.key) is slot for slot in slots)
-        assert indexed, "only the slot that the index has is dropped"
+        assert all(self.index.held(one.key) is one for one in slots), "not the one in the index"
         self.index.drop_all(slots, why)
         twins = [slot.twin for slot in slots if slot.twin is not None]
         for slot in (*slots, *twins):

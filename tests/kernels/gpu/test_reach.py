@@ -203,12 +203,12 @@ def harm(change: pytest.MonkeyPatch, what: str, there: There) -> None:
         return payloads + (there.arena.numel() if what == "payloads" else 0), tokens, starts
 
     def pages_of(*asked: Any) -> Any:
-        table, layers = on(*asked)
+        layers, table = on(*asked)
         if what == "table":
-            return table[:0], layers
+            return layers, table[:0]
         if what == "page":
-            return table + 1_000_000, layers
-        return table, layers + (8 * there.engine.numel() if what == "layers" else 0)
+            return layers, table + 1_000_000
+        return layers + (8 * there.engine.numel() if what == "layers" else 0), table
 
     for module in (pages, batch):
         change.setattr(module, "checked", slots)
