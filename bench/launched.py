@@ -90,7 +90,7 @@ def _problem(sizes: Sizes, device: torch.device, tokens: int, coding: Coding | N
 def _tiles(sizes: Sizes, device: torch.device, tokens: int, word: int) -> Iterator[Task]:
     problem = _problem(sizes, device, tokens, None)
     size = len(problem.arena)
-    # An arena that begins at an odd word makes all words as narrow.
+    # An arena that begins between two words of 8 bytes makes all words as narrow.
     arena = torch.zeros(size + 8, dtype=torch.uint8, device=device)[word % 8 :][:size]
     geometry, blocks, pages, table, *span = problem.asked
     tiles = Tiles(arena, geometry, blocks, pages, table, tuple(span))
