@@ -78,6 +78,11 @@ class Link:
     def alive(self) -> bool:
         return bool(self._stream.is_active())
 
+    @property
+    def maps_memory(self) -> bool:
+        """Whether blocks are copied by this process alone: the node has none of that to do."""
+        return self.transport.name == ShmTransport.name
+
     def close(self) -> None:
         """End the transport before the session: nobody may write once the node frees our slots."""
         self._sockets.close()
@@ -107,7 +112,7 @@ class Link:
     def _connect(self, credentials: Credentials | None) -> Connect:
         """The way that calls go: where bytes go through memory that is shared, not by a network."""
         opened = self.opened
-        if self.transport.name == ShmTransport.name:
+        if self.maps_memory:
             return on_this_host(opened.shm_socket, opened.data_token)
         who = (opened.data_address, opened.session, opened.data_token)
         return at_data_port(*who, _tls(credentials))

@@ -70,15 +70,16 @@ def load_each(connection: Connection, space: Space, blocks: Keyed, memory: Memor
 def store_all(connection: Connection, space: Space, blocks: Keyed, memory: Memory) -> None:
     """Store and seal what is not there yet: all of it, or the call raises.
 
-    Many go in a few parts: while bytes of one are copied, the node sees to the others.
+    Many go in a few parts where they are copied here alone: meanwhile the node sees to the others.
     """
     if not len(blocks):
         return
     if not memory.fragment.covers(space.layout.whole):
         raise Invalid(f"the memory holds {memory.fragment}; whole blocks are stored from it")
     with ExitStack() as open_:
+        most = SOCKET_CALLS_MAX if connection.link().maps_memory else 1
         asked = []  # all at once: so none makes room for another by what was just stored
-        for first, last in _parts(len(blocks)):
+        for first, last in _parts(len(blocks), most):
             asked.append(Reserving(connection, space, blocks.between(0, last), first))
             open_.callback(asked[-1].drop)
         sealed = Answer[list[str]](list)
@@ -91,9 +92,9 @@ def store_all(connection: Connection, space: Space, blocks: Keyed, memory: Memor
         sealed.get()
 
 
-def _parts(count: int) -> list[tuple[int, int]]:
-    """First and last of each, as near to equal as can be."""
-    parts = max(1, min(SOCKET_CALLS_MAX, count // PART_BLOCKS))
+def _parts(count: int, most: int) -> list[tuple[int, int]]:
+    """First and last of each of `most` parts at most, as near to equal as can be."""
+    parts = max(1, min(most, count // PART_BLOCKS))
     return list(pairwise(count * i // parts for i in range(parts + 1)))
 
 

@@ -162,8 +162,9 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize(("way", "parts"), [("shm", SOCKET_CALLS_MAX), ("tcp", 1)])
 def test_many_blocks_are_stored_in_parts_each_asked_for_before_one_is_copied(
-    client_of: Clients, monkeypatch: pytest.MonkeyPatch
+    client_of: Clients, monkeypatch: pytest.MonkeyPatch, way: str, parts: int
 ) -> None:
     told: list[str] = []
     begin, store = Connection.begin, staged.store
@@ -178,8 +179,8 @@ def test_many_blocks_are_stored_in_parts_each_asked_for_before_one_is_copied(
 
     monkeypatch.setattr(Connection, "begin", begun)
     monkeypatch.setattr(staged, "store", stored_some)
-    stored = Stored(client_of(spec_of("keyed-parts")))
-    assert told == ["Reserve"] * SOCKET_CALLS_MAX + ["copy", "Seal"] * SOCKET_CALLS_MAX
+    stored = Stored(client_of(spec_of(f"keyed-parts-{way}"), transport=way))
+    assert told == ["Reserve"] * parts + ["copy", "Seal"] * parts
     assert stored.loaded() == [True] * BLOCKS
     stored.client.remove(stored.only(1, 4, 5))
     assert stored.loaded() == said(0, 2, 3)
