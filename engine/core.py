@@ -152,7 +152,8 @@ class EngineCore:
 
     def _compute(self, chunks: Chunks[Chunk]) -> None:
         self.hooks.chunk_started(chunks)
-        logits = self._logits(chunks)
+        with self.model.device.current():
+            logits = self._logits(chunks)
         tokens, yielding = logits.argmax(-1), [one.sequence for one in chunks if one.last]
         said = logprobs_of(logits, tokens, [one.request.logprobs for one in yielding])
         for chunk in chunks:

@@ -8,7 +8,9 @@ longer than the kernel, a way of recording decode steps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -76,6 +78,10 @@ class Device:
             ) from error
         recorder = CudaGraphs if place.type == "cuda" else Calls
         return cls(place, PagedAttention, Beside, Recording(StandingAttention, recorder))
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Inside this it is the thread's own: Triton launches on that, wherever the tensors are."""
+        return torch.cuda.device(self.place) if self.place.type == "cuda" else nullcontext()
 
     def without_graphs(self) -> Device:
         """The same, but that each step is told anew."""

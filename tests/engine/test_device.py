@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from kvstore.engine.model import Model
 from kvstore.engine.namespace import spec_of
 from kvstore.engine.pool import Pool
 from kvstore.engine.reference import Reference, reference_tokens
+from kvstore.engine.sequence import Chunk
 from kvstore.engine.worker import Worker
 from kvstore.errors import ConfigError
 from tests.engine.asks import NEW, ask, check
@@ -71,6 +74,42 @@ def test_other_styles_give_the_reference_tokens_too(
 def test_pages_are_where_the_device_is(on_device: Model) -> None:
     core = EngineCore(on_device, EngineSettings(pages=2))
     assert core.cache.storage.device.type == DEVICE.type
+
+
+def test_a_step_runs_while_its_device_is_the_threads_own(
+    on_device: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside: list[torch.device] = []
+    steps = []
+
+    @contextmanager
+    def current(self: Device) -> Iterator[None]:
+        inside.append(self.place)
+        yield
+        inside.pop()
+
+    monkeypatch.setattr(Device, "current", current)
+    core = EngineCore(on_device, EngineSettings(pages=4))
+    logits = core._logits
+
+    def noted(chunks: Sequence[Chunk]) -> torch.Tensor:
+        steps.append([*inside])
+        return logits(chunks)
+
+    monkeypatch.setattr(core, "_logits", noted)
+    run(core, prompt(20), 3)
+    assert steps == [[on_device.device.place]] * 3 and not inside
+
+
+def test_the_second_gpu_is_made_the_threads_own_by_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    second = torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "device", lambda place: nullcontext(place))
+    with replace(CPU, place=second).current() as made:
+        assert made == second
+    with CPU.current() as made:
+        assert made is None, "of a CPU there is one"
 
 
 @pytest.fixture
