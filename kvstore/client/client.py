@@ -282,7 +282,7 @@ class Client:
         try:
             self._again(lambda: each.store_all(self.connection, self.space, blocks, memory))
         except Overloaded:
-            return self.exists_each(blocks)  # nothing was stored, but some may have been there
+            return self.exists_each(blocks)  # a part may have been stored, and some have been there
         except (Rejected, Lapsed):
             return [False] * len(blocks)
         return [True] * len(blocks)
