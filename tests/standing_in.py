@@ -15,7 +15,7 @@ from tests import tree
 from tests.nodes import NodeProcess
 
 
-class _Program(Child):
+class Program(Child):
     def __init__(self, module: str, arguments: list[str], directory: Path) -> None:
         super().__init__("node", arguments, directory)
         self._module = module
@@ -37,4 +37,4 @@ class StandingIn(NodeProcess):
 
     def __init__(self, module: str, directory: Path, **options: Any) -> None:
         super().__init__(directory, **options)
-        self._child = _Program(module, self._child.arguments, directory)
+        self._child = Program(module, self._child.arguments, directory)

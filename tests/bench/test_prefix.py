@@ -8,7 +8,8 @@ import pytest
 
 from bench.prefix import SMALL, break_even, measured
 from tests.gpu import DEVICE
-from tests.lending import Lender, stand_in
+from tests.lending import stand_in
+from tests.standing_in import Program
 
 
 def test_each_length_is_loaded_from_ssd_and_from_dram_and_computed() -> None:
@@ -33,7 +34,7 @@ def test_where_a_node_lends_hbm_each_length_is_loaded_from_there_too(
     from kvstore.kernels.gpu.staging import staging_of
 
     stand_in(monkeypatch)
-    monkeypatch.setattr("bench.pool.Child", Lender)
+    monkeypatch.setattr("bench.pool.Child", lambda _, *told: Program("tests.lending", *told))
     monkeypatch.setattr("kvstore.client.memory._staging", lambda tensors: staging_of(DEVICE))
     config = replace(SMALL.config, hidden_size=64, intermediate_size=96, layers=1, head_dim=8)
     shape = {"prompt_tokens": (64,), "dram": "256MiB", "hbm": "128MiB"}
