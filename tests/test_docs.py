@@ -38,7 +38,7 @@ def shell(script: str, directory: Path, home: Path) -> subprocess.CompletedProce
         env={**os.environ, "PATH": path, "MOONPOOL_DIR": str(home)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,  # the first that simulates compiles what does, on a busy machine for minutes
     )
 
 
