@@ -13,7 +13,8 @@ from kvstore.client import space as space_module
 from kvstore.client.connection import Connection
 from kvstore.client.opened import Opened
 from kvstore.client.reserving import Reserving
-from kvstore.errors import Invalid, Overloaded
+from kvstore.client.writer import Writer
+from kvstore.errors import Invalid, Overloaded, WindowClosed
 from kvstore.limits import SOCKET_CALLS_MAX
 from kvstore.transfer import staged
 from tests.client.conftest import Node
@@ -210,10 +211,31 @@ def test_a_part_that_fails_gives_back_what_was_asked_for_behind_it(
         patch.setattr(staged, "store", fails)
         with pytest.raises(ValueError, match="no such memory"):
             client.store_each(stored.blocks, memory)
+    sockets: Any = client.connection.link().kv._calls
+    assert len(sockets._free) == len(sockets._open), "an answer that nobody took"
     assert stored.loaded() == said(0, 1), "the part before it was sealed"
     eventually(lambda: stats_of(client).windows == 0)
     assert client.store_each(stored.blocks, memory) == [True] * BLOCKS
     assert stored.loaded() == [True] * BLOCKS
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_a_last_part_that_is_not_sealed_is_told(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, memory = stored.client, stored.source.memory(stored.client)
+    client.remove(stored.blocks)
+    sealed = Writer._sealed
+
+    def late(self: Writer, rows: Any, answer: Any) -> list[str]:
+        found = sealed(self, rows, answer)
+        if self.first == BLOCKS - 2:
+            raise WindowClosed("it stood still for too long")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "_sealed", late)
+        assert client.store_each(stored.blocks, memory) == [False] * BLOCKS
 
 
 @pytest.mark.usefixtures("in_parts")
