@@ -278,7 +278,7 @@ class Client:
         return list(map(bool, found))
 
     def store_each(self, blocks: Keyed, memory: Memory) -> list[bool]:
-        """Store blocks from `memory`; True for each that is sealed, now or before."""
+        """Store blocks from `memory`; True for each that is known to be sealed, now or before."""
         try:
             self._again(lambda: each.store_all(self.connection, self.space, blocks, memory))
         except Overloaded:

@@ -40,7 +40,7 @@ class Reserving:
         self._answer = connection.begin("Reserve", next(self._requests))
 
     def reply(self) -> pb.ReserveReply:
-        """For all of the blocks; for once. Raises what the node refused one of them for."""
+        """For all of the blocks, once. Raises what the node refused one of them for."""
         reply = pb.ReserveReply()
         try:
             reply.MergeFrom(self._answer.get())

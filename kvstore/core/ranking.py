@@ -99,7 +99,7 @@ class Ranking:
     def leave(self, slots: Sequence[Slot], *, evicted: bool) -> list[Seen]:
         """These blocks are no longer listed; what is known of each."""
         seen = [self.recency.pop(slot.key) for slot in slots]
-        if not evicted:  # what is waits in no lane: those were read when it was chosen
+        if not evicted:  # else its lane was read when it was chosen, and nothing waits there
             for slot, one in zip(slots, seen, strict=True):
                 self._rival.lose(slot.key)
                 self._leaves_at(slot.owner, slot.tenant, one.kind, slot.lowest).drop(slot.key)
