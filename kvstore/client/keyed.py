@@ -7,11 +7,13 @@ in the order asked. What is reported as loaded was verified strip by strip, as i
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from kvstore.block import Blocks, Keyed
+from kvstore.client import looked
 from kvstore.client.answer import Answer
 from kvstore.client.connection import Connection
 from kvstore.client.memory import check_target
@@ -44,22 +46,33 @@ def load_each(connection: Connection, space: Space, blocks: Keyed, memory: Memor
 
     Memory of a block that is not reported as loaded may have been written to.
     """
-    loaded = np.zeros(len(blocks), dtype=bool)
     if not len(blocks):
-        return loaded
+        return np.zeros(0, dtype=bool)
     space.blocks_from(blocks, 0)  # of this group's size
     part, starts = space.layout.check(memory.fragment), starts_of(blocks)
     memory.check(part, starts, np.array(blocks.tokens, dtype=np.int32))
     check_target(memory)
+    target = Target(memory, starts, part)
+    if not connection.link().maps_memory:
+        return _load_held(connection, space, blocks, target)
+    loaded, left = looked.load(connection, space, blocks, target)
+    if len(left):
+        some = Keyed(tuple(blocks.hashes[row] for row in left), blocks.block_tokens)
+        again = replace(target, starts=starts[left])
+        loaded[left] = _load_held(connection, space, some, again)
+    return loaded
 
-    opened = Opened(connection, space, blocks, (), 0, target=Target(memory, starts, part))
+
+def _load_held(connection: Connection, space: Space, blocks: Keyed, target: Target) -> Mask:
+    """Load what can be had while it is pinned. What fails is told to the owner."""
+    loaded = np.zeros(len(blocks), dtype=bool)
+    opened = Opened(connection, space, blocks, (), 0, target=target)
     damaged = np.zeros(opened.count, dtype=bool)
-    transport = opened.link.transport
     try:
         if opened.count:
-            good = opened.load(np.arange(opened.count), part)
+            good = opened.load(np.arange(opened.count), target.part)
             # After the copies: what changed hands meanwhile was not this block, or is not any more.
-            current = transport.current(opened.slots, good)
+            current = opened.link.transport.current(opened.slots, good)
             damaged = current & ~good
             loaded[opened.rows[current & good]] = True
     finally:

@@ -43,6 +43,14 @@ class Target:
     part: Fragment
 
 
+def hits_of(reply: pb.OpenReply, tokens: Sequence[int]) -> Mask:
+    """Which of the blocks of these lengths were found."""
+    found = np.array(reply.outcomes) == pb.HIT
+    # A hit of other length has a key that its maker gave to two: this one is absent.
+    same = np.array(reply.tokens) == np.array(tokens[: len(found)])
+    return np.asarray(found & same)
+
+
 class Opened:
     """The blocks that could be opened, and why the first of the others could not."""
 
@@ -95,10 +103,7 @@ class Opened:
         except BaseException:  # connections that are held stay held, whatever becomes of the call
             self._end_ahead()
             raise
-        outcomes = np.array(reply.outcomes)
-        # A hit of other length has a key that its maker gave to two: this one is absent.
-        same = np.array(reply.tokens) == np.array(chain.tokens[: len(outcomes)])
-        hits = (outcomes == pb.HIT) & same
+        outcomes, hits = reply.outcomes, hits_of(reply, chain.tokens)
         misses = np.flatnonzero(~hits)
         first = int(misses[0]) if len(misses) else len(hits)
         self.miss: Miss | None = MISSES.get(outcomes[first], Miss.ABSENT) if len(misses) else None

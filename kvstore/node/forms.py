@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from kvstore.block import Miss
+from kvstore.core.lifecycle import Slot
 from kvstore.errors import Invalid
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import (
@@ -16,6 +17,7 @@ from kvstore.limits import (
     REPLICAS_MAX,
     RPC_KEYS_MAX,
 )
+from kvstore.node.readers import Opened
 from kvstore.wire.v1 import kv_pb2 as pb
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
@@ -36,6 +38,25 @@ SEALED = {
     "waiting": pb.SealReply.WAITING,
     "existed": pb.SealReply.EXISTED,
 }
+
+
+def opened_columns(
+    opened: Sequence[Opened | Miss], slots: Sequence[Slot | None], request: pb.OpenRequest
+) -> pb.OpenReply:
+    """What each of these is, to whoever asked for them; `slots` are theirs."""
+    reply = pb.OpenReply(
+        outcomes=[pb.HIT if isinstance(one, Opened) else OUTCOME[one] for one in opened],
+        slot_offsets=[slot.offset if slot else 0 for slot in slots],
+        generations=[slot.generation if slot else 0 for slot in slots],
+        tokens=[slot.tokens if slot else 0 for slot in slots],
+        roots=[slot.root if slot else b"" for slot in slots],
+    )
+    if not request.unpinned:
+        reply.handles.extend([one.handle if isinstance(one, Opened) else b"" for one in opened])
+    if request.lineage:
+        reply.parents.extend([slot.parent if slot else b"" for slot in slots])
+        reply.origins.extend([slot.origin if slot else 0 for slot in slots])
+    return reply
 
 
 def patience(context: Context, most: float = FETCH_SECONDS_MAX) -> float:
@@ -109,6 +130,20 @@ def parents_of(request: pb.ReserveRequest, hashes: Sequence[bytes]) -> list[byte
 def check_hash(name: str, given: bytes) -> None:
     if len(given) != HASH_BYTES:
         raise Invalid(f"{name} is {len(given)} bytes; a block hash has {HASH_BYTES}")
+
+
+def check_unpinned(request: pb.OpenRequest, *, maps: bool) -> None:
+    """Raise `Invalid` where a reader could not tell what became of a block that nobody holds."""
+    if not maps:
+        raise Invalid("unpinned: only for a session that maps this node's memory")
+    if (
+        any(request.hand_offs)
+        or request.writer_group
+        or request.pin_ms
+        or request.stored_keys
+        or request.HasField("read_ahead")
+    ):
+        raise Invalid("unpinned: no hand_offs, writer_group, pin_ms or read_ahead beside it")
 
 
 def check_name(field: str, given: str) -> None:

@@ -24,7 +24,7 @@ from kvstore.telemetry import Telemetry
 
 
 class Opened(NamedTuple):
-    """A pinned slot and the handle that closes the pin."""
+    """A slot and the handle that closes its pin; empty where it was only looked up."""
 
     slot: Slot
     handle: bytes
@@ -44,17 +44,27 @@ class Readers:
     ) -> list[Opened | Miss]:
         """Pin what was found, and count what was not."""
         expires = self._clock.now() + _seconds(pin_ms)
-        hits = [one for one in found if isinstance(one, Slot)]
+        hits = _slots(found)
         check_holds("pins", len(self._pins), len(hits))
-        self._blocks.touch([slot.key for slot in hits])
         first = self._pins.pin_all(hits, session.serial, expires)
-        handles = iter(self._claims.for_pins(session, first, len(hits), expires))
+        return self._told(found, hits, self._claims.for_pins(session, first, len(hits), expires))
+
+    def seen(self, found: Sequence[Slot | Miss]) -> list[Opened | Miss]:
+        """Pin nothing of what was found. It is used as what is held is, and counted so."""
+        hits = _slots(found)
+        return self._told(found, hits, [b""] * len(hits))
+
+    def _told(
+        self, found: Sequence[Slot | Miss], hits: Sequence[Slot], handles: Sequence[bytes]
+    ) -> list[Opened | Miss]:
+        self._blocks.touch([slot.key for slot in hits])
         self._counters.add("open_hit_blocks", len(hits))
         if len(hits) == len(found):
             return list(map(Opened, hits, handles))
         for why, count in Counter(one for one in found if isinstance(one, Miss)).items():
             self._counters.add("open_miss_blocks", count, label=why)
-        return [one if isinstance(one, Miss) else Opened(one, next(handles)) for one in found]
+        each = iter(handles)
+        return [one if isinstance(one, Miss) else Opened(one, next(each)) for one in found]
 
     def close(
         self, session: Session, handles: Sequence[bytes]
@@ -100,6 +110,10 @@ class Readers:
         """End pins of one session."""
         self._pins.unpin_all(pins)
         self._blocks.settle_all([pin.slot for pin in pins])
+
+
+def _slots(found: Sequence[Slot | Miss]) -> list[Slot]:
+    return [one for one in found if isinstance(one, Slot)]
 
 
 def _seconds(pin_ms: int) -> float:

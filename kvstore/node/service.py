@@ -22,11 +22,13 @@ from kvstore.node.forms import (
     OUTCOME,
     SEALED,
     check_name,
+    check_unpinned,
     copies_wanted,
     counted,
     fragment_of,
     hashes_of,
     last_tokens,
+    opened_columns,
     parents_of,
     patience,
     stored_keys_of,
@@ -216,6 +218,8 @@ class KVService(kv_pb2_grpc.KVServicer):
         if request.stored_keys:
             return await self._open_stored(session, place, request, context)
         hashes = hashes_of(request.hashes)
+        if request.unpinned:
+            check_unpinned(request, maps=session.may_write)
         if request.hand_offs and len(request.hand_offs) != len(hashes):
             raise Invalid(f"{len(request.hand_offs)} hand_offs for {len(hashes)} hashes")
         hand_offs: Sequence[bytes] = request.hand_offs
@@ -228,8 +232,11 @@ class KVService(kv_pb2_grpc.KVServicer):
         local = followed or request.lineage
         reach = _reach(session, asked=request.hbm)
         async with self.brought(session, place, hashes, keys, context, local, reach):
-            told = (hand_offs, request.pin_ms, request.writer_group, reach)
-            opened = self.store.open_stored(session, place, keys, *told)
+            if request.unpinned:
+                opened = self.store.look(place, keys, reach)
+            else:
+                told = (hand_offs, request.pin_ms, request.writer_group, reach)
+                opened = self.store.open_stored(session, place, keys, *told)
         return self._opened_reply(session, place, opened, request)
 
     async def _open_stored(
@@ -254,14 +261,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         request: pb.OpenRequest,
     ) -> pb.OpenReply:
         slots = [one.slot if isinstance(one, Opened) else None for one in opened]
-        reply = pb.OpenReply(
-            outcomes=[pb.HIT if isinstance(one, Opened) else OUTCOME[one] for one in opened],
-            slot_offsets=[slot.offset if slot else 0 for slot in slots],
-            generations=[slot.generation if slot else 0 for slot in slots],
-            tokens=[slot.tokens if slot else 0 for slot in slots],
-            roots=[slot.root if slot else b"" for slot in slots],
-            handles=[one.handle if isinstance(one, Opened) else b"" for one in opened],
-        )
+        reply = opened_columns(opened, slots, request)
         sizes = Counter([slot.tokens for slot in slots if slot])
         size = sum(place.layout.block_bytes(tokens) * count for tokens, count in sizes.items())
         self.counters.add("opened_bytes", size)
@@ -269,9 +269,6 @@ class KVService(kv_pb2_grpc.KVServicer):
             part = fragment_of(request.read_ahead.fragment, place.layout)
             numbers = request.read_ahead.connections
             reply.ahead_blocks = self._ahead.send(session, numbers, slots, part)
-        if request.lineage:
-            reply.parents.extend([slot.parent if slot else b"" for slot in slots])
-            reply.origins.extend([slot.origin if slot else 0 for slot in slots])
         return reply
 
     @typed

@@ -245,11 +245,7 @@ class Store:
         `reach`: the highest tier that it can read from."""
         if place.owner[0] in self.quarantined:
             return [Miss.QUARANTINED] * len(keys)
-        near = (Tier.DRAM, reach)
-        found = [
-            slot if slot is not None and slot.tier in near else self._in_reach(key, near)
-            for key, slot in zip(keys, self.blocks.index.get_all(keys), strict=True)
-        ]
+        found = self._found(keys, reach)
         for i, hand_off in enumerate(hand_offs):
             slot = (
                 self.claims.handed_off(session, hand_off, f"hand_offs[{i}]") if hand_off else None
@@ -262,6 +258,15 @@ class Store:
                 if isinstance(found[i], Miss) and filling is not None:
                     found[i] = filling
         return self.readers.hold(session, found, pin_ms)
+
+    def look(
+        self, place: Place, keys: Sequence[bytes], reach: Tier = Tier.DRAM
+    ) -> list[Opened | Miss]:
+        """Where sealed blocks are, pinned for nobody: they may go at any time, and who reads them
+        from mapped memory learns that from their heads."""
+        if place.owner[0] in self.quarantined:
+            return [Miss.QUARANTINED] * len(keys)
+        return self.readers.seen(self._found(keys, reach))
 
     def used(self, query_tokens: int, hit_tokens: int) -> None:
         """What an engine made of what it held: it asks often and uses once."""
@@ -350,6 +355,13 @@ class Store:
         if self.windows.get(window.serial) is not None:
             self.windows.close(window)
         self.blocks.settle(window.slot)
+
+    def _found(self, keys: Sequence[bytes], reach: Tier) -> list[Slot | Miss]:
+        near = (Tier.DRAM, reach)
+        return [
+            slot if slot is not None and slot.tier in near else self._in_reach(key, near)
+            for key, slot in zip(keys, self.blocks.index.get_all(keys), strict=True)
+        ]
 
     def _in_reach(self, key: bytes, near: Collection[Tier]) -> Slot | Miss:
         """A block that was not brought where its reader can read it, in time, is none."""

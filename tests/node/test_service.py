@@ -25,6 +25,7 @@ from tests.nodes import (
     SPEC,
     Caller,
     NodeProcess,
+    mapped,
     prompt,
     put_parts,
     refused,
@@ -303,6 +304,10 @@ WRONG: dict[str, tuple[Callable[[Desk], Any], grpc.StatusCode, str, tuple[str, .
         lambda d: d.caller.ask("Open", **d.caller.about(d.sealed), hand_offs=[b""]),
         *(CODE.INVALID_ARGUMENT, "Invalid", ("1 hand_offs for 2 hashes",)),
     ),
+    "blocks that nobody pins for a reader who maps nothing": (
+        lambda d: d.caller.ask("Open", **d.caller.about(d.sealed), unpinned=True),
+        *(CODE.INVALID_ARGUMENT, "Invalid", ("unpinned", "maps this node's memory")),
+    ),
     "suspect that is not closed": (
         lambda d: d.caller.ask("Close", handles=[d.pin], suspects=[d.lapsed]),
         *(CODE.INVALID_ARGUMENT, "Invalid", ("suspects[0]",)),
@@ -316,6 +321,26 @@ WRONG: dict[str, tuple[Callable[[Desk], Any], grpc.StatusCode, str, tuple[str, .
         *(CODE.FAILED_PRECONDITION, "SessionEnded", ("Session stream",)),
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"hand_offs": [b"one", b""]},
+        {"writer_group": "tp2"},
+        {"pin_ms": 1},
+        {"read_ahead": pb.ReadAhead(connections=[1])},
+    ],
+    ids=lambda beside: next(iter(beside)),
+)
+def test_what_needs_a_pin_is_not_had_without(desk: Desk, beside: dict[str, Any]) -> None:
+    about = {"session": desk.caller.session, **desk.caller.about(desk.sealed)}
+    with mapped(desk.caller):
+        seen = desk.caller.kv.Open(pb.OpenRequest(**about, unpinned=True))
+        assert list(seen.outcomes) == [pb.HIT] * 2 and not seen.handles
+        request = pb.OpenRequest(**about, **beside, unpinned=True)
+        said = refused(lambda: desk.caller.kv.Open(request))
+        assert said.code is CODE.INVALID_ARGUMENT and "unpinned: no hand_offs" in said.text
 
 
 @pytest.mark.parametrize("what", WRONG)

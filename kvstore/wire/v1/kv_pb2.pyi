@@ -352,7 +352,7 @@ class AbortReply(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenRequest(_message.Message):
-    __slots__ = ("session", "namespace", "group", "hashes", "hand_offs", "pin_ms", "writer_group", "writer_node", "lineage", "stored_keys", "read_ahead", "hbm")
+    __slots__ = ("session", "namespace", "group", "hashes", "hand_offs", "pin_ms", "writer_group", "writer_node", "lineage", "stored_keys", "read_ahead", "hbm", "unpinned")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +365,7 @@ class OpenRequest(_message.Message):
     STORED_KEYS_FIELD_NUMBER: _ClassVar[int]
     READ_AHEAD_FIELD_NUMBER: _ClassVar[int]
     HBM_FIELD_NUMBER: _ClassVar[int]
+    UNPINNED_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     namespace: bytes
     group: int
@@ -377,7 +378,8 @@ class OpenRequest(_message.Message):
     stored_keys: _containers.RepeatedScalarFieldContainer[bytes]
     read_ahead: ReadAhead
     hbm: bool
-    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., hand_offs: _Optional[_Iterable[bytes]] = ..., pin_ms: _Optional[int] = ..., writer_group: _Optional[str] = ..., writer_node: _Optional[str] = ..., lineage: bool = ..., stored_keys: _Optional[_Iterable[bytes]] = ..., read_ahead: _Optional[_Union[ReadAhead, _Mapping]] = ..., hbm: bool = ...) -> None: ...
+    unpinned: bool
+    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., hand_offs: _Optional[_Iterable[bytes]] = ..., pin_ms: _Optional[int] = ..., writer_group: _Optional[str] = ..., writer_node: _Optional[str] = ..., lineage: bool = ..., stored_keys: _Optional[_Iterable[bytes]] = ..., read_ahead: _Optional[_Union[ReadAhead, _Mapping]] = ..., hbm: bool = ..., unpinned: bool = ...) -> None: ...
 
 class ReadAhead(_message.Message):
     __slots__ = ("connections", "fragment")
