@@ -5,10 +5,14 @@ who names no group is alone: no other window is ever opened on its slots. A wind
 never expires by time, because a stopped process may resume and write: it ends when its own member
 seals or aborts it, or when the member's process is gone. So aborting a block dooms the slot at
 once, but its memory is held until every member has let go.
+
+What one call opens on whole blocks is mostly sealed by one call as well: it is one `Run`, and each
+of its windows comes to be when somebody asks for it by itself.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -42,6 +46,20 @@ class Window:
         self.writing = tuple(left)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Run:
+    """Windows with consecutive serials, each on a whole block and of a member that is alone."""
+
+    first: int
+    slots: Sequence[Slot]
+    session: int
+    layout: SlotLayout
+
+    @property
+    def serials(self) -> range:
+        return range(self.first, self.first + len(self.slots))
+
+
 class Windows:
     """The windows of every block that is being written, by serial, session and writer group."""
 
@@ -50,26 +68,41 @@ class Windows:
         self._of_group: dict[GroupKey, list[Window]] = {}  # only blocks that can become whole
         self._of_session: dict[int, set[int]] = {}
         self._waiting: deque[tuple[float, int]] = deque()  # sealed before their partners, by time
+        self._runs: list[Run] = []  # of which no window is among the others yet, by serial
+        self._in_runs = 0  # windows
         self._next = 1
 
     def __len__(self) -> int:
-        return len(self._windows)
+        return len(self._windows) + self._in_runs
 
     def __iter__(self) -> Iterator[Window]:
+        self._part([*self._runs])
         return iter(self._windows.values())
 
     def get(self, serial: int) -> Window | None:
+        at = self._before(serial)
+        if at >= 0 and serial in self._runs[at].serials:
+            self._part([self._runs[at]])
         return self._windows.get(serial)
+
+    def run(self, first: int, count: int) -> Run | None:
+        """The windows with these serials, if one call opened just these and nobody has asked for
+        any of them by itself."""
+        at = self._before(first)
+        run = self._runs[at] if at >= 0 else None
+        return run if run is not None and (run.first, len(run.slots)) == (first, count) else None
 
     @property
     def writing(self) -> int:
         """Windows whose member may still write."""
-        return sum(not window.sealed for window in self._windows.values())
+        return len(self) - sum(window.sealed for window in self._windows.values())
 
     def reserved(self, slot: Slot) -> bool:
         """Whether whoever writes the slot's block can still make it whole."""
-        alone = (one.slot is slot and one.group is None and not one.lost for one in self)
-        return any(members[0].slot is slot for members in self._of_group.values()) or any(alone)
+        single = self._windows.values()
+        alone = (one.slot is slot and one.group is None and not one.lost for one in single)
+        shared = (members[0].slot is slot for members in self._of_group.values())
+        return any(shared) or any(alone) or any(slot in run.slots for run in self._runs)
 
     def slot_of(self, group: GroupKey) -> Slot | None:
         """The slot the group is filling for this key, if a member has reserved it."""
@@ -94,7 +127,9 @@ class Windows:
         group: GroupKey | None = None,
     ) -> Window:
         groups = [group] if group is not None else ()
-        return self._windows[self.open_all([slot], session, fragment, layout, groups)]
+        window = self.get(self.open_all([slot], session, fragment, layout, groups))
+        assert window is not None, "it was opened just now"
+        return window
 
     def open_all(
         self,
@@ -107,18 +142,19 @@ class Windows:
         """A window on each of these slots, with consecutive serials; the first of them. Without
         `groups`, one a slot, their member is alone."""
         first = self._next
-        for serial, slot in enumerate(slots, first):
+        self._next += len(slots)
+        for slot in slots:
             assert slot.state is State.FILLING, "only a filling slot can be written"
-            window = Window(serial, slot, slot.generation, session, fragment, layout, None)
-            self._windows[serial] = window
             slot.windows += 1
+        if slots and not groups and fragment == layout.whole:
+            self._runs.append(Run(first, slots, session, layout))
+            self._in_runs += len(slots)
+            return first
+        self._open(first, slots, session, fragment, layout)
         for serial, group in enumerate(groups, first):
             window = self._windows[serial]
             window.group = group
             self._of_group.setdefault(group, []).append(window)
-        if slots:
-            self._next += len(slots)
-            self._of_session.setdefault(session, set()).update(range(first, self._next))
         return first
 
     def seal(self, window: Window, now: float) -> bool:
@@ -154,6 +190,12 @@ class Windows:
         self._forget(over)
         return whole
 
+    def seal_run(self, run: Run) -> None:
+        """The member has written all of each, and each is whole."""
+        for slot in run.slots:
+            slot.windows -= 1
+        self._take(run)
+
     def give_up(self, window: Window) -> None:
         """The block will not become whole. Windows that may still write stay until `close`."""
         members: Sequence[Window] = ()
@@ -179,6 +221,7 @@ class Windows:
                 yield window
 
     def of_session(self, session: int) -> list[Window]:
+        self._part([run for run in self._runs if run.session == session])
         return [self._windows[serial] for serial in self._of_session.get(session, ())]
 
     def check(self) -> None:
@@ -194,12 +237,46 @@ class Windows:
             else:
                 assert window.slot.state is State.DOOMED, "a window on sealed memory"
         assert sum(map(len, self._of_session.values())) == len(self._windows)
+        opened = [serial for run in self._runs for serial in run.serials]
+        assert len(opened) == self._in_runs, "windows in runs are miscounted"
+        assert opened == sorted(opened) and not self._windows.keys() & set(opened), "opened twice"
+        for slot in [slot for run in self._runs for slot in run.slots]:
+            assert slot.state is State.FILLING and slot.windows == 1, "a run that was disturbed"
         for window in self._windows.values():
             counted = writing.get(id(window.slot), 0)
             assert window.slot.windows == counted, "a slot miscounts who may write it"
         for members in self._of_group.values():
             assert len({id(w.slot) for w in members}) == 1, "a group spread over slots"
             assert members[0].slot.state is State.FILLING, "a group on a slot that is not filling"
+
+    def _before(self, serial: int) -> int:
+        """Of the last run that begins there or before; -1 if none does."""
+        return bisect_right(self._runs, serial, key=lambda run: run.first) - 1
+
+    def _part(self, runs: Sequence[Run]) -> None:
+        """Let each window of these be one by itself."""
+        for run in runs:
+            self._take(run)
+            self._open(run.first, run.slots, run.session, run.layout.whole, run.layout)
+
+    def _take(self, run: Run) -> None:
+        self._runs.remove(run)
+        self._in_runs -= len(run.slots)
+
+    def _open(
+        self,
+        first: int,
+        slots: Sequence[Slot],
+        session: int,
+        fragment: Fragment,
+        layout: SlotLayout,
+    ) -> None:
+        for serial, slot in enumerate(slots, first):
+            window = Window(serial, slot, slot.generation, session, fragment, layout, None)
+            self._windows[serial] = window
+        if slots:
+            serials = range(first, first + len(slots))
+            self._of_session.setdefault(session, set()).update(serials)
 
     def _forget(self, windows: Sequence[Window]) -> None:
         for window in windows:

@@ -12,7 +12,7 @@ from kvstore.clock import Clock
 from kvstore.core.lifecycle import Slot, State
 from kvstore.core.pins import Pin, Pins
 from kvstore.core.slabs import Slabs
-from kvstore.core.windows import Window, Windows
+from kvstore.core.windows import Run, Window, Windows
 from kvstore.errors import (
     Invalid,
     Lapsed,
@@ -74,6 +74,14 @@ class Claims:
         if len(set(serials)) < len(serials):
             raise Invalid("a handle stands twice in one call")
         return found
+
+    def whole_run(self, session: Session, handles: Sequence[bytes]) -> Run | None:
+        """What one call opened, if these are the handles that it gave out and nobody has asked for
+        one of its windows by itself; None where that is to be done."""
+        run = self._handles.open_run(handles, Direction.WRITE)
+        if run is None or run.session != session.serial:
+            return None
+        return self._windows.run(run.serial, len(handles))
 
     def run_of_windows(self, session: Session, handles: Sequence[bytes]) -> list[Window] | None:
         """The open windows of handles that one call gave out; None where each is to be asked for

@@ -23,7 +23,7 @@ from kvstore.errors import (
     WrongTenant,
 )
 from kvstore.failpoint import failpoint
-from kvstore.layout import Fragment
+from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import HASH_BYTES, PARTNERS_SECONDS
 from kvstore.node.blocks import Blocks
 from kvstore.node.claims import Claims, check_holds
@@ -196,14 +196,18 @@ class Store:
 
     def seal(self, session: Session, handles: Sequence[bytes]) -> list[str]:
         """Seal each window's fragment: 'sealed', 'waiting' for other members, or 'existed'."""
+        run = self.claims.whole_run(session, handles)
+        if run is not None:
+            self._check_written(run.slots, run.layout, run.layout.whole, 0)
+            self.windows.seal_run(run)
+            sealed = self._make_readable(run.slots, run.layout)
+            self._touch_all(sealed, run.slots)
+            return ["sealed" if one else "existed" for one in sealed]
         windows = self.claims.windows(session, handles)
         at = 0
         for (layout, fragment), some in groupby(windows, lambda one: (one.layout, one.fragment)):
             slots = [window.slot for window in some]
-            missing = self.blocks.heads.first_unwritten(slots, layout, fragment)
-            if missing is not None:
-                which = f"handles[{at + missing[0]}]: {missing[1]}"
-                raise Incomplete(f"{which} not written; the window is {fragment}")
+            self._check_written(slots, layout, fragment, at)
             at += len(slots)
         return self._seal(windows)
 
@@ -332,16 +336,33 @@ class Store:
         whole = self.windows.seal_all(windows, self._clock.now())
         sealed: list[bool] = []  # of those that are whole
         for layout, some in groupby(compress(windows, whole), lambda one: one.layout):
-            slots = [window.slot for window in some]
-            failpoint("seal.before_index", len(slots))
-            sealed += self.blocks.seal_all(slots, layout)
-            failpoint("seal.after_index", len(slots))
-            self.blocks.settle_all(slots)
-        if sum(sealed) < len(windows):
-            # Where blocks stand alone only their order says which is of use without which.
-            self.blocks.touch([window.slot.key for window in windows])
+            sealed += self._make_readable([window.slot for window in some], layout)
+        self._touch_all(sealed, [window.slot for window in windows])
         first = iter(sealed)
         return [("sealed" if next(first) else "existed") if one else "waiting" for one in whole]
+
+    def _check_written(
+        self, slots: Sequence[Slot], layout: SlotLayout, fragment: Fragment, first: int
+    ) -> None:
+        """Raise `Incomplete` unless these, whose handles are the call's from `first` on, are."""
+        missing = self.blocks.heads.first_unwritten(slots, layout, fragment)
+        if missing is not None:
+            which = f"handles[{first + missing[0]}]: {missing[1]}"
+            raise Incomplete(f"{which} not written; the window is {fragment}")
+
+    def _make_readable(self, slots: Sequence[Slot], layout: SlotLayout) -> list[bool]:
+        """Seal whole blocks that nobody writes; False where another with its key was first."""
+        failpoint("seal.before_index", len(slots))
+        sealed = self.blocks.seal_all(slots, layout)
+        failpoint("seal.after_index", len(slots))
+        self.blocks.settle_all(slots)
+        return sealed
+
+    def _touch_all(self, sealed: Sequence[bool], slots: Sequence[Slot]) -> None:
+        """Blocks of one call are used now, unless all came to be now, and so were."""
+        if sum(sealed) < len(slots):
+            # Where blocks stand alone only their order says which is of use without which.
+            self.blocks.touch([slot.key for slot in slots])
 
     def _give_up(self, window: Window) -> None:
         """Doom the block, if this is the first of its group to let go."""

@@ -168,6 +168,11 @@ class Rig:
             "pins": {n: (p.slot.number, p.expires) for n, p in store.pins._pins.items()},
             "windows": {
                 n: (w.slot.number, w.fragment, w.sealed) for n, w in store.windows._windows.items()
+            }
+            | {
+                n: (slot.number, run.layout.whole, False)
+                for run in store.windows._runs
+                for n, slot in zip(run.serials, run.slots, strict=True)
             },
             "groups": {
                 group: [w.serial for w in some] for group, some in store.windows._of_group.items()
