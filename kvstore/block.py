@@ -12,7 +12,7 @@ import enum
 import functools
 import itertools
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -161,13 +161,13 @@ def extend(
         raise Invalid(f"the known blocks hold {done} tokens: full blocks of {len(ids)} are wanted")
     raw = ids.astype("<u4").tobytes()
     parent = known.parent(len(known)) or _start(group)
-    hashes, counts = [], []
+    hashed, hashes, counts = _hasher(namespace), [], []
     for start in range(done, len(ids), size):
         count = min(size, len(ids) - start)
         more = extra.get(start // size, b"") if extra else b""
         if more and len(more) != HASH_BYTES:
             raise Invalid(f"extra[{start // size}] is {len(more)} bytes; a digest has {HASH_BYTES}")
-        parent = _hash(namespace, parent, count, raw[4 * start : 4 * (start + count)], more)
+        parent = hashed(parent + _COUNT.pack(count) + raw[4 * start : 4 * (start + count)] + more)
         hashes.append(parent)
         counts.append(count)
     return Chain((*known.hashes, *hashes), (*known.tokens, *counts), size)
@@ -179,11 +179,10 @@ def following(
     """Hashes of the full blocks that tokens fill behind the block `parent`, or from a chain's start
     where that is empty: as `chain` over all of it would make them."""
     _check_space(namespace, block_tokens)
-    raw, hashes = tokens.astype("<u4").tobytes(), []
-    parent = parent or _start(group)
+    raw, count = tokens.astype("<u4").tobytes(), _COUNT.pack(block_tokens)
+    parent, hashed, hashes = parent or _start(group), _hasher(namespace), []
     for start in range(0, len(tokens) - block_tokens + 1, block_tokens):
-        block = raw[4 * start : 4 * (start + block_tokens)]
-        parent = _hash(namespace, parent, block_tokens, block, b"")
+        parent = hashed(parent + count + raw[4 * start : 4 * (start + block_tokens)])
         hashes.append(parent)
     return tuple(hashes)
 
@@ -195,12 +194,12 @@ def foreign(namespace: bytes, group: int, keys: Sequence[str | bytes], block_tok
     a miss. Raises `Invalid` for an empty key, which names nothing.
     """
     _check_space(namespace, block_tokens)
-    begin, hashes = _FOREIGN + _COUNT.pack(group), []
+    begin, hashed, hashes = _FOREIGN + _COUNT.pack(group), _hasher(namespace), []
     for index, key in enumerate(keys):
         raw = key.encode() if isinstance(key, str) else bytes(key)
         if not raw:
             raise Invalid(f"keys[{index}] is empty; it would name every block")
-        hashes.append(blake3(begin + _COUNT.pack(len(raw)) + raw, key=namespace).digest())
+        hashes.append(hashed(begin + _COUNT.pack(len(raw)) + raw))
     return Keyed(tuple(hashes), block_tokens)
 
 
@@ -212,8 +211,10 @@ def stored_keys(
     A caller can neither choose nor learn a tenant's stored keys; and a hash that was made in one
     namespace names nothing in another, whatever a caller says it is.
     """
-    begin = namespace + _COUNT.pack(group)
-    return [blake3(begin + one, key=secret).digest() for one in hashes]
+    if not hashes:
+        return []
+    begin, hashed = namespace + _COUNT.pack(group), _hasher(secret)
+    return [hashed(begin + one) for one in hashes]
 
 
 def stored_key(secret: bytes, namespace: bytes, group: int, block_hash: bytes) -> bytes:
@@ -232,9 +233,18 @@ def _start(group: int) -> bytes:
     return _COUNT.pack(group).ljust(HASH_BYTES, b"\0")
 
 
-def _hash(namespace: bytes, parent: bytes, count: int, raw: bytes, more: bytes) -> bytes:
-    """Of a block of so many tokens, and of what else decides its content."""
-    return blake3(parent + _COUNT.pack(count) + raw + more, key=namespace).digest()
+def _hasher(key: bytes) -> Callable[[bytes], bytes]:
+    """Keyed BLAKE3 of one message after the other: to make a hasher takes longer than to hash what
+    a block is named by."""
+    hasher = blake3(key=key)
+    reset, update, digest = hasher.reset, hasher.update, hasher.digest
+
+    def hashed(message: bytes) -> bytes:
+        reset()
+        update(message)
+        return digest()
+
+    return hashed
 
 
 def _check_space(namespace: bytes, block_tokens: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from kvstore.block import stored_key
+from kvstore.block import stored_keys
 from kvstore.conductor.balancing import balance
 from kvstore.conductor.listing import crews
 from kvstore.conductor.scheduling import SchedulingService
@@ -38,7 +38,7 @@ class ConductorService(SchedulingService):
         if secret is None:
             return reply
         namespace, group = request.namespace, request.group
-        keys = [stored_key(secret, namespace, group, one) for one in request.hashes]
+        keys = stored_keys(secret, namespace, group, request.hashes)
         prints, table = fingerprints(keys), self._pool.table
         named = {member.record.node_id: member for member in self._pool.named()}
         found = table.longest(prints, named)
