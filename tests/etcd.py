@@ -165,6 +165,20 @@ class EtcdProcess:
         shutil.rmtree(self.directory / "data")
         self.start()
 
+    def save(self) -> Path:
+        """Killed, its data copied, and started again; where the copy is."""
+        self.kill()
+        copy = shutil.copytree(self.directory / "data", self.directory / "saved")
+        self.start()
+        return copy
+
+    def restore(self, copy: Path) -> None:
+        """Killed, and started again on a copy of its data, on the same port."""
+        self.kill()
+        shutil.rmtree(self.directory / "data")
+        shutil.copytree(copy, self.directory / "data")
+        self.start()
+
     def call(
         self, service: str, method: str, request: Any, *, seconds: float = 10.0, token: str = ""
     ) -> Any:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,26 @@ async def test_an_etcd_that_lost_its_data_is_not_watched_as_if_nothing_had_chang
         assert (await again(lambda: store.list("")))[0] == []
         with pytest.raises(LeaseLost):
             await again(lambda: store.keep_alive(lease))
+
+
+async def test_an_etcd_that_was_put_back_behind_what_a_watch_has_given_is_not_watched_on(
+    etcd: EtcdProcess,
+) -> None:
+    async with opened(etcd) as store:
+        start = await store.put("k/a", b"0")
+        copy = await asyncio.to_thread(etcd.save)
+        async with contextlib.aclosing(store.watch("k/", start)) as changes:
+            watching = asyncio.ensure_future(anext(changes))
+            await asyncio.sleep(0.2)  # its stream has begun, at the revision of the copy
+            for value in (b"1", b"2", b"3"):
+                await again(partial(store.put, "k/a", value))
+            seen = [await watching, await anext(changes), await anext(changes)]
+            assert [one.entry.value for one in seen] == [b"1", b"2", b"3"]
+            watching = asyncio.ensure_future(anext(changes))
+            await asyncio.to_thread(etcd.restore, copy)
+            await again(partial(store.put, "k/b", b"new"))  # at a revision that it had passed
+            with pytest.raises(Compacted, match="list again"):
+                await asyncio.wait_for(watching, 15)
 
 
 async def test_leases_outlive_a_restart_of_etcd(etcd: EtcdProcess) -> None:

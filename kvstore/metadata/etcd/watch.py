@@ -1,8 +1,8 @@
 """A watch that outlives its streams: one breaks or falls silent, and the next goes on where it was.
 
 Every stream begins with a read through the quorum, at the member that will be watched: it finds one
-that answers, and shows how far the store is. A store that is behind what was asked for was made
-anew or restored, and has lost changes: `Compacted`, as when they were compacted away.
+that answers, and shows how far the store is. A store that is behind what was asked for or
+given was made anew or restored, and has lost changes: `Compacted`, as when they were cut off.
 
 A stream that says nothing is asked whether it lives. When no member has answered for WATCH_SECONDS
 the watch ends with `Unavailable`, so that nobody takes silence for peace for ever.
@@ -37,7 +37,7 @@ async def changes(
     heard = time.monotonic()
     while True:
         try:
-            head = await _head(endpoints, keys, head)
+            head = await _head(endpoints, keys, max(head, position.revision))
             stream = Stream(endpoints)
             try:
                 await stream.begin(
