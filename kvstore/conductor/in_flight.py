@@ -201,12 +201,12 @@ class InFlight:
 
     def elsewhere(self, request: str, now: float) -> None:
         """An engine that does not prefill says that it has it, whole: nearly all of it is in the
-        pool. Whoever was to prefill it never hears of it, and it waits in no line."""
+        pool. Whoever was to prefill it never hears of it: it waits in no line and wants no room."""
         prompt = self.prompts.get(request)
         if prompt is not None and prompt.stage is Stage.SENT:
             if prompt.ours:
                 self.crowd.served(now)
-            self._take_out(request, prompt, now)
+            self.drop(request, now)
 
     def given_up(self, request: str, engine: Engine, now: float) -> None:
         if self.knows(request, engine):

@@ -21,7 +21,7 @@ from tests.conductor.crews import WHOSE, Rig, chain
 IDS = [f"r{number}" for number in range(8)]
 ACTIONS = (
     *("send", "accepted", "began", "ended", "given up", "owe", "decoding", "expire", "later"),
-    *("leave", "come", "wait", "serve", "too late"),
+    *("leave", "come", "wait", "serve", "too late", "elsewhere"),
 )
 STEPS = st.lists(
     st.tuples(
@@ -83,6 +83,8 @@ def test_when_all_is_over_exactly_nothing_is_left(
             in_flight.wait(parked[request], rig.now)
         elif action == "too late":
             in_flight.room_came_too_late(request, rig.now)
+        elif action == "elsewhere":
+            in_flight.elsewhere(request, rig.now)
         elif action == "serve":
             in_flight.serve(engine, RULES, rig.now)
             assert not (engine.decode and len(in_flight.room)), "there is room for all"
@@ -285,3 +287,15 @@ def test_the_check_sees_what_is_not_counted_out(
         rig.in_flight.accepted("t", engine, 1.0, chain(1), rig.now)
     with pytest.raises(AssertionError):
         rig.check()
+
+
+def test_one_that_a_decoder_has_whole_wants_no_room_any_more() -> None:
+    rig = Rig()
+    prefills, decodes = rig.engine("p", decode=None), rig.engine("d", prefill=None)
+    rig.in_flight.send("r", prefills, 1.0, chain(1), rig.now, 1.0, 1_024)
+    rig.in_flight.elsewhere("r", rig.now)
+    rig.scheduler.leave(WHOSE, decodes, rig.now)  # and never says what became of it
+    rig.now += IN_FLIGHT_SECONDS
+    rig.in_flight.expire(rig.now)
+    assert "r" not in rig.in_flight.room, "room is wanted for ever by what is nowhere"
+    rig.check()
