@@ -114,9 +114,9 @@ class PoolIndex:
 
     def put_all(self, holder: int, prints: Prints, tiers: Tiers) -> None:
         """These blocks are in these tiers of a holder now, 0: in none; in this order. Raises
-        `Overloaded` where some of them have found no room."""
+        `Overloaded` where the index is fuller for it than it may be, and some may be left out."""
         self._collect()
-        done = 0
+        done, before = 0, len(self)
         while done < len(prints):
             last = min(done + _PUT_AT_ONCE, len(prints))
             loops.put(
@@ -127,7 +127,7 @@ class PoolIndex:
             cause = self._state[loops.CAUSE]
             if cause == loops.TURN_UNKNOWN:
                 self._learn(self._value(prints[done]), holder, int(tiers[done]))
-            elif cause == loops.FULL or len(self) > _FULL * self._capacity:
+            elif cause == loops.FULL or self._is_crowded(before):
                 self._grow()
 
     def tiers(self, holder: int, prints: Prints) -> Tiers:
@@ -310,6 +310,12 @@ class PoolIndex:
         free = np.flatnonzero(self._gone & (self._counts == 0))
         self._gone[free] = False
         self._free_holders += free.tolist()
+
+    def _is_crowded(self, before: int) -> bool:
+        """Whether the array is to grow. Where it may not, nobody is refused for a change that has
+        made it no fuller than it was: so room is made."""
+        may_grow = len(self) < self._blocks_max
+        return len(self) > _FULL * self._capacity and (may_grow or len(self) > before)
 
     def _grow(self) -> None:
         if len(self) >= self._blocks_max:

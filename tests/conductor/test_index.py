@@ -161,6 +161,22 @@ def test_a_number_is_given_out_again_only_when_nothing_of_it_is_left() -> None:
     assert index.add() == second
 
 
+def test_an_index_that_is_full_takes_what_makes_it_no_fuller() -> None:
+    index, dice = PoolIndex(FACTOR, blocks_max=3_000), random.Random(5)
+    holder, other = index.add(), index.add()
+    blocks = [dice.randrange(1 << 64) for _ in range(4_000)]
+    with pytest.raises(Overloaded, match="all that it may have"):
+        put(index, holder, dict.fromkeys(blocks, 1))
+    index.check()
+    there = [one for one in blocks if index.tiers(holder, np.array([one], np.uint64))[0]]
+    put(index, holder, {there[0]: 3})  # it is in one more tier
+    put(index, other, {there[1]: 1})  # another has it too
+    put(index, holder, {there[2]: 0})  # it is gone
+    with pytest.raises(Overloaded, match="all that it may have"):
+        put(index, other, {1: 1, 2: 1})
+    index.check()
+
+
 def test_blocks_that_move_while_a_sweep_is_under_way_are_swept_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
