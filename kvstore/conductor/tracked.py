@@ -87,7 +87,7 @@ class Tracked:
             raise Invalid(f"change {entries.sequence} after {stood} and {len(prints)} changes")
         if self._coming:
             self._table.finish(self.node_id)
-            self._coming, self.epoch = False, self._begin.epoch
+            self._coming, self.epoch, self.sequence = False, self._begin.epoch, stood
         count = self._table.change(self.node_id, prints, tiers)
         self.sequence = entries.sequence
         self._check_count(count)

@@ -9,7 +9,7 @@ from kvstore.conductor.index import PoolIndex
 from kvstore.conductor.table import Table
 from kvstore.conductor.tracked import Tracked
 from kvstore.core.carried import Carried
-from kvstore.errors import Invalid
+from kvstore.errors import Invalid, Overloaded
 from kvstore.limits import CARRIED_KEPT
 from kvstore.wire.prints import packed
 from kvstore.wire.v1 import directory_pb2 as pb
@@ -62,6 +62,23 @@ def caught_up() -> Rig:
     rig.hear(begin(10), part({1: 1, 2: 3}), changes(10))
     assert (rig.known, rig.stands) == (2, (7, 10))
     return rig
+
+
+def test_a_new_epoch_that_finds_no_more_room_goes_on_from_its_own_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    rig.hear(begin(500), part({1: 1, 2: 1}), changes(500))
+    assert rig.stands == (7, 500)
+    rig.hear(begin(3, epoch=8), part({1: 1}))
+
+    def full(*_: object) -> int:
+        raise Overloaded("the index has all that it may have", 1)
+
+    monkeypatch.setattr(rig.table, "change", full)
+    with pytest.raises(Overloaded):
+        rig.hear(changes(4, {2: 1}))
+    assert rig.stands == (8, 3), "by its old epoch's number it would miss what came since"
 
 
 def test_nothing_is_known_before_the_snapshot_is_whole_and_then_all() -> None:
