@@ -1,7 +1,8 @@
 """What processes' metrics said lately: totals that only grow, and the last of what is looked up.
 
 Pure. A process that begins anew counts from zero again; what it counted before is kept. What a
-process had counted before it was first read is in no rate: nobody knows when that was.
+process had counted before it was first read, or while it could not be read for longer than rates
+look back, is in no rate: nobody knows when that was.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Samples:
 
     def __init__(self) -> None:
         self._last: dict[str, dict[Key, float]] = {}
+        self._read: dict[str, float] = {}  # when each said that
         self._totals: dict[Key, float] = {}
         self._gauges: dict[str, dict[Key, float]] = {}
         self._past: deque[tuple[float, dict[Key, float]]] = deque()
@@ -45,7 +47,10 @@ class Samples:
         for gone in self._gauges.keys() - said.keys():
             del self._gauges[gone]
         for address, samples in said.items():
+            if self._read.get(address, now) < now - WINDOW_SECONDS:
+                self._last.pop(address, None)  # it was away for longer than rates look back
             self._take(address, samples)
+            self._read[address] = now
         self._past.append((now, dict(self._totals)))
         while len(self._past) > 2 and self._past[1][0] <= now - WINDOW_SECONDS:
             self._past.popleft()

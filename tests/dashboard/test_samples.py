@@ -54,6 +54,18 @@ def test_a_process_that_begins_anew_goes_on_from_what_it_had() -> None:
     assert samples.growth("x") == {"": 7.0}
 
 
+def test_what_a_process_counted_while_nobody_could_read_it_is_no_burst() -> None:
+    samples = Samples()
+    for second in range(0, 1_000, 2):
+        said = {"steady": [total("y", second)]}
+        if second <= 100 or second >= 900:
+            said["away"] = [total("x", second)]  # one a second, whether it is read or not
+        samples.take(float(second), said)
+        rates = samples.growth("x").values()
+        assert all(rate <= 1.0 for rate in rates), f"{rates} at {second} s"
+    assert samples.growth("x") == {"": 1.0}
+
+
 def test_a_rate_forgets_what_is_older_than_its_window() -> None:
     samples = Samples()
     for second in range(0, 200, 2):
