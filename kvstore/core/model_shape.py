@@ -12,14 +12,21 @@ from dataclasses import dataclass
 
 from kvstore.errors import Invalid
 
+COUNT_MAX = 1 << 30  # of anything that a model has; low enough that no product overflows
+
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1). Raises `Invalid`
+    naming the field that makes no sense."""
 
     query_rank: int
     kv_rank: int  # with `rope_dim`, the elements that are cached for a token and layer
     rope_dim: int  # of a key, and of what all heads share in the cache
+
+    def __post_init__(self) -> None:
+        for name, least in (("query_rank", 1), ("kv_rank", 1), ("rope_dim", 0)):
+            _require_whole(self, name, least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +59,19 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocabulary"):
-            _require(name, getattr(self, name), getattr(self, name) >= 1)
+            _require_whole(self, name, 1)
+        for name in ("intermediate", "experts", "experts_active", "experts_shared"):
+            _require_whole(self, name, 0)
+        for name in ("expert_intermediate", "dense_layers"):
+            _require_whole(self, name, 0)
         for name in ("parameter_bytes", "kv_item_bytes"):
             _require(name, getattr(self, name), 0 < getattr(self, name) < math.inf)
         _require("kv_heads", self.kv_heads, self.heads % self.kv_heads == 0)
-        _require("experts_active", self.experts_active, 0 <= self.experts_active <= self.experts)
-        _require("dense_layers", self.dense_layers, 0 <= self.dense_layers <= self.layers)
+        _require("experts_active", self.experts_active, self.experts_active <= self.experts)
+        _require("dense_layers", self.dense_layers, self.dense_layers <= self.layers)
         if self.experts:
             _require("experts_active", self.experts_active, self.experts_active >= 1)
             _require("expert_intermediate", self.expert_intermediate, self.expert_intermediate >= 1)
-            _require("experts_shared", self.experts_shared, self.experts_shared >= 0)
         else:
             _require("intermediate", self.intermediate, self.intermediate >= 1)
 
@@ -153,6 +163,12 @@ class ModelShape:
         query = self.latent.query_rank * (self.hidden + self.heads * (self.head_dim + rope))
         kv = self.hidden * (rank + rope) + rank * self.heads * 2 * self.head_dim
         return query + kv + out
+
+
+def _require_whole(one: Latent | ModelShape, name: str, least: int) -> None:
+    value = getattr(one, name)
+    if type(value) is not int or not least <= value <= COUNT_MAX:
+        raise Invalid(f"{type(one).__name__}.{name} cannot be {value!r}")
 
 
 def _require(name: str, value: float, holds: bool) -> None:

@@ -67,6 +67,11 @@ _NUMBERS = {
 }
 _COUNTS = ("racks", "domains")
 _OWN = ("models", "gpus", "fabrics")
+_NO_NUMBERS: dict[str, tuple[type, str]] = {
+    "tied": (bool, "true or false"),
+    "latent": (dict, "a table of query_rank, kv_rank and rope_dim"),
+}
+_WHOLE_BITS = 63  # as TOML has them; Python would read longer ones
 _KEYS = {"model", "fabric", "pool", "failure", *_SIZES, *_NUMBERS, *_COUNTS, *_OWN}
 _FAILURE_KEYS = {"role", "engine", "at", "seconds"}
 _POOL_KEYS = {"role", "engines", "gpu", "tensor_parallel", "chunk_tokens", "elastic"}
@@ -76,7 +81,7 @@ def read(path: Path) -> Cluster:
     try:
         with path.open("rb") as file:
             table = tomllib.load(file)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
     try:
         return _cluster(table)
@@ -90,6 +95,7 @@ def _cluster(table: Table) -> Cluster:
     cards = presets.CARDS | _own(table, "gpus", lambda name, of: _made(Gpu, name, of))
     links = presets.LINKS | _own(table, "fabrics", lambda name, of: _made(Fabric, name, of))
     pools = _wanted(table, "pool", "as in [[pool]] role, engines, gpu", list)
+    failures = _wanted({"failure": [], **table}, "failure", "tables, as in [[failure]]", list)
     _wanted(table, "dram", 'as in dram = "256GiB"', object)
     settings: Table = {_SIZES[key]: _size(key, table[key]) for key in _SIZES.keys() & table}
     settings |= {_NUMBERS[key]: _number(key, table[key]) for key in _NUMBERS.keys() & table}
@@ -98,7 +104,7 @@ def _cluster(table: Table) -> Cluster:
         shape=presets.named("model", _wanted(table, "model", "a name", str), models),
         pools=tuple(_pool(number, one, cards) for number, one in enumerate(pools)),
         fabric=presets.named("fabric", _wanted(table, "fabric", "a name", str), links),
-        failures=tuple(_failure(i, one) for i, one in enumerate(table.get("failure", ()))),
+        failures=tuple(_failure(number, one) for number, one in enumerate(failures)),
         **settings,
     )
 
@@ -143,20 +149,26 @@ def _own(table: Table, key: str, make: Callable[[str, Table], T]) -> dict[str, T
 
 
 def _model(name: str, table: Table) -> ModelShape:
-    latent = table.get("latent")
-    given = {key: value for key, value in table.items() if key != "latent"}
-    if latent is not None:
-        given["latent"] = Latent(**latent)
-    return _made(ModelShape, name, given)
+    given = _given(ModelShape, name, table)
+    if "latent" in given:
+        latent = _given(Latent, f"{name}.latent", given["latent"])
+        given = {**given, "latent": Latent(**latent)}
+    return ModelShape(name=name, **given)
 
 
 def _made(kind: Callable[..., T], name: str, table: Table) -> T:
+    return kind(name=name, **_given(kind, name, table))
+
+
+def _given(kind: Callable[..., Any], where: str, table: Table) -> Table:
+    """A table that may make one of this kind: what its fields are is theirs to look at."""
     known = {item.name for item in fields(kind)} - {"name"}  # type: ignore[arg-type]
-    _known(f"{name}.", table, known)
+    _known(f"{where}.", table, known)
     for key, value in table.items():
-        if type(value) is str:
-            raise ConfigError(f"{name}.{key} = {value!r}: wants a number")
-    return kind(name=name, **table)
+        other, right = _NO_NUMBERS.get(key, (None, "a number"))
+        if not (isinstance(value, other) if other else _is_number(value)):
+            raise ConfigError(f"{where}.{key} = {value!r}: wants {right}")
+    return table
 
 
 def _known(where: str, table: Table, keys: set[str]) -> None:
@@ -175,9 +187,14 @@ def _wanted(table: Table, key: str, right: str, kind: type[T], where: str = "") 
 
 
 def _number(key: str, value: Any) -> float:
-    if type(value) not in (int, float):
+    if not _is_number(value):
         raise ConfigError(f"{key} = {value!r}: wants a number of seconds, or of bytes a second")
     return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    short = type(value) is int and value.bit_length() <= _WHOLE_BITS
+    return short or type(value) is float
 
 
 def _size(key: str, value: Any) -> int:

@@ -56,6 +56,7 @@ pcie_bytes_per_second = 64e9
 bytes_per_second = 1e9
 latency_seconds = 1e-4
 """
+NO_LATENT = "latent = { query_rank = 1, kv_rank = 0, rope_dim = 0 }"
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -119,6 +120,10 @@ def test_racks_and_nvlink_domains(tmp_path: Path) -> None:
         ('dram = "8GiB"', "dram = -5", "dram = -5: wants a whole number from 0"),
         ("[[pool]]", "[[pools]]", "pools: is not known"),
         ("[[pool]]", "[[pool", "is not TOML"),
+        ('"8GiB"', "[" * 5_000 + "]" * 5_000, "is not TOML"),
+        ('dram = "8GiB"', 'dram = "8GiB"\nttft = 1' + 5_000 * "0", "is not TOML"),
+        ('dram = "8GiB"', 'dram = "8GiB"\nttft = 1' + 400 * "0", "ttft = 1000"),
+        ('dram = "8GiB"', 'dram = "8GiB"\nfailure = 5', "failure = 5: wants tables, as in [[f"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, why: str) -> None:
@@ -138,6 +143,16 @@ def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, why: st
         ("layers = 2", "floors = 2", "tiny.floors: is not known"),
         ("bytes_per_second = 1e9\nlat", "bytes_per_second = 0\nlat", "bytes_per_second must be"),
         ("[fabrics.wire]", "[fabrics]", "fabrics: wants tables, as in [fabrics.mine]"),
+        ("= 1e-4", "= []", "wire.latency_seconds = []: wants a number"),
+        ("= 96e9", "= 1" + 400 * "0", "Mine.memory_bytes = 1000"),
+        ("layers = 2", "layers = inf", "ModelShape.layers cannot be inf"),
+        ("layers = 2", "layers = 2.5", "ModelShape.layers cannot be 2.5"),
+        ("layers = 2", "layers = [2]", "tiny.layers = [2]: wants a number"),
+        ("layers = 2", "layers = 2\ntied = 1", "tiny.tied = 1: wants true or false"),
+        ("layers = 2", "layers = 2\nexperts = nan", "ModelShape.experts cannot be nan"),
+        ("layers = 2", "layers = 2\nlatent = 5", "tiny.latent = 5: wants a table"),
+        ("layers = 2", "layers = 2\nlatent = { rank = 1 }", "tiny.latent.rank: is not known"),
+        ("layers = 2", f"layers = 2\n{NO_LATENT}", "Latent.kv_rank cannot be 0"),
     ],
 )
 def test_wrong_numbers_of_ones_own_are_named(
