@@ -54,8 +54,8 @@ class Number:
             value = float(said)
         except ValueError:
             value = float("nan")
-        if not self.least <= value <= self.most:
-            text = f"wants a number from {self.least:g} to {self.most:g}"
+        if not self.least <= value <= self.most or (value - self.least) % self.step:
+            text = f"wants a number from {self.least:g} to {self.most:g}, in steps of {self.step:g}"
             raise ConfigError(f"{name} = {said[:64]!r}: {text}")
         return value
 

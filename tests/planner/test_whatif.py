@@ -23,6 +23,7 @@ def test_what_is_left_out_is_as_it_usually_is() -> None:
         ({"rate": "many"}, "rate = 'many'"),
         ({"rate": "nan"}, "rate = 'nan'"),
         ({"decode": "1e9"}, "decode = '1e9'"),
+        ({"prefill": "2.5"}, "prefill = '2.5': wants a number from 1 to 32, in steps of 1"),
         ({"load": "none"}, "load = 'none': is one of bimodal"),
         ({"speed": "1"}, "'speed': there are load"),
     ],
