@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -13,12 +14,15 @@ from kvstore.errors import ConfigError, Invalid, Unavailable
 
 
 @contextmanager
-def saying(text: bytes, status: int = 200) -> Iterator[str]:
+def saying(*parts: bytes, status: int = 200, pause: float = 0.0) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(text)
+            for part in parts:
+                with suppress(OSError):  # nobody listens any more
+                    self.wfile.write(part)
+                time.sleep(pause)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -32,6 +36,13 @@ def saying(text: bytes, status: int = 200) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def test_an_answer_that_comes_by_drops_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrape, "ANSWER_SECONDS", 0.2)
+    drops = [b"#"] * 50
+    with saying(*drops, pause=0.05) as address, pytest.raises(Unavailable, match="no answer"):
+        scrape.read(address)
 
 
 def test_totals_and_what_is_looked_up_are_told_apart() -> None:
@@ -75,7 +86,7 @@ moonpool:h_sum 7
     ],
 )
 def test_what_are_no_metrics_or_too_many_is_refused(text: bytes, status: int, why: str) -> None:
-    with saying(text, status) as address, pytest.raises(Invalid, match=why):
+    with saying(text, status=status) as address, pytest.raises(Invalid, match=why):
         scrape.read(address)
 
 
