@@ -95,13 +95,13 @@ class Roles:
 
     def enter(self, facts: Facts, now: float) -> tuple[PrefillFit | None, DecodeFit | None]:
         """An engine begins to report; what is known of its costs, whatever it does now."""
+        before = self._known.pop(facts.engine_id, None)
         if facts.prefill is None or facts.decode is None or facts.role is Role.AS_IT_IS:
             return (
                 None if facts.prefill is None else PrefillFit(facts.prefill),
                 None if facts.decode is None else DecodeFit(facts.decode),
             )
         prefill, decode = PrefillFit(facts.prefill), DecodeFit(facts.decode)
-        before = self._known.pop(facts.engine_id, None)
         if before is not None:
             if before.facts.role is not facts.role:
                 self._work["changed"] = now

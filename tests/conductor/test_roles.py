@@ -146,6 +146,20 @@ def test_what_an_engine_was_learned_to_cost_is_remembered_while_it_does_somethin
     rig.check()
 
 
+def test_one_that_comes_back_and_can_not_switch_any_more_costs_what_it_says() -> None:
+    rig = Elastic()
+    engine = rig.enter("x", Role.DECODES)
+    for _ in range(100):
+        assert engine.decode is not None
+        engine.decode.observe(1, 1_000, 5.0)
+    rig.scheduler.leave(WHOSE, engine, rig.now)
+    engine = rig.engine("x", **COSTS)  # on another GPU, and set to do both
+    rig.pass_(2.0)
+    row = rig.scheduler.crew(WHOSE)[0].fleet.engines[engine.number]
+    assert row["decode_a"] == pytest.approx(0.01), "what its forerunner took is nothing to it"
+    rig.check()
+
+
 def test_what_one_never_did_costs_what_others_were_learned_to_that_said_the_same() -> None:
     rig = Elastic()
     crew = rig.scheduler.crew(WHOSE)[0]
