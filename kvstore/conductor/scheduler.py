@@ -107,7 +107,13 @@ class Scheduler(Crews):
         if before is None:
             in_flight.clients.asked(ask.client, service, now)
         self._keep(whose[0], decision)
-        self._carry_out(whose, ask, decision.or_raise(), now)
+        decision.or_raise()
+        try:
+            self._carry_out(whose, ask, decision, now)
+        except Overloaded as error:  # no more are kept track of: it is sent to nobody
+            refusal = Overloaded(str(error), error.retry_after_ms)
+            self._keep(whose[0], replace(decision, prefill=None, row=None, refusal=refusal))
+            raise
         if before is None or before.prefill is None:
             in_flight.clients.had(ask.client, service)
         return decision

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvstore.conductor import crews
 from kvstore.conductor.decision import RETRY_MS_MAX, Decision
+from kvstore.conductor.explained import explain, sentence_of
 from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
 from kvstore.core.fingerprints import IN_DRAM, IN_HBM, ON_SSD
 from kvstore.errors import Invalid, Overloaded, Unavailable
@@ -363,3 +365,20 @@ def test_hundreds_of_engines_and_nodes_come_and_go() -> None:
         for engine in engines[: len(engines) // 2]:
             rig.scheduler.leave(WHOSE, engine, rig.now)
         rig.check()
+
+
+def test_what_could_not_be_kept_track_of_is_remembered_as_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crews, "IN_FLIGHT_MAX", 4)
+    rig = Rig()
+    rig.engine("a")
+    for request in "123":
+        rig.schedule(request)
+    with pytest.raises(Overloaded, match="no more are kept track of"):
+        rig.schedule("4")
+    decided = rig.scheduler.decided(WHOSE[0], "4")
+    assert decided is not None and "no more are kept" in sentence_of(decided)
+    assert decided.prefill is None, "it was sent to nobody"
+    assert not explain(rig.scheduler, decided, False).HasField("plan")
+    rig.check()
