@@ -11,13 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from kvstore.config import EtcdConfig
 from kvstore.errors import Unavailable
 from kvstore.metadata import Compacted, Kind, LeaseLost, StoreClosed
 from kvstore.metadata.etcd import EtcdMetadata, stream, watch
-from kvstore.metadata.etcd.endpoints import CALL_SECONDS
+from kvstore.metadata.etcd.endpoints import CALL_SECONDS, Endpoints
 from tests.etcd import EtcdProcess, need_etcd, three_members
 
 SLACK_SECONDS = 2.0  # on top of a deadline, for a busy machine
@@ -209,6 +210,18 @@ async def test_calls_under_way_when_a_client_closes_say_so_at_once(etcd: EtcdPro
         await store.close()
         answers = await asyncio.wait_for(under_way, 1.0)
     assert [type(answer) for answer in answers] == [StoreClosed] * len(calls), answers
+
+
+async def test_a_call_that_fails_as_its_client_closes_says_that_it_was_closed() -> None:
+    endpoints = Endpoints(EtcdConfig(("http://127.0.0.1:1",)))
+
+    async def fails(*_: object, **__: object) -> None:
+        await endpoints.close()
+        nothing = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, "cut off")
+
+    with pytest.raises(StoreClosed):
+        await endpoints.ask(lambda _: fails, None)
 
 
 @pytest.mark.parametrize("away", ["kill", "pause"])

@@ -68,7 +68,7 @@ class Endpoints:
                 words = str(error.details())
             self.leave(endpoint)
             tried += 1
-            if tried % len(self._members) == 0:
+            if tried % len(self._config.endpoints) == 0:
                 await asyncio.sleep(_PAUSE_SECONDS)
             if time.monotonic() >= deadline:
                 raise failure.unanswered(self.name, CALL_SECONDS, words)
