@@ -59,6 +59,7 @@ class Pool:
         self._metadata, self._clock, self._dice = metadata, clock, dice
         self._credentials, self._carried = credentials, carried
         self._members: dict[str, Member] = {}
+        self._waiting: dict[str, Entry] = {}  # records of nodes that found no place
         self.table = Table(PoolIndex(dice.getrandbits(64) | 1))
 
     async def load(self) -> int:
@@ -102,7 +103,8 @@ class Pool:
 
     def check(self) -> None:
         self.table.check()
-        assert len(self._members) <= NODES_MAX
+        assert max(len(self._members), len(self._waiting)) <= NODES_MAX
+        assert not self._waiting.keys() & self._members.keys(), "it waits for the place it has"
         for node_id, member in self._members.items():
             assert node_id == member.record.node_id == member.tracked.node_id
 
@@ -121,6 +123,7 @@ class Pool:
                 continue  # whoever renews this conductor's lease says so
 
     def _see_all(self, entries: Iterable[Entry]) -> None:
+        self._waiting.clear()
         there = {entry.key.removeprefix(NodeRecord.prefix) for entry in entries}
         for entry in entries:
             self._serves(entry)
@@ -142,6 +145,8 @@ class Pool:
         member = self._members.get(record.node_id)
         if member is None:
             if len(self._members) >= NODES_MAX:
+                if len(self._waiting) < NODES_MAX:
+                    self._waiting[record.node_id] = entry
                 log.warning("%s is not followed: %d are, the most", record.node_id, NODES_MAX)
                 return
             tracked = Tracked(record.node_id, self.table, carried=self._carried)
@@ -157,6 +162,7 @@ class Pool:
             member.task = self._follow(member.tracked, record.address)
 
     def _lapsed(self, node_id: str) -> None:
+        self._waiting.pop(node_id, None)
         member = self._members.get(node_id)
         if member is not None and member.lapsed is None:
             log.warning("node %s is suspect: its lease is gone", node_id)
@@ -180,5 +186,7 @@ class Pool:
                     member.task.cancel()
                     del self._members[node_id]
                     self.table.forget(node_id)
+            while self._waiting and len(self._members) < NODES_MAX:
+                self._serves(self._waiting.pop(next(iter(self._waiting))))
             while self.table.sweep():
                 await asyncio.sleep(0)  # others have their turn after each piece

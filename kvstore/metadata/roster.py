@@ -48,6 +48,7 @@ class Roster(Generic[R]):
         self._most, self._changed = most, changed
         self._kind: type[R] = kind
         self._records: dict[str, R] = {}
+        self._left_out = False  # some, for want of a place
 
     def __iter__(self) -> Iterator[R]:
         return iter(list(self._records.values()))
@@ -67,6 +68,7 @@ class Roster(Generic[R]):
         """Read all there are; the revision that shows. Raises `Unavailable`."""
         entries, revision = await self._metadata.list(self._kind.prefix)
         self._records.clear()
+        self._left_out = False
         for entry in entries:
             self._put(entry)
         self._changed()
@@ -84,12 +86,15 @@ class Roster(Generic[R]):
                         else:
                             self._records.pop(change.entry.key, None)
                         self._changed()
+                        if self._left_out and len(self._records) < self._most:
+                            break  # whoever was left out is found by reading anew
             except KVStoreError as error:
                 log.info("%s is read anew: %s", self._kind.prefix, error)
             await self._clock.sleep(self._dice.uniform(*_RELIST_SECONDS))
 
     def _put(self, entry: Entry) -> None:
         if entry.key not in self._records and len(self._records) >= self._most:
+            self._left_out = True
             log.warning("%s is passed over: there are %d already", entry.key, self._most)
             return
         try:

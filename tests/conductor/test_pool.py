@@ -74,6 +74,11 @@ class Rig:
     def named(self) -> list[str]:
         return [member.record.node_id for member in self.pool.named()]
 
+    @property
+    def suspect(self) -> list[str]:
+        members = self.pool._members.items()
+        return [name for name, member in members if member.lapsed is not None]
+
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
             while not condition():
@@ -156,6 +161,26 @@ def test_after_the_grace_period_a_node_is_forgotten(
         await rig.put(RECORD)
         await rig.until(lambda: len(rig.followed) == 2)
         assert rig.pool.approximate and not rig.named
+
+    in_a_pool(tmp_path, monkeypatch, work)
+
+
+def test_a_node_that_found_no_place_is_followed_once_another_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "NODES_MAX", 2)
+    other, gone, late = (replace(RECORD, node_id=name) for name in ("b", "gone", "late"))
+
+    async def work(rig: Rig) -> None:
+        for one in (RECORD, other, gone, late):
+            await rig.put(one)
+        await rig.metadata.delete(gone.key())
+        await rig.metadata.delete(RECORD.key())
+        await rig.until(lambda: rig.suspect == ["a"])
+        assert [node for node, _ in rig.followed] == ["a", "b"]
+        await rig.clock.advance(SUSPECT_SECONDS + 2)
+        await rig.until(lambda: len(rig.followed) == 3)
+        assert rig.followed[-1][0] == "late"
 
     in_a_pool(tmp_path, monkeypatch, work)
 

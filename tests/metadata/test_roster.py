@@ -103,6 +103,19 @@ async def test_no_more_than_the_most_are_kept_and_one_that_goes_makes_room(tmp_p
     await desk.metadata.close()
 
 
+async def test_one_that_found_no_place_is_there_once_another_goes(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "metadata.db", most=2)
+    await desk.put(record("a"), record("b"))
+    keeping = asyncio.create_task(desk.roster.keep())
+    await desk.until(lambda: desk.names() == ["a", "b"])
+    await desk.put(record("c"))
+    await desk.metadata.delete(record("a").key())
+    await desk.until(lambda: desk.names() == ["b", "c"])
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await desk.metadata.close()
+
+
 async def test_what_cannot_be_read_leaves_the_roster_as_it_was(desk: Desk) -> None:
     await desk.put(record("a"))
     await desk.roster.load()
