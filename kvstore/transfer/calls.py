@@ -145,9 +145,11 @@ def moved(statuses: Statuses) -> Ints:
 
 
 def few(rows: Ints, count: int) -> Iterator[Ints]:
-    """All of them, so many at a time."""
-    for first in range(0, len(rows), count):
-        yield rows[first : first + count]
+    """All of them, in order; at a time those that lie within one run of so many rows, since rows
+    that are further from each other may have the same place in a landing."""
+    for some in np.split(rows, np.flatnonzero(np.diff(rows // count)) + 1):
+        if len(some):
+            yield some
 
 
 def _call(stream: DataStream, op: Op, handles: Sequence[bytes], fragment: Fragment) -> None:
