@@ -123,9 +123,9 @@ class UcxMoves:
         asked: deque[list[Future[None]]] = deque()
         try:
             for runs in pieces:
-                asked.append(
-                    [self._ask(process, what, agent, one, theirs) for one in _packed(runs)]
-                )
+                asked.append([])
+                for one in _packed(runs):
+                    asked[-1].append(self._ask(process, what, agent, one, theirs))
                 if len(asked) == AHEAD:
                     self._wait(process, asked.popleft())
                     yield
@@ -133,8 +133,7 @@ class UcxMoves:
                 self._wait(process, asked.popleft())
                 yield
         finally:
-            for one in asked:
-                self._wait(process, one)
+            self._wait(process, [one for some in asked for one in some])
 
     def _ask(
         self,

@@ -1,0 +1,67 @@
+"""What a node asks of its mover: nothing is over while something of it may still move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kvstore.errors import Unavailable
+from kvstore.node.ucx_moves import Run, UcxMoves
+from kvstore.node.ucx_words import What
+from kvstore.transfer.frames import Segment
+from kvstore.transfer.ucx_memory import Registration
+
+RUN: Run = (0, 0, 8)
+
+
+class Late(Future[None]):
+    """An answer of the mover's that says whether it was waited for."""
+
+    waited = False
+
+    def result(self, timeout: float | None = None) -> None:
+        self.waited = True
+        return super().result(timeout)
+
+
+def answers(*failed: bool) -> list[Late]:
+    made = [Late() for _ in failed]
+    for one, fails in zip(made, failed, strict=True):
+        one.set_exception(Unavailable("it is gone")) if fails else one.set_result(None)
+    return made
+
+
+def moving(asked: list[Late], pieces: int) -> Iterator[None]:
+    """A call of so many pieces, each of which the mover answers so."""
+    moves, left = cast(Any, UcxMoves.__new__(UcxMoves)), iter(asked)
+
+    def ask(*_: Any) -> Late:
+        if (answer := next(left, None)) is None:
+            raise Unavailable("what moved blocks over ucx has ended")
+        return answer
+
+    moves._ask = ask
+    runs = (iter([RUN]) for _ in range(pieces))
+    about = (SimpleNamespace(), What.READ, bytes(16), Registration(0, Segment.DRAM))
+    return cast(Iterator[None], moves.move(*about, runs))
+
+
+def test_a_call_that_fails_is_over_when_all_that_it_asked_for_is() -> None:
+    """Else bytes of its last pieces come to slots, and to buffers, that are others' by then."""
+    asked = answers(True, True, True, False)
+    with pytest.raises(Unavailable, match="it is gone"):
+        list(moving(asked, pieces=4))
+    assert [one.waited for one in asked] == [True] * 4
+
+
+def test_a_call_that_nobody_follows_to_its_end_is_over_when_all_that_it_asked_for_is() -> None:
+    asked = answers(False, *[True] * 7, False)
+    call = cast(Any, moving(asked, pieces=9))
+    next(call)
+    with pytest.raises(Unavailable, match="it is gone"):
+        call.close()
+    assert [one.waited for one in asked[:8]] == [True] * 8
