@@ -6,10 +6,10 @@ Moves run outside the GIL, so threads overlap; the event loop is never held up b
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -24,6 +24,7 @@ from kvstore.transfer.protocol import Memory
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Held = TypeVar("Held", bound=AbstractContextManager[Any])
 
 THREADS = 8
 
@@ -54,9 +55,22 @@ class AsyncClient:
         except asyncio.CancelledError:
             # Nobody may have their memory back while a thread still moves bytes in it.
             while not running.done():
-                with contextlib.suppress(asyncio.CancelledError):
+                with suppress(asyncio.CancelledError):
                     await asyncio.wait([running])
             raise
+
+    async def _opened(self, call: Callable[P, Held], *args: P.args, **kwargs: P.kwargs) -> Held:
+        """As `run`, of a call that opens blocks. Where it is cancelled nobody has what it made, which
+        is closed."""
+        made: list[Held] = []
+        try:
+            await self.run(lambda: made.append(call(*args, **kwargs)))
+        except asyncio.CancelledError:
+            for one in made:
+                with suppress(asyncio.CancelledError, SessionEnded):  # by its end all is let go
+                    await self.run(one.__exit__, None, None, None)
+            raise
+        return made[0]
 
     async def match(self, blocks: Chain) -> Match:
         return await self.run(self.blocking.match, blocks)
@@ -68,13 +82,13 @@ class AsyncClient:
         return await self.run(self.blocking.get, blocks, memory, first=first)
 
     async def pin(self, blocks: Chain, *, pin_ms: int = 0) -> Pinned:
-        return await self.run(self.blocking.pin, blocks, pin_ms=pin_ms)
+        return await self._opened(self.blocking.pin, blocks, pin_ms=pin_ms)
 
     async def writer(self, blocks: Chain, **options: Any) -> Writer:
-        return await self.run(self.blocking.writer, blocks, **options)
+        return await self._opened(self.blocking.writer, blocks, **options)
 
     async def reader(self, blocks: Chain, memory: Memory, **options: Any) -> Reader:
-        return await self.run(self.blocking.reader, blocks, memory, **options)
+        return await self._opened(self.blocking.reader, blocks, memory, **options)
 
     async def remove(self, blocks: Chain) -> int:
         return await self.run(self.blocking.remove, blocks)

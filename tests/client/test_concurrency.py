@@ -209,3 +209,52 @@ def test_a_cancelled_call_is_over_only_when_nothing_moves_any_more(node: Node) -
             assert over.is_set()
 
     asyncio.run(talk())
+
+
+@pytest.mark.parametrize("name", ["writer", "reader", "pin"])
+def test_what_a_cancelled_call_opened_is_let_go(
+    node: Node,
+    transport: str,
+    stats_of: Callable[[Client], Any],
+    eventually: Callable[..., Any],
+    name: str,
+) -> None:
+    """Nobody has it to close it: windows on mapped memory would stay open for as long as the client
+    lives."""
+    if name == "pin" and transport != "shm":
+        pytest.skip("the memory of another host is not mapped")
+    spec = spec_of(f"cancelled-{name}")
+    opened, let_go = threading.Event(), threading.Event()
+
+    async def talk() -> None:
+        async with await AsyncClient.at(
+            node.address, spec, deadline_seconds=20.0, transport=transport
+        ) as client:
+            blocking: Any = client.blocking
+            chain, cache = blocking.chain(range(TOKENS)), Cache(spec, TOKENS)
+            if name != "writer":
+                blocking.put(chain, cache.memory(blocking))
+            more = {"reader": {"memory": cache.memory(blocking)}, "pin": {"pin_ms": 600_000}}
+            ask = getattr(blocking, name)
+
+            def slow(*arguments: Any, **options: Any) -> Any:
+                made = ask(*arguments, **options)
+                opened.set()
+                assert let_go.wait(20)
+                return made
+
+            setattr(blocking, name, slow)
+            task = asyncio.create_task(getattr(client, name)(chain, **more.get(name, {})))
+            await asyncio.to_thread(opened.wait, 20)
+            task.cancel()
+            await asyncio.sleep(0)
+            let_go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            stats = await asyncio.to_thread(
+                eventually,
+                lambda: (now := stats_of(blocking)).windows == now.pins == 0 and now,
+            )
+            assert stats.sessions >= 1, "by the client's own word, not by its end"
+
+    asyncio.run(talk())
