@@ -23,7 +23,11 @@ class Pinned:
         self._opened = Opened(connection, space, chain, (), pin_ms)
         self._space = space
         layout = space.layout
-        good = self._opened.link.transport.verify(layout, self._opened.slots, layout.whole)
+        try:
+            good = self._opened.link.transport.verify(layout, self._opened.slots, layout.whole)
+        except BaseException:
+            self._opened.close()
+            raise
         self._bad = ~good
         self.blocks = int(good.argmin()) if not good.all() else len(good)
         self.miss: Miss | None = self._opened.miss if good.all() else Miss.DAMAGED

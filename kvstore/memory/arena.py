@@ -73,17 +73,20 @@ class Arena:
         hbm_bytes: int = 0,
         spread: Spread = ALIKE,
     ) -> Self:
-        """Map an arena that a node handed out, and take its descriptor. `spread`: as the node says.
+        """Map an arena that a node handed out. Its descriptor is closed, whatever comes of it.
+        `spread`: as the node says.
 
         Refuses one whose size is not what the node said.
         """
-        actual = os.fstat(descriptor).st_size
-        if actual != size + hbm_bytes:
-            raise ConfigError(
-                f"the node's arena has {actual} bytes; it announced {size + hbm_bytes}"
-            )
-        arena = cls(descriptor, size, protection, hbm_bytes)
-        os.close(descriptor)  # the mapping keeps one of its own, which goes when it does
+        try:
+            actual = os.fstat(descriptor).st_size
+            if actual != size + hbm_bytes:
+                raise ConfigError(
+                    f"the node's arena has {actual} bytes; it announced {size + hbm_bytes}"
+                )
+            arena = cls(descriptor, size, protection, hbm_bytes)
+        finally:
+            os.close(descriptor)  # a mapping keeps one of its own, which goes when it does
         arena.descriptor, arena.spread = -1, spread
         return arena
 

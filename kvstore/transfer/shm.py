@@ -62,9 +62,11 @@ class ShmTransport:
         own GPU, where it has one that its KV is on; `spread`: the NUMA nodes of the arena."""
         more, size = offer.size_bytes, HANDLE_BYTES if offer.size_bytes else 0
         self._socket, descriptor, handle = _attach(path, token, arena_bytes, deadline_seconds, size)
-        self._reading = Arena.map(os.dup(descriptor), arena_bytes, mmap.PROT_READ, more)
-        both = mmap.PROT_READ | mmap.PROT_WRITE
-        self._writing = Arena.map(descriptor, arena_bytes, both, more, spread)
+        try:
+            self._reading, self._writing = _mapped(descriptor, arena_bytes, more, spread)
+        except OSError as error:
+            self._socket.close()
+            raise _unmapped(path, error) from error
         self._copiers = Copiers(copy_threads)
         self._reached = Reached(self._writing)
         self._lent = lent(offer, handle, device, self._writing)
@@ -261,7 +263,10 @@ def _attach(
     path: str, token: bytes, arena_bytes: int, deadline_seconds: float, more: int
 ) -> tuple[socket.socket, int, bytes]:
     """The connection, the arena, and so many bytes more that the node says."""
-    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise _unmapped(path, error) from error
     try:
         peer.settimeout(deadline_seconds)
         peer.connect(path)
@@ -269,7 +274,7 @@ def _attach(
         said, descriptors, _, _ = socket.recv_fds(peer, HELLO.size + more, 1)
     except OSError as error:
         peer.close()
-        raise Unavailable(f"the node's memory cannot be mapped through {path}: {error}") from error
+        raise _unmapped(path, error) from error
     hello = said[: HELLO.size]
     if len(said) != HELLO.size + more or HELLO.unpack(hello) != (HELLO_MAGIC, arena_bytes):
         for descriptor in descriptors:
@@ -278,6 +283,24 @@ def _attach(
         raise Unavailable(f"{path} did not hand out an arena of {arena_bytes} bytes")
     peer.settimeout(None)
     return peer, descriptors[0], said[HELLO.size :]
+
+
+def _mapped(descriptor: int, size: int, more: int, spread: Spread) -> tuple[Arena, Arena]:
+    """To read by, and to write by too. The descriptor is closed, whatever comes of it."""
+    try:
+        reading = Arena.map(os.dup(descriptor), size, mmap.PROT_READ, more)
+        try:
+            both = mmap.PROT_READ | mmap.PROT_WRITE
+            return reading, Arena.map(os.dup(descriptor), size, both, more, spread)
+        except BaseException:
+            reading.close()
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _unmapped(path: str, error: OSError) -> Unavailable:
+    return Unavailable(f"the node's memory cannot be mapped through {path}: {error}")
 
 
 def _bytes(layout: SlotLayout, count: int, fragment: Fragment) -> int:

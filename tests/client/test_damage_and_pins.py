@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kvstore.client import Client, Match, Miss
-from kvstore.errors import SessionEnded
+from kvstore.errors import Invalid, SessionEnded
 from kvstore.layout import TABLE_OFFSET
 from tests.client.conftest import Node
 from tests.client.kv import Cache, spec_of
@@ -125,3 +125,15 @@ def test_a_pin_of_an_absent_block_is_a_miss_and_of_an_empty_chain_is_empty(store
         assert pinned.confirm() == 0
     with stored.client.pin(stored.client.chain([])) as pinned:
         assert (pinned.blocks, pinned.miss, pinned.confirm()) == (0, None, 0)
+
+
+def test_what_cannot_be_read_where_it_lies_is_not_kept_pinned(
+    stored: Stored, stats_of: Stats, eventually: Callable[..., Any]
+) -> None:
+    own = stored.client
+    with Client.at(
+        own.connection.link().address, stored.spec, deadline_seconds=20.0, transport="tcp"
+    ) as other:
+        with pytest.raises(Invalid, match="cannot be read where they lie"):
+            other.pin(stored.chain, pin_ms=600_000)
+        eventually(lambda: stats_of(own).pins == 0)

@@ -42,7 +42,7 @@ def test_a_peer_can_neither_shrink_nor_grow_the_arena_under_its_owner() -> None:
 def test_an_arena_of_another_size_than_announced_is_not_mapped() -> None:
     arena = Arena.create(MiB)
     with pytest.raises(ConfigError, match=f"has {MiB} bytes; it announced {2 * MiB}"):
-        Arena.map(arena.descriptor, 2 * MiB, mmap.PROT_READ)
+        Arena.map(os.dup(arena.descriptor), 2 * MiB, mmap.PROT_READ)
     assert arena.close()
 
 
@@ -73,5 +73,5 @@ def test_heads_of_slots_in_hbm_lie_behind_it_and_take_what_is_touched_alone() ->
     assert peer.bytes[MiB + 40 * MiB] == 7
     assert os.fstat(arena.descriptor).st_blocks * 512 <= 4 * MiB, "a page, or a large one"
     with pytest.raises(ConfigError, match=f"has {65 * MiB} bytes; it announced {MiB}"):
-        Arena.map(arena.descriptor, MiB, mmap.PROT_READ)
+        Arena.map(os.dup(arena.descriptor), MiB, mmap.PROT_READ)
     assert peer.close() and arena.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import mmap
 import os
 import socket
 import threading
@@ -17,8 +19,9 @@ from kvstore.client import Client
 from kvstore.errors import SessionEnded, Unavailable
 from kvstore.memory.arena import HELLO, HELLO_MAGIC, Arena
 from kvstore.transfer.shm import ShmTransport
+from kvstore.wire.v1 import admin_pb2
 from tests.client.kv import Cache, spec_of, truth_of
-from tests.nodes import NodeProcess, running, short_directory
+from tests.nodes import NodeProcess, eventually, running, short_directory
 
 SPEC = spec_of("shm")
 SIZE = 1 << 20
@@ -102,6 +105,31 @@ def test_a_socket_that_hangs_up_or_says_nothing_is_a_node_out_of_reach() -> None
 def test_a_wrong_token_is_given_nothing(served: NodeProcess) -> None:
     with pytest.raises(Unavailable):
         ShmTransport(os.fspath(served.directory / "node.sock"), bytes(16), 16 << 20, 5.0)
+
+
+def test_an_arena_that_cannot_be_mapped_is_a_node_out_of_reach_and_nothing_of_it_stays(
+    served: NodeProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a process has no descriptor or no room for addresses left."""
+    before, maps = arenas_held(), mmap.mmap
+
+    def second_is_refused(*arguments: Any) -> mmap.mmap:
+        monkeypatch.setattr(mmap, "mmap", refused)
+        return maps(*arguments)
+
+    def refused(*_: Any) -> mmap.mmap:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    for first in (refused, second_is_refused):
+        monkeypatch.setattr(mmap, "mmap", first)
+        with pytest.raises(Unavailable, match=r"cannot be mapped .*Cannot allocate memory"):
+            Client.at(served.address, SPEC, deadline_seconds=20.0)
+    monkeypatch.undo()
+    assert arenas_held() == before
+    ask = client.connection
+    assert eventually(
+        lambda: ask.call(lambda link: link.admin.Stats, admin_pb2.StatsRequest()).sessions == 1
+    )
 
 
 def test_a_closed_transport_moves_nothing_and_says_so(client: Client) -> None:
