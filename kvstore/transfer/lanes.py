@@ -113,7 +113,7 @@ class Lanes:
         self._spare: set[Lane] = set()  # held by somebody, with no call under way; busy too
         self._busy = 0
         self._closed = False
-        self._threads = ThreadPoolExecutor(max(1, STREAMS - 1), "moonpool-tcp")
+        self._threads = _pool()
         try:
             with self.lane():
                 pass  # a node that cannot be reached this way is found out now
@@ -187,19 +187,34 @@ class Lanes:
         return max(1, min(self._streams, count * block // _SPREAD_BYTES))
 
     def together(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """Do these at once, the first of them in this thread; raises what one of them raises."""
-        others: list[Future[None]] = []
+        """Do these at once, the first of them in this thread, as are those that no other thread has
+        begun by then; raises what one of them raises. None is under way, or begun later, once this
+        returns or raises: they write to the caller's memory."""
+        others = [(job, Future[None]()) for job in jobs[1:]]
         try:
-            for job in jobs[1:]:
+            for job, answer in others:
                 with self._changed:
                     self._check_open()
-                    others.append(self._threads.submit(job))
+                    self._begin(job, answer)
             jobs[0]()
+            for job, answer in others:
+                if answer.cancel():
+                    job()
         finally:
-            for other in others:
-                other.exception()  # wait for all: they write to the caller's memory
-        for other in others:
-            other.result()
+            for _, answer in others:
+                if not answer.cancel():
+                    answer.exception()
+        for _, answer in others:
+            if not answer.cancelled():
+                answer.result()
+
+    def _begin(self, job: Callable[[], None], answer: Future[None]) -> None:
+        """With the lock held. Where no thread can be had for it, nobody begins it."""
+        try:
+            self._threads.submit(_answer, job, answer)
+        except RuntimeError:  # it stands in line all the same, and holds its caller's memory there
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = _pool()
 
     @contextmanager
     def lane(self) -> Iterator[Lane]:
@@ -311,6 +326,21 @@ class Lanes:
         except BaseException:
             stream.close()
             raise
+
+
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, STREAMS - 1), "moonpool-tcp")
+
+
+def _answer(job: Callable[[], None], answer: Future[None]) -> None:
+    """Do it, unless its answer was called off."""
+    if answer.set_running_or_notify_cancel():
+        try:
+            job()
+        except BaseException as error:
+            answer.set_exception(error)
+        else:
+            answer.set_result(None)
 
 
 def shares(count: int, lanes: int) -> list[Ints]:
