@@ -60,8 +60,8 @@ class AsyncClient:
             raise
 
     async def _opened(self, call: Callable[P, Held], *args: P.args, **kwargs: P.kwargs) -> Held:
-        """As `run`, of a call that opens blocks. Where it is cancelled nobody has what it made, which
-        is closed."""
+        """As `run`, of a call that opens blocks. Where it is cancelled nobody has what it made, and
+        that is closed."""
         made: list[Held] = []
         try:
             await self.run(lambda: made.append(call(*args, **kwargs)))

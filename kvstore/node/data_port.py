@@ -84,12 +84,9 @@ class DataPort:
             with self._lock:
                 full = self._greeting >= DATA_GREETINGS_MAX
                 self._greeting += not full
-            if full:
+            if full or not self._begun(loop, peer):
                 self._counters.add("data_refusals")
                 peer.close()
-                continue
-            peer.setblocking(True)
-            threading.Thread(target=self._attend, args=(loop, peer), daemon=True).start()
 
     def close(self) -> None:
         self._socket.close()
@@ -98,6 +95,18 @@ class DataPort:
         with self._lock:
             for stream in self._streams:
                 stream.end()
+
+    def _begun(self, loop: asyncio.AbstractEventLoop, peer: socket.socket) -> bool:
+        """Attend a peer, which is counted, in a thread of its own; False where none can be had."""
+        peer.setblocking(True)
+        try:
+            threading.Thread(target=self._attend, args=(loop, peer), daemon=True).start()
+        except RuntimeError as error:  # it is better in a while
+            log.warning("a data connection was not let in: %s", error)
+            with self._lock:
+                self._greeting -= 1
+            return False
+        return True
 
     def _attend(self, loop: asyncio.AbstractEventLoop, peer: socket.socket) -> None:
         try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import xxhash
@@ -19,7 +22,10 @@ from kvstore.limits import (
     PROBE_BYTES_MAX,
     MiB,
 )
-from kvstore.transfer.frames import HELLO, HELLO_MAGIC, Found, Op, Status, Welcome
+from kvstore.node.data_port import DataPort
+from kvstore.node.sessions import Sessions
+from kvstore.telemetry import NODE, Telemetry
+from kvstore.transfer.frames import HELLO, HELLO_MAGIC, WELCOME, Found, Op, Status, Welcome
 from tests.nodes import (
     LAYOUT,
     Caller,
@@ -258,6 +264,37 @@ def is_over(caller: Caller) -> bool:
     """Whether the node knows the session no more."""
     with Raw(caller.opened.data_address) as one:
         return one.greet(caller.session, caller.opened.data_token) == Welcome.UNKNOWN
+
+
+def test_a_node_that_can_have_no_thread_hangs_up_and_lets_the_next_ones_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    telemetry = Telemetry(NODE)
+    lacking: Any = None
+    port = DataPort("127.0.0.1", 0, *[lacking] * 3, Sessions(), telemetry)
+    where = ("127.0.0.1", port.port)
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def serve() -> None:
+        serving = asyncio.create_task(port.serve(lacking))
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", refused)
+            for _ in range(DATA_GREETINGS_MAX + 1):
+                reader, writer = await asyncio.open_connection(*where)
+                assert await reader.read() == b""
+                writer.close()
+        reader, writer = await asyncio.open_connection(*where)
+        writer.write(HELLO.pack(HELLO_MAGIC, bytes(16), bytes(16)))
+        said = await reader.readexactly(WELCOME.size)
+        assert WELCOME.unpack(said)[1] == Welcome.UNKNOWN
+        writer.close()
+        serving.cancel()
+
+    asyncio.run(asyncio.wait_for(serve(), 20.0))
+    port.close()
+    assert telemetry.totals()["data_refusals"] == DATA_GREETINGS_MAX + 2
 
 
 # Malformed frames
