@@ -11,13 +11,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
 from kvstore.config import Credentials
-from kvstore.errors import Broken, Invalid, Overloaded, Rejected
+from kvstore.errors import Broken, Invalid, Overloaded, Rejected, Unavailable
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.status import typed_errors
 from kvstore.wire.v1 import conductor_pb2 as pb
@@ -72,7 +72,7 @@ class Conductors:
         while (one := self._take(tried, timeout)) is not None:
             tried.add(one.address)
             try:
-                with typed_errors(one.address):
+                with self._asking(one):
                     reply: pb.ScheduleReply = one.stub.Schedule(request, timeout=timeout)
             except Overloaded:
                 self._answered(one)
@@ -91,7 +91,7 @@ class Conductors:
             every = list(self._all)
         asked = pb.ExplainRequest(request_id=request_id)
         for one in every:
-            with suppress(Rejected, Broken, Invalid), typed_errors(one.address):
+            with suppress(Rejected, Broken, Invalid), self._asking(one):
                 reply: pb.ExplainReply = one.stub.Explain(asked, timeout=EXPLAIN_SECONDS)
                 return reply
         return None
@@ -117,14 +117,22 @@ class Conductors:
             rested = [one for one in self._all if one.rests_until <= now]
         for one in rested:
             try:
-                with typed_errors(one.address):
+                with self._asking(one):
                     return ask(one.stub)
             except (Rejected, Broken):
                 continue
-            except ValueError:  # so gRPC says of a channel that was closed while this thread asked
-                if not self._closed:
-                    raise
         return None
+
+    @contextmanager
+    def _asking(self, one: _Conductor) -> Iterator[None]:
+        """Within it a call that fails raises its typed error."""
+        try:
+            with typed_errors(one.address):
+                yield
+        except ValueError as error:  # gRPC's word for a channel that was closed before the call
+            if not self._closed:
+                raise
+            raise Unavailable("the conductors were closed while this thread asked") from error
 
     def _take(self, tried: set[str], seconds: float) -> _Conductor | None:
         """The next that does not rest. Of those that rested it is this caller's alone for now."""

@@ -181,3 +181,5 @@ def test_a_thread_that_still_asks_when_they_are_closed_hears_nothing() -> None:
         conductors = Conductors([address])
         conductors.close()
         assert conductors.crews("r1", 1.0) is None
+        assert conductors.schedule(pb.ScheduleRequest()) is None
+        assert conductors.explain("r1") is None
