@@ -14,21 +14,27 @@ import numpy as np
 import pytest
 
 from kvstore.client import Client, Miss
-from kvstore.errors import KVStoreError, SessionEnded, Unavailable, WindowClosed
+from kvstore.errors import KVStoreError, SessionEnded, Unavailable
 from kvstore.limits import DATA_SESSION_CONNECTIONS_MAX
 from kvstore.transfer import landing, lanes
 from kvstore.transfer.frames import WELCOME
 from kvstore.transfer.tcp import TcpTransport
-from kvstore.wire.v1 import admin_pb2, kv_pb2
-from tests.client.kv import Cache, spec_of, truth_of
-from tests.nodes import NodeProcess, eventually, running
+from tests.client.kv import Cache, truth_of
+from tests.nodes import eventually, running
+from tests.transfer.tcp_rig import (
+    DENSE,
+    MIXED,
+    SPEC,
+    TOKENS,
+    WAYS,
+    client,
+    seeds,
+    served,
+    stats,
+    stored,
+)
 
-TOKENS = 64
-DENSE = {"axes": "phtkd", "page_tokens": 32}  # strips of 4 KiB, whole in a page
-MIXED = {"axes": "pthkd", "page_tokens": 16}
-WAYS = pytest.mark.parametrize("way", [DENSE, MIXED], ids=["direct", "staged"])
-SPEC = spec_of("tcp", layers=3, kv_heads=4, head_dim=16, block_tokens=32)
-seeds = iter(range(1, 1_000_000))
+__all__ = ["client", "served"]
 
 
 class Proxy:
@@ -99,18 +105,6 @@ class Proxy:
         self.cut()
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[NodeProcess]:
-    with running(dram="64MiB", slab="4MiB") as node:
-        yield node
-
-
-@pytest.fixture
-def client(served: NodeProcess) -> Iterator[Client]:
-    with Client.at(served.address, SPEC, deadline_seconds=5.0, transport="tcp") as made:
-        yield made
-
-
 @pytest.fixture
 def proxy(client: Client) -> Iterator[Proxy]:
     """The client's connections, by way of a proxy."""
@@ -122,35 +116,6 @@ def proxy(client: Client) -> Iterator[Proxy]:
     )
     yield made
     made.close()
-
-
-def stored(client: Client, tokens: int = TOKENS) -> tuple[Any, np.ndarray]:
-    """A new sequence in the node, put there undisturbed, and its bytes."""
-    seed = next(seeds)
-    chain = client.chain(range(1_000 * seed, 1_000 * seed + tokens))
-    truth = truth_of(client.space.spec, tokens, seed)
-    source = Cache(client.space.spec, tokens, **DENSE)
-    source.fill(truth)
-    assert client.put(chain, source.memory(client)) == len(chain)
-    return chain, truth
-
-
-def let_go(client: Client, handle: bytes) -> None:
-    """One block's pin ends before its time."""
-    session = client.connection.link().session
-    request = kv_pb2.CloseRequest(session=session, handles=[handle])
-    client.connection.call(lambda link: link.kv.Close, request)
-
-
-def give_up(client: Client, handle: bytes) -> None:
-    """One block's window ends."""
-    session = client.connection.link().session
-    request = kv_pb2.AbortRequest(session=session, handles=[handle])
-    client.connection.call(lambda link: link.kv.Abort, request)
-
-
-def stats(client: Client) -> Any:
-    return client.connection.call(lambda link: link.admin.Stats, admin_pb2.StatsRequest())
 
 
 @WAYS
@@ -198,40 +163,6 @@ def test_a_flip_on_the_way_there_is_never_sealed(
         proxy.there_flips.clear()
         assert client.match(chain).blocks == 0
     assert eventually(lambda: stats(client).windows == 0)
-
-
-def test_blocks_behind_one_that_cannot_be_had_are_not_taken_for_those_before_it(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They pass through a buffer with two places, so the first and the third have the same one."""
-    chain, truth = stored(client, 4 * 32)
-    monkeypatch.setattr(lanes.Lane, "staging_bytes", 2 * client.space.layout.payload_bytes)
-    monkeypatch.setattr(TcpTransport, "ahead", lambda *_: None)
-    target = Cache(SPEC, 4 * 32, **MIXED)
-    with client.reader(chain, target.memory(client)) as reader:
-        let_go(client, reader._opened._handles[1])
-        assert reader.poll()
-        assert (reader.blocks, reader.miss) == (1, Miss.EVICTED)
-        assert target.holds(truth, 0, reader.tokens)
-
-
-def test_a_block_behind_one_that_is_refused_is_stored_from_its_own_pages(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokens, seed = 4 * 32, next(seeds)
-    monkeypatch.setattr(lanes.Lane, "staging_bytes", 2 * client.space.layout.payload_bytes)
-    chain = client.chain(range(1_000 * seed, 1_000 * seed + tokens))
-    truth = truth_of(SPEC, tokens, seed)
-    source = Cache(SPEC, tokens, **MIXED)
-    source.fill(truth)
-    with client.writer(chain) as writer:
-        give_up(client, writer._handles[1])
-        with pytest.raises(WindowClosed):
-            writer.put(source.memory(client))
-        assert writer.seal(blocks=(0, 1)) == ["SEALED"]
-    target = Cache(SPEC, tokens, **DENSE)
-    assert client.get(chain, target.memory(client)).blocks == 1
-    assert target.holds(truth, 0, 32)
 
 
 @WAYS
@@ -360,30 +291,6 @@ def test_the_owner_is_asked_again_only_about_what_no_root_proves(
             reader.poll()
             assert reader.blocks == len(chain)
     assert bool(asked) is not sealed
-
-
-def test_where_no_thread_can_be_had_a_call_is_done_by_its_caller_and_nothing_comes_later(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its memory is another sequence's by then."""
-    chain, truth = stored(client)  # on one connection, by one thread
-    monkeypatch.setattr(lanes, "_SPREAD_BYTES", 1)
-    monkeypatch.setattr(TcpTransport, "ahead", lambda *_: None)
-    monkeypatch.setattr(client.connection.link().transport.lanes, "_streams", 2)
-    target, later = Cache(SPEC, TOKENS, **DENSE), Cache(SPEC, TOKENS, **DENSE)
-
-    def refused(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with client.reader(chain, target.memory(client)) as reader:
-        with monkeypatch.context() as full:
-            full.setattr(threading.Thread, "start", refused)
-            assert reader.poll() and reader.blocks == 2
-        assert target.holds(truth)
-        target.fill(other := truth_of(SPEC, TOKENS, next(seeds)))
-        for _ in range(3):  # there are threads again: what stood in line is gone
-            assert client.get(chain, later.memory(client)).blocks == 2
-    assert later.holds(truth) and target.holds(other)
 
 
 def test_what_is_no_data_port_is_told_so() -> None:
