@@ -131,6 +131,7 @@ class Handles:
             return common + serial.to_bytes(8, "little") + stream
         made = np.empty(count, _HANDLE)
         made["common"] = np.void(common)
-        made["serial"] = np.arange(serial, serial + count, dtype=np.uint64)
+        # Forged ones may begin at the last serial there is: then these wrap, and are nobody's.
+        made["serial"] = np.uint64(serial) + np.arange(count, dtype=np.uint64)
         made["mac"] = np.frombuffer(stream, f"V{_MAC_BYTES}")
         return made.tobytes()

@@ -71,6 +71,14 @@ def test_each_handle_of_a_call_comes_back_by_itself_and_all_of_them_together() -
     assert len(set(made)) == RPC_KEYS_MAX
 
 
+def test_forged_handles_with_the_last_serials_there_are_are_refused_as_any() -> None:
+    """Those after them would pass what a serial can be."""
+    handles = Handles(epoch=9)
+    last = handles.seal(CLAIM._replace(serial=2**64 - 1))
+    forged = last[:-1] + bytes([last[-1] ^ 1])
+    assert handles.open_run([forged, forged], Direction.READ) is None
+
+
 def test_handles_with_a_gap_or_in_another_order_are_no_run() -> None:
     handles, made = a_call_of(5)
     again = handles.seal_all(CLAIM._replace(serial=CLAIM.serial + 5), 2)
