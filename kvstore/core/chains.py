@@ -53,9 +53,12 @@ def parts(peek: Peek, keys: Iterable[bytes]) -> list[Part]:
 
 
 def _up(peek: Peek, key: bytes, known: dict[bytes, Part]) -> list[Slot]:
-    """The held blocks from one that is not in a line yet down to this one."""
-    line: list[Slot] = []
-    while key and key not in known and (slot := peek(key)) is not None:
-        line.append(slot)
+    """The held blocks from one that is not in a line yet down to this one.
+
+    What stands before a block is as its writer said: it may be the block itself.
+    """
+    line: dict[bytes, Slot] = {}
+    while key and key not in known and key not in line and (slot := peek(key)) is not None:
+        line[key] = slot
         key = slot.parent
-    return line[::-1]
+    return list(line.values())[::-1]

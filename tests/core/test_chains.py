@@ -50,3 +50,22 @@ def top(slots: dict[bytes, Slot], key: bytes) -> bytes:
 def test_blocks_that_stand_alone_are_parts_of_their_own() -> None:
     slots = {key: Slot(0, 0, (b"n", 0), key=key, tenant="t") for key in (b"a", b"b")}
     assert [part.first for part in parts(slots.get, [b"b", b"a"])] == [b"b", b"a"]
+
+
+def test_blocks_that_stand_before_each_other_are_gone_through_once() -> None:
+    """As nobody computes them, but whoever puts blocks says what stands before each."""
+    before = {b"a": b"b", b"b": b"c", b"c": b"a", b"own": b"own"}
+    slots = {
+        key: Slot(number, 0, (b"n", 0), key=key, parent=parent, tenant="t")
+        for number, (key, parent) in enumerate(before.items())
+    }
+    looks: list[bytes] = []
+
+    def peek(key: bytes) -> Slot | None:
+        looks.append(key)
+        assert len(looks) < 100, "it goes round for ever"
+        return slots.get(key)
+
+    found = parts(peek, [b"b", b"own", b"a"])
+    assert [part.keys for part in found] == [[b"a", b"b"], [b"own"]]
+    assert [part.line for part in found] == [[b"a", b"c", b"b"], [b"own"]]
