@@ -52,7 +52,7 @@ class Room:
         short -= sum(slot.owner == owner for slot in chosen)
         if short <= 0:
             return chosen
-        spared = {*spared, *(slot.key for slot in chosen)}
+        gone = set(chosen)
         payers = dict(self._shares.payers(slabs.tier, tenant, wanted * slot_bytes))
         others = {name: most for name, most in payers.items() if most is not None}
         for payer, most in others.items():
@@ -67,7 +67,9 @@ class Room:
         for slab in self._slabs(slabs, owner, others, slack, -(-short // per_slab), taken):
             chosen += slab.slots.values()
             short -= per_slab
-        found = list(islice(self._of(slabs, owner, tenant, spared, short), max(0, short)))
+        # What goes for the quota comes up again: what stands before it may go after it.
+        own_blocks = self._of(slabs, owner, tenant, spared, short + len(gone))
+        found = list(islice((one for one in own_blocks if one not in gone), max(0, short)))
         chosen += found
         short -= len(found)
         own = {**others, tenant: slabs.capacity_bytes}

@@ -138,3 +138,18 @@ def test_what_goes_for_the_quota_is_not_asked_to_go_with_its_slab_again() -> Non
     flood(rig, other, SMALL, 4)
     flood(rig, other, LARGE, 1)
     assert used(rig, "other") == LARGE.layout.slot_bytes
+
+
+def test_what_goes_for_the_quota_keeps_nothing_else_of_its_prompt_from_going() -> None:
+    """A prompt of six blocks at a quota of seven; two others are pinned, and the pool is full."""
+    rig = Rig(slabs=2)
+    rig.blocks.shares.granted = {"other": Share(bytes_max=7 * SLOT)}
+    quiet, other = rig.session(), rig.session("other")
+    held = prompt(SMALL, 8)
+    rig.put(quiet, SMALL, held)
+    assert [rig.pinned(quiet, one) for one in held.hashes]
+    long = prompt(SMALL, 24, start=500)
+    rig.put(other, SMALL, long)
+    rig.put(other, SMALL, prompt(SMALL, 12, start=900))
+    assert used(rig, "other") == 6 * SLOT
+    assert rig.hits(SMALL, long, "other") == 3
