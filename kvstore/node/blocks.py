@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from itertools import compress, groupby, islice
-from operator import not_
 
 from kvstore.block import Miss
 from kvstore.core.carried import Ledger
@@ -62,7 +61,7 @@ class Blocks:
         self.on_sealed: Callable[[Slot], None] = lambda slot: None
         self.on_used: Callable[[Slot], None] = lambda slot: None  # one that is in DRAM alone
         self.on_unheld: Callable[[], None] = lambda: None  # there may be room now
-        self.on_lent: Callable[[], None] = lambda: None  # more is in HBM
+        self.on_lent: Callable[[], None] = lambda: None  # more is in HBM, or may go from there
         self._counters = counters
 
     def fill(
@@ -79,8 +78,7 @@ class Blocks:
         """FILLING slots for (key, parent, tokens) triples: all of them, or `Overloaded`.
 
         Blocks of `spared` keys are not evicted for these. A writer that reaches HBM is given what
-        is free there, for the first of them: a prompt's start is what others share. `near`: the
-        NUMA node on which the others are best.
+        is free there, for a prompt's start, which others share. `near`: the others' NUMA node.
         """
         count, size = len(wanted), layout.slot_bytes
         above = self._free_in_hbm(owner, tenant, size, count) if reach is Tier.HBM else 0
@@ -137,7 +135,7 @@ class Blocks:
         for key in self.index.having(keys):
             del first[key]
         fresh = [first.get(key) is slot for key, slot in zip(keys, slots, strict=True)]
-        for slot in compress(slots, map(not_, fresh)):
+        for slot in [one for one, new in zip(slots, fresh, strict=True) if not new]:
             self.doom(slot)
             self._counters.add("duplicate_blocks")
         sealed = [*compress(slots, fresh)]
@@ -236,6 +234,8 @@ class Blocks:
         free = [slot for slot in slots if not (slot.pins or slot.windows or slot.moves)]
         if free:
             self.on_unheld()
+        if any(slot.tier is Tier.HBM for slot in free):
+            self.on_lent()
         # One that was held twice by whoever lets go stands here twice.
         doomed = dict.fromkeys([slot for slot in free if slot.state is State.DOOMED])
         for _, some in groupby(doomed, lambda slot: slot.tier):

@@ -115,6 +115,8 @@ def coldest(blocks: Blocks, slabs: Slabs, free_share: float) -> list[Slot]:
     """What is to leave HBM next, so that a share of it becomes free: of much the first."""
     used = sum(blocks.shares.used(Tier.HBM).values())
     over = used - slabs.capacity_bytes * (1 - free_share)
+    if over <= 0:
+        return []
     lanes = [blocks.lent.coldest(*place, ()) for place in blocks.lent.places()]
     worth = blocks.index.worth
     some = list[Slot]()

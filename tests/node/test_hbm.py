@@ -175,6 +175,26 @@ def test_what_somebody_holds_stays_there() -> None:
     lent(story)
 
 
+def test_what_was_held_while_it_was_to_go_goes_once_it_is_let_go() -> None:
+    """Nothing new would come to remind of it: there is no place for it."""
+
+    async def story(rig: Lender) -> None:
+        keys = [key for number in range(1, 3) for key in rig.keys(number)]
+        rig.put_some(1)
+        reader = rig.session()
+        assert rig.store.open_stored(reader, SMALL, rig.keys(1), reach=Tier.HBM)
+        slots = rig.put_some(2)
+        assert rig.store.open_stored(reader, SMALL, rig.keys(2), reach=Tier.HBM)
+        await asyncio.sleep(0.01)
+        assert rig.tiers(keys) == [Tier.HBM] * 8 and slots[0].held
+        assert [slot.tier for slot in rig.put_some(3, 1)] == [Tier.DRAM]
+        rig.end(reader)
+        await until(lambda: rig.hbm.left == 7)
+        assert [slot.tier for slot in rig.put_some(4, 1)] == [Tier.HBM]
+
+    lent(story, hbm_slabs=2)
+
+
 def test_where_dram_is_full_of_what_is_held_the_ends_of_prompts_go() -> None:
     async def story(rig: Lender) -> None:
         held = rig.put_some(9, PER_SLAB, reach=Tier.DRAM)
