@@ -40,6 +40,18 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def replace_file(path: Path, content: bytes) -> None:
+    """What a small file says from now on, durably; whenever the power goes, that or what it said
+    before."""
+    new = path.with_name(path.name + ".new")
+    with new.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.rename(path)
+    sync_directory(path.parent)
+
+
 class DataFile:
     """Open for reading and writing. A file that is not there is made."""
 

@@ -7,13 +7,12 @@ leaves the layout before it, or none, and can be repeated with any size.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
-from kvstore.disk.files import sync_directory
+from kvstore.disk.files import replace_file
 from kvstore.errors import ConfigError
 
 FORMAT = 2  # 1 had no id
@@ -57,13 +56,7 @@ class Header:
         return header
 
     def write(self, path: Path) -> None:
-        new = path / (_NAME + ".new")
-        with new.open("wb") as file:
-            file.write(json.dumps(asdict(self)).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(path / _NAME)
-        sync_directory(path)
+        replace_file(path / _NAME, json.dumps(asdict(self)).encode() + b"\n")
 
     def check_follows(self, before: Header, path: Path) -> None:
         """Refuse a layout that would lose what one before it holds. More files are welcome."""

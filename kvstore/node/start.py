@@ -12,6 +12,7 @@ from kvstore.config import NodeConfig
 from kvstore.core.lifecycle import Tier
 from kvstore.core.slabs import Slabs
 from kvstore.core.spread import ALIKE, Spread
+from kvstore.disk.files import replace_file
 from kvstore.disk.local import LocalDisk
 from kvstore.disk.volumes import Volumes
 from kvstore.errors import ConfigError
@@ -67,12 +68,12 @@ def locked(config: NodeConfig) -> Any:
 
 
 def next_epoch(config: NodeConfig) -> int:
-    """One more than the last start's. The lock is held, so nobody else counts."""
+    """One more than the last start's, and durable: see `first_generation`. The lock is held, so
+    nobody else counts."""
     path = config.directory / "node.epoch"
     text = path.read_text().strip() if path.exists() else "0"
     if not text.isdecimal():
         raise ConfigError(f"{path} holds no number: delete it and node.id to start a new node")
     epoch = int(text) + 1
-    path.with_suffix(".new").write_text(f"{epoch}\n")
-    path.with_suffix(".new").replace(path)
+    replace_file(path, b"%d\n" % epoch)
     return epoch
