@@ -127,6 +127,13 @@ def parents_of(request: pb.ReserveRequest, hashes: Sequence[bytes]) -> list[byte
     return [b""] * len(hashes)
 
 
+def used_of(request: pb.UnpinRequest) -> tuple[int, int]:
+    """Tokens that a caller looked for, and of those what it loaded."""
+    if request.hit_tokens > request.query_tokens:
+        raise Invalid(f"hit_tokens {request.hit_tokens} of query_tokens {request.query_tokens}")
+    return request.query_tokens, request.hit_tokens
+
+
 def check_hash(name: str, given: bytes) -> None:
     if len(given) != HASH_BYTES:
         raise Invalid(f"{name} is {len(given)} bytes; a block hash has {HASH_BYTES}")

@@ -32,6 +32,7 @@ from kvstore.node.forms import (
     parents_of,
     patience,
     stored_keys_of,
+    used_of,
 )
 from kvstore.node.hbm import Hbm
 from kvstore.node.namespaces import Namespaces, Place
@@ -186,8 +187,9 @@ class KVService(kv_pb2_grpc.KVServicer):
     async def Seal(self, request: pb.SealRequest, context: Context) -> pb.SealReply:
         session = self.session(request.session, context)
         handles = counted(request.handles, "handles")
-        keys: list[bytes] = []
-        replicas = copies_wanted(request.replicas)
+        replicas, keys = copies_wanted(request.replicas), list[bytes]()
+        if request.durable:
+            self.check_ssd()
         if request.durable or replicas > 1:
             keys = [window.slot.key for window in self.store.claims.windows(session, handles)]
         results = self.store.seal(session, handles)
@@ -316,10 +318,10 @@ class KVService(kv_pb2_grpc.KVServicer):
 
     @typed
     async def Unpin(self, request: pb.UnpinRequest, context: Context) -> pb.UnpinReply:
-        session = self.session(request.session, context)
+        session, used = self.session(request.session, context), used_of(request)
         if request.handles or not request.query_tokens:
             self.store.readers.unpin(session, counted(request.handles, "handles"))
-        self.store.used(request.query_tokens, request.hit_tokens)
+        self.store.used(*used)
         return pb.UnpinReply()
 
     @typed
@@ -359,10 +361,13 @@ class KVService(kv_pb2_grpc.KVServicer):
                 await stack.enter_async_context(coming)
             yield
 
-    async def durable(self, keys: Sequence[bytes]) -> None:
-        """Return once all of these blocks survive a power loss, or raise."""
+    def check_ssd(self) -> None:
         if self.tiers is None:
             raise Invalid("durable: this node has no SSD; start it with --ssd PATH:SIZE")
+
+    async def durable(self, keys: Sequence[bytes]) -> None:
+        """Return once all of these blocks survive a power loss, or raise."""
+        assert self.tiers is not None, "`check_ssd` comes first"
         async with AsyncExitStack() as stack:
             if self.hbm is not None:
                 await stack.enter_async_context(self.hbm.brought(keys))

@@ -175,6 +175,8 @@ class StreamingKVService(KVService):
         tokens = last_tokens(block.tokens, place.layout)
         size = place.layout.block_bytes(tokens)
         _check_payload(block, size, place)
+        if block.durable:
+            self.check_ssd()
         chain, whole = [(name, parent, tokens)], place.layout.whole
         patience = self.waiting.patience(context, place.layout, 1)
         found = await self.waiting.for_room(

@@ -276,6 +276,18 @@ WRONG: dict[str, tuple[Callable[[Desk], Any], grpc.StatusCode, str, tuple[str, .
         lambda d: d.caller.ask("Unpin", handles=[d.pin, d.lapsed]),
         *(CODE.FAILED_PRECONDITION, "PinExpired", ("handles[1] expired", "open the block again")),
     ),
+    "unpin that tells of more hits than looks": (
+        lambda d: d.caller.ask("Unpin", handles=[d.pin], query_tokens=1, hit_tokens=2),
+        *(CODE.INVALID_ARGUMENT, "Invalid", ("hit_tokens 2 of query_tokens 1",)),
+    ),
+    "durable seal without an SSD": (
+        lambda d: d.caller.ask("Seal", handles=[d.window], durable=True),
+        *(CODE.INVALID_ARGUMENT, "Invalid", ("durable", "--ssd")),
+    ),
+    "durable put without an SSD": (
+        lambda d: d.put(bytes(512), durable=True),
+        *(CODE.INVALID_ARGUMENT, "Invalid", ("durable", "--ssd")),
+    ),
     "renewal of an expired pin": (
         lambda d: d.caller.ask("Renew", handles=[d.lapsed]),
         *(CODE.FAILED_PRECONDITION, "PinExpired", ("expired", "ms ago", "open the block again")),
