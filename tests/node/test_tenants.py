@@ -11,7 +11,7 @@ from kvstore.core.shares import Share, Shares
 from kvstore.errors import QuotaExceeded
 from kvstore.node.namespaces import Place
 from kvstore.node.sessions import Session
-from tests.node.rig import LARGE, SECRETS, SLAB, SMALL, Rig, prompt
+from tests.node.rig import LARGE, SECRETS, SLAB, SMALL, Rig, prompt, triples
 
 SLOT = SMALL.layout.slot_bytes  # four of these, or two large ones, in a slab
 
@@ -129,6 +129,17 @@ def test_a_quota_is_exceeded_when_all_that_the_tenant_has_is_pinned() -> None:
     rig.store.readers.unpin(other, [one.handle for one in pins])
     flood(rig, other, SMALL, 2)
     assert used(rig, "other") == 2 * SLOT
+
+
+def test_a_call_that_takes_no_place_passes_no_quota() -> None:
+    """Not one that was lowered since, either."""
+    rig = Rig(slabs=4)
+    mine, held = rig.session(), prompt(SMALL, 16)
+    rig.put(mine, SMALL, held)
+    assert [rig.pinned(mine, one) for one in held.hashes]
+    rig.blocks.shares.granted = {"default": Share(bytes_max=2 * SLOT)}
+    whole = SMALL.layout.whole
+    assert rig.store.reserve(mine, SMALL, triples(held), whole) == [None] * 4
 
 
 def test_what_goes_for_the_quota_is_not_asked_to_go_with_its_slab_again() -> None:
