@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from kvstore.block import Miss
@@ -56,17 +56,28 @@ class Promotion:
         self._clock = clock
         self._coming: dict[bytes, Coming] = {}  # by stored key
 
-    @asynccontextmanager
-    async def brought(
+    def brought(
         self, keys: Sequence[bytes], seconds: float | None = None
-    ) -> AsyncIterator[None]:
+    ) -> AbstractAsyncContextManager[None]:
         """Inside this, blocks of these keys that were in the other tier alone are in DRAM, if they
         fit and were read within `seconds`. What is read later is there for whoever asks next."""
+        return self._brought(keys, self._blocks.index.get, seconds)  # no reader reads the unlisted
+
+    async def prove(self, slots: Sequence[Slot]) -> bool:
+        """Read what only an earlier run's records vouch for; whether all of it is there."""
+        doubted = [slot for slot in slots if slot.unproven]
+        async with self._brought([slot.key for slot in doubted], self._blocks.index.held, None):
+            return not any(slot.unproven for slot in doubted)
+
+    @asynccontextmanager
+    async def _brought(
+        self, keys: Sequence[bytes], find: Callable[[bytes], Slot | None], seconds: float | None
+    ) -> AsyncIterator[None]:
         waits: list[Coming] = []
         try:
             spared = set(keys)
             for key in keys:
-                slot = self._blocks.index.get(key)
+                slot = find(key)
                 if slot is None or slot.tier is not self._source:
                     continue
                 coming = self._coming.get(key) or self._begin_read(slot, spared)
@@ -80,12 +91,6 @@ class Promotion:
         finally:
             for one in waits:
                 self._blocks.let_go(one.target)
-
-    async def prove(self, slots: Sequence[Slot]) -> bool:
-        """Read what only an earlier run's records vouch for; whether all of it is there."""
-        doubted = [slot for slot in slots if slot.unproven]
-        async with self.brought([slot.key for slot in doubted]):
-            return not any(slot.unproven for slot in doubted)
 
     def _begin_read(self, slot: Slot, spared: Collection[bytes]) -> Coming | None:
         layout = self._layout_of(slot.owner)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from pathlib import Path
 
 from kvstore.block import Miss
 from tests.node.rig import SLAB, SMALL, TOKENS, prompt
+from tests.node.ssd_rig import SsdRig
 from tests.node.tiered_rig import SECONDS, TieredRig
 from tests.simulation.sim_disk import SimDisk
 
@@ -47,3 +49,24 @@ def test_a_disk_that_is_late_is_waited_for_no_longer_than_the_caller_does() -> N
         assert rig.counters.totals()["promoted_blocks"] == BLOCKS, "each was read once"
 
     rig.run(work)
+
+
+def test_what_is_unlisted_is_proven_as_any_for_whoever_wants_it_durable(tmp_path: Path) -> None:
+    """Left by an earlier run, and put again after what stands before it has gone."""
+    chain = prompt(SMALL, 2 * TOKENS)
+
+    async def story() -> None:
+        async with SsdRig.started(tmp_path) as rig:
+            await rig.put_durable(rig.writing, chain)
+        async with SsdRig.started(tmp_path, epoch=2) as rig:
+            first, second = rig.store.keys("default", SMALL, chain.hashes)
+            assert rig.store.remove([first]) == {first}
+            (window,) = rig.reserve(rig.writing, SMALL, chain, first=1)
+            rig.write(window.slot, SMALL)
+            assert rig.store.seal(rig.writing, [window.handle]) == ["existed"]
+            slot = rig.blocks.index.held(second)
+            assert slot is not None and slot.unproven and not slot.listed
+            assert await rig.durable([slot]) == ""
+            assert not slot.unproven
+
+    asyncio.run(story())
