@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 from kvstore.clock import Clock
 from kvstore.config import Credentials
@@ -23,6 +22,7 @@ from kvstore.node.peers import Peers
 from kvstore.node.replicas import Replicas
 from kvstore.node.store import Store
 from kvstore.node.taking import Taking
+from kvstore.node.threads import crew
 from kvstore.node.tiers import Tiers
 from kvstore.node.ucx_way import UcxWays
 from kvstore.node.whereabouts import Whereabouts
@@ -50,7 +50,7 @@ class Pool:
         dice = random.Random()
         self._nodes = Roster(metadata, NodeRecord, clock, dice, changed=self._seen)
         self._conductors = Roster(metadata, ConductorRecord, clock, dice)
-        self._threads = ThreadPoolExecutor(THREADS, "peer")
+        self._threads = crew("peer", THREADS)
         self.contacts = Contacts(clock, counters)
         known = (node_id, self._nodes, clock, self._threads, credentials)
         self.peers = Peers(*known, self.contacts, ucx)

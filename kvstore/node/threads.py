@@ -1,11 +1,18 @@
-"""Threads for a disk's calls: readers never wait behind writers, nor the loop behind either."""
+"""Threads for a disk's calls: readers never wait behind writers, nor the loop behind either.
+
+All of them are there from the start. Where one cannot be had later, what was to be done would stand
+in the pool's line all the same, and be done, to slots, when its caller has long let go of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+from kvstore.errors import ConfigError
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -17,8 +24,8 @@ class Threads:
     """A pool that reads and one that writes."""
 
     def __init__(self) -> None:
-        self._readers = ThreadPoolExecutor(DEPTH, "ssd-read")
-        self._writers = ThreadPoolExecutor(DEPTH, "ssd-write")
+        self._readers = crew("ssd-read", DEPTH)
+        self._writers = crew("ssd-write", DEPTH)
 
     async def read(self, call: Callable[..., T], *given: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._readers, call, *given)
@@ -33,3 +40,20 @@ class Threads:
     def shutdown(self) -> None:
         self._readers.shutdown()
         self._writers.shutdown()
+
+
+def crew(name: str, count: int) -> ThreadPoolExecutor:
+    """A pool of threads that have all begun; or `ConfigError`, and none stays."""
+    pool, all_here = ThreadPoolExecutor(count, name), threading.Barrier(count + 1)
+    try:
+        for _ in range(count):
+            pool.submit(all_here.wait)  # nobody is idle before all are here: so each has its own
+    except RuntimeError as error:
+        all_here.abort()
+        pool.shutdown()
+        raise ConfigError(
+            f"{count} threads cannot be had ({error}): let the node have more, see ulimit -u and "
+            "the pids limit of its container"
+        ) from error
+    all_here.wait()
+    return pool

@@ -1,0 +1,46 @@
+"""Threads for a disk's calls are there before anything is asked of them, or none of them is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from kvstore.errors import ConfigError
+from kvstore.node.threads import DEPTH, Threads, crew
+
+SECONDS = 10.0
+
+
+def none(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_what_is_asked_later_needs_no_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would stand in the pool's line all the same, and be done once its caller has given up."""
+    threads, meeting = Threads(), threading.Barrier(2 * DEPTH)
+    monkeypatch.setattr(threading.Thread, "start", none)
+
+    async def story() -> None:
+        asked = [
+            call(meeting.wait, SECONDS)
+            for call in (threads.read, threads.write)
+            for _ in range(DEPTH)
+        ]
+        assert sorted(await asyncio.gather(*asked)) == [*range(2 * DEPTH)], "all at once"
+
+    asyncio.run(story())
+    threads.shutdown()
+
+
+def test_where_not_all_can_be_had_none_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, before = threading.Thread.start, threading.active_count()
+
+    def two(thread: threading.Thread) -> None:
+        (start if threading.active_count() < before + 2 else none)(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", two)
+    with pytest.raises(ConfigError, match=r"4 threads .*can't start new thread"):
+        crew("tests", 4)
+    assert threading.active_count() == before
