@@ -163,27 +163,40 @@ class Room:
             for other, tenant in self._index.sleepers.places():
                 if other != owner and pay.get(tenant, 0) > 0:
                     self._index.rouse(other, tenant, count)
-        looked_at = set(taken)
+        looked_at, most = set(taken), count
+        while some := self._coldest_slabs(slabs, owner, looked_at, most):
+            for slab in some:
+                looked_at.add(slab.number)
+                if slabs.tier is Tier.SSD:
+                    self._index.rouse_places(slab.offset, slab.offset + slabs.slab_bytes)
+                cost = Counter(one.tenant for one in slab.slots.values())
+                affordable = all(
+                    (left := pay.get(name, 0)) > 0 and slots * slab.slot_bytes <= left + slack
+                    for name, slots in cost.items()
+                )
+                if affordable and all(map(_may_go, slab.slots.values())):
+                    for name, slots in cost.items():
+                        pay[name] -= slots * slab.slot_bytes
+                    taken.add(slab.number)
+                    yield slab
+                    count -= 1
+                if not count:
+                    return
+            most *= 2  # each time all are gone through again, with what was roused
+
+    def _coldest_slabs(
+        self, slabs: Slabs, owner: Owner, but: Collection[int], count: int
+    ) -> list[Slab]:
+        """Up to `count` of other owners in service, without these. They are looked for before one
+        is roused: that changes what is gone through."""
+        found: dict[int, Slab] = {}
         for here in self._of_others(slabs, owner):
             slab = slabs.slab_of(here)
-            if slab.retired or slab.number in looked_at:
-                continue
-            looked_at.add(slab.number)
-            if slabs.tier is Tier.SSD:
-                self._index.rouse_places(slab.offset, slab.offset + slabs.slab_bytes)
-            cost = Counter(one.tenant for one in slab.slots.values())
-            affordable = all(
-                (most := pay.get(name, 0)) > 0 and slots * slab.slot_bytes <= most + slack
-                for name, slots in cost.items()
-            )
-            if affordable and all(map(_may_go, slab.slots.values())):
-                for name, slots in cost.items():
-                    pay[name] -= slots * slab.slot_bytes
-                taken.add(slab.number)
-                yield slab
-                count -= 1
-            if not count:
-                return
+            if not slab.retired and slab.number not in but:
+                found[slab.number] = slab
+            if len(found) == count:
+                break
+        return list(found.values())
 
     def _of_others(self, slabs: Slabs, owner: Owner) -> Iterator[Slot]:
         """Slots of other owners in a tier, the coldest first; in DRAM those that are on SSD too."""

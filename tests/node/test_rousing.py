@@ -1,0 +1,45 @@
+"""Room on a full SSD of which an earlier run left blocks that nobody has asked for since."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.node.rig import LARGE, SLAB, SMALL, TOKENS, prompt, triples
+from tests.node.ssd_rig import FILE_SLABS, SsdRig
+
+PLACES = 2 * FILE_SLABS * SLAB // SMALL.layout.slot_bytes
+
+
+def test_what_wakes_while_a_slab_is_looked_for_disturbs_nobody(tmp_path: Path) -> None:
+    """All that is there stands behind a hole. Two of a slab's blocks are awake, and one of them is
+    held, so another slab is to be found; and looking at this one wakes the rest of it."""
+    first = prompt(SMALL, TOKENS)
+    others = [prompt(SMALL, TOKENS, start=100 * number).hashes[0] for number in range(1, PLACES)]
+    chain = triples(first) + [(one, first.hashes[0], TOKENS) for one in others]
+
+    async def story() -> None:
+        async with SsdRig.started(tmp_path) as rig:
+            windows = rig.store.reserve(rig.writing, SMALL, chain, SMALL.layout.whole)
+            given = [one for one in windows if one is not None]
+            for one in given:
+                rig.write(one.slot, SMALL)
+            rig.store.seal(rig.writing, [one.handle for one in given])
+            await rig.tiers.durable([one.slot for one in given])
+            places = {one.slot.key: one.slot.twin.offset for one in given if one.slot.twin}
+            (hole,) = rig.store.keys("default", SMALL, first.hashes)
+            assert rig.store.remove([hole]) == {hole}
+            await rig.tiers.flushed()
+            del places[hole]
+        async with SsdRig.started(tmp_path, epoch=2) as rig:
+            keys = sorted(places, key=places.__getitem__)
+            held, other = map(rig.blocks.index.held, keys[-4:-2])
+            assert held is not None and other is not None and not rig.ssd.slab_of(held).awake
+            assert rig.ssd.slab_of(held) is rig.ssd.slab_of(other)
+            held.moves += 1
+            assert await rig.durable(rig.put(rig.writing, LARGE, prompt(LARGE, TOKENS))) == ""
+            rig.blocks.let_go(held)
+            assert rig.ssd.slab_of(held).awake and rig.blocks.index.held(keys[-4]) is held
+            assert keys[0] not in rig.blocks.index, "its slab has changed hands"
+
+    asyncio.run(story())
