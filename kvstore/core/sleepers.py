@@ -185,13 +185,12 @@ class Sleepers:
         rows = self._oldest.get((owner, tenant), iter(()))
         return (row for row in rows if self._asleep[row])
 
-    def within(self, begin: int, end: int) -> list[int]:
-        """Rows of blocks that sleep in these places."""
+    def within(self, begin: int, end: int) -> Iterator[int]:
+        """Rows of blocks that sleep in these places: one that wakes with another is not named."""
         if not self._count:
-            return []
+            return
         there = self._asleep & (self._place >= begin) & (self._place < end)
-        found: list[int] = np.flatnonzero(there).tolist()
-        return found
+        yield from (row for row in np.flatnonzero(there).tolist() if self._asleep[row])
 
     def owners(self) -> dict[Owner, int]:
         counts = np.bincount(self._owner[self._asleep], minlength=len(self._owners))

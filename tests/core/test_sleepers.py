@@ -92,6 +92,9 @@ def a_forest_asleep_behaves_like_its_model(seed: int, steps: int = 300) -> None:
             before_that = len(index.sleepers)
             roused = index.rouse(dice.choice(OWNERS), "default", dice.randrange(1, 3))
             assert len(index.sleepers) <= before_that - roused
+        elif action < 0.75:
+            begin = SLAB * dice.randrange(8)
+            index.rouse_places(begin, begin + SLAB)
         index.check()
         flags = [listed(one) and one in held for one in path(number)]
         assert index.longest(keys) == [*flags, False].index(False)
@@ -141,6 +144,15 @@ def test_places_are_roused_whoever_is_there() -> None:
     index.rouse_places(2 * SLAB, 3 * SLAB)
     there = [slot.offset for slot in index]
     assert sorted(there) == [2 * SLAB + 10 * i for i in range(10)]
+
+
+def test_a_prompt_in_these_places_is_roused_once_whichever_of_its_blocks_comes_first() -> None:
+    numbers = range(0, 20, 2)  # of whose keys the order is another
+    before = dict(zip(numbers, [None, *numbers], strict=False))
+    index = asleep(table_of(list(before), before, random.Random(4)))
+    index.rouse_places(0, SLAB)
+    index.check()
+    assert {slot.key for slot in index} == set(map(name, numbers))
 
 
 def test_a_look_at_all_of_them_wakes_nobody_and_shows_each_as_it_will_be() -> None:
