@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Collection
 
 from .effect import Effect
@@ -14,6 +15,8 @@ from .tracked import Audit, Tracked
 from .trust import Trust, Verb
 
 log = logging.getLogger("vllm.moonpool")
+
+DRAWN = (Verb.LOAD, Verb.AUDIT)  # by the die, which nothing else decides between
 
 
 class Audits:
@@ -28,11 +31,18 @@ class Audits:
             rate=settings.audit_rate,
             seed=settings.audit_seed,
         )
-        self._under_way: dict[str, tuple[Audit, bool]] = {}  # and whether to the hit's end
+        # By request, its comparisons in the order of their steps, and whether to the hit's end:
+        # vLLM may schedule a step before it has heard of the last.
+        self._under_way: dict[str, deque[tuple[Audit, bool]]] = {}
 
     def loads(self, tracked: Tracked, tokens: int, origins: Collection[int]) -> bool:
-        """Whether a hit of so many tokens is loaded. Decided once: a request is not drawn again."""
-        verb = tracked.verb = tracked.verb or self._trust.verb(origins)
+        """Whether a hit of so many tokens is loaded. A request that asks again, as after a
+        preemption, is not drawn again; whose blocks it finds, and whether these may be used, is as
+        of now."""
+        verb = self._trust.verb(origins)
+        if verb in DRAWN and tracked.verb in DRAWN:
+            verb = tracked.verb
+        tracked.verb = verb
         if verb is Verb.LOAD:
             return True
         tracked.miss = verb.value
@@ -51,14 +61,17 @@ class Audits:
         if first < last:
             tracked.compared = last * block_tokens
             whole = last == audit.end // block_tokens
-            self._under_way[tracked.id] = (audit, whole)
+            self._under_way.setdefault(tracked.id, deque()).append((audit, whole))
             if whole:
                 tracked.audit = None
         return first, last
 
     def judge(self, request: str, verdict: Verdict, stats: MoonpoolStats) -> str:
         """What the ranks found; what a namespace is to be quarantined for, or nothing."""
-        audit, whole = self._under_way.pop(request)
+        asked = self._under_way[request]
+        audit, whole = asked.popleft()
+        if not asked:
+            del self._under_way[request]
         if not verdict.wrong:
             if whole and verdict.blocks:
                 stats.add("audits" if audit.random else "self_tests")
@@ -84,7 +97,7 @@ class Audits:
         if tracked.timed or not tracked.began or tracked.request.num_output_tokens == 0:
             return
         tracked.timed = True
-        if tracked.verb not in (Verb.LOAD, Verb.AUDIT) or tracked.request.num_preemptions:
+        if tracked.verb not in DRAWN or tracked.request.num_preemptions:
             return
         now, loaded = time.monotonic(), tracked.verb is Verb.LOAD
         self._waited.add(now - tracked.arrived, loaded=loaded)

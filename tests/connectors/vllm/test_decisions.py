@@ -12,6 +12,7 @@ from kvstore.engine.connectors.vllm import audits as module
 from kvstore.engine.connectors.vllm.audits import Audits
 from kvstore.engine.connectors.vllm.effect import Effect
 from kvstore.engine.connectors.vllm.keys import extra_of, left_out
+from kvstore.engine.connectors.vllm.messages import Verdict
 from kvstore.engine.connectors.vllm.metrics import MoonpoolStats
 from kvstore.engine.connectors.vllm.price import (
     BUDGET_SECONDS_MIN,
@@ -148,6 +149,46 @@ def test_what_hits_take_is_their_wait_and_on_every_gpu_their_prefill(
         assert not stats.data
         found.scheduled(tracked, stats)
     assert stats.data == {"ttft_saved_seconds": 5.0 - 1.25, "gpu_saved_seconds": 4 * (3.0 - 0.25)}
+
+
+def test_a_request_that_asks_again_loads_nothing_that_may_not_be_loaded_by_then() -> None:
+    settings: Any = SimpleNamespace(audit_rate=0.5, audit_seed=1, self_test=True, self_test_hits=1)
+    audits, stats = Audits(settings), MoonpoolStats()
+
+    def asks(tracked: Any, origin: int) -> Verb | None:
+        assert audits.loads(tracked, 64, {origin}) is (tracked.verb is Verb.LOAD)
+        return tracked.verb
+
+    def arrives() -> Any:
+        return SimpleNamespace(id="a", computed=0, compared=0, verb=None, audit=None, miss="")
+
+    first = arrives()
+    assert asks(first, 1) is Verb.TEST and audits.span(first, 64, 64) == (0, 1)
+    audits.judge("a", Verdict(1, 1.0, 0.0, ""), stats)
+    loaded, audited = arrives(), arrives()
+    assert {asks(loaded, 1), asks(audited, 1)} == {Verb.LOAD, Verb.AUDIT}
+    for one in (loaded, audited):
+        drawn = one.verb
+        assert all(asks(one, 1) is drawn for _ in range(9)), "drawn anew"
+        assert asks(one, 2) is Verb.TEST, "another origin stored it meanwhile"
+    again = arrives()
+    while asks(again, 1) is not Verb.AUDIT:
+        again = arrives()
+    assert audits.span(again, 64, 64) == (0, 1)
+    assert audits.judge("a", Verdict(1, 1.1, 0.1, "wrong"), stats) == "wrong"
+    assert asks(again, 1) is Verb.REFUSE, "its namespace is quarantined"
+
+
+def test_each_verdict_is_of_its_own_step_though_the_next_was_scheduled_before_it_came() -> None:
+    settings: Any = SimpleNamespace(audit_rate=0.0, audit_seed=1, self_test=True, self_test_hits=1)
+    audits, stats = Audits(settings), MoonpoolStats()
+    tracked: Any = SimpleNamespace(id="a", computed=0, compared=0, verb=None, audit=None, miss="")
+    assert not audits.loads(tracked, 128, {7})
+    spans = [audits.span(tracked, done, 64) for done in (64, 128)]  # vLLM's asynchronous scheduling
+    assert spans == [(0, 1), (1, 2)]
+    for opened in (0, 1):
+        assert audits.judge("a", Verdict(1, 1.0, 0.0, ""), stats) == ""
+        assert stats.data.get("self_tests", 0) == opened, "trusted once all of the hit agreed"
 
 
 @pytest.mark.parametrize(
