@@ -5,6 +5,7 @@ A request that is left out is neither matched nor published: vLLM serves it as w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kvstore.client import salted
@@ -26,3 +27,9 @@ def left_out(request: Any) -> str:
 def extra_of(request: Any) -> dict[int, bytes]:
     """Digests of content by block, as `Client.chain` takes them."""
     return salted(request.cache_salt or "")
+
+
+def said_of(request: Any) -> Mapping[str, Any]:
+    """What its sender tells this connector: whatever that is, it may not stop vLLM."""
+    said = (request.kv_transfer_params or {}).get("moonpool")
+    return said if isinstance(said, Mapping) else {}

@@ -18,6 +18,8 @@ from blake3 import blake3
 
 from kvstore.client.teller import Teller
 
+from .keys import said_of
+
 STEPS_MAX = 16  # of which vLLM has not said what came: it is two ahead at most
 ID_BYTES_MAX = 256
 SECONDS_MAX = 600.0  # what took longer was stopped meanwhile, and says nothing of steps
@@ -57,7 +59,7 @@ class Telling:
 
     def arrived(self, request: Any, hashes: Sequence[bytes]) -> None:
         """It waits; `hashes` are of its prompt's full blocks, as far as they are known."""
-        said = (request.kv_transfer_params or {}).get("moonpool") or {}
+        said = said_of(request)
         name = _name(str(said.get("request") or request.request_id))
         here = _Here(request, name, bool(said.get("follow")))
         self._here[request.request_id] = here

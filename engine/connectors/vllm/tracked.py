@@ -8,7 +8,7 @@ from typing import Any
 
 from kvstore.client import Chain, Client
 
-from .keys import extra_of
+from .keys import extra_of, said_of
 from .trust import Verb
 
 
@@ -34,7 +34,7 @@ class Tracked:
         self._chains: tuple[Chain, ...] = tuple(
             Chain((), (), one.space.layout.block_tokens) for one in clients
         )
-        said = (request.kv_transfer_params or {}).get("moonpool") or {}
+        said = said_of(request)
         self.hand_off = str(said.get("hand_off", ""))  # others follow this prefill by this name
         self.follow = str(said.get("follow", ""))  # this one follows another's
         self.follow_at = str(said.get("follow_at", ""))  # on that host, where it is another

@@ -20,6 +20,7 @@ from kvstore.engine.connectors.vllm.price import (
     TRY_SHARE,
     Prices,
 )
+from kvstore.engine.connectors.vllm.tracked import Tracked
 from kvstore.engine.connectors.vllm.trust import Trust, Verb
 
 PLAIN: dict[str, Any] = {
@@ -204,6 +205,15 @@ def test_each_verdict_is_of_its_own_step_though_the_next_was_scheduled_before_it
 def test_requests_whose_kv_has_no_name_are_left_out(field: str, value: object, why: str) -> None:
     assert left_out(SimpleNamespace(**PLAIN)) == ""
     assert left_out(SimpleNamespace(**{**PLAIN, field: value})) == why
+
+
+@pytest.mark.parametrize("said", ["a name", 7, ["follow"], True, None])
+def test_a_sender_who_says_something_odd_has_a_plain_request(said: object) -> None:
+    odd = SimpleNamespace(**PLAIN, request_id="a", kv_transfer_params={"moonpool": said})
+    assert (Tracked(odd, (), 64).hand_off, Tracked(odd, (), 64).follow) == ("", "")
+    named = {"moonpool": {"hand_off": "one", "follow": 7}}
+    plain = Tracked(SimpleNamespace(**PLAIN, request_id="b", kv_transfer_params=named), (), 64)
+    assert (plain.hand_off, plain.follow) == ("one", "7")
 
 
 def test_a_salt_goes_into_the_first_block_alone() -> None:
