@@ -151,6 +151,11 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._scheduler is not None
         return self._scheduler.finished(request, block_ids), None
 
+    def reset_cache(self) -> bool:
+        assert self._scheduler is not None
+        self._scheduler.reset()
+        return True
+
     # Figures
 
     def get_kv_connector_stats(self) -> MoonpoolStats | None:

@@ -24,9 +24,10 @@ def left_out(request: Any) -> str:
     return ""
 
 
-def extra_of(request: Any) -> dict[int, bytes]:
-    """Digests of content by block, as `Client.chain` takes them."""
-    return salted(request.cache_salt or "")
+def extra_of(request: Any, since: str) -> dict[int, bytes]:
+    """Digests of content by block, as `Client.chain` takes them. `since` names the weights as they
+    are since vLLM's caches were reset, and is empty where they never were."""
+    return salted(since + (request.cache_salt or ""))
 
 
 def said_of(request: Any) -> Mapping[str, Any]:

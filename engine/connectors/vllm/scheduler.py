@@ -7,6 +7,7 @@ longer than `lookup_ms`, and nothing the pool does or fails to do raises into vL
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from functools import partial
@@ -55,6 +56,7 @@ class SchedulerSide:
         self._lookups: Lookups | None = None
         self._ready: Ready | None = None
         self._block_tokens = 1  # as the workers chose
+        self._since = ""  # a name of its own for what is computed since caches were reset
         self._requests: dict[str, Tracked] = {}
         self._answers: dict[str, Lookup] = {}
         self._loads: list[Load] = []
@@ -93,6 +95,16 @@ class SchedulerSide:
         stats, self.stats = self.stats, MoonpoolStats()
         return stats
 
+    def reset(self) -> None:
+        """vLLM forgets what it cached, as it does when its weights are changed in place. Nothing
+        tells the new ones from any others, so what is stored from now on only this engine finds.
+        Requests that are here may have KV of either: they go on without the pool."""
+        self._since = secrets.token_hex(16)
+        for request in list(self._requests):
+            self._drop(request)
+        self._requests.clear()
+        self._tell("caches were reset: what the pool has from before is not used by this engine")
+
     def close(self) -> None:
         if self.fleet is not None:
             self.fleet.close()
@@ -108,7 +120,7 @@ class SchedulerSide:
         if why:
             self._tell(f"requests with {why} are not kept in the pool")
         elif self._lookups is not None:
-            tracked = Tracked(request, self._clients, self._align)
+            tracked = Tracked(request, self._clients, self._align, self._since)
             self._requests[request.request_id] = tracked
             if self._reads and not tracked.follow:
                 self._ask(tracked)

@@ -25,18 +25,21 @@ class Audit:
 class Tracked:
     """A vLLM request: its blocks in every group, hashed as its tokens come to be known."""
 
-    def __init__(self, request: Any, clients: tuple[Client, ...], align: int) -> None:
+    def __init__(
+        self, request: Any, clients: tuple[Client, ...], align: int, since: str = ""
+    ) -> None:
         self.request = request
         self.arrived = time.monotonic()
         self.id: str = request.request_id
         self._clients, self._align = clients, align
-        self._extra = extra_of(request)
+        self._extra = extra_of(request, since)
         self._chains: tuple[Chain, ...] = tuple(
             Chain((), (), one.space.layout.block_tokens) for one in clients
         )
         said = said_of(request)
         self.hand_off = str(said.get("hand_off", ""))  # others follow this prefill by this name
-        self.follow = str(said.get("follow", ""))  # this one follows another's
+        # This one follows another's; whose names for it we do not know once we have our own.
+        self.follow = "" if since else str(said.get("follow", ""))
         self.follow_at = str(said.get("follow_at", ""))  # on that host, where it is another
         self.published = (
             0  # leading blocks that are in the pool, or were given to a worker to store

@@ -58,6 +58,9 @@ class Served:
     def forget(self) -> Any:
         return self._llm.reset_prefix_cache()
 
+    def reset(self) -> Any:
+        return self._llm.reset_prefix_cache(reset_connector=True)
+
     def moved(self) -> dict[str, int]:
         """Moves by the kernels of a GPU, of each kind."""
         from tests.connectors.vllm.as_on_a_gpu import MOVES

@@ -181,6 +181,11 @@ class Engine:
         self._tell(do="forget")
         assert self._answer(ANSWER_SECONDS) is True, "its prefix cache is in use"
 
+    def reset(self) -> None:
+        """Have vLLM and its connector forget what was cached, as where weights change in place."""
+        self._tell(do="reset")
+        assert self._answer(ANSWER_SECONDS) is True, "its caches are in use"
+
     def signal_at_load(self, pid: int, number: int, *, opened: bool) -> None:
         """Signal a process in the middle of the next load: see `child.Served.signal_at_load`."""
         self._tell(do="signal_at_load", pid=pid, number=number, opened=opened)

@@ -212,13 +212,15 @@ def test_a_sender_who_says_something_odd_has_a_plain_request(said: object) -> No
     odd = SimpleNamespace(**PLAIN, request_id="a", kv_transfer_params={"moonpool": said})
     assert (Tracked(odd, (), 64).hand_off, Tracked(odd, (), 64).follow) == ("", "")
     named = {"moonpool": {"hand_off": "one", "follow": 7}}
-    plain = Tracked(SimpleNamespace(**PLAIN, request_id="b", kv_transfer_params=named), (), 64)
+    request = SimpleNamespace(**PLAIN, request_id="b", kv_transfer_params=named)
+    plain, since = Tracked(request, (), 64), Tracked(request, (), 64, since="a reset")
     assert (plain.hand_off, plain.follow) == ("one", "7")
+    assert since.follow == "", "its writer has other names for the blocks"
 
 
 def test_a_salt_goes_into_the_first_block_alone() -> None:
     def extra(salt: str | None) -> dict[int, bytes]:
-        return extra_of(SimpleNamespace(**{**PLAIN, "cache_salt": salt}))
+        return extra_of(SimpleNamespace(**{**PLAIN, "cache_salt": salt}), "")
 
     assert extra(None) == {}
     assert list(extra("one")) == [0] and len(extra("one")[0]) == 32
