@@ -98,8 +98,6 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
     ]
     block_tokens = _block_tokens(settings, [facts.page_tokens for facts, _ in pairs])
     model = config.model_config
-    text = model.hf_text_config
-    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None)
     spec = _spec(
         settings,
         model=settings.model or str((model.architectures or ["unknown"])[0]),
@@ -108,9 +106,22 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
         groups=tuple(
             KVGroup(**{**_fields(group), "block_tokens": block_tokens}) for _, group in pairs
         ),
-        rope={"parameters": json.dumps(rope, sort_keys=True, default=str)} if rope else {},
+        rope=rope_of(model.hf_text_config, model.max_model_len),
     )
     return Facts(spec, tuple(facts for facts, _ in pairs), str(caches.kv_cache_layout))
+
+
+def rope_of(text: Any, length: int) -> dict[str, str]:
+    """What turns the keys of a model with this config, in an engine of prompts up to `length`: by
+    that, and for all prompts alike, vLLM takes LongRoPE's long factors or its short ones."""
+    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None)
+    if not rope:
+        return {}
+    said = {"parameters": json.dumps(rope, sort_keys=True, default=str)}
+    if rope.get("rope_type") == "longrope":
+        is_long = length > rope["original_max_position_embeddings"]
+        said["factors"] = "long" if is_long else "short"
+    return said
 
 
 def _spec(settings: Settings, **facts: Any) -> KVSpec:
