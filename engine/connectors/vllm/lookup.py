@@ -7,6 +7,7 @@ and an answer that is late is asked for again at the next scheduling step.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,11 +44,14 @@ class Lookup:
 
     def __init__(self, future: Future[Found]) -> None:
         self._future = future
-        self._asked = time.monotonic()
+        self._answered = math.inf
+        future.add_done_callback(self._note)
 
     @property
     def fresh(self) -> bool:
-        return time.monotonic() - self._asked < FRESH_SECONDS
+        """Whether to wait for it, or use it. One that waits its turn is not asked again: it would
+        wait behind all others anew, and where these are many never have an answer."""
+        return time.monotonic() - self._answered < FRESH_SECONDS
 
     def result(self, seconds: float) -> Found | None:
         """The answer, or None if it is not there within `seconds`."""
@@ -58,7 +62,11 @@ class Lookup:
 
     def drop(self, lookups: Lookups) -> None:
         """Nobody needs the answer any more; what it holds is let go, by the thread."""
-        self._future.add_done_callback(lambda future: lookups.later(lambda: _release(future)))
+        if not self._future.cancel():
+            self._future.add_done_callback(lambda future: lookups.later(lambda: _release(future)))
+
+    def _note(self, _: Future[Found]) -> None:
+        self._answered = time.monotonic()
 
 
 class Lookups:
@@ -113,6 +121,5 @@ class Lookups:
 
 
 def _release(future: Future[Found]) -> None:
-    if not future.cancelled():
-        for hold in future.result().holds:
-            hold.release()
+    for hold in future.result().holds:
+        hold.release()

@@ -1,0 +1,83 @@
+"""Asking a node that is slow: each request has its answer in the end, and no hold is left."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvstore.client import Chain
+from kvstore.engine.connectors.vllm import lookup as module
+from kvstore.engine.connectors.vllm.health import health_of
+from kvstore.engine.connectors.vllm.lookup import FRESH_SECONDS, Lookups
+
+SOON = 30.0  # it is there at once, where the machine is not busy
+
+
+class SlowNode:
+    """Answers a question once it is told to. Stands in for a client, and for what it holds."""
+
+    def __init__(self) -> None:
+        self.asked: list[Chain] = []
+        self.held = 0
+        self.begun, self.may_answer = threading.Semaphore(0), threading.Semaphore(0)
+
+    def hold(self, chain: Chain, pin_ms: int) -> Any:
+        self.asked.append(chain)
+        self.begun.release()
+        assert self.may_answer.acquire(timeout=SOON)
+        self.held += 1
+        return SimpleNamespace(blocks=len(chain), miss=None, origins=(), release=self.release)
+
+    def release(self) -> None:
+        self.held -= 1
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    at = [100.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: at[0]))
+    return at
+
+
+def chains(name: bytes) -> tuple[Chain, ...]:
+    return (Chain((name * 32,), (64,), 64),)
+
+
+def test_an_answer_is_waited_for_however_late_and_is_fresh_from_when_it_came(
+    now: list[float],
+) -> None:
+    node: Any = SlowNode()
+    lookups = Lookups((node,), (0,), health_of("slow"))
+    first, second = lookups.ask(chains(b"a")), lookups.ask(chains(b"b"))
+    now[0] += 10 * FRESH_SECONDS
+    assert first.result(0.0) is None and first.fresh and second.fresh, "neither is asked again"
+    node.may_answer.release()
+    assert first.result(SOON) is not None and first.fresh
+    assert all(node.begun.acquire(timeout=SOON) for _ in (first, second)), "one after another"
+    now[0] += FRESH_SECONDS
+    assert not first.fresh and second.fresh
+    node.may_answer.release()
+    assert second.result(SOON) is not None
+    lookups.close()
+
+
+def test_a_question_that_nobody_needs_any_more_is_not_asked_and_holds_nothing() -> None:
+    node: Any = SlowNode()
+    lookups = Lookups((node,), (0,), health_of("slow"))
+    asked, waiting = lookups.ask(chains(b"a")), lookups.ask(chains(b"b"))
+    asked.drop(lookups)
+    waiting.drop(lookups)
+    node.may_answer.release()
+    last = lookups.ask(chains(b"c"))
+    node.may_answer.release()
+    assert last.result(SOON) is not None
+    last.drop(lookups)
+    done = threading.Event()
+    lookups.later(done.set)
+    assert done.wait(SOON)
+    lookups.close()
+    assert [one.hashes[0][:1] for one in node.asked] == [b"a", b"c"]
+    assert node.held == 0
