@@ -93,6 +93,10 @@ class Loaded:
     wanted: int
     seconds: float
 
+    def and_of(self, rank: Loaded) -> Loaded:
+        """What became of it at this rank and that one: what is good is good at both."""
+        return min(self, rank, key=lambda each: (each.good, -each.seconds))
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -118,8 +122,7 @@ class Report(KVConnectorWorkerMetadata):
         assert isinstance(other, Report)
         loaded, verdicts = dict(self.loaded), dict(self.verdicts)
         for request, one in other.loaded.items():
-            mine = loaded.get(request, one)
-            loaded[request] = min(mine, one, key=lambda each: (each.good, -each.seconds))
+            loaded[request] = one.and_of(loaded.get(request, one))
         for request, told in other.verdicts.items():
             mine_too = verdicts.get(request, told)
             verdicts[request] = max(

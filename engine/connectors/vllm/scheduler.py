@@ -20,7 +20,7 @@ from .fleet import Fleet, Place
 from .health import health_of
 from .keys import left_out
 from .lookup import Found, Lookup, Lookups
-from .messages import Compare, Load, Part, Ready, Report, Save, Step
+from .messages import Compare, Load, Loaded, Part, Ready, Report, Save, Step
 from .metrics import MoonpoolStats
 from .price import Prices
 from .settings import Settings
@@ -61,6 +61,7 @@ class SchedulerSide:
         self._answers: dict[str, Lookup] = {}
         self._loads: list[Load] = []
         self._finishing: list[Save] = []
+        self._loaded: dict[str, Loaded] = {}  # at some ranks, and not yet at all
         self._steps = 0
         self._given: set[bytes] = set()  # blocks that this step has given to a worker already
         self._told: set[str] = set()
@@ -239,7 +240,10 @@ class SchedulerSide:
             self.stats.add("late_saves")
             if (tracked := self._requests.get(request)) is not None:
                 tracked.published = min(tracked.published, first)
-        for request, loaded in report.loaded.items():
+        for request, one in report.loaded.items():  # of ranks that may end in different steps
+            self._loaded[request] = one.and_of(self._loaded.get(request, one))
+        for request in received & self._loaded.keys():
+            loaded = self._loaded.pop(request)
             self._prices.loaded(loaded.tokens, loaded.wanted, loaded.seconds, now)
             self.stats.loaded(loaded.seconds)
             self.stats.add("loaded_tokens", loaded.tokens)
