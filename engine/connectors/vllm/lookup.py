@@ -7,6 +7,7 @@ and an answer that is late is asked for again at the next scheduling step.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from kvstore.client import Chain, Client, Hold, KVStoreError, Miss
 
 from .health import Health
 from .usable import Window
+
+log = logging.getLogger("vllm.moonpool")
 
 FRESH_SECONDS = 2.0  # after this an answer is asked for anew: blocks come and go
 HOLD_MS = 20_000  # how long found blocks are kept for the worker; longer than an answer is used
@@ -111,8 +114,12 @@ class Lookups:
                 holds.append(hold)
                 if hold.blocks < blocks:
                     blocks, miss = hold.blocks, hold.miss
-        except KVStoreError as error:
-            self._health.failed(error)
+        except Exception as error:
+            # Whatever it is, vLLM's scheduler takes the answer, and would end by what it raised.
+            if isinstance(error, KVStoreError):
+                self._health.failed(error)
+            else:
+                log.exception("Moonpool: a lookup failed unexpectedly, its request is computed")
             for hold in holds:
                 hold.release()
             return NOTHING

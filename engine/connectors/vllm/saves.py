@@ -8,6 +8,7 @@ as the step computes it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from .caches import GroupCache
 from .health import Health
 from .messages import Part, Save, Step
 from .trace import Trace
+
+log = logging.getLogger("vllm.moonpool")
 
 HAND_OFF_SECONDS = 0.2  # for those that a reader waits for, before the first layer is stored
 
@@ -159,6 +162,9 @@ class Saves:
                     windows.extend(self._window(step, cache, parts))
         except KVStoreError as error:
             self._health.failed(error)
+        except Exception:
+            # Whatever it is, vLLM's worker takes the answer, and would end by what it raised.
+            log.exception("Moonpool: blocks could not be reserved, for a reason nobody expected")
         return windows
 
     def _window(self, step: Step, cache: GroupCache, parts: list[Part]) -> Iterator[Window]:

@@ -11,7 +11,7 @@ import pytest
 from kvstore.client import Chain
 from kvstore.engine.connectors.vllm import lookup as module
 from kvstore.engine.connectors.vllm.health import health_of
-from kvstore.engine.connectors.vllm.lookup import FRESH_SECONDS, Lookups
+from kvstore.engine.connectors.vllm.lookup import FRESH_SECONDS, NOTHING, Lookups
 
 SOON = 30.0  # it is there at once, where the machine is not busy
 
@@ -62,6 +62,22 @@ def test_an_answer_is_waited_for_however_late_and_is_fresh_from_when_it_came(
     node.may_answer.release()
     assert second.result(SOON) is not None
     lookups.close()
+
+
+def test_a_node_that_answers_what_nobody_understands_is_a_miss() -> None:
+    released = []
+
+    def held(chain: Chain, pin_ms: int) -> Any:
+        return SimpleNamespace(blocks=1, miss=None, origins=(), release=lambda: released.append(1))
+
+    def odd(chain: Chain, pin_ms: int) -> Any:
+        raise KeyError(99)  # as for a reason that a later version has
+
+    clients: Any = (SimpleNamespace(hold=held), SimpleNamespace(hold=odd))
+    lookups = Lookups(clients, (0, 0), health_of("odd"))
+    assert lookups.ask(2 * chains(b"a")).result(SOON) == NOTHING
+    lookups.close()
+    assert released == [1]
 
 
 def test_a_question_that_nobody_needs_any_more_is_not_asked_and_holds_nothing() -> None:
