@@ -63,6 +63,7 @@ class SchedulerSide:
         self._finishing: list[Save] = []
         self._loaded: dict[str, Loaded] = {}  # at some ranks, and not yet at all
         self._steps = 0
+        self._patience = settings.lookup_ms / 1e3  # seconds that this step may yet wait for answers
         self._given: set[bytes] = set()  # blocks that this step has given to a worker already
         self._told: set[str] = set()
         self._prices = Prices()
@@ -143,7 +144,7 @@ class SchedulerSide:
         answer = self._answers.get(tracked.id)
         if answer is None or not answer.fresh:
             answer = self._ask(tracked)
-        found = answer.result(self._settings.lookup_ms / 1e3)
+        found = self._waited(answer)
         if found is None:
             return None, False
         tracked.published = max(tracked.published, self._held(found))
@@ -186,7 +187,7 @@ class SchedulerSide:
 
     def step(self, output: Any) -> Step:
         """The step's loads, and the blocks whose last token it computes."""
-        self._steps += 1
+        self._steps, self._patience = self._steps + 1, self._settings.lookup_ms / 1e3
         self._given.clear()
         if self.fleet is not None:
             self.fleet.scheduled(output)
@@ -269,6 +270,14 @@ class SchedulerSide:
         self._drop(tracked.id)
         answer = self._answers[tracked.id] = self._lookups.ask(tracked.chains())
         return answer
+
+    def _waited(self, answer: Lookup) -> Found | None:
+        """What it is by the time that a step may wait for all its answers: many that are late stop
+        those who are decoding for no longer than one."""
+        began = time.monotonic()
+        found = answer.result(self._patience)
+        self._patience = max(0.0, self._patience + began - time.monotonic())
+        return found
 
     def _drop(self, request: str) -> None:
         answer = self._answers.pop(request, None)

@@ -39,7 +39,7 @@ class Settings:
     audit_rate: float = 0.005  # share of hits that are recomputed and compared
     audit_seed: int = 0
     deadline_ms: int = 1_000  # for one call to the node
-    lookup_ms: int = 20  # how long scheduling may wait for a node's answer to one request
+    lookup_ms: int = 20  # how long a step's scheduling may wait for the node's answers
     save_ms: int = 20  # how long a step that is computed waits for room for its blocks
     stall_ms: int = 10_000  # a followed prefill that gives nothing new for so long has failed
     loads_max: int = 4  # requests loaded at once; more wait their turn

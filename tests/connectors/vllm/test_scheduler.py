@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from kvstore.engine.connectors.vllm.messages import Loaded, Report
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvstore.client import KVGroup, KVSpec
+from kvstore.engine.connectors.vllm import scheduler as module
+from kvstore.engine.connectors.vllm.messages import Loaded, Ready, Report
 from kvstore.engine.connectors.vllm.scheduler import SchedulerSide
 from kvstore.engine.connectors.vllm.settings import Settings
 
@@ -20,3 +27,59 @@ def test_a_load_counts_once_when_all_ranks_have_ended_it_and_as_the_worst_of_the
     assert here.taken().data == {"loaded_tokens": 64, "load_seconds": [0.25]}
     here.heard(Report(loaded={"a": Loaded(128, 128, 128, 0.5)}), {"a"})
     assert here.taken().data == {"loaded_tokens": 128, "load_seconds": [0.5]}, "of another time"
+
+
+class Late:
+    """A lookup that is never answered, whoever asks for it, and the clock of both."""
+
+    fresh = True
+
+    def __init__(self, *_: object) -> None:
+        self.now, self.waited = 0.0, []  # seconds, each time
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def ask(self, chains: object) -> Late:
+        return self
+
+    def later(self, call: object) -> None:
+        pass
+
+    def result(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        self.now += seconds
+
+
+def test_a_step_waits_for_all_its_late_answers_as_long_as_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = Late()
+    monkeypatch.setattr(module, "Lookups", lambda *_: late)
+    monkeypatch.setattr(module, "time", late)
+    here = side(lookup_ms=20)
+    group = KVGroup(layers=(0,), kv_heads=1, head_dim=8, block_tokens=16)
+    spec = KVSpec(model="m", revision="r", dtype="float32", groups=(group,))
+    here.ready({(0, 0): Ready(spec.canonical(), 1, (16,), (0,), (0,))})
+    requests: list[Any] = [
+        SimpleNamespace(
+            request_id=name,
+            all_token_ids=list(range(40)),
+            num_tokens=40,
+            kv_transfer_params=None,
+            lora_request=None,
+            mm_features=[],
+            prompt_embeds=None,
+            prompt_token_ids=[1],
+            resumable=False,
+            cache_salt=None,
+        )
+        for name in "abc"
+    ]
+    for one in requests:
+        here.arrived(one)
+    nothing: Any = SimpleNamespace(total_num_scheduled_tokens=0, num_scheduled_tokens={})
+    for _ in range(2):
+        assert [here.matched(one, 0) for one in requests] == 3 * [(None, False)]
+        here.step(nothing)
+    assert late.waited == pytest.approx(2 * [0.02, 0.0, 0.0])
