@@ -115,7 +115,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             loop.call_soon_threadsafe(events.put_nowait, event)
 
         use.reserved = tell
-        self._worker.submit(Job(asked, use, tell, begin_by, traces.traceparent()))
+        job = Job(asked, use, tell, begin_by, traces.traceparent())
+        self._worker.submit(job)
         try:
             while True:
                 event = await events.get()
@@ -127,7 +128,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
                 if isinstance(event, FinishEvent):
                     return
         finally:
-            self._worker.cancel(asked.id)
+            self._worker.cancel(job)
 
 
 def _due(turn: pb.Turn, now: float) -> float:

@@ -73,6 +73,13 @@ class Job:
     started: bool = field(default=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A job's caller has gone. Another job may have the same name by now, and goes on."""
+
+    job: Job
+
+
 class Worker:
     """Runs one `EngineCore` until `stop`."""
 
@@ -91,7 +98,7 @@ class Worker:
         self._teller: Teller | None = None
         self.error: Exception | None = None
         self._team, self._broken = team, broken
-        self._commands: queue.SimpleQueue[Job | Drop] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Job | Left] = queue.SimpleQueue()
         self._jobs: dict[str, Job] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -108,9 +115,9 @@ class Worker:
         """Queue a job. Safe from any thread."""
         self._commands.put(job)
 
-    def cancel(self, request_id: str) -> None:
-        """End a job without further word. Safe from any thread; unknown ids are passed over."""
-        self._commands.put(Drop(request_id))
+    def cancel(self, job: Job) -> None:
+        """End a job without further word. Safe from any thread; one that is over is passed over."""
+        self._commands.put(Left(job))
 
     @property
     def requests(self) -> int:
@@ -160,19 +167,25 @@ class Worker:
         self._team.tell(END)
 
     def _obey(self) -> None:
-        commands = [*self._taken(), *self._late()]
+        for one in [*self._taken(), *self._late()]:
+            if isinstance(one, Job):
+                if self._team.ranks > 1:
+                    # Nobody else may guess what they write as.
+                    one.use.writer_group = uuid.uuid4().hex
+                self._order(Admit.of(one.request, one.use))
+                self._add(one)
+            elif self._jobs.get(one.job.request.id) is one.job:
+                self._order(Drop(one.job.request.id))
+                self._cancel(one.job.request.id)
         if self._team.ranks > 1:
-            for one in commands:
-                self._team.tell(encode(_order(one)))
             # Also where there is nothing to do: so the others know that this rank is alive.
             self._team.tell(STEP)
-        for one in commands:
-            if isinstance(one, Job):
-                self._add(one)
-            else:
-                self._cancel(one.request_id)
 
-    def _taken(self) -> list[Job | Drop]:
+    def _order(self, order: Admit | Drop) -> None:
+        if self._team.ranks > 1:
+            self._team.tell(encode(order))
+
+    def _taken(self) -> list[Job | Left]:
         """What has come in. Waits a while for the first where there is nothing to do."""
         wait, taken = IDLE_SECONDS if self.core.idle else 0.0, []
         try:
@@ -182,7 +195,7 @@ class Worker:
         except queue.Empty:
             return taken
 
-    def _late(self) -> list[Drop]:
+    def _late(self) -> list[Left]:
         """Those whose time to begin is over, told so."""
         scheduler, now = self.core.scheduler, time.monotonic()
         idle = [one for one in scheduler.running.values() if not (one.begun or one.loading)]
@@ -191,7 +204,7 @@ class Worker:
             job = self._jobs.get(sequence.id)
             if job is not None and now >= job.begin_by:
                 job.tell(Failed(Overloaded(f"request {sequence.id} has not begun in time")))
-                found.append(Drop(sequence.id))
+                found.append(Left(job))
         return found
 
     def _add(self, job: Job) -> None:
@@ -257,10 +270,3 @@ class Worker:
             self.pool.forget(request_id)
             self._measuring.forget(request_id)
             job.tell(Failed(error))
-
-
-def _order(command: Job | Drop) -> Admit | Drop:
-    if isinstance(command, Drop):
-        return command
-    command.use.writer_group = uuid.uuid4().hex  # nobody else may guess what to write as
-    return Admit.of(command.request, command.use)

@@ -29,6 +29,7 @@ class Run:
     events: queue.SimpleQueue[object] = field(default_factory=queue.SimpleQueue)
     tokens: list[int] = field(default_factory=list)
     started: Started | None = None
+    job: Job | None = None
 
     def hand_off(self) -> tuple[bytes, ...]:
         event = self.events.get(timeout=SECONDS)
@@ -60,8 +61,15 @@ def ask(
     if hand_offs is None and new == 1:
         run.use.reserved = run.events.put
     request = Request(name, tuple(tokens), new, ignore_eos=True)
-    worker.submit(Job(request, run.use, run.events.put))
+    run.job = Job(request, run.use, run.events.put)
+    worker.submit(run.job)
     return run
+
+
+def leave(worker: Worker, run: Run) -> None:
+    """Its caller hangs up."""
+    assert run.job is not None
+    worker.cancel(run.job)
 
 
 def check(node: Stack) -> None:

@@ -18,7 +18,7 @@ from kvstore.engine.pool_use import PoolUse
 from kvstore.engine.reference import Reference
 from kvstore.engine.sequence import Request
 from kvstore.engine.worker import Worker
-from tests.engine.asks import NEW, Run, ask, check, flip_a_bit
+from tests.engine.asks import NEW, Run, ask, check, flip_a_bit, leave
 from tests.engine.runs import prompt
 
 
@@ -160,7 +160,7 @@ def test_a_followed_prefill_that_is_cancelled_costs_a_recompute(
     tokens = prompt(900, seed=20)
     writing = prefill.ask("p", tokens, new=1)
     run = decode.ask("d", tokens, hand_offs=writing.hand_off())
-    prefill.worker.cancel("p")
+    leave(prefill.worker, writing)
     assert run.finish() == reference.tokens(tokens, NEW)
     assert run.use.hand_off_tokens < len(tokens)
     check(node)

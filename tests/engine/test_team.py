@@ -16,7 +16,7 @@ from kvstore.engine.errors import BadRequest
 from kvstore.engine.namespace import spec_of
 from kvstore.engine.pool_use import Found, agreed, same_copies
 from kvstore.engine.reference import Reference
-from tests.engine.asks import NEW, ask, check, flip_a_bit, swap_heads
+from tests.engine.asks import NEW, ask, check, flip_a_bit, leave, swap_heads
 from tests.engine.runs import prompt
 from tests.engine.teams import TeamEngine
 from tests.nodes import eventually
@@ -177,7 +177,7 @@ def test_requests_side_by_side_and_one_that_is_cancelled_leave_the_ranks_in_step
     prompts = [prompt(length, seed=50) for length in (3, 150, 64, 65, 1, 200)]
     runs = [ask(engine.worker, f"r{i}", tokens) for i, tokens in enumerate(prompts)]
     gone = ask(engine.worker, "gone", prompt(900, seed=51))
-    engine.worker.cancel("gone")
+    leave(engine.worker, gone)
     runs.append(ask(engine.worker, "late", prompts[1]))
     for run, tokens in zip(runs, [*prompts, prompts[1]], strict=True):
         assert run.finish() == reference.tokens(tokens, NEW)

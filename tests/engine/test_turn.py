@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.engine.core import EngineCore, EngineSettings
+from kvstore.engine.core import EngineCore, EngineSettings, FinishEvent
 from kvstore.engine.errors import BadRequest
 from kvstore.engine.model import Model
 from kvstore.engine.pool_use import PoolUse
@@ -58,6 +58,26 @@ def test_who_says_nothing_is_due_when_it_comes() -> None:
 def test_numbers_that_no_conductor_says_are_refused(said: tuple[float, float]) -> None:
     with pytest.raises(BadRequest, match="aging"):
         due(0.0, *said)
+
+
+def test_a_request_goes_on_though_another_of_its_name_is_refused_and_its_caller_leaves(
+    model: Model,
+) -> None:
+    core = EngineCore(model, EngineSettings(pages=48, max_batch_tokens=64))
+    worker = Worker(core, NoPool())  # type: ignore[arg-type]
+    heard: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+    refused: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+    worker.submit(Job(Request("same", tuple(prompt(200, seed=1)), 3), PoolUse(), heard.put))
+    second = Job(Request("same", tuple(prompt(10, seed=2)), 3), PoolUse(), refused.put)
+    worker.submit(second)
+    worker.cancel(second)  # as the service does at every call's end
+    worker.start()
+    failed = refused.get(timeout=SECONDS)
+    assert isinstance(failed, Failed) and isinstance(failed.error, BadRequest)
+    told = [heard.get(timeout=SECONDS) for _ in range(5)]
+    assert isinstance(told[0], Started) and isinstance(told[-1], FinishEvent)
+    worker.stop(SECONDS)
+    assert core.idle
 
 
 def test_a_prompt_that_has_not_begun_in_time_is_refused_and_the_others_go_on(model: Model) -> None:
