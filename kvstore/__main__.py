@@ -1,11 +1,22 @@
-"""`python -m kvstore` is the `moonpool` command."""
+"""`moonpool`, and `python -m kvstore`, which is the same command."""
 
+import signal
 import sys
 
 from kvstore.cli import parent
 
 parent.heed()  # before anything that takes long
 
+# To import all of it takes a second, out of whose midst Ctrl-C would be a traceback.
+_interrupted = signal.getsignal(signal.SIGINT)
+if _interrupted is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 from kvstore.cli.main import main  # noqa: E402
 
-sys.exit(main())
+signal.signal(signal.SIGINT, _interrupted)
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    sys.exit(main())

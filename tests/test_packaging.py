@@ -98,7 +98,7 @@ def test_a_plain_install_needs_no_torch(wheel: Path) -> None:
 def test_the_command_is_moonpool(wheel: Path) -> None:
     entries = configparser.ConfigParser()
     entries.read_string(text_in(wheel, "entry_points.txt"))
-    assert dict(entries["console_scripts"]) == {"moonpool": "kvstore.cli.main:main"}
+    assert dict(entries["console_scripts"]) == {"moonpool": "kvstore.__main__:main"}
     assert "kvstore/cli/main.py" in names_in(wheel)
 
 

@@ -27,7 +27,7 @@ def add(commands: Commands) -> None:
         "attach",
         "what a pool would bring servers that have none, by reading what they tell",
         "moonpool attach --engine http://10.0.0.1:8000,kv=tcp://10.0.0.1:5557,"
-        "replay=tcp://10.0.0.1:5558\n    --dram 64GiB --model llama-3-8b --minutes 10",
+        "replay=tcp://10.0.0.1:5558 \\\n    --dram 64GiB --model llama-3-8b --minutes 10",
     )
     attach.description = _TEACHING
     attach.add_argument(

@@ -34,7 +34,12 @@ def add(commands: Commands) -> None:
         "moonpool engine --model ./my-llama --role decode",
     )
     _add_settings(engine)
-    engine.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
+    engine.add_argument(
+        "--listen",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="gRPC address, on loopback; port 0 takes a free one (default: %(default)s)",
+    )
     engine.add_argument(
         "--conductor",
         action="append",
@@ -78,7 +83,13 @@ def _add_stands(parser: argparse.ArgumentParser) -> None:
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     """What all ranks of an engine are to agree on."""
     add_directory(parser)
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="a Hugging Face folder of a Llama, Qwen2 or Qwen3 style model",
+    )
     parser.add_argument(
         "--role",
         choices=("prefill", "decode", "both", "elastic", "elastic=prefill", "elastic=decode"),
@@ -87,8 +98,21 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "want it to prefill or decode alone, and to switch whenever the other is busier, one "
         "engine at a time (default: %(default)s)",
     )
-    parser.add_argument("--pages", type=int, default=512, help="pages of KV (default: %(default)s)")
-    parser.add_argument("--page-tokens", type=int, default=64, help="tokens a page and block")
+    parser.add_argument(
+        "--pages",
+        type=int,
+        default=512,
+        metavar="N",
+        help="pages of KV that it has itself, apart from the node's memory (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--page-tokens",
+        type=int,
+        default=64,
+        metavar="N",
+        help="tokens of a page, and of a block in the pool: engines that share blocks have the "
+        "same (default: %(default)s)",
+    )
     add_codec(parser)
     parser.add_argument(
         "--tp",
@@ -115,6 +139,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=int,
         default=0,
+        metavar="N",
         help="torch threads of each process (default: the host's cores, shared between them)",
     )
 

@@ -44,6 +44,9 @@ a first look:
   moonpool up                       the same stack, kept running
   moonpool stat                     what the node of this host holds and has done
   moonpool COMMAND --help           what a command takes, with an example
+
+sizes are written with a unit: 512MiB, 8GiB, 1TiB; a number alone is bytes
+exit codes: 0 done, 1 failed, 2 wrong command line, 3 a miss (get, match, explain), 130 Ctrl-C
 """
 
 

@@ -16,7 +16,9 @@ def add(commands: Commands) -> None:
         "moonpool make-model ./tiny --seed 7",
     )
     make.add_argument("path", type=Path, help="folder to write")
-    make.add_argument("--seed", type=int, default=0, help="same seed, same bytes")
+    make.add_argument(
+        "--seed", type=int, default=0, help="same seed, same bytes (default: %(default)s)"
+    )
     make.set_defaults(run=run_make)
 
     spec = command(
@@ -25,8 +27,16 @@ def add(commands: Commands) -> None:
         "print the KVSpec of a model folder as JSON, for put, get and match",
         "moonpool spec --model ./tiny > spec.json",
     )
-    spec.add_argument("--model", type=Path, required=True, metavar="DIR")
-    spec.add_argument("--block-tokens", type=int, default=64)
+    spec.add_argument(
+        "--model", type=Path, required=True, metavar="DIR", help="a Hugging Face model folder"
+    )
+    spec.add_argument(
+        "--block-tokens",
+        type=int,
+        default=64,
+        metavar="N",
+        help="tokens of a block, as engines' --page-tokens (default: %(default)s)",
+    )
     add_codec(spec)
     spec.set_defaults(run=run_spec)
 

@@ -89,7 +89,8 @@ def add_memory(parser: Options) -> None:
         "--slab",
         default="32MiB",
         metavar="SIZE",
-        help="unit in which memory passes between namespaces; holds at least one block",
+        help="unit in which memory passes between models; holds at least one block "
+        "(default: %(default)s)",
     )
 
 

@@ -36,8 +36,9 @@ def add(commands: Commands) -> None:
         "add tenants, who share the pool and see nothing of each other",
         "moonpool tenant add team-a",
     )
-    _one(tenant, "add", "add a tenant", run_tenant_add).add_argument("name", metavar="NAME")
-    _json(_one(tenant, "ls", "list the tenants", run_tenant_ls))
+    add = _one(tenant, "tenant add", "add a tenant", "team-a", run_tenant_add)
+    add.add_argument("name", metavar="NAME", help="letters, digits and . _ -")
+    _json(_one(tenant, "tenant ls", "list the tenants", "--json", run_tenant_ls))
 
     token = _group(
         commands,
@@ -45,7 +46,10 @@ def add(commands: Commands) -> None:
         "make, list and revoke the tokens that clients show over TLS",
         "moonpool token new --tenant team-a > team-a.token",
     )
-    new = _one(token, "new", "make a token and print it, this once", run_token_new)
+    new = _one(
+        *(token, "token new", "make a token and print it, this once"),
+        *("--tenant team-a --days 30 > team-a.token", run_token_new),
+    )
     new.add_argument("--tenant", required=True, metavar="NAME", help="whose calls it is for")
     new.add_argument(
         "--admin", action="store_true", help="it may also drain, purge, scrub and see all figures"
@@ -56,8 +60,11 @@ def add(commands: Commands) -> None:
         default=TOKEN_DAYS_DEFAULT,
         help="how long it holds (default: %(default)s)",
     )
-    _json(_one(token, "ls", "list the tokens by their ids", run_token_ls))
-    revoke = _one(token, "revoke", "end a token; nodes refuse it at once", run_token_revoke)
+    _json(_one(token, "token ls", "list the tokens by their ids", "--json", run_token_ls))
+    revoke = _one(
+        *(token, "token revoke", "end a token; nodes refuse it at once"),
+        *('"$(cut -d_ -f2 team-a.token)"', run_token_revoke),
+    )
     revoke.add_argument("id", metavar="ID", help="as `moonpool token ls` names it")
 
 
@@ -67,11 +74,9 @@ def _group(commands: Commands, name: str, text: str, example: str) -> Commands:
 
 
 def _one(
-    group: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int]
+    group: Commands, name: str, text: str, like: str, run: Callable[[argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = group.add_parser(
-        name, help=text, description=text[0].upper() + text[1:] + "."
-    )
+    parser = command(group, name.split()[-1], text, f"moonpool {name} {like}")
     add_directory(parser)
     add_etcd(parser)
     parser.set_defaults(run=run)
