@@ -240,11 +240,13 @@ class NodeConfig:
             raise ConfigError(f"node.slab = {self.slab_bytes}: a multiple of 4KiB, 64KiB or more")
         if self.dram_bytes < self.slab_bytes:
             raise ConfigError(
-                f"node.dram = {self.dram_bytes}: room for at least one slab of {self.slab_bytes}"
+                f"node.dram = {self.dram_bytes} bytes: write at least --slab, "
+                f"{self.slab_bytes // KiB}KiB"
             )
         if 0 < self.hbm_bytes < self.slab_bytes:
             raise ConfigError(
-                f"node.hbm = {self.hbm_bytes}: room for at least one slab of {self.slab_bytes}"
+                f"node.hbm = {self.hbm_bytes} bytes: write at least --slab, "
+                f"{self.slab_bytes // KiB}KiB"
             )
         if self.hbm_device < 0:
             raise ConfigError(f"node.hbm_device = {self.hbm_device}: 0 for the first GPU, or more")
@@ -275,8 +277,8 @@ class NodeConfig:
         for ssd in self.ssd:
             if ssd.size_bytes < self.slab_bytes:
                 raise ConfigError(
-                    f"node.ssd = {ssd.path}:{ssd.size_bytes}: room for at least one slab of "
-                    f"{self.slab_bytes}"
+                    f"node.ssd = {ssd.path}:{ssd.size_bytes}: write at least --slab, "
+                    f"{self.slab_bytes // KiB}KiB"
                 )
             other = named.setdefault(ssd.path.resolve(), ssd.path)
             if other is not ssd.path:

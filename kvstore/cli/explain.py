@@ -54,7 +54,12 @@ def run_explain(args: argparse.Namespace) -> int:
     with Conductors(args.conductor) as conductors:
         reply = conductors.explain(args.request)
     if reply is None:
-        print(f"no conductor remembers {args.request}, or none answers", file=sys.stderr)
+        asked = ", ".join(args.conductor)
+        print(
+            f"no conductor remembers {args.request}, or none answers: asked {asked}; "
+            "`moonpool health HOST:PORT` says whether one serves",
+            file=sys.stderr,
+        )
         return MISS
     facts = facts_of(reply)
     print(json.dumps(facts) if args.json else text(facts))

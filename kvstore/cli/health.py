@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import http.client
 import urllib.error
 import urllib.request
 
@@ -65,5 +66,10 @@ def _check_gateway(address: str) -> None:
     except urllib.error.HTTPError as refusal:
         said = refusal.read(_SAID_BYTES_MAX).decode("utf-8", "replace").strip()
         raise Unavailable(f"{address} is not ready: {said or refusal.code}") from None
+    except http.client.HTTPException:
+        raise Unavailable(
+            f"{address} does not speak HTTP, as a gateway does: write HOST:PORT alone for a node, "
+            "conductor or engine"
+        ) from None
     except (OSError, ValueError) as error:
         raise Unavailable(f"{address} does not answer: {error}") from None

@@ -171,7 +171,12 @@ async def metadata(args: argparse.Namespace) -> AsyncIterator[Metadata]:
 
 
 def locator(args: argparse.Namespace) -> Locator:
-    return FixedAddress(args.node) if args.node else InDirectory(args.dir)
+    if not args.node:
+        return InDirectory(args.dir)
+    host, _, port = args.node.rpartition(":")
+    if not (host and port.isdecimal()):
+        raise ConfigError(f"--node = {args.node!r}: write HOST:PORT, like 127.0.0.1:7410")
+    return FixedAddress(args.node)
 
 
 def add_metrics(parser: Options) -> None:

@@ -123,6 +123,8 @@ def _load(args: argparse.Namespace) -> Load:
         return made(args.trace, rate, duration_s, args.seed)
     if args.duration is not None:
         raise ConfigError("--duration: is of a load made up: a trace is as long as it is")
+    if not Path(args.trace).exists():
+        raise ConfigError(f"{args.trace}: no such file, and no load made up: {', '.join(KINDS)}")
     load = trace.read(Path(args.trace), args.format)
     if args.rate is None:
         return load

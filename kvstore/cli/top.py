@@ -72,6 +72,6 @@ def text(watch: Watch, columns: int) -> str:
         if told:
             lines.append(f"{panel.title:<{wide}}  {'   '.join(told)}"[:columns])
     for one in watch.processes():
-        state = one["silent"] or "answers"
+        state = one["silent"].removeprefix(f"{one['address']}: ") or "answers"
         lines.append(f"{one['process'] or '?':<{wide}}  {one['address']}  {state}"[:columns])
     return "\n".join(lines)

@@ -26,9 +26,7 @@ def checked(address: str) -> str:
     """HOST:PORT as it is. Raises `ConfigError`."""
     host, _, port = address.rpartition(":")
     if not host or "/" in address or not port.isdecimal() or not 0 < int(port) <= 65_535:
-        raise ConfigError(
-            f"--watch = {address!r}: write HOST:PORT, as a process's --metrics has it"
-        )
+        raise ConfigError(f"{address!r}: write HOST:PORT, as a process's --metrics has it")
     return address
 
 
@@ -45,8 +43,10 @@ def read(address: str) -> list[Sample]:
             text += part
             if time.monotonic() > deadline:
                 raise Unavailable(f"{address}: no answer in {ANSWER_SECONDS:g} s", 1)
-    except (OSError, http.client.HTTPException) as error:
-        raise Unavailable(f"{address}: {type(error).__name__}", 1) from None
+    except OSError as error:
+        raise Unavailable(f"{address}: {error.strerror or error}", 1) from None
+    except http.client.HTTPException:
+        raise Unavailable(f"{address}: does not speak HTTP, as --metrics does", 1) from None
     finally:
         calling.close()
     if answer.status != 200:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from kvstore.core.spread import ALIKE, Spread
 from kvstore.errors import ConfigError
+from kvstore.limits import MiB
 from kvstore.memory.bound import bound
 
 # What goes over the data socket: the caller's token, then this with the arena's descriptor.
@@ -56,7 +57,10 @@ class Arena:
         they are first touched."""
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if not 0 < size <= free:
-            raise ConfigError(f"node.dram_bytes = {size}: this machine has {free} bytes of memory")
+            raise ConfigError(
+                f"node.dram = {size // MiB}MiB: this machine has {free // MiB}MiB of memory: "
+                "write less than that"
+            )
         descriptor = os.memfd_create("moonpool-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, size + hbm_bytes)
         fcntl.fcntl(descriptor, _F_ADD_SEALS, _SEALS)

@@ -58,39 +58,44 @@ def refuse(context: Any, error: KVStoreError) -> None:
     context.set_trailing_metadata(trailers_of(error))
 
 
-def raised_by(error: grpc.RpcError, node: str) -> KVStoreError:
+def raised_by(error: grpc.RpcError, server: str) -> KVStoreError:
     """The typed error that a failed call stands for."""
     trailers: dict[str, str] = dict(error.trailing_metadata() or ())
     retry = trailers.get(RETRY_KEY, "0")
     retry_ms = int(retry) if retry.isdecimal() else 0
     kind, code = trailers.get(ERROR_KEY, ""), int(error.code().value[0])
-    return error_of(kind, code, error.details() or "", retry_ms, node)
+    return error_of(kind, code, error.details() or "", retry_ms, server)
 
 
-def error_of(kind: str, code: int, text: str, retry_ms: int, node: str) -> KVStoreError:
+def error_of(kind: str, code: int, text: str, retry_ms: int, server: str) -> KVStoreError:
     """The error of a class by this name; where there is none, what a status code stands for."""
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, KVStoreError):
         return found(text, retry_ms) if issubclass(found, Rejected) else found(text)
     status = _STATUSES.get(code, grpc.StatusCode.UNKNOWN)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Unavailable(f"node {node} did not answer within the deadline")
+        return Unavailable(f"{server} did not answer within the deadline")
     if status is grpc.StatusCode.CANCELLED:
-        return Unavailable(f"node {node} stopped before it had answered")
+        return Unavailable(f"{server} stopped before it had answered")
     if status is grpc.StatusCode.UNAVAILABLE:
-        return Unavailable(f"node {node} cannot be reached: {text}")
+        return Unavailable(f"{server} cannot be reached: {text}")
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return errors.Overloaded(text) if "concurrent" in text.lower() else errors.Invalid(text)
-    return errors.Broken(f"node {node} failed: {status.name} {text}")
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return errors.Broken(
+            f"{server} does not know this call: it is another kind of process than the one meant, "
+            f"or of another version ({text})"
+        )
+    return errors.Broken(f"{server} failed: {status.name} {text}")
 
 
 _STATUSES = {int(one.value[0]): one for one in grpc.StatusCode}
 
 
 @contextmanager
-def typed_errors(node: str) -> Iterator[None]:
+def typed_errors(server: str) -> Iterator[None]:
     """Within it, a failed gRPC call raises its typed error."""
     try:
         yield
     except grpc.RpcError as error:
-        raise raised_by(error, node) from error
+        raise raised_by(error, server) from error

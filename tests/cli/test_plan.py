@@ -88,6 +88,13 @@ def test_what_cannot_be_is_one_line_and_exit_code_2(
     assert why in said.err and len(said.err.splitlines()) == 1 and not said.out
 
 
+def test_a_name_that_is_neither_file_nor_load_is_told_with_the_loads_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "multiturn"]) == 2
+    assert "multiturn: no such file, and no load made up: bimodal, " in capsys.readouterr().err
+
+
 def test_a_line_that_is_wrong_is_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace.write_text(TRACE + '{"timestamp": 5000, "input_length": "9"}\n')
     assert main(["plan", str(trace)]) == 2

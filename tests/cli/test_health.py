@@ -1,0 +1,30 @@
+"""`moonpool health`: what it says of a process that is not the one meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore.cli.main import main
+from tests.nodes import NodeProcess, node
+
+__all__ = ["node"]
+
+
+def test_a_node_asked_as_a_gateway_is_told_of_and_how_to_ask_it(
+    node: NodeProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["health", f"http://{node.address}"]) == 1
+    said = capsys.readouterr().err
+    assert (
+        f"http://{node.address} does not speak HTTP" in said
+        and "write HOST:PORT alone for a node" in said
+    )
+    assert main(["health", node.address]) == 0
+
+
+def test_a_node_asked_as_a_conductor_is_told_of(
+    node: NodeProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["roles", "--conductor", node.address]) == 1
+    said = capsys.readouterr().err
+    assert f"{node.address} does not know this call: it is another kind of process" in said
