@@ -9,8 +9,9 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from kvstore.block import Chain, chain
 from kvstore.cli.options import Commands, add_node, command, locator
@@ -137,9 +138,11 @@ def _parts(call: _Call, source: Any) -> Iterator[pb.PutRequest]:
 def run_get(args: argparse.Namespace) -> int:
     call = _Call(args)
     hits, miss = 0, ""
-    with args.file.open("wb") as target, typed_errors(call.address):
+    with ExitStack() as opened, typed_errors(call.address):
+        target: BinaryIO | None = None  # until something is there: a miss leaves the file as it was
         for part in call.ask("Get", pb.GetRequest(**call.about())):
             if part.HasField("data"):
+                target = target or opened.enter_context(args.file.open("wb"))
                 target.write(part.data)
             elif part.block.outcome == pb.HIT:
                 hits += 1
