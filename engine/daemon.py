@@ -7,6 +7,7 @@ With tensor parallelism it is one process a rank, on one host: this one is rank 
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from kvstore.client.reporter import Reporter
 from kvstore.client.switching import Switching
 from kvstore.client.who import tell
 from kvstore.config import Stands
-from kvstore.errors import ConfigError
+from kvstore.errors import ConfigError, Unavailable
 from kvstore.layout import SlotLayout
 from kvstore.rpc.identity import listen_address
 from kvstore.rpc.metrics_port import MetricsPort
@@ -41,6 +42,8 @@ from .service import EngineService
 from .shard import Shard
 from .team import SOLO, Team
 from .worker import Worker
+
+log = logging.getLogger(__name__)
 
 # An elastic engine does what stands behind "=", or both, until its conductors want another role.
 ROLES = ("prefill", "decode", "both", "elastic", "elastic=prefill", "elastic=decode")
@@ -108,6 +111,10 @@ async def run(
     # Its node may start later, or again: the client finds it when it is asked something.
     where, label = InDirectory(config.directory), f"engine {config.role}"
     client = Client(where, spec, label=label, device=device.place)
+    try:
+        where.find()
+    except Unavailable as error:
+        log.warning("every prompt is computed whole until a node serves: %s", error)
 
     def broken() -> None:
         loop.call_soon_threadsafe(stopping.set)
