@@ -23,7 +23,9 @@ def through_gateway(address: str, model: str, asks: Sequence[Ask]) -> None:
     calling = http.client.HTTPConnection(host, int(port), timeout=ANSWER_SECONDS)
     with (
         closing(calling),
-        tqdm(asks, unit="request", desc="gateway", file=sys.stderr, leave=False) as bar,
+        tqdm(
+            asks, unit="request", desc="gateway", file=sys.stderr, leave=False, disable=None
+        ) as bar,
     ):
         for ask in bar:
             body = {"model": model, "prompt": list(ask.prompt), "max_tokens": ask.new_tokens}

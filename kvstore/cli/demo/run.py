@@ -62,14 +62,22 @@ def run_demo(args: argparse.Namespace, directory: Path) -> int:
     return 0 if report.good else 1
 
 
+def _say(line: str) -> None:
+    """Beside a bar of progress, which is shown to a terminal alone."""
+    tqdm.write(line)
+    sys.stdout.flush()
+
+
 def _drive(stack: Stack, client: Client, folder: Path, shape: Shape, seed: int) -> Report:
     report, answers = Report(), dict[str, list[int]]()
     through = dispatcher(stack.addresses["prefill"], stack.addresses["decode"], client)
     reference = Reference(folder)
     words = range(FIRST_WORD_ID, ModelConfig.load(folder).vocab_size)
     asks: list[Ask] = []
-    tqdm.write(HEADER)
-    with tqdm(total=shape.requests, unit="request", file=sys.stderr, leave=False) as bar:
+    _say(HEADER)
+    with tqdm(
+        total=shape.requests, unit="request", file=sys.stderr, leave=False, disable=None
+    ) as bar:
         for ask in Workload(words, shape, seed).requests(lambda a: answers[a.id]):
             pool, none = through.run(ask.request()), through.run(ask.alone())
             answers[ask.id] = pool.tokens
@@ -77,13 +85,15 @@ def _drive(stack: Stack, client: Client, folder: Path, shape: Shape, seed: int) 
             row = Row(ask, pool, none, expected)
             report.rows.append(row)
             asks.append(ask)
-            tqdm.write(row.line())
+            _say(row.line())
             bar.update()
     through.close()
     longest = max(len(ask.prompt) for ask in asks)
     control = Control(folder, client, longest, seed)
     wanted = min(CONTROLS, len(asks))
-    with tqdm(total=wanted, unit="hit", desc="control", file=sys.stderr, leave=False) as bar:
+    with tqdm(
+        total=wanted, unit="hit", desc="control", file=sys.stderr, leave=False, disable=None
+    ) as bar:
         for ask in reversed(asks):
             if len(report.samples) == wanted:
                 break
