@@ -15,6 +15,7 @@ the directory is said when it is opened: afterwards only the disk can fail.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -147,15 +148,23 @@ def _opened(
 def _check_room(path: Path, header: Header) -> None:
     """Refuse a size that the filesystem has no room for, before any of it is taken."""
     numbers = range(header.files)
-    size = header.files * header.file_bytes
     held = sum(min(held_bytes(data_path(path, n)), header.file_bytes) for n in numbers)
-    index = max(0, room_bytes(size) - held_bytes(path / "index" / "data.mdb"))
+    index_held = held_bytes(path / "index" / "data.mdb")
+
+    def takes(files: int) -> int:
+        size = files * header.file_bytes
+        return size + max(0, room_bytes(size) - index_held)
+
+    size = header.files * header.file_bytes
     system = os.statvfs(path)
     free = system.f_bavail * system.f_frsize
-    if system.f_blocks and size + index > free + held:  # 0 blocks: the filesystem does not tell
-        fits = max(0, free + held - index) // header.file_bytes * header.file_bytes
+    if (
+        system.f_blocks and takes(header.files) > free + held
+    ):  # 0 blocks: the filesystem does not tell
+        fits = max(0, bisect_right(numbers, free + held, key=takes) - 1) * header.file_bytes
         raise ConfigError(
-            f"node.ssd {str(path)!r}: {size} bytes and {index} for their index do not fit: "
+            f"node.ssd {str(path)!r}: {size} bytes and "
+            f"{takes(header.files) - size} for their index do not fit: "
             f"{free} bytes are free there and {held} are the node's already: free some, or give "
             f"at most {fits} bytes"
         )

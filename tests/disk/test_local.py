@@ -103,6 +103,12 @@ def test_a_size_beyond_what_is_free_is_refused_before_any_is_taken(tmp_path: Pat
     assert not data_path(tmp_path, 0).exists()
 
 
+def test_a_size_that_is_far_too_large_is_told_what_would_fit(mounted: Mounted) -> None:
+    path = mounted("tmpfs", "size=16m")
+    refused(path, f"give at most {14 * MiB}", files=1 << 20, file_bytes=MiB)
+    assert opened(path, files=14, file_bytes=MiB).files == 14
+
+
 def test_what_the_files_hold_already_counts_as_free_for_them(mounted: Mounted) -> None:
     path = mounted("tmpfs", "size=16m")
     opened(path, files=12, file_bytes=MiB).close()
