@@ -132,6 +132,7 @@ def run_up(args: argparse.Namespace) -> int:
         gateway=_gateway(args, model),
     )
     with Stack(plan, restart=True) as stack:
+        print(f"starting {', '.join(stack.children)} ...", file=sys.stderr)
         stack.start()
         for name, address in stack.addresses.items():
             print(f"{name:<9} {address}")
@@ -139,6 +140,7 @@ def run_up(args: argparse.Namespace) -> int:
             print(f"dashboard http://{stack.addresses['gateway']}/")
         print(f"logs in {plan.directory}; Ctrl-C stops everything", flush=True)
         stack.watch()
+        print("stopping: what was begun is ended first ...", file=sys.stderr)
     return 0
 
 
@@ -157,6 +159,9 @@ def _gateway(args: argparse.Namespace, model: Path | None) -> str:
 
 def _model(args: argparse.Namespace) -> Path:
     if args.model is not None:
+        from kvstore.engine.config import ModelConfig
+
+        ModelConfig.load(args.model)  # a folder that is none is told before anything is started
         return Path(args.model)
     from kvstore.cli.models import default_model
 

@@ -181,3 +181,14 @@ def test_a_second_stack_in_one_directory_is_refused_by_name(directory: Path, mod
         assert str(directory) in second.stderr and "another node" in second.stderr
     finally:
         assert up.stop() == 0
+
+
+def test_a_model_that_is_none_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    home, none = tmp_path / "home", tmp_path / "none"
+    asked = ["up", "--dir", str(home), "--model", str(none)]
+    ran = subprocess.run(
+        [sys.executable, "-m", "kvstore", *asked], capture_output=True, text=True, timeout=SECONDS
+    )
+    assert ran.returncode == 2
+    assert f"{none}/config.json is not there" in ran.stderr
+    assert not home.exists()

@@ -33,6 +33,7 @@ CONTROLS = 24  # hits that are spoiled
 def run_demo(args: argparse.Namespace, directory: Path) -> int:
     """Exit code 0 if every token was identical and the control showed the check can fail."""
     folder = args.model or make_model(directory / "model")
+    ModelConfig.load(folder)  # one that is none is told before anything is started
     if args.model is None:
         print("The model's weights are random: its text is noise, its KV and arithmetic are real.")
     shape = QUICK if args.quick else Shape()
