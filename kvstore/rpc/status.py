@@ -78,7 +78,8 @@ def error_of(kind: str, code: int, text: str, retry_ms: int, server: str) -> KVS
     if status is grpc.StatusCode.CANCELLED:
         return Unavailable(f"{server} stopped before it had answered")
     if status is grpc.StatusCode.UNAVAILABLE:
-        return Unavailable(f"{server} cannot be reached: {text}")
+        hint = _TLS_HINT if "Socket closed" in text else ""
+        return Unavailable(f"{server} cannot be reached: {text}{hint}")
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return errors.Overloaded(text) if "concurrent" in text.lower() else errors.Invalid(text)
     if status is grpc.StatusCode.UNIMPLEMENTED:
@@ -89,6 +90,8 @@ def error_of(kind: str, code: int, text: str, retry_ms: int, server: str) -> KVS
     return errors.Broken(f"{server} failed: {status.name} {text}")
 
 
+# A server that asks for TLS hangs up on who shows none, without a word.
+_TLS_HINT = "; if it serves over TLS, MOONPOOL_TLS_CA, _CERT and _KEY say what to show it"
 _STATUSES = {int(one.value[0]): one for one in grpc.StatusCode}
 
 
