@@ -18,13 +18,17 @@ class Carries:
     """Of one host, as one crew knows it."""
 
     def __init__(self, facts: Facts) -> None:
-        self.ssd = None if facts.ssd is None else TransferFit(facts.ssd)
+        self.ssd: TransferFit | None = None
         self._ways = {LINK: TransferFit(facts.link)}
         self.stand(facts)
 
     def stand(self, facts: Facts) -> None:
         """Where the host stands is said anew, by the first engine there since it had none."""
         self.stands = facts
+        if facts.ssd is None:
+            self.ssd = None
+        elif self.ssd is None:  # else it is known by what was measured
+            self.ssd = TransferFit(facts.ssd)
         speeds = {DOMAIN: facts.domain_bytes_per_second, FAR: facts.far_bytes_per_second}
         for way, speed in speeds.items():
             self._ways.pop(way, None)

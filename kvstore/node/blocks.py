@@ -234,7 +234,7 @@ class Blocks:
         free = [slot for slot in slots if not (slot.pins or slot.windows or slot.moves)]
         if free:
             self.on_unheld()
-        if any(slot.tier is Tier.HBM for slot in free):
+        if self.hbm is not None and any(slot.tier is Tier.HBM for slot in free):
             self.on_lent()
         # One that was held twice by whoever lets go stands here twice.
         doomed = dict.fromkeys([slot for slot in free if slot.state is State.DOOMED])
