@@ -29,6 +29,10 @@ setup: $(INSTALLED)  ## make .venv with the pinned versions; done once, and agai
 demo: setup  ## start a node and two engines here, and see one reuse what the other computed; ARGS=--keep
 	@$(BIN)/moonpool demo $(ARGS)
 
+# Tests start hundreds of processes, each of which imports anew: a third of that goes to compiling what
+# was compiled before, where the environment says that byte code is not to be kept.
+test test-vllm test-sglang test-lmcache: export PYTHONDONTWRITEBYTECODE :=
+
 test: setup  ## run the whole test suite, WORKERS=2 files at once, then those that must be alone
 	@failed=0; \
 	$(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0 -m 'not alone' || failed=1; \

@@ -50,6 +50,14 @@ _ALONE = re.compile(
 )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where `-m` chooses by file, the others are not read: to load them all takes many seconds."""
+    if collection_path.suffix != ".py":
+        return None
+    alone = _ALONE.search(collection_path.relative_to(config.rootpath).as_posix()) is not None
+    return True if config.option.markexpr == ("not alone" if alone else "alone") else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -94,9 +102,9 @@ def _own_state(monkeypatch: pytest.MonkeyPatch, _homes: Iterator[Path]) -> None:
 @pytest.fixture(autouse=True)
 def processes() -> Iterator[None]:
     """Fails a test whose child processes outlive it. Those of wider fixtures are theirs."""
-    before = set(psutil.Process().children(recursive=True))
+    before = set(_children())
     yield
-    _fail_for([one for one in psutil.Process().children(recursive=True) if one not in before])
+    _fail_for([one for one in _children() if one not in before])
 
 
 @pytest.fixture
@@ -131,6 +139,15 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
             one.join(_GRACE_SECONDS)
         if found := [one.name for one in left if one.is_alive()]:  # the name is the store's path
             pytest.fail("metadata stores left open: " + "; ".join(found), pytrace=False)
+
+
+def _children() -> list[psutil.Process]:
+    """At any depth. To find them every process of the machine is read: not where there is none."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []
+    return psutil.Process().children(recursive=True)
 
 
 def _fail_for(left: list[psutil.Process]) -> None:
