@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ("tests/core/test_carried.py", "tests/core/test_pace.py")
+FOLDER = "tests/deploy"  # of both halves
 
 
 def test_of_files_that_run_side_by_side_each_is_run_by_one_process() -> None:
@@ -21,3 +22,17 @@ def test_of_files_that_run_side_by_side_each_is_run_by_one_process() -> None:
         workers[file].add(worker)
     assert sorted(workers) == sorted(FILES)
     assert [len(of) for of in workers.values()] == [1, 1]
+
+
+def test_each_half_of_the_suite_reads_its_own_files_only_and_both_are_all_of_it() -> None:
+    alone, others = _collected("-m", "alone"), _collected("-m", "not alone")
+    assert alone and others and alone + others == _collected()
+
+
+def _collected(*options: str) -> Counter[str]:
+    """How many tests of each file."""
+    asked = [sys.executable, "-m", "pytest", "--collect-only", *options, FOLDER]
+    ran = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "deselected" not in ran.stdout, "read, and left out afterwards"
+    return Counter(re.findall(r"(?m)^(\S+\.py)::", ran.stdout))
