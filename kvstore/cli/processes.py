@@ -26,7 +26,6 @@ from kvstore.cli.parts import Plan
 from kvstore.cli.stack import Stack
 from kvstore.config import ConductorConfig, parse_bytes
 from kvstore.limits import TPOT_MS_DEFAULT, TTFT_MS_DEFAULT
-from kvstore.node.daemon import Node
 
 
 def add(commands: Commands) -> None:
@@ -97,6 +96,9 @@ def add(commands: Commands) -> None:
 
 
 def run_node(args: argparse.Namespace) -> int:
+    # A fourth of what this command loads, and no other runs it.
+    from kvstore.node.daemon import Node
+
     asyncio.run(Node(node_config(args)).run(say_ready))
     return 0
 
