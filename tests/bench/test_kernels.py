@@ -14,7 +14,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before a kernel is imported
 
-from bench import attention, decode_steps, hbm, kernels
+from bench import attention, decode_steps, hbm, kernels, rounds
 from bench.decode_steps import StepSizes
 from bench.guest import NotInstalled
 from bench.kernels import Sizes
@@ -29,6 +29,15 @@ _SMALL = replace(
 )  # fmt: skip
 
 
+SMALL = Sizes(bytes=1 << 15, block_tokens=4, page_tokens=2, layers=1)  # two blocks
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No round is there to warm anything: the interpreter compiles nothing."""
+    monkeypatch.setattr(rounds, "WARM_ROUNDS", 0)
+
+
 def timed(act: Callable[[], object]) -> Way:
     def once() -> float:
         began = time.perf_counter()
@@ -38,9 +47,9 @@ def timed(act: Callable[[], object]) -> Way:
     return once
 
 
+@pytest.mark.usefixtures("cold")
 def test_every_row_is_measured_against_a_copy() -> None:
-    small = Sizes(bytes=1 << 17, block_tokens=16, page_tokens=8, layers=1)
-    report = kernels.measured(2, lambda _: None, small, torch.device("cpu"), timed)
+    report = kernels.measured(2, lambda _: None, SMALL, torch.device("cpu"), timed)
     names = [row.name for row in report.rows]
     assert names == [
         f"{way}, {what}"
@@ -49,18 +58,19 @@ def test_every_row_is_measured_against_a_copy() -> None:
     ]
     assert all(row.ratio and row.limit and row.value > 0 for row in report.rows)
     assert [row.counted for row in report.rows] == [True] * 4 + [False] * 4
-    assert report.rows[0].sizes["bytes"] == 1 << 17
+    assert report.rows[0].sizes["bytes"] == SMALL.bytes
 
 
+@pytest.mark.usefixtures("cold")
 def test_attention_is_measured_against_the_time_of_its_bytes() -> None:
-    small = attention.Sizes(
+    sizes = attention.Sizes(
         batches=((2, 40), (1, 70)),
         page_tokens=8,
         dtype=torch.float32,
         steps=StepSizes((1, 3), 20, _SMALL),
     )
     device = Device.with_kernels(torch.device("cpu"))
-    report = attention.measured(2, lambda _: None, small, device, timed)
+    report = attention.measured(2, lambda _: None, sizes, device, timed)
     steps = [f"a decode step of {batch} as a graph" for batch in (1, 3)]
     assert [row.name for row in report.rows] == ["2 x 40", "1 x 70", *steps]
     assert report.rows[0].sizes["bytes"] == 2 * 2 * 40 * 8 * 128 * 4
@@ -86,9 +96,9 @@ def test_one_way_runs_recorded_steps_in_each_round_and_the_other_none(
     assert stepped == [(True, 0, 0)] * 2 + rounds
 
 
+@pytest.mark.usefixtures("cold")
 def test_all_ways_between_hbm_and_the_host_are_measured_against_a_copy() -> None:
-    small = Sizes(bytes=1 << 17, block_tokens=16, page_tokens=8, layers=1)
-    report = hbm.measured(2, lambda _: None, small, torch.device("cpu"))
+    report = hbm.measured(2, lambda _: None, SMALL, torch.device("cpu"))
     assert [row.name for row in report.rows] == [
         "HBM to pinned memory",
         "pinned memory to HBM",
@@ -97,7 +107,7 @@ def test_all_ways_between_hbm_and_the_host_are_measured_against_a_copy() -> None
         "pages to slots in HBM",
         "slots in HBM to pages",
     ]
-    assert all(row.sizes["bytes"] == 1 << 17 and row.value > 0 for row in report.rows)
+    assert all(row.sizes["bytes"] == SMALL.bytes and row.value > 0 for row in report.rows)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")

@@ -18,7 +18,7 @@ if not torch.cuda.is_available():
 from triton.runtime.errors import OutOfResources
 
 from bench import __main__ as command
-from bench import launched, tune
+from bench import launched, rounds, tune
 from bench.launched import Sizes, Task, tasks
 from bench.rounds import Way
 from kvstore.kernels.gpu import launch_table, tuned
@@ -56,8 +56,9 @@ def clock_of(quick: Callable[[Launch], bool]) -> Callable[[Callable[[], object]]
     return timed
 
 
-def test_every_program_is_tuned_and_what_is_quicker_wins() -> None:
-    """All that a run on a GPU does, but for the GPU."""
+def test_every_program_is_tuned_and_what_is_quicker_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a run on a GPU does, but for the GPU, and for rounds that warm it up."""
+    monkeypatch.setattr(rounds, "WARM_ROUNDS", 0)
     last = {every[-1] for every in TWO.values()}
     found = tune.measured(1, quiet, TINY, CPU, clock_of(lambda one: one in last), TWO)
     assert {program for program, _ in found.launches} == set(CANDIDATES)
