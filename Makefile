@@ -35,7 +35,9 @@ test test-vllm test-sglang test-lmcache: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup  ## run the whole test suite, WORKERS=2 files at once, then those that must be alone
 	@failed=0; \
-	$(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0 -m 'not alone' || failed=1; \
+	for mark in together waiting; do \
+		$(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0 -m $$mark || failed=1; \
+	done; \
 	$(BIN)/python -m pytest -m alone || failed=1; \
 	exit $$failed
 

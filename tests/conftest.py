@@ -7,8 +7,10 @@ Properties are tried with the same examples in every run; `make hunt` looks for 
 
 `make test` runs several files at once (pytest-xdist), each of them in one process, so that what a
 file's fixtures start is started once. All that needs the simulator is one such group, since to
-compile it takes minutes. Files that watch several processes against a clock, or have a port of
-their own, are marked `alone`, and run one after the other when the rest is done.
+compile it takes minutes. Each file has one of three marks, and those of one mark run when the
+others do not: `together` is what computes; `waiting` watches several processes against a clock, and
+waits more than it computes, so that such files leave each other time; and `alone`, one file after
+the other, is what has ports of its own or measures times that a neighbour would change.
 """
 
 from __future__ import annotations
@@ -41,28 +43,36 @@ _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 _SIMULATES = re.compile(
-    r"planner/|kernels/test_sim|bench/test_foretold|cli/test_plan_simulate|tests/test_docs"
+    r"planner/|kernels/test_sim|bench/test_foretold|cli/test_plan_simulate"
+    r"|test_docs.py::test_the_commands_of_the_planning_page"
 )
-_ALONE = re.compile(
-    r"tests/(cluster|faults|dashboard)/|auth/test_(timing|floods)|engine/test_elastic"
-    r"|conductor/test_conductor|node/test_waiting|deploy/test_compose_runs|cli/test_(up|demo)"
-    r"|client/test_node_gone"
-)
+_MARKS = {
+    "alone": re.compile(r"auth/test_timing|deploy/test_compose_runs"),
+    "waiting": re.compile(
+        r"tests/(cluster|faults)/|dashboard/test_(access|board|prometheus|reasons)"
+        r"|auth/test_floods|engine/test_elastic|conductor/test_conductor|node/test_waiting"
+        r"|cli/test_(up|demo)|client/test_node_gone"
+    ),
+    "together": re.compile(""),
+}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Where `-m` chooses by file, the others are not read: to load them all takes many seconds."""
-    if collection_path.suffix != ".py":
+    if collection_path.suffix != ".py" or config.option.markexpr not in _MARKS:
         return None
-    alone = _ALONE.search(collection_path.relative_to(config.rootpath).as_posix()) is not None
-    return True if config.option.markexpr == ("not alone" if alone else "alone") else None
+    file = collection_path.relative_to(config.rootpath).as_posix()
+    return True if _mark(file) != config.option.markexpr else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _ALONE.search(_file(item.nodeid)):
-            item.add_marker(pytest.mark.alone)
+        item.add_marker(_mark(_file(item.nodeid)))
+
+
+def _mark(file: str) -> str:
+    return next(mark for mark, of in _MARKS.items() if of.search(file))
 
 
 @pytest.hookimpl(optionalhook=True)  # where pytest-xdist is
@@ -76,7 +86,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def _group(nodeid: str) -> str:
     """What the process that runs a test runs all of."""
-    return "simulator" if _SIMULATES.search(_file(nodeid)) else _file(nodeid)
+    return "simulator" if _SIMULATES.search(nodeid) else _file(nodeid)
 
 
 def _file(nodeid: str) -> str:

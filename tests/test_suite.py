@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ("tests/core/test_carried.py", "tests/core/test_pace.py")
-FOLDER = "tests/deploy"  # of both halves
+FOLDER = "tests/auth"  # which has files of each part
 
 
 def test_of_files_that_run_side_by_side_each_is_run_by_one_process() -> None:
@@ -24,9 +24,9 @@ def test_of_files_that_run_side_by_side_each_is_run_by_one_process() -> None:
     assert [len(of) for of in workers.values()] == [1, 1]
 
 
-def test_each_half_of_the_suite_reads_its_own_files_only_and_both_are_all_of_it() -> None:
-    alone, others = _collected("-m", "alone"), _collected("-m", "not alone")
-    assert alone and others and alone + others == _collected()
+def test_each_part_of_the_suite_reads_its_own_files_only_and_all_of_them_are_all_of_it() -> None:
+    parts = [_collected("-m", mark) for mark in ("together", "waiting", "alone")]
+    assert all(parts) and sum(parts, Counter()) == _collected()
 
 
 def _collected(*options: str) -> Counter[str]:
