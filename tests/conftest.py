@@ -50,8 +50,8 @@ _MARKS = {
     "alone": re.compile(r"auth/test_timing|deploy/test_compose_runs"),
     "waiting": re.compile(
         r"tests/(cluster|faults)/|dashboard/test_(access|board|prometheus|reasons)"
-        r"|auth/test_floods|engine/test_elastic|conductor/test_conductor|node/test_waiting"
-        r"|cli/test_(up|demo)|client/test_node_gone"
+        r"|auth/test_floods|engine/test_elastic|conductor/test_conductor|cli/test_(up|demo)"
+        r"|node/test_(waiting|data_port_peers)|client/test_node_gone"
     ),
     "together": re.compile(""),
 }

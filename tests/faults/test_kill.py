@@ -12,7 +12,7 @@ import pytest
 from kvstore.failpoint import POINTS, VARIABLE
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.faults.workers import Workers
-from tests.nodes import NodeProcess, eventually, payload, prompt, running
+from tests.nodes import NodeProcess, eventually, payload, prompt, short_directory
 
 SERVES_SECONDS = 5.0
 # Which passing is the last: late enough for blocks to be in both tiers.
@@ -39,15 +39,18 @@ STOPPING = {"shutdown.before_drain": 1, "shutdown.before_close": 1}
 def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeProcess]:
     """DRAM for 256 blocks, SSD for 8,192. It is not started."""
     monkeypatch.delenv(VARIABLE, raising=False)
-    with running(dram="2MiB", slab="256KiB", ssd="64MiB") as started:
-        yield started
+    with short_directory() as directory:
+        made = NodeProcess(directory, dram="2MiB", slab="256KiB", ssd="64MiB")
+        try:
+            yield made
+        finally:
+            made.close()
 
 
 def armed(
     node: NodeProcess, monkeypatch: pytest.MonkeyPatch, point: str, count: int
 ) -> NodeProcess:
-    """The node, started again, to die at a place."""
-    node.kill()
+    """The node, started to die at a place."""
     monkeypatch.setenv(VARIABLE, f"{point}:exit@{count}")
     node.start()
     monkeypatch.delenv(VARIABLE)
@@ -93,7 +96,7 @@ def test_a_node_that_dies_there_has_what_it_acknowledged(
 def test_a_node_that_dies_while_it_starts_finds_all_the_next_time(
     node: NodeProcess, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    workers = Workers(node, seed=2)
+    workers = Workers(node.start(), seed=2)
     time.sleep(1.0)
     node.kill()
     workers.wait()
@@ -121,7 +124,7 @@ def test_a_node_that_dies_while_it_stops_has_what_it_acknowledged(
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_node_killed_at_any_moment_has_what_it_acknowledged(node: NodeProcess, seed: int) -> None:
-    workers = Workers(node, seed)
+    workers = Workers(node.start(), seed)
     time.sleep(random.Random(seed).uniform(0.3, 1.5))
     node.kill()
     workers.wait()
