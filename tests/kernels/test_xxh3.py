@@ -19,14 +19,14 @@ LENGTHS = [*range(600), 1023, 1024, 1025, 2047, 2048, 2049, 4096, 32768, 131072,
 MESSAGE = np.random.default_rng(20).integers(0, 256, 140_000, dtype=np.uint8)
 
 
-@njit("void(uint64, int64[::1], uint64[::1])")
+@njit  # when it is called: whoever only collects compiles nothing
 def hash_each(address, lengths, hashes):
     lanes = stack_lanes()
     for i in range(len(lengths)):
-        hashes[i] = xxh3_64(address, lengths[i], lanes)
+        hashes[i] = xxh3_64(U(address), lengths[i], lanes)
 
 
-@njit("uint64(uint64, uint64, int64, boolean)")
+@njit
 def copy_and_hash(source, target, blocks, stream):
     """`blocks` whole blocks are copied; the hash is of as many bytes."""
     lanes = stack_lanes()
@@ -34,9 +34,9 @@ def copy_and_hash(source, target, blocks, stream):
     for i in range(blocks):
         at, last = U(i * 1024), i == blocks - 1
         if stream:
-            stream_block(lanes, last, source + at, target + at)
+            stream_block(lanes, last, U(source) + at, U(target) + at)
         else:
-            copy_block(lanes, last, source + at, target + at)
+            copy_block(lanes, last, U(source) + at, U(target) + at)
     fence()
     return finish_64(lanes, blocks * 1024)
 
