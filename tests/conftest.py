@@ -10,7 +10,8 @@ file's fixtures start is started once. All that needs the simulator is one such 
 compile it takes minutes. Each file has one of three marks, and those of one mark run when the
 others do not: `together` is what computes; `waiting` watches several processes against a clock, and
 waits more than it computes, so that such files leave each other time; and `alone`, one file after
-the other, is what has ports of its own or measures times that a neighbour would change.
+the other, has ports of its own, fills the machine with a whole stack, or measures times that a
+neighbour would change.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ _SIMULATES = re.compile(
     r"|test_docs.py::test_the_commands_of_the_planning_page"
 )
 _MARKS = {
-    "alone": re.compile(r"auth/test_timing|deploy/test_compose_runs"),
+    "alone": re.compile(r"auth/test_timing|deploy/test_compose_runs|cli/test_(up|demo)"),
     "waiting": re.compile(
         r"tests/(cluster|faults)/|dashboard/test_(access|board|prometheus|reasons)"
-        r"|auth/test_floods|engine/test_elastic|conductor/test_conductor|cli/test_(up|demo)"
-        r"|node/test_(waiting|data_port_peers)|client/test_node_gone"
+        r"|auth/test_floods|engine/test_elastic|conductor/test_conductor|client/test_node_gone"
+        r"|node/test_(waiting|data_port_peers)"
     ),
     "together": re.compile(""),
 }
