@@ -14,7 +14,7 @@ INSTALLED := .venv/installed
 SEEDS := 10000
 FIRST := 0
 WORKERS := 2
-WAITERS := 3
+WAITERS := 2
 VLLM := .venv-vllm
 SGLANG := .venv-sglang
 LMCACHE := .venv-lmcache
@@ -34,7 +34,7 @@ demo: setup  ## start a node and two engines here, and see one reuse what the ot
 # was compiled before, where the environment says that byte code is not to be kept.
 test test-vllm test-sglang test-lmcache: export PYTHONDONTWRITEBYTECODE :=
 
-test: setup  ## run the whole test suite, WORKERS=2 files at once; of those that wait WAITERS=3; some alone
+test: setup  ## run the whole test suite, WORKERS=2 files at once; of those that wait WAITERS=2; some alone
 	@failed=0; \
 	$(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0 -m together || failed=1; \
 	$(BIN)/python -m pytest -n $(WAITERS) --max-worker-restart 0 -m waiting || failed=1; \
