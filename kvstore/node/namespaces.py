@@ -53,6 +53,7 @@ class Namespaces:
         self._metadata = metadata
         self._specs: dict[bytes, KVSpec] = {}
         self._bytes = 0  # of those, as text
+        self._registering = asyncio.Lock()
         self._places: dict[Owner, Place] = {}
         self.quarantined: dict[bytes, str] = {}  # digest -> what was found wrong
         self._clock = clock
@@ -77,17 +78,26 @@ class Namespaces:
                 f"this spec is namespace {digest.hex()[:12]}, not {expected.hex()[:12]}: {why}"
             )
         if await self._find(digest) is None:
-            self._check_room(spec)
-            record = NamespaceRecord(digest.hex(), spec.as_dict())
-            await self._metadata.put_if(record.key(), record.encode(), expected_revision=0)
-            self._remember(spec)
+            async with self._registering:  # who has room must have it still when it is written
+                if digest not in self._specs:
+                    self._check_room(spec)
+                    record = NamespaceRecord(digest.hex(), spec.as_dict())
+                    await self._metadata.put_if(record.key(), record.encode(), expected_revision=0)
+                    self._remember(spec)
         return digest
 
     async def load(self) -> None:
-        """Every namespace that is registered, for a node that has blocks before callers."""
+        """Every namespace that is registered, for a node that has blocks before callers. What it
+        has no room for, or cannot read, does not keep it from serving the others."""
         entries, _ = await self._metadata.list(NamespaceRecord.prefix)
+        left_out, why = 0, ""
         for entry in entries:
-            self._remember(KVSpec.of_dict(NamespaceRecord.parse(entry).spec))
+            try:
+                self._remember(KVSpec.of_dict(NamespaceRecord.parse(entry).spec))
+            except (Invalid, Overloaded) as error:
+                left_out, why = left_out + 1, str(error)
+        if left_out:
+            log.warning("%d namespaces are not known here: %s", left_out, why)
 
     def layouts(self) -> dict[Owner, SlotLayout]:
         """How the blocks lie of every owner whose namespace is known."""

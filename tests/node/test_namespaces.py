@@ -1,0 +1,91 @@
+"""The namespaces that a node knows of all that are registered."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from kvstore.clock import SystemClock
+from kvstore.errors import Overloaded
+from kvstore.metadata import Metadata
+from kvstore.metadata.embedded import EmbeddedMetadata
+from kvstore.metadata.records import NamespaceRecord
+from kvstore.node import namespaces
+from kvstore.node.namespaces import Namespaces
+from kvstore.spec import KVGroup, KVSpec
+
+SPECS = [KVSpec(f"m{i}", "r", "int8", (KVGroup((0,), 1, 8, 4),)) for i in range(4)]
+
+
+def with_metadata(path: Path, test: Callable[[Metadata], Awaitable[None]]) -> None:
+    async def run() -> None:
+        metadata = EmbeddedMetadata(path / "metadata.db")
+        try:
+            await test(metadata)
+        finally:
+            await metadata.close()
+
+    asyncio.run(run())
+
+
+def of_a_node(metadata: Metadata) -> Namespaces:
+    return Namespaces(metadata, SystemClock(), random.Random(0))
+
+
+def test_a_node_starts_where_more_namespaces_are_registered_than_it_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each node counts those that it was asked for, so two of them register more than one holds."""
+    monkeypatch.setattr(namespaces, "NAMESPACES_MAX", 2)
+
+    async def test(metadata: Metadata) -> None:
+        for one, some in ((of_a_node(metadata), SPECS[:2]), (of_a_node(metadata), SPECS[2:])):
+            for spec in some:
+                await one.register(spec.canonical(), b"")
+        started = of_a_node(metadata)
+        await started.load()
+        known = started.known()
+        assert len(known) == 2 and known.keys() <= {spec.digest for spec in SPECS}
+        assert "2 namespaces are not known here" in caplog.text
+        left_out = next(spec for spec in SPECS if spec.digest not in known)
+        with pytest.raises(Overloaded, match="2 namespaces"):
+            await started.place(left_out.digest, 0)
+
+    with_metadata(tmp_path, test)
+
+
+def test_calls_that_register_at_once_register_no_more_than_there_is_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespaces, "NAMESPACES_MAX", 2)
+
+    async def test(metadata: Metadata) -> None:
+        one = of_a_node(metadata)
+        told = await asyncio.gather(
+            *(one.register(spec.canonical(), b"") for spec in SPECS), return_exceptions=True
+        )
+        assert [type(each) for each in told].count(Overloaded) == 2
+        another = of_a_node(metadata)
+        await another.load()
+        assert another.known() == one.known(), "what was refused is nowhere"
+
+    with_metadata(tmp_path, test)
+
+
+def test_a_node_starts_where_a_later_release_has_registered_what_it_cannot_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(metadata: Metadata) -> None:
+        later = NamespaceRecord("00" * 32, SPECS[0].as_dict() | {"hash_version": 9})
+        await metadata.put(later.key(), later.encode())
+        one = of_a_node(metadata)
+        await one.register(SPECS[0].canonical(), b"")
+        await one.load()
+        assert one.known() == {SPECS[0].digest: SPECS[0]}
+        assert "hash_version 9 is unknown" in caplog.text
+
+    with_metadata(tmp_path, test)
