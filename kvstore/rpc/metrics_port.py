@@ -73,7 +73,9 @@ class MetricsPort:
                     writer.write(await self._reply(reader))
                     await writer.drain()
         except (TimeoutError, OSError, asyncio.CancelledError):
-            pass  # whoever asked went away, or never did; or this process is to end
+            # Whoever asked went away, or never did, or does not read; or this process is to end.
+            # What was not sent goes with its connection: closing one would wait for its reader.
+            writer.transport.abort()
         finally:
             self._calls.discard(call)
             writer.close()

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -140,5 +142,29 @@ def test_a_port_that_is_taken_is_refused_by_name() -> None:
     async def ask(host: str, port: int) -> None:
         with pytest.raises(ConfigError, match=f"--metrics = '{host}:{port}'"):
             await MetricsPort(Telemetry(ENGINE)).listen(f"{host}:{port}")
+
+    served(ask)
+
+
+def test_who_reads_no_answer_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or what is not sent of it would stay here, with its socket, for as long as it likes."""
+    monkeypatch.setattr(metrics_port, "METRICS_SECONDS_MAX", 0.5)
+    more = 16 << 20  # than the kernel takes of an answer that nobody reads
+    monkeypatch.setattr(metrics_port, "choose_encoder", lambda _: (lambda _: bytes(more), "text"))
+
+    async def ask(host: str, port: int) -> None:
+        peer = socket.create_connection((host, port))
+        with peer:
+            peer.sendall(GET)
+            await asyncio.sleep(1.0)
+            assert await asyncio.to_thread(taken_from, peer) < more
+
+    def taken_from(peer: socket.socket) -> int:
+        peer.settimeout(ANSWER_SECONDS)
+        taken = 0
+        with suppress(ConnectionResetError):
+            while got := len(peer.recv(1 << 20)):
+                taken += got
+        return taken
 
     served(ask)
