@@ -68,7 +68,7 @@ from kvstore.rpc.metrics_port import MetricsPort
 from kvstore.rpc.process import bound_the_process
 from kvstore.rpc.server import NOT_SERVING, Server
 from kvstore.rpc.socket_server import SocketCaller
-from kvstore.rpc.tls import check_role, data_server
+from kvstore.rpc.tls import Renewing, check_role, data_server
 from kvstore.telemetry import NODE, Telemetry
 from kvstore.transfer.lending import lending
 from kvstore.wire.v1 import admin_pb2_grpc, directory_pb2_grpc, kv_pb2, kv_pb2_grpc
@@ -135,7 +135,7 @@ class Node:
         ucx = UcxMoves(self._arena) if "ucx" in config.transports else None
         data = DataPort(
             *(host, config.data_port, self._arena, moves, ahead, self._sessions, self._counters),
-            None if config.tls is None else partial(data_server, config.tls),
+            None if config.tls is None else Renewing(config.tls, data_server).latest,
             ucx,
         )
         self._opened = kv_pb2.SessionEvent.Opened(

@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-from typing import Any, TypeAlias
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import grpc
 
@@ -21,6 +23,7 @@ from kvstore.rpc.identity import role_in
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 ServerCredentials: TypeAlias = Any  # grpc has no types
 _Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 
@@ -83,37 +86,50 @@ def valid_between(tls: TlsConfig) -> tuple[float, float]:
     return leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
 
 
+class Renewing(Generic[T]):
+    """What is made of the certificates on disk: anew once they have changed, and as it was for as
+    long as they do not fit together. Any thread may ask."""
+
+    def __init__(self, tls: TlsConfig, make: Callable[[TlsConfig], T]) -> None:
+        self._tls, self._make = tls, make
+        self._lock = threading.Lock()
+        self._stamp, self._made = _stamp(tls), make(tls)
+        self._complaint = ""
+
+    def latest(self) -> T:
+        with self._lock:
+            try:
+                stamp = _stamp(self._tls)  # before the reading: what changes meanwhile is read next
+                if stamp != self._stamp:
+                    self._made, self._stamp = self._make(self._tls), stamp
+                    log.info("certificates renewed from %s", self._tls.cert)
+                self._complaint = ""
+            except ConfigError as error:
+                if str(error) != self._complaint:  # not once for each handshake
+                    log.warning("the certificates on disk are not used: %s", error)
+                self._complaint = str(error)
+            return self._made
+
+
 class ServerTls:
     """The certificates of one server."""
 
     def __init__(self, tls: TlsConfig) -> None:
-        self._tls = tls
-        self._stamp = _stamp(tls)
-        self._first = _configuration(tls)
-        self._complaint = ""
+        self._files = Renewing(tls, _configuration)
+        self._used = self._files.latest()
 
     def credentials(self) -> ServerCredentials:
         return grpc.dynamic_ssl_server_credentials(
-            self._first, self._renewed, require_client_authentication=True
+            self._used, self._renewed, require_client_authentication=True
         )
 
     def _renewed(self) -> Any:
         """What the files say if it is new, else None. gRPC asks at each handshake."""
-        try:
-            stamp = _stamp(self._tls)
-            if stamp == self._stamp:
-                return None
-            # Written down before the reading: what changes meanwhile is read next time.
-            self._stamp = stamp
-            renewed = _configuration(self._tls)
-        except ConfigError as error:
-            if str(error) != self._complaint:  # not once for each handshake
-                log.warning("the certificates on disk are not used: %s", error)
-            self._complaint = str(error)
+        latest = self._files.latest()
+        if latest is self._used:
             return None
-        self._complaint = ""
-        log.info("certificates renewed from %s", self._tls.cert)
-        return renewed
+        self._used = latest
+        return latest
 
 
 def _configuration(tls: TlsConfig) -> Any:

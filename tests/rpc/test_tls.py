@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
+import resource
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from kvstore.rpc.authority import Authority, Holder
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.identity import listen_address
 from kvstore.rpc.server import Server
-from kvstore.rpc.tls import ServerTls, check_role
+from kvstore.rpc.tls import Renewing, ServerTls, check_role, data_server, valid_between
 
 DAY = datetime.timedelta(days=1)
 HOSTS = ("localhost", "127.0.0.1")
@@ -117,6 +119,49 @@ def test_renewed_certificates_are_used_without_a_restart(
         assert await health(address, Credentials(new_client)) == "SERVING"
 
     served(old, test)
+
+
+def renew(old: TlsConfig, files: TlsConfig, *names: str) -> None:
+    for name in names:
+        os.replace(getattr(files, name), getattr(old, name))
+
+
+@contextmanager
+def no_file_can_be_opened() -> Iterator[None]:
+    """As where callers have taken all the descriptors that the process may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_renewal_that_could_not_be_read_is_read_once_it_can(
+    tmp_path: Path, authority: Authority
+) -> None:
+    old = authority.sign(Holder(Role.NODE, "a", HOSTS), DAY)
+    renewed = Authority.make(tmp_path / "next", DAY).sign(Holder(Role.NODE, "a", HOSTS), DAY)
+    files = Renewing(old, lambda tls: valid_between(tls) and tls.cert.read_bytes())
+    before, after = old.cert.read_bytes(), renewed.cert.read_bytes()
+    renew(old, renewed, "ca", "cert", "key")
+    with no_file_can_be_opened():
+        assert files.latest() == before
+    assert files.latest() == after
+
+
+def test_data_connections_go_on_by_what_was_whole_while_a_renewal_is_half_done(
+    tmp_path: Path, authority: Authority
+) -> None:
+    old = authority.sign(Holder(Role.NODE, "a", HOSTS), DAY)
+    renewed = Authority.make(tmp_path / "next", DAY).sign(Holder(Role.NODE, "a", HOSTS), DAY)
+    files = Renewing(old, data_server)
+    before = files.latest()
+    renew(old, renewed, "cert")
+    assert files.latest() is before
+    renew(old, renewed, "key", "ca")
+    after = files.latest()
+    assert after is not before and files.latest() is after
 
 
 def test_a_node_does_not_start_with_a_certificate_of_another_role(
