@@ -105,7 +105,7 @@ class KVSpec:
             _text("a name in rope", fact, 1)
             if isinstance(value, str):
                 _text(f"rope.{fact}", value, 0)
-            elif type(value) not in (int, float) or not math.isfinite(value):
+            elif type(value) not in (int, float) or not _is_finite(value):
                 raise Invalid(f"rope.{fact} must be text or a finite number, not {value!r}")
         if self.dtype not in ITEM_BYTES:
             raise Invalid(f"dtype {self.dtype!r} is not one of {', '.join(ITEM_BYTES)}")
@@ -198,6 +198,13 @@ def difference(stored: KVSpec, given: KVSpec) -> str | None:
 
 def _json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float comes near
+        return False
 
 
 def _text(name: str, text: str, low: int) -> None:

@@ -178,6 +178,7 @@ def test_an_unknown_fact_is_named() -> None:
         (raw(rope={"long": [1.0]}), r"rope\.long must be text or a finite number"),
         (raw(rope={"theta": float("nan")}), r"rope\.theta must be text or a finite number"),
         (raw(rope={"theta": float("inf")}), r"rope\.theta must be text or a finite number"),
+        (raw(rope={"theta": 10**400}), r"rope\.theta must be text or a finite number"),
     ],
 )
 def test_a_fact_of_the_wrong_type_is_named(given: dict[str, Any], why: str) -> None:
