@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvstore.config import DEFAULT_TENANT, TlsConfig
@@ -60,7 +60,7 @@ class Caller:
     role: Role
     name: str
     tenant: str
-    token: str = ""
+    token: str = field(default="", repr=False)
 
     @property
     def who(self) -> str:

@@ -21,7 +21,7 @@ from kvstore.errors import ConfigError
 from kvstore.rpc.access import Role
 from kvstore.rpc.authority import Authority, Holder
 from kvstore.rpc.channel import open_channel
-from kvstore.rpc.identity import listen_address
+from kvstore.rpc.identity import Caller, listen_address
 from kvstore.rpc.server import Server
 from kvstore.rpc.tls import Renewing, ServerTls, check_role, data_server, valid_between
 
@@ -228,6 +228,10 @@ def test_what_a_caller_shows_is_in_its_environment(
     monkeypatch.delenv("MOONPOOL_TOKEN_FILE")
     assert Credentials.of_environment().token == "mpt_2"
     assert "mpt_2" not in repr(Credentials.of_environment())
+
+
+def test_a_callers_token_is_not_shown_where_the_caller_is() -> None:
+    assert "mpt_1" not in repr(Caller(Role.CLIENT, "x", "team-a", "mpt_1"))
 
 
 def test_a_token_never_travels_without_tls() -> None:
