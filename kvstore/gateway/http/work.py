@@ -118,14 +118,8 @@ class Work:
         self._take(whose, len(requests))
         job = Job()
         self._jobs.add(job)
-        for index, request in enumerate(requests):
-            threading.Thread(
-                target=self._run,
-                args=(job, index, request, job.caller()),
-                name=request.id,
-                daemon=True,
-            ).start()
         try:
+            self._begin(job, requests)
             yield job
         finally:
             job.end()
@@ -147,6 +141,17 @@ class Work:
         """Whoever still waits is told that the answer does not come."""
         for job in self._jobs:
             job.leave(Unavailable("the gateway stopped before the answer was whole"))
+
+    def _begin(self, job: Job, requests: Sequence[Request]) -> None:
+        for index, request in enumerate(requests):
+            given = (job, index, request, job.caller())
+            thread = threading.Thread(target=self._run, args=given, name=request.id, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # none can be had: it is better in a while
+                for one in requests[index:]:  # those that run give theirs back by themselves
+                    self._give(one.client)
+                raise Overloaded("the gateway has no thread for it now", RETRY_MS) from error
 
     def _run(self, job: Job, index: int, request: Request, caller: Caller) -> None:
         def told(token: int, logprobs: Logprobs | None) -> None:

@@ -1,0 +1,47 @@
+"""Requests on their way, and the places they have."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from kvstore.errors import Overloaded
+from kvstore.gateway.caller import Caller
+from kvstore.gateway.http.keys import Whose
+from kvstore.gateway.http.work import Work
+from kvstore.gateway.request import Outcome, Request, Told
+from kvstore.telemetry import GATEWAY, Telemetry
+
+SECONDS = 20.0
+
+
+class AtOnce:
+    """It is done as soon as it runs."""
+
+    def run(self, request: Request, told: Told, caller: Caller | None) -> Outcome:
+        return Outcome(tokens=[1])
+
+
+def test_where_no_thread_can_be_had_a_call_is_refused_and_keeps_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin, asked = threading.Thread.start, [Request(f"r{i}", (1,), 1) for i in range(3)]
+
+    def first_alone(thread: threading.Thread) -> None:
+        if thread.name in ("r1", "r2"):
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    async def run() -> None:
+        work = Work(AtOnce(), 4, Telemetry(GATEWAY))
+        with monkeypatch.context() as short:
+            short.setattr(threading.Thread, "start", first_alone)
+            with pytest.raises(Overloaded, match="no thread"), work.running(Whose(""), asked):
+                raise AssertionError("it was let in")
+        await asyncio.wait_for(work.idle(), SECONDS)
+        with work.running(Whose(""), asked) as job:
+            assert len([one async for one in job.events(3)]) == 3
+
+    asyncio.run(run())
