@@ -27,6 +27,7 @@ from kvstore.dashboard.watch import Watch
 from kvstore.errors import ConfigError
 from kvstore.gateway.dispatch import Dispatcher
 from kvstore.gateway.http.app import app_of
+from kvstore.gateway.http.connection import Connection
 from kvstore.gateway.http.keys import Anybody, KeyFile
 from kvstore.gateway.http.ready import Readiness
 from kvstore.gateway.http.served import Served
@@ -125,7 +126,7 @@ def _server(app: Starlette) -> _Server:
     return _Server(
         uvicorn.Config(
             app,
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -1,0 +1,71 @@
+"""One connection of HTTP, as uvicorn speaks it, with an end to how long it may stand still.
+
+Uvicorn itself waits for as long as a caller likes to say what it asks, and to read what it is
+answered; connections are bounded in number, so callers that stand still would keep others out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from kvstore.limits import SERVE_HEAD_SECONDS, SERVE_STALL_SECONDS
+
+
+class Connection(H11Protocol):
+    """Hangs up on a caller whose request's head does not come, or who reads no byte, for too long.
+    Between two requests uvicorn's own, longer time counts; in a body, that of whoever reads it."""
+
+    _head: asyncio.TimerHandle | None = None  # until it is there
+    _stall: asyncio.TimerHandle | None = None  # until more was read
+    _unread = 0  # bytes, when that was looked at last
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_head()
+        self._end_stall()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            self._await_head()  # of which this is a part
+        else:
+            self._end_head()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.transport.get_write_buffer_size()
+        self._stall = self.loop.call_later(SERVE_STALL_SECONDS, self._look)
+
+    def resume_writing(self) -> None:
+        self._end_stall()
+        super().resume_writing()
+
+    def _await_head(self) -> None:
+        if self._head is None and not self.transport.is_closing():
+            self._head = self.loop.call_later(SERVE_HEAD_SECONDS, self.transport.abort)
+
+    def _end_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _look(self) -> None:
+        """Nothing is written meanwhile, so what is left here tells how much was read."""
+        unread = self.transport.get_write_buffer_size()
+        if unread >= self._unread:
+            self.transport.abort()
+            return
+        self._unread = unread
+        self._stall = self.loop.call_later(SERVE_STALL_SECONDS, self._look)
+
+    def _end_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
