@@ -11,12 +11,13 @@ from kvstore.config import TlsConfig
 from kvstore.errors import ConfigError
 from kvstore.rpc.access import Role
 
-DAYS = 90
+DAYS, DAYS_MAX = 90, 36_500
 _HERE = ("localhost", "127.0.0.1", "::1")
 _TEACHING = """\
 Make an authority in DIR and have it sign certificates; one that is there already
 signs more. Every process that talks beyond loopback shows one, and the certificate
-says what it is: a node, a conductor or a client. Nothing is overwritten.
+says what it is: a node, a conductor or a client. Nothing is overwritten, and none
+outlives its authority, which holds as long as the first that it signed.
 
 Without --node, --conductor or --client one of each is made. --host names where the
 nodes and conductors serve, as callers will write it; localhost is always among them.
@@ -61,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
     # cryptography is an extra: only who serves or signs needs it.
     from kvstore.rpc.authority import Authority, Holder, check_absent
 
-    if args.days < 1:
-        raise ConfigError(f"--days = {args.days}: 1 or more")
+    if not 1 <= args.days <= DAYS_MAX:
+        raise ConfigError(f"--days = {args.days}: 1 to {DAYS_MAX}")
     named = {Role(role): getattr(args, role) for role in ("node", "conductor", "client")}
     if not any(named.values()):
         named = {role: [role.value] for role in named}
@@ -76,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
     check_absent([path for one in planned for path in (one.cert, one.key)])
     lifetime = datetime.timedelta(days=args.days)
     authority = Authority.open(args.folder) if known else Authority.make(args.folder, lifetime)
-    print(f"{'signed by' if known else 'made the authority'} {args.folder / 'ca.pem'}")
+    made = "signed by" if known else "made the authority"
+    print(f"{made} {args.folder / 'ca.pem'}, which holds until {authority.ends:%Y-%m-%d}")
     for holder in holders:
         _tell(holder.role, holder.name, authority.sign(holder, lifetime))
     return 0

@@ -61,7 +61,7 @@ class Authority:
         key, name = ec.generate_private_key(ec.SECP256R1()), _named(_NAME)
         usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
         cert = (
-            _builder(name, name, key, lifetime)
+            _builder(name, name, key, _after(lifetime))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(usage, critical=True)
             .sign(key, hashes.SHA256())
@@ -82,16 +82,23 @@ class Authority:
             raise ConfigError(f"{folder / 'ca.key'} is no key that `moonpool certs` made")
         return cls(folder, cert, key)
 
+    @property
+    def ends(self) -> datetime.datetime:
+        return self._cert.not_valid_after_utc
+
     def sign(self, holder: Holder, lifetime: datetime.timedelta) -> TlsConfig:
-        """A certificate and its key, as files of the folder; a lifetime below 0 is over already."""
+        """A certificate and its key, as files of the folder; a lifetime below 0 is over already.
+        None outlives the authority: nobody would believe it."""
         files, key = holder.files(self._folder), ec.generate_private_key(ec.SECP256R1())
         uri = x509.UniformResourceIdentifier(role_uri(holder.role, holder.name))
         serves = holder.role is not Role.CLIENT
         usages = [_CLIENT, _SERVER] if serves else [_CLIENT]
+        if self.ends <= _after(datetime.timedelta()):
+            over = f"{self._folder / 'ca.pem'} is over since {self.ends:%Y-%m-%d}"
+            raise ConfigError(f"{over}: make another authority, in another folder")
+        subject, ends = _named(f"{holder.role.value} {holder.name}"), _after(lifetime)
         cert = (
-            _builder(
-                _named(f"{holder.role.value} {holder.name}"), self._cert.subject, key, lifetime
-            )
+            _builder(subject, self._cert.subject, key, min(ends, self.ends))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(
                 x509.SubjectAlternativeName([uri, *map(_host, holder.hosts)]), critical=False
@@ -114,7 +121,7 @@ def _builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePrivateKey,
-    lifetime: datetime.timedelta,
+    ends: datetime.datetime,
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
@@ -123,9 +130,13 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(min(now, now + lifetime) - _BACK)
-        .not_valid_after(now + lifetime)
+        .not_valid_before(min(now, ends) - _BACK)
+        .not_valid_after(ends)
     )
+
+
+def _after(lifetime: datetime.timedelta) -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC) + lifetime
 
 
 def _named(text: str) -> x509.Name:

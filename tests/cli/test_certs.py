@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from cryptography import x509
 from kvstore.cli.main import main
 from kvstore.config import TlsConfig
 from kvstore.rpc.access import Role
+from kvstore.rpc.authority import Authority
 from kvstore.rpc.tls import check_role
 from tests.nodes import NodeProcess, node
 
@@ -59,7 +61,32 @@ def test_nothing_is_overwritten_and_an_authority_signs_more(
     assert code == 2 and "no authority that can sign" in error
 
 
-@pytest.mark.parametrize("wrong", [["--node", "../x"], ["--days", "0"], ["--host", "é"]])
+def test_no_certificate_says_that_it_holds_for_longer_than_its_authority_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "certs"
+    assert run(capsys, "certs", str(folder), "--client", "a", "--days", "2")[0] == 0
+    code, printed, _ = run(capsys, "certs", str(folder), "--client", "b", "--days", "9")
+    ends = {
+        name: x509.load_pem_x509_certificate((folder / name).read_bytes()).not_valid_after_utc
+        for name in ("ca.pem", "client-b.pem")
+    }
+    assert code == 0 and ends["client-b.pem"] == ends["ca.pem"]
+    assert f"{ends['ca.pem']:%Y-%m-%d}" in printed
+
+
+def test_an_authority_that_is_over_signs_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Authority.make(tmp_path, -datetime.timedelta(days=1))
+    code, _, error = run(capsys, "certs", str(tmp_path), "--node", "a")
+    assert code == 2 and "is over" in error
+    assert not (tmp_path / "node-a.key").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--node", "../x"], ["--days", "0"], ["--days", "9999999"], ["--host", "é"]]
+)
 def test_what_cannot_be_in_a_certificate_is_refused(
     wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
