@@ -38,6 +38,7 @@ from kvstore.transfer.stream import DataStream
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 0.2
+_LOOK_SECONDS = 0.5  # between two looks at whether the sessions of connections are over
 
 
 class DataPort:
@@ -65,7 +66,7 @@ class DataPort:
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         self._lock = threading.Lock()
-        self._streams: set[DataStream] = set()
+        self._streams: dict[DataStream, Session] = {}
         self._served = Counter[Session]()
         self._greeting = 0
         self._calls: DataCalls | None = None
@@ -73,6 +74,11 @@ class DataPort:
     async def serve(self, answering: Answering) -> None:
         """Accept until cancelled; `answering` serves those who make calls."""
         self._calls = DataCalls(self._sessions, answering, self._counters)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._accept())
+            group.create_task(self._end_those_over())
+
+    async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -87,6 +93,15 @@ class DataPort:
             if full or not self._begun(loop, peer):
                 self._counters.add("data_refusals")
                 peer.close()
+
+    async def _end_those_over(self) -> None:
+        """A call may go on for as long as bytes move, and its session, or its token, not."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            with self._lock:
+                for stream, session in self._streams.items():
+                    if not session.streaming:
+                        stream.end()
 
     def close(self) -> None:
         self._socket.close()
@@ -170,7 +185,7 @@ class DataPort:
         finally:
             with self._lock:
                 if stream is not None:
-                    self._streams.discard(stream)
+                    self._streams.pop(stream, None)
                 if session is not None:
                     self._served[session] -= 1
                     if not self._served[session]:
@@ -189,5 +204,5 @@ class DataPort:
             if full or self._served[session] >= DATA_SESSION_CONNECTIONS_MAX:
                 return Welcome.FULL, None
             self._served[session] += 1
-            self._streams.add(stream)
+            self._streams[stream] = session
         return Welcome.COME_IN, session

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -121,6 +122,23 @@ def test_a_sessions_end_ends_its_connections(node: NodeProcess, caller: Caller) 
         pytest.fail("a session that is over still moves bytes")
     quiet.close()
     busy.close()
+
+
+def test_a_call_under_way_ends_with_its_session_however_long_it_would_go_on(
+    node: NodeProcess, caller: Caller
+) -> None:
+    session = node.caller()
+    handle, whole = large(session), SlotLayout.of(LARGE, 0).whole
+    with Raw.of(session) as reader:
+        reader.call(Op.READ, [handle] * DATA_CALL_BLOCKS_MAX, whole)  # 4 GiB, of a quick reader's
+        session.close()
+        eventually(lambda: caller.stats().sessions == 1)
+        deadline = time.monotonic() + 10.0
+        with suppress(ConnectionResetError):
+            while reader.socket.recv(MiB):
+                assert time.monotonic() < deadline, "a session that is over is still served"
+                time.sleep(0.02)
+    eventually(lambda: connections(node, caller) == 0)
 
 
 def test_memory_stays_flat_whatever_callers_ask_for(node: NodeProcess, caller: Caller) -> None:
