@@ -11,15 +11,14 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
 from kvstore.config import Credentials
 from kvstore.errors import Broken, Invalid, Overloaded, Rejected, Unavailable
-from kvstore.rpc.channel import open_channel
-from kvstore.rpc.status import typed_errors
+from kvstore.rpc.lasting import LastingStub
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
 
@@ -30,9 +29,7 @@ PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.5, 4.0  # before one that did not answe
 
 @dataclass(slots=True, eq=False)
 class _Conductor:
-    address: str
-    channel: Any  # grpc has no types
-    stub: conductor_pb2_grpc.ConductorStub
+    stub: LastingStub
     pause: float = 0.0  # the last one
     rests_until: float = 0.0
 
@@ -41,7 +38,8 @@ class Conductors:
     """Some conductors, HOST:PORT each. Safe to use from several threads."""
 
     def __init__(self, addresses: Sequence[str], credentials: Credentials | None = None) -> None:
-        self._all = [_conductor(one, credentials) for one in addresses]
+        kind = conductor_pb2_grpc.ConductorStub
+        self._all = [_Conductor(LastingStub(one, kind, credentials)) for one in addresses]
         # Callers that are told of them in one order do not all ask the same one.
         random.shuffle(self._all)
         self._lock = threading.Lock()
@@ -56,13 +54,13 @@ class Conductors:
     def close(self) -> None:
         self._closed = True
         for one in self._all:
-            one.channel.close()
+            one.stub.close()
 
     @property
     def first(self) -> str:
         """The one that is asked next; empty where there is none."""
         with self._lock:
-            return self._all[0].address if self._all else ""
+            return self._all[0].stub.address if self._all else ""
 
     def schedule(self, request: pb.ScheduleRequest) -> pb.ScheduleReply | None:
         """Where it is to run; None where no conductor says anything. Raises `Overloaded` where one
@@ -70,10 +68,9 @@ class Conductors:
         tried: set[str] = set()
         timeout = ANSWER_SECONDS + 1e-3 * request.wait_ms
         while (one := self._take(tried, timeout)) is not None:
-            tried.add(one.address)
+            tried.add(one.stub.address)
             try:
-                with self._asking(one):
-                    reply: pb.ScheduleReply = one.stub.Schedule(request, timeout=timeout)
+                reply = self._ask(one, lambda stub: stub.Schedule(request, timeout=timeout))
             except Overloaded:
                 self._answered(one)
                 raise
@@ -81,6 +78,7 @@ class Conductors:
                 self._failed(one, 1e-3 * getattr(error, "retry_after_ms", 0))
                 continue
             self._answered(one)
+            assert isinstance(reply, pb.ScheduleReply)
             return reply
         return None
 
@@ -91,8 +89,9 @@ class Conductors:
             every = list(self._all)
         asked = pb.ExplainRequest(request_id=request_id)
         for one in every:
-            with suppress(Rejected, Broken, Invalid), self._asking(one):
-                reply: pb.ExplainReply = one.stub.Explain(asked, timeout=EXPLAIN_SECONDS)
+            with suppress(Rejected, Broken, Invalid):
+                reply = self._ask(one, lambda stub: stub.Explain(asked, timeout=EXPLAIN_SECONDS))
+                assert isinstance(reply, pb.ExplainReply)
                 return reply
         return None
 
@@ -117,18 +116,15 @@ class Conductors:
             rested = [one for one in self._all if one.rests_until <= now]
         for one in rested:
             try:
-                with self._asking(one):
-                    return ask(one.stub)
+                return self._ask(one, ask)
             except (Rejected, Broken):
                 continue
         return None
 
-    @contextmanager
-    def _asking(self, one: _Conductor) -> Iterator[None]:
-        """Within it a call that fails raises its typed error."""
+    def _ask(self, one: _Conductor, call: Callable[[Any], Any]) -> Any:
+        """Raises a call's typed error."""
         try:
-            with typed_errors(one.address):
-                yield
+            return one.stub.ask(call)
         except ValueError as error:  # gRPC's word for a channel that was closed before the call
             if not self._closed:
                 raise
@@ -139,7 +135,7 @@ class Conductors:
         with self._lock:
             now = time.monotonic()
             for one in self._all:
-                if one.address not in tried and one.rests_until <= now:
+                if one.stub.address not in tried and one.rests_until <= now:
                     if one.rests_until:
                         one.rests_until = now + seconds
                     return one
@@ -158,8 +154,3 @@ class Conductors:
             # By chance: callers that saw it die together are not to come back together.
             chosen = min(seconds, PAUSE_SECONDS_MAX) or one.pause * random.uniform(0.5, 1.0)
             one.rests_until = time.monotonic() + chosen
-
-
-def _conductor(address: str, credentials: Credentials | None) -> _Conductor:
-    channel = open_channel(address, credentials)
-    return _Conductor(address, channel, conductor_pb2_grpc.ConductorStub(channel))

@@ -13,13 +13,12 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import grpc
 
 from kvstore.client.reporter import Reporter
 from kvstore.config import Credentials
-from kvstore.rpc.channel import open_channel
+from kvstore.rpc.lasting import LastingStub
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
 
@@ -47,7 +46,8 @@ class Switching:
         self._asked = pb.BalanceRequest(
             namespace=engine.namespace, group=engine.group, engine_id=engine.engine_id
         )
-        self._channels = [open_channel(one, credentials) for one in conductors]
+        kind = conductor_pb2_grpc.ConductorStub
+        self._conductors = [LastingStub(one, kind, credentials) for one in conductors]
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="switching", daemon=True)
         self._thread.start()
@@ -55,15 +55,14 @@ class Switching:
     def close(self) -> None:
         self._over.set()
         self._thread.join(_CLOSE_SECONDS)
-        for one in self._channels:
+        for one in self._conductors:
             one.close()
 
     def _run(self) -> None:
-        stubs = [conductor_pb2_grpc.ConductorStub(one) for one in self._channels]
         pause = 0.0
         while not self._over.wait(pause + random.uniform(*ASK_SECONDS)):
             pause = 0.0
-            role = agreed(self._answers(stubs))
+            role = agreed(self._answers())
             if role in (pb.AS_IT_IS, self._role):
                 continue
             log.info("this engine is to take another role: %s", pb.Role.Name(role))
@@ -71,14 +70,16 @@ class Switching:
             self._reporter.take_role(role)
             self._took(role)
 
-    def _answers(self, stubs: Iterable[Any]) -> list[pb.BalanceReply.Crew]:
+    def _answers(self) -> list[pb.BalanceReply.Crew]:
+        stubs = [one.now for one in self._conductors]
         calls = [one.Balance.future(self._asked, timeout=ANSWER_SECONDS) for one in stubs]
         found: list[pb.BalanceReply.Crew] = []
-        for call in calls:
+        for one, stub, call in zip(self._conductors, stubs, calls, strict=True):
             try:
                 found += call.result().crews[:1]
             except (grpc.RpcError, grpc.FutureCancelledError) as error:
                 log.debug("a conductor says nothing of roles: %s", error)
+                one.renewed(stub)
         return found
 
 

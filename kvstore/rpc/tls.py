@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 ServerCredentials: TypeAlias = Any  # grpc has no types
-_Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
+Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 def channel_credentials(tls: TlsConfig) -> Any:
@@ -93,15 +93,15 @@ class Renewing(Generic[T]):
     def __init__(self, tls: TlsConfig, make: Callable[[TlsConfig], T]) -> None:
         self._tls, self._make = tls, make
         self._lock = threading.Lock()
-        self._stamp, self._made = _stamp(tls), make(tls)
+        self._stamp, self._made = stamp(tls), make(tls)
         self._complaint = ""
 
     def latest(self) -> T:
         with self._lock:
             try:
-                stamp = _stamp(self._tls)  # before the reading: what changes meanwhile is read next
-                if stamp != self._stamp:
-                    self._made, self._stamp = self._make(self._tls), stamp
+                found = stamp(self._tls)  # before the reading: what changes meanwhile is read next
+                if found != self._stamp:
+                    self._made, self._stamp = self._make(self._tls), found
                     log.info("certificates renewed from %s", self._tls.cert)
                 self._complaint = ""
             except ConfigError as error:
@@ -163,7 +163,8 @@ def _read(tls: TlsConfig) -> tuple[bytes, bytes, bytes]:
     return found[0], found[1], found[2]
 
 
-def _stamp(tls: TlsConfig) -> _Stamp:
+def stamp(tls: TlsConfig) -> Stamp:
+    """Another one once a file was written anew. Raises `ConfigError` where one cannot be read."""
     try:
         stats = [os.stat(path) for path in (tls.ca, tls.cert, tls.key)]
     except OSError as error:

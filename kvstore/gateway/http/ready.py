@@ -14,8 +14,7 @@ from kvstore.config import OPEN
 from kvstore.errors import KVStoreError, Unavailable
 from kvstore.gateway.events import check_health
 from kvstore.gateway.http.served import Served
-from kvstore.rpc.channel import open_channel
-from kvstore.rpc.status import typed_errors
+from kvstore.rpc.lasting import LastingStub
 from kvstore.wire.v1 import conductor_pb2, conductor_pb2_grpc, engine_pb2, engine_pb2_grpc
 
 ANSWER_SECONDS = 1.0  # of each that is asked
@@ -29,9 +28,10 @@ class Readiness:
     def __init__(self, served: Served, conductors: Sequence[str], engines: Sequence[str]) -> None:
         self._served = served
         # A conductor is shown what the environment says; our engines serve loopback, without TLS.
-        self._channels = {one: open_channel(one) for one in conductors}
+        kind = conductor_pb2_grpc.ConductorStub
+        self._stubs = {one: LastingStub(one, kind) for one in conductors}
         ours = [one for one in engines if not speaks_http(one)]
-        self._channels |= {one: open_channel(one, OPEN) for one in ours}
+        self._stubs |= {one: LastingStub(one, engine_pb2_grpc.EngineStub, OPEN) for one in ours}
         self._asked: list[tuple[str, Callable[[str], None]]] = [
             *((one, self._ask_conductor) for one in conductors),
             *((one, self._ask_engine) for one in ours),
@@ -42,8 +42,8 @@ class Readiness:
         self._missing = ""
 
     def close(self) -> None:
-        for channel in self._channels.values():
-            channel.close()
+        for stub in self._stubs.values():
+            stub.close()
 
     async def check(self) -> None:
         """Raises `Unavailable`, which says why."""
@@ -59,22 +59,21 @@ class Readiness:
         why = []
         for address, ask in self._asked:
             try:
-                with typed_errors(address):
-                    ask(address)
+                ask(address)
                 return ""
             except KVStoreError as error:
                 why.append(f"{address}: {error}")
         return "; ".join(why)
 
     def _ask_conductor(self, address: str) -> None:
-        stub = conductor_pb2_grpc.ConductorStub(self._channels[address])
         asked = conductor_pb2.CrewsRequest(revision=self._served.revision)
-        if not stub.Crews(asked, timeout=ANSWER_SECONDS).crews:
+        said = self._stubs[address].ask(lambda stub: stub.Crews(asked, timeout=ANSWER_SECONDS))
+        if not said.crews:
             raise Unavailable("no engine of yours reports that it has these weights", _RETRY_MS)
 
     def _ask_engine(self, address: str) -> None:
-        stub = engine_pb2_grpc.EngineStub(self._channels[address])
-        info = stub.EngineInfo(engine_pb2.EngineInfoRequest(), timeout=ANSWER_SECONDS)
+        asked = engine_pb2.EngineInfoRequest()
+        info = self._stubs[address].ask(lambda stub: stub.EngineInfo(asked, timeout=ANSWER_SECONDS))
         if info.namespace != self._served.namespace:
             raise Unavailable(
                 "it has another namespace: another model, --block-tokens or --codec", _RETRY_MS
