@@ -35,8 +35,8 @@ class Gain:
 
     tokens: int
     prompts: int  # that had any
-    prefill_seconds: float  # that they did not take
-    first_token_seconds: float  # the same, less the fetches; nothing is fetched at a loss
+    prefill_seconds: float  # that they did not take; nothing is fetched at a loss
+    first_token_seconds: float  # the same, less the fetches
     fetched_bytes: int
     evicted_blocks: int
     held_blocks: int  # at the end
@@ -86,12 +86,14 @@ def gain(
 ) -> Gain:
     """What that is worth where a token less to prefill saves `token_seconds`."""
     hits = [one for one in found if one.tokens]
-    saved = waited = 0.0
+    saved, waited, fetched = 0.0, 0.0, 0
     for one in hits:
         prefill = one.tokens * token_seconds
         fetch = link.seconds(one.tokens * token_bytes)
         fetch += ssd.seconds(one.on_ssd * token_bytes) if one.on_ssd else 0.0
-        saved += prefill
-        waited += max(0.0, prefill - fetch)
+        if fetch < prefill:
+            saved += prefill
+            waited += prefill - fetch
+            fetched += one.tokens * token_bytes
     tokens = sum(one.tokens for one in hits)
-    return Gain(tokens, len(hits), saved, waited, tokens * token_bytes, pool.evicted, len(pool))
+    return Gain(tokens, len(hits), saved, waited, fetched, pool.evicted, len(pool))

@@ -120,4 +120,6 @@ def test_a_fetch_is_taken_off_and_none_is_made_at_a_loss() -> None:
     assert (said.tokens, said.prompts, said.fetched_bytes) == (1_500, 2, 1_500_000)
     assert said.prefill_seconds == pytest.approx(1.5)
     assert said.first_token_seconds == pytest.approx(1.5 - 1.5e-3 - 0.5e-3)
-    assert gain(some, pool, 10_000, 1e-3, slow, slow).first_token_seconds == 0.0
+    lost = gain(some, pool, 10_000, 1e-3, slow, slow)
+    assert (lost.first_token_seconds, lost.prefill_seconds, lost.fetched_bytes) == (0.0, 0.0, 0)
+    assert (lost.tokens, lost.prompts) == (1_500, 2), "it had them all the same"
