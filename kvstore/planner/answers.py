@@ -88,6 +88,7 @@ class Answers:
     outcome: Outcome  # at the load's own rate
     healthy: Outcome | None  # the same, did no engine die; None where none does
     at_highest: Outcome | None  # at the highest rate; None where none is low enough
+    highest_healthy: float  # requests a second, did no engine die; 0: none
     curves: tuple[Curve, ...]  # the policy's, then each rival's
     splits: tuple[Split, ...]  # by engines that prefill; none where they are of several kinds
     together: Together | None  # None likewise
@@ -108,15 +109,18 @@ class Answers:
 def answer(
     load: Load, cluster: Cluster, policy: Policy, others: Iterable[Policy], seed: int, step: Step
 ) -> Answers:
-    """`step` is called after each replay."""
+    """`step` is called after each replay. What the same engines would do otherwise is told of
+    healthy ones, and compared with these."""
     world = ran(load, cluster, policy, seed)
     step()
-    healthy = None
-    if cluster.failures:
-        healthy = replay(load, replace(cluster, failures=()), policy, seed)
-        step()
     found = highest_rate(load, cluster, (policy,), seed, step=step)
     highest = found.rate if found else 0.0
+    sound, healthy, highest_healthy = replace(cluster, failures=()), None, highest
+    if cluster.failures:
+        healthy = replay(load, sound, policy, seed)
+        step()
+        best = highest_rate(load, sound, (policy,), seed, step=step)
+        highest_healthy = best.rate if best else 0.0
     rates = [times * (highest or _rate(load)) for times in RATES]
     mine = Curve(policy.name, highest, _points(load, cluster, policy, rates, seed, step))
     return Answers(
@@ -125,10 +129,11 @@ def answer(
         outcome=outcome.of(world),
         healthy=healthy,
         at_highest=found.outcome if found else None,
+        highest_healthy=highest_healthy,
         curves=(mine, *(_curve(load, cluster, one, rates, seed, step) for one in others)),
-        splits=_splits(load, cluster, policy, highest, seed, step),
-        together=_together(load, cluster, policy, highest, seed, step),
-        parallelism=parallelism(load, cluster, policy, seed, step),
+        splits=_splits(load, sound, policy, highest_healthy, seed, step),
+        together=_together(load, sound, policy, highest_healthy, seed, step),
+        parallelism=parallelism(load, sound, policy, seed, step),
         memory=tuple(
             _memory(load, replace(cluster, dram_bytes=size), policy, seed, step)
             for size in _sizes(cluster.dram_bytes, MEMORY)

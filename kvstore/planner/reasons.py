@@ -21,9 +21,9 @@ def _sentences(answers: Answers) -> Iterator[str]:
     told = answers.outcome
     yield _short_of(answers)
     best = answers.best_split
-    mine = answers.highest
-    if best and best.highest > mine * _MATTERS:
-        times = f"{best.highest / mine:.2f} times" if mine else "far above"
+    mine, now = answers.highest, answers.highest_healthy
+    if best and best.highest > now * _MATTERS:
+        times = f"{best.highest / now:.2f} times" if now else "far above"
         yield (
             f"Split {best.prefill} to {best.decode}, the same engines take {best.highest:.2f}"
             f" requests a second, {times} what they do now."
@@ -66,7 +66,7 @@ def _apart_or_not(answers: Answers) -> Iterator[str]:
 
 def _of_phases(answers: Answers) -> Iterator[str]:
     found, best = answers.parallelism, answers.best_split
-    least = max(answers.highest, best.highest if best else 0.0)
+    least = max(answers.highest_healthy, best.highest if best else 0.0)
     if found and found.highest > least * _MATTERS:
         yield (
             f"With each phase's engines of the size that serves most a GPU, as many GPUs take"
