@@ -112,13 +112,14 @@ def of(world: World) -> Outcome:
     served = requests[requests["status"] == sim_world.SERVED]
     last = max(float(np.nanmax(requests[name], initial=0)) for name in ("prefilled", "finished"))
     arrivals_s = float(requests["arrival"][-1])
+    rate = (len(requests) - 1) / arrivals_s if arrivals_s else 0.0
     # What comes in a second and is in time; where all come at once, what is done in one.
-    span_s = arrivals_s or last or 1.0
+    span_s = len(requests) / rate if rate else last or 1.0
     tokens = requests["tokens"] + requests["output"]
     error, bias = _errors(requests)
     return Outcome(
         requests=len(requests),
-        rate=(len(requests) - 1) / arrivals_s if arrivals_s else 0.0,
+        rate=rate,
         share=float(good.mean()),
         goodput=float(tokens[good].sum()) / span_s,
         goodput_requests=float(good.sum()) / span_s,

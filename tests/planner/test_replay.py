@@ -59,6 +59,13 @@ def test_what_was_handed_over_is_fetched_from_the_host_that_decodes() -> None:
         assert done.requests["reused"].tolist() == [0, blocks]
 
 
+def test_no_more_requests_are_in_time_a_second_than_come() -> None:
+    told = replay(clusters.apart([0.0, 2.0, 4.0], [500] * 3), clusters.cluster(), PLAIN, 1)
+    assert (told.rate, told.share) == (0.5, 1.0)
+    assert told.goodput_requests == pytest.approx(told.rate)
+    assert told.goodput == pytest.approx(told.rate * 502)
+
+
 @pytest.mark.parametrize("busy", [0.4, 0.75])
 def test_a_queue_is_as_long_as_pollaczek_and_khinchine_say(busy: float) -> None:
     """One engine, first come first served, Poisson arrivals: M/G/1. The mean wait is
