@@ -61,7 +61,7 @@ def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
 @inner
 def _tell(w: Any, r: Any, e: Any, more: Any) -> None:
     """Count a prompt in or out of what rivals look at."""
-    tally, count = w.tally.engines[e], w.first[r + 1] - w.first[r]
+    tally, count = w.tally.engines[e], np.ceil(w.requests[r].tokens / w.setting.block_tokens)
     tally.queued += more
     tally.blocks += more * count
     tally.uncached += more * (count - w.requests[r].planned)

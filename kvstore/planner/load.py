@@ -176,15 +176,19 @@ class Load:
         if self.first[0] != 0 or self.first[-1] != len(self.blocks):
             raise InvariantError("the requests' blocks are not all there are")
 
+    def whole(self) -> NDArray[np.bool_]:
+        """For each block whether its prompt fills it. A short one, at a prompt's end, is computed
+        with every prompt: engines store what is whole."""
+        counts = self.input_tokens // self.block_tokens
+        return np.asarray(spans.positions(self.first) < np.repeat(counts, np.diff(self.first)))
+
     def found_tokens_max(self) -> Numbers:
         """For each request, of its input those tokens that a cache which forgets nothing would
         have, from requests that arrived before it.
 
         Of blocks that are whole: a short one is not found again when the prompt grew.
         """
-        whole = spans.positions(self.first) < np.repeat(
-            self.input_tokens // self.block_tokens, np.diff(self.first)
-        )
+        whole = self.whole()
         request, block = spans.owners(self.first)[whole], self.blocks[whole]
         earliest = np.zeros(int(block.max(initial=-1)) + 1, np.int64)
         earliest[block[::-1]] = request[::-1]  # of equal ones the last written stays

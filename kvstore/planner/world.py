@@ -24,7 +24,7 @@ from kvstore.kernels.room import DEMAND, PARKED
 from kvstore.kernels.rules import Rules
 from kvstore.kernels.sim_roles import BALANCE_SECONDS
 from kvstore.kernels.sim_world import World
-from kvstore.planner import bounds, truth
+from kvstore.planner import bounds, spans, truth
 from kvstore.planner.cluster import Cluster
 from kvstore.planner.load import Load
 from kvstore.planner.policies import ROUTERS, Policy
@@ -69,7 +69,7 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
     fleet, fits = _fleet(cluster, seed)
     placed = _placed(cluster, fleet)
     prefills = (fleet.engines["prefills"] | fleet.engines["switches"]).astype(np.int64)
-    blocks = int(load.blocks.max()) + 1
+    blocks, whole = int(load.blocks.max()) + 1, load.whole()
     running = np.zeros(engines, sim_world.RUNNING)
     for column in ("current", "line", "line_end"):
         running[column] = NONE
@@ -80,8 +80,8 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
     knobs[: len(policy.knobs)] = policy.knobs
     world = World(
         requests=_requests(load, seed, doubt),
-        blocks=load.blocks.astype(np.int32),
-        first=load.first,
+        blocks=load.blocks[whole].astype(np.int32),
+        first=spans.offsets(load.input_tokens // load.block_tokens),
         engines=running,
         heads=np.full(queues, NONE, np.int32),
         tails=np.full(queues, NONE, np.int32),
@@ -107,7 +107,7 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
             prefills * (cluster.dram_bytes // block_bytes)
             + (1 - prefills) * (cluster.decode_dram_bytes // block_bytes),
             prefills * (cluster.ssd_bytes // block_bytes),
-            min(len(load.blocks), COMING_MAX),
+            min(int(whole.sum()), COMING_MAX),
         ),
         tally=rivals.tally(engines),
         heap=sim_heap.heap(4 * count + 2 * len(cluster.failures) + 1_000),

@@ -66,6 +66,15 @@ def test_no_more_requests_are_in_time_a_second_than_come() -> None:
     assert told.goodput == pytest.approx(told.rate * 502)
 
 
+def test_a_prompt_s_short_end_is_computed_each_time() -> None:
+    """Blocks are stored whole: no cache finds more than the load's own account says."""
+    load = clusters.same(20, 1.0, 16 * 512 + 500)
+    told = replay(load, clusters.cluster(dram_bytes=64 << 30), PLAIN, 1)
+    assert told.hits.all == pytest.approx(load.describe().hit_rate_max)
+    load = clusters.same(20, 1.0, 500)
+    assert replay(load, clusters.cluster(dram_bytes=64 << 30), PLAIN, 1).hits.all == 0.0
+
+
 @pytest.mark.parametrize("busy", [0.4, 0.75])
 def test_a_queue_is_as_long_as_pollaczek_and_khinchine_say(busy: float) -> None:
     """One engine, first come first served, Poisson arrivals: M/G/1. The mean wait is
