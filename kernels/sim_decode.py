@@ -206,9 +206,11 @@ def _let_in(w: Any, d: Any, now: Any) -> None:
         if (full and at) or at == w.members.shape[1]:
             return
         engine.line = request.after
-        w.members[d, at], w.until[d, at] = r, engine.steps + np.int64(request.output) - 1
+        # A step that runs goes on as it is: who comes in it has a token of the next one first.
+        runs = np.int64(at > 0 and engine.since < now)
+        w.members[d, at], w.until[d, at] = r, engine.steps + runs + np.int64(request.output) - 1
         engine.batch += 1
-        engine.context += request.tokens
+        engine.context += request.tokens - runs
         answered(w, r, now)
         owe(w, d, -1, -request.tokens)
         want_room(w.demand[0], request.tokens, -1.0)

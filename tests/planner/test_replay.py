@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvstore.errors import ConfigError
-from kvstore.kernels.engine_time import prefill_takes
+from kvstore.kernels.engine_time import decode_takes, prefill_takes
 from kvstore.planner import world
 from kvstore.planner.arrivals import Arrivals
 from kvstore.planner.policies import POLICIES, Policy, named
@@ -64,6 +64,20 @@ def test_no_more_requests_are_in_time_a_second_than_come() -> None:
     assert (told.rate, told.share) == (0.5, 1.0)
     assert told.goodput_requests == pytest.approx(told.rate)
     assert told.goodput == pytest.approx(told.rate * 502)
+
+
+def test_what_comes_in_the_middle_of_a_step_is_decoded_from_the_next_one_on() -> None:
+    cluster = clusters.cluster()
+    load = clusters.apart([0.0, 1.0], [4_000, 4_000], output=400)
+    first, second = ran(load, cluster, PLAIN, 1, SURE).requests
+    done = ran(load, cluster, PLAIN, 1, SURE)
+    alone, both = (decode_takes(done.times, 1, 1.0, batch, 4_000.0 * batch) for batch in (1.0, 2.0))
+    assert first["first_token"] + 10 * alone < second["first_token"] < first["finished"]
+    short = clusters.apart([0.0, 1.0], [4_000, 4_000], output=2)
+    short.output_tokens[0] = 400
+    second = ran(short, cluster, PLAIN, 1, SURE).requests[1]
+    step = second["finished"] - second["first_token"]
+    assert both * 0.99 < step < (alone + both) * 1.02
 
 
 def test_a_prompt_s_short_end_is_computed_each_time() -> None:
