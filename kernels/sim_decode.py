@@ -45,12 +45,13 @@ def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
         return
     if not setting.park:
         d, good = _choose(w, r)
-        if setting.check and not good:
+        if setting.check and not good and request.until < np.inf:
             request.status = NO_ROOM
             ended(w.crowd[0], 1.0, now)
             want_room(w.demand[0], request.tokens, -1.0)
             return
-        owe(w, d, 1, request.tokens)
+        if d != NONE:
+            owe(w, d, 1, request.tokens)
     tail = hand_on(w, r, now, host, d)
     push(w.heap, now + tail + w.rules.latency, MOVED, d, r)
 
@@ -172,7 +173,7 @@ def carry_on(w: Any, d: Any, now: Any) -> None:
         engine.since = now
     _let_in(w, d, now)
     tell(w, d)
-    if w.setting.park and w.fleet.engines[d].decodes:  # one that is to switch takes no more
+    if w.fleet.engines[d].decodes:  # one that is to switch takes no more
         _unpark(w, d, now)
     engine.version += 1
     if engine.batch:

@@ -44,7 +44,8 @@ def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
         touch(w.caches, source, DRAM, blocks[:kept])
     if request.read:
         fleet.hosts[host].reads = ready
-    request.until = request.arrival + w.rules.ttft  # as engines are told
+    if request.until < np.inf:  # else it is refused nowhere any more
+        request.until = request.arrival + w.rules.ttft  # as engines are told
     request.size = size_of(row[WORK]) if w.rules.shortest_first else 0
     enqueue(fleet.engines[e], request.size, row[WORK])
     if w.rules.foresight:

@@ -106,8 +106,6 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
             ended(w.crowd[0], 1.0, now)
         return
     plan(w, r, now, e, source)
-    if again:
-        request.until = np.inf
 
 
 @njit(cache=True, nogil=True)

@@ -84,6 +84,26 @@ def test_everybody_waits_for_one_that_comes_back() -> None:
     assert told.ended["served"] == 20 and told.ttft is not None and told.ttft.p99 > 4.0
 
 
+def test_who_has_been_decoded_for_long_goes_on_at_once_where_all_are_idle() -> None:
+    """Its first token came in time long ago: no target refuses it now."""
+    one = cluster(1, 2, ttft_seconds=2.0)
+    load = apart([0.0], [4_000], output=2_000)
+    (healthy,) = died(load, one).requests
+    assert healthy["finished"] > 10.0
+    both = (Failure(Role.DECODE, number, 10.0, 1.0) for number in (0, 1))
+    (found,) = died(load, one, *both).requests
+    assert found["status"] == sim_world.SERVED and found["made"] > 100
+
+
+@pytest.mark.parametrize("name", ["mooncake", "raw-mooncake", "raw-random", "sglang"])
+def test_under_every_policy_what_nobody_can_decode_waits_for_one_that_comes_back(name: str) -> None:
+    load = apart([0.0, 0.0], [4_000, 4_000], output=400)
+    one = cluster(1, 1, ttft_seconds=30.0)
+    assert died(load, one).requests["finished"].min() > 1.5
+    found = died(load, one, Failure(Role.DECODE, 0, 1.5, 3.0), policy=named(name)).requests
+    assert (found["status"] == sim_world.SERVED).all() and (found["made"] > 0).all()
+
+
 FAILURES = st.lists(
     st.builds(
         Failure,
