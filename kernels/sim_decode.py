@@ -19,7 +19,7 @@ from .room import first_that_fits, room_seconds, want_room
 from .sim_caches import DRAM, touch
 from .sim_heap import push
 from .sim_learning import steps_took
-from .sim_ways import hand_on, rest
+from .sim_ways import fetch_whole, hand_on, rest
 from .sim_world import (
     EXPIRED,
     EXPIRES,
@@ -237,7 +237,7 @@ def _unpark(w: Any, d: Any, now: Any) -> None:
         r = np.int32(parked[i].who)
         leave_pool(w, i)
         owe(w, d, 1, w.requests[r].tokens)
-        left = rest(w, r, now, d)
+        left = fetch_whole(w, r, now, d)
         if left > 0.0:
             push(w.heap, now + left, MOVED, d, r)
             continue

@@ -60,6 +60,35 @@ def test_kv_is_handed_over_as_fast_as_its_way_is(policy: Policy) -> None:
     assert (told.carried.link, told.carried.domain, told.carried.far) == (size, size, 0)
 
 
+@pytest.mark.parametrize("policy", [PLAIN, replace(PLAIN, park=1.0)])
+@pytest.mark.parametrize(("prefill", "decode"), [(1, 4), (4, 1)])
+def test_no_host_hands_over_or_takes_more_than_its_link_carries(
+    policy: Policy, prefill: int, decode: int
+) -> None:
+    """Prompts come as fast as they are prefilled; their KV takes several times as long."""
+    slow = presets.LINKS["tcp-10"]
+    load = apart(np.zeros(40), np.full(40, TOKENS))
+    found = ran(load, cluster(prefill, decode, fabric=slow), policy, 1, CALM)
+    world.check(found)
+    carried = found.carried.sum() / min(prefill, decode)
+    assert carried == 40 * TOKENS * presets.MODELS["llama-3-8b"].kv_bytes_per_token
+    most = slow.bytes_per_second * (1 + 1e-9)
+    assert carried / found.requests["first_token"].max() <= most
+
+
+def test_kv_that_waited_for_room_is_moved_when_there_is_some() -> None:
+    """It waited in the memory of the host that prefilled it: all of it is still to come."""
+    link = presets.LINKS["tcp-10"]
+    one = cluster(2, 1, fabric=link, tpot_seconds=0.006, ttft_seconds=60.0)
+    load = apart([0.0, 0.0], [4_000, 4_000], output=400)
+    requests = ran(load, one, replace(OURS, gated=0.0, forecast=0.0), 1, CALM).requests
+    first, second = requests[np.argsort(requests["first_token"])]
+    moved = 4_000 * presets.MODELS["llama-3-8b"].kv_bytes_per_token / link.bytes_per_second
+    assert second["prefilled"] + moved < first["finished"], "it waits"
+    waited = second["first_token"] - first["finished"]
+    assert waited == pytest.approx(moved + link.latency_seconds + FETCH_SECONDS)
+
+
 @pytest.mark.parametrize("policy", [OURS, named("round-robin"), named("mooncake")])
 def test_one_rack_or_as_fast_uplinks_are_no_racks(policy: Policy) -> None:
     load = made("multi-turn", 3.0, 60.0, 1)
