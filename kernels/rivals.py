@@ -144,8 +144,9 @@ def _mooncake(
     first: Any, priced: Any,
 ) -> Any:  # fmt: skip
     """Algorithm 1 of Mooncake (FAST'25, section 4): where another's prefix is more than a threshold
-    longer than an engine's own, all of it is fetched; the least time to the first token wins. Its
-    price is left in `priced`. Knobs: the threshold."""
+    longer than an engine's own, all of it is fetched; the least time to the first token wins. What
+    is on an SSD is of a prefix too, and takes what reading it takes. Its price is left in `priced`.
+    Knobs: the threshold."""
     chosen, least, count = NONE, np.inf, len(fleet.engines)
     block_bytes = asked.block_tokens * asked.token_bytes
     for step in range(count):
@@ -153,13 +154,19 @@ def _mooncake(
         if not fleet.engines[engine].prefills:
             continue
         host = fleet.engines[engine].host
-        blocks, fetched, ready = _known(fleet, found, engine, rules), 0, 0.0
+        known, taker = _known(fleet, found, engine, rules), fleet.hosts[host]
+        blocks, fetched, read, ready = max(known, found.local[host]), 0, 0, 0.0
         if rules.fetch and source != host and most > blocks and most > knobs[0] * blocks:
-            fetched = most - blocks
-            giver, taker = fleet.hosts[source], fleet.hosts[host]
+            giver, blocks, fetched = fleet.hosts[source], most, most - known
+            a_block = way_seconds(giver, taker)
+            if found.dram[source] < most:
+                a_block = max(a_block, giver.ssd_seconds)
             begins = busy_seconds(giver, taker, way_between(giver, taker), asked.now)
-            a_block = way_seconds(giver, taker) * block_bytes
-            ready, blocks = begins + rules.latency + a_block * fetched, most
+            ready = begins + rules.latency + a_block * block_bytes * fetched
+        elif blocks > known:
+            read = blocks - known
+            begins = max(0.0, taker.reads - asked.now)
+            ready = begins + rules.latency + taker.ssd_seconds * block_bytes * read
         work = (
             work_after(fleet.engines[engine], asked.tokens, blocks, asked.block_tokens)
             * asked.factor
@@ -171,15 +178,15 @@ def _mooncake(
             priced[engine, COST] = priced[engine, FIRST_TOKEN] = first_token
             priced[engine, WORK], priced[engine, WAIT], priced[engine, READY] = work, wait, ready
             priced[engine, BLOCKS], priced[engine, FETCHED] = blocks, fetched
-            priced[engine, READ], priced[engine, SOURCE] = 0, source if fetched else NONE
+            priced[engine, READ], priced[engine, SOURCE] = read, source if fetched else NONE
     return chosen
 
 
 @inner
 def _dynamo(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any, first: Any) -> Any:
     """Overlap cost of Dynamo's KvRouter: a weight times the blocks that are to be computed, these
-    and those that wait, less what is cached (in DRAM at a share), plus a weight times all blocks.
-    Knobs: the two weights, the share of DRAM."""
+    and those that wait, less what is cached (on SSD at a share), plus a weight times all blocks.
+    Knobs: the two weights, the share of SSD."""
     best, least, count = NONE, np.inf, len(fleet.engines)
     total = np.ceil(asked.tokens / asked.block_tokens)
     for step in range(count):
@@ -200,10 +207,11 @@ def _dynamo(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any, 
 @inner
 def _llm_d(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any, first: Any) -> Any:
     """llm-d's scorers: the share of the prompt that is cached, room for KV, and how short the queue
-    is. Knobs: their weights."""
-    best, most, count, longest = NONE, -np.inf, len(fleet.engines), 1
+    is, from 0 for the longest to 1 for the shortest. Knobs: their weights."""
+    best, most, count, shortest, longest = NONE, -np.inf, len(fleet.engines), np.inf, 0.0
     for engine in range(count):
         if fleet.engines[engine].prefills:
+            shortest = min(shortest, t.engines[engine].queued)
             longest = max(longest, t.engines[engine].queued)
     total = np.ceil(asked.tokens / asked.block_tokens)
     for step in range(count):
@@ -211,9 +219,8 @@ def _llm_d(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any, f
         if not fleet.engines[engine].prefills:
             continue
         score = knobs[0] * _known(fleet, found, engine, rules) / total
-        score += knobs[1] * (1.0 - t.engines[engine].used) + knobs[2] * (
-            1.0 - t.engines[engine].queued / longest
-        )
+        score += knobs[1] * (1.0 - t.engines[engine].used)
+        score += knobs[2] * (longest - t.engines[engine].queued) / max(1.0, longest - shortest)
         if score > most:
             best, most = engine, score
     return best

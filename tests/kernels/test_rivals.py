@@ -7,7 +7,7 @@ import pytest
 
 from kvstore.kernels import rivals
 from kvstore.kernels.fleet import Fleet, Found, nothing
-from kvstore.kernels.prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, NONE
+from kvstore.kernels.prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, NONE, READ, READY
 from tests.kernels.fleets import ASKED, RULES, fleet, rows, wait_behind
 
 PLAIN = RULES._replace(
@@ -131,6 +131,21 @@ def test_mooncake_stays_with_an_own_prefix_that_is_nearly_as_long() -> None:
     assert case.priced[1, FIRST_TOKEN] < 2.0
 
 
+def test_mooncake_reads_a_longer_prefix_from_a_host_s_own_ssd() -> None:
+    """Its cache is of DRAM and SSD: what is on either is a prefix, and SSD takes its time."""
+    case = Case()
+    case.found.local[1] = 20
+    case.fleet.hosts["ssd_seconds"] = 1 / 6e9
+    assert case.choice(rivals.MOONCAKE, fetch=0.0) == 1
+    assert (case.priced[1, BLOCKS], case.priced[1, READ], case.priced[1, FETCHED]) == (20, 20, 0)
+    block_bytes = ASKED.block_tokens * ASKED.token_bytes
+    assert case.priced[1, READY] >= 20 * block_bytes / 6e9
+    case.queue(1, 9)
+    chosen = case.choice(rivals.MOONCAKE)
+    assert chosen != 1 and case.priced[chosen, FETCHED] == 20
+    assert case.priced[chosen, READY] >= 20 * block_bytes / 6e9, "from SSD, not at the link's speed"
+
+
 def test_dynamo_adds_up_what_is_to_be_computed_and_what_is_held() -> None:
     case = Case()
     case.has(1, 20)
@@ -145,6 +160,17 @@ def test_llm_d_weighs_prefix_room_and_queue() -> None:
     assert case.choice(rivals.LLM_D) == 1
     case.tally.engines[1]["used"] = 1.0
     case.queue(1, 10)
+    assert case.choice(rivals.LLM_D) != 1
+
+
+def test_llm_d_tells_queues_apart_by_the_shortest_and_the_longest() -> None:
+    """Its scorer gives the shortest queue 1 and the longest 0, however long both are."""
+    case = Case()
+    case.has(1, 12)
+    for engine in range(4):
+        case.queue(engine, 10)
+    assert case.choice(rivals.LLM_D) == 1
+    case.queue(1, 2)
     assert case.choice(rivals.LLM_D) != 1
 
 
