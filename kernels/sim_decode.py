@@ -111,7 +111,7 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
             parked.tokens, parked.came, parked.who = request.tokens, request.arrival, r
             parked.tpot = w.rules.pace * w.rules.tpot
             w.numbers[0] += 1
-            if request.until < np.inf:
+            if w.rules.gated and request.until < np.inf:
                 push(w.heap, max(now, request.until), EXPIRES, NONE, r)
             return
         owe(w, d, 1, request.tokens)

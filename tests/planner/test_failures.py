@@ -104,6 +104,14 @@ def test_under_every_policy_what_nobody_can_decode_waits_for_one_that_comes_back
     assert (found["status"] == sim_world.SERVED).all() and (found["made"] > 0).all()
 
 
+@pytest.mark.parametrize("name", ["raw-mooncake", "raw-random"])
+def test_without_a_gate_everybody_waits_however_long_nobody_decodes(name: str) -> None:
+    load = apart(np.arange(20.0), [2_000] * 20, output=100)
+    one = cluster(1, 1, ttft_seconds=2.0)
+    told = outcome.of(died(load, one, Failure(Role.DECODE, 0, 9.1, 6.0), policy=named(name)))
+    assert told.ended["served"] == 20 and told.share < 1.0
+
+
 FAILURES = st.lists(
     st.builds(
         Failure,
