@@ -47,6 +47,8 @@ def rest(w: Any, r: Any, now: Any, d: Any) -> Any:
     """Seconds that it still needs to an engine that was chosen afterwards, as if it had been on its
     way there: more than none if the way is not the quickest, or is busy."""
     host, other = w.fleet.engines[w.requests[r].engine].host, w.fleet.engines[d].host
+    if host == other:  # it has switched since
+        return 0.0
     place = w.places[host]
     least = _tail(w, r, min(place.domain_seconds, place.link_seconds))
     left = _tail(w, r, way_seconds(place, w.places[other])) - least
