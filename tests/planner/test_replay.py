@@ -67,15 +67,12 @@ def test_no_more_requests_are_in_time_a_second_than_come() -> None:
 
 
 def test_what_comes_in_the_middle_of_a_step_is_decoded_from_the_next_one_on() -> None:
-    cluster = clusters.cluster()
-    load = clusters.apart([0.0, 1.0], [4_000, 4_000], output=400)
-    first, second = ran(load, cluster, PLAIN, 1, SURE).requests
-    done = ran(load, cluster, PLAIN, 1, SURE)
+    load = clusters.apart([0.0, 1.0], [4_000, 4_000], output=2)
+    load.output_tokens[0] = 400
+    done = ran(load, clusters.cluster(), PLAIN, 1, SURE)
+    first, second = done.requests
     alone, both = (decode_takes(done.times, 1, 1.0, batch, 4_000.0 * batch) for batch in (1.0, 2.0))
     assert first["first_token"] + 10 * alone < second["first_token"] < first["finished"]
-    short = clusters.apart([0.0, 1.0], [4_000, 4_000], output=2)
-    short.output_tokens[0] = 400
-    second = ran(short, cluster, PLAIN, 1, SURE).requests[1]
     step = second["finished"] - second["first_token"]
     assert both * 0.99 < step < (alone + both) * 1.02
 
