@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from kvstore.kernels.pieces import Piece, Run
 from kvstore.kernels.shapes import Geometry
@@ -51,10 +52,10 @@ def store(
     if taken.all():
         return
     slots, starts = slots.pick(~taken), starts[~taken]
-    run = _run(layout, slots, memory, starts, part)
+    run = run_of(layout, memory, slots.tokens, starts, part)
 
     def put(piece: Piece) -> None:
-        here, there = _on_host(piece, run.geometry, part)
+        here, there = on_host(piece, run.geometry, part)
         transport.store(layout, slots.pick(piece.rows), here, there, part)
 
     staging: Staging = memory.staging
@@ -79,10 +80,10 @@ def load(
     if taken.all():
         return good
     slots, starts = slots.pick(~taken), starts[~taken]
-    run = _run(layout, slots, memory, starts, part)
+    run = run_of(layout, memory, slots.tokens, starts, part)
 
     def get(piece: Piece) -> Mask:
-        here, there = _on_host(piece, run.geometry, part)
+        here, there = on_host(piece, run.geometry, part)
         return transport.load(layout, slots.pick(piece.rows), here, there, part)
 
     staging: Staging = memory.staging
@@ -90,14 +91,19 @@ def load(
     return good
 
 
-def _run(layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, part: Fragment) -> Run:
-    # As the engine has them, whatever the codec: the transport codes what it stores.
+def run_of(
+    layout: SlotLayout,
+    memory: Memory,
+    tokens: npt.NDArray[np.int32],
+    starts: Ints,
+    part: Fragment,
+) -> Run:
+    """A part of blocks as they lie in memory in HBM: as the engine has them, whatever the codec."""
     sizes = (part.layers, part.heads, layout.block_tokens, layout.parts, layout.run_bytes)
-    there = pages(memory, part)
-    return Run(Geometry(*sizes), there, memory.block_table, slots.tokens, starts)
+    return Run(Geometry(*sizes), pages(memory, part), memory.block_table, tokens, starts)
 
 
-def _on_host(piece: Piece, geometry: Geometry, part: Fragment) -> tuple[Memory, Ints]:
+def on_host(piece: Piece, geometry: Geometry, part: Fragment) -> tuple[Memory, Ints]:
     """The piece as a transport takes it, a page for each block, and where its blocks begin."""
     layer_bytes = geometry.kv_heads * geometry.strip_stride
     first = np.uint64(piece.host.ctypes.data)
