@@ -6,17 +6,22 @@ Either way bytes are verified before any reaches a page in HBM.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from kvstore.errors import Unavailable
 from kvstore.kernels.pieces import Piece, Run
 from kvstore.kernels.shapes import Geometry
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.transfer.kernel_terms import pages
 from kvstore.transfer.protocol import Ahead, Ints, Mask, Memory, Slots, Transport
+
+log = logging.getLogger(__name__)
 
 
 class Staging(Protocol):
@@ -46,20 +51,21 @@ def store(
     if memory.staging is None:
         transport.store(layout, slots, memory, starts, part)
         return
-    taken = transport.takes(layout, slots, memory, starts, part)
-    if taken.any():
-        transport.store(layout, slots.pick(taken), memory, starts[taken], part)
-    if taken.all():
-        return
-    slots, starts = slots.pick(~taken), starts[~taken]
-    run = run_of(layout, memory, slots.tokens, starts, part)
+    with _on_device(memory):
+        taken = transport.takes(layout, slots, memory, starts, part)
+        if taken.any():
+            transport.store(layout, slots.pick(taken), memory, starts[taken], part)
+        if taken.all():
+            return
+        slots, starts = slots.pick(~taken), starts[~taken]
+        run = run_of(layout, memory, slots.tokens, starts, part)
 
-    def put(piece: Piece) -> None:
-        here, there = on_host(piece, run.geometry, part)
-        transport.store(layout, slots.pick(piece.rows), here, there, part)
+        def put(piece: Piece) -> None:
+            here, there = on_host(piece, run.geometry, part)
+            transport.store(layout, slots.pick(piece.rows), here, there, part)
 
-    staging: Staging = memory.staging
-    staging.gathered(run, put)
+        staging: Staging = memory.staging
+        staging.gathered(run, put)
 
 
 def load(
@@ -73,22 +79,35 @@ def load(
     """As `Transport.load`."""
     if memory.staging is None:
         return transport.load(layout, slots, memory, starts, part)
-    taken = transport.takes(layout, slots, memory, starts, part)
-    good = np.zeros(len(slots), bool)
-    if taken.any():
-        good[taken] = transport.load(layout, slots.pick(taken), memory, starts[taken], part)
-    if taken.all():
+    with _on_device(memory):
+        taken = transport.takes(layout, slots, memory, starts, part)
+        good = np.zeros(len(slots), bool)
+        if taken.any():
+            good[taken] = transport.load(layout, slots.pick(taken), memory, starts[taken], part)
+        if taken.all():
+            return good
+        slots, starts = slots.pick(~taken), starts[~taken]
+        run = run_of(layout, memory, slots.tokens, starts, part)
+
+        def get(piece: Piece) -> Mask:
+            here, there = on_host(piece, run.geometry, part)
+            return transport.load(layout, slots.pick(piece.rows), here, there, part)
+
+        staging: Staging = memory.staging
+        good[~taken] = staging.scattered(run, get)
         return good
-    slots, starts = slots.pick(~taken), starts[~taken]
-    run = run_of(layout, memory, slots.tokens, starts, part)
 
-    def get(piece: Piece) -> Mask:
-        here, there = on_host(piece, run.geometry, part)
-        return transport.load(layout, slots.pick(piece.rows), here, there, part)
 
-    staging: Staging = memory.staging
-    good[~taken] = staging.scattered(run, get)
-    return good
+@contextmanager
+def _on_device(memory: Memory) -> Iterator[None]:
+    """A move of HBM. What fails on the GPU, as it does where engines have left no memory for a
+    piece, is a failure of the pool: whoever asked does without."""
+    try:
+        yield
+    except RuntimeError as error:  # torch's word for whatever CUDA says
+        device = memory.staging.device
+        log.warning("blocks are not moved to or from %s: %s", device, error)
+        raise Unavailable(f"blocks are not moved to or from {device}: {error}") from error
 
 
 def run_of(

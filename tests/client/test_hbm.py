@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kvstore.client import Client, Match, Memory, Miss
-from kvstore.errors import Invalid
+from kvstore.errors import Invalid, Unavailable
 from kvstore.limits import GiB
 from tests.client.coded import coded_spec, come_back, sequence
 from tests.client.kv import Cache, spec_of, truth_of
@@ -127,6 +127,31 @@ def test_a_codec_codes_what_comes_from_there(client_of: Clients, way: str) -> No
     here = OnDevice(Cache(spec, tokens, kind="torch", seed=6), client.space.layout, 1)
     assert client.get(chain, here.memory(client)).tokens == tokens
     assert here.landed().holds(come_back(spec, truth))
+
+
+def test_where_the_gpu_has_no_room_for_a_move_blocks_are_missed_or_not_stored(
+    client_of: Clients, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    spec = spec_of(f"hbm-full-{way}", layers=1, kv_heads=2)
+    client, tokens = client_of(spec), 16
+    truth, chain = truth_of(spec, tokens, 7), client.chain(range(tokens))
+    ours = Cache(spec, tokens, kind="torch")
+    ours.fill(truth)
+    client.put(chain, ours.memory(client))
+    here = OnDevice(Cache(spec, tokens, kind="torch", seed=8), client.space.layout, 1)
+    memory = here.memory(client)
+
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as gpu:
+        gpu.setattr(torch, "empty", full)
+        gpu.setattr(torch, "zeros", full)
+        assert client.get(chain, memory) == Match(0, 0, Miss.UNREACHABLE)
+        with pytest.raises(Unavailable, match="CUDA out of memory"):
+            client.put(client.chain(range(1, tokens + 1)), memory)
+    assert client.get(chain, memory) == Match(2, tokens, None)
+    assert here.landed().holds(truth)
 
 
 @dataclass
