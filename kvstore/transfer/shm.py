@@ -275,8 +275,8 @@ def _attach(
     except OSError as error:
         peer.close()
         raise _unmapped(path, error) from error
-    hello = said[: HELLO.size]
-    if len(said) != HELLO.size + more or HELLO.unpack(hello) != (HELLO_MAGIC, arena_bytes):
+    whole = len(said) == HELLO.size + more and len(descriptors) == 1
+    if not whole or HELLO.unpack(said[: HELLO.size]) != (HELLO_MAGIC, arena_bytes):
         for descriptor in descriptors:
             os.close(descriptor)
         peer.close()
