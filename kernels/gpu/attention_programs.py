@@ -53,11 +53,12 @@ def _attended(
     total = tl.zeros((ROWS,), tl.float32)
     values = tl.zeros((ROWS, WIDE), tl.float32)
     dim = tl.arange(0, WIDE)
+    kv += head.to(tl.int64) * head_step
     for begin in range(first, end, POSITIONS):
         position = begin + tl.arange(0, POSITIONS)
         there = position < end
         page = tl.load(table + position // PAGE_TOKENS, mask=there, other=0).to(tl.int64)
-        at = kv + page * page_step + head * head_step + position % PAGE_TOKENS * token_step
+        at = kv + page * page_step + (position % PAGE_TOKENS).to(tl.int64) * token_step
         held = there[:, None] & (dim[None, :] < DIM)
         key = tl.load(at[:, None] + dim[None, :], mask=held, other=0.0)
         score = tl.dot(query, tl.trans(key), input_precision="ieee") * scale

@@ -80,6 +80,20 @@ def test_it_is_softmax_over_all_that_a_token_sees(
     assert (found.double() - scene.truth()).abs().max() < NEAR[dtype]
 
 
+@pytest.mark.parametrize("axis", [1, 2], ids=["heads", "tokens"])
+def test_steps_may_reach_further_than_32_bits_count(axis: int) -> None:
+    shape, far = [2, 3, 3, 2, 16], 1 << 30  # elements: the third begins where no int32 reaches
+    steps = [288, 96, 32, 16, 1]
+    steps[axis] = far
+    memory = torch.empty(2 * far + 1_024, dtype=torch.float16, device=DEVICE)  # never touched
+    scene = Scene(0, [Span(1, 4)], torch.float16, heads=2)
+    scene.layer = memory.as_strided(shape, steps)
+    scene.layer.copy_(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+    scene.q = torch.ones((1, 6, 16), dtype=torch.float16, device=DEVICE)
+    scene.tables = torch.tensor([[1, 0]], dtype=torch.int32, device=DEVICE)
+    assert (scene.attended().double() - scene.truth()).abs().max() < NEAR[torch.float16]
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("parts", [2, 3, 7])
 def test_parts_that_are_joined_are_one_softmax(
