@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -50,7 +52,8 @@ class Region:
     def close(self) -> None:
         """On any thread. Once."""
         self.bytes = torch.empty(0, dtype=torch.uint8, device=self.device)
-        error = getattr(_current(self.device), self._end)(ctypes.c_uint64(self.address))
+        with _current(self.device) as driver:
+            error = getattr(driver, self._end)(ctypes.c_uint64(self.address))
         if error:
             log.warning("%s: CUDA error %d", self._end, error)
 
@@ -60,13 +63,13 @@ class Taken(Region):
 
     def __init__(self, size: int, device: torch.device) -> None:
         """Raises `NoMemory`, or `CudaError`."""
-        driver, address = _current(device), _allocated(size, device)
-        handle = _Handle()
-        try:
-            _check("cuIpcGetMemHandle", driver.cuIpcGetMemHandle(ctypes.byref(handle), address))
-        except CudaError:
-            driver.cuMemFree_v2(address)
-            raise
+        address, handle = _allocated(size, device), _Handle()
+        with _current(device) as driver:
+            try:
+                _check("cuIpcGetMemHandle", driver.cuIpcGetMemHandle(ctypes.byref(handle), address))
+            except CudaError:
+                driver.cuMemFree_v2(address)
+                raise
         self.handle = bytes(handle)
         super().__init__(address.value, size, device, "cuMemFree_v2")
 
@@ -83,11 +86,12 @@ def taken(size: int, device: torch.device) -> Taken:
 
 def opened(handle: bytes, size: int, device: torch.device) -> Region:
     """What another process took of the same device. Raises `CudaError`."""
-    driver, address = _current(device), ctypes.c_uint64()
     if len(handle) != HANDLE_BYTES:
         raise CudaError(f"a handle of {len(handle)} bytes; it has {HANDLE_BYTES}")
     given, flags = _Handle.from_buffer_copy(handle), ctypes.c_uint(_LAZY_PEER_ACCESS)
-    error = driver.cuIpcOpenMemHandle_v2(ctypes.byref(address), given, flags)
+    address = ctypes.c_uint64()
+    with _current(device) as driver:
+        error = driver.cuIpcOpenMemHandle_v2(ctypes.byref(address), given, flags)
     _check("cuIpcOpenMemHandle", error)
     return Region(address.value, size, device, "cuIpcCloseMemHandle")
 
@@ -139,20 +143,22 @@ class _Interface:
 
 
 def _allocated(size: int, device: torch.device) -> ctypes.c_uint64:
-    driver, address = _current(device), ctypes.c_uint64()
-    error = driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
+    address = ctypes.c_uint64()
+    with _current(device) as driver:
+        error = driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
     if error == _OUT_OF_MEMORY:
         raise NoMemory(f"{device} has no {size} bytes left")
     _check("cuMemAlloc", error)
     return address
 
 
-def _current(device: torch.device) -> Any:
-    """The driver, with the device's context current on this thread: that of torch."""
-    if device.index is not None:
-        torch.cuda.set_device(device)
-    torch.cuda.current_stream(device).synchronize()  # makes it, where nothing has yet
-    return _driver()
+@contextmanager
+def _current(device: torch.device) -> Iterator[Any]:
+    """The driver. Inside this the device's context is current on this thread, that of torch; then
+    what was before: an engine's own tensors go to whichever is."""
+    with torch.cuda.device(device):
+        torch.cuda.current_stream(device).synchronize()  # makes it, where nothing has yet
+        yield _driver()
 
 
 @cache

@@ -10,6 +10,9 @@ import mmap
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -90,7 +93,7 @@ def on_the_host(address: int, size: int) -> np.ndarray:
 
 def driver_with(monkeypatch: pytest.MonkeyPatch, **errors: int) -> Driver:
     driver = Driver(errors)
-    monkeypatch.setattr(exported, "_current", lambda device: driver)
+    monkeypatch.setattr(exported, "_current", lambda device: nullcontext(driver))
     monkeypatch.setattr(exported, "_Interface", on_the_host)
     return driver
 
@@ -187,6 +190,43 @@ def test_a_handle_that_cannot_be_opened_is_said_by_its_error(
     with pytest.raises(exported.CudaError, match=r"^cuIpcOpenMemHandle: CUDA error 400$"):
         exported.opened(bytes(exported.HANDLE_BYTES), SIZE, CPU)
     assert driver.calls == [OPEN]
+
+
+def test_whoever_calls_has_the_device_that_was_current_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    current, asked = ["cuda:0"], list[str]()
+
+    @contextmanager
+    def device(one: torch.device) -> Iterator[None]:
+        before, current[0] = current[0], str(one)
+        yield
+        current[0] = before
+
+    class Asked(Driver):
+        def _asked(self, call: str) -> int:
+            asked.append(current[0])
+            return super()._asked(call)
+
+    driver, there = Asked({}), torch.device("cuda", 1)
+    stream = SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setattr(exported, "_driver", lambda: driver)
+    monkeypatch.setattr(exported.Region, "__init__", taken_as)
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda one: current.__setitem__(0, str(one)))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda one: stream)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    taken = exported.taken(SIZE, there)
+    opened = exported.opened(taken.handle, SIZE, there)
+    opened.close()
+    taken.close()
+    assert driver.calls == [ALLOC, EXPORT, OPEN, CLOSE, FREE]
+    assert (set(asked), current) == ({"cuda:1"}, ["cuda:0"])
+
+
+def taken_as(region: Any, address: int, size: int, device: torch.device, end: str) -> None:
+    """A region whose bytes nobody looks at: torch has no tensor of a GPU here."""
+    region.address, region.device, region._end = address, device, end
 
 
 def test_a_processor_has_no_name() -> None:
