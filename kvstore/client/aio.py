@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
@@ -44,11 +45,12 @@ class AsyncClient:
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run any blocking call of this client's objects: `await client.run(writer.seal)`.
 
-        A cancelled call is over only when its thread is: deadlines see to that.
+        It has the CUDA stream that is current here when it begins. A cancelled call is over only
+        when its thread is: deadlines see to that.
         """
         if self._closed:
             raise SessionEnded("the client is closed")
-        bound = functools.partial(call, *args, **kwargs)
+        bound = _on_this_stream(functools.partial(call, *args, **kwargs))
         running = asyncio.get_running_loop().run_in_executor(self._threads, bound)
         try:
             return await asyncio.shield(running)
@@ -103,3 +105,18 @@ class AsyncClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _on_this_stream(call: Callable[[], T]) -> Callable[[], T]:
+    """The call as it would be in this thread: it reads KV in HBM once what computes it is done, and
+    that is known by the stream. Another thread's own is behind nothing."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return call
+    stream = torch.cuda.current_stream()
+
+    def called() -> T:
+        with torch.cuda.stream(stream):
+            return call()
+
+    return called

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from kvstore.client import AsyncClient, Client, Match, Miss
 from kvstore.errors import KVStoreError, SessionEnded
@@ -184,6 +186,33 @@ def test_a_large_get_does_not_hold_up_the_event_loop(node: Node) -> None:
             return ticks
 
     assert asyncio.run(talk()) > 1
+
+
+def test_an_awaited_call_has_the_cuda_stream_of_whoever_awaits_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = threading.local()  # as CUDA has it: each thread its own
+
+    @contextmanager
+    def stream(one: str) -> Iterator[None]:
+        before, own.stream = current(), one
+        yield
+        own.stream = before
+
+    def current() -> str:
+        return getattr(own, "stream", "default")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", current)
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+
+    async def talk() -> None:
+        async with await AsyncClient.at(node.address, spec_of("streams")) as client:
+            with stream("of the model"):
+                assert await client.run(current) == "of the model"
+            assert await client.run(current) == "default"
+
+    asyncio.run(talk())
 
 
 def test_a_cancelled_call_is_over_only_when_nothing_moves_any_more(node: Node) -> None:
