@@ -143,10 +143,12 @@ class KVService(kv_pb2_grpc.KVServicer):
         keys = self.store.keys(tenant, place, hashes_of(request.hashes))
         removed = self.store.remove(keys)
         failpoint("remove.before_flush")
-        if self.tiers is not None:
-            await self.tiers.flushed()
-        if self.pool is not None:  # a copy that is left could be fetched again
-            removed |= await self.pool.replicas.drop(tenant, place.owner, keys)
+        try:
+            if self.tiers is not None:
+                await self.tiers.flushed()
+        finally:  # whatever the disk takes: a copy that is left could be fetched again
+            if self.pool is not None:
+                removed |= await self.pool.replicas.drop(tenant, place.owner, keys)
         failpoint("remove.before_answer")
         return pb.RemoveReply(removed=len(removed))
 

@@ -18,6 +18,7 @@ from kvstore.rpc.channel import open_channel
 from kvstore.wire.v1 import directory_pb2, directory_pb2_grpc
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.copies import between, copied, holding, knowing, put
+from tests.faults.system_calls import spoilt
 from tests.nodes import CALL_SECONDS, SPEC, Caller, Refusal, eventually, payload, prompt, refused
 from tests.pools import pool
 
@@ -121,6 +122,18 @@ def test_a_remove_reaches_the_copies_and_counts_each_block_once(trio: list[Calle
     assert trio[0].ask("Remove", **trio[0].about(more)).removed == 2, "which are elsewhere alone"
     assert holding(trio, more) == [0, 0, 0]
     assert trio[0].match(more)[0] == 0
+
+
+def test_a_remove_reaches_the_copies_though_the_disk_does_not_take_it() -> None:
+    with pool() as nodes:
+        a, b = nodes.node("a", ssd="64MiB"), nodes.node("b")
+        callers, blocks = knowing([a, b]), prompt(1, 2)
+        put(callers[0], blocks, durable=True)
+        copied(callers[0], blocks, 2)
+        with spoilt(a, "fdatasync", "error=EIO"):
+            told = refused(lambda: callers[0].ask("Remove", **callers[0].about(blocks)))
+            assert told.kind == "Unavailable" and "a restart may bring it back" in told.text
+            assert holding(callers, blocks) == [0, 0]
 
 
 def test_an_operator_has_a_prompt_copied(
