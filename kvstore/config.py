@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -359,16 +358,3 @@ class GatewayConfig:
     @property
     def served_name(self) -> str:
         return self.name or self.model.resolve().name
-
-
-def stable_node_id(path: Path) -> str:
-    """The id in a file, made at the first start and the same ever after."""
-    try:
-        text = path.read_text().strip()
-        return str(uuid.UUID(text))
-    except FileNotFoundError:
-        made = str(uuid.uuid4())
-        path.write_text(made + "\n")
-        return made
-    except ValueError:
-        raise ConfigError(f"{path} holds no node id: delete it to get a new one") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from kvstore.config import (
     NodeConfig,
     Stands,
     parse_bytes,
-    stable_node_id,
     state_dir,
 )
 from kvstore.errors import ConfigError
@@ -95,15 +93,6 @@ def test_a_target_that_nothing_can_keep_is_refused(tmp_path: Path, name: str) ->
     for value in (0, -1, 1 << 40):
         with pytest.raises(ConfigError, match=rf"conductor\.{name} = {value}: write 1 to"):
             ConductorConfig(tmp_path, **{name: value})
-
-
-def test_a_node_keeps_its_id_over_restarts(tmp_path: Path) -> None:
-    file = tmp_path / "node.id"
-    first = stable_node_id(file)
-    assert str(uuid.UUID(first)) == first == stable_node_id(file)
-    file.write_text("no id\n")
-    with pytest.raises(ConfigError, match=r"holds no node id: delete it"):
-        stable_node_id(file)
 
 
 @pytest.mark.parametrize(

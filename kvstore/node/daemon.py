@@ -21,7 +21,7 @@ from functools import partial
 from kvstore import traces
 from kvstore.block import Miss
 from kvstore.clock import SystemClock
-from kvstore.config import Credentials, NodeConfig, host_name, stable_node_id
+from kvstore.config import Credentials, NodeConfig, host_name
 from kvstore.failpoint import arm, failpoint
 from kvstore.limits import GARBAGE_MIDDLE, GARBAGE_OLD, GARBAGE_YOUNG
 from kvstore.memory.arena import Arena
@@ -53,6 +53,7 @@ from kvstore.node.start import (
     next_epoch,
     spread_of,
     ssd_slabs,
+    stable_node_id,
     volumes_of,
 )
 from kvstore.node.store import Store
@@ -91,7 +92,7 @@ class Node:
         self._hurry = asyncio.Event()
         config.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = locked(config)
-        self.node_id = stable_node_id(config.id_file)
+        self.node_id = stable_node_id(config)
         self.epoch = next_epoch(config)
         self._counters = Telemetry(NODE)
         self._lending = lending(config)

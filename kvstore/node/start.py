@@ -1,10 +1,11 @@
-"""What a node takes hold of before it serves: its directory, its next epoch, its disks; and where
-its memory is to be."""
+"""What a node takes hold of before it serves: its directory, its id and next epoch, its disks; and
+where its memory is to be."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import uuid
 from contextlib import ExitStack
 from typing import Any
 
@@ -65,6 +66,18 @@ def locked(config: NodeConfig) -> Any:
             f"node.dir = {config.directory}: another node runs there; stop it, or use another --dir"
         ) from None
     return lock
+
+
+def stable_node_id(config: NodeConfig) -> str:
+    """Made and durable at the first start, and the same ever after: what was purged is written down
+    under it. The lock is held."""
+    path = config.id_file
+    if not path.exists():
+        replace_file(path, b"%s\n" % str(uuid.uuid4()).encode())
+    try:
+        return str(uuid.UUID(path.read_text().strip()))
+    except ValueError:
+        raise ConfigError(f"{path} holds no node id: delete it to get a new one") from None
 
 
 def next_epoch(config: NodeConfig) -> int:

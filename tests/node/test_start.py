@@ -3,29 +3,57 @@
 from __future__ import annotations
 
 import os
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kvstore.config import NodeConfig
-from kvstore.node.start import next_epoch
+from kvstore.errors import ConfigError
+from kvstore.node.start import next_epoch, stable_node_id
 
 
-def test_an_epoch_is_on_the_disk_before_it_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a power loss has the next start give out the same one, and its generations, again."""
-    config, epoch = NodeConfig(directory=tmp_path), tmp_path / "node.epoch"
-    synced: list[str] = []  # what is durable: of a file its text, of the directory that of its name
+@pytest.fixture
+def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """What became durable of a file, in order: its text, or that of its name in the directory."""
+    seen: dict[str, list[str]] = {"node.epoch": [], "node.id": []}
     fsync = os.fsync
 
     def noted(descriptor: int) -> None:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        synced.append(epoch.read_text() if path == tmp_path else path.read_text())
+        for name, texts in seen.items():
+            file = tmp_path / name if path == tmp_path else path
+            if file.name.startswith(name) and file.exists():
+                texts.append(file.read_text())
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", noted)
+    return seen.__getitem__
+
+
+def test_an_epoch_is_on_the_disk_before_it_is_used(
+    tmp_path: Path, synced: Callable[[str], list[str]]
+) -> None:
+    """Else a power loss has the next start give out the same one, and its generations, again."""
     for number in (1, 2):
-        assert next_epoch(config) == number
-        assert synced == [f"{number}\n"] * 2
-        synced.clear()
+        assert next_epoch(NodeConfig(directory=tmp_path)) == number
+        assert synced("node.epoch") == [f"{number}\n"] * 2
+        synced("node.epoch").clear()
+
+
+def test_an_id_is_on_the_disk_before_it_is_used(
+    tmp_path: Path, synced: Callable[[str], list[str]]
+) -> None:
+    """Else a power loss leaves an empty file, with which no node starts."""
+    made = stable_node_id(NodeConfig(directory=tmp_path))
+    assert synced("node.id") == [f"{made}\n"] * 2
+
+
+def test_a_node_keeps_its_id_over_restarts(tmp_path: Path) -> None:
+    config = NodeConfig(directory=tmp_path)
+    first = stable_node_id(config)
+    assert str(uuid.UUID(first)) == first == stable_node_id(config)
+    config.id_file.write_text("no id\n")
+    with pytest.raises(ConfigError, match=r"holds no node id: delete it"):
+        stable_node_id(config)
