@@ -31,7 +31,7 @@ _PACE = (0.7, 1.0)  # of that interval, by chance: nodes started together do not
 
 class Announcer(Generic[R]):
     """`lapsed` is called once for each lease that was lost: given the record, it returns what it is
-    from then on.
+    from then on. Where it raises an `OSError` it is called again, and the record waits for that.
 
     `keep` is for one task; the other calls may be made beside it."""
 
@@ -50,7 +50,7 @@ class Announcer(Generic[R]):
         self._lapsed: Callable[[R], R] = lapsed
         self._lease: Lease | None = None  # under which the record stands
         self._stands: R | None = None  # as last put there
-        self._away = False  # the metadata, when it was last asked
+        self._away = False  # no sign of life was given when it was last due
 
     async def announce(self) -> None:
         """Put the record under a new lease. Raises what the metadata raises."""
@@ -64,13 +64,13 @@ class Announcer(Generic[R]):
             await self._clock.sleep(self._lease_ms / 1e3 / _RENEWALS * self._dice.uniform(*_PACE))
             try:
                 await self._renew()
-            except KVStoreError as error:
+            except (KVStoreError, OSError) as error:  # an `OSError` is what `lapsed` met
                 if not self._away:
-                    log.warning("the metadata does not take this process's sign of life: %s", error)
+                    log.warning("this process cannot give its sign of life: %s", error)
                 self._away = True
             else:
                 if self._away:
-                    log.warning("the metadata takes this process's sign of life again")
+                    log.warning("this process gives its sign of life again")
                 self._away = False
 
     async def change_state(self, state: Literal["serving", "draining"]) -> None:
@@ -96,8 +96,8 @@ class Announcer(Generic[R]):
             if self._stands != self._record:
                 await self._put(self._lease)
         except LeaseLost:
+            self._record = self._lapsed(self._record)  # if it cannot, it is told again
             self._lease = None
-            self._record = self._lapsed(self._record)
             log.warning("the lease of %s ended, and is asked for anew", self._record.key())
             await self._clock.sleep(self._dice.uniform(0, self._lease_ms / 1e3))
             await self.announce()

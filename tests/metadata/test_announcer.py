@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import logging
 import random
@@ -76,6 +77,7 @@ class World:
         self.metadata = EmbeddedMetadata(path / "metadata.db", clock=self.time)
         self.cut = Cut(self.metadata)
         self.lapses = 0
+        self.disk_is_full = False
         self.announcer = Announcer(
             *(self.cut, RECORD, LEASE_MS, self._lapsed, self.turns, random.Random(dice))
         )
@@ -102,6 +104,8 @@ class World:
         await self.metadata.close()
 
     def _lapsed(self, record: NodeRecord) -> NodeRecord:
+        if self.disk_is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
         self.lapses += 1
         return replace(record, epoch=RECORD.epoch + self.lapses)
 
@@ -205,6 +209,22 @@ def test_who_cannot_come_back_at_once_tries_on_and_is_told_once(tmp_path: Path, 
 
 
 @announced
+async def test_who_cannot_begin_another_epoch_is_told_again_and_does_not_come_back_before(
+    world: World,
+) -> None:
+    world.disk_is_full = True
+    await world.turn(after=2 * LEASE_MS / 1e3)
+    for _ in range(3):
+        await world.turn()
+        assert await world.record() is None, "in the epoch that others hold for dead"
+    world.disk_is_full = False
+    await world.turn()
+    await world.turn()
+    assert world.lapses == 1
+    assert (await world.record()).epoch == RECORD.epoch + 1
+
+
+@announced
 async def test_a_record_whose_put_was_not_answered_is_put_again(world: World) -> None:
     world.cut.late = {"put"}
     await world.turn(after=2 * LEASE_MS / 1e3)
@@ -249,6 +269,6 @@ async def test_an_outage_is_one_line_in_the_log(world: World) -> None:
     finally:
         logger.removeHandler(handler)
     assert [line.split(":")[0] for line in lines] == [
-        "the metadata does not take this process's sign of life",
-        "the metadata takes this process's sign of life again",
+        "this process cannot give its sign of life",
+        "this process gives its sign of life again",
     ]

@@ -100,7 +100,7 @@ def test_a_node_serves_on_while_etcd_is_gone_for_longer_than_its_lease(
     etcd.start()
     eventually(lambda: [one.address for one in records(etcd)] == [member.address], 20.0)
     eventually(lambda: not refuses(caller.register, LARGE), 20.0)
-    assert member.log.count("does not take this process's sign of life") == 1
+    assert member.log.count("cannot give its sign of life") == 1
     assert "Traceback" not in member.log
 
 
