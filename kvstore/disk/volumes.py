@@ -82,10 +82,14 @@ class Volumes:
         self.disks[path].commit(puts, gone)
 
     def scan(self) -> Iterator[tuple[bytes, bytes, int]]:
-        """Every key and value, path by path, and the offset that the value's place counts from."""
-        for disk, base in zip(self.disks, self._bases, strict=False):
+        """Every key and value, path by path, and the number of the path."""
+        for path, disk in enumerate(self.disks):
             for key, value in disk.scan():
-                yield key, value, base
+                yield key, value, path
+
+    def offsets_of(self, path: int) -> range:
+        """Those of a path: a place that is written down counts from the first."""
+        return range(self._bases[path], self._bases[path + 1])
 
     def close(self) -> None:
         for disk in self.disks:

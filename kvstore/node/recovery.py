@@ -23,8 +23,6 @@ from kvstore.layout import SlotLayout
 from kvstore.limits import HASH_BYTES
 from kvstore.node.blocks import Blocks
 
-_NOWHERE = np.uint64(1 << 62)  # a place that no tier has
-
 
 def record_of(slot: Slot, target: Slot, volumes: Volumes) -> bytes:
     """What the index is to say of a block that has been written to `target`."""
@@ -66,9 +64,8 @@ def recover(
     )
     there, superseded = _in_order(table[~gone])
     for rows in (table[gone], superseded):
-        inside = rows[rows["place"] < slabs.capacity_bytes]
-        keys = (bytes(key).ljust(HASH_BYTES, b"\0") for key in inside["key"])
-        blocks.unsaid.update(zip(keys, inside["place"].tolist(), strict=True))
+        keys = (bytes(key).ljust(HASH_BYTES, b"\0") for key in rows["key"])
+        blocks.unsaid.update(zip(keys, rows["place"].tolist(), strict=True))
     table = there
     parent = parents(table)
     circular = parent[firsts(parent)] >= 0
@@ -83,19 +80,24 @@ def recover(
 
 
 def _read(volumes: Volumes) -> tuple[NDArray[np.void], NDArray[np.void]]:
-    """Keys and records of the indexes, whatever they say, with places in the run of all paths."""
+    """Keys and records of the indexes, with places in the run of all paths; without those of a
+    place that its own path does not have. What else they say is as it is."""
     keys, values, counts = bytearray(), bytearray(), Counter[int]()
-    for key, value, base in volumes.scan():
+    for key, value, path in volumes.scan():
         if len(key) == HASH_BYTES and len(value) == RECORD_BYTES:
             keys += key
             values += value
-            counts[base] += 1
+            counts[path] += 1
         failpoint("recovery.between_records")
     records = np.frombuffer(values, RECORDS)
-    bases = np.repeat(np.array(list(counts), np.uint64), list(counts.values()))
-    places = records["place"]
-    records["place"] = np.where(places < _NOWHERE, places + bases, _NOWHERE)
-    return np.frombuffer(keys, f"S{HASH_BYTES}"), records
+    ranges = [volumes.offsets_of(path) for path in counts]
+    first, size = (
+        np.repeat(np.array(some, np.uint64), list(counts.values()))
+        for some in ([one.start for one in ranges], [len(one) for one in ranges])
+    )
+    there = records["place"] < size
+    records["place"] += first
+    return np.frombuffer(keys, f"S{HASH_BYTES}")[there], records[there]
 
 
 def _in_order(table: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.void]]:

@@ -70,7 +70,7 @@ def test_a_sync_is_of_one_file_and_a_commit_of_one_path() -> None:
     volumes.sync(3)
     volumes.commit(1, {b"key": b"value"}, ())
     assert [len(list(disk.scan())) for disk in disks.values()] == [0, 1, 0]
-    assert list(volumes.scan()) == [(b"key", b"value", 2 * SMALL)]
+    assert list(volumes.scan()) == [(b"key", b"value", 1)]
     assert not disks["c"]._data[0].pending and disks["c"]._data[1].pending
 
 

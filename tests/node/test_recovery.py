@@ -1,0 +1,69 @@
+"""What a node takes up of its indexes, and what rot in one of them costs: that record alone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from kvstore.core.tombstones import Tombstones
+from kvstore.disk.record import Record
+from tests.node.rig import SECRETS, SLAB, SMALL, TOKENS, prompt
+from tests.node.tiered_rig import PLACES, TieredRig
+from tests.simulation.sim_disk import SimDisk
+
+FILE_BYTES = 2 * SLAB  # 8 blocks
+
+
+def started_again(disks: dict[str, SimDisk]) -> TieredRig:
+    """The next start of a node with these paths, which has taken up what they record."""
+    rig = TieredRig(disks, epoch=2)
+    layouts = {owner: place.layout for owner, place in PLACES.items()}
+    rig.tiers.recover(SECRETS, layouts, Tombstones())
+    rig.store.check()
+    return rig
+
+
+def two_paths() -> dict[str, SimDisk]:
+    return {name: SimDisk(1, FILE_BYTES, random.Random(name)) for name in "ab"}
+
+
+def filled_from_the_second() -> tuple[dict[str, SimDisk], dict[bytes, Record]]:
+    """Two paths, of which the second has four blocks of a prompt; and their records."""
+    disks = two_paths()
+    rig = TieredRig(dict(reversed(disks.items())))
+
+    async def work() -> None:
+        assert await rig.durable(rig.put_some(1)) == ""
+
+    rig.run(work)
+    found = {key: Record.parse(value) for key, value in disks["b"].scan()}
+    records = {key: one for key, one in found.items() if one is not None}
+    assert len(records) == 4
+    return disks, records
+
+
+def hits(rig: TieredRig) -> int:
+    return rig.hits(SMALL, prompt(SMALL, 4 * TOKENS, start=1_000))
+
+
+def test_a_place_beyond_its_path_takes_nothing_of_the_next_one() -> None:
+    disks, records = filled_from_the_second()
+    one = next(iter(records.values()))
+    later = replace(one, place=FILE_BYTES + one.place, generation=one.generation + 100)
+    disks["a"].commit({bytes(31) + b"x": later.pack()}, ())
+    assert hits(started_again(disks)) == 4
+
+
+def test_a_place_beyond_its_path_has_no_other_record_of_its_block_deleted() -> None:
+    disks, records = filled_from_the_second()
+    for key, one in records.items():
+        later = replace(one, place=2 * FILE_BYTES + one.place, generation=one.generation + 100)
+        disks["a"].commit({key: later.pack()}, ())
+    rig = started_again(disks)
+    assert hits(rig) == 4
+
+    async def work() -> None:
+        await rig.tiers.flushed()
+
+    rig.run(work)
+    assert dict(disks["b"].scan()).keys() == records.keys()
