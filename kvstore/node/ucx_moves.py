@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -152,7 +153,7 @@ class UcxMoves:
         packet = REQUEST.pack(number, what, UCX_MOVE_SECONDS, agent, *theirs) + rest
         try:
             process.socket.send(packet)
-        except OSError:
+        except OSError:  # it is gone; or it hung, and the time to take a packet is over
             self._end(process)
         return answer
 
@@ -186,6 +187,8 @@ class UcxMoves:
     def _start(self) -> _Process:
         self._started_at = time.monotonic()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        patience = divmod(int(1e6 * (UCX_MOVE_SECONDS + _GRACE_SECONDS)), 1_000_000)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *patience))
         descriptors = (theirs.fileno(), self._arena.descriptor)
         arguments = [str(one) for one in (*descriptors, self._arena.size, self._arena.hbm_bytes)]
         with theirs:

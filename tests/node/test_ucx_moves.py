@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from kvstore.errors import Unavailable
+from kvstore.memory.arena import Arena
+from kvstore.node import ucx_moves
 from kvstore.node.ucx_moves import Run, UcxMoves
 from kvstore.node.ucx_words import What
 from kvstore.transfer.frames import Segment
@@ -65,3 +71,40 @@ def test_a_call_that_nobody_follows_to_its_end_is_over_when_all_that_it_asked_fo
     with pytest.raises(Unavailable, match="it is gone"):
         call.close()
     assert [one.waited for one in asked[:8]] == [True] * 8
+
+
+HUNG = f"""#!{sys.executable}
+import os, sys, time
+os.write(int(sys.argv[3]), bytes(8))  # it has started
+time.sleep(600)
+"""
+
+
+def test_a_mover_that_takes_no_more_requests_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket is full before a call has asked for all that it may ask at once."""
+    hung = tmp_path / "hung"
+    hung.write_text(HUNG)
+    hung.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(hung))
+    monkeypatch.setattr(ucx_moves, "UCX_MOVE_SECONDS", 0.1)
+    monkeypatch.setattr(ucx_moves, "_GRACE_SECONDS", 0.1)
+    moves = UcxMoves(Arena.create(1 << 20))
+    told: list[Unavailable] = []
+
+    def call() -> None:
+        runs = (iter([RUN] * 1_024) for _ in itertools.count())
+        about = (moves._process, What.READ, bytes(16), Registration(0, Segment.DRAM))
+        try:
+            list(moves.move(*about, runs))
+        except Unavailable as error:
+            told.append(error)
+
+    calls = [threading.Thread(target=call, daemon=True) for _ in range(4)]
+    for one in calls:
+        one.start()
+    for one in calls:
+        one.join(30.0)
+    moves.close()
+    assert len(told) == len(calls)
