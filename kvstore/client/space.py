@@ -43,10 +43,10 @@ class Space:
         return chain.between(first, len(chain))
 
 
-def calls(count: int) -> Iterator[slice]:
+def calls(count: int, most: int = RPC_KEYS_MAX) -> Iterator[slice]:
     """Ranges of `count` keys, each of them no more than one call may carry."""
-    for first in range(0, count, RPC_KEYS_MAX):
-        yield slice(first, min(first + RPC_KEYS_MAX, count))
+    for first in range(0, count, most):
+        yield slice(first, min(first + most, count))
 
 
 def starts_of(chain: Blocks, first: int = 0) -> Ints:
