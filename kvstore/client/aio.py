@@ -40,7 +40,14 @@ class AsyncClient:
 
     @classmethod
     async def at(cls, where: str | Path, spec: KVSpec, **options: Any) -> AsyncClient:
-        return cls(await asyncio.to_thread(Client.at, where, spec, **options))
+        connect = functools.partial(Client.at, where, spec, **options)
+        connecting = asyncio.get_running_loop().run_in_executor(None, connect)
+        try:
+            return cls(await _ended(connecting))
+        except asyncio.CancelledError:
+            if connecting.exception() is None:  # nobody has it
+                await asyncio.to_thread(connecting.result().close)
+            raise
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run any blocking call of this client's objects: `await client.run(writer.seal)`.
@@ -51,15 +58,7 @@ class AsyncClient:
         if self._closed:
             raise SessionEnded("the client is closed")
         bound = _on_this_stream(functools.partial(call, *args, **kwargs))
-        running = asyncio.get_running_loop().run_in_executor(self._threads, bound)
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            # Nobody may have their memory back while a thread still moves bytes in it.
-            while not running.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([running])
-            raise
+        return await _ended(asyncio.get_running_loop().run_in_executor(self._threads, bound))
 
     async def _opened(self, call: Callable[P, Held], *args: P.args, **kwargs: P.kwargs) -> Held:
         """As `run`, of a call that opens blocks. Where it is cancelled nobody has what it made, and
@@ -120,3 +119,15 @@ def _on_this_stream(call: Callable[[], T]) -> Callable[[], T]:
             return call()
 
     return called
+
+
+async def _ended(running: asyncio.Future[T]) -> T:
+    """What a call in a thread gives; cancelled or not, when it has ended."""
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        # Nobody may have their memory back while a thread still moves bytes in it.
+        while not running.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
+        raise

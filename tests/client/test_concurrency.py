@@ -287,3 +287,31 @@ def test_what_a_cancelled_call_opened_is_let_go(
             assert stats.sessions >= 1, "by the client's own word, not by its end"
 
     asyncio.run(talk())
+
+
+def test_a_client_that_is_cancelled_while_it_connects_leaves_no_session(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected, let_go = threading.Event(), threading.Event()
+    connect, made = Client.at, list[Client]()
+
+    def slow(*arguments: Any, **options: Any) -> Client:
+        made.append(connect(*arguments, **options))
+        connected.set()
+        assert let_go.wait(20)
+        return made[0]
+
+    monkeypatch.setattr(Client, "at", slow)
+
+    async def talk() -> None:
+        task = asyncio.create_task(AsyncClient.at(node.address, spec_of("connecting")))
+        await asyncio.to_thread(connected.wait, 20)
+        task.cancel()
+        await asyncio.sleep(0)
+        let_go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(talk())
+    with pytest.raises(SessionEnded):
+        made[0].connection.link()
