@@ -130,8 +130,7 @@ class DataPort:
                     attended.enter_context(peer)
                     peer.settimeout(DATA_GREETING_SECONDS)
                     if peer.recv(1, socket.MSG_PEEK) == CALLS_KIND:
-                        self._hand_over(loop, peer)
-                        attended.pop_all()
+                        self._hand_over(loop, peer, attended)
                         return
                     greeted = attended.enter_context(self._greeted(loop, peer))
                 stream, session, orders = greeted
@@ -149,7 +148,9 @@ class DataPort:
             with self._lock:
                 self._greeting -= 1
 
-    def _hand_over(self, loop: asyncio.AbstractEventLoop, peer: socket.socket) -> None:
+    def _hand_over(
+        self, loop: asyncio.AbstractEventLoop, peer: socket.socket, attended: ExitStack
+    ) -> None:
         """Calls are answered by the node's loop; return once the caller has been let in there."""
         assert self._calls is not None, "it serves"
         peer.recv(len(CALLS_KIND))
@@ -159,6 +160,7 @@ class DataPort:
         except RuntimeError as error:
             greeting.close()
             raise Unavailable("the node is stopping") from error
+        attended.pop_all()  # the loop closes it: one that is late may have begun to listen to it
         handed.result(2 * DATA_GREETING_SECONDS)
 
     @contextmanager
