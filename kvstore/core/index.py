@@ -265,13 +265,13 @@ class Index:
         known = [*self._ranking.places(), *self.sleepers.places()]
         return list(dict.fromkeys(owner for owner, name in known if name == tenant))
 
-    def rouse(self, owner: Owner, tenant: str, count: int) -> int:
+    def rouse(self, owner: Owner, tenant: str, count: int) -> list[Slot]:
         """Wake the longest-written sleepers, up to `count` leaves with what is before them, so that
-        `coldest` can name them. How many leaves it were."""
+        `coldest` can name them. The leaves."""
         rows = list(islice(self.sleepers.oldest(owner, tenant), count))
         for row in rows:
             self._wake(row)
-        return len(rows)
+        return [self._slots[self.sleepers.key(row)] for row in rows]
 
     def rouse_places(self, begin: int, end: int) -> None:
         """Wake whatever sleeps in these places of its tier."""

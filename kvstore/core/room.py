@@ -25,6 +25,7 @@ from kvstore.core.slabs import Slab, Slabs
 from kvstore.errors import Overloaded, QuotaExceeded
 
 RETRY_MS = 50  # when it may be worth asking a full pool again
+_PASSED_MAX = 4_096  # sleepers that wake in vain in one go, in some 50 ms: other callers wait
 
 
 class Room:
@@ -138,11 +139,23 @@ class Room:
         coldest = lost(slabs, self._index.coldest(owner, tenant, spared, Tier.SSD))
         first = list(islice(coldest, count))
         unused = sum(self._index.unused(slot) for slot in first)
-        if unused < count and self._index.rouse(owner, tenant, count - unused):
+        if unused < count and self._rouse(slabs, owner, tenant, count - unused):
             yield from lost(slabs, self._index.coldest(owner, tenant, spared, Tier.SSD))
         else:
             yield from first
             yield from coldest
+
+    def _rouse(self, slabs: Slabs, owner: Owner, tenant: str, count: int) -> bool:
+        """Wake the oldest sleepers, as many as make room for `count`; whether there were any. Those
+        in retired slabs make none. They may be very many: the rest is left to the next call."""
+        woken, left = 0, count
+        while left and woken < count + _PASSED_MAX:
+            leaves = self._index.rouse(owner, tenant, left)
+            if not leaves:
+                break
+            woken += len(leaves)
+            left -= sum(not slabs.retired(slot) for slot in leaves)
+        return woken > 0
 
     def _slabs(
         self,
@@ -162,7 +175,7 @@ class Room:
         if slabs.tier is Tier.SSD:
             for other, tenant in self._index.sleepers.places():
                 if other != owner and pay.get(tenant, 0) > 0:
-                    self._index.rouse(other, tenant, count)
+                    self._rouse(slabs, other, tenant, count)
         looked_at, most = set(taken), count
         while some := self._coldest_slabs(slabs, owner, looked_at, most):
             for slab in some:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from kvstore.node.namespaces import Place
 from tests.node.rig import LARGE, SLAB, SMALL, TOKENS, prompt, triples
 from tests.node.ssd_rig import FILE_SLABS, SsdRig
 
@@ -41,5 +44,21 @@ def test_what_wakes_while_a_slab_is_looked_for_disturbs_nobody(tmp_path: Path) -
             rig.blocks.let_go(held)
             assert rig.ssd.slab_of(held).awake and rig.blocks.index.held(keys[-4]) is held
             assert keys[0] not in rig.blocks.index, "its slab has changed hands"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("place", [SMALL, LARGE], ids=["its own", "others'"])
+def test_what_sleeps_in_a_retired_file_keeps_nobody_from_the_rest(
+    tmp_path: Path, place: Place
+) -> None:
+    async def story() -> None:
+        async with SsdRig.started(tmp_path) as rig:
+            for number in range(PLACES):
+                await rig.put_durable(rig.writing, prompt(SMALL, TOKENS, start=100 * number))
+        async with SsdRig.started(tmp_path, epoch=2) as rig:
+            rig.ssd.retire(0, FILE_SLABS * SLAB)
+            slots = rig.put(rig.writing, place, prompt(place, TOKENS, start=100_000))
+            assert await rig.durable(slots) == ""
 
     asyncio.run(story())
