@@ -11,7 +11,7 @@ import psutil
 
 from kvstore.block import Miss
 from kvstore.config import DEFAULT_TENANT
-from kvstore.core.lifecycle import Tier
+from kvstore.core.lifecycle import State, Tier
 from kvstore.core.shares import FAIR
 from kvstore.errors import Invalid
 from kvstore.layout import SlotLayout
@@ -255,6 +255,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         limit = min(request.limit or LIST_DEFAULT, LIST_MAX)
         sent = 0
         for slot in self._store.blocks.most_recent(LIST_MAX):
+            if slot.state is not State.SEALED:
+                continue  # it went while others before it were told
             if request.namespace and slot.owner[0] != request.namespace:
                 continue
             if sent == limit:
