@@ -69,15 +69,16 @@ class Taking:
         """
         self._check(offer)
         self._sources.add(offer.source)
+        ends = asyncio.get_running_loop().time() + seconds
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout_at(ends):
                 await self._take(offer)
         except TimeoutError:
             log.info("not all that node %s offered came within %.1f s", offer.source, seconds)
         finally:
             self._sources.discard(offer.source)
         here = self._here(offer)
-        return await self._kept(offer.keys, here) if offer.durable else here
+        return await self._kept(offer.keys, here, ends) if offer.durable else here
 
     @property
     def free_bytes(self) -> int:
@@ -124,14 +125,19 @@ class Taking:
         found = map(self._store.blocks.index.peek, owned)
         return [slot is not None and slot.listed for slot in found]
 
-    async def _kept(self, keys: Sequence[bytes], here: Sequence[bool]) -> list[bool]:
-        """Which of those that are here survive a power loss: all of them, or it is not known."""
+    async def _kept(
+        self, keys: Sequence[bytes], here: Sequence[bool], ends: float
+    ) -> list[bool]:
+        """Which of those that are here survive a power loss: all of them, or it is not known. A
+        disk that is late costs that alone: to the source, no answer is that of a dead node."""
         assert self._tiers is not None
         held = [self._store.blocks.index.held(key) for key in keys]
         slots = [slot for slot, good in zip(held, here, strict=True) if good and slot is not None]
         try:
-            await self._tiers.durable(slots)
-        except KVStoreError as error:
-            log.warning("blocks that were to be durable are not: %s", error)
+            async with asyncio.timeout_at(ends):
+                await self._tiers.durable(slots)
+        except (KVStoreError, TimeoutError) as error:
+            why = str(error) or "the disk is late"
+            log.warning("blocks that were to be durable are not: %s", why)
             return [False] * len(keys)
         return list(here)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvstore.core.lifecycle import Slot
 from kvstore.errors import (
     Draining,
     Invalid,
@@ -176,6 +177,25 @@ def test_a_source_that_stands_still_is_waited_for_no_longer_than_the_call_lasts(
         assert await soon(node.take(offer(keys_of(1)), 0.01)) == [False]
         source.open.set()
         assert await soon(node.take(offer(keys_of(1)), SOON)) == [True], "its place is free again"
+
+    asyncio.run(run())
+
+
+class Late:
+    """Stands for `Tiers` of a disk that writes nothing any more."""
+
+    async def durable(self, slots: Sequence[Slot]) -> None:
+        await asyncio.Event().wait()
+
+
+def test_a_disk_that_is_late_is_waited_for_no_longer_than_the_call_lasts() -> None:
+    async def run() -> None:
+        rig = Rig()
+        source = Source(rig, keys_of(1))
+        node = Taking(rig.store, source, Known(), Late(), rig.counters)  # type: ignore[arg-type]
+        async with asyncio.timeout(SOON):
+            assert await node.take(offer(keys_of(1), durable=True), 0.1) == [False]
+        assert await soon(node.take(offer(keys_of(1)), SOON)) == [True]
 
     asyncio.run(run())
 
