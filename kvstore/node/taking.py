@@ -17,7 +17,6 @@ from kvstore.errors import (
     KVStoreError,
     Overloaded,
     Quarantined,
-    Unavailable,
 )
 from kvstore.limits import TAKE_BLOCKS_MAX, TAKES_MAX
 from kvstore.node.delivery import Wanted
@@ -64,8 +63,8 @@ class Taking:
     async def take(self, offer: Offer, seconds: float) -> list[bool]:
         """Which of the blocks are listed here at the end, durably if that is asked.
 
-        Raises `Draining`, `Quarantined`, `Overloaded` while it takes enough, `Unavailable` where
-        the source is not known, or `Invalid` where durable blocks are asked of a node without SSD.
+        Raises `Draining`, `Quarantined`, `Overloaded` while it takes enough or where the source
+        cannot be asked, or `Invalid` where durable blocks are asked of a node without SSD.
         """
         self._check(offer)
         self._sources.add(offer.source)
@@ -96,7 +95,10 @@ class Taking:
         if offer.source in self._sources or len(self._sources) >= TAKES_MAX:
             raise Overloaded("this node is taking what was offered before", _RETRY_MS)
         if not self._peers.may_ask(offer.source):
-            raise Unavailable(f"node {offer.source} is not known here, or failed a moment ago")
+            # No `Unavailable`: that is what the source has of a node that is gone, and it would
+            # read from this one no more for a while.
+            why = f"node {offer.source} is not known here, or failed a moment ago"
+            raise Overloaded(why, _RETRY_MS)
 
     async def _take(self, offer: Offer) -> None:
         index = self._store.blocks.index

@@ -19,12 +19,13 @@ from kvstore.errors import (
     KVStoreError,
     Overloaded,
     Quarantined,
-    Unavailable,
 )
 from kvstore.limits import TAKE_BLOCKS_MAX, TAKES_MAX
 from kvstore.node.delivery import Wanted
 from kvstore.node.fetch import BEHIND_SECONDS_MAX, Fetch
+from kvstore.node.replicas import Replicas
 from kvstore.node.taking import PIECE_BLOCKS, Offer, Taking
+from kvstore.wire.v1 import directory_pb2_grpc
 from tests.node.rig import SMALL, TOKENS, Rig, prompt
 
 SOON = 20.0  # seconds; nothing here waits for real time but by mistake
@@ -136,12 +137,45 @@ def test_a_source_of_which_nothing_comes_is_asked_for_no_more() -> None:
 def test_a_node_refuses_what_it_will_not_keep() -> None:
     some = offer(keys_of(1))
     rig = Rig()
-    refused(rig, Unavailable, replace(some, source="stranger"), "stranger is not known here")
+    refused(rig, Overloaded, replace(some, source="stranger"), "stranger is not known here")
     refused(rig, Invalid, replace(some, durable=True), "this node has no SSD")
     rig.store.quarantined = {SMALL.owner[0]}
     refused(rig, Quarantined, some, "gave wrong KV")
     rig.store.draining = True
     refused(rig, Draining, some, "ask another")
+
+
+class AtSource:
+    """Stands for `Peers` of a node that offers blocks, and for its links to the one that takes."""
+
+    node_id, directory = "stranger", directory_pb2_grpc.DirectoryServicer
+
+    def __init__(self, other: Taking) -> None:
+        self._other, self.held_for_dead = other, list[str]()
+
+    async def link(self, node_id: str, tenant: str) -> AtSource:
+        return self
+
+    async def call(self, method: Any, request: Any, seconds: float) -> Any:
+        await self._other.take(offer(request.stored_keys, request.source), seconds)
+
+    def failed(self, node_id: str) -> None:
+        self.held_for_dead.append(node_id)
+
+
+def test_a_node_that_cannot_ask_the_source_is_not_held_for_dead_by_it() -> None:
+    """It knows it no more, or leaves it alone for a moment; its own blocks can be read."""
+
+    async def run() -> None:
+        rig = Rig()
+        peers: Any = AtSource(taking(rig, Source(rig, ())))
+        unasked: Any = None
+        replicas = Replicas(rig.store, peers, unasked, {}, rig.counters)
+        whose = ("default", SMALL.owner)
+        assert await soon(replicas.offer("b", whose, keys_of(1))) == [False]
+        assert peers.held_for_dead == []
+
+    asyncio.run(run())
 
 
 def test_of_each_source_one_batch_is_taken_at_a_time_and_of_all_a_few() -> None:
