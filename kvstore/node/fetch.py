@@ -105,6 +105,11 @@ class Fetch:
             self._start(run, new, FETCH_SECONDS_MAX)
         await asyncio.wait({self._coming[key] for key in wanted.keys})
 
+    async def ended(self, keys: Sequence[bytes]) -> None:
+        """Return once none of these is on its way that was until now."""
+        if tasks := {self._coming[key] for key in keys if key in self._coming}:
+            await asyncio.wait(tasks)
+
     async def close(self) -> None:
         """Give up what is under way."""
         tasks = set(self._coming.values())

@@ -142,13 +142,13 @@ class KVService(kv_pb2_grpc.KVServicer):
         tenant = tenant_of(context)
         keys = self.store.keys(tenant, place, hashes_of(request.hashes))
         removed = self.store.remove(keys)
+        if self.pool is not None:  # a copy that is left could be fetched again, or is on its way
+            removed |= await self.pool.replicas.drop(tenant, place.owner, keys)
+            await self.pool.fetch.ended(keys)
+            removed |= self.store.remove(keys)
         failpoint("remove.before_flush")
-        try:
-            if self.tiers is not None:
-                await self.tiers.flushed()
-        finally:  # whatever the disk takes: a copy that is left could be fetched again
-            if self.pool is not None:
-                removed |= await self.pool.replicas.drop(tenant, place.owner, keys)
+        if self.tiers is not None:  # last: where the disk takes nothing, it raises
+            await self.tiers.flushed()
         failpoint("remove.before_answer")
         return pb.RemoveReply(removed=len(removed))
 

@@ -127,9 +127,7 @@ class Taking:
         found = map(self._store.blocks.index.peek, owned)
         return [slot is not None and slot.listed for slot in found]
 
-    async def _kept(
-        self, keys: Sequence[bytes], here: Sequence[bool], ends: float
-    ) -> list[bool]:
+    async def _kept(self, keys: Sequence[bytes], here: Sequence[bool], ends: float) -> list[bool]:
         """Which of those that are here survive a power loss: all of them, or it is not known. A
         disk that is late costs that alone: to the source, no answer is that of a dead node."""
         assert self._tiers is not None

@@ -339,6 +339,21 @@ def test_a_holder_that_stalls_costs_a_miss_and_holds_up_nobody(own: Pair) -> Non
     own.at_rest()
 
 
+def test_what_is_on_its_way_while_it_is_removed_is_not_there_afterwards(own: Pair) -> None:
+    with own.nodes.behind(own.a) as (_, data), ThreadPoolExecutor(1) as thread:
+        eventually(lambda: own.fetched(own.stored()) or data.accepted, 60)
+        blocks = own.stored(1, LARGE)  # 4 MiB: some seconds
+        data.to_caller.faults = Faults(bytes_per_second=2_000_000)
+        reading = thread.submit(own.b.caller().get, blocks, LARGE)
+        eventually(lambda: own.at_a.stats().pins == 1)
+        assert own.at_b.ask("Remove", **own.at_b.about(blocks, LARGE)).removed == 1
+        data.to_caller.faults = Faults()
+        reading.result(60)
+        assert own.at_b.match(blocks, LARGE)[0] == 0
+    own.at_rest()
+    assert own.at_b.match(blocks, LARGE)[0] == 0
+
+
 def test_a_trickle_ends_with_its_time_and_its_slots_come_back(own: Pair) -> None:
     with own.nodes.behind(own.a) as (_, data):
         eventually(lambda: own.fetched(own.stored()) or data.accepted, 60)
