@@ -49,6 +49,10 @@ SPLITS = (
 )
 
 
+# Longer prompts have vLLM tune the temperature of Llama 4's attention, for short ones too.
+LLAMA4_UNTUNED_TOKENS_MAX = 32_768
+
+
 class Unsupported(ValueError):
     """This engine's KV cannot be kept in the pool; the message names what stands in the way."""
 
@@ -106,7 +110,7 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
         groups=tuple(
             KVGroup(**{**_fields(group), "block_tokens": block_tokens}) for _, group in pairs
         ),
-        rope=rope_of(model.hf_text_config, model.max_model_len),
+        rope=rope_of(model.hf_text_config, model.max_model_len) | tuning_of(model),
     )
     return Facts(spec, tuple(facts for facts, _ in pairs), str(caches.kv_cache_layout))
 
@@ -122,6 +126,16 @@ def rope_of(text: Any, length: int) -> dict[str, str]:
         is_long = length > rope["original_max_position_embeddings"]
         said["factors"] = "long" if is_long else "short"
     return said
+
+
+def tuning_of(model: Any) -> dict[str, str]:
+    """Whether Llama 4 scales its queries by where they stand, which the keys of all layers behind
+    it show. As vLLM decides it: as the generation config says, else for long prompts alone."""
+    if model.hf_text_config.model_type != "llama4_text":
+        return {}
+    said = model.try_get_generation_config() | model.override_generation_config
+    is_tuned = said.get("attn_temperature_tuning", model.max_model_len > LLAMA4_UNTUNED_TOKENS_MAX)
+    return {"attn_temperature_tuning": str(bool(is_tuned))}
 
 
 def _spec(settings: Settings, **facts: Any) -> KVSpec:
