@@ -17,7 +17,7 @@ from typing import Any
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
-from sglang.srt.runtime_context import get_lora, get_model
+from sglang.srt.runtime_context import get_exec, get_lora, get_model
 
 from kvstore.client import KVGroup, KVSpec, weights_digest
 
@@ -25,7 +25,16 @@ from .pages import axes_of
 from .settings import WHERE, Settings
 
 # Settings that change KV beside the weights, with the values that change nothing.
-_CHANGES = ("quantization", "kv_cache_dtype", "json_model_override_args", "rl_quant_profile")
+_CHANGES = (
+    *("quantization", "modelopt_quant", "rl_quant_profile"),
+    *("kv_cache_dtype", "json_model_override_args"),
+)
+# Settings that name a file beside the model, whose contents change KV and are named by nothing.
+_FILES = (
+    "quantization_param_path",
+    "modelopt_checkpoint_restore_path",
+    "decrypted_config_file",
+)
 _NOTHING = (None, "auto", "", "{}", False)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -116,8 +125,12 @@ def _said() -> dict[str, str]:
         raise Unsupported("LoRA: SGLang's page hashes name an adapter, not its weights")
     if model is None:
         return {}
-    if model.quantization_param_path:
-        raise Unsupported("quantization_param_path: scales of KV from a file that nothing names")
+    files = {name: getattr(model, name) for name in _FILES}
+    if experts := _published(get_exec):
+        files["kt_weight_path"] = experts.moe.kt_weight_path
+    for name, path in files.items():
+        if path:
+            raise Unsupported(f"{name}: what changes KV is in a file that nothing names")
     said = {name: getattr(model, name) for name in _CHANGES}
     return {name: _short(str(v)) for name, v in said.items() if v not in _NOTHING}
 

@@ -50,6 +50,8 @@ def test_another_engine_never_hits(stored: Engine, engine_of: Engines, other: An
         {"quantization": "fp8"},
         {"kv_cache_dtype": "bfloat16"},
         {"json_model_override_args": json.dumps({"rope_theta": 1})},
+        {"modelopt_quant": "fp8"},
+        {"modelopt_quant": {"quant_cfg": {}}},
     ],
 )
 def test_what_a_server_is_told_about_its_kv_is_in_the_namespace(
@@ -144,6 +146,9 @@ def test_layers_of_a_draft_model_are_refused(engine_of: Engines) -> None:
     [
         ({"enable_lora": True}, "LoRA"),
         ({"quantization_param_path": "scales.json"}, "quantization_param_path"),
+        ({"modelopt_checkpoint_restore_path": "q.pth"}, "modelopt_checkpoint_restore_path"),
+        ({"decrypted_config_file": "config.json"}, "decrypted_config_file"),
+        ({"kt_weight_path": "/experts"}, "kt_weight_path"),
     ],
 )
 def test_what_sglang_does_not_name_is_refused(engine_of: Engines, args: Any, said: str) -> None:
