@@ -6,6 +6,7 @@ keep right is refused here, by name: LMCache then logs the reason and serves wit
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,12 +97,29 @@ def facts_of(config: Any, metadata: LMCacheMetadata, settings: Settings) -> Fact
 def _revision(metadata: LMCacheMetadata, settings: Settings) -> str:
     if settings.revision:
         return settings.revision
-    if Path(metadata.model_name).is_dir():
-        return f"blake3:{weights_digest(metadata.model_name)}"
+    folder = Path(metadata.model_name)
+    if folder.is_dir():
+        if of_length(folder):
+            raise Unsupported(
+                "the engine's longest prompt changes this model's KV, and LMCache does not say it: "
+                f"set extra_config '{PREFIX}{settings.name}.revision' to something that changes "
+                "with the weights and with max_model_len"
+            )
+        return f"blake3:{weights_digest(folder)}"
     raise Unsupported(
         f"the revision of {metadata.model_name!r} is not known: set extra_config "
         f"'{PREFIX}{settings.name}.revision' to something that changes whenever the weights do"
     )
+
+
+def of_length(folder: Path) -> bool:
+    """Whether vLLM computes other KV of this model where it takes longer prompts: by that it
+    chooses LongRoPE's factors, and tunes Llama 4's attention."""
+    config = json.loads((folder / "config.json").read_text())
+    text = config.get("text_config") or config
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    kind = rope.get("rope_type") or rope.get("type")
+    return kind in ("longrope", "su") or text.get("model_type") == "llama4_text"
 
 
 def _refuse(config: Any, name: str) -> None:

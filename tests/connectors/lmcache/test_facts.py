@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,26 @@ def test_a_local_model_is_named_by_its_weights(engine_of: Engines, tmp_path: Pat
     assert engine_of(**about).lookup(TOKENS) == len(TOKENS)
     save_file({"w": torch.ones(4)}, folder / "model.safetensors")
     assert engine_of(**about).lookup(TOKENS) == 0
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}},
+        {"text_config": {"rope_parameters": {"rope_type": "longrope"}}},
+        {"text_config": {"model_type": "llama4_text"}},
+    ],
+)
+def test_a_model_whose_kv_the_longest_prompt_changes_needs_a_name_that_says_it(
+    engine_of: Engines, heard: list[str], tmp_path: Path, config: Any
+) -> None:
+    save_file({"w": torch.zeros(4)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert engine_of(metadata={"model_name": str(tmp_path)}, revision=None).plugin is None
+    [refused] = heard
+    assert "pool.revision' to something that changes with the weights and with max_m" in refused
+    named = engine_of(metadata={"model_name": str(tmp_path)}, revision="r1, 4096 tokens")
+    assert named.plugin is not None
 
 
 @pytest.mark.parametrize(
