@@ -168,15 +168,15 @@ class Dispatcher:
         # Only now is it known that somebody computes it, so that whoever decodes may count on it.
         try:
             decode = self._decoder(run, asked, plan, gone)
-        except Overloaded:
-            prefill.end(0.0)  # it is to stop, if it has not computed all
+            to_decode = run.generate()
+            if decode == plan.prefill.address:
+                prefill.end(DEADLINE_SECONDS)  # it has what it published
+            elif prefill.hand_off is not None:
+                to_decode.hand_off.CopyFrom(prefill.hand_off)
+            self._generate(run, decode, to_decode)
+        except BaseException:
+            prefill.end(0.0)  # it is to stop, if it has not computed all: nobody follows it
             raise
-        to_decode = run.generate()
-        if decode == plan.prefill.address:
-            prefill.end(DEADLINE_SECONDS)  # it has what it published
-        elif prefill.hand_off is not None:
-            to_decode.hand_off.CopyFrom(prefill.hand_off)
-        self._generate(run, decode, to_decode)
         done, out = prefill.end(), run.outcome
         if done is not None:
             loaded = out.pool_tokens + out.hand_off_tokens

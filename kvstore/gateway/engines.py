@@ -16,12 +16,14 @@ from kvstore.gateway import vllm
 from kvstore.gateway.caller import Caller
 from kvstore.gateway.logprobs import of_reply
 from kvstore.gateway.run import Run
+from kvstore.gateway.silence import ended_by_silence
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.status import typed_errors
 from kvstore.wire.v1 import engine_pb2 as pb
 from kvstore.wire.v1 import engine_pb2_grpc
 
-DEADLINE_SECONDS = 120.0  # of a call, however long its prompt and its answer
+DEADLINE_SECONDS = 120.0  # of a prefill, however long its prompt
+SILENCE_SECONDS = 120.0  # in which something of an answer comes, or nothing will
 _OVER_SECONDS = 1.0  # what a prefill did is known about as soon as its request is decoded
 
 
@@ -49,13 +51,18 @@ class Engines:
     ) -> None:
         """`rank` says which of several engines at an address."""
         if speaks_http(address):
-            vllm.generate(address, request, run, DEADLINE_SECONDS, rank)
+            vllm.generate(address, request, run, SILENCE_SECONDS, rank)
             return
         out, wanted = run.outcome, run.request.logprobs
-        replies = self._stub(address).Generate(request, timeout=DEADLINE_SECONDS)
+        replies = self._stub(address).Generate(request)
         try:
-            with typed_errors(address), run.caller.waits_for(replies):
+            with (
+                ended_by_silence(address, replies, SILENCE_SECONDS) as heard,
+                typed_errors(address),
+                run.caller.waits_for(replies),
+            ):
                 for reply in replies:
+                    heard.again()
                     match reply.WhichOneof("part"):
                         case "token":
                             run.token(reply.token, of_reply(address, reply, wanted))

@@ -29,8 +29,9 @@ class Call:
     server stops what it does for it."""
 
     def __init__(self, address: str, seconds: float) -> None:
-        """Connects. Raises `Unavailable`."""
-        self._address, self._until = address, time.monotonic() + seconds
+        """Connects. Raises `Unavailable`. An event that does not come within so long never will."""
+        self._address, self._seconds = address, seconds
+        self._until = time.monotonic() + seconds
         self._http = HTTPConnection(*host_and_port(address), timeout=CONNECT_SECONDS)
         with self._typed():
             self._http.connect()
@@ -82,9 +83,10 @@ class Call:
             if event is None:
                 raise self._bad("an event is no JSON object")
             yield event
+            self._until = time.monotonic() + self._seconds
 
     def _wait(self) -> None:
-        """The next that is received may take as long as the whole still may."""
+        """What is received next may take as long as its event still may."""
         self._socket.settimeout(max(1e-3, self._until - time.monotonic()))
 
     def _refused(self, reply: HTTPResponse) -> KVStoreError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ class Asked:
 
 @dataclass
 class Double:
-    """Answers `events` behind `status`; what is no event is sent as it is."""
+    """Answers `events` behind `status`, each after a pause; what is no event is sent as it is."""
 
     events: Sequence[Any] = ()
     status: int = 200
@@ -43,6 +44,7 @@ class Double:
     asked: list[Asked] = field(default_factory=list)
     left: threading.Event = field(default_factory=threading.Event)  # its caller hung up
     begun: threading.Event = field(default_factory=threading.Event)
+    pause_seconds: float = 0.0
     address: str = ""
 
 
@@ -66,6 +68,7 @@ def _handler(double: Double) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             double.begun.set()
             for one in double.events:
+                time.sleep(double.pause_seconds)
                 if one is BREAK:
                     return
                 if one is WAIT:

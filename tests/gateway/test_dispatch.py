@@ -4,6 +4,7 @@ one goes away, refuses or is full."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ import pytest
 
 from kvstore.config import OPEN
 from kvstore.errors import Overloaded, TooLate, Unavailable
+from kvstore.gateway import engines
 from kvstore.gateway.caller import Caller, CallerLeft
 from kvstore.gateway.dispatch import LINE_MS, Dispatcher
 from kvstore.gateway.request import Request
@@ -26,6 +28,7 @@ from tests.nodes import CALL_SECONDS, SPEC
 
 PROMPT = tuple(range(100))
 TOKENS = [7, 8, 9, 10]
+SILENCE_SECONDS = 2.0  # that a test waits for
 
 
 def of_token(token: int) -> pb.Logprobs:
@@ -311,6 +314,47 @@ def test_whoever_is_told_may_end_it_and_its_engine_is_hung_up_on() -> None:
         assert endless.stopped.wait(CALL_SECONDS / 2) and raised.value
         dispatcher.close()
     assert not other.generates
+
+
+class Slow(Double):
+    """Takes longer for its answer than anybody waits for a part of it."""
+
+    def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateReply]:
+        for reply in super().Generate(request, context):
+            time.sleep(SILENCE_SECONDS / 3)
+            yield reply
+
+
+def test_an_answer_may_take_as_long_as_it_will_while_its_tokens_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engines, "SILENCE_SECONDS", SILENCE_SECONDS)
+    monkeypatch.setattr(engines, "DEADLINE_SECONDS", SILENCE_SECONDS)
+    slow = Slow()
+    with serving(slow):
+        tokens, outcome = run(Nobody(), slow.address)
+    assert tokens == TOKENS and outcome.tries == 1
+
+
+def test_an_engine_of_which_nothing_is_heard_any_more_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engines, "SILENCE_SECONDS", SILENCE_SECONDS)
+    endless, other = Endless(), Double()
+    with serving(endless, other):
+        tokens, outcome = run(Nobody(), endless.address, other.address)
+        assert endless.stopped.wait(CALL_SECONDS / 2)
+    assert tokens == TOKENS and outcome.engines == [endless.address, other.address]
+    with serving(alone := Endless()), pytest.raises(Unavailable, match="nothing was heard of it"):
+        run(Nobody(), alone.address)
+
+
+def test_a_prefill_stops_whose_decode_went_away() -> None:
+    first, second, third = Double(lasts=True), Double(dies_after=0), Double()
+    with serving(first, second, third):
+        tokens, _ = run(Planner(first.address, second.address), third.address)
+        assert first.stopped.wait(CALL_SECONDS / 2)
+    assert tokens == TOKENS and len(first.prefills) == 1 and third.generates
 
 
 class Stuck(Double):

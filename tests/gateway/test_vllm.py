@@ -12,7 +12,7 @@ import pytest
 
 from kvstore.config import OPEN
 from kvstore.errors import Denied, Invalid, Overloaded, Unavailable
-from kvstore.gateway import events
+from kvstore.gateway import engines, events
 from kvstore.gateway.caller import Caller, CallerLeft
 from kvstore.gateway.dispatch import Dispatcher
 from kvstore.gateway.events import check_health
@@ -27,6 +27,7 @@ from tests.nodes import CALL_SECONDS, SPEC
 PROMPT = tuple(range(100))
 TOKENS = [7, 8, 9, 10]
 WHOLE = (told(TOKENS[:1]), told(TOKENS[1:3]), told(TOKENS[3:], "length"), used(64), DONE)
+SILENCE_SECONDS = 2.0  # that a test waits for
 NOBODY_THERE = "http://127.0.0.1:9"
 
 
@@ -287,6 +288,28 @@ def test_an_event_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch)
     endless = Double((b"data: " + b"x" * 5_000, WAIT))
     with serving(endless), pytest.raises(Unavailable, match="more than 1000 bytes"):
         run(Nobody(), endless.address)
+
+
+def test_an_answer_may_take_as_long_as_it_will_while_its_tokens_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engines, "SILENCE_SECONDS", SILENCE_SECONDS)
+    monkeypatch.setattr(engines, "DEADLINE_SECONDS", SILENCE_SECONDS)
+    slow = Double(WHOLE, pause_seconds=SILENCE_SECONDS / 3)
+    with serving(slow):
+        tokens, outcome = run(Nobody(), slow.address)
+    assert tokens == TOKENS and outcome.tries == 1
+
+
+def test_a_server_of_which_nothing_is_heard_any_more_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engines, "SILENCE_SECONDS", SILENCE_SECONDS)
+    silent, other = Double((told(TOKENS[:1]), WAIT)), Double(WHOLE[1:])
+    with serving(silent, other):
+        tokens, outcome = run(Nobody(), silent.address, other.address, sampling=DRAWN)
+        assert silent.left.wait(CALL_SECONDS)
+    assert tokens == TOKENS and outcome.engines == [silent.address, other.address]
 
 
 @pytest.mark.parametrize("came", [(), (told(TOKENS[:2]),)])
