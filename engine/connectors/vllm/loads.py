@@ -26,6 +26,9 @@ log = logging.getLogger("vllm.moonpool")
 FIRST_BYTES, BATCH_BYTES = 1 << 20, 64 << 20  # of one rank, between looks at the budget
 QUICK_SHARE = 1 / 16  # of the budget: after a batch that took less, the next may be larger
 FOLLOW_SECONDS = 0.002  # between looks for a followed writer's next blocks
+# Prefills followed at once. They wait more than they load, maybe for one that never comes: they may
+# not keep from loading what is stored.
+FOLLOWS_MAX = 64
 
 
 class Loads:
@@ -42,6 +45,7 @@ class Loads:
         self._caches, self._stall_seconds = caches, stall_seconds
         self._health, self._trace = health, trace
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="moonpool-load")
+        self._followers = ThreadPoolExecutor(FOLLOWS_MAX, thread_name_prefix="moonpool-follow")
         self._changed = threading.Condition()
         self._under_way = 0
         self._done: dict[str, Loaded] = {}
@@ -52,7 +56,8 @@ class Loads:
     def start(self, load: Load) -> None:
         with self._changed:
             self._under_way += 1
-        self._threads.submit(self._run, load, time.monotonic(), self._caches[0].told())
+        threads = self._followers if load.follow else self._threads
+        threads.submit(self._run, load, time.monotonic(), self._caches[0].told())
 
     def finished(self, seconds: float) -> dict[str, Loaded]:
         """Loads that have ended since the last call; with none, waits a moment for the first."""
@@ -74,7 +79,8 @@ class Loads:
 
     def close(self) -> None:
         self._closing = True
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._threads, self._followers):
+            threads.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, load: Load, asked: float, told: Event | None) -> None:
         good = load.begin

@@ -42,7 +42,7 @@ class Settings:
     lookup_ms: int = 20  # how long a step's scheduling may wait for the node's answers
     save_ms: int = 20  # how long a step that is computed waits for room for its blocks
     stall_ms: int = 10_000  # a followed prefill that gives nothing new for so long has failed
-    loads_max: int = 4  # requests loaded at once; more wait their turn
+    loads_max: int = 4  # requests loaded at once, of stored blocks; more wait their turn
     # Conductors that are told of this engine, HOST:PORT each, and where requests are to be sent to.
     conductors: tuple[str, ...] = ()
     address: str = ""

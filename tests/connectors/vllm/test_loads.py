@@ -1,14 +1,22 @@
-"""Loads into pages that another request may have had a moment ago."""
+"""Loads and what they wait for: who had their pages, and prefills that are followed."""
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 from kvstore.engine.connectors.vllm.health import health_of
 from kvstore.engine.connectors.vllm.loads import Loads
-from kvstore.engine.connectors.vllm.messages import Load, Part
+from kvstore.engine.connectors.vllm.messages import Load, Loaded, Part
 from kvstore.engine.connectors.vllm.trace import Trace
+
+SECONDS = 20.0
+PART = Part(group=0, first=0, hashes=(b"hash",), parent=b"", pages=(7,), last_tokens=4)
+
+
+def caches(told: Any = None) -> Any:
+    return (SimpleNamespace(told=lambda: told, facts=SimpleNamespace(page_tokens=4)),)
 
 
 class Ordered(Loads):
@@ -16,9 +24,7 @@ class Ordered(Loads):
 
     def __init__(self, order: list[str]) -> None:
         self.order = order
-        cache = SimpleNamespace(told=lambda: self, facts=SimpleNamespace(page_tokens=4))
-        caches: Any = (cache,)
-        super().__init__(caches, 1, 1.0, health_of("nowhere"), Trace(""))
+        super().__init__(caches(self), 1, 1.0, health_of("nowhere"), Trace(""))
 
     def synchronize(self) -> None:
         self.order.append("the device has done what it was told")
@@ -31,8 +37,32 @@ class Ordered(Loads):
 def test_no_page_is_written_before_the_device_is_done_with_who_had_it() -> None:
     order: list[str] = []
     loads = Ordered(order)
-    part = Part(group=0, first=0, hashes=(b"hash",), parent=b"", pages=(7,), last_tokens=4)
-    loads.start(Load("a", 0, 4, (part,)))
+    loads.start(Load("a", 0, 4, (PART,)))
     loads.close()
     assert order == ["the device has done what it was told", "pages are written"]
     assert loads.finished(0.0)["a"].good == 4 and not loads.bad_pages()
+
+
+class Waiting(Loads):
+    """Whoever follows waits until something that is stored has been loaded."""
+
+    def __init__(self) -> None:
+        self.loaded = threading.Event()
+        super().__init__(caches(), 1, 1.0, health_of("nowhere"), Trace(""))
+
+    def _load(self, load: Load, part: Part, asked: float) -> int:
+        if load.follow:
+            return load.end if self.loaded.wait(SECONDS) else load.begin
+        self.loaded.set()
+        return load.end
+
+
+def test_who_follows_a_prefill_that_does_not_come_keeps_nobody_from_what_is_stored() -> None:
+    loads = Waiting()
+    loads.start(Load("follows", 0, 4, (PART,), follow="nothing"))
+    loads.start(Load("loads", 0, 4, (PART,)))
+    came: dict[str, Loaded] = {}
+    while len(came) < 2:
+        came |= loads.finished(SECONDS)
+    loads.close()
+    assert came["follows"].good == came["loads"].good == 4
