@@ -142,11 +142,18 @@ class Saves:
     def _put(self, window: Window, part: Fragment) -> bool:
         try:
             window.writer.put(window.cache.memory(window.pages), part)
-        except KVStoreError as error:
-            window.writer.abort()
-            self._health.failed(error)
+        except Exception as error:
+            self._fail(window, error)
             return False
         return True
+
+    def _fail(self, window: Window, error: Exception) -> None:
+        """Whatever it is: vLLM's worker would end by it, and of a thread's nobody would hear."""
+        if isinstance(error, KVStoreError):
+            self._health.failed(error)
+        else:
+            log.error("Moonpool: blocks could not be stored, unexpectedly", exc_info=error)
+        window.writer.abort()
 
     def _reserve(self, step: Step) -> list[Window]:
         """One window a group for all that is stored at the step's end, one each for a hand-off."""
@@ -207,9 +214,8 @@ class Saves:
         for window in windows:
             try:
                 window.writer.seal()
-            except KVStoreError as error:
-                self._health.failed(error)
-                window.writer.abort()
+            except Exception as error:
+                self._fail(window, error)
 
 
 def gathered(
@@ -230,6 +236,8 @@ def gathered(
             held = part.pages[first : first + per_block]
             if len(held) < per_block or (window and not all(held)):  # page 0: given up
                 continue
+            if index == len(part.hashes) - 1 and part.last_tokens < block_tokens:
+                continue  # a short block has a name of its own, though its pages are there
             hashes.append(one)
             parents.append(part.hashes[index - 1] if index else part.parent)
             pages.extend(held)

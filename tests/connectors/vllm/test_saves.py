@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from kvstore.client import Unavailable
+from kvstore.client import Fragment, Unavailable
 from kvstore.engine.connectors.vllm.health import health_of
 from kvstore.engine.connectors.vllm.messages import Part, Save, Step
-from kvstore.engine.connectors.vllm.saves import Saves
+from kvstore.engine.connectors.vllm.saves import Saves, Window, gathered
 from kvstore.engine.connectors.vllm.trace import Trace
 
 SOON = 30.0
@@ -32,3 +34,49 @@ def test_a_step_whose_blocks_cannot_be_reserved_goes_on(raised: Exception, hand_
     saves.layer("0")
     assert saves.end() == (0, {})
     saves.close()
+
+
+class Sealing:
+    """A writer that stores or seals what it was given, or raises."""
+
+    def __init__(self, put: Exception | None = None, seal: Exception | None = None) -> None:
+        self._put, self._seal = put, seal
+        self.granted, self.became = np.array([True]), "open"
+
+    def put(self, *_: object) -> None:
+        if self._put is not None:
+            raise self._put
+
+    def seal(self) -> None:
+        if self._seal is not None:
+            raise self._seal
+        self.became = "sealed"
+
+    def abort(self) -> None:
+        self.became = "aborted"
+
+
+@pytest.mark.parametrize("raised", [Unavailable("the node is gone"), KeyError(99)])
+@pytest.mark.parametrize("where", ["put", "seal"])
+def test_blocks_that_cannot_be_stored_are_let_go_and_others_are_sealed(
+    raised: Exception, where: str
+) -> None:
+    writers = [Sealing(**{where: raised}), Sealing()]
+    cache: Any = SimpleNamespace(
+        memory=lambda pages: pages,
+        fragment=Fragment(0, 1, 0, 1),
+        facts=SimpleNamespace(layer_names=("0",)),
+    )
+    saves = Saves((cache,), "engine", 1, SOON, health_of("odd"), Trace(""))
+    saves.begin(Step(1))
+    saves._reserving = Future()
+    saves._reserving.set_result([Window(one, cache, (7,)) for one in writers])  # type: ignore[arg-type]
+    saves.end()
+    saves.close()
+    assert [one.became for one in writers] == ["aborted", "sealed"]
+
+
+def test_a_short_last_block_is_not_taken_for_a_full_one_though_all_its_pages_are_there() -> None:
+    part = Part(0, 0, (b"full", b"short"), b"", pages=(7, 8, 9, 10), last_tokens=48)
+    blocks, pages = gathered([part], 64, 32, window=True)
+    assert (blocks.hashes, pages) == ((b"full",), (7, 8))
