@@ -124,6 +124,11 @@ class SchedulerSide:
         elif self._lookups is not None:
             tracked = Tracked(request, self._clients, self._align, self._since)
             self._requests[request.request_id] = tracked
+            assert self._ready is not None, "it came with the lookups"
+            if tracked.follow and any(self._ready.windows):
+                # Of windows only full blocks are stored: it would wait for what does not come.
+                self._tell("a hybrid model's prefills are not followed, what is stored is loaded")
+                tracked.follow = ""
             if self._reads and not tracked.follow:
                 self._ask(tracked)
         if self.fleet is not None:

@@ -29,6 +29,34 @@ def test_a_load_counts_once_when_all_ranks_have_ended_it_and_as_the_worst_of_the
     assert here.taken().data == {"loaded_tokens": 128, "load_seconds": [0.5]}, "of another time"
 
 
+def ready(*windows: int) -> dict[tuple[int, int], Ready]:
+    """What one rank says of a group that needs all earlier tokens, and of one for each window."""
+    facts: dict[str, Any] = {"kv_heads": 1, "head_dim": 8, "block_tokens": 16}
+    groups = [KVGroup(layers=(0,), **facts)]
+    for layer, tokens in enumerate(windows, 1):
+        groups.append(KVGroup(layers=(layer,), reuse="window", window_tokens=tokens, **facts))
+    spec = KVSpec(model="m", revision="r", dtype="float32", groups=tuple(groups))
+    count = len(groups)
+    one = Ready(spec.canonical(), 1, count * (16,), tuple(range(count)), (0, *windows))
+    return {(0, 0): one}
+
+
+def request(name: str, **said: str) -> Any:
+    return SimpleNamespace(
+        request_id=name,
+        all_token_ids=list(range(40)),
+        num_tokens=40,
+        num_prompt_tokens=40,
+        kv_transfer_params={"moonpool": said},
+        lora_request=None,
+        mm_features=[],
+        prompt_embeds=None,
+        prompt_token_ids=[1],
+        resumable=False,
+        cache_salt=None,
+    )
+
+
 class Late:
     """A lookup that is never answered, whoever asks for it, and the clock of both."""
 
@@ -58,24 +86,8 @@ def test_a_step_waits_for_all_its_late_answers_as_long_as_for_one(
     monkeypatch.setattr(module, "Lookups", lambda *_: late)
     monkeypatch.setattr(module, "time", late)
     here = side(lookup_ms=20)
-    group = KVGroup(layers=(0,), kv_heads=1, head_dim=8, block_tokens=16)
-    spec = KVSpec(model="m", revision="r", dtype="float32", groups=(group,))
-    here.ready({(0, 0): Ready(spec.canonical(), 1, (16,), (0,), (0,))})
-    requests: list[Any] = [
-        SimpleNamespace(
-            request_id=name,
-            all_token_ids=list(range(40)),
-            num_tokens=40,
-            kv_transfer_params=None,
-            lora_request=None,
-            mm_features=[],
-            prompt_embeds=None,
-            prompt_token_ids=[1],
-            resumable=False,
-            cache_salt=None,
-        )
-        for name in "abc"
-    ]
+    here.ready(ready())
+    requests = [request(name) for name in "abc"]
     for one in requests:
         here.arrived(one)
     nothing: Any = SimpleNamespace(total_num_scheduled_tokens=0, num_scheduled_tokens={})
@@ -83,3 +95,15 @@ def test_a_step_waits_for_all_its_late_answers_as_long_as_for_one(
         assert [here.matched(one, 0) for one in requests] == 3 * [(None, False)]
         here.step(nothing)
     assert late.waited == pytest.approx(2 * [0.02, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(("windows", "found"), [((), (32, True)), ((32,), (None, False))])
+def test_a_prefill_is_followed_where_all_of_its_groups_can_be(
+    monkeypatch: pytest.MonkeyPatch, windows: tuple[int, ...], found: tuple[int | None, bool]
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here = side()
+    here.ready(ready(*windows))
+    follows = request("r", follow="name")
+    here.arrived(follows)
+    assert here.matched(follows, 0) == found, "what is not followed is looked up"
