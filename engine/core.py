@@ -114,6 +114,8 @@ class EngineCore:
         if sequence is None:
             return False
         sequence.finish = Finish.ABORT
+        # Left over where a step was cut short: another request may have this id by the next one.
+        self._events = [event for event in self._events if event.request_id != request_id]
         self._retire(sequence)
         return True
 

@@ -200,3 +200,20 @@ def test_a_step_cut_short_by_a_hook_can_be_run_again(
     produced = [event.token for event in events if isinstance(event, TokenEvent)]
     assert produced == reference.tokens(tokens, 4)
     assert isinstance(events[-1], FinishEvent)
+
+
+def test_a_request_of_the_id_of_one_that_was_aborted_hears_nothing_of_that(
+    model: Model, reference: Reference
+) -> None:
+    core = EngineCore(model, EngineSettings(pages=4), Faulty("chunk_done at 70"))
+    core.add(request(prompt(70, 2), 4))
+    with pytest.raises(OSError, match="chunk_done"):
+        core.step()
+    core.abort("r")
+    tokens = prompt(70)
+    core.add(request(tokens, 4))
+    events = []
+    while not core.idle:
+        events += core.step()
+    produced = [event.token for event in events if isinstance(event, TokenEvent)]
+    assert produced == reference.tokens(tokens, 4)
