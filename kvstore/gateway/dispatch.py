@@ -7,7 +7,8 @@ server that speaks OpenAI's API. With no conductor each goes to the next engine 
 alone.
 
 An engine that goes away fails no request: what it was is decided anew, and goes on behind the
-tokens that came. A refusal is passed on to the caller, who may come back.
+tokens that came, also where an engine that it is then sent to is full. The first refusal is passed
+on to the caller, who may come back.
 """
 
 from __future__ import annotations
@@ -83,9 +84,9 @@ class Dispatcher:
                 asked = self._where(run, asks)
                 self._try(run, asked, self._planned(run, asked, gone), gone)
                 break
-            except Overloaded:
-                raise
             except Rejected as error:
+                if isinstance(error, Overloaded) and run.outcome.tries == 1:
+                    raise
                 run.caller.check()
                 if run.caller.has_enough:
                     break
@@ -187,6 +188,7 @@ class Dispatcher:
         """Who decodes it; waits in line for room, for as long as it may be of use. Raises
         `Overloaded`. It counts there from now on."""
         asked.phase, asked.wait_ms = conductor_pb2.DECODE, LINE_MS
+        came = time.monotonic()  # in this line: it may have run for long
         while True:
             run.caller.check()
             asked.waited_ms, since = run.waited_ms, time.monotonic()
@@ -197,7 +199,7 @@ class Dispatcher:
                 raise
             except Overloaded as full:
                 now = time.monotonic()
-                if now - run.since > DEADLINE_SECONDS:
+                if now - came > DEADLINE_SECONDS:
                     raise
                 # From when it asked: one that has waited in line does not stay away from it.
                 pause = max(PAUSE_SECONDS_MIN, 1e-3 * full.retry_after_ms)

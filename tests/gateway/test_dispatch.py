@@ -69,6 +69,9 @@ class Double(engine_pb2_grpc.EngineServicer):
 
     def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateReply]:
         self.generates.append(request)
+        if self.refuses:
+            refuse(context, Overloaded("not begun in time"))
+            return
         came = len(request.prompt) - len(PROMPT)
         yield pb.GenerateReply(started=pb.GenerateReply.Started(hand_off_tokens=99))
         for sent, token in enumerate(TOKENS[came : came + request.max_new_tokens]):
@@ -209,6 +212,14 @@ def test_an_engine_that_goes_away_is_gone_on_from_behind_its_tokens() -> None:
     (again,) = other.generates
     assert list(again.prompt) == [*PROMPT, TOKENS[0]], "its last token is made again"
     assert again.max_new_tokens == len(TOKENS) - 1 and again.request_id != "r"
+
+
+def test_one_that_ran_is_not_failed_by_an_engine_that_is_full() -> None:
+    dying, full, other = Double(dies_after=2), Double(refuses=True), Double()
+    with serving(dying, full, other):
+        tokens, outcome = run(Nobody(), dying.address, full.address, other.address)
+    assert tokens == TOKENS
+    assert outcome.engines == [dying.address, full.address, other.address]
 
 
 def test_where_all_engines_go_away_the_caller_is_told() -> None:
