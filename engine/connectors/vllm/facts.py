@@ -180,13 +180,20 @@ def revision_of(config: VllmConfig, settings: Settings) -> str:
     said = settings.revision or _revision(model)
     if model.quantization:
         said += f";quantization={model.quantization}"
-    if model.hf_overrides:
-        changed = json.dumps(model.hf_overrides, sort_keys=True, default=str)
-        said += f";overrides={blake3(changed.encode()).hexdigest()[:16]}"
+    for name, changed in (("how", model.quantization_config), ("overrides", model.hf_overrides)):
+        if changed:
+            text = json.dumps(changed, sort_keys=True, default=str)
+            said += f";{name}={blake3(text.encode()).hexdigest()[:16]}"
     return said
 
 
 def _revision(model: Any) -> str:
+    if model.hf_config_path and model.hf_config_path != model.model:
+        raise Unsupported(
+            f"hf_config_path {model.hf_config_path!r}: neither the weights' name nor the commit "
+            "that vLLM knows then names both: set kv_connector_extra_config.revision to something "
+            "that changes whenever either does"
+        )
     folder = Path(model.model)
     if folder.is_dir():
         return f"blake3:{weights_digest(folder)}"

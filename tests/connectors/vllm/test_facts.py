@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from kvstore.engine.connectors.vllm.facts import rope_of, tuning_of
+from kvstore.engine.connectors.vllm.facts import Unsupported, revision_of, rope_of, tuning_of
+from kvstore.engine.connectors.vllm.settings import Settings
 
 LONG: dict[str, Any] = {
     "rope_type": "longrope",
@@ -35,6 +36,39 @@ def test_an_engine_of_longer_prompts_has_other_keys_where_vllm_takes_other_facto
 def test_the_length_of_prompts_parts_no_other_engines(rope: dict[str, Any]) -> None:
     text = SimpleNamespace(rope_parameters=rope)
     assert rope_of(text, 512) == rope_of(text, 131_072)
+
+
+def engine(**model: Any) -> Any:
+    facts: dict[str, Any] = {
+        "model": "weights/of-this",
+        "hf_config_path": None,
+        "hf_config": SimpleNamespace(_commit_hash="c0ffee"),
+        "quantization": None,
+        "quantization_config": None,
+        "hf_overrides": {},
+    }
+    load = SimpleNamespace(load_format="auto")
+    return SimpleNamespace(load_config=load, model_config=SimpleNamespace(**facts | model))
+
+
+def test_how_weights_are_quantized_is_part_of_their_name() -> None:
+    ways: list[dict[str, Any]] = [
+        {},
+        {"hf_overrides": {"rope_theta": 1}},
+        {"quantization": "online"},
+        {"quantization": "online", "quantization_config": {"linear": "fp8_per_tensor"}},
+        {"quantization": "online", "quantization_config": {"linear": "mxfp8"}},
+    ]
+    names = {revision_of(engine(**one), Settings(revision="r1")) for one in ways}
+    assert len(names) == len(ways)
+
+
+def test_a_config_from_elsewhere_does_not_name_the_weights() -> None:
+    assert revision_of(engine(), Settings()) == "commit:c0ffee"
+    apart = engine(hf_config_path="config/of-another")
+    with pytest.raises(Unsupported, match="hf_config_path 'config/of-another'"):
+        revision_of(apart, Settings())
+    assert revision_of(apart, Settings(revision="r1")) == "r1"
 
 
 def llama4(length: int, generation: dict[str, Any], override: dict[str, Any]) -> Any:
