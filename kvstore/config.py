@@ -28,6 +28,7 @@ from kvstore.limits import (
     MiB,
 )
 
+_SIZES = (("GiB", GiB), ("MiB", MiB), ("KiB", KiB), ("", 1))
 _UNITS = {"": 1, "b": 1, "kib": KiB, "mib": MiB, "gib": GiB, "tib": 1024 * GiB}
 DEFAULT_TENANT = "default"  # whose calls are those of callers without identity
 CREDENTIALS = (  # variables that say what a caller shows of itself
@@ -35,6 +36,12 @@ CREDENTIALS = (  # variables that say what a caller shows of itself
     *("MOONPOOL_TOKEN", "MOONPOOL_TOKEN_FILE"),
 )
 _SOCKET_PATH_BYTES_MAX = 107  # sun_path of a Unix socket, less its final zero
+
+
+def _in_units(size: int) -> str:
+    """As `parse_bytes` takes it."""
+    name, unit = next((name, unit) for name, unit in _SIZES if not size % unit)
+    return f"{size // unit}{name}"
 
 
 def parse_bytes(key: str, text: str) -> int:
@@ -240,12 +247,12 @@ class NodeConfig:
         if self.dram_bytes < self.slab_bytes:
             raise ConfigError(
                 f"node.dram = {self.dram_bytes} bytes: write at least --slab, "
-                f"{self.slab_bytes // KiB}KiB"
+                f"{_in_units(self.slab_bytes)}"
             )
         if 0 < self.hbm_bytes < self.slab_bytes:
             raise ConfigError(
                 f"node.hbm = {self.hbm_bytes} bytes: write at least --slab, "
-                f"{self.slab_bytes // KiB}KiB"
+                f"{_in_units(self.slab_bytes)}"
             )
         if self.hbm_device < 0:
             raise ConfigError(f"node.hbm_device = {self.hbm_device}: 0 for the first GPU, or more")
@@ -277,7 +284,7 @@ class NodeConfig:
             if ssd.size_bytes < self.slab_bytes:
                 raise ConfigError(
                     f"node.ssd = {ssd.path}:{ssd.size_bytes}: write at least --slab, "
-                    f"{self.slab_bytes // KiB}KiB"
+                    f"{_in_units(self.slab_bytes)}"
                 )
             other = named.setdefault(ssd.path.resolve(), ssd.path)
             if other is not ssd.path:

@@ -17,7 +17,6 @@ from kvstore.client.connection import Connection
 from kvstore.client.space import Space, calls, on_wire, slots_of
 from kvstore.errors import Invalid, KVStoreError, Unavailable
 from kvstore.layout import Fragment
-from kvstore.limits import RPC_KEYS_MAX
 from kvstore.transfer import staged
 from kvstore.transfer.protocol import Ahead, Ints, Mask, Memory
 from kvstore.wire.v1 import kv_pb2 as pb
@@ -173,7 +172,7 @@ class Opened:
         self._closed = True
         self._end_ahead()
         bad = [] if suspects is None else [self._handles[i] for i in self.rows[suspects]]
-        for some in calls(len(bad), RPC_KEYS_MAX // 2):  # each is named twice
+        for some in calls(len(bad), times=2):
             # The caller may reserve these blocks next: by then the owner must have looked.
             with contextlib.suppress(KVStoreError):
                 self._connection.call(

@@ -43,8 +43,10 @@ class Space:
         return chain.between(first, len(chain))
 
 
-def calls(count: int, most: int = RPC_KEYS_MAX) -> Iterator[slice]:
-    """Ranges of `count` keys, each of them no more than one call may carry."""
+def calls(count: int, times: int = 1) -> Iterator[slice]:
+    """Ranges of `count` keys, each of them no more than one call may carry where it names each so
+    many times."""
+    most = RPC_KEYS_MAX // times
     for first in range(0, count, most):
         yield slice(first, min(first + most, count))
 

@@ -88,9 +88,12 @@ def test_whoever_is_not_a_node_with_that_arena_is_refused(text: bytes) -> None:
 
 
 def test_a_process_that_has_no_descriptor_left_for_the_arena_is_told_so() -> None:
-    # The kernel then hands over the words alone.
+    def answer(peer: socket.socket) -> None:
+        peer.recv(16)
+        peer.sendall(HELLO.pack(HELLO_MAGIC, SIZE))  # the kernel then hands over the words alone
+
     with pytest.raises(Unavailable, match="did not hand out an arena"):
-        attached(lambda peer: peer.sendall(HELLO.pack(HELLO_MAGIC, SIZE)))
+        attached(answer)
 
 
 def test_a_socket_that_hangs_up_or_says_nothing_is_a_node_out_of_reach() -> None:
