@@ -89,7 +89,7 @@ class Node:
             check_role(config.tls, Role.NODE)
         self._config = config
         self._stopping = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._hurry, self._warned = asyncio.Event(), False
         config.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = locked(config)
         self.node_id = stable_node_id(config)
@@ -112,7 +112,7 @@ class Node:
         config, loop = self._config, asyncio.get_running_loop()
         address = listen_address(config.listen, config.tls)
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
+            loop.add_signal_handler(number, self._signalled)
         where = config.etcd or os.fspath(config.metadata_file)
         metadata = open_metadata(where)
         tenants = Tenants(metadata)
@@ -278,10 +278,16 @@ class Node:
         await self._announcer.change_state("draining")
 
     def stop(self) -> None:
-        """Drain and end; asked a second time, end at once."""
-        if self._stopping.is_set():
-            self._hurry.set()
+        """Drain and end."""
         self._stopping.set()
+
+    def _signalled(self) -> None:
+        """Likewise; at the second signal at once. A call to drain is none: supervisors send the
+        first as soon as `moonpool drain` has ended."""
+        if self._warned:
+            self._hurry.set()
+        self._warned = True
+        self.stop()
 
     async def _tiers(
         self, metadata: Metadata, namespaces: Namespaces, tenants: Collection[str]

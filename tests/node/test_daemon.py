@@ -97,6 +97,21 @@ def test_an_operator_drains_a_node_as_sigterm_does(node: NodeProcess, caller: Ca
         InDirectory(node.directory).find()
 
 
+def test_the_signal_that_follows_a_drain_does_not_cut_it_short(
+    node: NodeProcess, caller: Caller
+) -> None:
+    """systemd and Kubernetes send it as soon as `moonpool drain` has ended."""
+    begun = prompt(1)
+    window = caller.reserve(begun).handles[0]
+    caller.admin.Drain(admin_pb2.DrainRequest())
+    node.signal(signal.SIGTERM)
+    time.sleep(0.5)  # in which a node that hurries is gone
+    caller.write(window, payload(begun.hashes[0]))
+    assert caller.ask("Seal", handles=[window]).sealed[0] == pb.SealReply.SEALED
+    assert node.wait() == 0
+    assert "stopped with" not in node.log
+
+
 def test_a_killed_node_starts_again_at_once_in_its_directory(
     node: NodeProcess, caller: Caller
 ) -> None:
