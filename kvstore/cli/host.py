@@ -44,6 +44,7 @@ def look_at(config: NodeConfig, shown: TlsConfig | None) -> Host:
     found = replace(
         clock_and_certificate(config.tls or shown),
         lock_bytes=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        files_most=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         rdma=any(Path("/sys/class/infiniband").glob("*")),
         huge_pages=_huge_pages(),
     )

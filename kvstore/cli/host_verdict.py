@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvstore.config import NodeConfig
+from kvstore.errors import ConfigError
 from kvstore.limits import (
     LEASE_MS_DEFAULT,
     NODE_OWN_BYTES,
@@ -19,6 +20,7 @@ from kvstore.limits import (
     GiB,
     MiB,
 )
+from kvstore.rpc.process import files_bound
 
 HUGE_PAGES_FROM_BYTES = 8 * GiB  # of memory: a processor remembers some GiB of it in small pages
 CERTIFICATE_DAYS_LEAST = 7.0  # in which somebody has time to renew it
@@ -47,6 +49,7 @@ class Host:
     memory_bytes: int | None = None  # that processes here may have: all there is, or their cgroup's
     free_bytes: int | None = None
     lock_bytes: int | None = None  # that one process may lock; -1: all it wants
+    files_most: int | None = None  # that one may open; -1: all it wants
     rdma: bool = False  # whether it has such devices
     huge_pages: str = ""  # the kernel's word on those of shared memory
     clock_kept: bool | None = None  # whether something keeps the clock right
@@ -70,6 +73,7 @@ def verdict(config: NodeConfig, host: Host) -> Iterator[Finding]:
         yield Finding(True, f"nothing can listen at {address}: {why}")
     for disk in host.disks:
         yield from _disk(disk)
+    yield from _files(config, host)
     yield from _clock(host)
 
 
@@ -136,6 +140,15 @@ def _disk(disk: Disk) -> Iterator[Finding]:
             f"--ssd {disk.path}: {_size(disk.needed_bytes)} more are to be taken there and "
             f"{_size(disk.free_bytes)} are free: free some, or give a smaller size",
         )
+
+
+def _files(config: NodeConfig, host: Host) -> Iterator[Finding]:
+    if host.files_most is None:
+        return
+    try:
+        files_bound(config.ssd_files, host.files_most)
+    except ConfigError as error:
+        yield Finding(True, str(error))
 
 
 def _clock(host: Host) -> Iterator[Finding]:

@@ -87,6 +87,7 @@ class Node:
         arm(os.environ)
         if config.tls is not None:
             check_role(config.tls, Role.NODE)
+        bound_the_process(config.ssd_files)
         self._config = config
         self._stopping = asyncio.Event()
         self._hurry, self._warned = asyncio.Event(), False
@@ -108,7 +109,6 @@ class Node:
     async def run(self, ready: Callable[[str, str], None]) -> None:
         """Serve; `ready` is told where calls are answered, and where metrics."""
         traces.begin("node")
-        bound_the_process()
         config, loop = self._config, asyncio.get_running_loop()
         address = listen_address(config.listen, config.tls)
         for number in (signal.SIGTERM, signal.SIGINT):

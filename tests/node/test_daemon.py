@@ -165,6 +165,22 @@ def test_a_node_does_without_the_compiler_that_its_callers_use(node: NodeProcess
     assert "llvmlite" not in maps and "torch" not in maps, "100 MiB that a node has no use for"
 
 
+def test_a_shell_that_allows_few_files_keeps_no_disk_from_it(home: Path) -> None:
+    """Each disk has some open, one for each GiB."""
+    disks = [f"--ssd={home / 'ssd' / str(number)}:64KiB" for number in range(30)]
+    command = [sys.executable, "-m", "kvstore", "node", "--dir", str(home), "--ssd-buffered"]
+    few = ["sh", "-c", 'ulimit -Sn 64 && exec "$@"', "sh"]
+    with subprocess.Popen(
+        [*few, *command, "--dram=1MiB", "--slab=64KiB", *disks],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as node:
+        assert node.stdout is not None and node.stderr is not None
+        ready = node.stdout.readline()
+        node.terminate()
+        assert b"ready" in ready, node.stderr.read().decode()
+
+
 def test_an_address_that_others_can_reach_is_refused(home: Path) -> None:
     for address in ("0.0.0.0:0", "192.0.2.1:7410", "[::]:0", ":7410", "127.0.0.1", "unix:/x"):
         found = started(home, "--listen", address)
