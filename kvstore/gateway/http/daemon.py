@@ -36,6 +36,7 @@ from kvstore.gateway.spaces import Told
 from kvstore.limits import SERVE_CONNECTIONS_MAX, SERVE_DRAIN_SECONDS, SERVE_REQUESTS_MAX
 from kvstore.rpc.identity import on_loopback
 from kvstore.rpc.metrics_port import MetricsPort
+from kvstore.rpc.process import bound_files
 from kvstore.telemetry import GATEWAY, Telemetry
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ async def run(config: GatewayConfig, ready: Callable[..., None]) -> None:
     """`ready` is told where calls are answered, where metrics, and where the dashboard is, if that
     has an address of its own."""
     traces.begin("gateway")
+    bound_files()
     keys = Anybody() if config.keys is None else KeyFile(config.keys)
     served = Served.of(config)
     stopping, hurry = asyncio.Event(), asyncio.Event()
