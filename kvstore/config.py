@@ -254,6 +254,8 @@ class NodeConfig:
                 f"node.hbm = {self.hbm_bytes} bytes: write at least --slab, "
                 f"{_in_units(self.slab_bytes)}"
             )
+        if not 0 <= self.data_port <= 65_535:
+            raise ConfigError(f"node.data_port = {self.data_port}: 1 to 65535, or 0 for a free one")
         if self.hbm_device < 0:
             raise ConfigError(f"node.hbm_device = {self.hbm_device}: 0 for the first GPU, or more")
         if self.numa not in ("auto", "off"):

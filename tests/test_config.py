@@ -72,6 +72,8 @@ def test_a_node_config_names_its_files_in_its_directory(tmp_path: Path) -> None:
         ({"lease_ms": 199}, "node.lease_ms"),
         ({"lease_ms": 60_001}, "node.lease_ms"),
         ({"numa": "on"}, "node.numa = 'on'"),
+        ({"data_port": 70_000}, "node.data_port = 70000"),
+        ({"data_port": -1}, "node.data_port = -1"),
     ],
 )
 def test_a_wrong_setting_is_named(setting: dict[str, Any], key: str, tmp_path: Path) -> None:

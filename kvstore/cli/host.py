@@ -127,6 +127,8 @@ def _taken(config: NodeConfig) -> Iterator[tuple[str, str]]:
 
 def _cannot_listen(address: str) -> str:
     host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        return "write HOST:PORT, like 127.0.0.1:9401"
     plain = host.strip("[]")
     family = socket.AF_INET6 if ":" in plain else socket.AF_INET
     try:
