@@ -91,6 +91,7 @@ class Server:
         door = Door(tls is not None, tenancy or DefaultOnly(), access)
         self.admission = Admission(bulk, streams)
         self._guard = Guard(door, self.admission)
+        self._keeping: asyncio.Task[None] | None = None  # once it serves
         self._server = grpc.aio.server(
             interceptors=[self._guard],
             options=OPTIONS,
@@ -130,7 +131,8 @@ class Server:
             await self._health.set(name, status)
 
     async def stop(self, grace_seconds: float) -> None:
-        self._keeping.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._keeping
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeping
         await self._server.stop(grace_seconds)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -116,3 +120,14 @@ def test_a_conductor_that_is_told_to_end_takes_its_record_with_it(
         assert not recorded()
         with pytest.raises(grpc.RpcError):
             health.Check(request, timeout=1.0)
+
+
+def test_a_port_of_its_metrics_that_is_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "kvstore", "conductor", "--dir", str(tmp_path)]
+        ran = subprocess.run(
+            [*command, "--metrics", address], capture_output=True, text=True, timeout=120
+        )
+    assert ran.returncode == 2 and f"--metrics = '{address}'" in ran.stderr
+    assert "Traceback" not in ran.stderr
