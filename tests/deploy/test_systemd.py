@@ -1,0 +1,44 @@
+"""What the units promise of each process, and of the host that it runs on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.files import UNITS, unit_lines
+
+
+def told_to(name: str) -> dict[str, str]:
+    (unit,) = (one for one in UNITS if one.stem == name)
+    return dict(unit_lines(unit))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda one: one.name)
+def test_a_process_is_started_again_however_long_its_host_waits_for_what_it_needs(
+    unit: Path,
+) -> None:
+    """Else one that cannot start yet (etcd comes up after it, or a disk) is given up for good."""
+    told = dict(unit_lines(unit))
+    assert told["Restart"] == "on-failure"
+    seconds, burst = int(told["StartLimitIntervalSec"]), int(told.get("StartLimitBurst", 5))
+    assert not seconds or burst * int(told["RestartSec"]) > seconds
+
+
+@pytest.mark.parametrize("name", ["moonpool-node", "moonpool-engine@"])
+def test_a_process_that_has_others_is_the_only_one_that_is_told_to_end(name: str) -> None:
+    """An engine's ranks, and a node's mover of UCX, are of use until it has drained."""
+    assert told_to(name)["KillMode"] == "mixed"
+
+
+def test_what_is_compiled_for_a_gpu_is_kept_where_an_engine_may_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its home is read-only, and Triton gives up where it cannot keep a kernel."""
+    triton = pytest.importorskip("triton", reason="pip install 'moonpool[gpu]'")
+    told = told_to("moonpool-engine@")
+    assert told["ProtectSystem"] == "strict"
+    for pair in told["Environment"].split():
+        monkeypatch.setenv(*pair.split("="))
+    kept = Path(triton.knobs.cache.dir)
+    assert kept.is_relative_to(f"/var/cache/{told['CacheDirectory']}")
