@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,8 @@ import yaml
 
 from kvstore.telemetry import BY_PROCESS
 from tests.deploy.files import BASE, COMPOSE, DEPLOY, UNITS, objects
+from tests.etcd import free_port
+from tests.nodes import eventually
 from tests.tree import ROOT
 
 KUBERNETES = ("1.30", "1.33", "1.36")  # the oldest that starts a node beside its engine, and later
@@ -108,16 +112,56 @@ def test_alerts_are_of_metrics_that_there_are() -> None:
     assert named and named <= listed, named - listed
 
 
+def proxy(folder: Path, port: int) -> Path:
+    """Its configuration as the pod has it, with everything in a folder; without certificates."""
+    text = (BASE / "nginx.conf").read_text().replace("listen 8443", f"listen 127.0.0.1:{port}")
+    text = text.replace("/tmp/", f"{folder}/").replace("/etc/moonpool/tls", str(folder))
+    (folder / "nginx.conf").write_text(text)
+    return folder / "nginx.conf"
+
+
+def certified(folder: Path) -> str:
+    """A new certificate in the place of the proxy's, and what callers see of it."""
+    clean(
+        *(installed("openssl", "apt-get install openssl"), "req", "-x509", "-newkey", "rsa:2048"),
+        *("-nodes", "-subj", "/CN=a", "-keyout", folder / "new.key", "-out", folder / "new.crt"),
+        cwd=folder,
+    )
+    for name in ("key", "crt"):
+        (folder / f"new.{name}").replace(folder / f"tls.{name}")
+    return (folder / "tls.crt").read_text()
+
+
 def test_proxy(tmp_path: Path) -> None:
     tool = installed("nginx", "apt-get install nginx-light")
-    openssl = installed("openssl", "apt-get install openssl")
-    key, crt = tmp_path / "tls.key", tmp_path / "tls.crt"
-    clean(
-        *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=a"),
-        *("-keyout", key, "-out", crt),
-        cwd=tmp_path,
-    )
-    text = (BASE / "nginx.conf").read_text()
-    text = text.replace("/tmp/", f"{tmp_path}/").replace("/etc/moonpool/tls", str(tmp_path))
-    (tmp_path / "nginx.conf").write_text(text)
-    clean(tool, "-t", "-q", "-c", tmp_path / "nginx.conf")
+    certified(tmp_path)
+    clean(tool, "-t", "-q", "-c", proxy(tmp_path, 8443))
+
+
+def test_the_proxy_has_as_many_workers_on_whatever_host() -> None:
+    """Each takes some MB of the 128 that its pod gives it, and hosts with GPUs have 200 cores."""
+    (workers,) = re.findall(r"^worker_processes (\w+);", (BASE / "nginx.conf").read_text(), re.M)
+    assert workers.isdecimal() and int(workers) <= 4
+
+
+def test_a_renewed_certificate_is_shown_by_a_proxy_that_runs(tmp_path: Path) -> None:
+    """A secret changes under the pod, and nobody restarts it."""
+    tool, port = installed("nginx", "apt-get install nginx-light"), free_port()
+    first, conf = certified(tmp_path), proxy(tmp_path, port)
+    # As one user, who in a pod is not root: workers read what the master does.
+    as_one = "daemon off;" + (" user root;" if os.geteuid() == 0 else "")
+    process = subprocess.Popen([tool, "-c", conf, "-g", as_one], stderr=subprocess.PIPE)
+    try:
+        assert eventually(lambda: shown_at(port)) == first
+        second = certified(tmp_path)
+        assert second != first and shown_at(port) == second
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+
+
+def shown_at(port: int) -> str:
+    try:
+        return ssl.get_server_certificate(("127.0.0.1", port), timeout=5)
+    except OSError:
+        return ""
