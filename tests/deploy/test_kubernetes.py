@@ -77,6 +77,15 @@ def test_a_node_has_as_long_to_end_as_its_drain_may_take() -> None:
         assert seconds + 30 <= grace
 
 
+def test_copies_are_kept_apart_by_machine_and_not_by_pod() -> None:
+    """Several pods of one machine end with it, and each is a host by itself."""
+    nodes = [run for run in kubernetes_runs() if run.arguments[0] == "node"]
+    assert len(nodes) == 2
+    for run in nodes:
+        assert "--label=host=spec-nodeName" in run.arguments
+        assert run.environment["MOONPOOL_HOST"] == "metadata-uid"
+
+
 def test_every_workload_may_lose_one_pod_at_a_time() -> None:
     budgets = {
         one["metadata"]["name"]: one["spec"]
