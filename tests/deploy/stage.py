@@ -26,11 +26,16 @@ class Stage:
     """Close it, or its processes stay."""
 
     def __init__(self, folder: Path, etcd: str, given: Mapping[str, str]) -> None:
-        self._folder, self._etcd, self._model = folder, etcd, given["MODEL"]
+        self._folder, self._etcd, self._given = folder, etcd, given
+        self._model = given["MODEL"]
         self.services: dict[str, Any] = compose(given)["services"]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         owners = [name for name, one in self.services.items() if "network_mode" not in one]
         self._addresses = {name: f"127.0.0.{11 + i}" for i, name in enumerate(owners)}
+
+    def elsewhere(self, folder: Path) -> Stage:
+        """The same with volumes of its own."""
+        return Stage(folder, self._etcd, self._given)
 
     def address_of(self, name: str) -> str:
         owner = self.services[name].get("network_mode", name).removeprefix("service:")

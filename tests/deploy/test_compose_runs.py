@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kvstore.config import TlsConfig
+from kvstore.rpc.tls import data_client, valid_between
 from tests.deploy.files import DEPLOY
 from tests.deploy.stage import Stage
 from tests.etcd import EtcdProcess, need_etcd
@@ -119,6 +122,26 @@ def test_init_leaves_what_is_there(stage: Stage) -> None:
     stage.init()
     assert all_of_it() == before
     assert not list(stage.volume("node-tls").glob("ca.key")), "the authority's key stays with it"
+
+
+def test_init_makes_anew_what_is_about_to_end(stage: Stage, tmp_path: Path) -> None:
+    again = stage.elsewhere(tmp_path)
+    again.init()
+    authority, shown = again.volume("authority"), again.volume("node-tls") / "node-pool.pem"
+    first, token = shown.read_text(), again.volume("client-tls") / "engine.token"
+    said = token.read_text()
+    for file in authority.iterdir():
+        file.unlink()
+    names = ("--node=pool", "--conductor=pool", "--client=engine", "--client=operator")
+    made = again.run("init", "certs", str(authority), *names, "--days=20")
+    assert made.returncode == 0, made.stderr
+    long_ago = time.time() - 340 * 86_400
+    os.utime(token, (long_ago, long_ago))
+    again.init()
+    assert shown.read_text() != first and token.read_text() not in ("", said)
+    tls = TlsConfig(shown.with_name("ca.pem"), shown, shown.with_suffix(".key"))
+    assert valid_between(tls)[1] - time.time() > 80 * 86_400
+    data_client(tls)  # what it shows and whom it believes fit together
 
 
 def test_a_node_without_its_identity_is_refused(stage: Stage, tmp_path: Path) -> None:
