@@ -120,6 +120,12 @@ class Crews:
             elif not one.source:
                 crew.moved(host, one.size_bytes, one.seconds)
 
+    def stood_still(self, seconds: float, now: float) -> None:
+        """For so long nobody was listened to: what engines said meanwhile is yet to be read."""
+        for crew in self._crews.values():
+            for engine in crew.by_id.values():
+                engine.heard = min(now, engine.heard + seconds)
+
     def leave_silent(self, now: float) -> list[str]:
         """Engines that were not heard of are no more; their ids."""
         silent = [

@@ -19,6 +19,7 @@ from kvstore.conductor.explained import explain, reply_of
 from kvstore.conductor.pool import Pool
 from kvstore.conductor.reports import Reporter, check_hashes, check_text
 from kvstore.conductor.scheduler import Scheduler
+from kvstore.conductor.silence import heard_within
 from kvstore.core.fingerprints import fingerprints
 from kvstore.core.fit import TOKENS_MAX
 from kvstore.errors import Invalid, Overloaded, Rejected, TooLate, Unavailable
@@ -42,6 +43,8 @@ SWEEP_SECONDS = 0.25
 PACE_SECONDS = 0.005  # between two messages of one engine
 WAIT_MS_MAX = 1_000  # that a call is held open for room to decode
 REPORT_SHARE = 0.1  # of the conductor's time, that the reports of one engine take
+PAUSE_SECONDS_MAX = 1.0  # however long one took: who is not listened to must not seem silent
+assert PAUSE_SECONDS_MAX < REPORT_SILENCE_SECONDS / 2
 _ANSWERS: dict[type[Rejected], str] = {Overloaded: "refused", TooLate: "too_late"}
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
@@ -65,8 +68,12 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
     async def keep(self) -> None:
         """Give up what was not heard of for too long, until cancelled."""
         while True:
+            due = self._clock.now() + SWEEP_SECONDS
             await self._clock.sleep(SWEEP_SECONDS)
-            for engine_id in self._scheduler.sweep(self._clock.now()):
+            now = self._clock.now()
+            if now > due + SWEEP_SECONDS:
+                self._scheduler.stood_still(now - due, now)
+            for engine_id in self._scheduler.sweep(now):
                 log.warning("engine %s is sent nothing: it was silent", engine_id)
 
     def end_reports(self) -> None:
@@ -104,14 +111,15 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
         self._reporting.add(task)
         try:
             while not self._stopping:
-                async with asyncio.timeout(REPORT_SILENCE_SECONDS):
+                async with heard_within(REPORT_SILENCE_SECONDS):
                     message = await anext(requests)
                 began = self._clock.now()
                 reporter.take(message, began)
                 # A message may hold much, and others have their turn: an engine that says more
                 # than it may waits, and flow control has it wait with what it has to say.
                 took = self._clock.now() - began
-                await self._clock.sleep(max(PACE_SECONDS, took / REPORT_SHARE - took))
+                pause = max(PACE_SECONDS, took / REPORT_SHARE - took)
+                await self._clock.sleep(min(PAUSE_SECONDS_MAX, pause))
         except StopAsyncIteration:
             pass  # the engine has ended it
         except TimeoutError:
