@@ -17,10 +17,10 @@ from kvstore.clock import Clock
 from kvstore.core.lifecycle import Owner
 from kvstore.errors import (
     Invalid,
+    KVStoreError,
     OutOfRange,
     Overloaded,
     SpecMismatch,
-    Unavailable,
     UnknownNamespace,
 )
 from kvstore.layout import SlotLayout
@@ -156,7 +156,7 @@ class Namespaces:
             for digest in self._released():
                 try:
                     await drop(digest)
-                except Unavailable as error:
+                except KVStoreError as error:  # or nobody would hear of quarantines any more
                     log.warning("%s stays in quarantine here: %s", digest.hex()[:12], error)
                     await self._clock.sleep(_AGAIN_SECONDS)
                     self._over.set()

@@ -89,3 +89,39 @@ def test_a_node_starts_where_a_later_release_has_registered_what_it_cannot_read(
         assert "hash_version 9 is unknown" in caplog.text
 
     with_metadata(tmp_path, test)
+
+
+def test_a_release_that_the_metadata_has_no_room_for_ends_no_hearing_of_quarantines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespaces, "_AGAIN_SECONDS", 0.01)
+
+    async def test(metadata: Metadata) -> None:
+        one, other = of_a_node(metadata), of_a_node(metadata)
+        first, second = [await other.register(spec.canonical(), b"") for spec in SPECS[:2]]
+        refused = 0
+
+        async def drop(_: bytes) -> None:
+            nonlocal refused
+            if not refused:
+                refused += 1
+                raise Overloaded("etcd has no room", 1)
+
+        await other.quarantine(first, "wrong")
+        await one.load_quarantines()
+        keeping = asyncio.create_task(one.keep_quarantines(drop))
+        try:
+            await other.release(first)
+            while first in one.quarantined:
+                await asyncio.wait({keeping}, timeout=0.01)
+                assert not keeping.done()
+            await other.quarantine(second, "wrong")
+            while second not in one.quarantined:
+                await asyncio.wait({keeping}, timeout=0.01)
+                assert not keeping.done()
+            assert refused
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+    with_metadata(tmp_path, test)
