@@ -167,3 +167,15 @@ def test_a_certificate_that_cannot_be_read_is_named_at_the_start(tmp_path: Path)
     for ca in (tmp_path / "none.pem", tmp_path / "text.pem", tmp_path):
         with pytest.raises(ConfigError, match=f"--etcd-ca = {ca}"):
             open_metadata(EtcdConfig(("https://127.0.0.1:1",), ca=ca))
+
+
+async def test_calls_that_wait_for_one_token_end_in_time_where_nobody_gives_it(
+    guarded: EtcdProcess,
+) -> None:
+    async with opened(guarded, user=USER, password=PASSWORD) as store:
+        await store.put("k", b"")
+        store._endpoints._token._text = None  # as when etcd has forgotten it
+        guarded.pause()
+        calls = asyncio.gather(*(store.get("k") for _ in range(10)), return_exceptions=True)
+        answers = await asyncio.wait_for(calls, 10)
+    assert [type(answer) for answer in answers] == [Unavailable] * 10, answers

@@ -27,11 +27,16 @@ class Token:
         self._text: str | None = None
         self._turn = asyncio.Lock()
 
-    async def metadata(self, ask: Callable[[], Awaitable[str]]) -> Metadata:
-        """What a call carries."""
-        async with self._turn:  # one asks, the others wait for it
+    async def metadata(self, ask: Callable[[], Awaitable[str]], seconds: float) -> Metadata:
+        """What a call carries. One asks, and the others wait for it: not for each of those before
+        them that asks in vain, but so many seconds; then it is a `TimeoutError`."""
+        async with asyncio.timeout(seconds):
+            await self._turn.acquire()
+        try:
             if self._text is None:
                 self._text = await ask()
+        finally:
+            self._turn.release()
         return (*_NEED_LEADER, ("token", self._text)) if self._text else _NEED_LEADER
 
     def drop(self, refused: Metadata) -> None:

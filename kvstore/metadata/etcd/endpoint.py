@@ -75,7 +75,7 @@ class Endpoint:
             done, _ = await asyncio.wait({reading}, timeout=timeout + _LATE_SECONDS)
             reply = reading.result() if done else grpc.aio.EOF
             if reply is grpc.aio.EOF:
-                raise _broken()
+                raise broken("the stream ended without an answer")
             return reply
         finally:
             call.cancel()
@@ -88,10 +88,9 @@ class Endpoint:
         await self._channel.close()
 
 
-def _broken() -> grpc.aio.AioRpcError:
-    """The stream ended well, and without what it was made for."""
+def broken(words: str) -> grpc.aio.AioRpcError:
+    """What gRPC finds nothing wrong with, and yet there is no answer."""
     nothing = grpc.aio.Metadata()
-    words = "the stream ended without an answer"
     return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, words)
 
 

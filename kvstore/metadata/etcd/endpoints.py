@@ -18,7 +18,7 @@ from kvstore.config import EtcdConfig
 from kvstore.errors import KVStoreError
 from kvstore.metadata.etcd import failure
 from kvstore.metadata.etcd.credentials import Metadata, Token, channel_credentials
-from kvstore.metadata.etcd.endpoint import Endpoint, Method
+from kvstore.metadata.etcd.endpoint import Endpoint, Method, broken
 from kvstore.metadata.protocol import StoreClosed
 
 CALL_SECONDS = 2.0  # for an answer, from whichever member it comes
@@ -87,21 +87,26 @@ class Endpoints:
             self.leave(endpoint)
             raise failure.unanswered(endpoint.url, CALL_SECONDS, str(error.details())) from None
 
-    async def metadata(self, endpoint: Endpoint) -> Metadata:
-        """What a call to the endpoint carries."""
+    async def metadata(self, endpoint: Endpoint, seconds: float) -> Metadata:
+        """What a call to the endpoint carries, within so many seconds."""
+        deadline = time.monotonic() + seconds
 
         async def ask() -> str:
             user, password = self._config.user, self._config.password
             if not user:
                 return ""
+            left = max(0.0, min(deadline - time.monotonic(), self._try_seconds))
             try:
-                return await endpoint.authenticate(user, password, self._try_seconds)
+                return await endpoint.authenticate(user, password, left)
             except grpc.aio.AioRpcError as error:
                 if failure.wants_no_token(error):
                     return ""
                 raise
 
-        return await self._token.metadata(ask)
+        try:
+            return await self._token.metadata(ask, seconds)
+        except TimeoutError:
+            raise broken("others have asked for a token, and have none yet") from None
 
     def refuses(self, metadata: Metadata) -> None:
         """What a call carried was refused: ask for another token."""
@@ -121,7 +126,7 @@ class Endpoints:
         deadline = time.monotonic() + seconds
         try:
             for _ in range(2):
-                metadata = await self.metadata(endpoint)
+                metadata = await self.metadata(endpoint, max(0.0, deadline - time.monotonic()))
                 left = max(0.0, deadline - time.monotonic())
                 try:
                     return await method(endpoint)(request, timeout=left, metadata=metadata)

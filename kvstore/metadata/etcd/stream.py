@@ -81,7 +81,7 @@ class Stream:
 
     async def _token(self) -> Metadata:
         try:
-            return await self._endpoints.metadata(self._member)
+            return await self._endpoints.metadata(self._member, ANSWER_SECONDS)
         except grpc.aio.AioRpcError as error:
             if failure.passes(error):
                 raise self._over(str(error.details())) from None
