@@ -18,6 +18,7 @@ from kvstore.limits import REPORT_MEASURED_MAX, REPORT_REQUESTS_MAX, RPC_KEYS_MA
 from kvstore.wire.v1 import conductor_pb2 as pb
 
 MESSAGES_MAX = 256  # that wait to be sent: beyond, the stream is begun anew, which says less
+HASHED_MAX = 32  # of which so many may be there for hashes alone: prompts beyond are told without
 # In one message these count in this order, whichever was said first.
 _ORDER = ("accepted", "began", "ended", "decoding", "given_up")
 _GONE = {"ended", "given_up"}
@@ -43,6 +44,7 @@ class Outbox:
         self._open, self._stream = False, 0
         self._messages: deque[pb.ReportRequest] = deque()
         self._last: dict[str, int] = {}  # of the newest message: ids, and how late in order
+        self._hashes = 0  # of its prompts
         self._changed = threading.Condition()
 
     def on_node(self, node_id: str) -> None:
@@ -173,9 +175,16 @@ class Outbox:
 
     def _accept(self, accepted: pb.ReportRequest.Accepted) -> None:
         message = self._for("accepted", accepted.request_id)
-        hashes = sum(len(one.hashes) for one in message.accepted) + len(accepted.hashes)
-        if hashes > RPC_KEYS_MAX:
-            message = self._new()
+        if self._hashes + len(accepted.hashes) > RPC_KEYS_MAX:
+            if len(self._messages) < HASHED_MAX:
+                message = self._new()
+            else:  # it counts as load, and nobody counts on its blocks
+                accepted = pb.ReportRequest.Accepted(
+                    request_id=accepted.request_id,
+                    tokens=accepted.tokens,
+                    prefix_tokens=accepted.prefix_tokens,
+                )
+        self._hashes += len(accepted.hashes)
         self._last[accepted.request_id] = 0
         message.accepted.append(accepted)
 
@@ -198,7 +207,7 @@ class Outbox:
         if len(self._messages) >= MESSAGES_MAX:
             self._open = False  # who empties it sees that, and begins anew
         self._messages.append(pb.ReportRequest())
-        self._last = {}
+        self._last, self._hashes = {}, 0
         return self._messages[-1]
 
     def _renew(self) -> None:

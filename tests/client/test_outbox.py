@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.client.outbox import MESSAGES_MAX, Outbox
+from kvstore.client import outbox
+from kvstore.client.outbox import HASHED_MAX, MESSAGES_MAX, Outbox
 from kvstore.conductor.reports import _check as check
 from kvstore.limits import HASH_BYTES, REPORT_MEASURED_MAX, REPORT_REQUESTS_MAX, RPC_KEYS_MAX
 from kvstore.wire.v1 import conductor_pb2 as pb
@@ -130,3 +132,17 @@ def test_every_message_is_one_that_a_conductor_takes() -> None:
         check(message, 4)
     assert sum(len(one.began) for one in messages) == 2 * REPORT_REQUESTS_MAX
     assert sum(len(one.accepted) for one in messages) == 2 * REPORT_REQUESTS_MAX + 1
+
+
+def test_an_engine_with_more_long_prompts_than_messages_begins_a_stream_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox, "RPC_KEYS_MAX", 3)
+    box, ids = Outbox(engine("one")), [str(number) for number in range(2 * MESSAGES_MAX)]
+    for one in ids[:-1]:
+        box.accept(one, 100, 0, [bytes(HASH_BYTES)] * 2)
+    stream = box.begin()
+    box.accept(ids[-1], 100, 0, [bytes(HASH_BYTES)] * 2)
+    accepted = [one for message in emptied(box, stream) for one in message.accepted]
+    assert [one.request_id for one in accepted] == ids
+    assert sum(bool(one.hashes) for one in accepted) == HASHED_MAX, "others count on those"
