@@ -120,7 +120,7 @@ class Crew:
         self.rows[engine.number] = None
         self.fleet.engines[engine.number] = np.zeros((), self.fleet.engines.dtype)
         self._free.append(engine.number)
-        self.roles.forget(len(self.by_id))
+        self.roles.forget(self.by_id)
 
     def prefilled(self, engine: Engine, now: float) -> None:
         """Something was learned of its prefills: write down what they cost by now."""

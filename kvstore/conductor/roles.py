@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -138,11 +138,12 @@ class Roles:
             decode.cost if decode.taken else learned.decode.get(facts.decode, facts.decode),
         )
 
-    def forget(self, present: int) -> None:
-        """An engine left, and so many are there: of the others the last are remembered. One that
-        is named still is, for it may be about to come back in its new role."""
-        while len(self._known) > present + SWITCHING_KEPT:
-            self._known.popitem(last=False)
+    def forget(self, present: Container[str]) -> None:
+        """An engine left, and these are there: of the others the last are remembered. One that is
+        named still is, for it may be about to come back in its new role."""
+        gone = [engine for engine in self._known if engine not in present]
+        for engine in gone[: max(0, len(gone) - SWITCHING_KEPT)]:
+            del self._known[engine]
 
     def look(self, engines: Records, tpot: float, now: float) -> bool:
         """See how full engines are now, if that is due."""

@@ -220,3 +220,12 @@ def test_what_is_asked_wrongly_is_refused_by_name_and_other_tenants_engines_are_
     with pytest.raises(Unavailable):
         request = pb.BalanceRequest(namespace=WHOSE[1])
         balance(rig.scheduler, "others", request, rig.now)
+
+
+def test_an_engine_that_is_there_is_remembered_however_many_came_and_went() -> None:
+    rig = Elastic()
+    rig.enter("stays", Role.BOTH)
+    for number in range(2 * SWITCHING_KEPT):
+        rig.scheduler.leave(WHOSE, rig.enter(f"{number}", Role.BOTH), rig.now)
+    known = rig.scheduler.crew(WHOSE)[0].roles._known
+    assert "stays" in known and len(known) <= SWITCHING_KEPT + 5
