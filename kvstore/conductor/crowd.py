@@ -3,35 +3,50 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import numpy as np
 
 from kvstore.kernels import crowd
 from kvstore.kernels.rules import Rules
 
+SERVED_KEPT = 16_384  # some 150 bytes each
+
 
 class Crowd:
-    """Each request counts once."""
+    """Each request counts once: one that was served, and is lost when it is asked for anew, was not
+    served after all. Of more than `SERVED_KEPT` those that were served first are forgotten."""
 
     def __init__(self) -> None:
         self._record = np.zeros(1, crowd.CROWD)
+        self._served: OrderedDict[str, float] = OrderedDict()  # when
         self._told()
 
     def presses(self, rules: Rules) -> bool:
         """Whether first tokens are wanted sooner for it."""
         return bool(rules.hurry) and self.patience < 1.0
 
-    def served(self, now: float) -> None:
+    def served(self, request: str, now: float) -> None:
+        if self.has_served(request, now):
+            return
         crowd.ended(self._record[0], 0.0, now)
         self._told()
+        self._served[request] = now
+        self._served.move_to_end(request)
+        if len(self._served) > SERVED_KEPT:
+            self._served.popitem(last=False)
 
-    def lost(self, now: float) -> None:
+    def has_served(self, request: str, now: float) -> bool:
+        """Whether it counts as one that was."""
+        return now - self._served.get(request, float("-inf")) < crowd.LATELY
+
+    def lost(self, request: str, now: float) -> None:
         """It was refused, or given up."""
-        crowd.ended(self._record[0], 1.0, now)
-        self._told()
-
-    def lost_after_all(self, now: float) -> None:
-        """One that had counted as served."""
-        crowd.lost_after_all(self._record[0], now)
+        if self.has_served(request, now):
+            crowd.lost_after_all(self._record[0], now)
+            del self._served[request]
+        else:
+            crowd.ended(self._record[0], 1.0, now)
         self._told()
 
     @property

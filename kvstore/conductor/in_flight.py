@@ -67,14 +67,6 @@ class Prompt:
         return self.decided == self.decided
 
 
-@dataclass(frozen=True, slots=True)
-class Prefilled:
-    """One that nobody decodes yet."""
-
-    until: float
-    ours: bool  # it has counted as one that was served
-
-
 @dataclass(slots=True, eq=False)
 class Sequence:
     """One that is to be decoded, until its engine counts it itself."""
@@ -91,8 +83,8 @@ class InFlight:
         self._crew, self.room = crew, Room(crew)
         self._requests_allowed, self._blocks_allowed = requests, blocks
         self.prompts: dict[str, Prompt] = {}
-        # The first to be over comes first.
-        self._prefilled: dict[str, Prefilled] = {}
+        # That nobody decodes yet, until when: the first to be over comes first.
+        self._prefilled: dict[str, float] = {}
         self.sequences: dict[str, Sequence] = {}
         # Ids by what they wait for, the first to be over first.
         self._sent: dict[str, None] = {}
@@ -108,12 +100,12 @@ class InFlight:
 
     def room_came_too_late(self, request: str, now: float) -> None:
         """One that this conductor sent will not be decoded."""
-        prompt, after = self.prompts.get(request), self._prefilled.get(request)
+        prompt = self.prompts.get(request)
         if prompt is not None and prompt.ours:
-            self.crowd.lost(now)
+            self.crowd.lost(request, now)
             prompt.decided = float("nan")  # it was counted: what becomes of it says nothing more
-        elif after is not None and after.ours:
-            self.crowd.lost_after_all(now)
+        elif request in self._prefilled and self.crowd.has_served(request, now):
+            self.crowd.lost(request, now)
         self._forget_prefilled(request)
         self.room.forget(request)
 
@@ -181,12 +173,12 @@ class InFlight:
         if prompt.ours:
             engine.errors.observe(now - prompt.decided, prompt.takes)
             self._compare(prompt, engine, now)
-            self.crowd.served(now)
-        ours, wants = prompt.ours, request in self.room and request not in self.sequences
+            self.crowd.served(request, now)
+        wants = request in self.room and request not in self.sequences
         self._take_out(request, prompt, now)
         alone = engine.decode is None
         if wants and alone and self._requests_allowed.try_take(self.held[0], 1):
-            self._prefilled[request] = Prefilled(now + SENT_SECONDS, ours)
+            self._prefilled[request] = now + SENT_SECONDS
         else:
             self.room.forget(request)
 
@@ -205,15 +197,18 @@ class InFlight:
         prompt = self.prompts.get(request)
         if prompt is not None and prompt.stage is Stage.SENT:
             if prompt.ours:
-                self.crowd.served(now)
+                self.crowd.served(request, now)
             self.drop(request, now)
 
     def given_up(self, request: str, engine: Engine, now: float) -> None:
+        """By an engine that may not be the one that has it by now."""
         if self.knows(request, engine):
             if self.prompts[request].ours:
-                self.crowd.lost(now)
+                self.crowd.lost(request, now)
             self.drop(request, now)
-        self.decoding(request, engine)
+        elif request not in self.prompts:
+            self._has_room(request)
+        self._forgive_at(request, engine)
 
     def owe(self, request: str, engine: Engine, tokens: int, now: float) -> None:
         """A request is sent to an engine to be decoded. Raises `Overloaded`."""
@@ -229,11 +224,9 @@ class InFlight:
         """A caller waits until an engine has room. Raises `Overloaded`."""
         self.forgive(parked.request)
         if parked.request not in self.prompts:
-            after = self._prefilled.get(parked.request)
             self._has_room(parked.request)
             self._take_place()
-            ours = after is not None and after.ours  # else another conductor sent it
-            self._prefilled[parked.request] = Prefilled(now + SENT_SECONDS, ours)
+            self._prefilled[parked.request] = now + SENT_SECONDS
             self.room.want(parked.request, parked.tokens)
         self.room.stand(parked)
 
@@ -250,9 +243,7 @@ class InFlight:
     def decoding(self, request: str, engine: Engine) -> None:
         """An engine counts a request itself from now on, or will not decode it."""
         self._has_room(request)
-        sequence = self.sequences.get(request)
-        if sequence is not None and sequence.engine is engine:
-            self.forgive(request)
+        self._forgive_at(request, engine)
 
     def drop(self, request: str, now: float) -> None:
         """A prompt counts nowhere any more."""
@@ -303,7 +294,7 @@ class InFlight:
                 self.drop(request, now)
         while self._prefilled:
             request = next(iter(self._prefilled))
-            if self._prefilled[request].until > now:
+            if self._prefilled[request] > now:
                 break
             self._has_room(request)
         while self.sequences:
@@ -378,6 +369,12 @@ class InFlight:
             sequence.engine.owed -= 1
             sequence.engine.owed_tokens -= sequence.tokens
             self._crew.load(sequence.engine)
+
+    def _forgive_at(self, request: str, engine: Engine) -> None:
+        """This engine does not owe it."""
+        sequence = self.sequences.get(request)
+        if sequence is not None and sequence.engine is engine:
+            self.forgive(request)
 
     def _make_room(self, places: int) -> None:
         while 2 * (int(self.expected.state[expected.USED]) + places) > len(self.expected.places):

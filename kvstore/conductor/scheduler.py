@@ -94,7 +94,8 @@ class Scheduler(Crews):
     def schedule(self, whose: Whose, ask: Ask, now: float) -> Decision:
         """Who prefills a prompt, and who would decode it. Raises what refuses it."""
         crew, in_flight = self.crew(whose)
-        in_flight.drop(ask.request, now)  # where it was sent before, it is not to go
+        in_flight.drop(ask.request, now)  # where it was sent before, it is not to go,
+        in_flight.forgive(ask.request)  # nor where it was to be decoded
         decision = self.consider(whose, ask, now, whole=False)
         before = self.decided(whose[0], ask.request)
         if before is None:
@@ -102,7 +103,7 @@ class Scheduler(Crews):
         if decision.refusal is not None and not in_flight.refused.was(ask, now):
             in_flight.refused.add(ask, now)
             if before is None or before.refusal is None:
-                in_flight.crowd.lost(now)  # once, however often it comes again
+                in_flight.crowd.lost(ask.request, now)  # once, however often it comes again
         service = float(ask.tokens) + fairness.OUTPUT_WEIGHT * crew.output_tokens
         if before is None:
             in_flight.clients.asked(ask.client, service, now)

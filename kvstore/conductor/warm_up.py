@@ -29,7 +29,7 @@ def compiled() -> None:
     engine = scheduler.enter(whose, facts, 0.0)
     ask = Ask("warm", np.arange(8, dtype=np.uint64), 16, 0.0)
     decision = scheduler.schedule(whose, ask, 0.0)
-    scheduler.crew(whose)[1].crowd.lost(0.0)
+    scheduler.crew(whose)[1].crowd.lost("another", 0.0)
     scheduler.priority(decision)
     _park(scheduler, whose, engine)
     _learn(scheduler.crew(whose)[0], engine)
@@ -50,7 +50,7 @@ def _park(scheduler: Scheduler, whose: Whose, engine: Engine) -> None:
     engine.context_tokens = 0
     crew.load(engine)
     scheduler.serve(whose, engine, 0.0)
-    in_flight.crowd.lost_after_all(0.0)
+    in_flight.crowd.lost("warm", 0.0)
 
 
 def _learn(crew: Crew, engine: Engine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvstore.conductor import crowd as module
 from kvstore.errors import Overloaded
 from kvstore.kernels.crowd import LEAST
 from tests.conductor.crews import WHOSE, Rig, chain
@@ -61,3 +62,33 @@ def test_what_other_conductors_sent_says_nothing_of_the_crowd_here() -> None:
         rig.in_flight.accepted(f"{number}", engine, 1.0, chain(number), rig.now)
         rig.in_flight.given_up(f"{number}", engine, rig.now)
     assert rig.in_flight.crowd.patience == 1.0
+
+
+def test_one_that_was_served_and_is_refused_when_it_is_asked_for_anew_was_lost_after_all() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    rig.sent_to("r", chain(1))
+    rig.in_flight.ended("r", engine, rig.now)
+    assert rig.in_flight.crowd.counted == (0.0, 1.0)
+    with pytest.raises(Overloaded):
+        rig.schedule("r", chain(0, 0), tokens=1_000_000, ttft=3.0)
+    assert rig.in_flight.crowd.counted == (1.0, 1.0), "once"
+
+
+def test_one_that_is_served_twice_counts_once() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    for _ in range(2):
+        rig.sent_to("r", chain(1))
+        rig.in_flight.ended("r", engine, rig.now)
+    assert rig.in_flight.crowd.counted == (0.0, 1.0)
+
+
+def test_of_those_that_were_served_only_the_last_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SERVED_KEPT", 2)
+    crowd = module.Crowd()
+    for request in "abc":
+        crowd.served(request, 1.0)
+    assert [crowd.has_served(request, 1.0) for request in "abc"] == [False, True, True]

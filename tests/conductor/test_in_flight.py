@@ -299,3 +299,15 @@ def test_one_that_a_decoder_has_whole_wants_no_room_any_more() -> None:
     rig.in_flight.expire(rig.now)
     assert "r" not in rig.in_flight.room, "room is wanted for ever by what is nowhere"
     rig.check()
+
+
+def test_an_engine_that_gives_up_what_another_has_by_now_takes_no_wish_for_room_away() -> None:
+    rig = Rig()
+    first, second = rig.engine("a"), rig.engine("b")
+    rig.in_flight.send("r", first, 1.0, chain(1), rig.now, 1.0, tokens=100)
+    rig.in_flight.send("r", second, 1.0, chain(1), rig.now, 1.0, tokens=100)
+    rig.in_flight.given_up("r", first, rig.now)
+    assert "r" in rig.in_flight.prompts and "r" in rig.in_flight.room
+    rig.in_flight.given_up("r", second, rig.now)
+    assert "r" not in rig.in_flight.prompts and "r" not in rig.in_flight.room
+    rig.check()

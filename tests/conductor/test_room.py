@@ -75,8 +75,8 @@ def test_in_a_crowd_the_first_that_came_is_served_first() -> None:
     engine, line = full(rig), Line(rig)
     line.wait("early", 1_400, waited=0.1)
     line.wait("small", 600)
-    for _ in range(20):
-        rig.in_flight.crowd.lost(rig.now)
+    for number in range(20):
+        rig.in_flight.crowd.lost(f"{number}", rig.now)
     load(rig, engine, 0)
     rig.scheduler.serve(WHOSE, engine, rig.now)
     assert line.served[0] == ("early", "a")

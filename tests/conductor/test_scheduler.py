@@ -223,6 +223,18 @@ def test_a_request_that_is_asked_for_anew_counts_once() -> None:
     rig.check()
 
 
+def test_a_request_that_is_asked_for_anew_is_not_decoded_where_it_was_to_be() -> None:
+    rig = Rig()
+    rig.engine("prefills", decode=None)
+    decodes = rig.engine("decodes", prefill=None)
+    rig.schedule("r")
+    rig.scheduler.place(WHOSE, ask("r"), rig.now)
+    assert decodes.owed == 1
+    rig.schedule("r")
+    assert decodes.owed == 0 and "r" in rig.in_flight.room, "it wants room anew"
+    rig.check()
+
+
 def test_only_engines_of_the_callers_own_kind_are_chosen() -> None:
     rig = Rig()
     rig.engine("theirs", whose=("others", WHOSE[1], 0))
