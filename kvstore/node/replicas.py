@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from weakref import WeakValueDictionary
 
 from kvstore.core.chains import Part, parts
 from kvstore.core.lifecycle import Owner
@@ -40,12 +41,16 @@ class Replicas:
     ) -> None:
         self._store, self._peers, self._whereabouts = store, peers, whereabouts
         self._labels, self._counters = labels, counters
-        self._free: dict[str, int] = {}  # bytes of each node, as it last said
-        self._turns: dict[str, asyncio.Lock] = {}  # by node: it takes one batch of ours at a time
+        self._free: dict[str, int] = {}  # bytes of each node that is known, as it last said
+        # By node, for as long as somebody has it: each takes one batch of ours at a time.
+        self._turns = WeakValueDictionary[str, asyncio.Lock]()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def candidates(self, *, durable: bool = False) -> list[Candidate]:
         """Nodes that may be asked to take blocks."""
+        known = self._peers.known()
+        there = {one.node_id for one in known}
+        self._free = {node: free for node, free in self._free.items() if node in there}
         return [
             Candidate(
                 one.node_id,
@@ -53,7 +58,7 @@ class Replicas:
                 min(self._free.get(one.node_id, capacity), capacity),
                 one.labels,
             )
-            for one in self._peers.known()
+            for one in known
             if one.state == "serving" and (not durable or "ssd" in one.tiers)
         ]
 
@@ -86,7 +91,8 @@ class Replicas:
     ) -> list[bool]:
         """Have a node take blocks, each after what stands before it; which it has at the end."""
         (tenant, owner), has = whose, [False] * len(keys)
-        async with self._turns.setdefault(node_id, asyncio.Lock()):
+        turn = self._turns.setdefault(node_id, asyncio.Lock())
+        async with turn:
             for at in range(0, len(keys), TAKE_BLOCKS_MAX):
                 some = slice(at, at + TAKE_BLOCKS_MAX)
                 request = pb.TakeRequest(

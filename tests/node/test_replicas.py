@@ -4,9 +4,11 @@ metadata file.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ import pytest
 from kvstore.block import Chain
 from kvstore.cli.main import main
 from kvstore.client import Client
+from kvstore.metadata.records import NodeRecord
+from kvstore.node.replicas import Replicas
 from kvstore.rpc.channel import open_channel
 from kvstore.wire.v1 import directory_pb2, directory_pb2_grpc
 from kvstore.wire.v1 import kv_pb2 as pb
@@ -271,3 +275,39 @@ def test_nodes_alone_open_blocks_by_stored_key(trio: list[Caller]) -> None:
     assert refused(lambda: trio[0].ask("Open", **both)).kind == "Invalid"
     reply = trio[0].ask("Open", **about, stored_keys=[*keys, bytes(32)], lineage=True)
     assert list(reply.outcomes) == [pb.HIT] * len(keys) + [pb.ABSENT]
+
+
+class Passing:
+    """Stands for `Peers` where one other node at a time is there, and takes all it is offered."""
+
+    node_id, directory = "a", directory_pb2_grpc.DirectoryServicer
+
+    def __init__(self) -> None:
+        self.other = ""
+
+    def known(self) -> list[NodeRecord]:
+        tiers = {"dram": 1 << 30}
+        return [NodeRecord(self.other, 1, "127.0.0.1:7410", tiers, (), {}, "serving")]
+
+    async def link(self, node_id: str, tenant: str) -> Passing:
+        return self
+
+    async def call(self, method: Any, request: Any, seconds: float) -> Any:
+        has = b"\x01" * len(request.stored_keys)
+        return directory_pb2.TakeReply(has=has, free_bytes=7)
+
+
+def test_of_nodes_that_are_gone_nothing_is_remembered() -> None:
+    async def run() -> None:
+        peers: Any = Passing()
+        nobody: Any = None
+        replicas = Replicas(nobody, peers, nobody, {}, nobody)
+        for number in range(20):
+            peers.other = f"node {number}"
+            (one,) = replicas.candidates()
+            assert one.free_bytes == 1 << 30
+            assert await replicas.offer(one.node_id, ("t", (b"n", 0)), [b"k"]) == [True]
+            assert [one.free_bytes for one in replicas.candidates()] == [7]
+        assert len(replicas._free) == 1 and not len(replicas._turns)
+
+    asyncio.run(run())
