@@ -72,7 +72,8 @@ class Record:
 
     def get(self, field: str) -> Any:
         if field not in self.values:
-            raise self.line.missing(field, f"has {', '.join(self.values) or 'no fields'}"[:200])
+            there = (one if one.isprintable() else ascii(one) for one in self.values)
+            raise self.line.missing(field, f"has {', '.join(there) or 'no fields'}"[:200])
         return self.values[field]
 
     def count(self, field: str, least: int) -> int:

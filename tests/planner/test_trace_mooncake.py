@@ -115,6 +115,12 @@ def test_a_missing_field_is_named_with_its_line(tmp_path: Path, field: str) -> N
         trace_mooncake.read(write(tmp_path / "t.jsonl", json.dumps(LINE), rest))
 
 
+def test_what_a_file_calls_its_fields_does_nothing_to_a_screen(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"has '\\x1b\[2J', b") as caught:
+        trace_mooncake.read(write(tmp_path / "t.jsonl", json.dumps({"\x1b[2J": 1, "b": 2})))
+    assert str(caught.value).isprintable()
+
+
 def test_a_contradiction_is_of_the_later_line_whatever_the_order_of_time(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"t\.jsonl:2: .* of line 1"):
         read(tmp_path, {"timestamp": 9}, {"timestamp": 1, "hash_ids": [8, 9]})
