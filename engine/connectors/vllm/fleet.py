@@ -86,9 +86,9 @@ class Fleet:
             vllm_group = ready.vllm_groups[self.group]
             self._own = OwnCache(place.events, translation, self._reporter, vllm_group)
 
-    def arrived(self, request: Any, hashes: Sequence[bytes]) -> None:
+    def arrived(self, request: Any, hashes: Sequence[bytes], follows: bool) -> None:
         with self._goes_on():
-            self._telling.arrived(request, hashes)
+            self._telling.arrived(request, hashes, follows)
 
     def scheduled(self, output: Any) -> None:
         with self._goes_on():

@@ -133,7 +133,7 @@ class SchedulerSide:
                 self._ask(tracked)
         if self.fleet is not None:
             hashes = () if tracked is None else tracked.chains()[self.fleet.group].hashes
-            self.fleet.arrived(request, hashes)
+            self.fleet.arrived(request, hashes, tracked is not None and bool(tracked.follow))
 
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         """Tokens to load beyond the first `computed`, or None while the pool has not answered."""

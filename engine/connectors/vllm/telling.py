@@ -57,11 +57,11 @@ class Telling:
         self._steps: deque[_Step] = deque(maxlen=STEPS_MAX)
         self._over = 0.0  # when the last step was
 
-    def arrived(self, request: Any, hashes: Sequence[bytes]) -> None:
-        """It waits; `hashes` are of its prompt's full blocks, as far as they are known."""
-        said = said_of(request)
-        name = _name(str(said.get("request") or request.request_id))
-        here = _Here(request, name, bool(said.get("follow")))
+    def arrived(self, request: Any, hashes: Sequence[bytes], follows: bool) -> None:
+        """It waits, for this engine or for a prefill that it follows; `hashes` are of its prompt's
+        full blocks, as far as they are known."""
+        name = _name(str(said_of(request).get("request") or request.request_id))
+        here = _Here(request, name, follows)
         self._here[request.request_id] = here
         if not here.follows:
             self._teller.accepted(name, request.num_prompt_tokens, 0, hashes)

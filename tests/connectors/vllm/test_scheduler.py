@@ -105,5 +105,9 @@ def test_a_prefill_is_followed_where_all_of_its_groups_can_be(
     here = side()
     here.ready(ready(*windows))
     follows = request("r", follow="name")
+    told: list[bool] = []
+    fleet: Any = SimpleNamespace(group=0, arrived=lambda *about: told.append(about[-1]))
+    here.fleet = fleet
     here.arrived(follows)
     assert here.matched(follows, 0) == found, "what is not followed is looked up"
+    assert told == [not windows], "and waits for this engine"

@@ -59,7 +59,7 @@ class Engine:
     def arrives(self, name: str, tokens: int, **moonpool: str) -> None:
         request = Request(name, tokens, kv_transfer_params={"moonpool": moonpool})
         self.requests[name] = request
-        self.telling.arrived(request, [b"h" * 32])
+        self.telling.arrived(request, [b"h" * 32], follows="follow" in moonpool)
 
     def steps(self, scheduled: dict[str, int], *over: str, preempted: str = "") -> None:
         """One step, with which some requests are over."""
