@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import http.client
 import math
-import time
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +16,8 @@ from urllib.parse import urlsplit
 from kvstore.attach.asked import Asked
 from kvstore.attach.kinds import KINDS, Kind, Sample
 from kvstore.errors import ConfigError, Unavailable
-from kvstore.limits import ATTACH_BODY_BYTES_MAX, ATTACH_CALL_SECONDS, KiB
+from kvstore.limits import ATTACH_BODY_BYTES_MAX, ATTACH_CALL_SECONDS
+from kvstore.rpc.http_answer import answer_of
 
 _HINTS = {http.client.NOT_FOUND: "; SGLang has it with --enable-metrics"}
 _NEVER_LESS = ("queries", "hits")
@@ -143,25 +142,16 @@ def _families(text: str) -> Iterable[Any]:
 def _fetched(url: str) -> str:
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    deadline = time.monotonic() + ATTACH_CALL_SECONDS
     try:
-        with closing(kind(parts.hostname or "", parts.port, timeout=ATTACH_CALL_SECONDS)) as one:
-            one.request("GET", f"{parts.path.rstrip('/')}/metrics")
-            reply = one.getresponse()
-            if reply.status != http.client.OK:
-                raise Unavailable(
-                    f"{url}/metrics answers {reply.status}{_HINTS.get(reply.status, '')}"
-                )
-            body = bytearray()
-            while part := reply.read1(64 * KiB):
-                body += part
-                if len(body) > ATTACH_BODY_BYTES_MAX:
-                    most = f"{ATTACH_BODY_BYTES_MAX:,}"
-                    raise Unavailable(f"{url}/metrics has more than {most} bytes")
-                if time.monotonic() > deadline:
-                    raise Unavailable(f"{url}/metrics takes more than {ATTACH_CALL_SECONDS:g} s")
+        calling = kind(parts.hostname or "", parts.port, timeout=ATTACH_CALL_SECONDS)
+        path = f"{parts.path.rstrip('/')}/metrics"
+        status, body = answer_of(calling, path, ATTACH_CALL_SECONDS, ATTACH_BODY_BYTES_MAX)
     except (OSError, http.client.HTTPException) as error:
         raise Unavailable(
             f"{url}/metrics cannot be read: {error or type(error).__name__}"
         ) from None
+    if status != http.client.OK:
+        raise Unavailable(f"{url}/metrics answers {status}{_HINTS.get(status, '')}")
+    if len(body) > ATTACH_BODY_BYTES_MAX:
+        raise Unavailable(f"{url}/metrics has more than {ATTACH_BODY_BYTES_MAX:,} bytes")
     return body.decode(errors="replace")

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import http.client
 import math
-import time
 from collections.abc import Iterator
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvstore.dashboard.samples import SERIES_MAX, Sample
 from kvstore.errors import ConfigError, Invalid, Unavailable
-from kvstore.limits import KiB, MiB
+from kvstore.limits import MiB
+from kvstore.rpc.http_answer import answer_of
 from kvstore.rpc.metrics_port import PATH
 
 ANSWER_SECONDS = 1.5
 ANSWER_BYTES_MAX = 4 * MiB
-_PART_BYTES = 64 * KiB
 _LABELS_MAX, _TEXT_MAX = 8, 256
 _OURS = "moonpool"
 _GROWS = {"counter", "histogram", "summary"}
@@ -33,24 +32,17 @@ def checked(address: str) -> str:
 def read(address: str) -> list[Sample]:
     """Raises `Unavailable` where nobody answers in time, and `Invalid` for what are no metrics."""
     host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + ANSWER_SECONDS
     calling = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=ANSWER_SECONDS)
     try:
-        calling.request("GET", PATH)
-        answer = calling.getresponse()
-        text = bytearray()
-        while len(text) <= ANSWER_BYTES_MAX and (part := answer.read1(_PART_BYTES)):
-            text += part
-            if time.monotonic() > deadline:
-                raise Unavailable(f"{address}: no answer in {ANSWER_SECONDS:g} s", 1)
+        status, text = answer_of(calling, PATH, ANSWER_SECONDS, ANSWER_BYTES_MAX)
+    except TimeoutError:
+        raise Unavailable(f"{address}: no answer in {ANSWER_SECONDS:g} s", 1) from None
     except OSError as error:
         raise Unavailable(f"{address}: {error.strerror or error}", 1) from None
     except http.client.HTTPException:
         raise Unavailable(f"{address}: does not speak HTTP, as --metrics does", 1) from None
-    finally:
-        calling.close()
-    if answer.status != 200:
-        raise Invalid(f"{address}: answers {answer.status} to GET {PATH}")
+    if status != http.client.OK:
+        raise Invalid(f"{address}: answers {status} to GET {PATH}")
     if len(text) > ANSWER_BYTES_MAX:
         raise Invalid(f"{address}: says more than {ANSWER_BYTES_MAX} bytes")
     try:

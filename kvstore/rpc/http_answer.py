@@ -1,0 +1,54 @@
+"""What a server answers to one GET, until a deadline: whatever part comes by drops, status line and
+headers as well, no drop of it moves that. And no more is taken than is wanted."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import time
+from contextlib import closing
+from typing import Any
+
+from kvstore.limits import KiB
+
+_PART_BYTES = 64 * KiB
+
+
+def answer_of(
+    calling: http.client.HTTPConnection, path: str, seconds: float, bytes_max: int
+) -> tuple[int, bytes]:
+    """Its status, and its body if that is 200; of a longer one a byte more than `bytes_max`. Raises
+    `TimeoutError`, what else sockets raise, and `http.client.HTTPException`."""
+    deadline = time.monotonic() + seconds
+    with closing(calling):
+        calling.request("GET", path)
+        source: Any = _Until(calling.sock, deadline)
+        with closing(http.client.HTTPResponse(source, method="GET")) as answer:
+            answer.begin()
+            body = bytearray()
+            if answer.status == http.client.OK:
+                while (left := bytes_max + 1 - len(body)) and (
+                    part := answer.read1(min(left, _PART_BYTES))
+                ):
+                    body += part
+            return answer.status, bytes(body)
+
+
+class _Until(io.RawIOBase):
+    """What a socket says until then. An `HTTPResponse` takes it for the socket."""
+
+    def __init__(self, sock: Any, deadline: float) -> None:
+        self._sock, self._deadline = sock, deadline
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left)
+        return int(self._sock.recv_into(buffer))
