@@ -2,7 +2,7 @@
 
 The engine's threads say what happens and go on: they are never kept waiting and never told of a
 failure. Each conductor has a thread and a stream of its own; one that cannot be reached is tried
-again, and told all anew.
+again, with what it is shown by then, and told all anew.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -18,7 +19,7 @@ import grpc
 from kvstore.client.outbox import Outbox
 from kvstore.config import Credentials
 from kvstore.errors import KVStoreError
-from kvstore.rpc.channel import open_channel
+from kvstore.rpc.lasting import LastingStub
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
 
@@ -146,14 +147,15 @@ class _Stream:
 
     def _run(self) -> None:
         pause, complaint = PAUSE_SECONDS_MIN, ""
-        with open_channel(self._address, self._credentials) as channel:
-            report = conductor_pb2_grpc.ConductorStub(channel).Report
+        kind = conductor_pb2_grpc.ConductorStub
+        with closing(LastingStub(self._address, kind, self._credentials)) as conductor:
             while not self._over.is_set():
+                stub = conductor.now
                 try:
                     self.outbox.on_node(self._node())
                     said = self._said()
                     with self._calling:
-                        self._call = report.future(said)
+                        self._call = stub.Report.future(said)
                     self._call.result()
                     pause = PAUSE_SECONDS_MIN
                 except (grpc.RpcError, grpc.FutureCancelledError, KVStoreError) as error:
@@ -163,6 +165,7 @@ class _Stream:
                     if text and text != complaint and not self._over.is_set():
                         log.warning("conductor %s hears no reports: %s", self._address, text)
                     complaint = text
+                    conductor.renewed(stub)
                 self.outbox.end()
                 self._over.wait(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, PAUSE_SECONDS_MAX)

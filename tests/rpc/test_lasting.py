@@ -7,12 +7,14 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from kvstore.client.reporter import Reporter
 from kvstore.config import Credentials, TlsConfig
 from kvstore.errors import Unauthenticated, Unavailable
 from kvstore.rpc.access import Role
@@ -23,6 +25,7 @@ from kvstore.rpc.status import ERROR_KEY
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
 from tests.auth.people import DAY
+from tests.nodes import eventually
 
 SECONDS = 20.0
 ASKED = pb.CrewsRequest()
@@ -33,17 +36,26 @@ class Guarded(conductor_pb2_grpc.ConductorServicer):
 
     def __init__(self) -> None:
         self.good, self.asked = "first", 0
+        self.heard: list[pb.ReportRequest] = []
         self.held = threading.Event()  # answers wait for it
         self.held.set()
 
     def Crews(self, request: Any, context: Any) -> Any:
+        self._look(context)
+        return pb.CrewsReply()
+
+    def Report(self, requests: Any, context: Any) -> Any:
+        self._look(context)
+        self.heard.extend(requests)
+        return pb.ReportReply()
+
+    def _look(self, context: Any) -> None:
         self.asked += 1
         shown = dict(context.invocation_metadata()).get(TOKEN_KEY, "").rpartition(" ")[2]
         self.held.wait(SECONDS)
         if shown != self.good:
             context.set_trailing_metadata(((ERROR_KEY, "Unauthenticated"),))
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "not this token")
-        return pb.CrewsReply()
 
 
 class House:
@@ -160,6 +172,15 @@ def test_what_others_ask_meanwhile_is_answered(house: House, caller: LastingStub
     house.service.held.set()
     other.join(SECONDS)
     assert len(answers) == 1
+
+
+def test_an_engine_goes_on_to_report_with_a_token_that_was_renewed(house: House) -> None:
+    house.service.good = "second"
+    with closing(Reporter(pb.ReportRequest.Engine(engine_id="one"), [house.address])):
+        eventually(lambda: house.service.asked > 1)
+        assert not house.service.heard, "it is refused, and tries again"
+        house.token.write_text("second\n")
+        eventually(lambda: house.service.heard)
 
 
 def test_what_is_given_and_not_named_by_the_environment_stays(house: House) -> None:
