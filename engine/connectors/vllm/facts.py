@@ -92,6 +92,11 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
     for name in SPLITS:
         if getattr(parallel, name) != 1:
             raise Unsupported(f"{name} {getattr(parallel, name)} is not supported; 1 is")
+    if not config.model_config.is_prefix_caching_supported:
+        raise Unsupported(
+            "vLLM reuses no prefixes of this model, as with MEAN, CLS or STEP pooling: its prompts "
+            "are computed whole"
+        )
     drafts = draft_layers(config, caches)
     pairs = [
         _group(
@@ -219,6 +224,10 @@ def _group(
         raise Unsupported(f"kv_cache_dtype {config.cache_config.cache_dtype!r}: use 'auto'")
     if spec.page_size_padded is not None or spec.num_head_slots or spec.tokens_per_state != 1:
         raise Unsupported(f"KV cache group {index} packs its pages in a way that is not supported")
+    if getattr(spec, "non_causal", False):
+        raise Unsupported(
+            f"KV cache group {index} is not causal: a token's KV depends on those that follow it"
+        )
     names = sorted(names, key=extract_layer_index)
     backend, isa = _backend(config, names)
     mla = kind is MLAAttentionSpec

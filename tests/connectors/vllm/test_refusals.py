@@ -57,6 +57,24 @@ def test_a_model_split_in_a_way_the_pool_does_not_know_is_refused(split: str) ->
         facts_of(config, SimpleNamespace(), Settings())
 
 
+def test_a_model_of_which_vllm_itself_reuses_no_prefix_is_refused() -> None:
+    """Its pooling wants every token of a prompt, and ends the engine where it has but some."""
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(**dict.fromkeys(SPLITS, 1)),
+        model_config=SimpleNamespace(is_prefix_caching_supported=False),
+    )
+    with pytest.raises(Unsupported, match="vLLM reuses no prefixes of this model"):
+        facts_of(config, SimpleNamespace(), Settings())
+
+
+def test_attention_that_is_not_causal_is_refused() -> None:
+    """As of HRM-Text, all of whose prompt every token of it sees: a prefix has no KV of its own."""
+    sizes = {"block_size": 32, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float32}
+    both_ways = FullAttentionSpec(**sizes, non_causal=True)
+    with pytest.raises(Unsupported, match="group 0 is not causal"):
+        _group(SimpleNamespace(), 0, both_ways, ["model.layers.0.self_attn.attn"])
+
+
 def test_a_cache_of_another_kind_is_refused() -> None:
     state = MambaSpec(block_size=32, shapes=((2, 3),), dtypes=(torch.float32,))
     with pytest.raises(Unsupported, match="is a MambaSpec"):
