@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -16,6 +17,8 @@ from .messages import Compare, Ready, Report, Step, Verdict
 from .saves import Saves
 from .settings import Settings
 from .trace import Trace
+
+log = logging.getLogger("vllm.moonpool")
 
 IDLE_SECONDS = 0.002  # a step that computed nothing waits so long for a load to end
 
@@ -53,7 +56,10 @@ class WorkerSide:
         self._saves = Saves(self._caches, engine, facts.origin, wait, self._health, self._trace)
         self._saves.connect()
         self._several = len(facts.groups) > 1
-        self._step, self._report = Step(0), Report()
+        self._step = Step(0)
+        # What is to be said next. With speculation vLLM may ask before it has a step saved: then
+        # what that says is said with the next step's.
+        self._report = Report()
         self._began = 0.0
         self._computed = False
 
@@ -68,7 +74,7 @@ class WorkerSide:
         )
 
     def begin(self, step: Step) -> None:
-        self._step, self._computed, self._report = step, False, Report()
+        self._step, self._computed = step, False
         self._began = time.monotonic()
         self._saves.begin(step)
 
@@ -88,7 +94,9 @@ class WorkerSide:
             report.prefill = (step.tokens, time.monotonic() - self._began)
         for one in step.compares:
             report.verdicts[one.request] = self._compare(one)
-        report.saved_blocks, report.late = self._saves.end()
+        saved, late = self._saves.end()
+        report.saved_blocks += saved
+        report.late |= late
 
     def ended(self) -> tuple[set[str], set[str], set[str]]:
         """Requests whose last blocks are stored, that are loaded, and whose load failed."""
@@ -119,4 +127,7 @@ class WorkerSide:
                 verdicts.append(compare(self._caches[part.group], part))
             except KVStoreError as error:
                 self._health.failed(error)
+            except Exception:
+                # Whatever it is, as where a GPU has no room left: vLLM's worker would end by it.
+                log.exception("Moonpool: stored blocks could not be compared, unexpectedly")
         return max(verdicts, key=lambda one: (one.wrong, one.residual, one.blocks))

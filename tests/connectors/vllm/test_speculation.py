@@ -19,6 +19,9 @@ PROMPTS = [[*REPEATED * 9, *prompt(121, 5)], prompt(122, 4 * BLOCK + 20)]
 WHOLE = [(len(one) - 1) // BLOCK * BLOCK for one in PROMPTS]
 
 
+SELF_TEST = {"self_test": True}  # that takes two hits
+
+
 def ngram(model: Callable[[str], Path]) -> dict[str, Any]:
     return {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
 
@@ -47,3 +50,17 @@ def test_speculation_with_reused_prefixes_gives_the_tokens_of_speculation_alone(
             assert ran.tokens == wanted.tokens
             assert ran.counted["spec_decode_num_draft_tokens"] > 0
             served.forget()
+
+
+def test_with_speculation_too_hits_are_compared_before_they_are_loaded(
+    node: NodeProcess, model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    prompts = [prompt(130 + index, BLOCK + 10) for index in range(3)]
+    options = {"speculative_config": ngram(model), "extra": SELF_TEST}
+    with engine(model("llama"), tmp_path / "pool.log", node=node.address, **options) as served:
+        served.run(*prompts, tokens=1)
+        served.forget()
+        assert served.run(*prompts, tokens=1).cached == [0, 0, BLOCK]
+        figures = served.figures()
+    assert (figures["self_tests"], figures["alarms"]) == (2, 0)
+    assert figures["saved_blocks"] == len(prompts)

@@ -1,0 +1,62 @@
+"""One rank's half by itself, with no node that answers: vLLM's worker goes on, and all is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from kvstore.client import KVGroup, KVSpec
+from kvstore.engine.connectors.vllm import worker as module
+from kvstore.engine.connectors.vllm.compare import NOTHING
+from kvstore.engine.connectors.vllm.facts import Facts, GroupFacts
+from kvstore.engine.connectors.vllm.messages import Compare, Part, Step
+from kvstore.engine.connectors.vllm.settings import Settings
+from kvstore.engine.connectors.vllm.worker import WorkerSide
+
+NOWHERE = "127.0.0.1:9"
+PART = Part(group=0, first=0, hashes=(b"h" * 32,), parent=b"", pages=(1,), last_tokens=16)
+
+
+@pytest.fixture
+def worker() -> Iterator[WorkerSide]:
+    group = KVGroup(layers=(0,), kv_heads=1, head_dim=8, block_tokens=16)
+    spec = KVSpec(model="m", revision="r", dtype="float32", groups=(group,))
+    facts = Facts(spec, (GroupFacts(0, ("layer",), 16, 0, 1, True, 0),), "as it is")
+    pages = {"layer": torch.zeros(4, 1, 16, 16)}
+    made = WorkerSide(Settings(node=NOWHERE), facts, pages, "engine", 0, 1)
+    yield made
+    made.close()
+
+
+def test_what_a_step_says_once_it_is_saved_is_said_with_the_next_where_vllm_asks_before(
+    worker: WorkerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "compare", lambda *_: NOTHING)
+    monkeypatch.setattr(worker._saves, "end", lambda: (3, {"a": 2}))
+    worker.begin(Step(1, compares=[Compare("a", (PART,))], prefill_tokens=64, tokens=64))
+    worker.layer("layer")
+    worker.ended()
+    assert worker.report() is None, "asked before the step is saved, as with speculation"
+    worker.save()
+    worker.begin(Step(2))
+    worker.save()
+    report = worker.report()
+    assert report is not None
+    assert report.verdicts == {"a": NOTHING}
+    assert (report.saved_blocks, report.late, report.prefill[0]) == (6, {"a": 2}, 64)
+    assert worker.report() is None, "all is said once"
+
+
+def test_a_comparison_that_fails_unexpectedly_ends_no_worker(
+    worker: WorkerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> None:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(module, "compare", no_room)
+    worker.begin(Step(1, compares=[Compare("a", (PART,))]))
+    worker.save()
+    report = worker.report()
+    assert report is not None and report.verdicts == {"a": NOTHING}
