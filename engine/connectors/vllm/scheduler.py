@@ -173,6 +173,7 @@ class SchedulerSide:
         tracked = self._requests.get(request.request_id)
         if tracked is None:
             return
+        tracked.ran = False
         if tracked.asked:
             tracked.asked = False
             if request.num_preemptions == 0:
@@ -203,6 +204,7 @@ class SchedulerSide:
             tracked = self._requests.get(request)
             if tracked is None:
                 continue
+            tracked.ran = True
             one = tracked.request
             if one.num_computed_tokens < one.num_prompt_tokens:
                 step.prefill_tokens += scheduled
@@ -227,7 +229,7 @@ class SchedulerSide:
         if tracked is None:
             return False
         self._audits.first_token(tracked, self.stats)
-        if not self._writes or tracked.loading:
+        if not self._writes or not tracked.ran:
             return False
         done = min(request.num_computed_tokens, request.num_tokens - 1)
         saves = self._completed(tracked, done, lambda: pages)

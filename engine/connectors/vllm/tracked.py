@@ -45,6 +45,7 @@ class Tracked:
             0  # leading blocks that are in the pool, or were given to a worker to store
         )
         self.loading = False
+        self.ran = False  # in a step, since it was given pages: until then others may load them
         self.failed = False  # a load of it failed: it is computed now, and not tried for ever
         self.asked = False  # a match was asked for and has not come to an allocation
         self.computed = 0  # tokens that vLLM had when it last asked

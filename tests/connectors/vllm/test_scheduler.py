@@ -111,3 +111,27 @@ def test_a_prefill_is_followed_where_all_of_its_groups_can_be(
     here.arrived(follows)
     assert here.matched(follows, 0) == found, "what is not followed is looked up"
     assert told == [not windows], "and waits for this engine"
+
+
+def test_pages_that_another_connector_may_still_be_filling_are_not_stored_at_a_requests_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, pages = side(), ([7, 8, 9],)
+    here.ready(ready())
+    given_up, served = request("g"), request("s")
+    for one in (given_up, served):
+        one.num_preemptions = one.num_output_tokens = 0
+        one.num_computed_tokens = 16
+        here.arrived(one)
+        here.allocated(one, pages, 0)
+    ran: Any = SimpleNamespace(
+        total_num_scheduled_tokens=8,
+        num_scheduled_tokens={"s": 8},
+        kv_connector_block_state=SimpleNamespace(get_block_ids=lambda _: pages),
+    )
+    here.step(ran)
+    for one in (given_up, served):
+        one.num_computed_tokens = 40
+    assert not here.finished(given_up, pages), "what vLLM counts as computed may be under way"
+    assert here.finished(served, pages), "a step has run on it, so it is there"
