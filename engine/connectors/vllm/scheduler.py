@@ -252,10 +252,11 @@ class SchedulerSide:
             self._loaded[request] = one.and_of(self._loaded.get(request, one))
         for request in received & self._loaded.keys():
             loaded = self._loaded.pop(request)
-            self._prices.loaded(loaded.tokens, loaded.wanted, loaded.seconds, now)
             self.stats.loaded(loaded.seconds)
             self.stats.add("loaded_tokens", loaded.tokens)
             tracked = self._requests.get(request)
+            if tracked is not None and not tracked.follow:  # who follows waits more than it loads
+                self._prices.loaded(loaded.tokens, loaded.wanted, loaded.seconds, now)
             if tracked is not None and loaded.good < tracked.end:
                 self.stats.add("failed_tokens", tracked.end - loaded.good)
                 tracked.failed = True

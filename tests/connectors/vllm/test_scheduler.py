@@ -135,3 +135,18 @@ def test_pages_that_another_connector_may_still_be_filling_are_not_stored_at_a_r
         one.num_computed_tokens = 40
     assert not here.finished(given_up, pages), "what vLLM counts as computed may be under way"
     assert here.finished(served, pages), "a step has run on it, so it is there"
+
+
+def test_what_waiting_for_a_prefill_took_is_no_price_of_loading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here = side()
+    here.ready(ready())
+    follows, loads = request("f", follow="name"), request("l")
+    for one in (follows, loads):
+        here.arrived(one)
+    here.heard(Report(loaded={"f": Loaded(32, 32, 32, 30.0)}), {"f"})
+    assert here._prices.load is None
+    here.heard(Report(loaded={"l": Loaded(32, 32, 32, 0.5)}), {"l"})
+    assert here._prices.load is not None
