@@ -37,10 +37,10 @@ class Tracked:
             Chain((), (), one.space.layout.block_tokens) for one in clients
         )
         said = said_of(request)
-        self.hand_off = str(said.get("hand_off", ""))  # others follow this prefill by this name
+        self.hand_off = str(said.get("hand_off") or "")  # others follow this prefill by this name
         # This one follows another's; whose names for it we do not know once we have our own.
-        self.follow = "" if since else str(said.get("follow", ""))
-        self.follow_at = str(said.get("follow_at", ""))  # on that host, where it is another
+        self.follow = "" if since else str(said.get("follow") or "")
+        self.follow_at = str(said.get("follow_at") or "")  # on that host, where it is another
         self.published = (
             0  # leading blocks that are in the pool, or were given to a worker to store
         )

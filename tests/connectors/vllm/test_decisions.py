@@ -211,6 +211,9 @@ def test_requests_whose_kv_has_no_name_are_left_out(field: str, value: object, w
 def test_a_sender_who_says_something_odd_has_a_plain_request(said: object) -> None:
     odd = SimpleNamespace(**PLAIN, request_id="a", kv_transfer_params={"moonpool": said})
     assert (Tracked(odd, (), 64).hand_off, Tracked(odd, (), 64).follow) == ("", "")
+    unnamed = {"moonpool": {"hand_off": None, "follow": None}}
+    plain = Tracked(SimpleNamespace(**PLAIN, request_id="n", kv_transfer_params=unnamed), (), 64)
+    assert (plain.hand_off, plain.follow) == ("", ""), "nothing is nobody's name"
     named = {"moonpool": {"hand_off": "one", "follow": 7}}
     request = SimpleNamespace(**PLAIN, request_id="b", kv_transfer_params=named)
     plain, since = Tracked(request, (), 64), Tracked(request, (), 64, since="a reset")
