@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from kvstore.client import Chain, Keyed, KVStoreError, Reader
+from kvstore.client import Chain, Keyed, KVStoreError, Memory, Reader
 from kvstore.client.writer import Event
 
 from .caches import GroupCache
@@ -115,7 +115,7 @@ class Loads:
         size = cache.client.space.layout.block_tokens
         assert part.first == begin // size and part.hashes, "the scheduler's blocks hold its tokens"
         edge = begin > part.first * size
-        if edge and not self._load_edge(cache, part, begin):
+        if edge and not self._load_edge(load, cache, part, begin):
             return load.begin
         rest = replace(part, first=part.first + int(edge), hashes=part.hashes[int(edge) :])
         if not rest.hashes:
@@ -126,7 +126,7 @@ class Loads:
             found = cache.client.load_each(Keyed(rest.hashes, size), cache.memory(pages))
             return load.end if all(found) else load.begin
         if load.follow:
-            return self._follow(load, cache, rest)
+            return self._follow(load, cache, rest, cache.memory(rest.pages))
         return self._batches(load, cache, rest, asked)
 
     def _batches(self, load: Load, cache: GroupCache, part: Part, asked: float) -> int:
@@ -155,12 +155,9 @@ class Loads:
                 size = min(4 * size, BATCH_BYTES)
         return sum(chain.tokens[:at])
 
-    def _follow(self, load: Load, cache: GroupCache, part: Part) -> int:
+    def _follow(self, load: Load, cache: GroupCache, part: Part, memory: Memory) -> int:
         """Behind a writer that may not even have begun: give up when nothing new comes."""
-        chain, memory = (
-            _chain(part, cache.client.space.layout.block_tokens),
-            cache.memory(part.pages),
-        )
+        chain = _chain(part, cache.client.space.layout.block_tokens)
         at, moved = part.first, time.monotonic()
         while at < len(chain) and not self._closing:
             with cache.client.reader(
@@ -187,14 +184,19 @@ class Loads:
             if over or self._closing or now - moved > self._stall_seconds:
                 return moved
 
-    def _load_edge(self, cache: GroupCache, part: Part, begin: int) -> bool:
+    def _load_edge(self, load: Load, cache: GroupCache, part: Part, begin: int) -> bool:
         """The first block where vLLM has its beginning already, in pages that others may share."""
         size, per_page = cache.client.space.layout.block_tokens, cache.facts.page_tokens
         count = size // per_page
         if len(part.hashes) == 1 and part.last_tokens < size:
             return False  # a short block: too little to be worth a way of its own
         scratch = cache.scratch(count)
-        if not all(cache.client.load_each(Keyed(part.hashes[:1], size), scratch.memory)):
+        one = replace(part, first=0, hashes=part.hashes[:1], last_tokens=size)
+        if load.follow:
+            came = self._follow(load, cache, one, scratch.memory) == size
+        else:
+            came = all(cache.client.load_each(Keyed(one.hashes, size), scratch.memory))
+        if not came:
             return False
         skip = (begin - part.first * size) // per_page
         first = part.first * count + skip

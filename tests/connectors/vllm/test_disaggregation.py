@@ -78,6 +78,18 @@ def test_layers_are_loaded_while_later_ones_are_computed(pair: Pair) -> None:
     assert behind, "nothing was loaded before the last layer was stored"
 
 
+def test_a_prefill_is_followed_from_within_a_block_of_which_vllm_has_the_beginning(
+    pair: Pair,
+) -> None:
+    tokens = prompt(26, 400)
+    begun = [*tokens[:96], *prompt(27, 8)]
+    pair.decode.run(begun)
+    assert pair.decode.run(begun).cached == [96], "a block and a half"
+    (found,) = pair.hand_off(tokens).outputs
+    assert found.cached == 399 // 32 * 32
+    assert found.tokens == pair.prefill.run(tokens).outputs[0].tokens
+
+
 def test_a_prefill_that_never_comes_is_computed_by_the_decode_engine(
     model: Callable[[str], Path], tmp_path: Path, pair: Pair
 ) -> None:
