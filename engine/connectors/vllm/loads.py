@@ -201,6 +201,8 @@ class Loads:
         skip = (begin - part.first * size) // per_page
         first = part.first * count + skip
         scratch.copy_to(part.pages[first : part.first * count + count], skip)
+        if (told := cache.told()) is not None:
+            told.synchronize()  # vLLM computes on another stream, which waits for none of this
         return True
 
 

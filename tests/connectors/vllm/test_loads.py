@@ -43,6 +43,44 @@ def test_no_page_is_written_before_the_device_is_done_with_who_had_it() -> None:
     assert loads.finished(0.0)["a"].good == 4 and not loads.bad_pages()
 
 
+class Copied:
+    """A cache of a device, and scratch memory of it, from which a block goes to vLLM's own pages
+    some time after it was told to."""
+
+    memory = None
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.facts = SimpleNamespace(page_tokens=2, window_tokens=0)
+        layout = SimpleNamespace(block_tokens=4)
+        self.client = SimpleNamespace(
+            space=SimpleNamespace(layout=layout), load_each=lambda *_: [True]
+        )
+
+    def scratch(self, pages: int) -> Copied:
+        return self
+
+    def told(self) -> Copied:
+        return self
+
+    def copy_to(self, pages: object, first: int) -> None:
+        self.order.append("told to copy")
+
+    def synchronize(self) -> None:
+        self.order.append("done")
+
+
+def test_the_half_of_a_block_that_vllm_lacks_is_there_once_its_load_is_over() -> None:
+    cache: Any = Copied()
+    loads = Loads((cache,), 1, 1.0, health_of("nowhere"), Trace(""))
+    half = Part(group=0, first=0, hashes=(b"hash",), parent=b"", pages=(7, 8), last_tokens=4)
+    loads.start(Load("a", 2, 4, (half,)))
+    came = loads.finished(SECONDS)
+    loads.close()
+    assert came["a"].good == 4
+    assert cache.order[-2:] == ["told to copy", "done"]
+
+
 class Waiting(Loads):
     """Whoever follows waits until something that is stored has been loaded."""
 
