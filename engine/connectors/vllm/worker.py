@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
+from collections import deque
 from typing import Any
 
 from kvstore.client import Client, KVStoreError
@@ -14,6 +14,7 @@ from .facts import Facts
 from .health import health_of
 from .loads import Loads
 from .messages import Compare, Ready, Report, Step, Verdict
+from .moment import Moment
 from .saves import Saves
 from .settings import Settings
 from .trace import Trace
@@ -35,13 +36,14 @@ class WorkerSide:
         rank: int,
         ranks: int,
     ) -> None:
+        self._device = next(iter(tensors.values())).device
         root = Client(
             settings.locator,
             facts.spec,
             label=f"vllm-worker-{rank}",
             deadline_seconds=settings.deadline_ms / 1e3,
             # HBM that a node lends is of one GPU: what several need would go down for the others.
-            device=next(iter(tensors.values())).device if ranks == 1 else None,
+            device=self._device if ranks == 1 else None,
         )
         self._client, self._facts = root, facts
         self._caches = tuple(
@@ -60,7 +62,9 @@ class WorkerSide:
         # What is to be said next. With speculation vLLM may ask before it has a step saved: then
         # what that says is said with the next step's.
         self._report = Report()
-        self._began = 0.0
+        self._began = Moment(self._device)
+        # Steps that compute prompts: tokens of each, and when it began and ended on the device.
+        self._prefills: deque[tuple[int, Moment, Moment]] = deque()
         self._computed = False
 
     def ready(self) -> Ready:
@@ -75,7 +79,7 @@ class WorkerSide:
 
     def begin(self, step: Step) -> None:
         self._step, self._computed = step, False
-        self._began = time.monotonic()
+        self._began = Moment(self._device)
         self._saves.begin(step)
 
     def load(self) -> None:
@@ -91,7 +95,10 @@ class WorkerSide:
         """All of them have. What is compared is compared first: it may not be what is stored."""
         step, report = self._step, self._report
         if self._computed and step.prefill_tokens * 2 > step.tokens:
-            report.prefill = (step.tokens, time.monotonic() - self._began)
+            self._prefills.append((step.tokens, self._began, Moment(self._device)))
+        while self._prefills and self._prefills[0][2].past:
+            tokens, began, ended = self._prefills.popleft()
+            report.prefill = (tokens, ended.seconds_after(began))
         for one in step.compares:
             report.verdicts[one.request] = self._compare(one)
         saved, late = self._saves.end()

@@ -49,6 +49,38 @@ def test_what_a_step_says_once_it_is_saved_is_said_with_the_next_where_vllm_asks
     assert worker.report() is None, "all is said once"
 
 
+class Behind:
+    """A moment of a GPU, which is some steps behind what it is told; each takes it 2 s."""
+
+    told, done = 0, 0
+
+    def __init__(self, _: object) -> None:
+        self.at, Behind.told = Behind.told, Behind.told + 1
+
+    @property
+    def past(self) -> bool:
+        return self.at < Behind.done
+
+    def seconds_after(self, earlier: Behind) -> float:
+        return 2.0 * (self.at - earlier.at)
+
+
+def test_what_computing_takes_a_gpu_is_told_once_it_is_done(
+    worker: WorkerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "Moment", Behind)
+    for tokens in (64, 96):
+        worker.begin(Step(1, prefill_tokens=tokens, tokens=tokens))
+        worker.layer("layer")
+        worker.save()
+    assert worker.report() is None, "its calls have returned, and nothing is computed yet"
+    Behind.done = 2
+    worker.begin(Step(3))
+    worker.save()
+    report = worker.report()
+    assert report is not None and report.prefill == (64, 2.0)
+
+
 def test_a_comparison_that_fails_unexpectedly_ends_no_worker(
     worker: WorkerSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
