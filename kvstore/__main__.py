@@ -5,7 +5,8 @@ import sys
 
 from kvstore.cli import parent
 
-parent.heed()  # before anything that takes long
+if __name__ == "__main__":  # so processes of ours are started, and `moonpool` by anybody
+    parent.heed()  # before anything that takes long
 
 # To import all of it takes a second, out of whose midst Ctrl-C would be a traceback.
 _interrupted = signal.getsignal(signal.SIGINT)
