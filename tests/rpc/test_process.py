@@ -21,5 +21,5 @@ def test_the_files_that_it_keeps_leave_connections_theirs(most: int) -> None:
 def test_it_makes_do_with_fewer_and_says_where_there_are_too_few() -> None:
     assert files_bound(0, 100) == 100
     assert files_bound(700, 1_024) == 1_024
-    with pytest.raises(ConfigError, match=r"900 files .* may open 1024 here: .* LimitNOFILE="):
+    with pytest.raises(ConfigError, match=r"900 files .* may open 1024 here: .*LimitNOFILE="):
         files_bound(900, 1_024)
