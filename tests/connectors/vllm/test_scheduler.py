@@ -74,6 +74,9 @@ class Late:
     def later(self, call: object) -> None:
         pass
 
+    def drop(self, lookups: object) -> None:
+        pass
+
     def result(self, seconds: float) -> None:
         self.waited.append(seconds)
         self.now += seconds
