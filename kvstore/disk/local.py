@@ -155,16 +155,14 @@ def _check_room(path: Path, header: Header) -> None:
         size = files * header.file_bytes
         return size + max(0, room_bytes(size) - index_held)
 
-    size = header.files * header.file_bytes
-    system = os.statvfs(path)
-    free = system.f_bavail * system.f_frsize
-    if (
-        system.f_blocks and takes(header.files) > free + held
-    ):  # 0 blocks: the filesystem does not tell
+    system, size = os.statvfs(path), header.files * header.file_bytes
+    if not system.f_blocks:
+        return  # the filesystem does not tell
+    free, wanted = system.f_bavail * system.f_frsize, takes(header.files)
+    if wanted > free + held:
         fits = max(0, bisect_right(numbers, free + held, key=takes) - 1) * header.file_bytes
         raise ConfigError(
-            f"node.ssd {str(path)!r}: {size} bytes and "
-            f"{takes(header.files) - size} for their index do not fit: "
+            f"node.ssd {str(path)!r}: {size} bytes and {wanted - size} for their index do not fit: "
             f"{free} bytes are free there and {held} are the node's already: free some, or give "
             f"at most {fits} bytes"
         )

@@ -143,14 +143,11 @@ def check_unpinned(request: pb.OpenRequest, *, maps: bool) -> None:
     """Raise `Invalid` where a reader could not tell what became of a block that nobody holds."""
     if not maps:
         raise Invalid("unpinned: only for a session that maps this node's memory")
-    if (
-        any(request.hand_offs)
-        or request.writer_group
-        or request.pin_ms
-        or request.stored_keys
-        or request.HasField("read_ahead")
-    ):
-        raise Invalid("unpinned: no hand_offs, writer_group, pin_ms or read_ahead beside it")
+    pinned = (request.hand_offs, request.writer_group, request.pin_ms, request.stored_keys)
+    if any(pinned) or request.HasField("read_ahead"):
+        raise Invalid(
+            "unpinned: no hand_offs, writer_group, pin_ms, stored_keys or read_ahead beside it"
+        )
 
 
 def check_name(field: str, given: str) -> None:

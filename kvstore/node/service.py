@@ -219,11 +219,11 @@ class KVService(kv_pb2_grpc.KVServicer):
         if request.HasField("read_ahead"):
             self._ahead.check(request.read_ahead.connections)
             fragment_of(request.read_ahead.fragment, place.layout)
+        if request.unpinned:
+            check_unpinned(request, maps=session.may_write)
         if request.stored_keys:
             return await self._open_stored(session, place, request, context)
         hashes = hashes_of(request.hashes)
-        if request.unpinned:
-            check_unpinned(request, maps=session.may_write)
         if request.hand_offs and len(request.hand_offs) != len(hashes):
             raise Invalid(f"{len(request.hand_offs)} hand_offs for {len(hashes)} hashes")
         hand_offs: Sequence[bytes] = request.hand_offs

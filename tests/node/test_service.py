@@ -342,6 +342,7 @@ WRONG: dict[str, tuple[Callable[[Desk], Any], grpc.StatusCode, str, tuple[str, .
         {"writer_group": "tp2"},
         {"pin_ms": 1},
         {"read_ahead": pb.ReadAhead(connections=[1])},
+        {"stored_keys": [b"k" * 32]},
     ],
     ids=lambda beside: next(iter(beside)),
 )
