@@ -19,7 +19,7 @@ from kvstore.limits import SOCKET_CALLS_MAX
 from kvstore.transfer import staged
 from tests.client.conftest import Node
 from tests.client.kv import Cache, spec_of
-from tests.client.six import BLOCKS, SIZE, TOKENS, Stored, said
+from tests.client.six_blocks import BLOCKS, SIZE, TOKENS, Stored, said
 
 Clients = Callable[..., Client]
 

@@ -11,7 +11,7 @@ import pytest
 from kvstore.client import Client, Keyed
 from tests.client.conftest import Node
 from tests.client.kv import spec_of
-from tests.client.six import BLOCKS, SIZE, Stored, said
+from tests.client.six_blocks import BLOCKS, SIZE, Stored, said
 
 
 @pytest.fixture
