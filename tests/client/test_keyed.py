@@ -254,7 +254,7 @@ def test_nothing_asked_is_nothing_answered(client_of: Clients) -> None:
     assert client.remove(none) == 0
 
 
-@pytest.mark.parametrize("most", [1, 4, 6])
+@pytest.mark.parametrize("most", [2, 4, 6])  # a key that is closed is named twice
 def test_more_keys_than_a_call_carries_go_in_several(
     client_of: Clients, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
