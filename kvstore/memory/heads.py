@@ -7,7 +7,7 @@ its copy has read one block's bytes only. See `kvstore.layout` for the offsets.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from kvstore.layout import (
     Fragment,
     SlotLayout,
 )
-from kvstore.limits import HASH_BYTES, ROOT_BYTES
+from kvstore.limits import HASH_BYTES, ROOT_BYTES, MiB
 
 _U64 = struct.Struct("<Q")
 _NO_HASH, _HASH = bytes(HASH_BYTES), np.dtype(f"V{HASH_BYTES}")
@@ -41,6 +41,8 @@ _HEAD = np.dtype(
 )
 assert _HEAD.itemsize == HEAD.size
 _MANY = 8  # slots that are sooner marked by columns than one by one
+# Of strip tables that are gone through at once, which copies them: one call may name a GiB of them.
+_TABLES_BYTES = 1 * MiB
 
 
 class Heads:
@@ -58,6 +60,10 @@ class Heads:
     def fill_all(self, slots: Sequence[Slot], layout: SlotLayout) -> None:
         """New FILLING blocks of one owner, tenant and origin: the identity of each, no root, and a
         table of unwritten strips."""
+        for some in _few(slots, layout):
+            self._fill(some, layout)
+
+    def _fill(self, slots: Sequence[Slot], layout: SlotLayout) -> None:
         at = np.array([slot.offset for slot in slots], np.int64)
         generations = np.array([slot.generation for slot in slots], np.uint64)
         # The generation and state first: a reader of the old block must notice before bytes change.
@@ -112,11 +118,14 @@ class Heads:
 
     def roots(self, slots: Sequence[Slot], layout: SlotLayout) -> list[bytes]:
         """The same of each of these."""
-        at = np.array([slot.offset for slot in slots], np.int64)
-        size = layout.root_bytes
-        # Copied at once: one after the other each would wait for memory by itself.
-        said = self._words[(at[:, None] + IDENTITY_OFFSET) // 8 + np.arange(size // 8)].tobytes()
-        return [xxhash.xxh3_128_digest(said[i : i + size]) for i in range(0, len(said), size)]
+        size, found = layout.root_bytes, list[bytes]()
+        words = np.arange(size // 8)
+        for some in _few(slots, layout):
+            at = np.array([slot.offset for slot in some], np.int64)
+            # Copied at once: one after the other each would wait for memory by itself.
+            said = self._words[(at[:, None] + IDENTITY_OFFSET) // 8 + words].tobytes()
+            found += [xxhash.xxh3_128_digest(said[i : i + size]) for i in range(0, len(said), size)]
+        return found
 
     def unwritten(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> Fragment | None:
         """The first strip of the fragment that is not written, as a fragment."""
@@ -127,24 +136,28 @@ class Heads:
         self, slots: Sequence[Slot], layout: SlotLayout, fragment: Fragment
     ) -> tuple[int, Fragment] | None:
         """The first of these slots in which a strip of the fragment is not written, and that."""
-        tables = self._tables(slots, layout, fragment)
-        if tables.all():
-            return None
-        place = int((tables == 0).any(axis=1).argmax())
-        return place, _first(tables[place] == 0, fragment)
+        before = 0
+        for tables in self._tables(slots, layout, fragment):
+            if not tables.all():
+                place = int((tables == 0).any(axis=1).argmax())
+                return before + place, _first(tables[place] == 0, fragment)
+            before += len(tables)
+        return None
 
     def layers_written(
         self, slots: Sequence[Slot], layout: SlotLayout, fragment: Fragment
     ) -> list[int]:
         """For each of these slots, how many leading layers of the fragment are written."""
-        written = self._tables(slots, layout, fragment) != 0
-        whole = written.reshape(len(slots), fragment.layers, fragment.heads).all(axis=2)
-        counts: list[int] = np.logical_and.accumulate(whole, axis=1).sum(axis=1).tolist()
+        counts: list[int] = []
+        for tables in self._tables(slots, layout, fragment):
+            written = (tables != 0).reshape(len(tables), fragment.layers, fragment.heads)
+            leading = np.logical_and.accumulate(written.all(axis=2), axis=1)
+            counts += leading.sum(axis=1).tolist()
         return counts
 
     def none_written(self, slots: Sequence[Slot], layout: SlotLayout, fragment: Fragment) -> bool:
         """Whether no strip of the fragment is written in any of these slots."""
-        return not self._tables(slots, layout, fragment).any()
+        return not any(tables.any() for tables in self._tables(slots, layout, fragment))
 
     def written(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> Fragment | None:
         """The first strip of the fragment that is written already, as a fragment."""
@@ -170,15 +183,16 @@ class Heads:
 
     def _tables(
         self, slots: Sequence[Slot], layout: SlotLayout, fragment: Fragment
-    ) -> npt.NDArray[np.uint64]:
-        """(slots, strips of the fragment): their entries of the strip tables, as they stand now."""
-        at = np.array([slot.offset for slot in slots], np.int64)
+    ) -> Iterator[npt.NDArray[np.uint64]]:
+        """(slots, strips of the fragment): their entries of the strip tables, as they stand now; of
+        a few slots at a time, in order."""
         numbers = np.arange(layout.strips).reshape(layout.layers, layout.kv_heads)
         layers = slice(fragment.layer_first, fragment.layer_first + fragment.layers)
         heads = slice(fragment.head_first, fragment.head_first + fragment.heads)
         strips = numbers[layers, heads].ravel()
-        tables: npt.NDArray[np.uint64] = self._words[(at[:, None] + TABLE_OFFSET) // 8 + strips]
-        return tables
+        for some in _few(slots, layout):
+            at = np.array([slot.offset for slot in some], np.int64)
+            yield self._words[(at[:, None] + TABLE_OFFSET) // 8 + strips]
 
     def _table(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> npt.NDArray[np.uint64]:
         """(layers, heads) of the fragment: its entries of the strip table, as they stand now."""
@@ -187,6 +201,13 @@ class Heads:
         layers = slice(fragment.layer_first, fragment.layer_first + fragment.layers)
         heads = slice(fragment.head_first, fragment.head_first + fragment.heads)
         return table.reshape(layout.layers, layout.kv_heads)[layers, heads]
+
+
+def _few(slots: Sequence[Slot], layout: SlotLayout) -> Iterator[Sequence[Slot]]:
+    """All of them, in order, so many at a time that what their tables take stays small."""
+    count = max(1, _TABLES_BYTES // layout.root_bytes)
+    for first in range(0, len(slots), count):
+        yield slots[first : first + count]
 
 
 def _first(marked: npt.NDArray[np.bool_], fragment: Fragment) -> Fragment:
