@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -70,36 +71,41 @@ class Deliveries:
         index = self._blocks.index
         return wanted.pick([i for i, key in enumerate(wanted.keys) if key not in index])
 
-    async def bring(self, holder: str, wanted: Wanted, patience: float) -> None:
-        """Seal here what a holder has of these. It waits its turn for at most `patience`. Raises a
-        `KVStoreError` where the holder, or this node, does not do its part."""
-        async with self._in_flight.turn(holder, wanted.size_bytes, patience):
-            began = self._clock.now()
-            link = await self._peers.link(holder, wanted.tenant)
-            namespace, group = wanted.place.owner
-            request = pb.OpenRequest(
-                session=link.session,
-                namespace=namespace,
-                group=group,
-                hashes=wanted.hashes,
-                stored_keys=() if wanted.hashes else wanted.keys,
-                lineage=True,
-            )
-            reply = await link.call(link.kv.Open, request)
-            suspects: list[bytes] = []
-            try:
-                hits = hits_of(reply, len(wanted.keys), wanted.place.layout)
-                if rows := sealed_of(reply, hits):
-                    size = 0
-                    line = self._blocks.carried.link
-                    line.begin(self._clock.now(), holder)
-                    try:
-                        size, suspects = await self._land(link, wanted, reply, rows)
-                    finally:
-                        line.end(self._clock.now(), size)
-                    self.pace.note(holder, size, self._clock.now() - began)
-            finally:
-                self._close_there(link, [one for one in reply.handles if one], suspects)
+    def turn(
+        self, holder: str, wanted: Wanted, patience: float
+    ) -> AbstractAsyncContextManager[None]:
+        """Inside it a holder may `bring` these; `Overloaded` where no turn comes in that time."""
+        return self._in_flight.turn(holder, wanted.size_bytes, patience)
+
+    async def bring(self, holder: str, wanted: Wanted) -> None:
+        """Seal here what a holder has of these, whose turn it is. Raises a `KVStoreError` where the
+        holder, or this node, does not do its part."""
+        began = self._clock.now()
+        link = await self._peers.link(holder, wanted.tenant)
+        namespace, group = wanted.place.owner
+        request = pb.OpenRequest(
+            session=link.session,
+            namespace=namespace,
+            group=group,
+            hashes=wanted.hashes,
+            stored_keys=() if wanted.hashes else wanted.keys,
+            lineage=True,
+        )
+        reply = await link.call(link.kv.Open, request)
+        suspects: list[bytes] = []
+        try:
+            hits = hits_of(reply, len(wanted.keys), wanted.place.layout)
+            if rows := sealed_of(reply, hits):
+                size = 0
+                line = self._blocks.carried.link
+                line.begin(self._clock.now(), holder)
+                try:
+                    size, suspects = await self._land(link, wanted, reply, rows)
+                finally:
+                    line.end(self._clock.now(), size)
+                self.pace.note(holder, size, self._clock.now() - began)
+        finally:
+            self._close_there(link, [one for one in reply.handles if one], suspects)
 
     async def close(self) -> None:
         for task in set(self._closing):

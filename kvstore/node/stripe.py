@@ -28,6 +28,7 @@ class StripeRun:
         self._left, self._wanted = deque(holders), wanted
         self._to, self._peers, self._counters = to, peers, counters
         self._asked: dict[asyncio.Task[None], str] = {}
+        self._at_work: set[str] = set()  # of those asked, who has had its turn
 
     async def run(self, patience: float) -> None:
         """Bring what can be had, within a bounded time, whoever still waits for it. It waits for
@@ -39,7 +40,7 @@ class StripeRun:
                         self._ask_next(patience)
                     await self._wait(patience)
         except TimeoutError:
-            for holder in self._asked.values():
+            for holder in self._at_work:  # whose turn did not come is not to blame
                 log.info("node %s was too slow", holder)
                 self._peers.failed(holder)
         finally:
@@ -72,12 +73,16 @@ class StripeRun:
 
     async def _bring(self, holder: str, wanted: Wanted, patience: float) -> None:
         try:
-            await self._to.bring(holder, wanted, patience)
+            async with self._to.turn(holder, wanted, patience):
+                self._at_work.add(holder)
+                await self._to.bring(holder, wanted)
         except Unavailable as error:
             log.info("node %s: %s", holder, error)
             self._peers.failed(holder)
         except KVStoreError as error:
             log.info("node %s: %s", holder, error)
+        finally:
+            self._at_work.discard(holder)
 
     async def _give_up(self) -> None:
         """Returns when nothing is moved any more."""

@@ -1,0 +1,72 @@
+"""Who is left alone for a stripe that did not come in time: whoever was asked, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kvstore.limits import FETCH_PEER_BYTES_MAX
+from kvstore.node import stripe
+from kvstore.node.delivery import Deliveries, Wanted
+from kvstore.node.stripe import StripeRun
+from tests.node.rig import SMALL, Rig
+
+TIME = 0.05  # that a stripe has: of both tests all of it passes
+
+
+class Silent:
+    """Stands for `Peers`: whoever is asked never answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.resting: list[str] = []
+
+    async def link(self, node_id: str, tenant: str) -> Any:
+        self.asked.append(node_id)
+        await asyncio.Event().wait()
+
+    def failed(self, node_id: str) -> None:
+        self.resting.append(node_id)
+
+
+class Desk:
+    """One block that node a is to bring."""
+
+    def __init__(self) -> None:
+        self.rig, self.peers = Rig(), Silent()
+        peers: Any = self.peers
+        given = (self.rig.clock, self.rig.counters)
+        self.deliveries = Deliveries(self.rig.blocks, self.rig.arena, peers, *given)
+        key = bytes([1]) * 32
+        self.wanted = Wanted("default", SMALL, (), [key], frozenset([key]))
+
+    async def run(self) -> None:
+        to: Any = (self.deliveries, self.peers, self.rig.counters)
+        async with asyncio.timeout(60.0):
+            await StripeRun(["a"], self.wanted, *to).run(TIME)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stripe, "FETCH_SECONDS_MAX", TIME)
+
+
+def test_a_holder_that_was_asked_and_does_not_answer_is_left_alone() -> None:
+    async def main() -> None:
+        desk = Desk()
+        await desk.run()
+        assert desk.peers.asked == desk.peers.resting == ["a"]
+
+    asyncio.run(main())
+
+
+def test_a_holder_whose_line_is_long_is_no_failure_of_it() -> None:
+    async def main() -> None:
+        desk = Desk()
+        async with desk.deliveries._in_flight.turn("a", FETCH_PEER_BYTES_MAX, 60.0):
+            await desk.run()
+        assert desk.peers.asked == desk.peers.resting == []
+
+    asyncio.run(main())
