@@ -361,6 +361,7 @@ class KVService(kv_pb2_grpc.KVServicer):
                 seconds = patience(context)
                 coming = self.pool.fetch.brought(session.tenant, place, hashes, keys, seconds)
                 await stack.enter_async_context(coming)
+            self.session(session.token, context)  # it may have ended: nobody would end its pins
             yield
 
     def check_ssd(self) -> None:

@@ -354,6 +354,24 @@ def test_what_is_on_its_way_while_it_is_removed_is_not_there_afterwards(own: Pai
     assert own.at_b.match(blocks, LARGE)[0] == 0
 
 
+def test_a_session_that_ends_while_its_blocks_come_holds_none_of_them(own: Pair) -> None:
+    with own.nodes.behind(own.a) as (_, data), ThreadPoolExecutor(1) as thread:
+        eventually(lambda: own.fetched(own.stored()) or data.accepted, 60)
+        blocks, leaving = own.stored(1, LARGE), own.b.caller()  # 4 MiB: some seconds
+        data.to_caller.faults = Faults(bytes_per_second=2_000_000)
+        opening = thread.submit(leaving.ask, "Open", **leaving.about(blocks, LARGE))
+        eventually(lambda: own.at_a.stats().pins == 1)
+        sessions = own.at_b.stats().sessions
+        leaving.stream.cancel()
+        eventually(lambda: own.at_b.stats().sessions < sessions)
+        data.to_caller.faults = Faults()
+        with pytest.raises(grpc.RpcError) as refused:
+            opening.result(60)
+        assert "the session is not known here" in refused.value.details()
+        assert held(own.at_b) == (0, 0)
+    own.at_rest()
+
+
 def test_a_trickle_ends_with_its_time_and_its_slots_come_back(own: Pair) -> None:
     with own.nodes.behind(own.a) as (_, data):
         eventually(lambda: own.fetched(own.stored()) or data.accepted, 60)
