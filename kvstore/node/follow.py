@@ -17,7 +17,7 @@ import numpy as np
 from kvstore.cadence import Cadence
 from kvstore.clock import Clock
 from kvstore.core.lifecycle import Slot, State
-from kvstore.errors import KVStoreError, Overloaded, Unavailable
+from kvstore.errors import KVStoreError, Unavailable
 from kvstore.layout import TABLE_OFFSET, Fragment
 from kvstore.limits import PIN_MS_MAX
 from kvstore.memory.arena import Arena
@@ -156,7 +156,7 @@ class Follow:
                 one = (asked.keys[rows[i]], reply.parents[i], reply.tokens[i])
                 given = (asked.tenant, set(asked.keys), reply.origins[i])
                 here.append(self._blocks.arrive(owner, layout, one, *given))
-        except Overloaded as error:
+        except KVStoreError as error:  # it is full, or its slabs are too small for any
             log.info("no room for all that is followed: %s", error)
             hits = hits[: len(here)]
         if not hits:

@@ -199,6 +199,17 @@ def test_a_node_without_room_for_what_is_followed_says_miss(pair: Pair) -> None:
     pair.at_b.ask("Close", handles=[handle])
 
 
+def test_a_node_whose_slabs_are_too_small_for_what_is_followed_holds_nothing_elsewhere() -> None:
+    with pool() as nodes:
+        pair = Pair(nodes, nodes.node("a"), nodes.node("b", slab="1MiB"))
+        blocks, writer = pair.new(1, LARGE), pair.a.caller()  # 4 MiB
+        hand_offs = writer.reserve(blocks, LARGE, hand_off=True).hand_offs
+        about, opened = pair.at_b.about(blocks, LARGE), pair.at_a.counters()["open_hit_blocks"]
+        assert pair.at_b.ask("Open", **about, hand_offs=hand_offs).outcomes[0] != pb.HIT
+        assert pair.at_a.counters()["open_hit_blocks"] == opened + 1, "the test sees nothing"
+        eventually(lambda: pair.at_a.stats().pins == 0)
+
+
 def test_a_hand_off_of_a_node_that_is_gone_is_a_miss_and_a_forged_one_is_refused() -> None:
     with pool() as nodes:
         pair = Pair(nodes, nodes.node("a"), nodes.node("b"))
