@@ -213,8 +213,9 @@ class Follow:
         finally:
             for row in left.tolist():
                 self._end(run.here[row], run, whole=False)
-            for name in names:
-                self._here.pop(name, None)
+            for name, slot in zip(names, run.here, strict=True):
+                if self._here.get(name) is slot:  # else its group began the block anew
+                    del self._here[name]
             self._let_go_there(run.link, run.handles)
 
     def _end(self, slot: Slot, run: _Run, *, whole: bool) -> None:

@@ -183,6 +183,45 @@ def test_a_writer_group_that_is_named_is_followed_by_its_node(pair: Pair) -> Non
     pair.at_b.ask("Close", handles=[handle])
 
 
+def test_a_block_that_its_group_begins_anew_is_followed_once_by_all_its_readers(
+    pair: Pair,
+) -> None:
+    blocks, writer = pair.new(2), pair.a.caller()
+    first, second = blocks.between(0, 1), blocks.between(1, 2)
+    handles = writer.reserve(blocks, writer_group="anew").handles
+    named = {"writer_group": "anew", "writer_node": pair.at_a.opened.node_id}
+
+    def opened(some: Chain, reader: Caller = pair.at_b) -> list[bytes]:
+        def open_them() -> list[bytes]:
+            reply = reader.ask("Open", **reader.about(some), **named)
+            held = [handle for handle in reply.handles if handle]
+            if len(held) == len(some):
+                return held
+            reader.ask("Close", handles=held) if held else None
+            return []
+
+        return list(eventually(open_them, KNOWN_SECONDS))
+
+    held = opened(blocks)
+    writer.ask("Abort", handles=handles[:1])
+    about_first = pair.at_b.about(first)
+    eventually(lambda: pair.at_b.ask("Open", **about_first, **named).outcomes[0] != pb.HIT)
+    again = writer.reserve(first, writer_group="anew").handles[0]
+    held += opened(first)
+    followed = pair.at_b.counters()["followed_blocks"]
+    writer.write(handles[1], payload(second.hashes[0]))
+    writer.ask("Seal", handles=handles[1:])
+    eventually(lambda: pair.at_b.counters()["followed_blocks"] > followed)
+    time.sleep(0.2)  # until what followed both of them has ended
+    asked = pair.at_a.counters()["open_hit_blocks"]
+    held += opened(first)
+    assert pair.at_a.counters()["open_hit_blocks"] == asked, "it is on its way here already"
+    writer.write(again, payload(first.hashes[0]))
+    writer.ask("Seal", handles=[again])
+    assert [pair.at_b.read(one) for one in held[-2:]] == [payload(first.hashes[0])] * 2
+    pair.at_b.ask("Close", handles=held)
+
+
 def test_a_node_without_room_for_what_is_followed_says_miss(pair: Pair) -> None:
     larges = [prompt(10**6 + number, 1, LARGE) for number in range(2)]
     fillers = [pair.at_b.reserve(one, LARGE).handles[0] for one in larges]  # both of its slabs
