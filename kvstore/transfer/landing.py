@@ -24,6 +24,7 @@ from kvstore.transfer.ucx_memory import Shown
 
 IDENTITY_BYTES = TABLE_OFFSET - IDENTITY_OFFSET
 _TOGETHER_BYTES = 8 * MiB  # that land before they are looked at: a processor's cache holds them
+_TABLES_BYTES = 1 * MiB  # of what says of those what they are: of tiny strips it is the most
 
 
 class Landing:
@@ -57,7 +58,8 @@ class Landing:
     @staticmethod
     def few(layout: SlotLayout, fragment: Fragment) -> int:
         """How many blocks of a layout a processor's cache holds a fragment of; at least 1."""
-        return max(1, _TOGETHER_BYTES // (fragment.layers * fragment.heads * layout.strip_stride))
+        block = fragment.layers * fragment.heads * layout.strip_stride
+        return max(1, min(_TOGETHER_BYTES // block, _TABLES_BYTES // layout.root_bytes))
 
     def pieces(self, row: int, fragment: Fragment) -> list[memoryview]:
         """Where a fragment of block `row` lies, in slot order."""

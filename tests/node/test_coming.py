@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from kvstore.core.lifecycle import Slot
-from kvstore.layout import Fragment
+from kvstore.layout import Fragment, SlotLayout
+from kvstore.limits import MiB
+from kvstore.memory.arena import Arena
 from kvstore.memory.strips import strip_hash
 from kvstore.node.coming import Coming
 from kvstore.node.moves import Held, Moves
@@ -135,3 +138,18 @@ def test_these_tests_catch_an_owner_that_trusts_what_comes(
     monkeypatch.setattr(Landing, "proven", lambda self, rows, *_: np.ones(len(rows), dtype=bool))
     with pytest.raises(AssertionError):
         _damage_is_found(rig, moves)
+
+
+def test_blocks_whose_tables_are_as_large_as_they_are_come_a_few_at_a_time_too() -> None:
+    layout = SlotLayout(layers=64, kv_heads=64, block_tokens=1, parts=1, run_bytes=8)
+    arena = Arena.create(200 * layout.slot_bytes)
+    slots = [Slot(i, i * layout.slot_bytes, (bytes(32), 0), tokens=1) for i in range(200)]
+    came = 0
+    tracemalloc.start()
+    try:
+        for some in Coming.few(arena, [Held(slot, layout, layout.whole) for slot in slots]):
+            came += len(some.settle())
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert came == len(slots) and most < 6 * MiB, "their tables have 6.5 MiB"
