@@ -6,6 +6,7 @@ in the order asked. What is reported as loaded was verified strip by strip, as i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
@@ -27,6 +28,9 @@ from kvstore.transfer.protocol import Mask, Memory
 from kvstore.wire.v1 import kv_pb2 as pb
 
 PART_BLOCKS = 512  # of which a node is asked at once: a call more costs what a hundred blocks do
+# Whose answer a socket holds while nobody reads it. One of more is read at once: until it has left,
+# it is one of the few calls that the node has under way, and the node waits for that some seconds.
+UNREAD_BLOCKS = 1_024
 
 
 def exists_each(connection: Connection, space: Space, blocks: Blocks) -> Mask:
@@ -95,9 +99,11 @@ def store_all(connection: Connection, space: Space, blocks: Keyed, memory: Memor
         for first, last in _parts(len(blocks), most):
             asked.append(Reserving(connection, space, blocks.between(0, last), first))
             open_.callback(asked[-1].drop)
+        writers: Iterable[Writer] = (open_.enter_context(Writer(one)) for one in asked)
+        if max(len(one.blocks) for one in asked) > UNREAD_BLOCKS:
+            writers = list(writers)
         sealed = Answer[list[str]](list)
-        for one in asked:
-            writer = open_.enter_context(Writer(one))
+        for writer in writers:
             writer.put(memory)
             sealed.get()
             sealed = writer.begin_seal()  # 'SEALED', or 'EXISTED' where another writer was first

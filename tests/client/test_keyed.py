@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,9 @@ from kvstore.client.opened import Opened
 from kvstore.client.reserving import Reserving
 from kvstore.client.writer import Writer
 from kvstore.errors import Invalid, Overloaded, WindowClosed
-from kvstore.limits import SOCKET_CALLS_MAX
+from kvstore.limits import HANDLE_BYTES_MAX, SOCKET_CALLS_MAX
 from kvstore.transfer import staged
+from kvstore.wire.v1 import kv_pb2 as pb
 from tests.client.conftest import Node
 from tests.client.kv import Cache, spec_of
 from tests.client.six_blocks import BLOCKS, SIZE, TOKENS, Stored, said
@@ -157,6 +159,49 @@ def test_many_blocks_are_stored_in_parts_each_asked_for_before_one_is_copied(
     memory = stored.source.memory(stored.client)
     assert stored.client.store_each(stored.blocks, memory) == [True] * BLOCKS
     assert stored.loaded() == [True] * BLOCKS
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("unread", [1, BLOCKS])
+def test_answers_that_no_socket_would_hold_are_read_before_a_block_is_copied(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, unread: int
+) -> None:
+    client, told = stored.client, list[str]()
+    client.remove(stored.blocks)
+    reply, store = Reserving.reply, staged.store
+
+    def read(self: Reserving) -> Any:
+        told.append("answer")
+        return reply(self)
+
+    def stored_some(*given: Any) -> None:
+        told.append("copy")
+        store(*given)
+
+    monkeypatch.setattr(Reserving, "reply", read)
+    monkeypatch.setattr(staged, "store", stored_some)
+    monkeypatch.setattr(each, "UNREAD_BLOCKS", unread)
+    memory = stored.source.memory(client)
+    assert client.store_each(stored.blocks, memory) == [True] * BLOCKS
+    every = SOCKET_CALLS_MAX
+    assert told == (
+        ["answer"] * every + ["copy"] * every if unread == 1 else ["answer", "copy"] * every
+    )
+    assert stored.loaded() == [True] * BLOCKS
+
+
+def test_a_socket_holds_an_answer_that_is_not_read_at_once() -> None:
+    count = each.UNREAD_BLOCKS
+    answer = pb.ReserveReply(
+        grants=[pb.ReserveReply.GRANTED] * count,
+        slot_offsets=[1 << 40] * count,
+        generations=[1 << 60] * count,
+        handles=[bytes(HANDLE_BYTES_MAX)] * count,
+    ).SerializeToString()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        ours.setblocking(False)
+        assert ours.send(answer) == len(answer)
 
 
 @pytest.mark.usefixtures("in_parts")
