@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +160,42 @@ async def test_certificates_of_one_ca_let_in_and_others_do_not(tmp_path: Path) -
             async with opened(etcd, **wrong) as store:
                 with pytest.raises(Unavailable, match=r"https://127\.0\.0\.1"):
                     await store.get("k/a")
+    finally:
+        etcd.kill()
+
+
+async def test_certificates_that_were_renewed_on_disk_are_shown_without_a_restart(
+    tmp_path: Path,
+) -> None:
+    need_etcd()
+    before, after = Certificates.make(tmp_path / "before"), Certificates.make(tmp_path / "after")
+    named = {name: tmp_path / name for name in ("ca", "cert", "key")}
+
+    def renew(new: Certificates) -> None:
+        for name, path in named.items():
+            shutil.copyfile(getattr(new, name), path)
+
+    renew(before)
+    etcd = EtcdProcess(tmp_path / "etcd", certificates=before)
+    try:
+        etcd.start()
+        async with opened(etcd, **named) as store:
+            start = await store.put("k/a", b"1")
+            async with contextlib.aclosing(store.watch("k/", start)) as watch:
+                change = asyncio.ensure_future(anext(watch))
+                last = weakref.ref(store._endpoints.first)
+                etcd.certificates = after
+                await asyncio.to_thread(etcd.restart)
+                with pytest.raises(Unavailable):
+                    await store.get("k/a")
+                shutil.copyfile(after.cert, named["cert"])  # a renewal that is half done
+                with pytest.raises(Unavailable):
+                    await store.get("k/a")
+                renew(after)
+                assert (await store.get("k/a")) is not None
+                await store.put("k/b", b"2")
+                assert (await asyncio.wait_for(change, 20)).entry.key == "k/b"
+                assert last() is None, "the connection before is closed"
     finally:
         etcd.kill()
 

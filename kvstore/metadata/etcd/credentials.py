@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-
-import grpc
+from typing import NamedTuple
 
 from kvstore.config import EtcdConfig
 from kvstore.errors import ConfigError
@@ -18,6 +17,14 @@ from kvstore.errors import ConfigError
 Metadata = tuple[tuple[str, str], ...]
 # A member without a leader refuses instead of answering from what it last knew.
 _NEED_LEADER: Metadata = (("hasleader", "true"),)
+
+
+class Certificates(NamedTuple):
+    """In PEM: whom a channel believes, and what it shows."""
+
+    ca: bytes | None
+    key: bytes | None
+    cert: bytes | None
 
 
 class Token:
@@ -45,11 +52,11 @@ class Token:
             self._text = None
 
 
-def channel_credentials(config: EtcdConfig) -> grpc.ChannelCredentials | None:
-    """None for plain connections. Reads the files now: a wrong one is known at the start."""
+def certificates(config: EtcdConfig) -> Certificates | None:
+    """As its files say now; None for plain connections. Raises `ConfigError` for what is none."""
     if not config.secure:
         return None
-    return grpc.ssl_channel_credentials(
+    return Certificates(
         _read("--etcd-ca", config.ca),
         _read("--etcd-key", config.key),
         _read("--etcd-cert", config.cert),

@@ -1,7 +1,8 @@
 """One etcd member: a channel to it and its services, as gRPC's stubs have them.
 
 The channel is bounded in what it receives, gives up a connection that says nothing, and is closed
-with the client. It belongs to the event loop that was running when it was made.
+with the client, or once nobody has a use for it. It belongs to the event loop that was running when
+it was made.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from aetcd.rpc import rpc_pb2_grpc as stubs
 
 from kvstore.limits import KiB, MiB
 from kvstore.metadata.bounds import KEY_BYTES_MAX, VALUE_BYTES_MAX
-from kvstore.metadata.etcd.credentials import Metadata
+from kvstore.metadata.etcd.credentials import Certificates, Metadata
 
 REPLY_BYTES_MAX = 4 * MiB  # ranges are paged and watches cut into pieces, so that none has more
 _REQUEST_BYTES_MAX = 1_536 * KiB  # what etcd takes by default
@@ -42,14 +43,14 @@ Method: TypeAlias = "Callable[[Endpoint], Send]"
 
 
 class Endpoint:
-    def __init__(self, url: str, credentials: grpc.ChannelCredentials | None) -> None:
+    def __init__(self, url: str, shown: Certificates | None) -> None:
         self.url = url
         target = url.partition("://")[2]
-        self._channel = (
-            grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
-            if credentials
-            else grpc.aio.insecure_channel(target, options=_OPTIONS)
-        )
+        if shown is None:
+            self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+        else:
+            credentials = grpc.ssl_channel_credentials(*shown)
+            self._channel = grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
         self.kv = stubs.KVStub(self._channel)
         self.lease = stubs.LeaseStub(self._channel)
         self._auth = stubs.AuthStub(self._channel)

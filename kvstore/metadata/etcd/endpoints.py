@@ -2,7 +2,7 @@
 
 `ask` is for what may be done twice: it goes from member to member until one answers. `tell` is for
 what may not: it is sent once, to a member that has just answered. Whichever member answered last is
-asked first.
+asked first. Where none answers, certificates that were renewed on disk since are shown.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import grpc
 
 from kvstore.config import EtcdConfig
-from kvstore.errors import KVStoreError
+from kvstore.errors import ConfigError, KVStoreError
 from kvstore.metadata.etcd import failure
-from kvstore.metadata.etcd.credentials import Metadata, Token, channel_credentials
+from kvstore.metadata.etcd.credentials import Metadata, Token, certificates
 from kvstore.metadata.etcd.endpoint import Endpoint, Method, broken
 from kvstore.metadata.protocol import StoreClosed
 
@@ -31,7 +31,7 @@ class Endpoints:
 
     def __init__(self, config: EtcdConfig) -> None:
         self._config = config
-        self._credentials = channel_credentials(config)
+        self._shown = certificates(config)  # a wrong one is known at the start
         self._members: list[Endpoint] = []  # the first is asked; one that fails goes to the end
         self._token = Token()
         self._closed = False
@@ -46,7 +46,7 @@ class Endpoints:
         if not self._members:
             urls = list(self._config.endpoints)
             random.shuffle(urls)  # many nodes are told of them in one order
-            self._members = [Endpoint(url, self._credentials) for url in urls]
+            self._members = [Endpoint(url, self._shown) for url in urls]
         return self._members[0]
 
     def leave(self, endpoint: Endpoint) -> None:
@@ -67,6 +67,7 @@ class Endpoints:
                     raise
                 words = str(error.details())
             self.leave(endpoint)
+            self._show_what_is_new()
             tried += 1
             if tried % len(self._config.endpoints) == 0:
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -139,6 +140,17 @@ class Endpoints:
         except asyncio.CancelledError:
             self.cancelled()
             raise
+
+    def _show_what_is_new(self) -> None:
+        """Connect anew where the certificates on disk are not those that were shown. What is under
+        way on a connection before keeps that until its end."""
+        try:
+            found = certificates(self._config)
+        except ConfigError:  # they are being written
+            return
+        if found != self._shown:
+            self._shown = found
+            self._members = [Endpoint(one.url, found) for one in self._members]
 
     def cancelled(self) -> None:
         """A call was cancelled: raises `StoreClosed` if `close` did it, and not who awaits it."""
