@@ -130,6 +130,10 @@ NODE = _list(
     _counter("data_refusals", "data connections that were not let in: too many, or nobody known"),
     _counter("overloaded", "times that what was held left no room for a call's blocks"),
     _counter("sessions", "sessions begun"),
+    _counter(
+        "task_failures",
+        "times that what a node does by itself ended in a way that nobody foresaw, and began again",
+    ),
     _gauge("blocks", "sealed, in any tier"),
     _gauge("tier_bytes", "bytes that blocks take, in whole slots", "tier"),
     _gauge("tier_capacity_bytes", "bytes that there is room for", "tier"),

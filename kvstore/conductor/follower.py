@@ -47,6 +47,8 @@ async def follow(
             if str(error) != complaint:
                 log.warning("node %s is not followed: %s", tracked.node_id, error)
             complaint = str(error)
+        except Exception:
+            log.exception("following node %s failed in a way nobody foresaw", tracked.node_id)
         await clock.sleep(pause * dice.uniform(0.5, 1.0))
         pause = min(2 * pause, PAUSE_SECONDS_MAX)
 

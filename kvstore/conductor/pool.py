@@ -70,20 +70,15 @@ class Pool:
 
     async def keep(self, revision: int) -> None:
         """Go by the metadata from a revision on, until cancelled."""
-        sweeping = asyncio.create_task(self._sweep())
         try:
-            while True:
-                try:
-                    await self._watch(revision)
-                except KVStoreError as error:
-                    log.warning("the nodes' records are read anew: %s", error)
-                revision = await self._loaded()
+            async with asyncio.TaskGroup() as group:  # one that fails ends the other
+                group.create_task(self._sweep())
+                group.create_task(self._see_on(revision))
         finally:
-            sweeping.cancel()
             tasks = [member.task for member in self._members.values()]
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(sweeping, *tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def named(self) -> Iterator[Member]:
         """Those that callers may be sent to."""
@@ -107,6 +102,14 @@ class Pool:
         assert not self._waiting.keys() & self._members.keys(), "it waits for the place it has"
         for node_id, member in self._members.items():
             assert node_id == member.record.node_id == member.tracked.node_id
+
+    async def _see_on(self, revision: int) -> None:
+        while True:
+            try:
+                await self._watch(revision)
+            except KVStoreError as error:
+                log.warning("the nodes' records are read anew: %s", error)
+            revision = await self._loaded()
 
     async def _watch(self, revision: int) -> None:
         async with aclosing(self._metadata.watch(NodeRecord.prefix, revision)) as changes:

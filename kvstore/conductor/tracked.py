@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from kvstore.conductor.table import Table
 from kvstore.core.carried import Carried
-from kvstore.errors import Invalid
+from kvstore.errors import Invalid, Overloaded
 from kvstore.limits import CARRIED_KEPT, NAME_BYTES_MAX, NODE_BLOCKS_MAX
 from kvstore.wire.prints import unpacked
 from kvstore.wire.v1 import directory_pb2 as pb
@@ -53,7 +53,9 @@ class Tracked:
                     self._take_carried(reply.carried)
                 case _:
                     raise Invalid("a message of a kind that this conductor does not know")
-        except Invalid:
+        except Overloaded:  # nothing of it is in the table: it is asked for again
+            raise
+        except Exception:  # else, also where nobody foresaw it, half of it may be there
             self.epoch = self.sequence = 0
             self._stop()
             raise

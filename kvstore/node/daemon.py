@@ -13,10 +13,11 @@ import logging
 import os
 import random
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from kvstore import traces
 from kvstore.block import Miss
@@ -65,6 +66,7 @@ from kvstore.node.ucx_way import UcxWays
 from kvstore.rpc.access import Role
 from kvstore.rpc.address_file import AddressFile
 from kvstore.rpc.identity import Caller, announced_host, listen_address
+from kvstore.rpc.kept import kept
 from kvstore.rpc.metrics_port import MetricsPort
 from kvstore.rpc.process import bound_the_process
 from kvstore.rpc.server import NOT_SERVING, Server
@@ -222,24 +224,30 @@ class Node:
             config.lease_ms,
             self._lapsed,
             SystemClock(),
+            failed=self._failed,
         )
         await announcer.announce()
         found_at = AddressFile(config.directory, f"{known_as}:{server.port}", self.node_id)
-        tasks = [
-            asyncio.create_task(socket.serve()),
-            asyncio.create_task(data.serve(answering)),
-            asyncio.create_task(self._expire(store)),
-            asyncio.create_task(scrubber.serve()),
-            asyncio.create_task(grants.keep()),
-            asyncio.create_task(tenants.keep()),
-            asyncio.create_task(
-                namespaces.keep_quarantines(
-                    lambda digest: purge.carry_out(Scope(namespace=digest), Miss.QUARANTINED)
-                )
-            ),
-        ]
-        tasks += [asyncio.create_task(one.serve()) for one in (tiers, hbm) if one is not None]
-        pool.start()
+
+        async def quarantines() -> None:
+            await namespaces.keep_quarantines(
+                lambda digest: purge.carry_out(Scope(namespace=digest), Miss.QUARANTINED)
+            )
+
+        tasks = self._kept(
+            {
+                "letting mappers in": socket.serve,
+                "letting data connections in": partial(data.serve, answering),
+                "ending pins": partial(self._expire, store),
+                "scrubbing": scrubber.serve,
+                "reading shares": grants.keep,
+                "reading tenants": tenants.keep,
+                "reading quarantines": quarantines,
+                **({} if tiers is None else {"writing to SSD": tiers.serve}),
+                **({} if hbm is None else {"making room in HBM": hbm.serve}),
+                **pool.keepers,
+            }
+        )
         gc.freeze()  # what stands from now on is not looked through for garbage time and again
         gc.set_threshold(GARBAGE_YOUNG, GARBAGE_MIDDLE, GARBAGE_OLD)
         ready(server.address, metrics.address)
@@ -271,6 +279,16 @@ class Node:
             if self._volumes is not None:
                 self._volumes.close()
             self._lock.close()
+
+    def _kept(
+        self, works: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
+    ) -> list[asyncio.Task[None]]:
+        """What the node does by itself, until these are cancelled."""
+        nature = (SystemClock(), self._failed)
+        return [asyncio.create_task(kept(*one, *nature)) for one in works.items()]
+
+    def _failed(self) -> None:
+        self._counters.add("task_failures")
 
     async def _leave(self) -> None:
         """Take no new blocks; others are told, and give this node none."""

@@ -73,7 +73,8 @@ class DataPort:
 
     async def serve(self, answering: Answering) -> None:
         """Accept until cancelled; `answering` serves those who make calls."""
-        self._calls = DataCalls(self._sessions, answering, self._counters)
+        if self._calls is None:  # else it is begun again: those who call go on
+            self._calls = DataCalls(self._sessions, answering, self._counters)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._accept())
             group.create_task(self._end_those_over())

@@ -19,6 +19,7 @@ from kvstore.clock import Clock
 from kvstore.metadata import Metadata
 from kvstore.metadata.announcer import Announcer
 from kvstore.metadata.records import NodeRecord
+from kvstore.rpc.kept import kept
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,9 @@ class Heartbeat:
         lapsed: Callable[[NodeRecord], NodeRecord],
         clock: Clock,
         busy_seconds: float = BUSY_SECONDS,
+        failed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`failed` is told, in the thread, of what nobody foresaw and that it goes on after."""
         self._opened, self._lapsed, self._clock = opened, lapsed, clock
         self._node_loop = asyncio.get_running_loop()
         self._loop = asyncio.new_event_loop()
@@ -49,7 +52,7 @@ class Heartbeat:
         self._turned = clock.now()
         self._tasks: list[asyncio.Task[None]] = []
         self._awake = _Awake(clock, lambda: clock.now() - self._turned < busy_seconds)
-        self._record, self._lease_ms = record, lease_ms
+        self._record, self._lease_ms, self._failed = record, lease_ms, failed
 
     async def announce(self) -> None:
         """Put the record, and keep it from then on. Raises what the metadata raises."""
@@ -97,7 +100,8 @@ class Heartbeat:
         where = (self._metadata, self._record, self._lease_ms)
         self._announcer = Announcer(*where, self._lapse, self._awake, random.Random())
         await self._announcer.announce()
-        self._keeping = asyncio.create_task(self._announcer.keep())
+        keeping = kept("giving a sign of life", self._announcer.keep, self._clock, self._failed)
+        self._keeping = asyncio.create_task(keeping)
 
     async def _end(self) -> None:
         if self._metadata is None:

@@ -5,9 +5,9 @@ Where there is nobody else all of it costs nothing and finds nothing.
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from kvstore.clock import Clock
 from kvstore.config import Credentials
@@ -32,7 +32,7 @@ THREADS = 16  # that wait for data connections to other nodes
 
 
 class Pool:
-    """One node's side of its pool. `start` in the node's loop, `close` at the end."""
+    """One node's side of its pool. Whoever has it runs its `keepers`, and closes it at the end."""
 
     def __init__(
         self,
@@ -60,19 +60,20 @@ class Pool:
         self.follow = Follow(store.blocks, arena, self.peers, store.claims, clock, counters)
         self.taking = Taking(store, self.fetch, self.peers, tiers, counters)
         self.replicas = Replicas(store, self.peers, self.whereabouts, labels, counters)
-        self._tasks: list[asyncio.Task[None]] = []
 
     def _seen(self) -> None:
         self.peers.seen()
 
-    def start(self) -> None:
-        for keeper in (self._nodes.keep, self._conductors.keep, self.peers.keep):
-            self._tasks.append(asyncio.create_task(keeper()))
+    @property
+    def keepers(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """What goes on until the end, by what it does."""
+        return {
+            "reading who serves": self._nodes.keep,
+            "reading who conducts": self._conductors.keep,
+            "ending idle links": self.peers.keep,
+        }
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.replicas.close()
         await self.fetch.close()
         await self.follow.close()

@@ -111,6 +111,8 @@ class Promotion:
             miss = await self._threads.read(self._read_one, slot, target, layout)
         except DiskError as failed:
             log.warning("a block could not be read: %s", failed)
+        except Exception:  # else it would be on its way for ever
+            log.exception("a block could not be read, in a way that nobody foresaw")
         finally:
             line.end(self._clock.now(), layout.block_bytes(slot.tokens) if miss is None else 0)
         failpoint("promotion.after_read")

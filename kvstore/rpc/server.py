@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 
+from kvstore.clock import SystemClock
 from kvstore.errors import ConfigError
 
 try:
@@ -44,6 +45,7 @@ from kvstore.rpc.access import ACCESS, Rule
 from kvstore.rpc.admission import Admission
 from kvstore.rpc.guard import Guard
 from kvstore.rpc.identity import DefaultOnly, Door, Tenancy
+from kvstore.rpc.kept import kept
 from kvstore.rpc.tls import ServerTls
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -123,7 +125,9 @@ class Server:
 
     async def start(self) -> None:
         await self._server.start()
-        self._keeping = asyncio.create_task(self._guard.keep())
+        self._keeping = asyncio.create_task(
+            kept("ending streams of tokens that are over", self._guard.keep, SystemClock())
+        )
         await self.set_health(SERVING)
 
     async def set_health(self, status: int) -> None:

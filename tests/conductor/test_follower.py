@@ -171,6 +171,27 @@ def test_a_stream_that_falls_silent_is_begun_again(monkeypatch: pytest.MonkeyPat
     followed(work)  # it beats each second, and so is silent for longer than that
 
 
+def test_a_bug_met_in_what_one_node_says_does_not_leave_it_unfollowed_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(rig: Rig) -> None:
+        change = rig.table.change
+
+        def fails(*given: Any) -> int:
+            monkeypatch.setattr(rig.table, "change", change)
+            change(*given)
+            raise RuntimeError("a bug")
+
+        rig.node.say(1, 1)
+        await rig.until(lambda: rig.same)
+        monkeypatch.setattr(rig.table, "change", fails)
+        rig.node.say(2, 1)
+        await rig.until(lambda: rig.node.snapshots == 2)
+        await rig.until(lambda: rig.same)
+
+    followed(work)
+
+
 def test_a_node_that_makes_no_sense_is_asked_again_and_what_it_said_is_not_believed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -125,6 +125,27 @@ def test_a_node_is_named_once_all_of_it_is_known_and_while_it_is_heard_of(
     in_a_pool(tmp_path, monkeypatch, work)
 
 
+def test_a_pool_that_is_swept_no_more_is_kept_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The conductor ends with it, and is started again: else nothing would ever be forgotten."""
+
+    def broken() -> bool:
+        raise RuntimeError("a bug")
+
+    async def run() -> None:
+        metadata = Flaky(open_metadata(os.fspath(tmp_path / "metadata.db")))
+        rig = Rig(metadata, monkeypatch)
+        monkeypatch.setattr(rig.pool.table, "sweep", broken)
+        keeping = asyncio.create_task(rig.pool.keep(await rig.pool.load()))
+        await rig.clock.advance(2 * module.SWEEP_SECONDS)
+        with pytest.raises(ExceptionGroup):
+            await asyncio.wait_for(keeping, 10)
+        await metadata.close()
+
+    asyncio.run(run())
+
+
 def test_a_node_whose_lease_is_gone_is_suspect_at_once_and_named_again_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

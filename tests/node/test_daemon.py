@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import socket
 import subprocess
@@ -17,11 +18,20 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kvstore.config import LEASE_MS_DEFAULT
 from kvstore.errors import Unavailable
 from kvstore.metadata import open_metadata
-from kvstore.metadata.records import NodeRecord
+from kvstore.metadata.records import NodeRecord, ShareRecord
 from kvstore.rpc.locator import InDirectory
 from kvstore.wire.v1 import admin_pb2
 from kvstore.wire.v1 import kv_pb2 as pb
-from tests.nodes import Caller, NodeProcess, eventually, mapped, payload, prompt, refused
+from tests.nodes import (
+    Caller,
+    NodeProcess,
+    eventually,
+    mapped,
+    payload,
+    prompt,
+    refused,
+    short_directory,
+)
 
 CODE = grpc.StatusCode
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -38,6 +48,14 @@ def records(directory: Path) -> list[NodeRecord]:
             await metadata.close()
 
     return asyncio.run(listed())
+
+
+async def granted(directory: Path, record: ShareRecord) -> None:
+    metadata = open_metadata(str(directory / "metadata.db"))
+    try:
+        await metadata.put(record.key(), record.encode())
+    finally:
+        await metadata.close()
 
 
 def health(caller: Caller, service: str) -> int:
@@ -77,6 +95,45 @@ def test_sigterm_drains_what_is_open_and_takes_no_more(node: NodeProcess, caller
     assert records(node.directory) == []
     assert not (node.directory / "node.sock").exists()
     assert "Traceback" not in node.log
+
+
+# `moonpool`, in which reading shares meets a bug, once.
+STUMBLES = """
+import sys
+from kvstore.cli.main import main
+from kvstore.node.grants import Grants
+
+keep, stumbled = Grants.keep, []
+
+async def stumbling(self):
+    if not stumbled:
+        stumbled.append(True)
+        raise RuntimeError("a bug")
+    await keep(self)
+
+Grants.keep = stumbling
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_what_a_node_does_by_itself_goes_on_after_a_bug_and_is_counted(tmp_path: Path) -> None:
+    with short_directory() as home:
+        command = [sys.executable, "-c", STUMBLES, "node", "--dir", str(home)]
+        command += ["--listen", "127.0.0.1:0", "--dram", "16MiB", "--slab", "8MiB"]
+        with (tmp_path / "log").open("w") as log:
+            node = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert node.stdout is not None
+        try:
+            caller = Caller(json.loads(node.stdout.readline())["ready"])
+            eventually(lambda: caller.counters()["task_failures"] == 1)
+            asyncio.run(granted(home, ShareRecord("default", weight=7.0, bytes_max=0)))
+            eventually(lambda: [one.weight for one in caller.stats().tenants] == [7.0])
+            caller.close()
+        finally:
+            node.terminate()
+            node.communicate(timeout=30)
+    assert node.returncode == 0
+    assert "reading shares ended in a way that nobody foresaw" in (tmp_path / "log").read_text()
 
 
 def test_a_second_sigterm_ends_the_node_at_once(node: NodeProcess, caller: Caller) -> None:

@@ -18,6 +18,7 @@ from kvstore.metadata import open_metadata
 from kvstore.metadata.records import NodeRecord
 from kvstore.node import heartbeat
 from kvstore.node.heartbeat import Heartbeat
+from kvstore.rpc import kept
 from tests.nodes import eventually
 
 LEASE_MS = 500
@@ -92,6 +93,31 @@ def test_a_node_whose_loop_turns_no_more_is_gone_and_comes_back_as_another(tmp_p
     seen, last, lapses = lived(tmp_path, busy=0.3, held_up=8 * LEASE_MS / 1e3)
     assert seen[-1] == [], "others know by then"
     assert (last, lapses) == ([4], 1)
+
+
+def test_a_bug_met_while_it_comes_back_does_not_leave_it_away_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, failures = os.fspath(tmp_path / "metadata.db"), list[int]()
+    monkeypatch.setattr(kept, "PAUSE_SECONDS", 0.01)
+
+    def lapsed(record: NodeRecord) -> NodeRecord:
+        if not failures:
+            raise ValueError("a bug")
+        return NodeRecord(**{**vars(record), "epoch": record.epoch + 1})
+
+    async def live() -> None:
+        beat = Heartbeat(
+            *(partial(open_metadata, where), RECORD, LEASE_MS, lapsed, SystemClock(), 0.3),
+            failed=lambda: failures.append(1),
+        )
+        await beat.announce()
+        time.sleep(8 * LEASE_MS / 1e3)  # its lease lapses
+        await asyncio.to_thread(eventually, lambda: epochs(where) == [4], 20.0)
+        await beat.leave()
+
+    asyncio.run(live())
+    assert failures == [1]
 
 
 def test_a_node_ends_where_the_metadata_does_not_let_it_go(

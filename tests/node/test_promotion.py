@@ -51,6 +51,35 @@ def test_a_disk_that_is_late_is_waited_for_no_longer_than_the_caller_does() -> N
     rig.run(work)
 
 
+class Buggy(SimDisk):
+    """A disk that meets a bug when it is read, once."""
+
+    met = False
+
+    def read(self, file: int, offset: int, into: memoryview) -> None:
+        if not self.met:
+            self.met = True
+            raise RuntimeError("a bug")
+        super().read(file, offset, into)
+
+
+def test_a_block_whose_reading_meets_a_bug_is_a_miss_and_not_on_its_way_for_ever() -> None:
+    rig = TieredRig({"/data/a": Buggy(1, 2 * SLAB, random.Random(1))})
+
+    async def work() -> None:
+        slots, chain = rig.put_some(1, 1), prompt(SMALL, TOKENS, start=1_000)
+        assert await rig.durable(slots) == ""
+        for slot in slots:
+            rig.blocks.leave_tier(slot)
+        keys = rig.store.keys("default", SMALL, chain.hashes)
+        async with asyncio.timeout(SECONDS), rig.tiers.brought(keys):
+            assert rig.store.open(rig.writing, SMALL, chain.hashes) == [Miss.DAMAGED]
+        rig.store.check()
+        assert await rig.durable(rig.put_some(1, 1)) == ""
+
+    rig.run(work)
+
+
 def test_what_is_unlisted_is_proven_as_any_for_whoever_wants_it_durable(tmp_path: Path) -> None:
     """Left by an earlier run, and put again after what stands before it has gone."""
     chain = prompt(SMALL, 2 * TOKENS)

@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 from kvstore import traces
 from kvstore.client.conductors import Conductors
 from kvstore.client.explained import facts_of
+from kvstore.clock import SystemClock
 from kvstore.config import OPEN, GatewayConfig
 from kvstore.dashboard import board
 from kvstore.dashboard.watch import Watch
@@ -35,6 +36,7 @@ from kvstore.gateway.http.work import Work
 from kvstore.gateway.spaces import Told
 from kvstore.limits import SERVE_CONNECTIONS_MAX, SERVE_DRAIN_SECONDS, SERVE_REQUESTS_MAX
 from kvstore.rpc.identity import on_loopback
+from kvstore.rpc.kept import kept
 from kvstore.rpc.metrics_port import MetricsPort
 from kvstore.rpc.process import bound_files
 from kvstore.telemetry import GATEWAY, Telemetry
@@ -94,7 +96,7 @@ async def run(config: GatewayConfig, ready: Callable[..., None]) -> None:
             servers.append((_server(Starlette(routes=shown)), stack.enter_context(listening)))
         address, *boards = (_address(at) for _, at in servers)
         serving = asyncio.gather(*(one.serve(sockets=[at]) for one, at in servers))
-        watching = asyncio.create_task(watch.keep())
+        watching = asyncio.create_task(kept("reading metrics", watch.keep, SystemClock()))
         ready(address, metrics.address, *boards)
         await _first(stopping.wait(), serving)
         work.close()
