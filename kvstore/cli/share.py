@@ -19,10 +19,10 @@ from kvstore.cli.options import (
     metadata,
     size_text,
 )
-from kvstore.config import parse_bytes
+from kvstore.config import DEFAULT_TENANT, parse_bytes
 from kvstore.errors import ConfigError, Unavailable
 from kvstore.metadata import Metadata
-from kvstore.metadata.records import BadRecord, ShareRecord
+from kvstore.metadata.records import BadRecord, ShareRecord, TenantRecord
 from kvstore.wire.v1 import admin_pb2 as pb
 
 DEADLINE_SECONDS = 10.0
@@ -114,6 +114,7 @@ async def _stored(args: argparse.Namespace, bytes_max: int | None) -> ShareRecor
             record = replace(record, weight=weight)
         if bytes_max is not None:
             record = replace(record, bytes_max=bytes_max)
+        await _check_known(store, name)
         put = await store.put_if(record.key(), record.encode(), expected_revision=revision)
     if put is None:
         raise Unavailable(f"the share of {name} was changed by another meanwhile: set it again")
@@ -130,6 +131,14 @@ async def _found(store: Metadata, name: str) -> tuple[ShareRecord, int]:
         return ShareRecord.parse(entry), entry.revision
     except BadRecord:  # no node counts it: it is written anew
         return fair, entry.revision
+
+
+async def _check_known(store: Metadata, name: str) -> None:
+    if name != DEFAULT_TENANT and await store.get(TenantRecord.prefix + name) is None:
+        raise ConfigError(
+            f"there is no tenant {name!r}: `moonpool tenant ls` names those there are, and "
+            "`moonpool tenant add` adds one"
+        )
 
 
 def _quota(text: str | None) -> int | None:

@@ -74,6 +74,8 @@ def test_what_the_operator_sets_a_node_goes_by(
         assert main(["share", *arguments, "--dir", str(node.directory), "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
+    assert main(["tenant", "add", "a", "--dir", str(node.directory)]) == 0
+    capsys.readouterr()
     granted = {"tenant": "a", "weight": 2.0, "quota_bytes": 8 << 30}
     uses = {"dram_bytes": 0, "ssd_bytes": 0, "hbm_bytes": 0}
     assert said("a", "--weight", "2", "--quota", "8GiB") == granted
@@ -89,6 +91,7 @@ def test_what_the_operator_sets_a_node_goes_by(
         (["a", "--quota", "0"], "write a size above 0, or none"),
         (["a"], "say what a is granted"),
         (["--weight", "2"], "whose share?"),
+        (["nobody", "--weight", "2"], "there is no tenant 'nobody'"),
     ],
 )
 def test_a_wrong_share_is_refused_with_the_fix(
