@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,6 +25,7 @@ from kvstore.config import CREDENTIALS
 from kvstore.errors import ConfigError, Unavailable
 
 READY_SECONDS = 120.0  # a large model takes its time to load
+LOOK_SECONDS = 0.2  # between two looks at whether to stop
 STOP_SECONDS = 12.0  # node and engines drain in less
 RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = 0.5, 10.0
 
@@ -53,16 +54,21 @@ class Child:
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which stops us in order
             )
 
-    def wait_ready(self) -> None:
-        """Return once it serves; raises what its log says if it ends instead."""
+    def wait_ready(self, nobody_waits: Callable[[], bool] = lambda: False) -> None:
+        """Return once it serves, or nobody waits for that any more; raises what its log says if it
+        ends instead."""
         assert self._process is not None and self._process.stdout is not None
         deadline = time.monotonic() + READY_SECONDS
         text = b""
         while b"\n" not in text:
             left = deadline - time.monotonic()
-            readable, _, _ = select.select([self._process.stdout], [], [], max(0.0, left))
-            if not readable:
+            if left <= 0:
                 raise Unavailable(f"{self.name} was not ready in {READY_SECONDS:.0f} s: {self.log}")
+            readable, _, _ = select.select([self._process.stdout], [], [], min(left, LOOK_SECONDS))
+            if nobody_waits():
+                return
+            if not readable:
+                continue
             piece = os.read(self._process.stdout.fileno(), 4096)
             if not piece:
                 self._process.wait()
@@ -136,7 +142,7 @@ class Stack:
         """Keep every child running until a signal: one that ends is started again, ever slower."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stopping.set())
-        while not self._stopping.wait(0.2):
+        while not self._stopping.wait(LOOK_SECONDS):
             for child in self.children.values():
                 if child.exited is not None and self._restart:
                     self._start_again(child)
@@ -162,7 +168,9 @@ class Stack:
         child.pause = min(2 * child.pause, RESTART_SECONDS_MAX)
         try:
             self._begin(child)
-            child.wait_ready()
+            child.wait_ready(self._stopping.is_set)
+            if self._stopping.is_set():
+                return
             child.pause = RESTART_SECONDS_MIN
             print(f"{child.name:<9} {child.address}", flush=True)
         except (ConfigError, Unavailable) as error:
