@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.files import UNITS, unit_lines
+from tests.tree import ROOT
 
 
 def told_to(name: str) -> dict[str, str]:
@@ -29,6 +32,25 @@ def test_a_process_is_started_again_however_long_its_host_waits_for_what_it_need
 def test_a_process_that_has_others_is_the_only_one_that_is_told_to_end(name: str) -> None:
     """An engine's ranks, and a node's mover of UCX, are of use until it has drained."""
     assert told_to(name)["KillMode"] == "mixed"
+
+
+@pytest.mark.parametrize(
+    ("name", "does", "takes"),
+    [
+        ("moonpool-engine@", "team", "torch"),
+        ("moonpool-engine@", "ucx", "nixl_cu12"),
+        ("moonpool-node", "ucx", "nixl_cu12"),
+    ],
+)
+def test_a_process_may_open_the_sockets_by_which_it_finds_its_network(
+    name: str, does: str, takes: str
+) -> None:
+    """gloo and UCX list the host's interfaces, and fail where they cannot."""
+    pytest.importorskip(takes)
+    families = ",".join(told_to(name)["RestrictAddressFamilies"].split())
+    command = [sys.executable, "-m", "tests.deploy.confined", families, does]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_what_is_compiled_for_a_gpu_is_kept_where_an_engine_may_write(
