@@ -21,7 +21,7 @@ from kvstore.client import Client, InDirectory
 from kvstore.client.reporter import Reporter
 from kvstore.client.switching import Switching
 from kvstore.client.who import tell
-from kvstore.config import Stands
+from kvstore.config import Credentials, Stands
 from kvstore.errors import ConfigError, Unavailable
 from kvstore.layout import SlotLayout
 from kvstore.rpc.identity import listen_address
@@ -126,7 +126,7 @@ async def run(
         listen_address(config.listen),
         {"moonpool.v1.Engine": lambda s: engine_pb2_grpc.add_EngineServicer_to_server(service, s)},
     )
-    metrics = MetricsPort(worker.telemetry)
+    metrics = MetricsPort(worker.telemetry, Credentials.of_environment().tls)
     _look_up(worker)
     if config.metrics:
         await metrics.listen(config.metrics)

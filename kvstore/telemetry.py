@@ -76,6 +76,10 @@ PROCESS = (
     _gauge("process_info", "1, of the kind of process that it is", "process"),
     _gauge("resident_bytes", "memory of the process, what it shares with others included"),
     _gauge("uptime_seconds", "since it began to serve"),
+    _gauge(
+        "certificate_left_seconds",
+        "until the certificate on disk that it shows is over; below 0 since. Without one: nothing",
+    ),
 )
 NODE = _list(
     *PROCESS,

@@ -70,7 +70,7 @@ class Conductor:
             telemetry.look_up("followed_nodes", lambda: float(len(pool.named_ids())))
             telemetry.look_up("known_blocks", lambda: float(len(pool.table)))
             telemetry.look_up("reporting_engines", lambda: float(scheduler.engines))
-            metrics = MetricsPort(telemetry)
+            metrics = MetricsPort(telemetry, config.tls)
             service = ConductorService(pool, tenants, scheduler, clock, telemetry)
             add = partial(conductor_pb2_grpc.add_ConductorServicer_to_server, service)
             server = Server(

@@ -214,7 +214,7 @@ class Node:
             answering,
         )
         look_up(self._counters, store, self._sessions, self._capacities())
-        metrics = MetricsPort(self._counters)
+        metrics = MetricsPort(self._counters, config.tls)
         if config.metrics:
             await metrics.listen(config.metrics)
         await server.start()

@@ -20,9 +20,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
+from kvstore.config import TlsConfig
 from kvstore.errors import ConfigError
 from kvstore.limits import METRICS_CALLS_MAX, METRICS_HEAD_BYTES_MAX, METRICS_SECONDS_MAX
-from kvstore.telemetry import BY_PROCESS, Kind, Metric, Telemetry
+from kvstore.rpc.tls import valid_between
+from kvstore.telemetry import BY_PROCESS, Kind, Looked, Metric, Telemetry
 
 PATH = "/metrics"
 
@@ -30,12 +32,14 @@ PATH = "/metrics"
 class MetricsPort:
     """One listener, on the event loop that the telemetry is added to."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
+    def __init__(self, telemetry: Telemetry, tls: TlsConfig | None = None) -> None:
+        """`tls`: what the process shows to others, if it shows any."""
         process, since = psutil.Process(), time.monotonic()
         kind = next(name for name, listed in BY_PROCESS.items() if listed is telemetry.listed)
         telemetry.look_up("process_info", lambda: {kind: 1.0})
         telemetry.look_up("resident_bytes", lambda: float(process.memory_info().rss))
         telemetry.look_up("uptime_seconds", lambda: time.monotonic() - since)
+        telemetry.look_up("certificate_left_seconds", lambda: _left_seconds(tls))
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_Collector(telemetry))
         self._calls: set[asyncio.Task[None]] = set()
@@ -96,6 +100,16 @@ class MetricsPort:
             return _reply("405 Method Not Allowed", "text/plain", b"GET it\n")
         encode, kind = choose_encoder(_accepted(fields))
         return _reply("200 OK", kind, encode(self._registry))
+
+
+def _left_seconds(tls: TlsConfig | None) -> Looked:
+    """By the wall clock, as whoever is shown it goes by. Nothing where it cannot be read."""
+    if tls is None:
+        return {}
+    try:
+        return valid_between(tls)[1] - time.time()
+    except (ConfigError, ModuleNotFoundError):  # being renewed; or a client's environment
+        return {}
 
 
 def _accepted(fields: list[str]) -> str:

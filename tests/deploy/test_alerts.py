@@ -20,6 +20,8 @@ HEALTHY = {
 }
 HEALTHY |= {f'moonpool_followed_nodes{{instance="{one}"}}': "2" for one in "ab"}
 HEALTHY |= {f'moonpool_reporting_engines{{instance="{one}"}}': "4" for one in "ab"}
+HEALTHY |= {f'moonpool_task_failures_total{{instance="{one}"}}': "0" for one in "ab"}
+HEALTHY |= {f'moonpool_certificate_left_seconds{{instance="{one}"}}': "3000000" for one in "ab"}
 HEALTHY |= {f'moonpool_ssd_failures_total{{instance="{one}"}}': "0" for one in "ab"}
 UP = 'up{{job="{}",instance="{}"}}'
 
@@ -86,3 +88,19 @@ def test_a_disk_that_is_retired_is_told_of_until_its_node_starts_again(firing: F
         firing({name: failed}, "10m", "MoonpoolDiskRetired")
         firing({name: failed}, "4h", "MoonpoolDiskRetired")
     firing({name: "0 1 1 0+0x600"}, "10m")
+
+
+def test_a_certificate_that_nobody_renewed_is_told_of_a_week_before_its_end(
+    firing: Firing,
+) -> None:
+    name, week = 'moonpool_certificate_left_seconds{instance="a"}', 7 * 86_400
+    ends = f"{week + 3_600} {week + 3_570}-30x600"  # a sample each 30 s
+    firing({name: ends}, "30m")
+    firing({name: ends}, "80m", "MoonpoolCertificateEnds")
+    firing({name: "0 -30-30x600"}, "30m", "MoonpoolCertificateEnds")
+
+
+def test_a_bug_that_a_node_goes_on_after_is_told_of_for_an_hour(firing: Firing) -> None:
+    name = 'moonpool_task_failures_total{instance="a"}'
+    firing({name: "0x10 1+0x600"}, "30m", "MoonpoolBug")
+    firing({name: "0x10 1+0x600"}, "80m")

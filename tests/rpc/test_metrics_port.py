@@ -1,16 +1,22 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import shutil
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvstore.config import TlsConfig
 from kvstore.errors import ConfigError
 from kvstore.limits import METRICS_CALLS_MAX, METRICS_HEAD_BYTES_MAX
 from kvstore.rpc import metrics_port
+from kvstore.rpc.access import Role
+from kvstore.rpc.authority import Authority, Holder
 from kvstore.rpc.metrics_port import MetricsPort
 from kvstore.telemetry import ENGINE, Telemetry
 
@@ -18,9 +24,13 @@ GET = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
 ANSWER_SECONDS = 10.0
 
 
-def served(ask: Callable[[str, int], Awaitable[None]], telemetry: Telemetry | None = None) -> None:
+def served(
+    ask: Callable[[str, int], Awaitable[None]],
+    telemetry: Telemetry | None = None,
+    tls: TlsConfig | None = None,
+) -> None:
     async def run() -> None:
-        port = MetricsPort(telemetry or Telemetry(ENGINE))
+        port = MetricsPort(telemetry or Telemetry(ENGINE), tls)
         await port.listen("127.0.0.1:0")
         host, _, number = port.address.rpartition(":")
         try:
@@ -81,6 +91,27 @@ def test_prometheus_reads_what_was_counted_looked_up_and_timed() -> None:
         assert found["moonpool_uptime_seconds", ""] >= 0
 
     served(ask, telemetry)
+
+
+def test_how_long_the_certificate_on_disk_holds_is_told_where_there_is_one(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    authority = Authority.make(tmp_path, datetime.timedelta(days=9))
+    files = authority.sign(Holder(Role.CLIENT, "a"), datetime.timedelta(hours=2))
+    renewed = authority.sign(Holder(Role.CLIENT, "b"), datetime.timedelta(days=3))
+    name = ("moonpool_certificate_left_seconds", "")
+
+    async def ask(host: str, port: int) -> None:
+        assert 7_000 < values(await said(host, port, GET))[name] <= 7_200
+        shutil.copyfile(renewed.cert, files.cert)
+        assert name not in values(await said(host, port, GET)), "its key is not there yet"
+        shutil.copyfile(renewed.key, files.key)
+        assert values(await said(host, port, GET))[name] > 2 * 86_400
+
+    async def none(host: str, port: int) -> None:
+        assert name not in values(await said(host, port, GET))
+
+    served(ask, tls=files)
+    served(none)
 
 
 def test_who_asks_for_openmetrics_gets_them() -> None:

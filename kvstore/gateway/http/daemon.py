@@ -22,7 +22,7 @@ from kvstore import traces
 from kvstore.client.conductors import Conductors
 from kvstore.client.explained import facts_of
 from kvstore.clock import SystemClock
-from kvstore.config import OPEN, GatewayConfig
+from kvstore.config import OPEN, Credentials, GatewayConfig
 from kvstore.dashboard import board
 from kvstore.dashboard.watch import Watch
 from kvstore.errors import ConfigError
@@ -75,7 +75,8 @@ async def run(config: GatewayConfig, ready: Callable[..., None]) -> None:
         closing(Readiness(served, config.conductors, config.engines)) as readiness,
     ):
         telemetry = Telemetry(GATEWAY)
-        work, metrics = Work(dispatcher, SERVE_REQUESTS_MAX, telemetry), MetricsPort(telemetry)
+        work = Work(dispatcher, SERVE_REQUESTS_MAX, telemetry)
+        metrics = MetricsPort(telemetry, Credentials.of_environment().tls)
         await metrics.listen(config.metrics or "127.0.0.1:0")  # it reads its own, too
         watch = Watch([metrics.address, *config.watch])
 
