@@ -5,10 +5,11 @@ They act for the tenant that they name, and reach that tenant's blocks alone.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, TypeAlias
 
 from kvstore.clock import Clock
-from kvstore.errors import Invalid
+from kvstore.errors import Invalid, Unavailable
 from kvstore.limits import TAKE_SECONDS_MAX
 from kvstore.node.directory import DirectoryService
 from kvstore.node.forms import check_name, stored_keys_of
@@ -19,6 +20,8 @@ from kvstore.node.tiers import Tiers
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import tenant_of
 from kvstore.wire.v1 import directory_pb2 as pb
+
+log = logging.getLogger(__name__)
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
@@ -63,5 +66,10 @@ class PeerService(DirectoryService):
         keys = stored_keys_of(request.stored_keys)
         dropped = self._store.remove(self._store.owned(tenant_of(context), place, keys))
         if self._tiers is not None:
-            await self._tiers.flushed()
+            try:
+                await self._tiers.flushed()
+            except Unavailable as error:
+                # It is this node's own trouble, and they are gone for now. Refused, the call would
+                # be taken for one that did nothing, and the link to a node that is well for dead.
+                log.warning("blocks were removed by another node: %s", error)
         return pb.DropReply(dropped=bytes(key in dropped for key in keys))

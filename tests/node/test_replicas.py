@@ -140,6 +140,19 @@ def test_a_remove_reaches_the_copies_though_the_disk_does_not_take_it() -> None:
             assert holding(callers, blocks) == [0, 0]
 
 
+def test_what_a_disk_elsewhere_does_not_take_is_removed_there_all_the_same() -> None:
+    with pool() as nodes:
+        a, b = nodes.node("a"), nodes.node("b", ssd="64MiB")
+        callers, blocks = knowing([a, b]), prompt(1, 2)
+        put(callers[1], blocks, durable=True)
+        eventually(lambda: callers[0].match(blocks)[0] == 2, 60.0)
+        with spoilt(b, "fdatasync", "error=EIO"):
+            assert callers[0].ask("Remove", **callers[0].about(blocks)).removed == 2
+            assert holding(callers, blocks) == [0, 0]
+            assert "a restart may bring it back" in b.log
+        assert "may keep blocks" not in a.log
+
+
 def test_an_operator_has_a_prompt_copied(
     trio: list[Caller], capsys: pytest.CaptureFixture[str]
 ) -> None:
