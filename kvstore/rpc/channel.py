@@ -14,7 +14,14 @@ from kvstore.rpc.identity import TOKEN_KEY, TOKEN_SCHEME
 from kvstore.rpc.tls import channel_credentials
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
+# A connection on which the other host's kernel acknowledges nothing for so long is given up: else
+# calls and streams would go into a partition for as long as TCP tries, some 15 minutes. One to a
+# process that is stopped is not ended so: its kernel goes on to acknowledge.
+UNACKNOWLEDGED_SECONDS = 10.0
 OPTIONS = (
+    # gRPC sets TCP_USER_TIMEOUT by its keepalive's timeout; pings of its own it never sends so.
+    ("grpc.keepalive_time_ms", 2**31 - 2),
+    ("grpc.keepalive_timeout_ms", round(1e3 * UNACKNOWLEDGED_SECONDS)),
     ("grpc.max_receive_message_length", RPC_REPLY_BYTES_MAX),
     ("grpc.max_send_message_length", RPC_MESSAGE_BYTES_MAX),
     # A channel of its own per client: shared ones would mix deadlines and outlive their user.
