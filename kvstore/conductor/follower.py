@@ -17,7 +17,7 @@ from kvstore.errors import KVStoreError, Unavailable
 from kvstore.limits import FOLLOW_SILENCE_SECONDS
 from kvstore.rpc.channel import open_async_channel
 from kvstore.rpc.status import typed_errors
-from kvstore.wire.v1 import directory_pb2_grpc
+from kvstore.wire.v1 import directory_pb2, directory_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +35,11 @@ async def follow(
     """Until cancelled; `heard` is called after each message."""
     pause, complaint = PAUSE_SECONDS_MIN, ""
 
-    def took() -> None:
+    def took(reply: directory_pb2.FollowReply) -> None:
         nonlocal pause, complaint
-        pause, complaint = PAUSE_SECONDS_MIN, ""
         heard()
+        if reply.WhichOneof("part") == "entries":  # a snapshot, if there was one, is whole
+            pause, complaint = PAUSE_SECONDS_MIN, ""
 
     while True:
         try:
@@ -54,7 +55,10 @@ async def follow(
 
 
 async def _stream(
-    tracked: Tracked, address: str, credentials: Credentials, took: Callable[[], None]
+    tracked: Tracked,
+    address: str,
+    credentials: Credentials,
+    took: Callable[[directory_pb2.FollowReply], None],
 ) -> None:
     async with open_async_channel(address, credentials) as channel:
         call = directory_pb2_grpc.DirectoryStub(channel).Follow(tracked.request())
@@ -66,7 +70,7 @@ async def _stream(
                     if reply is grpc.aio.EOF:
                         raise Unavailable("the node ended the stream")
                     tracked.take(reply)
-                    took()
+                    took(reply)
         except TimeoutError:
             raise Unavailable(f"nothing heard for {FOLLOW_SILENCE_SECONDS} s") from None
         finally:

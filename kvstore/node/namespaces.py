@@ -192,7 +192,7 @@ class Namespaces:
             if entry is None:
                 return None
             self._remember(KVSpec.of_dict(NamespaceRecord.parse(entry).spec))
-        return self._specs[digest]
+        return self._specs.get(digest)  # None too where the record is that of another spec
 
     def _check_room(self, spec: KVSpec) -> None:
         if len(self._specs) >= NAMESPACES_MAX:

@@ -20,6 +20,7 @@ from kvstore.conductor.tracked import Tracked
 from kvstore.config import Credentials
 from kvstore.core.carried import Ledger
 from kvstore.core.listing import Listing
+from kvstore.errors import Overloaded
 from kvstore.node.directory import DirectoryService
 from kvstore.rpc.server import Server
 from kvstore.wire.v1 import directory_pb2 as pb
@@ -83,7 +84,20 @@ class Rig:
                 await asyncio.sleep(0.01)
 
 
-def followed(work: Callable[[Rig], Coroutine[Any, Any, None]]) -> None:
+class Hurried(SystemClock):
+    """Notes how long it was to sleep, and sleeps a hundredth of that."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(seconds / 100)
+
+
+def followed(
+    work: Callable[[Rig], Coroutine[Any, Any, None]], clock: SystemClock | None = None
+) -> None:
     async def run() -> None:
         rig = Rig()
         await rig.node.serve()
@@ -93,7 +107,7 @@ def followed(work: Callable[[Rig], Coroutine[Any, Any, None]]) -> None:
 
         address, dice = rig.node.address, random.Random(1)
         task = asyncio.create_task(
-            follow(rig.tracked, address, heard, SystemClock(), dice, Credentials())
+            follow(rig.tracked, address, heard, clock or SystemClock(), dice, Credentials())
         )
         try:
             await work(rig)
@@ -190,6 +204,31 @@ def test_a_bug_met_in_what_one_node_says_does_not_leave_it_unfollowed_for_good(
         await rig.until(lambda: rig.same)
 
     followed(work)
+
+
+def test_a_node_for_which_there_is_no_room_is_asked_ever_more_rarely_for_all_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each time it would send all of it anew, of which none can be kept."""
+    clock = Hurried()
+
+    def full(*_: object) -> int:
+        raise Overloaded("the index has all that it may have", 1)
+
+    async def work(rig: Rig) -> None:
+        monkeypatch.setattr(rig.table, "add", full)
+        rig.node.say(1, 1)
+        await rig.until(lambda: len(clock.pauses) >= 8)
+        assert clock.pauses[7] >= module.PAUSE_SECONDS_MAX / 2
+        monkeypatch.undo()
+        await rig.until(lambda: "n" in rig.table)
+        await rig.node.stop()
+        before = len(clock.pauses)
+        await rig.until(lambda: len(clock.pauses) > before)
+        assert clock.pauses[before] <= module.PAUSE_SECONDS_MIN, "it was well again"
+        await rig.node.serve()
+
+    followed(work, clock)
 
 
 def test_a_node_that_makes_no_sense_is_asked_again_and_what_it_said_is_not_believed(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.clock import SystemClock
-from kvstore.errors import Overloaded
+from kvstore.errors import Overloaded, UnknownNamespace
 from kvstore.metadata import Metadata
 from kvstore.metadata.embedded import EmbeddedMetadata
 from kvstore.metadata.records import NamespaceRecord
@@ -123,5 +123,18 @@ def test_a_release_that_the_metadata_has_no_room_for_ends_no_hearing_of_quaranti
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
+
+    with_metadata(tmp_path, test)
+
+
+def test_a_record_of_another_spec_than_its_name_says_is_no_namespaces(tmp_path: Path) -> None:
+    async def test(metadata: Metadata) -> None:
+        record = NamespaceRecord(SPECS[0].digest.hex(), SPECS[1].as_dict())
+        await metadata.put(record.key(), record.encode())
+        asked = of_a_node(metadata)
+        with pytest.raises(UnknownNamespace):
+            await asked.place(SPECS[0].digest, 0)
+        assert await asked.register(SPECS[0].canonical(), b"") == SPECS[0].digest
+        assert (await asked.place(SPECS[0].digest, 0)).owner == (SPECS[0].digest, 0)
 
     with_metadata(tmp_path, test)
