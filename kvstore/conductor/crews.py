@@ -88,6 +88,7 @@ class Crews:
         crew.leave(engine)
         self._engines -= 1
         if not crew.by_id:
+            in_flight.end()
             del self._crews[whose], self._in_flight[whose]
             self._places.give_back(whose[0])
         self._hosts.release(engine.facts.node_id)

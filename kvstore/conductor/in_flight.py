@@ -287,6 +287,11 @@ class InFlight:
         for request in [one for one, at in self.sequences.items() if at.engine is engine]:
             self.forgive(request)
 
+    def end(self) -> None:
+        """All engines have left: nobody is to decode what waits for that."""
+        for request in list(self._prefilled):
+            self._has_room(request)
+
     def expire(self, now: float) -> None:
         """What nobody has heard of for too long counts no more."""
         for line in (self._sent, self._held):

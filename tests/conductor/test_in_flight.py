@@ -311,3 +311,15 @@ def test_an_engine_that_gives_up_what_another_has_by_now_takes_no_wish_for_room_
     rig.in_flight.given_up("r", second, rig.now)
     assert "r" not in rig.in_flight.prompts and "r" not in rig.in_flight.room
     rig.check()
+
+
+def test_what_waited_to_be_decoded_is_in_flight_no_more_once_all_engines_have_left() -> None:
+    rig = Rig()
+    prefills, decodes = rig.engine("p", decode=None), rig.engine("d", prefill=None)
+    assert rig.sent_to("r") == "p"
+    rig.in_flight.began("r", prefills, rig.now)
+    rig.in_flight.ended("r", prefills, rig.now)
+    assert rig.in_flight.held == (1, 0), "nobody decodes it yet"
+    for one in (prefills, decodes):
+        rig.scheduler.leave(WHOSE, one, rig.now)
+    rig.check()
