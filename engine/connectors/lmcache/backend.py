@@ -17,6 +17,7 @@ from lmcache.utils import CacheEngineKey
 from lmcache.v1.memory_management import MemoryObj
 from lmcache.v1.storage_backend.abstract_backend import StoragePluginInterface
 
+from ..threads import later
 from .facts import Unsupported, facts_of
 from .node import Node
 from .pins import Pins
@@ -80,7 +81,7 @@ class MoonpoolBackend(StoragePluginInterface):
     async def batched_async_contains(
         self, lookup_id: str, keys: list[CacheEngineKey], pin: bool = False
     ) -> int:
-        asked = self._later(lambda: self.batched_contains(keys, pin))
+        asked = later(self._threads, lambda: self.batched_contains(keys, pin))
         return await asyncio.wrap_future(asked) if asked else 0
 
     def pin(self, key: CacheEngineKey) -> bool:
@@ -116,13 +117,13 @@ class MoonpoolBackend(StoragePluginInterface):
     def get_non_blocking(
         self, key: CacheEngineKey, location: str | None = None
     ) -> Future[MemoryObj | None] | None:
-        return self._later(lambda: self.get_blocking(key))
+        return later(self._threads, lambda: self.get_blocking(key))
 
     async def batched_get_non_blocking(
         self, lookup_id: str, keys: list[CacheEngineKey], transfer_spec: Any = None
     ) -> list[MemoryObj]:
         """The leading chunks that can be had. It ends the pins of `batched_async_contains`."""
-        asked = self._later(lambda: self._leading(keys))
+        asked = later(self._threads, lambda: self._leading(keys))
         if asked is None:
             return []
         try:
@@ -241,12 +242,6 @@ class MoonpoolBackend(StoragePluginInterface):
         count = found.index(None) if None in found else len(found)
         _let_go([one for one in found[count:] if one is not None])
         return [one for one in found[:count] if one is not None]
-
-    def _later(self, call: Callable[[], T]) -> Future[T] | None:
-        try:
-            return self._threads.submit(call)
-        except RuntimeError:  # closed
-            return None
 
     def _safe(self, call: Callable[[], T], otherwise: T) -> T:
         """Make a call whose failure would be a bug of ours, and not let the engine pay for it."""

@@ -14,6 +14,7 @@ from lmcache.logging import init_logger
 from lmcache.utils import CacheEngineKey
 from lmcache.v1.memory_management import MemoryObj
 
+from ..threads import later
 from .node import Node
 
 log = init_logger(__name__)
@@ -45,8 +46,14 @@ class Stores:
             if self._ended:
                 return None
             taken = self._take(keys, chunks)
+            if not taken:
+                return None
             # Under the lock, so that batches run in the order in which they were taken.
-            return self._thread.submit(self._store, taken, told) if taken else None
+            storing = later(self._thread, lambda: self._store(taken, told))
+        if storing is None:
+            self._node.tell("no thread can be started: chunks are not stored")
+            self._let_go(taken)
+        return storing
 
     def end(self) -> None:
         """Take no more, drop what waits, and wait for the one under way. May be called twice."""
@@ -85,13 +92,16 @@ class Stores:
         except Exception:
             log.exception("Moonpool: a bug, and chunks are not stored; please report it")
         finally:
-            for _, chunk in taken:
-                chunk.ref_count_down()
-            with self._lock:
-                self._pending.difference_update(keys)
+            self._let_go(taken)
         for key, good in zip(keys, stored, strict=True):
             if good and told is not None:
                 try:
                     told(key)
                 except Exception as error:  # LMCache's own code: it says what it does with it
                     log.warning("on_complete_callback failed for key %s: %s", key, error)
+
+    def _let_go(self, taken: list[tuple[CacheEngineKey, MemoryObj]]) -> None:
+        for _, chunk in taken:
+            chunk.ref_count_down()
+        with self._lock:
+            self._pending.difference_update(key for key, _ in taken)
