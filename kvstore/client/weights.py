@@ -11,15 +11,39 @@ from blake3 import blake3
 
 from kvstore.errors import Invalid
 
+# As vLLM and SGLang look for weights at the top of a folder: the first kind that is there, unless
+# a load format has them look for one alone. The pickled ones are older checkpoints'.
+KINDS = ("*.safetensors", "*.bin", "*.pt")
+ALONE = {"npcache": ("*.bin",), "pt": ("*.pt",)}
+# What training leaves among them, which nobody loads.
+LEFT_BY_TRAINING = (
+    *("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt"),
+    "checkpoint-*",
+)
+# What says which of the weights are loaded, how they are quantized and what is computed with them.
+READ_WITH_THEM = ("config.json", "params.json", "*.safetensors.index.json", "*quant*.json", "*.py")
 
-def weights_digest(folder: str | Path) -> str:
-    """Hex digest over config.json and every safetensors file, by name. Reads every byte once."""
-    weights = sorted(Path(folder).glob("*.safetensors"))
+
+def weights_digest(folder: str | Path, load_format: str = "auto") -> str:
+    """Hex digest over the weights that engines load and what they read with them, by name.
+
+    Reads every byte once. Some models have their weights in sub-folders.
+    """
+    folder = Path(folder)
+    kinds = ALONE.get(load_format, KINDS)
+    top = next((found for kind in kinds if (found := list(folder.glob(kind)))), [])
+    weights = [*top, *folder.glob("*/**/*.safetensors")]
+    weights = sorted(path for path in weights if not _left_by_training(path.relative_to(folder)))
     if not weights:
-        raise Invalid(f"{folder} has no *.safetensors: there are no weights here to name")
+        raise Invalid(f"{folder} has no {' or '.join(kinds)}: there are no weights here to name")
+    beside = [path for name in READ_WITH_THEM for path in sorted(folder.glob(name))]
     whole = blake3()
-    for path in [*weights, Path(folder) / "config.json"]:
+    for path in [*weights, *beside]:
         part = blake3(max_threads=blake3.AUTO)
         part.update_mmap(path)
-        whole.update(path.name.encode() + b"\0" + part.digest())
+        whole.update(str(path.relative_to(folder)).encode() + b"\0" + part.digest())
     return whole.hexdigest()
+
+
+def _left_by_training(within: Path) -> bool:
+    return any(Path(part).match(left) for part in within.parts for left in LEFT_BY_TRAINING)
