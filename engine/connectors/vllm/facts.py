@@ -49,6 +49,12 @@ SPLITS = (
 )
 
 
+# Load formats beside "auto" whose weights are those of the model's folder or commit. Which of its
+# files they are differs, as where a folder has weights in several forms.
+OF_THE_MODEL = frozenset(
+    {"hf", "safetensors", "fastsafetensors", "instanttensor", "mistral", "npcache", "pt"}
+    | {"runai_streamer", "runai_streamer_sharded", "sharded_state"}
+)
 # Longer prompts have vLLM tune the temperature of Llama 4's attention, for short ones too.
 LLAMA4_UNTUNED_TOKENS_MAX = 32_768
 
@@ -182,17 +188,32 @@ def revision_of(config: VllmConfig, settings: Settings) -> str:
     model = config.model_config
     if config.load_config.load_format == "dummy" and not settings.revision:
         raise Unsupported("load_format 'dummy' draws weights at random; set `revision` to share KV")
-    said = settings.revision or _revision(model)
+    said = settings.revision or _revision(model, config.load_config.load_format)
     if model.quantization:
         said += f";quantization={model.quantization}"
-    for name, changed in (("how", model.quantization_config), ("overrides", model.hf_overrides)):
+    changes = {
+        "how": model.quantization_config,
+        "overrides": model.hf_overrides,
+        # Of one model, vLLM's own code and others' may lay the numbers of a head out differently.
+        "classes": model.model_class_overrides,
+        "transformers": model.using_transformers_backend(),
+        "code": model.code_revision,
+        "config": model.config_format != "auto" and model.config_format,
+    }
+    for name, changed in changes.items():
         if changed:
             text = json.dumps(changed, sort_keys=True, default=str)
             said += f";{name}={blake3(text.encode()).hexdigest()[:16]}"
     return said
 
 
-def _revision(model: Any) -> str:
+def _revision(model: Any, load_format: str) -> str:
+    if load_format != "auto" and load_format not in OF_THE_MODEL:
+        raise Unsupported(
+            f"load_format {load_format!r} may load other weights than {model.model!r} has: set "
+            "kv_connector_extra_config.revision to something that changes whenever they do"
+        )
+    how = "" if load_format == "auto" else f";load_format={load_format}"
     if model.hf_config_path and model.hf_config_path != model.model:
         raise Unsupported(
             f"hf_config_path {model.hf_config_path!r}: neither the weights' name nor the commit "
@@ -201,10 +222,10 @@ def _revision(model: Any) -> str:
         )
     folder = Path(model.model)
     if folder.is_dir():
-        return f"blake3:{weights_digest(folder)}"
+        return f"blake3:{weights_digest(folder, load_format)}{how}"
     commit = getattr(model.hf_config, "_commit_hash", None)
     if commit:
-        return f"commit:{commit}"
+        return f"commit:{commit}{how}"
     raise Unsupported(
         f"the revision of {model.model!r} is not known: set kv_connector_extra_config.revision "
         "to something that changes whenever the weights do"

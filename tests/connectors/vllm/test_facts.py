@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,7 +39,7 @@ def test_the_length_of_prompts_parts_no_other_engines(rope: dict[str, Any]) -> N
     assert rope_of(text, 512) == rope_of(text, 131_072)
 
 
-def engine(**model: Any) -> Any:
+def engine(load_format: str = "auto", transformers: bool = False, **model: Any) -> Any:
     facts: dict[str, Any] = {
         "model": "weights/of-this",
         "hf_config_path": None,
@@ -46,8 +47,12 @@ def engine(**model: Any) -> Any:
         "quantization": None,
         "quantization_config": None,
         "hf_overrides": {},
+        "model_class_overrides": {},
+        "using_transformers_backend": lambda: transformers,
+        "code_revision": None,
+        "config_format": "auto",
     }
-    load = SimpleNamespace(load_format="auto")
+    load = SimpleNamespace(load_format=load_format)
     return SimpleNamespace(load_config=load, model_config=SimpleNamespace(**facts | model))
 
 
@@ -61,6 +66,38 @@ def test_how_weights_are_quantized_is_part_of_their_name() -> None:
     ]
     names = {revision_of(engine(**one), Settings(revision="r1")) for one in ways}
     assert len(names) == len(ways)
+
+
+def test_what_computes_the_kv_is_part_of_its_name() -> None:
+    ways: list[dict[str, Any]] = [
+        {},
+        {"model_class_overrides": {"LlamaForCausalLM": "ours:Llama"}},
+        {"model_class_overrides": {"LlamaForCausalLM": "ours:OtherLlama"}},
+        {"transformers": True},
+        {"transformers": True, "code_revision": "v2"},
+        {"config_format": "mistral"},
+    ]
+    names = {revision_of(engine(**one), Settings(revision="r1")) for one in ways}
+    assert len(names) == len(ways)
+
+
+def test_which_of_a_model_s_files_are_loaded_is_part_of_their_name(tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors", "model.pt"):
+        (tmp_path / name).write_text(name)
+    ways = ("auto", "mistral", "pt", "runai_streamer_sharded")
+    for model in ("weights/of-this", str(tmp_path)):
+        names = {revision_of(engine(one, model=model), Settings()) for one in ways}
+        assert len(names) == len(ways)
+    before = revision_of(engine("pt", model=str(tmp_path)), Settings())
+    (tmp_path / "model.pt").write_text("trained further")
+    assert revision_of(engine("pt", model=str(tmp_path)), Settings()) != before
+
+
+@pytest.mark.parametrize("load_format", ["tensorizer", "ipc_cache", "modelexpress", "a-plugin-s"])
+def test_weights_that_may_come_from_elsewhere_are_not_named_by_the_model(load_format: str) -> None:
+    with pytest.raises(Unsupported, match=f"load_format '{load_format}' may load other weights"):
+        revision_of(engine(load_format), Settings())
+    assert revision_of(engine(load_format), Settings(revision="r1")) == "r1"
 
 
 def test_a_config_from_elsewhere_does_not_name_the_weights() -> None:
