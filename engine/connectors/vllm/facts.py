@@ -73,7 +73,7 @@ class GroupFacts:
     head_first: int
     heads: int
     writes: bool  # False where another rank holds the same heads and stores them
-    window_tokens: int  # 0: every earlier token is needed
+    window_tokens: int  # whose pages vLLM keeps; 0: every earlier token is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,9 @@ def _group(
         window_tokens=window,
         interior="" if split else f"vllm {backend} {isa} {spec.block_size}",
     )
-    facts = GroupFacts(index, tuple(names), spec.block_size, head_first, heads, writes, window)
+    # Drafts of several modules compute the last tokens anew: for them vLLM keeps more than it sees.
+    kept = window + spec.extra_retained_tokens if window else 0
+    facts = GroupFacts(index, tuple(names), spec.block_size, head_first, heads, writes, kept)
     return facts, group
 
 

@@ -7,9 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
+from vllm.v1.kv_cache_interface import SlidingWindowSpec
 
+from kvstore.engine.connectors.vllm import facts as module
 from kvstore.engine.connectors.vllm.facts import Unsupported, revision_of, rope_of, tuning_of
 from kvstore.engine.connectors.vllm.settings import Settings
+from kvstore.engine.connectors.vllm.usable import window_start
 
 LONG: dict[str, Any] = {
     "rope_type": "longrope",
@@ -129,3 +134,22 @@ def test_other_models_are_named_as_they_were() -> None:
     model = llama4(131_072, {}, {})
     model.hf_text_config.model_type = "llama"
     assert tuning_of(model) == {}
+
+
+def test_pages_that_vllm_keeps_below_a_window_are_loaded_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Drafts of several modules compute the last tokens anew, and vLLM takes what it keeps for
+    them for good: it finds these pages again, and we would store them."""
+    monkeypatch.setattr(module, "_backend", lambda *_: ("FLASH_ATTN", ""))
+    monkeypatch.setattr(module, "_heads", lambda *_: (0, 2, 2, True))
+    sizes: dict[str, Any] = {"block_size": 16, "num_kv_heads": 2, "head_size": 64}
+    spec = SlidingWindowSpec(
+        **sizes, dtype=torch.float32, sliding_window=64, extra_retained_tokens=3
+    )
+    config: Any = SimpleNamespace()
+    facts, group = module._group(config, 0, spec, ["model.layers.0.self_attn.attn"])
+    for end in range(16, 256, 16):
+        skipped = SlidingWindowManager.get_num_skipped_tokens(spec, end)  # asks no more of itself
+        assert window_start(end, facts.window_tokens) == skipped
+    assert group.window_tokens == 64, "of an engine without drafts, with which it shares blocks"
