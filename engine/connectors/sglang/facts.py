@@ -27,13 +27,19 @@ from .settings import WHERE, Settings
 # Settings that change KV beside the weights, with the values that change nothing.
 _CHANGES = (
     *("quantization", "modelopt_quant", "rl_quant_profile"),
-    *("kv_cache_dtype", "json_model_override_args"),
+    *("kv_cache_dtype", "json_model_override_args", "model_impl", "model_config_parser"),
 )
 # Settings that name a file beside the model, whose contents change KV and are named by nothing.
 _FILES = (
     "quantization_param_path",
     "modelopt_checkpoint_restore_path",
     "decrypted_config_file",
+)
+# Load formats beside auto whose weights are those of the model's folder or commit. Which of its
+# files they are differs, as where a folder has weights in several forms.
+_OF_THE_MODEL = frozenset(
+    {"safetensors", "fastsafetensors", "instanttensor", "mistral", "npcache", "pt", "layered"}
+    | {"runai_streamer", "sharded_state", "bitsandbytes", "flash_rl"}
 )
 _NOTHING = (None, "auto", "", "{}", False)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -108,10 +114,17 @@ def _named(config: HiCacheStorageConfig, settings: Settings) -> tuple[str, str]:
         return config.model_name or path or "unnamed", settings.revision
     if model and model.load_format == "dummy":
         raise Unsupported("load_format dummy draws weights at random: set revision to share KV")
+    load_format = str(model.load_format) if model else "auto"
+    if load_format != "auto" and load_format not in _OF_THE_MODEL:
+        raise Unsupported(
+            f"load_format {load_format} may load other weights than {path!r} has: set revision in "
+            f"{WHERE} to something that changes whenever they do"
+        )
+    how = "" if load_format == "auto" else f";load_format={load_format}"
     if Path(path).is_dir():
-        return "local", f"blake3:{weights_digest(path)}"
+        return "local", f"blake3:{weights_digest(path, load_format)}{how}"
     if model and _COMMIT.fullmatch(str(model.revision)):
-        return path, f"commit:{model.revision}"
+        return path, f"commit:{model.revision}{how}"
     raise Unsupported(
         f"the revision of {path!r} is not known: set revision in {WHERE} to something that changes "
         "whenever the weights do"

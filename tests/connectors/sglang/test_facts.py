@@ -52,6 +52,8 @@ def test_another_engine_never_hits(stored: Engine, engine_of: Engines, other: An
         {"json_model_override_args": json.dumps({"rope_theta": 1})},
         {"modelopt_quant": "fp8"},
         {"modelopt_quant": {"quant_cfg": {}}},
+        {"model_impl": "transformers"},
+        {"model_config_parser": "mistral"},
     ],
 )
 def test_what_a_server_is_told_about_its_kv_is_in_the_namespace(
@@ -166,6 +168,34 @@ def test_random_weights_have_no_name_of_their_own(engine_of: Engines, tmp_path: 
         pytest.raises(ValueError, match="load_format dummy"),
     ):
         engine_of(mha_pool("page_first"), revision="")
+
+
+@pytest.mark.parametrize("load_format", ["remote_instance", "remote", "ipc_cache", "presharded"])
+def test_weights_that_come_from_elsewhere_are_not_named_by_the_folder(
+    engine_of: Engines, tmp_path: Path, load_format: str
+) -> None:
+    folder = checkpoint(tmp_path / "folder", 1)
+    with get_context().override_server_args(model_path=str(folder), load_format=load_format):
+        with pytest.raises(ValueError, match=f"load_format {load_format} may load other weights"):
+            engine_of(mha_pool("page_first"), revision="")
+        engine_of(mha_pool("page_first"), revision="r1")
+
+
+def test_which_of_a_folder_s_weights_are_loaded_is_in_the_namespace(
+    engine_of: Engines, tmp_path: Path
+) -> None:
+    folder = checkpoint(tmp_path / "folder", 1)
+    torch.save({"w": torch.zeros(4)}, folder / "model.pt")
+
+    def named(load_format: str) -> str:
+        with get_context().override_server_args(model_path=str(folder), load_format=load_format):
+            ours = engine_of(mha_pool("page_first"), revision="")
+        return str(ours.storage._client.space.spec.revision)
+
+    before = [named(one) for one in ("auto", "mistral", "pt")]
+    torch.save({"w": torch.ones(4)}, folder / "model.pt")
+    after = [named(one) for one in ("auto", "mistral", "pt")]
+    assert len({*before, *after}) == 4, "what is loaded by pt alone has changed"
 
 
 def test_fp8_is_kept_only_where_it_is_said_which(engine_of: Engines) -> None:
