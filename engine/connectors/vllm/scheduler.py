@@ -25,13 +25,12 @@ from .metrics import MoonpoolStats
 from .price import Prices
 from .settings import Settings
 from .tracked import Tracked
+from .unproven import Pages, Unproven
 from .usable import usable_tokens, window_start
 
 log = logging.getLogger("vllm.moonpool")
 
 CHEAPER = "cheaper to compute"  # why a hit is not loaded, where its price says so
-
-Pages = tuple[list[int], ...]  # vLLM's blocks of a request, by vLLM's group
 
 
 class SchedulerSide:
@@ -68,6 +67,7 @@ class SchedulerSide:
         self._told: set[str] = set()
         self._prices = Prices()
         self._audits = Audits(settings)
+        self._unproven = Unproven()
         self.stats = MoonpoolStats()
 
     # Start and end
@@ -104,6 +104,7 @@ class SchedulerSide:
         self._since = secrets.token_hex(16)
         for request in list(self._requests):
             self._drop(request)
+            self._unproven.forget(request)
         self._requests.clear()
         self._tell("caches were reset: what the pool has from before is not used by this engine")
 
@@ -138,10 +139,12 @@ class SchedulerSide:
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         """Tokens to load beyond the first `computed`, or None while the pool has not answered."""
         tracked = self._requests.get(request.request_id)
-        if tracked is None or not self._reads or tracked.failed:
+        if tracked is None:
             return 0, False
-        tracked.asked, tracked.computed, tracked.audit, tracked.miss = True, computed, None, ""
-        tracked.end = computed
+        tracked.computed = tracked.end = computed
+        if not self._reads or tracked.failed:
+            return 0, False
+        tracked.asked, tracked.audit, tracked.miss = True, None, ""
         if tracked.follow:
             # Nothing of it may be there yet: its writer was told to compute all of it.
             tracked.end = max(computed, tracked.chains()[0].token_count)
@@ -176,6 +179,8 @@ class SchedulerSide:
         tracked.ran = False
         if tracked.asked:
             tracked.asked = False
+            if tokens == 0:  # vLLM takes none of what was found, maybe another connector's instead
+                tracked.end = tracked.computed
             if request.num_preemptions == 0:
                 self._count(tracked, request.num_tokens - tracked.computed, tokens)
         if tokens == 0:
@@ -204,13 +209,19 @@ class SchedulerSide:
             tracked = self._requests.get(request)
             if tracked is None:
                 continue
-            tracked.ran = True
             one = tracked.request
+            pages = partial(output.kv_connector_block_state.get_block_ids, request)
+            if not tracked.ran:
+                by_another = one.num_computed_tokens > tracked.end
+                self._unproven.begins(one, pages, loaded=by_another)
+            tracked.ran = True
             if one.num_computed_tokens < one.num_prompt_tokens:
                 step.prefill_tokens += scheduled
             self._audits.scheduled(tracked, self.stats)
             done = min(one.num_computed_tokens + scheduled, one.num_tokens)
-            pages = partial(output.kv_connector_block_state.get_block_ids, request)
+            if self._unproven.holds(one):
+                tracked.audit = None  # what it would compare is not what was computed here
+                continue
             first, last = self._audits.span(tracked, done, self._block_tokens)
             if first < last:
                 step.compares.append(
@@ -229,7 +240,9 @@ class SchedulerSide:
         if tracked is None:
             return False
         self._audits.first_token(tracked, self.stats)
-        if not self._writes or not tracked.ran:
+        unproven = self._unproven.holds(request)
+        self._unproven.forget(request.request_id)
+        if not self._writes or not tracked.ran or unproven:
             return False
         done = min(request.num_computed_tokens, request.num_tokens - 1)
         saves = self._completed(tracked, done, lambda: pages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,8 +137,9 @@ def test_pages_that_another_connector_may_still_be_filling_are_not_stored_at_a_r
     here.step(ran)
     for one in (given_up, served):
         one.num_computed_tokens = 40
+    served.num_output_tokens = 1
     assert not here.finished(given_up, pages), "what vLLM counts as computed may be under way"
-    assert here.finished(served, pages), "a step has run on it, so it is there"
+    assert here.finished(served, pages), "a token has come of it, so it is there"
 
 
 def test_what_waiting_for_a_prefill_took_is_no_price_of_loading(
@@ -153,3 +155,93 @@ def test_what_waiting_for_a_prefill_took_is_no_price_of_loading(
     assert here._prices.load is None
     here.heard(Report(loaded={"l": Loaded(32, 32, 32, 0.5)}), {"l"})
     assert here._prices.load is not None
+
+
+class Beside:
+    """A side that looks nothing up, beside another connector, and vLLM's requests there."""
+
+    def __init__(self) -> None:
+        said = Settings.of({"reuse": "always"})
+        self.here = SchedulerSide(said, 16, reads=False, writes=True, may_cut=True, place=None)
+        self.here.ready(ready())
+        self.pages: dict[str, tuple[list[int]]] = {}
+
+    def given(self, name: str, pages: list[int], *, cached: int, loaded: int = 0) -> Any:
+        """A request whose first tokens vLLM has, and the next from the other connector."""
+        one = request(name)
+        one.num_preemptions = one.num_output_tokens = 0
+        self.pages[name] = (pages,)
+        self.here.arrived(one)
+        assert self.here.matched(one, cached) == (0, False)
+        self.here.allocated(one, self.pages[name], 0)
+        one.num_computed_tokens = cached + loaded
+        return one
+
+    def stored(self, **scheduled: int) -> dict[str, int]:
+        """Of how many blocks a step that computes so many tokens stores whose."""
+        held = SimpleNamespace(get_block_ids=lambda name: self.pages[name])
+        step: Any = SimpleNamespace(
+            total_num_scheduled_tokens=sum(scheduled.values()),
+            num_scheduled_tokens=scheduled,
+            kv_connector_block_state=held,
+        )
+        saves = self.here.step(step).saves
+        return {save.request: len(save.parts[0].hashes) for save in saves}
+
+    def close(self) -> None:
+        self.here.close()
+
+
+@pytest.fixture
+def beside() -> Iterator[Beside]:
+    made = Beside()
+    yield made
+    made.close()
+
+
+def test_what_another_connector_loaded_is_stored_once_a_token_has_come_of_it(
+    beside: Beside,
+) -> None:
+    one = beside.given("a", [7, 8, 9], cached=0, loaded=32)
+    assert beside.stored(a=8) == {}, "its load may be failing in this very step"
+    one.num_computed_tokens = 0  # it did: vLLM computes all of it, of which no token came
+    assert beside.stored(a=40) == {}
+    one.num_computed_tokens, one.num_tokens, one.num_output_tokens = 40, 41, 1
+    one.all_token_ids.append(1)
+    assert beside.stored(a=1) == {"a": 2}
+
+
+def test_who_shares_pages_that_another_connector_loaded_waits_for_a_token_of_its_own(
+    beside: Beside,
+) -> None:
+    beside.given("a", [7, 8, 9], cached=0, loaded=32)
+    sharing = beside.given("b", [7, 8, 10], cached=32)
+    apart = beside.given("c", [1, 2, 3], cached=32)
+    assert sharing.num_computed_tokens == apart.num_computed_tokens
+    apart.all_token_ids = [9] * 40  # of another prefix, so nobody else stores the same
+    assert beside.stored(a=8, b=8, c=8) == {"c": 2}
+    sharing.num_computed_tokens, sharing.num_tokens, sharing.num_output_tokens = 40, 41, 1
+    sharing.all_token_ids.append(1)
+    assert beside.stored(b=1) == {"b": 2}
+
+
+@pytest.mark.parametrize(("tokens", "stored"), [(0, False), (1, True)])
+def test_a_request_that_ends_without_a_token_of_what_another_loaded_leaves_nothing(
+    beside: Beside, tokens: int, stored: bool
+) -> None:
+    one = beside.given("a", [7, 8, 9], cached=0, loaded=32)
+    assert beside.stored(a=8) == {}
+    one.num_computed_tokens, one.num_output_tokens = 40, tokens
+    assert beside.here.finished(one, beside.pages["a"]) is stored
+
+
+def test_what_vllm_has_itself_or_was_loaded_by_us_is_stored_as_it_is_completed(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = beside.given("a", [7, 8, 9], cached=16)
+    assert beside.stored(a=24) == {"a": 2}
+    tracked = beside.here._requests["a"]
+    tracked.published, tracked.end = 1, 32  # as after a hit
+    beside.here.allocated(ours, beside.pages["a"], 16)
+    ours.num_computed_tokens = 32
+    assert beside.stored(a=8) == {"a": 1}
