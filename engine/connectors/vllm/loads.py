@@ -15,6 +15,7 @@ from dataclasses import replace
 from kvstore.client import Chain, Keyed, KVStoreError, Memory, Reader
 from kvstore.client.writer import Event
 
+from ..threads import later
 from .caches import GroupCache
 from .health import Health
 from .messages import Load, Loaded, Part
@@ -57,7 +58,10 @@ class Loads:
         with self._changed:
             self._under_way += 1
         threads = self._followers if load.follow else self._threads
-        threads.submit(self._run, load, time.monotonic(), self._caches[0].told())
+        asked, told = time.monotonic(), self._caches[0].told()
+        if later(threads, lambda: self._run(load, asked, told)) is None:
+            log.warning("Moonpool: no thread can be started to load by, tokens are computed")
+            self._end(load, load.begin, 0.0)
 
     def finished(self, seconds: float) -> dict[str, Loaded]:
         """Loads that have ended since the last call; with none, waits a moment for the first."""
@@ -94,7 +98,9 @@ class Loads:
         except Exception:
             # Whatever it is, the request must not wait for ever, nor may its pages be used.
             log.exception("Moonpool: a load failed unexpectedly, its tokens are computed")
-        seconds = time.monotonic() - asked
+        self._end(load, good, time.monotonic() - asked)
+
+    def _end(self, load: Load, good: int, seconds: float) -> None:
         with self._changed:
             self._under_way -= 1
             self._done[load.request] = Loaded(

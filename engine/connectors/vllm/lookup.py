@@ -6,7 +6,6 @@ and an answer that is late is asked for again at the next scheduling step.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 
 from kvstore.client import Chain, Client, Hold, KVStoreError, Miss
 
+from ..threads import later
 from .health import Health
 from .usable import Window
 
@@ -82,7 +82,11 @@ class Lookups:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="moonpool-lookup")
 
     def ask(self, chains: tuple[Chain, ...]) -> Lookup:
-        return Lookup(self._thread.submit(self._find, chains))
+        found = later(self._thread, lambda: self._find(chains))
+        if found is None:
+            found = Future()
+            found.set_result(NOTHING)
+        return Lookup(found)
 
     def later(self, call: Callable[[], object]) -> None:
         """Make some other call of this side's, after those that were asked before."""
@@ -93,8 +97,7 @@ class Lookups:
             except KVStoreError as error:
                 self._health.failed(error)
 
-        with contextlib.suppress(RuntimeError):  # closed: what is held ends with the session
-            self._thread.submit(made)
+        later(self._thread, made)  # or never: what is held ends by its time, or with the session
 
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from kvstore.client import Chain, Fragment, Keyed, KVStoreError, Writer
 
+from ..threads import later
 from .caches import GroupCache
 from .health import Health
 from .messages import Part, Save, Step
@@ -64,7 +65,7 @@ class Saves:
 
     def connect(self) -> None:
         """Begin the session beside vLLM's own start, so that no request waits for it."""
-        self._thread.submit(self._connect)
+        later(self._thread, self._connect)
 
     def begin(self, step: Step) -> None:
         """Reserve what the step will complete."""
@@ -72,7 +73,7 @@ class Saves:
         # A node that has not answered for an earlier step is not waited for again.
         if step.saves and (self._late is None or self._late.done()):
             self._late = None
-            self._reserving = self._thread.submit(self._reserve, step)
+            self._reserving = later(self._thread, lambda: self._reserve(step))
             if not any(save.hand_off for save in step.saves):
                 self._followed = []
 
@@ -125,7 +126,7 @@ class Saves:
             if not left.layers or self._put(window, left):
                 stored.append(window)
         if stored:
-            self._thread.submit(self._seal, stored)
+            self._thread.submit(self._seal, stored)  # it has a thread, by which it was reserved
         return sum(
             int(one.writer.granted.sum()) for one in stored if one.cache is self._caches[0]
         ), {}

@@ -6,6 +6,8 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from kvstore.engine.connectors.vllm.health import health_of
 from kvstore.engine.connectors.vllm.loads import Loads
 from kvstore.engine.connectors.vllm.messages import Load, Loaded, Part
@@ -104,3 +106,22 @@ def test_who_follows_a_prefill_that_does_not_come_keeps_nobody_from_what_is_stor
         came |= loads.finished(SECONDS)
     loads.close()
     assert came["follows"].good == came["loads"].good == 4
+
+
+def test_a_load_for_which_no_thread_can_be_started_has_failed_and_writes_to_no_page_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+    loads = Ordered(order)
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        loads.start(Load("a", 0, 4, (PART,)))
+    assert loads.finished(SECONDS) == {"a": Loaded(0, 0, 4, 0.0)}
+    assert loads.bad_pages() == {7} and loads.failed() == {"a"}
+    loads.start(Load("b", 0, 4, (PART,)))
+    loads.close()
+    assert order == ["the device has done what it was told", "pages are written"], "for b alone"

@@ -97,3 +97,16 @@ def test_a_question_that_nobody_needs_any_more_is_not_asked_and_holds_nothing() 
     lookups.close()
     assert [one.hashes[0][:1] for one in node.asked] == [b"a", b"c"]
     assert node.held == 0
+
+
+def test_where_no_thread_can_be_started_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    node: Any = SlowNode()
+    lookups = Lookups((node,), (0,), health_of("nowhere"))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        assert lookups.ask((Chain((b"h" * 32,), (64,), 64),)).result(SOON) is NOTHING
+    lookups.close()
+    assert not node.asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -80,3 +81,22 @@ def test_a_short_last_block_is_not_taken_for_a_full_one_though_all_its_pages_are
     part = Part(0, 0, (b"full", b"short"), b"", pages=(7, 8, 9, 10), last_tokens=48)
     blocks, pages = gathered([part], 64, 32, window=True)
     assert (blocks.hashes, pages) == ((b"full",), (7, 8))
+
+
+def test_where_no_thread_can_be_started_a_step_s_blocks_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    facts = SimpleNamespace(layer_names=("0",), writes=True, page_tokens=32, window_tokens=0)
+    cache: Any = SimpleNamespace(facts=facts, client=None, fragment="all")
+    saves = Saves((cache,), "engine", 1, SOON, health_of("odd"), Trace(""))
+    part = Part(group=0, first=3, hashes=(b"h" * 32,), parent=b"", pages=(7, 8), last_tokens=64)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        saves.connect()
+        saves.begin(Step(1, saves=[Save("a", (part,))]))
+    saves.layer("0")
+    assert saves.end() == (0, {"a": 3})
+    saves.close()
