@@ -130,7 +130,7 @@ class SchedulerSide:
                 # Of windows only full blocks are stored: it would wait for what does not come.
                 self._tell("a hybrid model's prefills are not followed, what is stored is loaded")
                 tracked.follow = ""
-            if self._reads and not tracked.follow:
+            if self._looks_up(request) and not tracked.follow:
                 self._ask(tracked)
         if self.fleet is not None:
             hashes = () if tracked is None else tracked.chains()[self.fleet.group].hashes
@@ -142,7 +142,7 @@ class SchedulerSide:
         if tracked is None:
             return 0, False
         tracked.computed = tracked.end = computed
-        if not self._reads or tracked.failed:
+        if not self._looks_up(request) or tracked.failed:
             return 0, False
         tracked.asked, tracked.audit, tracked.miss = True, None, ""
         if tracked.follow:
@@ -179,8 +179,9 @@ class SchedulerSide:
         tracked.ran = False
         if tracked.asked:
             tracked.asked = False
-            if tokens == 0:  # vLLM takes none of what was found, maybe another connector's instead
-                tracked.end = tracked.computed
+            if tokens == 0 and tracked.end > tracked.computed:
+                # vLLM takes none of what was found, as where another connector has as much.
+                tracked.end, tracked.verb = tracked.computed, None
             if request.num_preemptions == 0:
                 self._count(tracked, request.num_tokens - tracked.computed, tokens)
         if tokens == 0:
@@ -220,7 +221,7 @@ class SchedulerSide:
             self._audits.scheduled(tracked, self.stats)
             done = min(one.num_computed_tokens + scheduled, one.num_tokens)
             if self._unproven.holds(one):
-                tracked.audit = None  # what it would compare is not what was computed here
+                tracked.audit = tracked.verb = None  # what it would compare was not computed here
                 continue
             first, last = self._audits.span(tracked, done, self._block_tokens)
             if first < last:
@@ -285,6 +286,10 @@ class SchedulerSide:
                 self._lookups.later(partial(self._clients[0].quarantine, wrong))
 
     # Parts
+
+    def _looks_up(self, request: Any) -> bool:
+        """vLLM has some requests computed whole, as where their prompt's logprobs are wanted."""
+        return self._reads and not request.skip_reading_prefix_cache
 
     def _ask(self, tracked: Tracked) -> Lookup:
         assert self._lookups is not None

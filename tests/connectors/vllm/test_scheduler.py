@@ -10,6 +10,7 @@ import pytest
 
 from kvstore.client import KVGroup, KVSpec
 from kvstore.engine.connectors.vllm import scheduler as module
+from kvstore.engine.connectors.vllm.lookup import Found
 from kvstore.engine.connectors.vllm.messages import Loaded, Ready, Report
 from kvstore.engine.connectors.vllm.scheduler import SchedulerSide
 from kvstore.engine.connectors.vllm.settings import Settings
@@ -54,6 +55,7 @@ def request(name: str, **said: str) -> Any:
         prompt_embeds=None,
         prompt_token_ids=[1],
         resumable=False,
+        skip_reading_prefix_cache=False,
         cache_salt=None,
     )
 
@@ -245,3 +247,38 @@ def test_what_vllm_has_itself_or_was_loaded_by_us_is_stored_as_it_is_completed(
     beside.here.allocated(ours, beside.pages["a"], 16)
     ours.num_computed_tokens = 32
     assert beside.stored(a=8) == {"a": 1}
+
+
+def test_a_request_for_which_vllm_reads_no_cache_is_neither_looked_up_nor_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one that wants its prompt's logprobs: it has to compute them all."""
+    asked: list[object] = []
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    monkeypatch.setattr(Late, "ask", lambda late, chains: asked.append(chains) or late)
+    here = side()
+    here.ready(ready())
+    reads_none = request("a")
+    reads_none.skip_reading_prefix_cache = True
+    here.arrived(reads_none)
+    assert here.matched(reads_none, 0) == (0, False) and not asked
+
+
+def test_a_hit_that_vllm_does_not_take_is_in_no_estimate_of_what_loading_saves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another connector had as much: it was neither loaded nor computed for us."""
+    found = Found(chain_blocks=2, windows=(), miss=None)
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    monkeypatch.setattr(Late, "result", lambda *_: found)
+    here = side(reuse="always", self_test=False, audit_rate=0.0)
+    here.ready(ready())
+    one = request("a")
+    one.num_preemptions = one.num_output_tokens = 0
+    here.arrived(one)
+    assert here.matched(one, 0) == (32, True)
+    here.allocated(one, ([7, 8, 9],), 0)
+    here._audits.scheduled(here._requests["a"], here.stats)
+    one.num_output_tokens = 1
+    here._audits.first_token(here._requests["a"], here.stats)
+    assert (here._audits._waited.loaded, here._audits._waited.computed) == (0, 0)
