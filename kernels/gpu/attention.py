@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from .attention_programs import attend_part, attend_rows, join_parts
 from .launch import Launch, attention_shape
-from .tuned import launch_of
+from .tuned import attention_of, launch_of
 
 ROWS_MIN, ROWS_MAX = 16, 64
+ROWS_NUMBERS_MAX = 64 * 128  # of a program's queries: their sums are to stay in registers
 PART_TOKENS = 512  # at least, that a part of a decode's positions has
 PROGRAMS = 512  # with fewer than these the processors of a GPU are not all at work
 
@@ -53,6 +54,16 @@ class Heads:
     def group(self) -> int:
         """Query heads of one KV head."""
         return self.queries // self.kv
+
+    @property
+    def wide(self) -> int:
+        """Numbers of a head, up to what a program has room for."""
+        return max(16, triton.next_power_of_2(self.dim))
+
+    @property
+    def rows_max(self) -> int:
+        """Of a program."""
+        return max(ROWS_MIN, min(ROWS_MAX, ROWS_NUMBERS_MAX // self.wide))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +137,15 @@ class Step:
         q: (tokens, query heads, dim), contiguous. layer: (pages, KV heads, page_tokens, 2, dim), of
         any strides but the last, which is 1; K at 0 and V at 1 of axis 3. Both on the device.
         Stream-ordered; nothing is asked of the device or sent there. Raises `ValueError` where
-        shapes do not fit.
+        shapes do not fit, or heads are so wide that the device has no room for them.
         """
-        shape = self.shape(q.element_size())
-        launches = (launch_of(q.device, one, shape) for one in ("attend", "join_parts"))
-        return self.attended(q, layer, *launches)
-
-    @property
-    def wide(self) -> int:
-        """Numbers of a head, up to what a program has room for."""
-        return max(16, triton.next_power_of_2(self.heads.dim))
+        size = q.element_size()
+        launch = attention_of(q.device, size, self.heads.wide, self.rows, self.page_tokens)
+        return self.attended(q, layer, launch, launch_of(q.device, "join_parts", self.shape(size)))
 
     def shape(self, item_bytes: int) -> str:
         """By which launches are looked up."""
-        return attention_shape(item_bytes, self.wide, self.rows, self.page_tokens)
+        return attention_shape(item_bytes, self.heads.wide, self.rows, self.page_tokens)
 
     def attended(
         self, q: torch.Tensor, layer: torch.Tensor, launch: Launch, join: Launch
@@ -149,7 +155,7 @@ class Step:
         out = torch.empty_like(q)
         if not q.numel():
             return out
-        heads, rows, wide = self.heads, self.rows, self.wide
+        heads, rows, wide = self.heads, self.rows, self.heads.wide
         steps = (*layer.stride()[:4], heads.dim**-0.5)
         tables, told, about = self.tables, self.tiles, self.facts
         where = (tables, told, about, q.stride(0), tables.stride(0))
@@ -185,7 +191,7 @@ def _tiled(tokens: NDArray[np.int32], heads: Heads) -> tuple[int, NDArray[np.int
     """Rows of a program, and which rows each has of spans of so many tokens: (programs, 2), a span
     and the first."""
     wanted = triton.next_power_of_2(int(tokens.max(initial=1)) * heads.group)
-    rows = min(ROWS_MAX, max(ROWS_MIN, wanted))
+    rows = min(heads.rows_max, max(ROWS_MIN, wanted))
     each = -(-tokens * heads.group // rows)
     of_span = np.repeat(np.arange(len(tokens), dtype=np.int32), each)
     nth = np.arange(len(of_span), dtype=np.int32) - np.repeat(np.cumsum(each) - each, each)

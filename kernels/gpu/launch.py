@@ -76,8 +76,38 @@ CANDIDATES: dict[str, tuple[Launch, ...]] = {
 }
 
 
+# What attention has where nothing was measured: of these the first that fits. Less is given up by
+# looking at fewer positions than by fetching nothing ahead, and 2 stages want as much as 3.
+_ATTENTION_FITTED = (Launch(4, 3, 64), Launch(4, 3, 32), Launch(4, 1, 32))
+assert _ATTENTION_FITTED[0] == _ATTENTION[0] and set(_ATTENTION_FITTED) <= set(_ATTENTION)
+_SLACK_BYTES = 1024
+
+
 def default(program: str) -> Launch:
     return CANDIDATES[program][0]
+
+
+def fitted(item_bytes: int, wide: int, rows: int, shared_bytes: int) -> Launch:
+    """That of attention on a device that gives a program so much shared memory; the rest is as of
+    `attention_shape`. All other programs fit every device. Raises `ValueError`."""
+    for launch in _ATTENTION_FITTED:
+        if attention_bytes(launch, item_bytes, wide, rows) <= shared_bytes:
+            return launch
+    wanted = attention_bytes(_ATTENTION_FITTED[-1], item_bytes, wide, rows)
+    raise ValueError(
+        f"attention of heads of {wide} numbers of {item_bytes} bytes wants {wanted} bytes of "
+        f"shared memory; the device gives a program {shared_bytes}"
+    )
+
+
+def attention_bytes(launch: Launch, item_bytes: int, wide: int, rows: int) -> int:
+    """Of shared memory, that attention wants at most, launched so: its queries, one turn's scores,
+    and the turns' keys and values that are there or on their way. These take turns in one place,
+    but where Hopper multiplies 64 rows at once. (Triton 3.9 asks for no more: `test_compiled`.)"""
+    turns = 1 if launch.stages == 1 else max(2, launch.stages - 1)
+    places = 2 * turns if item_bytes == 2 and rows >= 64 else turns
+    held = item_bytes * wide * (rows + places * launch.block)
+    return held + 4 * rows * launch.block + _SLACK_BYTES
 
 
 # Shapes are told apart only where another launch may be the better one, or may not fit a device:

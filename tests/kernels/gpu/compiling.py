@@ -1,14 +1,19 @@
 """A GPU that is not there: programs are compiled for it, as for one that is, and never run.
 
 What is real: how a call's arguments make a program, Triton's compiler for NVIDIA and `ptxas`, and
-that what a program needs is compared with what a GPU of compute capability 9.0 has. Tensors are the
-CPU's, of which alignment alone counts. Run as a command, in a process that was not told to
-interpret, it says of some launches of every program what became of them.
+that what a program needs is compared with what such a GPU has. Tensors are the CPU's, of which
+alignment alone counts. Run as a command, in a process that was not told to interpret, it says what
+became of some launches of every program on one GPU (`programs`), or of attention as each GPU fits
+it (`attention`).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,27 +21,29 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-SHARED_BYTES = 232_448  # that a program may have
+# That a program may have, by compute capability: of an A100, an L40 or RTX 40, an H100.
+SHARED_BYTES = {80: 166_912, 89: 101_376, 90: 232_448}
 THREADS = 1024
 
 
 class Absent:
     """What Triton asks of a device's driver, from compiling to the launch."""
 
-    utils = SimpleNamespace(
-        get_device_properties=lambda device: {"max_shared_mem": SHARED_BYTES},
+    utils = SimpleNamespace(  # a device's number is its capability: what is compiled is kept by it
+        get_device_properties=lambda device: {"max_shared_mem": SHARED_BYTES[device]},
         load_binary=lambda name, kernel, shared, device: (object(), object(), 0, 0, THREADS),
         unload_module=lambda module: None,
     )
 
     def __init__(self) -> None:
         self.launched: list[Any] = []  # of each launch, what Triton says of its program
+        self.capability = 90
 
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
+        return GPUTarget("cuda", self.capability, 32)
 
     def get_current_device(self) -> int:
-        return 0
+        return self.capability
 
     def get_current_stream(self, device: int) -> int:
         return 0
@@ -45,12 +52,9 @@ class Absent:
         return lambda *about: self.launched.append(metadata)
 
 
-def main() -> None:
-    """A line of JSON a launch: its program and shape; warps, stages and block as asked for; of what
-    was compiled the name, the warps, and bytes of shared memory that it wants."""
-    assert not triton.knobs.runtime.interpret
-    driver = Absent()
-    triton.runtime.driver.set_active(driver)
+def programs(driver: Absent) -> Iterator[tuple[Any, ...]]:
+    """Of a launch: its program and shape; warps, stages and block as asked for; of what was
+    compiled the name, the warps, and bytes of shared memory that it wants."""
     from bench.launched import Sizes, tasks
     from kvstore.kernels.gpu.attention import Span
     from kvstore.kernels.gpu.launch import CANDIDATES
@@ -64,7 +68,44 @@ def main() -> None:
             task.act(launch)
             made = driver.launched[-1 if task.program == "join_parts" else 0]
             asked = (task.program, task.shape, launch.warps, launch.stages, launch.block)
-            print(json.dumps([*asked, made.name, made.num_warps, made.shared]))
+            yield *asked, made.name, made.num_warps, made.shared
+
+
+def attention(driver: Absent) -> Iterator[tuple[Any, ...]]:
+    """Of a program's launch: the GPU's capability; bytes of a number, numbers of a head, rows; what
+    it was said to want at most, its name, and bytes of shared memory that it wants."""
+    from kvstore.kernels.gpu.attention import Heads, Span, Step
+    from kvstore.kernels.gpu.launch import attention_bytes, default, fitted
+
+    page_tokens, tables = 16, torch.zeros((1, 64), dtype=torch.int32)
+    dims = {torch.bfloat16: (64, 128, 256, 512), torch.float32: (128, 256)}  # the last takes long
+    kinds = [(dtype, dim) for dtype, some in dims.items() for dim in some]
+    for driver.capability, (dtype, dim), many in itertools.product(
+        SHARED_BYTES, kinds, (False, True)
+    ):
+        heads, item = Heads(1, 1, dim), dtype.itemsize
+        tokens = heads.rows_max if many else 1  # of decode, and of prefill
+        step = Step.of([Span(tokens, 600)], tables, page_tokens, heads)
+        if many and step.rows == 16:
+            continue  # there are no more rows than of decode
+        layer = torch.zeros((1, 1, page_tokens, 2, dim), dtype=dtype)
+        q = torch.zeros((tokens, 1, dim), dtype=dtype)
+        launch = fitted(item, heads.wide, step.rows, SHARED_BYTES[driver.capability])
+        for parts in (2, 1) if item == 2 else (2,):
+            driver.launched.clear()
+            replace(step, parts=parts).attended(q, layer, launch, default("join_parts"))
+            made = driver.launched[0]
+            most = attention_bytes(launch, item, heads.wide, step.rows)
+            yield driver.capability, item, dim, step.rows, most, made.name, made.shared
+
+
+def main() -> None:
+    """A line of JSON a launch."""
+    assert not triton.knobs.runtime.interpret
+    driver = Absent()
+    triton.runtime.driver.set_active(driver)
+    for told in {"programs": programs, "attention": attention}[sys.argv[1]](driver):
+        print(json.dumps(told))
 
 
 if __name__ == "__main__":

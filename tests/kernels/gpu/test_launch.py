@@ -15,13 +15,15 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from kvstore.codec import GROUP_TOKENS
 from kvstore.kernels.gpu import pages, strips, tuned
-from kvstore.kernels.gpu.attention import Span
+from kvstore.kernels.gpu.attention import Heads, Span, Step
 from kvstore.kernels.gpu.batch import Batch
 from kvstore.kernels.gpu.launch import (
     CANDIDATES,
     Launch,
+    attention_bytes,
     attention_shape,
     default,
+    fitted,
     group_shape,
     strip_shape,
     tile_shape,
@@ -164,6 +166,28 @@ def test_by_default_programs_are_launched_as_before_any_was_measured() -> None:
     assert {default(program) for program in rest} == {Launch(4)}
 
 
+def test_attention_gives_up_no_more_than_a_device_lacks() -> None:
+    bf16 = [fitted(2, 512, 16, kib << 10) for kib in (227, 163, 99)]
+    assert bf16 == [default("attend"), default("attend"), Launch(4, 3, 32)]
+    float32 = [fitted(4, 256, 32, kib << 10) for kib in (227, 163, 99)]
+    assert float32 == [default("attend"), Launch(4, 3, 32), Launch(4, 1, 32)]
+    for usual in ((2, 128, 64), (2, 256, 32), (4, 128, 16)):
+        assert {fitted(*usual, kib << 10) for kib in (227, 163, 99)} == {default("attend")}
+
+
+def test_heads_for_which_a_device_has_no_room_are_refused_by_their_size() -> None:
+    least = attention_bytes(Launch(4, 1, 32), 4, 512, 16)
+    assert fitted(4, 512, 16, least) == Launch(4, 1, 32)
+    with pytest.raises(ValueError, match=f"heads of 512 .* wants {least} bytes"):
+        fitted(4, 512, 16, least - 1)
+
+
+@pytest.mark.parametrize(("dim", "rows"), [(64, 64), (128, 64), (129, 32), (256, 32), (512, 16)])
+def test_a_program_has_fewer_rows_of_wide_heads(dim: int, rows: int) -> None:
+    tables = torch.zeros((1, 64), dtype=torch.int32, device=DEVICE)
+    assert Step.of([Span(99, 0)], tables, 16, Heads(2, 1, dim)).rows == rows
+
+
 @pytest.mark.parametrize("program", CANDIDATES)
 def test_candidates_are_what_triton_takes_and_each_is_there_once(program: str) -> None:
     every = CANDIDATES[program]
@@ -198,9 +222,11 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, dict[str, 
         return run(self, *args, **told)
 
     monkeypatch.setattr(InterpretedFunction, "run", recorded)
-    tuned.launch_of.cache_clear()
+    for found in (tuned.launch_of, tuned.attention_of):
+        found.cache_clear()
     yield launched
-    tuned.launch_of.cache_clear()
+    for found in (tuned.launch_of, tuned.attention_of):
+        found.cache_clear()
 
 
 class Others(dict[tuple[str, str], Launch]):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import triton
 
 from kvstore.kernels.gpu import tuned
-from kvstore.kernels.gpu.launch import CANDIDATES, default
+from kvstore.kernels.gpu.launch import CANDIDATES, attention_shape, default, fitted
 from kvstore.kernels.gpu.launch_table import Tuned, formatted
 
 HERE = torch.device("cuda", 0)
@@ -33,8 +34,8 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    tuned.launch_of.cache_clear()
-    tuned._launches.cache_clear()
+    for one in (tuned.launch_of, tuned.attention_of, tuned._launches):
+        one.cache_clear()
 
 
 def test_a_device_has_what_won_there_and_else_the_default(
@@ -90,3 +91,33 @@ def test_the_table_is_read_once(table: Path) -> None:
 def test_a_cpu_has_the_defaults_and_no_table_is_read(table: Path) -> None:
     table.unlink()
     assert tuned.launch_of(torch.device("cpu"), "attend", "any") == default("attend")
+
+
+WIDE = (4, 256, 32)  # float32, of wide heads
+
+
+@pytest.fixture
+def small(table: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """What Triton says of the shared memory of that GPU."""
+    given = 99 << 10
+    told = {0: {"max_shared_mem": given}}
+    active = SimpleNamespace(utils=SimpleNamespace(get_device_properties=told.__getitem__))
+    monkeypatch.setattr(triton.runtime, "driver", SimpleNamespace(active=active))
+    return given
+
+
+def test_attention_that_nobody_measured_fits_the_device_there_is(small: int) -> None:
+    assert tuned.attention_of(HERE, *WIDE, 16) == fitted(*WIDE, small) != default("attend")
+
+
+def test_attention_that_was_measured_is_as_it_won_there(small: int, table: Path) -> None:
+    won, where = CANDIDATES["attend"][-1], ("attend", attention_shape(*WIDE, 16))
+    table.write_text(
+        formatted({"Some GPU, 9.0": Tuned("2.13.0", triton.__version__, "", "", {where: won})})
+    )
+    assert tuned.attention_of(HERE, *WIDE, 16) == won
+    assert tuned.attention_of(HERE, *WIDE, 8) == fitted(*WIDE, small)
+
+
+def test_a_cpu_lacks_nothing(table: Path) -> None:
+    assert tuned.attention_of(torch.device("cpu"), *WIDE, 16) == default("attend")
