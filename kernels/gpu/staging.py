@@ -23,13 +23,14 @@ PIECE_BYTES = 32 << 20
 
 
 class Staging:
-    """Pinned memory for the moves of one device. Any thread may call; one move runs at a time."""
+    """Pinned memory for the moves of one device. Any thread may call; one move runs at a time, and
+    `straight` beside it: whoever stores and loads pieces here may wait for another host."""
 
     def __init__(self, device: torch.device, piece_bytes: int = PIECE_BYTES) -> None:
         self.device, self._piece_bytes = device, piece_bytes
         self._turn = Turn(device)
         self._lanes = (_Lane(device), _Lane(device))
-        self.straight = Straight(device, self._turn, piece_bytes)
+        self.straight = Straight(device, Turn(device), piece_bytes)
 
     def gathered(self, run: Run, store: Callable[[Piece], None]) -> None:
         """Give `store` the run's blocks, piece after piece.

@@ -83,3 +83,30 @@ def test_one_has_its_turn_at_a_time() -> None:
         told.append("first")
     thread.join(WAIT_SECONDS)
     assert told == ["first", "second"]
+
+
+def test_what_waits_for_another_host_holds_up_nothing_that_goes_straight(case_of: Any) -> None:
+    """An engine's blocks in the memory of its own host, while others come from a slow one."""
+    case = case_with(case_of, 3, run_bytes=64)
+    there, mover = There(case), Staging(DEVICE, case.geometry.payload_bytes)
+    blocks = case.blocks
+    about = (there.pages, case.block_table)
+    run = Run(places(case).moved, *about, blocks.tokens, blocks.starts)
+    asked, answered = threading.Event(), threading.Event()
+
+    def slow(piece: Piece) -> np.ndarray:
+        asked.set()
+        assert answered.wait(WAIT_SECONDS)
+        return np.zeros(piece.rows.stop - piece.rows.start, bool)
+
+    loading = threading.Thread(target=mover.scattered, args=(run, slow))
+    loading.start()
+    assert asked.wait(WAIT_SECONDS)
+    storing = threading.Thread(target=mover.straight.gathered, args=(places(case), *about))
+    storing.start()
+    storing.join(WAIT_SECONDS / 2)
+    held_up = storing.is_alive()
+    answered.set()
+    loading.join(WAIT_SECONDS)
+    storing.join(WAIT_SECONDS)
+    assert not held_up
