@@ -116,9 +116,9 @@ class GpuDirect:
     def _reaches(self, gpu: Gpu) -> bool:
         """Whether the node can be told of the area, which is tried before any block depends on it;
         and no call has failed of late."""
-        if not gpu.tries(self._address):
-            return False
         with self._lock:
+            if not gpu.tries(self._address):  # nor by those who waited while another tried
+                return False
             if gpu not in self._reached:
                 try:
                     with self._lane() as lane:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from threading import Barrier, BrokenBarrierError, Event
 from typing import Any
 
 import numpy as np
@@ -247,6 +249,46 @@ def test_the_piece_of_a_call_that_was_cut_is_nobodys_until_the_node_has_hung_up(
     node_side.close()
     eventually(lambda: gpu.pieces.free == UCX_GPU_PIECES, SECONDS)
     assert shared_agent().knows(gpu.shown), "it stays registered"
+
+
+class Deaf:
+    """A connection to a node that does not take the area, which it takes a while to say."""
+
+    def __init__(self, others: Event) -> None:
+        self.asked, self._others = 0, others
+
+    def show(self, shown: Any) -> None:
+        self.asked += 1
+        self._others.wait(SECONDS)
+        raise Unavailable("it stood still")
+
+
+def test_a_node_that_does_not_answer_is_waited_for_once(
+    client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(small("gpu-deaf"))
+    memory, layout = on_device(client).memory(client), client.space.layout
+    others, began = Event(), Barrier(2)
+    deaf = Deaf(others)
+    direct: Any = GpuDirect(None, "a deaf node")  # type: ignore[arg-type]
+    monkeypatch.setattr(GpuDirect, "_lane", lambda _: nullcontext(deaf))
+    handles, roots = np.array([bytes(8)], dtype=object), np.zeros((1, 16), np.uint8)
+    slots = Slots(ONE, ONE.view(np.uint64), np.array([8], np.int32), handles, roots)
+    tried = gpu_area.Gpu.tries
+
+    def both_try(self: gpu_area.Gpu, address: str) -> bool:
+        found = tried(self, address)
+        with suppress(BrokenBarrierError):  # the second comes where it is not kept out
+            began.wait(0.2)
+        others.set()
+        return found
+
+    monkeypatch.setattr(gpu_area.Gpu, "tries", both_try)
+    with ThreadPoolExecutor(2) as threads:
+        takes = partial(direct.takes, layout, slots, memory, ONE)
+        found = list(threads.map(takes, [layout.whole] * 2))
+    assert not np.concatenate(found).any()
+    assert deaf.asked == 1
 
 
 def test_a_call_keeps_to_its_piece(client_of: Clients, ways: list[str]) -> None:
