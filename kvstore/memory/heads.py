@@ -27,6 +27,7 @@ from kvstore.layout import (
     SlotLayout,
 )
 from kvstore.limits import HASH_BYTES, ROOT_BYTES, MiB
+from kvstore.memory.order import fence
 
 _U64 = struct.Struct("<Q")
 _NO_HASH, _HASH = bytes(HASH_BYTES), np.dtype(f"V{HASH_BYTES}")
@@ -69,6 +70,7 @@ class Heads:
         # The generation and state first: a reader of the old block must notice before bytes change.
         self._words[(at + GENERATION_OFFSET) // 8] = generations
         self._halves[(at + STATE_OFFSET) // 4] = State.FILLING
+        fence()
         heads = np.zeros(len(slots), _HEAD)
         heads["magic"], heads["generation"] = SLOT_MAGIC, generations
         heads["state"] = State.FILLING
@@ -169,7 +171,7 @@ class Heads:
         return int(_U64.unpack_from(self._view, at)[0])
 
     def set_strip_hash(self, slot: Slot, strip: int, value: int) -> None:
-        _U64.pack_into(self._view, slot.offset + TABLE_OFFSET + 8 * strip, value)
+        self._words[(slot.offset + TABLE_OFFSET) // 8 + strip] = value  # all of it at once
 
     def check(self, slot: Slot) -> None:
         """What stands in memory is what the node believes of a slot in use."""

@@ -15,6 +15,7 @@ from kvstore.core.lifecycle import Slot
 from kvstore.layout import TABLE_OFFSET, Fragment, SlotLayout
 from kvstore.limits import PUT_CHUNK_BYTES_MAX
 from kvstore.memory.heads import Heads
+from kvstore.memory.order import fence
 
 
 def strip_hash(strip: memoryview) -> int:
@@ -57,7 +58,9 @@ class StripWriter:
             self._filled += count
             if self._filled == self._size:
                 strip = self._view[self._at : self._at + self._size]
-                self._heads.set_strip_hash(self._slot, self._strip, strip_hash(strip))
+                entry = strip_hash(strip)
+                fence()  # whoever sees an entry may read the strip
+                self._heads.set_strip_hash(self._slot, self._strip, entry)
                 self._strip, self._at, self._size = next(self._spans, (0, 0, 0))
                 self._filled = 0
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from kvstore.layout import TABLE_OFFSET
 from kvstore.limits import ROOT_BYTES
 from kvstore.memory.arena import Arena
+from kvstore.memory.order import fence
 from kvstore.node.moves import Held
 from kvstore.transfer.calls import Statuses
 from kvstore.transfer.frames import Status
@@ -58,6 +59,7 @@ class Coming:
         no_roots = np.zeros((len(rows), ROOT_BYTES), dtype=np.uint8)
         good = self._landing.proven(rows, self._fragment, no_roots)
         places = (self._slots[good] + TABLE_OFFSET)[:, None] // 8 + self._strips
+        fence()  # whoever sees an entry may read the strip
         self._words[places] = self._entries[good]
         statuses: npt.NDArray[np.uint8] = np.where(good, Status.MOVED, Status.DAMAGED)
         return statuses.astype(np.uint8)

@@ -34,6 +34,7 @@ from kvstore.layout import (
 )
 from kvstore.limits import PROBE_BYTES_MAX
 from kvstore.memory.arena import HELLO, HELLO_MAGIC, Arena
+from kvstore.memory.order import fence
 from kvstore.transfer.copiers import Copiers
 from kvstore.transfer.kernel_terms import geometry, pages, span
 from kvstore.transfer.lent import HANDLE_BYTES, NOTHING, Lent, Offer, lent
@@ -238,7 +239,8 @@ class ShmTransport:
         return good
 
     def _heads(self, slots: Slots) -> tuple[Mask, npt.NDArray[np.uint32]]:
-        """Whether each slot has the generation that was opened, and its state."""
+        """Whether each slot has the generation that was opened, and its state, by now."""
+        fence()  # behind whatever was read of the slots before
         with self._moving():
             words = self._reading.words
             states = words.view(np.uint32)[(slots.offsets + STATE_OFFSET) // 4]

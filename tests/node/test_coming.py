@@ -108,6 +108,21 @@ def test_blocks_of_two_namespaces_come_in_one_call(rig: Rig, moves: Moves) -> No
     assert rig.blocks.heads.unwritten(held[2].slot, LARGE.layout, part) is None
 
 
+def test_strips_are_there_before_their_entries_say_so(
+    rig: Rig, moves: Moves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = windows(rig, moves, rig.session(), TOKENS)
+    said, seen = [sent(held[0], 0)], list[bytes]()
+
+    def look() -> None:
+        assert rig.blocks.heads.none_written([held[0].slot], SMALL.layout, WHOLE)
+        seen.extend(bytes(piece) for piece in _pieces(rig, held[0]))
+
+    monkeypatch.setattr("kvstore.node.coming.fence", look)
+    assert settled(rig, held, said) == [Status.MOVED]
+    assert b"".join(seen) == said[0][8 * WHOLE.strips :]
+
+
 def _pieces(rig: Rig, held: Held) -> list[memoryview]:
     at = held.slot.offset + held.layout.head_bytes
     runs = held.layout.runs(held.slot.tokens, held.fragment)

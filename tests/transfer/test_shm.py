@@ -18,10 +18,12 @@ import pytest
 
 from kvstore.client import Client
 from kvstore.errors import SessionEnded, Unavailable
+from kvstore.layout import GENERATION_OFFSET
 from kvstore.memory.arena import HELLO, HELLO_MAGIC, Arena
 from kvstore.transfer.shm import ShmTransport
 from kvstore.wire.v1 import admin_pb2
 from tests.client.kv import Cache, spec_of, truth_of
+from tests.client.stored import Stored
 from tests.nodes import NodeProcess, eventually, running, short_directory
 
 SPEC = spec_of("shm")
@@ -183,6 +185,26 @@ def test_a_slot_is_filling_then_sealed_then_free(client: Client, served: NodePro
     assert not transport.filling(slots).any() and transport.current(slots, nothing).all()
     client.remove(chain)
     assert not transport.filling(slots).any() and not transport.current(slots, nothing).any()
+
+
+def test_a_slot_is_looked_at_behind_all_that_was_read_of_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = Stored(client)
+    transport: Any = client.connection.link().transport
+    with client.pin(stored.chain) as pinned:
+        slots, nothing = pinned._opened.slots, np.zeros(len(pinned._opened.slots), bool)
+        assert transport.current(slots, nothing).all()
+
+        def changed() -> None:
+            stored.flip(1, GENERATION_OFFSET)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("kvstore.transfer.shm.fence", changed)
+            found = transport.current(slots, nothing)
+        changed()  # and back
+    assert found.tolist() == (slots.offsets != stored.offsets[1]).tolist()
+    assert np.count_nonzero(~found) == 1
 
 
 def test_a_closed_client_leaves_no_descriptor(served: NodeProcess) -> None:
