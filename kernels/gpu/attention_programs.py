@@ -11,6 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .launch import OF_A_STEP
+
 
 @triton.jit
 def _rows(tiles, spans, q_step, group, GROUP: tl.constexpr, ROWS: tl.constexpr):
@@ -76,7 +78,7 @@ def _attended(
     return values, most, total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=OF_A_STEP)
 def attend_rows(
     q, kv, out, tables, tiles, spans, q_step, table_step,
     page_step, head_step, token_step, part_step, scale,
@@ -100,7 +102,7 @@ def attend_rows(
     tl.store(out + at[:, None] + dim[None, :], made.to(q.dtype.element_ty), mask=held)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=OF_A_STEP)
 def attend_part(
     q, kv, sums, tables, tiles, spans, q_step, table_step,
     page_step, head_step, token_step, part_step, scale,
@@ -132,7 +134,7 @@ def attend_part(
     tl.store(to + WIDE + 1, total)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=(*OF_A_STEP, "parts"))
 def join_parts(
     sums, out, tiles, spans, q_step, parts,
     DIM: tl.constexpr, WIDE: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,

@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .launch import OF_A_CALL
+
 BF16, FP16 = tl.constexpr(0), tl.constexpr(1)  # of items; the third is float32
 MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 LEAST = tl.constexpr((127 - 100) << 23)  # the least magnitude that is told from zero
@@ -147,7 +149,7 @@ def _group_of(
     return base + inner[:, None] + item, codes, there, slot, group, tokens, size
 
 
-@triton.jit
+@triton.jit(do_not_specialize=OF_A_CALL)
 def encode_group(
     slots, layers, table, blocks, groups, count, strip_words, kv_heads,
     layer_first, layer_count, head_first, head_count,
@@ -180,7 +182,7 @@ def encode_group(
         tl.store(slot + rest, tl.zeros_like(rest).to(tl.uint8), mask=rest < size)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=OF_A_CALL)
 def decode_group(
     slots, layers, table, blocks, good, groups, count, strip_words, kv_heads,
     layer_first, layer_count, head_first, head_count,

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from ..shapes import CODECS
 
 WARP = 32  # threads
+# What differs from call to call. Of a number Triton would compile one program for 1, one for
+# multiples of 16 and one for others, and all their combinations, each when it is first met.
+OF_A_CALL = ("count", "layer_first", "layer_count", "head_first", "head_count")
+OF_A_STEP = ("tables", "spans", "table_step")
 
 
 @dataclass(frozen=True, slots=True)

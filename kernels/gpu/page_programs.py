@@ -6,6 +6,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .launch import OF_A_CALL
+
 
 @triton.jit
 def _ends(
@@ -37,7 +39,7 @@ def _ends(
     return slot, base + head.to(tl.int64) * head_words + inner, there
 
 
-@triton.jit
+@triton.jit(do_not_specialize=OF_A_CALL)
 def gather_tile(
     slots, layers, table, blocks, count, strip_words, kv_heads,
     layer_first, layer_count, head_first, head_count,
@@ -54,7 +56,7 @@ def gather_tile(
     tl.store(slot, tl.load(engine, mask=there), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=OF_A_CALL)
 def scatter_tile(
     slots, layers, table, blocks, count, strip_words, kv_heads,
     layer_first, layer_count, head_first, head_count,

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from . import xxh3
+from .launch import OF_A_CALL
 
 
 @triton.jit
@@ -37,7 +38,7 @@ def _place(kv_heads, layer_first, layer_count, head_first, head_count):
     return block, layer, head, (layer_first + layer) * kv_heads + head_first + head
 
 
-@triton.jit
+@triton.jit(do_not_specialize=OF_A_CALL)
 def gather_strip(
     slots, layers, table, blocks, secret, count, strip_words, kv_heads,
     layer_first, layer_count, head_first, head_count,
@@ -71,7 +72,7 @@ def gather_strip(
     tl.store(at, entry.to(tl.int64, bitcast=True))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=OF_A_CALL)
 def scatter_strip(
     slots, layers, table, blocks, secret, good, count, strip_words, kv_heads,
     layer_first, layer_count, head_first, head_count,
@@ -121,7 +122,7 @@ def _found(slot, words, secret, STAGES: tl.constexpr):
     return _entry(slot, lanes, words, secret).to(tl.int64, bitcast=True)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=OF_A_CALL)
 def verify_strip(
     slots, blocks, secret, good, count, strip_words, kv_heads,
     layer_first, layer_count, head_first, head_count, STAGES: tl.constexpr,
@@ -133,7 +134,7 @@ def verify_strip(
     tl.store(good + tl.program_id(0), (found == promised) & (promised != 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=OF_A_CALL)
 def enter_strip(
     slots, blocks, secret, count, strip_words, kv_heads,
     layer_first, layer_count, head_first, head_count, STAGES: tl.constexpr,

@@ -3,8 +3,8 @@
 What is real: how a call's arguments make a program, Triton's compiler for NVIDIA and `ptxas`, and
 that what a program needs is compared with what such a GPU has. Tensors are the CPU's, of which
 alignment alone counts. Run as a command, in a process that was not told to interpret, it says what
-became of some launches of every program on one GPU (`programs`), or of attention as each GPU fits
-it (`attention`).
+became of some launches of every program on one GPU (`programs`), of attention as each GPU fits it
+(`attention`), or of calls that differ in what calls differ in (`calls`).
 """
 
 from __future__ import annotations
@@ -99,12 +99,46 @@ def attention(driver: Absent) -> Iterator[tuple[Any, ...]]:
             yield driver.capability, item, dim, step.rows, most, made.name, made.shared
 
 
+def calls(driver: Absent) -> Iterator[tuple[Any, ...]]:
+    """Of a launch: the name of what was compiled, and which of all that were compiled it is."""
+    from bench.kernels import Problem
+    from bench.kernels import Sizes as Moved
+    from kvstore.kernels.gpu.attention import Heads, Span, Step
+    from kvstore.kernels.gpu.batch import Batch
+    from kvstore.kernels.gpu.launch import CANDIDATES, default
+    from kvstore.kernels.gpu.pages import Tiles
+    from kvstore.kernels.shapes import Coding
+
+    for coding in (None, Coding("int8", "bfloat16", 16)):
+        problem = Problem(Moved(1 << 22, 16, 16, 17), torch.device("cpu"), coding)
+        geometry, blocks, pages, table, *_ = problem.asked
+        strips = [one for one in CANDIDATES if one.endswith("_group" if coding else "_strip")]
+        for (first, layers), count in itertools.product(((0, 17), (1, 1), (5, 2), (16, 1)), (1, 3)):
+            there = replace(pages, layer_addresses=pages.layer_addresses[:layers])
+            about = (geometry, blocks.pick(slice(count)), there, table, (first, layers, 0, 8))
+            batch = Batch(problem.arena, *about)
+            for program in strips:
+                getattr(batch, program)(default(program))
+            if not coding:
+                tiles = Tiles(problem.arena, *about)
+                tiles.gather(default("gather_tile"))
+                tiles.scatter(default("scatter_tile"))
+    for spans, pages_most, parts in itertools.product((1, 2, 3), (1, 16, 21), (1, 2, 16)):
+        tables = torch.zeros((spans, pages_most), dtype=torch.int32)
+        step = Step.of([Span(1, 9)] * spans, tables, 16, Heads(1, 1, 64))
+        q, layer = torch.zeros((spans, 1, 64)).half(), torch.zeros((1, 1, 16, 2, 64)).half()
+        both = default("attend"), default("join_parts")
+        replace(step, parts=parts).attended(q, layer, *both)
+    every = [one.hash for one in driver.launched]
+    yield from ((one.name, every.index(one.hash)) for one in driver.launched)
+
+
 def main() -> None:
     """A line of JSON a launch."""
     assert not triton.knobs.runtime.interpret
     driver = Absent()
     triton.runtime.driver.set_active(driver)
-    for told in {"programs": programs, "attention": attention}[sys.argv[1]](driver):
+    for told in {"programs": programs, "attention": attention, "calls": calls}[sys.argv[1]](driver):
         print(json.dumps(told))
 
 

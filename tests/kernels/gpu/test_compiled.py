@@ -74,6 +74,12 @@ def test_attention_fits_every_gpu_whatever_the_numbers_and_heads(tmp_path: Path)
         assert shared_bytes <= most <= SHARED_BYTES[capability], (capability, shape, name)
 
 
+def test_what_differs_from_call_to_call_compiles_nothing_anew(tmp_path: Path) -> None:
+    found = {(name, which) for name, which in compiled("calls", tmp_path)}
+    names = {"attend_rows", "attend_part", *CANDIDATES} - {"attend"}
+    assert sorted(name for name, _ in found) == sorted(names)
+
+
 @pytest.mark.parametrize("program", ["gather_strip", "scatter_strip", "verify_strip", "attend"])
 def test_more_stages_fetch_further_ahead_and_have_room_for_it(
     made: list[Made], program: str
