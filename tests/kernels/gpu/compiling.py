@@ -78,7 +78,7 @@ def attention(driver: Absent) -> Iterator[tuple[Any, ...]]:
     from kvstore.kernels.gpu.launch import attention_bytes, default, fitted
 
     page_tokens, tables = 16, torch.zeros((1, 64), dtype=torch.int32)
-    dims = {torch.bfloat16: (64, 128, 256, 512), torch.float32: (128, 256)}  # the last takes long
+    dims = {torch.bfloat16: (128, 256, 512), torch.float32: (256,)}  # the last takes long
     kinds = [(dtype, dim) for dtype, some in dims.items() for dim in some]
     for driver.capability, (dtype, dim), many in itertools.product(
         SHARED_BYTES, kinds, (False, True)
