@@ -17,19 +17,23 @@ from .expected import coming
 from .fleet import (
     LINK,
     SIZES,
+    carry,
     decode_seconds,
     dequeue,
     end_seconds,
     enqueue,
+    look_at_decoders,
     seconds_of,
     size_of,
     way_between,
+    way_seconds,
 )
-from .fleet import fade_placed as _fade_placed
+from .fleet import fade as _fade
 from .inner import inner
 from .prefill_choice import (
     COST,
     NONE,
+    Asked,
     choose_prefill,
     price_all,
     scarcity,
@@ -62,11 +66,12 @@ def choose(
     With `whole` all engines are among those looked at; else only those that the choice had to
     price.
     """
-    found.dram[:], found.local[:] = 0, 0
-    for i in range(len(holders)):
-        host = host_of[holders[i]]
-        if host >= 0:
-            found.local[host], found.dram[host] = lengths[i], in_dram[i]
+    _at_hosts(found, holders, lengths, in_dram, host_of)
+    kept = look_at_decoders(fleet, found)
+    asked = Asked(
+        asked.now, asked.tokens, asked.block_tokens, asked.token_bytes, asked.waited, asked.factor,
+        kept,
+    )  # fmt: skip
     coming(expected, prints, found.coming)
     own[:] = 0
     for i in range(len(own_holders)):
@@ -85,6 +90,16 @@ def choose(
     _rank(priced, best)
     tpot = rules.pace * rules.tpot
     return chosen, way, room_seconds(fleet, demand, asked.tokens, reserve, tpot, alike)
+
+
+@inner
+def _at_hosts(found: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any) -> None:
+    """What holders have of a prompt becomes what hosts have."""
+    found.dram[:], found.local[:] = 0, 0
+    for i in range(len(holders)):
+        host = host_of[holders[i]]
+        if host >= 0:
+            found.local[host], found.dram[host] = lengths[i], in_dram[i]
 
 
 @inner
@@ -110,8 +125,8 @@ def lately_busy(fleet: Any, busy: Any, since: Any, now: Any) -> Any:
 
 
 @njit(cache=True)
-def fade_placed(hosts: Any, seconds: Any) -> None:
-    _fade_placed(hosts, seconds)
+def fade(hosts: Any, seconds: Any) -> None:
+    _fade(hosts, seconds)
 
 
 @njit(cache=True)
@@ -123,15 +138,37 @@ def ends_of(hosts: Any, giver: Any, taker: Any) -> Any:
 
 @njit(cache=True)
 def decoder(
-    fleet: Any, tokens: Any, reserve: Any, tpot: Any, first: Any, source: Any, token_bytes: Any
-) -> Any:
-    """Who is to decode a request, whether it fits there now, and what a step with it takes."""
-    chosen, good = choose_decode(fleet, tokens, reserve, tpot, first, source, token_bytes)
+    fleet: Any, found: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any,
+    tokens: Any, block_tokens: Any, token_bytes: Any, reserve: Any, tpot: Any, first: Any,
+    source: Any, now: Any,
+) -> Any:  # fmt: skip
+    """Who is to decode a request, whether it fits there now, what a step with it takes, and how
+    many bytes of its KV are not in that engine's host's memory."""
+    _at_hosts(found, holders, lengths, in_dram, host_of)
+    chosen, good = choose_decode(
+        fleet, found.dram, tokens, block_tokens, token_bytes, reserve, tpot, first, source, now
+    )
     if chosen == NONE:
-        return NONE, False, 0.0
+        return NONE, False, 0.0, 0.0
     engine = fleet.engines[chosen]
     took = decode_seconds(engine, engine.batch + 1.0, engine.context + tokens)
-    return chosen, bool(good), took
+    size = max(1.0, tokens - found.dram[engine.host] * block_tokens) * token_bytes
+    return chosen, bool(good), took, size
+
+
+@njit(cache=True)
+def move(hosts: Any, giver: Any, taker: Any, size: Any, now: Any) -> None:
+    """So many bytes go from one host to another from now on."""
+    if giver != taker:
+        one, other = hosts[giver], hosts[taker]
+        carry(one, other, way_between(one, other), size * way_seconds(one, other), now)
+
+
+@njit(cache=True)
+def owe(host: Any, seconds: Any) -> None:
+    """KV that takes so long to leave a host, a record, is to be computed there, or (below 0) is
+    not any more."""
+    host.owed = max(0.0, host.owed + seconds)
 
 
 @njit(cache=True)

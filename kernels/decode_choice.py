@@ -1,5 +1,6 @@
 """Which engine is to decode a request whose prompt is prefilled: of those that have room for its KV
-and stay within the target, the one whose tokens come the soonest."""
+and stay within the target, the one whose tokens come the soonest, the way of what its host does not
+have of it reckoned in."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .fleet import decode_seconds, way_seconds
+from .fleet import busy_seconds, decode_seconds, way_between, way_seconds
 from .inner import inner
 from .prefill_choice import NONE
 
@@ -25,24 +26,29 @@ def fits(engine: Any, tokens: Any, reserve: Any, tpot: Any) -> Any:
 
 
 @inner
-def move_seconds(fleet: Any, source: Any, host: Any, size: Any) -> Any:
-    """So many bytes of KV from a host's memory to another's; `NONE` for a source nobody knows."""
+def _move_seconds(fleet: Any, source: Any, host: Any, size: Any, now: Any) -> Any:
+    """So many bytes of KV from a host's memory to another's, behind what is on its way; `NONE` for
+    a source nobody knows."""
     if not (source != NONE and source != host):
         return 0.0
-    return size * way_seconds(fleet.hosts[source], fleet.hosts[host])
+    giver, taker = fleet.hosts[source], fleet.hosts[host]
+    begins = busy_seconds(giver, taker, way_between(giver, taker), now)
+    return begins + size * way_seconds(giver, taker)
 
 
 @njit
 def choose_decode(
-    fleet: Any, tokens: Any, reserve: Any, tpot: Any, first: Any, source: Any, token_bytes: Any
-) -> Any:
+    fleet: Any, held: Any, tokens: Any, block_tokens: Any, token_bytes: Any, reserve: Any,
+    tpot: Any, first: Any, source: Any, now: Any,
+) -> Any:  # fmt: skip
     """An engine, and whether the request fits there now; where it fits nowhere, the best of those
     it does not fit. `NONE` where no engine decodes.
 
     The best has the least seconds a token: of its steps, and of moving the KV there from the host
-    `source`, spread over the `reserve` tokens that may come. So what was prefilled at an engine
-    that decodes too stays there, unless steps are shorter elsewhere by more than the way costs;
-    and of others that are alike the nearest gets it.
+    `source`, spread over the `reserve` tokens that may come. Of its leading blocks each host has
+    `held`, which are not moved. So what was prefilled at an engine that decodes too stays there,
+    unless steps are shorter elsewhere by more than the way costs; who asks again goes to where it
+    was before; and of others that are alike the nearest gets it.
     """
     engines, count = fleet.engines, len(fleet.engines)
     chosen, least, chosen_fits = NONE, np.inf, False
@@ -53,7 +59,9 @@ def choose_decode(
             continue
         good = fits(engine, tokens, reserve, tpot)
         took = decode_seconds(engine, engine.batch + 1.0, engine.context + tokens)
-        took += move_seconds(fleet, source, engine.host, tokens * token_bytes) / max(1.0, reserve)
+        new = max(1.0, tokens - held[engine.host] * block_tokens)
+        moved = _move_seconds(fleet, source, engine.host, new * token_bytes, now)
+        took += moved / max(1.0, reserve)
         if good > chosen_fits or (good == chosen_fits and took < least):
             chosen, least, chosen_fits = number, took, good
     return chosen, chosen_fits

@@ -55,8 +55,9 @@ ENGINE = np.dtype(
     align=True,
 )
 LINK, DOMAIN, FAR = range(3)  # ways between two hosts
+WAYS = 3
 UNLABELLED = -1
-PLACED_SECONDS = 60.0  # over which blocks that a host was given fade
+LATELY_SECONDS = 60.0  # over which what a host was given, and what left it, fade
 OVERDUE = 0.5  # of the time that a prefill is late by: how much longer it will take
 HOST = np.dtype(
     [
@@ -65,10 +66,13 @@ HOST = np.dtype(
         ("far_seconds", np.float64),  # to or from another rack; of no account below its link's
         ("ssd_seconds", np.float64),  # of a byte from its SSD; infinite where it has none
         ("arrives", np.float64),  # when all that is on its way to it is expected to be there
-        ("leaves", np.float64),  # when all that others asked of it is expected to be gone
+        ("leaves", np.float64),  # when all that goes out of it is expected to be gone
         ("reads", np.float64),  # when its SSD is expected to be idle
         ("domain_arrives", np.float64),  # as `arrives` and `leaves`: a domain has wires of its own
         ("domain_leaves", np.float64),
+        ("decodes", np.bool_),  # an engine there does, or nobody that is known of
+        ("owed", np.float64),  # seconds that KV will take to leave it which is yet to be computed
+        ("sent", np.float64),  # seconds that what left it lately took: the count fades
         ("placed", np.float64),  # blocks that came to be in its memory lately: the count fades
         # Labels: rows of `near`, or `UNLABELLED`.
         ("domain", np.int32),  # of hosts that NVLink connects
@@ -77,12 +81,6 @@ HOST = np.dtype(
     align=True,
 )
 
-
-BUSY = {  # columns of a host that say until when an end of a way is busy: a taker's, a giver's
-    LINK: ("arrives", "leaves"),
-    DOMAIN: ("domain_arrives", "domain_leaves"),
-    FAR: ("arrives", "leaves"),
-}
 
 
 class Fleet(NamedTuple):
@@ -184,6 +182,43 @@ def way_seconds(giver: Any, taker: Any) -> Any:
     return max(end_seconds(giver, way), end_seconds(taker, way))
 
 
+@njit
+def look_at_decoders(fleet: Any, found: Any) -> Any:
+    """Write down at which hosts some engine decodes; of one prompt's leading blocks, how many one
+    of these has."""
+    engines, hosts, kept, some = fleet.engines, fleet.hosts, 0, False
+    hosts.decodes[:] = False
+    for one in range(len(engines)):
+        if engines[one].decodes:
+            some, at = True, engines[one].host
+            hosts[at].decodes = True
+            kept = max(kept, found.dram[at])
+    if not some:  # whoever will is not known
+        hosts.decodes[:] = True
+    return np.float64(kept)
+
+
+@inner
+def hand_seconds(host: Any, size: Any) -> Any:
+    """That so many bytes of KV take to leave a host for who decodes, by the quickest way that it
+    has; none where somebody there does."""
+    return 0.0 if host.decodes else size * min(host.link_seconds, host.domain_seconds)
+
+
+@inner
+def carry(giver: Any, taker: Any, way: Any, takes: Any, begins: Any) -> Any:
+    """What takes so long on its way goes from `begins` on; when the last of it is there. Each end
+    carries one byte after another, whosever they are: who waits for one end holds up no other."""
+    giver.sent += takes
+    if way == DOMAIN:
+        giver.domain_leaves = max(giver.domain_leaves, begins) + takes
+        taker.domain_arrives = max(taker.domain_arrives, begins) + takes
+        return max(giver.domain_leaves, taker.domain_arrives)
+    giver.leaves = max(giver.leaves, begins) + takes
+    taker.arrives = max(taker.arrives, begins) + takes
+    return max(giver.leaves, taker.arrives)
+
+
 @inner
 def busy_seconds(giver: Any, taker: Any, way: Any, now: Any) -> Any:
     """Until both ends of a way are expected to be free."""
@@ -193,11 +228,12 @@ def busy_seconds(giver: Any, taker: Any, way: Any, now: Any) -> Any:
 
 
 @inner
-def fade_placed(hosts: Any, seconds: Any) -> None:
-    """So much time has passed since they faded last."""
-    kept = np.exp(-max(0.0, seconds) / PLACED_SECONDS)
+def fade(hosts: Any, seconds: Any) -> None:
+    """So much time has passed since what they did lately faded last."""
+    kept = np.exp(-max(0.0, seconds) / LATELY_SECONDS)
     for host in range(len(hosts)):
         hosts[host].placed *= kept
+        hosts[host].sent *= kept
 
 
 @inner

@@ -9,9 +9,11 @@ what can be brought; both are priced and nothing else.
 It is fetched from the host with the longest prefix; or, where hosts have labels, from the one with
 the longest of the engine's own domain or rack, if what is nearer costs less.
 
-An engine's price is when the prompt's first token is expected, and two charges. What the others
-wait for that: those that it overtakes by the seconds they lose, and those that come later by how
-scarce time is. And what its new blocks displace, in memory that was given more than other hosts'.
+An engine's price is when the prompt is expected to be with who decodes it, and two charges. What
+the others wait for that: those that it overtakes by the seconds they lose, and those that come
+later by how scarce time is, of the engine and of the ways out of its host and of the one that
+blocks are fetched from. And what is displaced: by new blocks in memory that was given more than
+other hosts', and by copies wherever they go.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ import numpy as np
 from numba import njit
 
 from .fleet import (
+    LATELY_SECONDS,
     SIZES,
     UNLABELLED,
     busy_for,
     busy_seconds,
     end_seconds,
+    hand_seconds,
     most_placed,
     size_of,
     way_between,
@@ -35,10 +39,9 @@ from .fleet import (
 from .inner import inner
 
 LOAD_MAX = 20.0  # of scarcity: above it all is lost anyway
-FETCH_SHARE = 0.1  # of a link's second to an engine's
 # What a choice is of, in a row of `priced`.
-COST, FIRST_TOKEN, WORK, WAIT, READY, BLOCKS, FETCHED, READ, SOURCE = range(9)
-PRICED = 9
+COST, FIRST_TOKEN, WORK, WAIT, READY, BLOCKS, FETCHED, READ, HAND, HANDED, SOURCE = range(11)
+PRICED = 11
 NONE = -1  # also for SOURCE, where nothing is fetched
 BUSY_SECONDS = 60.0  # over which the share of busy engines is a mean
 
@@ -52,6 +55,7 @@ class Asked(NamedTuple):
     token_bytes: float  # of KV
     waited: float  # seconds since it came
     factor: float  # of what prefills take, for what is known of this prompt alone; mostly 1
+    kept: float = 0.0  # leading blocks that a host has which decodes: see `look_at_decoders`
 
 
 @inner
@@ -88,21 +92,51 @@ def _waits(engine: Any, work: Any, asked: Any, rules: Any) -> Any:
 
 
 @inner
+def hand_on_seconds(host: Any, asked: Any) -> Any:
+    """That a prompt's KV takes to leave its host, what is not yet where it may be decoded."""
+    tokens = max(1.0, asked.tokens - asked.kept * asked.block_tokens)
+    return hand_seconds(host, tokens * asked.token_bytes)
+
+
+@inner
+def handed_seconds(host: Any, begins: Any, work: Any, hand: Any, now: Any) -> Any:
+    """Until a prompt that is begun so soon is with who decodes it: layer by layer behind its
+    prefill, and behind all that is to leave its host before."""
+    if hand == 0.0:
+        return begins + work
+    ahead = max(0.0, host.leaves - now) + host.owed
+    return max(begins + work, max(begins, ahead) + hand)
+
+
+@inner
+def _links_scarcity(host: Any) -> Any:
+    """Seconds that others wait for a second of a host's way out, likewise."""
+    return scarcity(min(1.0, host.sent / LATELY_SECONDS))
+
+
+@inner
 def _option(
-    engine: Any, link: Any, blocks: Any, fetched: Any, read: Any, ready: Any,
-    asked: Any, rules: Any, scarce: Any,
+    engine: Any, host: Any, giver: Any, link: Any, blocks: Any, fetched: Any, read: Any,
+    ready: Any, asked: Any, rules: Any, scarce: Any,
 ) -> Any:  # fmt: skip
     """One split of the prompt, priced: a row of `priced`, but for its SOURCE. `link` is seconds of
     a byte at the engine's end of the way that it is fetched by."""
     work = work_after(engine, asked.tokens, blocks, asked.block_tokens) * asked.factor
     wait = _waits(engine, work, asked, rules)
-    first_token = max(wait, ready) + work
-    moved = fetched * asked.block_tokens * asked.token_bytes * link
-    imposed = work * scarce + FETCH_SHARE * scarce * moved
+    begins = max(wait, ready)
+    hand = hand_on_seconds(host, asked)
+    handed = handed_seconds(host, begins, work, hand, asked.now)
+    copied = fetched * asked.block_tokens
+    imposed = work * scarce + copied * asked.token_bytes * link * _links_scarcity(giver)
+    imposed += hand * _links_scarcity(host)
     if rules.shortest_first:
         imposed += work * (engine.waiting[SIZES - 1] - engine.waiting[size_of(work)])
-    cost = first_token + rules.charge * imposed
-    return cost, first_token, work, wait, ready, float(blocks), float(fetched), float(read)
+    displaced = rules.crowding * copied * engine.prefill_b
+    cost = handed + rules.charge * imposed + displaced * (1.0 + rules.charge * scarce)
+    return (
+        *(cost, begins + work, work, wait, ready),
+        *(float(blocks), float(fetched), float(read), hand, handed),
+    )
 
 
 @inner
@@ -128,19 +162,19 @@ def split(
     source, 0 for nothing to fetch, and `in_dram` of these in its DRAM.
     """
     now, block_bytes = asked.now, asked.block_tokens * asked.token_bytes
-    most = _option(engine, 0.0, there, 0, 0, 0.0, asked, rules, scarce)
+    most = _option(engine, host, host, 0.0, there, 0, 0, 0.0, asked, rules, scarce)
     if local > there:
         begins = max(0.0, host.reads - now) + rules.latency
         a_block = host.ssd_seconds * block_bytes
         more = local - there
         ready = begins + a_block * more
-        whole = _option(engine, 0.0, local, 0, more, ready, asked, rules, scarce)
+        whole = _option(engine, host, host, 0.0, local, 0, more, ready, asked, rules, scarce)
         few = _few(whole[WAIT], there, begins, a_block)
         most = _better(most, whole)
         if there < few < local:
             more = few - there
             ready = begins + a_block * more
-            some = _option(engine, 0.0, few, 0, more, ready, asked, rules, scarce)
+            some = _option(engine, host, host, 0.0, few, 0, more, ready, asked, rules, scarce)
             most = _better(most, some)
     if best > there:
         way = way_between(source, host)
@@ -152,13 +186,13 @@ def split(
         a_block *= block_bytes
         more = best - there
         ready = begins + a_block * more
-        whole = _option(engine, link, best, more, 0, ready, asked, rules, scarce)
+        whole = _option(engine, host, source, link, best, more, 0, ready, asked, rules, scarce)
         few = _few(whole[WAIT], there, begins, a_block)
         most = _better(most, whole)
         if there < few < best:
             more = few - there
             ready = begins + a_block * more
-            some = _option(engine, link, few, more, 0, ready, asked, rules, scarce)
+            some = _option(engine, host, source, link, few, more, 0, ready, asked, rules, scarce)
             most = _better(most, some)
     return most
 
@@ -327,6 +361,7 @@ def choose_prefill(
             row, near = _nearer(row, fleet, found, engine, there, source, asked, rules, scarce)
         begins = max(row[WAIT], row[READY])
         good = asked.waited + rules.margin * begins + row[WORK] <= rules.ttft
+        good &= asked.waited + row[HANDED] <= rules.ttft
         cost = row[COST] + crowding
         if good > in_time or (good == in_time and cost < chosen_cost):
             chosen, chosen_cost, in_time = number, cost, good

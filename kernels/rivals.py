@@ -20,6 +20,8 @@ from .prefill_choice import (
     COST,
     FETCHED,
     FIRST_TOKEN,
+    HAND,
+    HANDED,
     NONE,
     READ,
     READY,
@@ -27,6 +29,8 @@ from .prefill_choice import (
     WAIT,
     WORK,
     choose_source,
+    hand_on_seconds,
+    handed_seconds,
     price_engine,
 )
 
@@ -178,6 +182,10 @@ def _mooncake(
             priced[engine, COST] = priced[engine, FIRST_TOKEN] = first_token
             priced[engine, WORK], priced[engine, WAIT], priced[engine, READY] = work, wait, ready
             priced[engine, BLOCKS], priced[engine, FETCHED] = blocks, fetched
+            begins = max(wait, ready)
+            hand = hand_on_seconds(taker, asked)
+            priced[engine, HAND] = hand
+            priced[engine, HANDED] = handed_seconds(taker, begins, work, hand, asked.now)
             priced[engine, READ], priced[engine, SOURCE] = read, source if fetched else NONE
     return chosen
 
@@ -298,6 +306,7 @@ def choose_as(
         price_engine(fleet, engine, found, most, source, 0.0, asked, rules, 0.0, priced)
     begins = max(priced[engine, WAIT], priced[engine, READY])
     late = asked.waited + rules.margin * begins + priced[engine, WORK] > rules.ttft
+    late |= asked.waited + priced[engine, HANDED] > rules.ttft
     if rules.gated and late:
         return NONE, NONE
     return engine, np.int64(priced[engine, SOURCE])

@@ -16,7 +16,7 @@ from .engine_time import decode_steps, decode_takes
 from .inner import inner
 from .prefill_choice import NONE
 from .room import first_that_fits, room_seconds, want_room
-from .sim_caches import DRAM, touch
+from .sim_caches import DRAM, look, touch
 from .sim_heap import push
 from .sim_learning import steps_took
 from .sim_ways import fetch_whole, hand_on, rest
@@ -44,7 +44,7 @@ def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
         want_room(w.demand[0], request.tokens, -1.0)
         return
     if not setting.park:
-        d, good = _choose(w, r)
+        d, good = _choose(w, r, now)
         if setting.check and not good and request.until < np.inf:
             request.status = NO_ROOM
             ended(w.crowd[0], 1.0, now)
@@ -65,13 +65,18 @@ def answered(w: Any, r: Any, now: Any) -> None:
 
 
 @inner
-def _choose(w: Any, r: Any) -> Any:
+def _choose(w: Any, r: Any, now: Any) -> Any:
     tpot, first = w.rules.pace * w.rules.tpot, roll(w, len(w.fleet.engines))
     request, setting = w.requests[r], w.setting
     source = w.fleet.engines[request.engine].host
+    if setting.holds:
+        look(w.caches, blocks_of(w, r), w.on, w.found)
+    else:
+        w.found.dram[:] = 0
     return choose_decode(
-        w.fleet, request.tokens, setting.reserve, tpot, first, source, setting.token_bytes
-    )
+        w.fleet, w.found.dram, request.tokens, setting.block_tokens, setting.token_bytes,
+        setting.reserve, tpot, first, source, now,
+    )  # fmt: skip
 
 
 @inner
@@ -105,7 +110,7 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
         owe(w, d, -1, -request.tokens)
         d = NONE
     if d == NONE:
-        d, good = _choose(w, r)
+        d, good = _choose(w, r, now)
         if d == NONE or (w.setting.park and not good):
             parked = w.parked[w.numbers[0]]
             parked.tokens, parked.came, parked.who = request.tokens, request.arrival, r

@@ -14,7 +14,7 @@ from .crowd import ended
 from .engine_time import prefill_takes
 from .fleet import SIZES, dequeue, enqueue, seconds_of, size_of, work_after
 from .inner import inner
-from .prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, NONE, READ, READY, WORK
+from .prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, HAND, NONE, READ, READY, WORK
 from .rivals import sent
 from .room import want_room
 from .sim_caches import DRAM, SSD, expect, leading, touch
@@ -46,6 +46,8 @@ def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
         fleet.hosts[host].reads = ready
     if request.until < np.inf:  # else it is refused nowhere any more
         request.until = request.arrival + w.rules.ttft  # as engines are told
+    request.hand = row[HAND]
+    fleet.hosts[host].owed += request.hand
     request.size = size_of(row[WORK]) if w.rules.shortest_first else 0
     enqueue(fleet.engines[e], request.size, row[WORK])
     if w.rules.foresight:
@@ -185,6 +187,8 @@ def leave(w: Any, r: Any, e: Any) -> None:
     """A prompt is prefilled, or will not be."""
     if w.rules.foresight:
         expect(w.caches, w.fleet.engines[e].host, blocks_of(w, r), -1)
+    giver = w.fleet.hosts[w.fleet.engines[e].host]
+    giver.owed = max(0.0, giver.owed - w.requests[r].hand)
     _tell(w, r, e, -1)
 
 

@@ -6,15 +6,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from .fleet import DOMAIN, busy_seconds, way_between, way_seconds
+from .fleet import busy_seconds, carry, way_between, way_seconds
 from .inner import inner
 from .prefill_choice import NONE
+from .sim_caches import leading
+from .sim_world import blocks_of
 
 
 @inner
 def bring(w: Any, source: Any, host: Any, blocks: Any, now: Any, expected: Any) -> Any:
     """So many blocks are fetched; when they will be there. That takes as long as expected, unless
-    the router took their way for another. Both ends are busy until then."""
+    the router took their way for another."""
     giver, taker = w.fleet.hosts[source], w.fleet.hosts[host]
     block_bytes = w.setting.block_tokens * w.setting.token_bytes
     way = way_between(w.places[source], w.places[host])
@@ -25,21 +27,19 @@ def bring(w: Any, source: Any, host: Any, blocks: Any, now: Any, expected: Any) 
         if w.found.dram[source] < w.found.local[source]:
             a_block = max(a_block, giver.ssd_seconds)
         ready = now + begins + a_block * block_bytes * blocks
-    _busy_until(giver, taker, way, ready)
-    w.carried[way] += blocks * block_bytes
+    _carry(w, source, host, blocks * block_bytes, now)
     return ready
 
 
 @inner
 def hand_on(w: Any, r: Any, now: Any, host: Any, d: Any) -> Any:
     """Seconds that the KV of a prompt needs, as its prefill ends, to be with the engine that will
-    decode it; where nobody has been chosen, over the quickest way that its host has."""
+    decode it; where nobody has been chosen, as if it went by the quickest way that its host has."""
     if d == NONE:
-        place = w.places[host]
-        return _tail(w, r, min(place.domain_seconds, place.link_seconds))
+        return _tail(w, r, _at_best(w, r, host))
     other = w.fleet.engines[d].host
     ends = _follows(w, r, host, other)
-    return max(ends - now, _tail(w, r, way_seconds(w.places[host], w.places[other])))
+    return max(ends - now, _tail(w, r, _takes(w, r, host, other)))
 
 
 @inner
@@ -49,57 +49,55 @@ def rest(w: Any, r: Any, now: Any, d: Any) -> Any:
     host, other = w.fleet.engines[w.requests[r].engine].host, w.fleet.engines[d].host
     if host == other:  # it has switched since
         return 0.0
-    place = w.places[host]
-    least = _tail(w, r, min(place.domain_seconds, place.link_seconds))
-    left = _tail(w, r, way_seconds(place, w.places[other])) - least
+    left = _tail(w, r, _takes(w, r, host, other)) - _tail(w, r, _at_best(w, r, host))
     return max(0.0, left, _follows(w, r, host, other) - now)
 
 
 @inner
 def fetch_whole(w: Any, r: Any, now: Any, d: Any) -> Any:
-    """Seconds that all of it needs from the memory of the host that prefilled it."""
+    """Seconds that all that is not there needs from the memory of the host that prefilled it."""
     host, other = w.fleet.engines[w.requests[r].engine].host, w.fleet.engines[d].host
     if host == other:
         return 0.0
-    giver, taker = w.fleet.hosts[host], w.fleet.hosts[other]
-    way = way_between(w.places[host], w.places[other])
-    size = w.requests[r].tokens * w.setting.token_bytes
-    takes = busy_seconds(giver, taker, way, now) + w.rules.latency
-    takes += size * way_seconds(w.places[host], w.places[other])
-    _busy_until(giver, taker, way, now + takes)
-    w.carried[way] += size
-    return takes
+    return _carry(w, host, other, _size(w, r, other), now) + w.rules.latency - now
 
 
 @inner
-def _tail(w: Any, r: Any, seconds: Any) -> Any:
-    """What a prefill leaves to be sent, layer by layer behind it, at so many seconds a byte."""
+def _size(w: Any, r: Any, other: Any) -> Any:
+    """Bytes of a prompt's KV that a host does not have."""
+    there = leading(w.caches, other, blocks_of(w, r)) * w.setting.block_tokens
+    return max(1.0, w.requests[r].tokens - there) * w.setting.token_bytes
+
+
+@inner
+def _at_best(w: Any, r: Any, host: Any) -> Any:
+    """Seconds for as many bytes as were to be handed on when it was sent, by the quickest way."""
+    seen, place = w.fleet.hosts[host], w.places[host]
+    really = min(place.domain_seconds, place.link_seconds)
+    return w.requests[r].hand * really / min(seen.domain_seconds, seen.link_seconds)
+
+
+@inner
+def _takes(w: Any, r: Any, host: Any, other: Any) -> Any:
+    return _size(w, r, other) * way_seconds(w.places[host], w.places[other])
+
+
+@inner
+def _tail(w: Any, r: Any, takes: Any) -> Any:
+    """Of what takes so long, what a prefill leaves to be sent, layer by layer behind it."""
     request = w.requests[r]
-    takes = request.tokens * w.setting.token_bytes * seconds
     return max(takes - (request.prefilled - request.began), takes / w.setting.layers)
 
 
 @inner
 def _follows(w: Any, r: Any, host: Any, other: Any) -> Any:
-    """When the last of it is there, sent from the beginning of its prefill on: each end of the way
-    carries one byte after another, whosever they are."""
-    giver, taker = w.fleet.hosts[host], w.fleet.hosts[other]
-    way, began = way_between(w.places[host], w.places[other]), w.requests[r].began
-    size = w.requests[r].tokens * w.setting.token_bytes
-    takes = size * way_seconds(w.places[host], w.places[other])
-    w.carried[way] += size
-    if way == DOMAIN:
-        giver.domain_leaves = max(giver.domain_leaves, began) + takes
-        taker.domain_arrives = max(taker.domain_arrives, began) + takes
-        return max(giver.domain_leaves, taker.domain_arrives)
-    giver.leaves = max(giver.leaves, began) + takes
-    taker.arrives = max(taker.arrives, began) + takes
-    return max(giver.leaves, taker.arrives)
+    """When the last of it is there, sent from the beginning of its prefill on."""
+    return _carry(w, host, other, _size(w, r, other), w.requests[r].began)
 
 
 @inner
-def _busy_until(giver: Any, taker: Any, way: Any, ends: Any) -> None:
-    if way == DOMAIN:
-        giver.domain_leaves = taker.domain_arrives = ends
-    else:
-        giver.leaves = taker.arrives = ends
+def _carry(w: Any, source: Any, host: Any, size: Any, begins: Any) -> Any:
+    way = way_between(w.places[source], w.places[host])
+    w.carried[way] += size
+    takes = size * way_seconds(w.places[source], w.places[host])
+    return carry(w.fleet.hosts[source], w.fleet.hosts[host], way, takes, begins)

@@ -45,6 +45,7 @@ REQUEST = np.dtype(
         ("made", np.float64),  # of its tokens, before an engine of its died: not of the prompt
         ("until", np.float64),  # when its first token is of use no more
         ("expected", np.float64),  # when its first token was expected
+        ("hand", np.float64),  # seconds that its KV is to take to leave the host that prefills it
         ("engine", np.int32),
         ("size", np.int32),
         ("planned", np.int32),  # blocks that it need not compute if all goes as planned
@@ -95,6 +96,7 @@ class Setting(NamedTuple):
     reserve: float  # tokens that a sequence may grow by before it is let in
     early: float  # 1: refuse what no decoding engine has room for when it comes
     check: float  # 1: refuse what none has room for once it is prefilled
+    holds: float  # 1: hosts that only decode keep what they were handed
     park: float  # 1: keep it in the pool until one has
 
 

@@ -13,7 +13,7 @@ from numba import njit
 
 from .crowd import ended
 from .decode_choice import choose_decode
-from .fleet import fade_placed
+from .fleet import fade, look_at_decoders
 from .inner import inner
 from .prefill_choice import NONE, Asked, choose_prefill, lately_busy, scarcity
 from .rivals import OURS, choose_as
@@ -47,7 +47,7 @@ from .sim_world import (
 def _scarce(w: Any, now: Any) -> Any:
     mean = w.mean
     mean[0] = lately_busy(w.fleet, mean[0], mean[1], now)
-    fade_placed(w.fleet.hosts, now - mean[1])
+    fade(w.fleet.hosts, now - mean[1])
     mean[1] = now
     return scarcity(mean[0])
 
@@ -78,8 +78,9 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
     waited = w.rules.ttft - wanted  # it is as late as if it had
     if again:
         waited = -np.inf
+    kept = look_at_decoders(fleet, w.found)
     asked = Asked(
-        now, request.tokens, setting.block_tokens, setting.token_bytes, waited, request.factor
+        now, request.tokens, setting.block_tokens, setting.token_bytes, waited, request.factor, kept
     )
     e, source = NONE, NONE
     if first == NONE:
@@ -93,7 +94,11 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
         )
     if e != NONE and setting.early and not again:
         tpot = w.rules.pace * w.rules.tpot
-        if not choose_decode(fleet, request.tokens, setting.reserve, tpot, first, NONE, 0.0)[1]:
+        good = choose_decode(
+            fleet, w.found.dram, request.tokens, setting.block_tokens, setting.token_bytes,
+            setting.reserve, tpot, first, NONE, now,
+        )[1]  # fmt: skip
+        if not good:
             e = NONE
     if not again and w.rules.forecast and room_in(w, request.tokens) > w.rules.forecast * wanted:
         e = NONE

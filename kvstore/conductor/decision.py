@@ -11,7 +11,7 @@ from kvstore.conductor.engines import Engine
 from kvstore.core.fingerprints import Prints
 from kvstore.errors import Overloaded, Rejected, TooLate, Unavailable
 from kvstore.kernels.fleet import LINK
-from kvstore.kernels.prefill_choice import READY, WAIT, WORK
+from kvstore.kernels.prefill_choice import HANDED, READY, WAIT, WORK
 from kvstore.kernels.rules import Rules
 
 RETRY_MS_MIN, RETRY_MS_MAX = 20, 10_000
@@ -54,6 +54,7 @@ class Decision:
     decode: Engine | None = None
     step: float = 0.0  # seconds of a decode step with it
     ttft: float = 0.0  # the target
+    size: float = 0.0  # bytes of its KV that are not in the memory of who decodes
     refusal: Rejected | None = None
 
     @property
@@ -92,19 +93,21 @@ def too_late(
     """Nobody of so many engines would give its first token by the rules' target; `wanted` is what
     it is where nobody is refused, and `crowded` what it is now for who had a fair share."""
     begins = np.maximum(rows[:, WAIT], rows[:, READY])
-    soonest = int(np.argmin(begins + rows[:, WORK]))
-    name = considered[soonest].facts.engine_id
+    comes = np.maximum(rules.margin * begins + rows[:, WORK], rows[:, HANDED])
+    soonest = int(np.argmin(comes))
+    name, come = considered[soonest].facts.engine_id, float(comes[soonest])
     begin, work = float(begins[soonest]), float(rows[soonest, WORK])
-    wait = rules.margin * begin
+    wait, handed = rules.margin * begin, float(rows[soonest, HANDED])
+    behind = f"; its KV is where it is decoded after {handed:.3g} s" if handed == come else ""
     why = f" instead of {wanted:.3g} s as most are refused" if rules.ttft < wanted else ""
     if rules.ttft < crowded:
         why = f" instead of {wanted:.3g} s as its client has lately had more than a fair share"
     return Overloaded(
-        f"its first token would come {ask.waited + wait + work:.3g} s after the request, and "
+        f"its first token would come {ask.waited + come:.3g} s after the request, and "
         f"{rules.ttft:.3g} s are wanted{why}: {name}, the soonest of {count} "
         f"engines, begins in {begin:.3g} s, or {wait:.3g} s as shorter ones come, and "
-        f"takes {work:.3g} s",
-        _retry_ms(wait + work - rules.ttft),
+        f"takes {work:.3g} s{behind}",
+        _retry_ms(come - rules.ttft),
     )
 
 

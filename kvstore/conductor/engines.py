@@ -151,7 +151,7 @@ class Crew:
         done now and then, and whoever decides knows of it."""
         engines = self.fleet.engines
         self.busy = float(loops.lately_busy(self.fleet, self.busy, self._looked, now))
-        loops.fade_placed(self.fleet.hosts, now - self._looked)
+        loops.fade(self.fleet.hosts, now - self._looked)
         self._looked = now
         alone = (engines["decode_a"] + engines["decode_b"])[engines["decodes"]]
         self._least_step = float(alone.min()) if len(alone) else 0.0

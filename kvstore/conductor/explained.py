@@ -14,6 +14,7 @@ from kvstore.kernels.prefill_choice import (
     COST,
     FETCHED,
     FIRST_TOKEN,
+    HANDED,
     READ,
     READY,
     SOURCE,
@@ -43,7 +44,7 @@ def reply_of(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.
         1, decision.tokens - blocks * decision.prefill.facts.block_tokens
     )
     reply.wait_ms = 1e3 * float(max(row[WAIT], row[READY]))
-    reply.ttft_ms = 1e3 * float(decision.waited + row[FIRST_TOKEN])
+    reply.ttft_ms = 1e3 * float(decision.waited + row[HANDED])
     priority, reply.aging = scheduler.priority(decision)
     reply.priority_ms = 1e3 * priority
     left = decision.ttft - decision.waited - float(row[WORK])
@@ -96,6 +97,9 @@ def sentence_of(decision: Decision) -> str:
         said += f", {row[FETCHED]:.0f} of them fetched from {decision.source}{_BY[decision.way]}"
     if row[READ]:
         said += f", {row[READ]:.0f} of them read from SSD"
+    after = 1e3 * float(row[HANDED] - row[FIRST_TOKEN])
+    if after > 0:
+        said += f", and is where it is decoded {after:.3g} ms after that"
     others = [i for i, one in enumerate(decision.considered) if one is not engine]
     if not others:
         return said + "; no other engine was worth a look"
@@ -105,7 +109,7 @@ def sentence_of(decision: Decision) -> str:
         return said + f"; {name} costs less, and does not keep the target"
     if apart == 0:
         return said + f"; {name} is as good, and chance decided"
-    later = 1e3 * float(other[FIRST_TOKEN] - row[FIRST_TOKEN])
+    later = 1e3 * float(other[HANDED] - row[HANDED])
     if later > 0:
         return said + f"; {name}, the next, takes {later:.3g} ms longer"
     return said + f"; {name} would be {-later:.3g} ms sooner, and cost others more than that"

@@ -15,15 +15,13 @@ by their ids. A request is at one engine at most: said of another, it has gone t
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
-
 import numpy as np
 
 from kvstore.conductor.allowance import Allowance
 from kvstore.conductor.clients import Clients
 from kvstore.conductor.crowd import Crowd
 from kvstore.conductor.engines import Crew, Engine
+from kvstore.conductor.prompts import Computes, Prompt, Sequence, Stage
 from kvstore.conductor.refused import Refused
 from kvstore.conductor.room import Parked, Room
 from kvstore.core.fingerprints import Prints
@@ -36,44 +34,6 @@ from kvstore.limits import IN_FLIGHT_SECONDS, SENT_SECONDS
 NO_PRINTS: Prints = np.zeros(0, np.uint64)
 _PLACES_MIN = 1 << 10
 _RETRY_MS = 1_000
-# Tokens of a prompt that are to be computed, and those before them; None where some of these are
-# brought from elsewhere, and nobody knows how long it waits for them.
-Computes = tuple[float, float]
-
-
-class Stage(enum.Enum):
-    SENT = "sent"  # somebody was told to send it there
-    WAITING = "waiting"  # the engine has it
-    RUNNING = "running"  # its prefill has begun
-
-
-@dataclass(slots=True, eq=False)
-class Prompt:
-    """One that is to be prefilled."""
-
-    engine: Engine
-    stage: Stage
-    size: int  # in which it waits in line
-    work: float  # seconds
-    prints: Prints  # of its blocks, those that are counted: see `expected.marked`
-    until: float  # when it counts no more
-    decided: float  # when it was sent there; NaN where another conductor did that
-    takes: float = 0.0  # seconds from then until its first token, as predicted
-    computes: Computes | None = None
-    began: float = float("nan")
-
-    @property
-    def ours(self) -> bool:
-        return self.decided == self.decided
-
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """One that is to be decoded, until its engine counts it itself."""
-
-    engine: Engine
-    tokens: int
-    until: float
 
 
 class InFlight:
@@ -119,12 +79,15 @@ class InFlight:
         takes: float,
         tokens: int = 0,
         computes: Computes | None = None,
+        hand: float = 0.0,
     ) -> None:
         """A prompt of so many tokens is sent to an engine. Raises `Overloaded`."""
         self.drop(request, now)
         self._take_place()
         prompt = self._enter(request, engine, work, prints, now, tokens)
         prompt.decided, prompt.takes, prompt.computes = now, takes, computes
+        prompt.hand = hand
+        loops.owe(self._crew.fleet.hosts[engine.host], hand)
 
     def accepted(
         self,
@@ -191,6 +154,16 @@ class InFlight:
             engine.bias.observe(now - prompt.began, engine.prefill.cost.seconds(*prompt.computes))
             self._crew.prefilled(engine, now)
 
+    def handed(self, request: str) -> None:
+        """It is known to whom its KV goes: that is counted by who carries it."""
+        prompt = self.prompts.get(request)
+        if prompt is not None:
+            self._settle(prompt)
+
+    def _settle(self, prompt: Prompt) -> None:
+        loops.owe(self._crew.fleet.hosts[prompt.engine.host], -prompt.hand)
+        prompt.hand = 0.0
+
     def elsewhere(self, request: str, now: float) -> None:
         """An engine that does not prefill says that it has it, whole: nearly all of it is in the
         pool. Whoever was to prefill it never hears of it: it waits in no line and wants no room."""
@@ -238,7 +211,7 @@ class InFlight:
             except Overloaded:
                 return  # its caller asks again
             self.room.step_out(one)
-            one.served(engine)
+            one.served(engine, now)
 
     def decoding(self, request: str, engine: Engine) -> None:
         """An engine counts a request itself from now on, or will not decode it."""
@@ -266,6 +239,7 @@ class InFlight:
         self._requests_allowed.give_back(1)
         self._sent.pop(request, None)
         self._held.pop(request, None)
+        self._settle(prompt)
         engine = prompt.engine
         if prompt.stage is Stage.RUNNING:
             engine.running -= 1
@@ -323,6 +297,10 @@ class InFlight:
         assert not self._prefilled.keys() & (self.prompts.keys() | self.sequences.keys())
         self.room.check()
         self.clients.check()
+        owed = fleet.hosts["owed"]
+        for host in {one.engine.host for one in self.prompts.values()}:
+            hands = sum(one.hand for one in self.prompts.values() if one.engine.host == host)
+            assert abs(owed[host] - hands) < 1e-6 * (1 + hands), "KV is owed of no prompt"
         for engine in self._crew.by_id.values():
             mine = lines.get(engine.number, [])
             waiting = [one for one in mine if one.stage is not Stage.RUNNING]

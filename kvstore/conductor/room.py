@@ -28,7 +28,7 @@ class Parked:
     tokens: int  # that it has KV of
     came: float  # when its request did
     tpot: float  # seconds that a step with it may take
-    served: Callable[[Engine], None]
+    served: Callable[[Engine, float], None]  # and when
 
 
 class Room:

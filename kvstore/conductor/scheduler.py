@@ -38,11 +38,11 @@ from kvstore.errors import Overloaded, TooLate
 from kvstore.kernels import decision as loops
 from kvstore.kernels import fairness
 from kvstore.kernels.expected import marked
-from kvstore.kernels.fleet import BUSY
 from kvstore.kernels.prefill_choice import (
     BLOCKS,
     FETCHED,
     FIRST_TOKEN,
+    HAND,
     NONE,
     READ,
     READY,
@@ -127,18 +127,19 @@ class Scheduler(Crews):
         it."""
         crew, in_flight = self.crew(whose)
         in_flight.forgive(ask.request)
-        decision = self.consider_place(whose, ask)
+        decision = self.consider_place(whose, ask, now)
         if isinstance(decision.refusal, TooLate):
             in_flight.room_came_too_late(ask.request, now)
         elif served is not None and isinstance(decision.refusal, Overloaded):
             tpot = self._rules.pace * crew.reachable(ask.tpot or self._rules.tpot)
-            told = partial(_served, decision, served)
+            told = partial(self._served, whose, decision, served)
             parked = Parked(ask.request, ask.tokens, now - ask.waited, tpot, told)
             in_flight.wait(parked, now)
             return parked
         decision.or_raise()
         assert decision.decode is not None, "nobody refused, and nobody is to decode"
         in_flight.owe(ask.request, decision.decode, ask.tokens, now)
+        self._hand_over(whose, decision, decision.decode, now)
         return decision
 
     def step_out(self, whose: Whose, parked: Parked) -> None:
@@ -188,26 +189,28 @@ class Scheduler(Crews):
             return Decision(*of, ttft=wanted, refusal=refusal)
         prefill, row = crew.rows[chosen], crew.priced[chosen].copy()
         assert prefill is not None, "an engine that is gone was chosen"
-        decode, _, step = self._decoder(crew, ask, rules.tpot, prefill.host)
+        decode, _, step, _ = self._decoder(crew, ask, rules.tpot, prefill.host, now)
         own = min(int(crew.own[chosen]), int(row[BLOCKS]))
         there = max(own, min(int(crew.found.dram[prefill.host]), int(row[BLOCKS]))) - own
         source = names[int(row[SOURCE])] if row[FETCHED] else ""
         return Decision(*of, prefill, row, own, there, source, way, decode, step, wanted)
 
-    def consider_place(self, whose: Whose, ask: Ask) -> Decision:
+    def consider_place(self, whose: Whose, ask: Ask, now: float) -> Decision:
         """Who would decode a request. Raises `Unavailable`."""
         crew, in_flight = self.crew(whose)
+        self._look(now)
+        crew.fit_hosts(self._hosts.count)
         rules = self._rules_for(ask, crew, in_flight)
         before = self.decided(whose[0], ask.request)
         sent = None if before is None else before.prefill
         source = sent.host if sent is not None and self.has(whose, sent) else NONE
         target = float(ask.ttft or self._rules.ttft)  # who was let in may use all of it
-        engine, fits, step = self._decoder(crew, ask, rules.tpot, source)
+        engine, fits, step, size = self._decoder(crew, ask, rules.tpot, source, now)
         of = (ask.request, ask.tokens, len(ask.prints), ask.waited)
         if engine is None:
             return Decision(*of, refusal=nobody_decodes())
         if fits:
-            return Decision(*of, decode=engine, step=step)
+            return Decision(*of, decode=engine, step=step, size=size)
         alike = in_flight.crowd.presses(rules)
         room = in_flight.room.seconds(ask.request, ask.tokens, rules, alike)
         # Its prefill may be given up yet; once that is done it is worth waiting as long as it may.
@@ -215,7 +218,7 @@ class Scheduler(Crews):
         refusal: Overloaded = no_room(ask, engine, step, rules, room)
         if rules.gated and ask.waited + least >= target:
             refusal = room_too_late(ask, least, target)
-        return Decision(*of, decode=engine, step=step, refusal=refusal)
+        return Decision(*of, decode=engine, step=step, size=size, refusal=refusal)
 
     def decided(self, tenant: str, request: str) -> Decision | None:
         """What was lately decided of a request."""
@@ -249,15 +252,36 @@ class Scheduler(Crews):
         return in_flight.crowd.patience if self._rules.hurry else 1.0
 
     def _decoder(
-        self, crew: Crew, ask: Ask, tpot: float, source: int
-    ) -> tuple[Engine | None, bool, float]:
+        self, crew: Crew, ask: Ask, tpot: float, source: int, now: float
+    ) -> tuple[Engine | None, bool, float, float]:
         """`source` is the host that has its KV."""
         tpot, first = self._rules.pace * tpot, self._any_row(crew)
-        chosen, fits, step = loops.decoder(
-            crew.fleet, float(ask.tokens), crew.output_tokens, tpot, first, source,
-            float(crew.token_bytes),
+        tokens, block, token = map(float, (ask.tokens, crew.block_tokens, crew.token_bytes))
+        chosen, fits, step, size = loops.decoder(
+            crew.fleet, crew.found, *self._table.leading(ask.prints), self._hosts.of_holder,
+            tokens, block, token, crew.output_tokens, tpot, first, source, now,
         )  # fmt: skip
-        return (None if chosen == NONE else crew.rows[chosen]), fits, step
+        return (None if chosen == NONE else crew.rows[chosen]), fits, step, size
+
+    def _hand_over(self, whose: Whose, decision: Decision, engine: Engine, now: float) -> None:
+        """Count what KV an engine that is to decode does not have as on its way there, and no more
+        as what is yet to leave."""
+        before, crew = self.decided(whose[0], decision.request), self._crews[whose]
+        sent = None if before is None else before.prefill
+        if sent is not None and self.has(whose, sent):
+            self._in_flight[whose].handed(decision.request)
+            loops.move(crew.fleet.hosts, sent.host, engine.host, decision.size, now)
+
+    def _served(
+        self, whose: Whose, parked: Decision, told: Callable[[Decision], None], engine: Engine,
+        now: float,
+    ) -> None:  # fmt: skip
+        """One that waited for room is counted at an engine that has some."""
+        assert engine.decode is not None, "it does not decode"
+        batch, context = engine.batch + engine.owed, engine.context_tokens + engine.owed_tokens
+        step = engine.decode.cost.seconds(batch, context)
+        self._hand_over(whose, parked, engine, now)
+        told(replace(parked, decode=engine, step=step, refusal=None))
 
     def _any_row(self, crew: Crew) -> int:
         """Of an engine, by chance: a choice begins to look there, so of equals each is the first as
@@ -278,13 +302,12 @@ class Scheduler(Crews):
         brought = row[FETCHED] or row[READ]
         in_flight.send(
             ask.request, engine, float(row[WORK]), ask.prints, now, takes, ask.tokens,
-            None if brought else (new, ask.tokens - new),
+            None if brought else (new, ask.tokens - new), float(row[HAND]),
         )  # fmt: skip
         if row[FETCHED]:
-            arrives, leaves = BUSY[decision.way]
-            crew.fleet.hosts[arrives][engine.host] = now + row[READY]
             source = self._hosts.number(decision.source)
-            crew.fleet.hosts[leaves][source] = now + row[READY]
+            size = float(row[FETCHED]) * crew.block_tokens * crew.token_bytes
+            loops.move(crew.fleet.hosts, source, engine.host, size, now)
         if row[READ]:
             crew.fleet.hosts["reads"][engine.host] = now + row[READY]
 
@@ -306,11 +329,3 @@ class Scheduler(Crews):
             for crew in self._crews.values():
                 crew.fit_hosts(self._hosts.count)
                 crew.place(self._hosts.of_holder[some], given[some], held[some])
-
-
-def _served(parked: Decision, told: Callable[[Decision], None], engine: Engine) -> None:
-    """One that waited for room is counted at an engine that has some."""
-    assert engine.decode is not None, "it does not decode"
-    batch, context = engine.batch + engine.owed, engine.context_tokens + engine.owed_tokens
-    step = engine.decode.cost.seconds(batch, context)
-    told(replace(parked, decode=engine, step=step, refusal=None))

@@ -145,7 +145,7 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
             case "request":
                 whose, ask = self._asked(request.request, tenant)
                 if request.request.phase == pb.DECODE:
-                    found = scheduler.consider_place(whose, ask)
+                    found = scheduler.consider_place(whose, ask, self._clock.now())
                 else:
                     found = scheduler.consider(whose, ask, self._clock.now())
                 return explain(scheduler, found, self._pool.approximate)
@@ -197,7 +197,7 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
         crew, _ = self._scheduler.crew(whose)  # where nobody serves, nothing is hashed
         check_hashes("hashes", request.hashes, request.tokens, crew.block_tokens)
         secret = self._tenants.secrets.get(tenant)
-        hashes = request.hashes if secret is not None and request.phase == pb.PREFILL else []
+        hashes = request.hashes if secret is not None else []
         keys = stored_keys(secret or b"", request.namespace, request.group, hashes)
         return whose, Ask(
             request.request_id,

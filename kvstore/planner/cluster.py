@@ -3,8 +3,8 @@ between them, and how soon answers are wanted. One that cannot be is refused by 
 wrong with it, and told what would be right.
 
 An engine has a host of its own, of which KV may fill so much DRAM and SSD where it prefills, and so
-much DRAM where it only decodes: what is handed over to it stays there, and others may fetch it. A
-host whose engine switches has what one that prefills has.
+much DRAM where it only decodes: what is handed over to it stays there, is not handed over again,
+and others may fetch it. A host whose engine switches has what one that prefills has.
 
 Hosts may stand in racks and NVLink domains. Those of each pool are dealt to them in turn, so that
 each has its share of every kind, however many engines there are.

@@ -8,7 +8,7 @@ import pytest
 from kvstore.conductor.scheduler import LOOK_SECONDS
 from kvstore.core.cost import PrefillCost
 from kvstore.core.fingerprints import IN_DRAM, ON_SSD, Prints
-from kvstore.kernels.fleet import PLACED_SECONDS
+from kvstore.kernels.fleet import LATELY_SECONDS
 from tests.conductor.crews import WHOSE, Rig, ask, chain
 
 NOTHING = chain(0, 0)
@@ -68,7 +68,7 @@ def test_what_a_host_was_given_fades(rig: Rig) -> None:
     lists(rig, "node of quick", chain(1))
     rig.scheduler.sweep(rig.now)
     before = placed(rig)
-    rig.now += PLACED_SECONDS
+    rig.now += LATELY_SECONDS
     for engine in rig.scheduler.crew(WHOSE)[0].by_id.values():
         engine.heard = rig.now
     rig.scheduler.sweep(rig.now)

@@ -129,6 +129,29 @@ def test_a_request_goes_to_the_engine_whose_node_has_its_prefix() -> None:
             assert why.considered[1].fetched_blocks == 50, "to fetch them is worth it"
 
 
+def test_a_request_is_decoded_where_its_blocks_are() -> None:
+    with pool() as nodes, ExitStack() as reports:
+        conductor, node, blocks = nodes.conductor(), nodes.node("n"), prompt(1, blocks=50)
+        caller = node.caller()
+        caller.register()
+        caller.put(blocks)
+        eventually(lambda: conductor.holding(blocks) == {node.address: (50, 50)})
+        near = caller.opened.node_id
+        decodes: dict[str, object] = {"prefill": None, "link_bytes_per_second": 1e4}
+        reports.enter_context(reporting(conductor, "prefills", decode=None))
+        reports.enter_context(reporting(conductor, "far", **decodes))
+        reports.enter_context(reporting(conductor, "near", node_id=near, **decodes))
+        eventually(lambda: known(conductor) == {"prefills"})
+        eventually(
+            lambda: {decoded_by(conductor, f"probe {n}") for n in range(12)} == {"far", "near"}
+        )
+        request: dict[str, Any] = {"hashes": blocks.hashes, "tokens": 210}
+        for number in range(4):
+            scheduled(conductor.stub, f"r{number}", **request)
+            reply = scheduled(conductor.stub, f"r{number}", phase=pb.DECODE, **request)
+            assert reply.decode.engine_id == "near"
+
+
 def test_what_links_carry_is_learned_from_what_nodes_fetch() -> None:
     with pool() as nodes:
         conductor, holder, other = nodes.conductor(), nodes.node("holder"), nodes.node("other")

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from kvstore.kernels.fleet import UNLABELLED, Fleet, Found, empty, enqueue, nothing, size_of
+from kvstore.kernels.fleet import (
+    LATELY_SECONDS,
+    UNLABELLED,
+    Fleet,
+    Found,
+    empty,
+    enqueue,
+    nothing,
+    size_of,
+)
 from kvstore.kernels.prefill_choice import PRICED, Asked
 from kvstore.kernels.rules import OURS
 
@@ -30,7 +39,7 @@ def fleet(engines: int) -> Fleet:
     every["prefill_a"], every["prefill_b"], every["prefill_c"] = 0.02, 1.1e-4, 1e-9
     every["decode_a"], every["decode_b"], every["decode_c"] = 0.03, 3e-4, 6e-8
     every["room"] = 400_000
-    made.hosts["link_seconds"] = 1 / 20e9
+    made.hosts["link_seconds"], made.hosts["decodes"] = 1 / 20e9, True
     return made
 
 
@@ -82,6 +91,7 @@ def busy_fleets(draw: st.DrawFn) -> tuple[Fleet, Found]:
         host = made.hosts[number]
         host["link_seconds"] = draw(st.sampled_from([1 / 20e9, 1 / 1e9, 1 / 100e6]))
         host["ssd_seconds"] = draw(st.sampled_from([np.inf, 1 / 6e9, 1 / 500e6]))
+        host["sent"] = draw(st.floats(0, 2 * LATELY_SECONDS))
         for column in ("arrives", "leaves", "reads"):
             host[column] = ASKED.now + draw(seconds) - 20
         dram = draw(st.integers(0, BLOCKS))

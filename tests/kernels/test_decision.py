@@ -142,10 +142,22 @@ def test_a_line_ranks_work_by_the_least_of_its_size() -> None:
         assert rank == seconds_of(0) or rank <= work < 1.26 * rank
 
 
-def test_who_decodes_is_priced_with_the_request() -> None:
-    made = fleet(2)
-    chosen, good, step = decision.decoder(made, 100.0, 512.0, 1.0, 3, NONE, 0.0)
+def test_who_decodes_is_priced_with_the_request_and_what_it_has_of_it_is_not_moved() -> None:
+    made, holders = fleet(2), np.arange(2)
+    host_of = made.engines["host"][:2].astype(np.int32)
+    found = nothing(ENGINES, HOSTS)
+
+    def decoder(lengths: list[int], in_dram: list[int]) -> tuple[int, bool, float, float]:
+        return decision.decoder(
+            made, found, holders, np.array(lengths), np.array(in_dram), host_of,
+            100.0, 16.0, 1e4, 512.0, 1.0, 3, NONE, 0.0,
+        )  # fmt: skip
+
+    chosen, good, step, size = decoder([0, 0], [0, 0])
     row = made.engines[chosen]
     assert good and row["decodes"] and step == pytest.approx(0.01 + 1e-3 * (row["batch"] + 1))
+    assert size == 1e6
+    host_of[:] = row["host"]
+    assert decoder([5, 5], [3, 3])[3] == 1e6 - 3 * 16e4, "what is on its SSD is not there yet"
     made.engines["decodes"] = False
-    assert decision.decoder(made, 100.0, 512.0, 1.0, 3, NONE, 0.0) == (NONE, False, 0.0)
+    assert decoder([0, 0], [0, 0]) == (NONE, False, 0.0, 0.0)

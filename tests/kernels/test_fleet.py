@@ -5,16 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.kernels.decision import fade_placed
+from kvstore.kernels.decision import fade, move, owe
 from kvstore.kernels.fleet import (
     DOMAIN,
     FAR,
+    LATELY_SECONDS,
     LINK,
-    PLACED_SECONDS,
     SIZES,
     decode_seconds,
     dequeue,
     enqueue,
+    look_at_decoders,
+    nothing,
     prefill_seconds,
     seconds_of,
     size_of,
@@ -90,9 +92,52 @@ def test_a_byte_takes_the_domain_s_way_then_the_rack_s_and_else_the_link() -> No
             assert way_between(giver, taker) == way and way_seconds(giver, taker) == seconds
 
 
-def test_what_a_host_was_given_fades_and_no_clock_goes_back() -> None:
+@pytest.mark.parametrize("column", ["placed", "sent"])
+def test_what_a_host_was_given_and_sent_fades_and_no_clock_goes_back(column: str) -> None:
     made = fleet(3)
-    made.hosts["placed"] = [8.0, 2.0, 0.0]
-    for passed in (PLACED_SECONDS, -5.0):
-        fade_placed(made.hosts, passed)
-        assert made.hosts["placed"] == pytest.approx([8.0 / np.e, 2.0 / np.e, 0.0])
+    made.hosts[column] = [8.0, 2.0, 0.0]
+    for passed in (LATELY_SECONDS, -5.0):
+        fade(made.hosts, passed)
+        assert made.hosts[column] == pytest.approx([8.0 / np.e, 2.0 / np.e, 0.0])
+
+
+def test_each_end_of_a_way_carries_one_byte_after_another_and_holds_up_no_other() -> None:
+    made = fleet(3)
+    made.hosts["link_seconds"] = 1e-9
+    move(made.hosts, 0, 1, 2e9, 10.0)
+    assert (made.hosts["leaves"][0], made.hosts["arrives"][1]) == (12.0, 12.0)
+    move(made.hosts, 2, 1, 1e9, 10.0)
+    assert made.hosts["arrives"][1] == 13.0, "behind the first"
+    assert made.hosts["leaves"][2] == 11.0, "it has left, though it waits at the other end"
+    move(made.hosts, 2, 0, 1e9, 10.5)
+    assert (made.hosts["leaves"][2], made.hosts["arrives"][0]) == (12.0, 11.5)
+    assert made.hosts["sent"].tolist() == [2.0, 0.0, 2.0]
+    before = made.hosts.copy()
+    move(made.hosts, 1, 1, 1e9, 10.0)
+    assert (made.hosts == before).all(), "what stays takes no way"
+
+
+def test_within_a_domain_bytes_take_its_own_wires() -> None:
+    made = labelled(fleet(2), [0, 0], [0, 0])
+    made.hosts["domain_seconds"] = 1e-9
+    move(made.hosts, 0, 1, 3e9, 1.0)
+    assert (made.hosts["domain_leaves"][0], made.hosts["domain_arrives"][1]) == (4.0, 4.0)
+    assert not made.hosts["leaves"].any() and not made.hosts["arrives"].any()
+
+
+def test_what_is_owed_is_never_less_than_nothing() -> None:
+    made = fleet(1)
+    owe(made.hosts[0], 2.0)
+    owe(made.hosts[0], -0.5)
+    assert made.hosts["owed"][0] == 1.5
+    owe(made.hosts[0], -9.0)
+    assert made.hosts["owed"][0] == 0.0
+
+
+def test_of_hosts_where_somebody_decodes_the_most_that_one_has_of_a_prompt_is_known() -> None:
+    made, found = fleet(4), nothing(4, 4)
+    made.engines["decodes"], found.dram[:] = (False, True, True, False), (9, 2, 5, 7)
+    assert look_at_decoders(made, found) == 5
+    assert made.hosts["decodes"].tolist() == [False, True, True, False]
+    made.engines["decodes"] = False
+    assert look_at_decoders(made, found) == 0 and made.hosts["decodes"].all(), "whoever will"

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.kernels.fleet import OVERDUE, UNLABELLED, Fleet, Found, nothing
+from kvstore.kernels.fleet import LATELY_SECONDS, OVERDUE, UNLABELLED, Fleet, Found, nothing
 from kvstore.kernels.prefill_choice import (
     BLOCKS,
     COST,
-    FETCH_SHARE,
     FETCHED,
     FIRST_TOKEN,
     NONE,
@@ -111,9 +110,15 @@ def every_split(made: Fleet, found: Found, engine: int, rules: Rules) -> list[li
         fetched = []
         for blocks in range(there + 1, best + 1):
             moved = blocks - there
-            fetched.append((blocks, begins + each * block * moved, moved * block * end))
+            crowded = charge_of(float(giver["sent"]) / LATELY_SECONDS)
+            fetched.append((blocks, begins + each * block * moved, crowded * moved * block * end))
         options.append(fetched)
     return [[_cost(made, engine, rules, *one) for one in some] for some in options if some]
+
+
+def charge_of(busy: float) -> float:
+    """What others wait for a second of what is busy for such a share of them."""
+    return min(min(1.0, busy) / (1.05 - min(1.0, busy)), 20.0)
 
 
 def _cost(made: Fleet, engine: int, rules: Rules, blocks: int, ready: float, moved: float) -> float:
@@ -125,7 +130,7 @@ def _cost(made: Fleet, engine: int, rules: Rules, blocks: int, ready: float, mov
     late = min(OVERDUE * max(0.0, -left), float(row["running"]))
     wait = max(late, left) + float(row["ahead"][size])
     overtaken = int(row["waiting"][-1] - row["waiting"][size])
-    imposed = work * (SCARCE + overtaken) + FETCH_SHARE * SCARCE * moved
+    imposed = work * (SCARCE + overtaken) + moved
     return max(wait, ready) + work + rules.charge * imposed
 
 

@@ -1,0 +1,107 @@
+"""What an engine's price knows of the way of KV: to who decodes it, and from whom it is fetched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kvstore.kernels.fleet import Fleet, Found, nothing, prefill_seconds
+from kvstore.kernels.prefill_choice import (
+    COST,
+    FETCHED,
+    FIRST_TOKEN,
+    HAND,
+    HANDED,
+    NONE,
+    choose_prefill,
+    price_all,
+)
+from tests.kernels.fleets import ASKED, RULES, fleet, rows
+
+SCARCE = 1.5
+
+
+def chosen(
+    made: Fleet, found: Found, first: int = 0, **rules: float
+) -> tuple[int, int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
+    priced = rows(len(made.engines))
+    wanted = RULES._replace(**rules)
+    engine, source = choose_prefill(made, found, ASKED, wanted, SCARCE, first, priced)
+    return engine, source, priced[engine]
+
+
+def handing_over(engines: int, hand: float) -> tuple[Fleet, Found]:
+    """Engines of which only the last decodes; a prompt takes so long to leave the others' hosts."""
+    made, found = fleet(engines), nothing(engines, engines)
+    made.engines["prefills"] = [True] * (engines - 1) + [False]
+    made.engines["decodes"] = made.hosts["decodes"] = ~made.engines["prefills"]
+    made.hosts["link_seconds"] = hand / (ASKED.tokens * ASKED.token_bytes)
+    return made, found
+
+
+def test_kv_leaves_layer_by_layer_behind_its_prefill() -> None:
+    made, found = handing_over(2, hand=0.5)
+    work = prefill_seconds(made.engines[0], ASKED.tokens, 0.0)
+    _, _, row = chosen(made, found)
+    assert (row[HAND], row[HANDED]) == (pytest.approx(0.5), pytest.approx(work)), "it is hidden"
+    made, found = handing_over(2, hand=5.0)
+    _, _, row = chosen(made, found)
+    assert work < 5.0 and row[HANDED] == pytest.approx(5.0)
+    assert row[FIRST_TOKEN] == pytest.approx(work)
+
+
+@pytest.mark.parametrize("column", ["leaves", "owed"])
+def test_a_host_with_much_to_send_gets_no_more_to_prefill(column: str) -> None:
+    made, found = handing_over(3, hand=2.0)
+    found.dram[0] = found.local[0] = 10  # it would be the first choice
+    assert chosen(made, found)[0] == 0
+    made.hosts[column][0] = 9.0 + (ASKED.now if column == "leaves" else 0.0)
+    engine, _, row = chosen(made, found, crowding=10.0)
+    assert engine == 1
+    made.engines["prefills"][1] = False
+    _, _, row = chosen(made, found)
+    assert row[HANDED] == pytest.approx(11.0), "behind all that goes before it"
+
+
+def test_one_that_would_be_with_who_decodes_it_too_late_is_refused() -> None:
+    made, found = handing_over(2, hand=2.0)
+    made.hosts["owed"][0] = RULES.ttft - 1.9
+    assert chosen(made, found)[0] == NONE
+    made.hosts["owed"][0] = RULES.ttft - 2.1
+    assert chosen(made, found)[0] == 0
+    made.hosts["owed"][0], made.hosts["decodes"][0] = 99.0, True
+    assert chosen(made, found)[0] == 0, "it goes to nobody else"
+
+
+def test_what_a_host_that_decodes_has_is_not_sent_there() -> None:
+    made, found = handing_over(2, hand=4.0)
+    priced = rows(2)
+    for kept, hand in ((0.0, 4.0), (16.0, 4.0 * (1 - 16 * 512 / ASKED.tokens)), (31.5, None)):
+        asked = ASKED._replace(kept=kept)
+        price_all(made, found, asked, RULES, SCARCE, priced)
+        least = made.hosts["link_seconds"][0] * ASKED.token_bytes
+        assert priced[0, HAND] == pytest.approx(least if hand is None else hand)
+
+
+def test_of_hosts_alike_the_one_that_sent_less_lately_prefills() -> None:
+    made, found = handing_over(4, hand=2.0)
+    made.hosts["sent"] = (40.0, 20.0, 30.0, 0.0)
+    for first in range(3):
+        assert chosen(made, found, first)[0] == 1
+
+
+def test_a_copy_costs_what_it_displaces() -> None:
+    """Fetching pays by less than the blocks are worth that its own put out of memory."""
+    made, found = fleet(2), nothing(2, 2)
+    made.engines["prefills"] = (True, False)
+    found.dram[1] = found.local[1] = 20
+    priced = rows(2)
+    price_all(made, found, ASKED, RULES, SCARCE, priced)
+    free = priced[0, COST]
+    assert priced[0, FETCHED] == 20
+    rules = RULES._replace(crowding=0.4)
+    price_all(made, found, ASKED, rules, SCARCE, priced)
+    displaced = 0.4 * 20 * 512 * 1.1e-4 * (1 + rules.charge * SCARCE)
+    assert priced[0, FETCHED] == 20 and priced[0, COST] > free + 0.9 * displaced
+    price_all(made, found, ASKED, RULES._replace(crowding=2.0), SCARCE, priced)
+    assert priced[0, FETCHED] == 0, "it is computed anew"
