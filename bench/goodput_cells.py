@@ -35,7 +35,7 @@ MADE = {
     "agentic": lambda seed: Agentic(Arrivals(50, 400)).load(seed),
 }
 CLUSTERS = {"8+8": (8, 8, 8), "8+4": (8, 4, 4)}  # prefill, decode, GPUs of one that decodes
-MEMORY = {"250 GB": 250 * GB, "1 TB": 1_000 * GB}  # DRAM of each host that prefills
+MEMORY = {"250 GB": 250 * GB, "1 TB": 1_000 * GB}  # DRAM of each host
 TTFT_S = 30.0
 TPOT_S = (0.3, 0.2, 0.1)  # the loosest first
 CLOSE = 1.005  # to this factor a highest rate is known
@@ -116,6 +116,7 @@ def _cluster(setup: Setup, tpot_s: float) -> Cluster:
         (Pool(Role.PREFILL, prefill, card, 8), Pool(Role.DECODE, decode, card, degree)),
         presets.LINKS["rdma-200"],
         dram_bytes=MEMORY[setup.memory],
+        decode_dram_bytes=MEMORY[setup.memory],
         ttft_seconds=TTFT_S,
         tpot_seconds=tpot_s,
     )
