@@ -82,7 +82,6 @@ HOST = np.dtype(
 )
 
 
-
 class Fleet(NamedTuple):
     """All engines, and the hosts whose memory they use."""
 
