@@ -297,10 +297,11 @@ class InFlight:
         assert not self._prefilled.keys() & (self.prompts.keys() | self.sequences.keys())
         self.room.check()
         self.clients.check()
-        owed = fleet.hosts["owed"]
         for host in {one.engine.host for one in self.prompts.values()}:
             hands = sum(one.hand for one in self.prompts.values() if one.engine.host == host)
-            assert abs(owed[host] - hands) < 1e-6 * (1 + hands), "KV is owed of no prompt"
+            assert abs(fleet.hosts[host]["owed"] - hands) < 1e-6 * (1 + hands), (
+                "KV is owed of no prompt"
+            )
         for engine in self._crew.by_id.values():
             mine = lines.get(engine.number, [])
             waiting = [one for one in mine if one.stage is not Stage.RUNNING]
