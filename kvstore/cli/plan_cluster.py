@@ -19,7 +19,8 @@ DRAM, FABRIC = "256GiB", "rdma-200"
 _ENGINE = ("model", "gpu", "tensor_parallel")  # that a file says of its own
 _PLACES = ("racks", "cross_rack_bytes_per_second", "domains", "nvlink_bytes_per_second")
 _OF_A_CLUSTER = (
-    *("dram", "ssd", "fabric", "ttft", "tpot", "fail", "elastic", "policy", "compare", "html"),
+    *("dram", "ssd", "decode_dram", "fabric", "ttft", "tpot", "fail", "elastic"),
+    *("policy", "compare", "html"),
     *_PLACES,
 )
 _FAILURE = re.compile(r"(prefill|decode|mixed):(\d+)@([\d.]+)(?:\+([\d.]+))?")
@@ -38,6 +39,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--dram", metavar="SIZE", help=f"for KV, of each host that prefills (default {DRAM})"
     )
     group.add_argument("--ssd", metavar="SIZE", help="likewise (default none)")
+    group.add_argument(
+        "--decode-dram",
+        metavar="SIZE",
+        help="for KV, of each host that only decodes: what it was handed is not handed over again"
+        " (default none)",
+    )
     group.add_argument(
         "--fabric",
         metavar="NAME",
@@ -113,9 +120,9 @@ def check(args: argparse.Namespace) -> None:
 def cluster(args: argparse.Namespace, shape: ModelShape, gpu: Gpu, degree: int) -> Cluster:
     """Raises ConfigError or Invalid for one that cannot be."""
     changes: dict[str, Any] = {}
-    for name in ("dram", "ssd"):
+    for name in ("dram", "ssd", "decode_dram"):
         if (text := getattr(args, name)) is not None:
-            changes[f"{name}_bytes"] = parse_bytes(f"--{name}", text)
+            changes[f"{name}_bytes"] = parse_bytes(f"--{name.replace('_', '-')}", text)
     for name in ("ttft", "tpot"):
         if (seconds := getattr(args, name)) is not None:
             changes[f"{name}_seconds"] = seconds

@@ -52,6 +52,17 @@ def test_it_says_what_goes_between_racks(capsys: pytest.CaptureFixture[str]) -> 
     assert "GB over NVLink" in said and "GB between racks" in said
 
 
+def test_what_hosts_that_decode_keep_is_not_handed_over_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    agents = ["plan", "agentic", "--rate", "1", "--duration", "20", "--json", *SMALL]
+    carried = []
+    for memory in ([], ["--decode-dram", "256GiB"]):
+        assert main([*agents, *memory]) == 0
+        carried.append(json.loads(capsys.readouterr().out)["simulated"]["outcome"]["carried"])
+    assert carried[1]["link"] < 0.5 * carried[0]["link"]
+
+
 def test_as_json_it_is_one_object_and_the_same_each_time(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
