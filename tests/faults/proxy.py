@@ -126,8 +126,8 @@ class Proxy:
             # Known before a byte passes: who heard an answer may break every connection.
             with self._lock:
                 self._pairs = [one for one in self._pairs if one.alive] + [pair]
+                self.accepted += 1
                 pair.start()
-            self.accepted += 1
 
 
 class _Pair:
