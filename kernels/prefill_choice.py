@@ -115,20 +115,27 @@ def _links_scarcity(host: Any) -> Any:
 
 
 @inner
+def _sent_seconds(host: Any, hand: Any) -> Any:
+    """That others wait for what a prompt's KV takes to leave its host."""
+    return hand * _links_scarcity(host) if hand > 0.0 else 0.0
+
+
+@inner
 def _option(
-    engine: Any, host: Any, giver: Any, link: Any, blocks: Any, fetched: Any, read: Any,
-    ready: Any, asked: Any, rules: Any, scarce: Any,
+    engine: Any, host: Any, hand: Any, sent: Any, giver: Any, link: Any, blocks: Any, fetched: Any,
+    read: Any, ready: Any, asked: Any, rules: Any, scarce: Any,
 ) -> Any:  # fmt: skip
-    """One split of the prompt, priced: a row of `priced`, but for its SOURCE. `link` is seconds of
-    a byte at the engine's end of the way that it is fetched by."""
+    """One split of the prompt, priced: a row of `priced`, but for its SOURCE. `hand` is what its KV
+    takes to leave, and `sent` what others wait for that; `link` is seconds of a byte at the
+    engine's end of the way that it is fetched by."""
     work = work_after(engine, asked.tokens, blocks, asked.block_tokens) * asked.factor
     wait = _waits(engine, work, asked, rules)
     begins = max(wait, ready)
-    hand = hand_on_seconds(host, asked)
     handed = handed_seconds(host, begins, work, hand, asked.now)
     copied = fetched * asked.block_tokens
-    imposed = work * scarce + copied * asked.token_bytes * link * _links_scarcity(giver)
-    imposed += hand * _links_scarcity(host)
+    imposed = work * scarce + sent
+    if fetched:
+        imposed += copied * asked.token_bytes * link * _links_scarcity(giver)
     if rules.shortest_first:
         imposed += work * (engine.waiting[SIZES - 1] - engine.waiting[size_of(work)])
     displaced = rules.crowding * copied * engine.prefill_b
@@ -162,19 +169,25 @@ def split(
     source, 0 for nothing to fetch, and `in_dram` of these in its DRAM.
     """
     now, block_bytes = asked.now, asked.block_tokens * asked.token_bytes
-    most = _option(engine, host, host, 0.0, there, 0, 0, 0.0, asked, rules, scarce)
+    hand = hand_on_seconds(host, asked)
+    sent = _sent_seconds(host, hand)
+    most = _option(engine, host, hand, sent, host, 0.0, there, 0, 0, 0.0, asked, rules, scarce)
     if local > there:
         begins = max(0.0, host.reads - now) + rules.latency
         a_block = host.ssd_seconds * block_bytes
         more = local - there
         ready = begins + a_block * more
-        whole = _option(engine, host, host, 0.0, local, 0, more, ready, asked, rules, scarce)
+        whole = _option(
+            engine, host, hand, sent, host, 0.0, local, 0, more, ready, asked, rules, scarce
+        )
         few = _few(whole[WAIT], there, begins, a_block)
         most = _better(most, whole)
         if there < few < local:
             more = few - there
             ready = begins + a_block * more
-            some = _option(engine, host, host, 0.0, few, 0, more, ready, asked, rules, scarce)
+            some = _option(
+                engine, host, hand, sent, host, 0.0, few, 0, more, ready, asked, rules, scarce
+            )
             most = _better(most, some)
     if best > there:
         way = way_between(source, host)
@@ -186,13 +199,17 @@ def split(
         a_block *= block_bytes
         more = best - there
         ready = begins + a_block * more
-        whole = _option(engine, host, source, link, best, more, 0, ready, asked, rules, scarce)
+        whole = _option(
+            engine, host, hand, sent, source, link, best, more, 0, ready, asked, rules, scarce
+        )
         few = _few(whole[WAIT], there, begins, a_block)
         most = _better(most, whole)
         if there < few < best:
             more = few - there
             ready = begins + a_block * more
-            some = _option(engine, host, source, link, few, more, 0, ready, asked, rules, scarce)
+            some = _option(
+                engine, host, hand, sent, source, link, few, more, 0, ready, asked, rules, scarce
+            )
             most = _better(most, some)
     return most
 
@@ -349,6 +366,9 @@ def choose_prefill(
         least = wait + work * (1.0 + rules.charge * scarce)
         if (late and rules.gated) or (in_time and least >= chosen_cost):
             continue
+        hand = hand_on_seconds(hosts[at], asked)
+        least = handed_seconds(hosts[at], wait, work, hand, asked.now)
+        least += rules.charge * (work * scarce + _sent_seconds(hosts[at], hand))
         crowding = _crowding(engine, hosts[at], there, given, asked, rules)
         if in_time and least + crowding >= chosen_cost:
             continue
