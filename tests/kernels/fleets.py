@@ -15,7 +15,7 @@ from kvstore.kernels.fleet import (
     nothing,
     size_of,
 )
-from kvstore.kernels.prefill_choice import PRICED, Asked
+from kvstore.kernels.prefill_choice import PRICED, Asked, choose_prefill
 from kvstore.kernels.rules import OURS
 
 RULES = OURS._replace(crowding=0.0)  # prices alone decide
@@ -28,6 +28,7 @@ ASKED = Asked(
     factor=1.0,
 )
 BLOCKS = 31  # whole ones of such a prompt
+SCARCE = 1.5
 
 
 def fleet(engines: int) -> Fleet:
@@ -45,6 +46,15 @@ def fleet(engines: int) -> Fleet:
 
 def rows(engines: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     return np.zeros((engines, PRICED))
+
+
+def chosen(
+    made: Fleet, found: Found, first: int = 0, **rules: float
+) -> tuple[int, int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
+    priced = rows(len(made.engines))
+    wanted = RULES._replace(**rules)
+    engine, source = choose_prefill(made, found, ASKED, wanted, SCARCE, first, priced)
+    return engine, source, priced[engine]
 
 
 def wait_behind(made: Fleet, engine: int, seconds: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from kvstore.kernels.fleet import Fleet, Found, nothing, prefill_seconds
@@ -13,21 +12,9 @@ from kvstore.kernels.prefill_choice import (
     HAND,
     HANDED,
     NONE,
-    choose_prefill,
     price_all,
 )
-from tests.kernels.fleets import ASKED, RULES, fleet, rows
-
-SCARCE = 1.5
-
-
-def chosen(
-    made: Fleet, found: Found, first: int = 0, **rules: float
-) -> tuple[int, int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
-    priced = rows(len(made.engines))
-    wanted = RULES._replace(**rules)
-    engine, source = choose_prefill(made, found, ASKED, wanted, SCARCE, first, priced)
-    return engine, source, priced[engine]
+from tests.kernels.fleets import ASKED, RULES, SCARCE, chosen, fleet, rows
 
 
 def handing_over(engines: int, hand: float) -> tuple[Fleet, Found]:

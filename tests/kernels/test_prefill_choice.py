@@ -19,7 +19,6 @@ from kvstore.kernels.prefill_choice import (
     SOURCE,
     WAIT,
     WORK,
-    choose_prefill,
     choose_source,
     price_all,
 )
@@ -27,24 +26,15 @@ from kvstore.kernels.rules import Rules
 from tests.kernels.fleets import (
     ASKED,
     RULES,
+    SCARCE,
     busy_fleets,
+    chosen,
     fleet,
     labelled,
     labelled_fleets,
     rows,
     wait_behind,
 )
-
-SCARCE = 1.5
-
-
-def chosen(
-    made: Fleet, found: Found, first: int = 0, **rules: float
-) -> tuple[int, int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
-    priced = rows(len(made.engines))
-    wanted = RULES._replace(**rules)
-    engine, source = choose_prefill(made, found, ASKED, wanted, SCARCE, first, priced)
-    return engine, source, priced[engine]
 
 
 def seconds(made: Fleet, engine: int, blocks: float) -> float:
