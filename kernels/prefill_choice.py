@@ -104,7 +104,8 @@ def handed_seconds(host: Any, begins: Any, work: Any, hand: Any, now: Any) -> An
     prefill, and behind all that is to leave its host before."""
     if hand == 0.0:
         return begins + work
-    ahead = max(0.0, host.leaves - now) + host.owed
+    leaves = host.domain_leaves if host.domain_seconds < host.link_seconds else host.leaves
+    ahead = max(0.0, leaves - now) + host.owed
     return max(begins + work, max(begins, ahead) + hand)
 
 

@@ -98,7 +98,9 @@ def too_late(
     name, come = considered[soonest].facts.engine_id, float(comes[soonest])
     begin, work = float(begins[soonest]), float(rows[soonest, WORK])
     wait, handed = rules.margin * begin, float(rows[soonest, HANDED])
-    behind = f"; its KV is where it is decoded after {handed:.3g} s" if handed == come else ""
+    behind = (
+        f"; its KV is where it is decoded after {handed:.3g} s" if handed > begin + work else ""
+    )
     why = f" instead of {wanted:.3g} s as most are refused" if rules.ttft < wanted else ""
     if rules.ttft < crowded:
         why = f" instead of {wanted:.3g} s as its client has lately had more than a fair share"

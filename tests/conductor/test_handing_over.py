@@ -93,6 +93,14 @@ def test_a_host_whose_link_is_taken_for_long_prefills_no_more() -> None:
         rig.schedule("late", chain(9), ttft=1.0)
 
 
+def test_who_is_refused_for_the_prefill_alone_is_told_of_nothing_else() -> None:
+    rig = Rig()
+    rig.engine("a")
+    with pytest.raises(Overloaded) as caught:
+        rig.schedule("long", chain(9), tokens=20_000, ttft=1.0)
+    assert "2.01 s" in str(caught.value) and "where it is decoded" not in str(caught.value)
+
+
 def test_it_is_said_how_long_after_its_prefill_a_prompt_is_where_it_is_decoded() -> None:
     rig = Apart()
     for name in ("p0", "p1"):

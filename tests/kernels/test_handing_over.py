@@ -50,6 +50,15 @@ def test_a_host_with_much_to_send_gets_no_more_to_prefill(column: str) -> None:
     assert row[HANDED] == pytest.approx(11.0), "behind all that goes before it"
 
 
+def test_within_a_domain_what_its_wires_carry_is_waited_for_and_not_the_link() -> None:
+    made, found = handing_over(2, hand=9.0)
+    made.hosts["domain_seconds"] = 4.0 / (ASKED.tokens * ASKED.token_bytes)
+    made.hosts["leaves"][0] = ASKED.now + 20.0
+    assert chosen(made, found)[2][HANDED] == pytest.approx(4.0)
+    made.hosts["domain_leaves"][0] = ASKED.now + 5.0
+    assert chosen(made, found)[2][HANDED] == pytest.approx(9.0)
+
+
 def test_one_that_would_be_with_who_decodes_it_too_late_is_refused() -> None:
     made, found = handing_over(2, hand=2.0)
     made.hosts["owed"][0] = RULES.ttft - 1.9
