@@ -12,10 +12,10 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self
 
@@ -119,7 +119,8 @@ class Stack:
         ]
         self.children = {one.name: one for stage in self._stages for one in stage}
         self._restart = restart
-        self._stopping = threading.Event()
+        # A handler may put while what it interrupts is in `get`: an Event would wait for itself.
+        self._signals: SimpleQueue[int] = SimpleQueue()
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -141,8 +142,8 @@ class Stack:
     def watch(self) -> None:
         """Keep every child running until a signal: one that ends is started again, ever slower."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stopping.set())
-        while not self._stopping.wait(LOOK_SECONDS):
+            signal.signal(number, lambda number, _: self._signals.put(number))
+        while not self._told_within(LOOK_SECONDS):
             for child in self.children.values():
                 if child.exited is not None and self._restart:
                     self._start_again(child)
@@ -156,6 +157,14 @@ class Stack:
             for child in stage:
                 child.reap(deadline)
 
+    def _told_within(self, seconds: float) -> bool:
+        """Whether a signal came, at any time before or within so many seconds from now."""
+        try:
+            self._signals.put(self._signals.get(timeout=seconds))
+        except Empty:
+            return False
+        return True
+
     def _start_again(self, child: Child) -> None:
         print(
             f"{child.name} ended with {child.exited}; starting it again in {child.pause:.1f} s "
@@ -163,13 +172,13 @@ class Stack:
             file=sys.stderr,
             flush=True,
         )
-        if self._stopping.wait(child.pause):
+        if self._told_within(child.pause):
             return
         child.pause = min(2 * child.pause, RESTART_SECONDS_MAX)
         try:
             self._begin(child)
-            child.wait_ready(self._stopping.is_set)
-            if self._stopping.is_set():
+            child.wait_ready(lambda: self._told_within(0.0))
+            if self._told_within(0.0):
                 return
             child.pause = RESTART_SECONDS_MIN
             print(f"{child.name:<9} {child.address}", flush=True)

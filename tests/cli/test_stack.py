@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -55,3 +58,41 @@ def test_it_stops_when_told_to_while_a_process_that_it_started_again_does_not_se
     teller.join()
     assert "was not ready" not in capsys.readouterr().err
     assert node.exited is None, "it was stopped waiting for, and is still to be stopped"
+
+
+def test_it_stops_whatever_line_of_its_waiting_a_signal_interrupts(
+    silent: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+
+    def stuck(*_: object) -> None:
+        raise AssertionError(f"it waits for itself: a signal came at line {at} of its waiting")
+
+    signal.signal(signal.SIGALRM, stuck)
+    lines = at = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        if frame.f_globals["__name__"] in ("signal", "enum"):
+            return None  # not of its waiting
+        if event == "line":
+            lines += 1
+            if lines == at:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return trace
+
+    silent._signals.put(signal.SIGTERM)
+    silent.watch()  # from here on, a signal is not this process's end
+    before = sys.gettrace()
+    try:
+        while at < 40:
+            silent._signals.get()
+            lines, at = 0, at + 1
+            signal.alarm(5)
+            sys.settrace(trace)
+            silent.watch()
+            sys.settrace(before)
+    finally:
+        sys.settrace(before)
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
