@@ -15,14 +15,16 @@ from kvstore.clock import SimClock
 from kvstore.config import EtcdConfig
 from kvstore.metadata import Metadata
 from kvstore.metadata.embedded import EmbeddedMetadata
-from kvstore.metadata.etcd import EtcdMetadata
+from kvstore.metadata.etcd import EtcdMetadata, endpoints
 from tests.etcd import EtcdProcess, have_etcd, need_etcd
 
-TEST_DEADLINE_S = 30
+TEST_DEADLINE_S = 120
+PATIENCE_S = 20.0  # a call may wait so long for a CPU
 
 
 class Form(Protocol):
     ttl_ms: int  # of a lease that a test may wait for
+    late_s: float  # so much later than it wanted a test may come
 
     def open(self) -> Metadata:
         """One more client of the same store."""
@@ -46,7 +48,7 @@ class Form(Protocol):
 class EmbeddedForm:
     """Its lease time is simulated, so that no test waits for a lease to end."""
 
-    ttl_ms = 5_000
+    ttl_ms, late_s = 5_000, 0.01
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "metadata.db"
@@ -57,7 +59,9 @@ class EmbeddedForm:
         return self._open(changes_kept=10_000)
 
     def _open(self, changes_kept: int) -> EmbeddedMetadata:
-        store = EmbeddedMetadata(self.path, clock=self.clock, changes_kept=changes_kept)
+        store = EmbeddedMetadata(
+            self.path, clock=self.clock, busy_s=PATIENCE_S, changes_kept=changes_kept
+        )
         self._opened.append(store)
         return store
 
@@ -80,7 +84,7 @@ class EmbeddedForm:
 class EtcdForm:
     """One real etcd for all tests, in which each has a pool of its own."""
 
-    ttl_ms = 3_000
+    ttl_ms, late_s = 5_000, 3.0
     _clusters = itertools.count()
 
     def __init__(self, etcd: EtcdProcess) -> None:
@@ -122,9 +126,18 @@ def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProces
         etcd.stop()
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of etcd wait for their answers for longer than any that comes is late."""
+    monkeypatch.setattr(endpoints, "CALL_SECONDS", PATIENCE_S)
+
+
 @pytest.fixture(params=[EmbeddedForm, EtcdForm], ids=lambda form: form.__name__)
 def form(
-    request: pytest.FixtureRequest, tmp_path: Path, shared_etcd: EtcdProcess | None
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    shared_etcd: EtcdProcess | None,
+    patient: None,
 ) -> Iterator[Form]:
     if request.param is EmbeddedForm:
         made: Form = EmbeddedForm(tmp_path)

@@ -71,6 +71,6 @@ async def compare_with_a_dict(form: Any, script: list[tuple[str, str, bytes]]) -
     entries, _ = await store.list(prefix)
     assert {entry.key: (entry.value, entry.revision) for entry in entries} == model
     async with contextlib.aclosing(store.watch(prefix, start)) as watch:
-        seen = [await asyncio.wait_for(anext(watch), 5) for _ in history]
+        seen = [await asyncio.wait_for(anext(watch), 30) for _ in history]
     assert [(each.kind, each.entry.key, each.entry.value) for each in seen] == history
     await store.close()

@@ -61,11 +61,11 @@ async def test_the_wall_clock_has_no_say(tmp_path: Path, monkeypatch: pytest.Mon
 
 async def test_a_lease_ends_on_time_with_only_a_watcher_looking(tmp_path: Path) -> None:
     store = open_metadata(str(tmp_path / "metadata.db"))
-    lease = await store.grant(200)
-    granted = time.monotonic()
+    asked = time.monotonic()
+    lease = await store.grant(2_000)
     start = await store.put("nodes/a", b"", lease=lease.id)
-    await asyncio.wait_for(anext(store.watch("nodes/", start)), 10)
-    assert 0.19 < time.monotonic() - granted < 5.0
+    await asyncio.wait_for(anext(store.watch("nodes/", start)), 30)
+    assert time.monotonic() - asked >= 2.0
     await store.close()
 
 

@@ -138,7 +138,7 @@ async def test_a_file_removed_while_in_use_fails_calls_and_watches(tmp_path: Pat
     await asyncio.sleep(0.02)
     (tmp_path / "metadata.db").unlink()
     with pytest.raises(ConfigError, match="removed or replaced"):
-        await asyncio.wait_for(waiting, 1)
+        await asyncio.wait_for(waiting, 30)
     with pytest.raises(ConfigError, match="removed or replaced"):
         await store.put("k/a", b"")
     await store.close()

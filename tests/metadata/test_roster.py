@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.clock import SystemClock
+from kvstore.clock import Clock, SimClock, SystemClock
 from kvstore.metadata.embedded import EmbeddedMetadata
 from kvstore.metadata.records import NodeRecord
 from kvstore.metadata.roster import Roster
@@ -23,8 +23,8 @@ def record(name: str, epoch: int = 1) -> NodeRecord:
 class Desk:
     """A metadata, and a roster that is kept from it."""
 
-    def __init__(self, path: Path, most: int = 100) -> None:
-        self.metadata = EmbeddedMetadata(path)
+    def __init__(self, path: Path, most: int = 100, clock: Clock | None = None) -> None:
+        self.metadata = EmbeddedMetadata(path, clock=clock or SystemClock())
         self.changes = 0
         self.roster = Roster(
             *(self.metadata, NodeRecord, SystemClock(), random.Random(1), most, self._changed)
@@ -38,7 +38,7 @@ class Desk:
             await self.metadata.put(one.key(), one.encode())
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.005)
 
@@ -65,11 +65,14 @@ async def test_who_was_there_who_comes_changes_and_goes_is_known(desk: Desk) -> 
     await desk.metadata.close()
 
 
-async def test_a_lease_that_ends_takes_its_record_out_of_the_roster(desk: Desk) -> None:
+async def test_a_lease_that_ends_takes_its_record_out_of_the_roster(tmp_path: Path) -> None:
+    clock = SimClock(start=1_000.0)
+    desk = Desk(tmp_path / "metadata.db", clock=clock)
     lease = await desk.metadata.grant(1_000)
     await desk.metadata.put(record("leased").key(), record("leased").encode(), lease=lease.id)
     keeping = asyncio.create_task(desk.roster.keep())
     await desk.until(lambda: desk.names() == ["leased"])
+    await clock.advance(2.0)
     await desk.until(lambda: desk.names() == [])
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
