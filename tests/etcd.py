@@ -6,7 +6,9 @@ one (kill, stop, restart on the same data and port) it does by its pid.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -22,9 +24,10 @@ from aetcd.rpc import auth_pb2
 from aetcd.rpc import rpc_pb2 as pb
 from aetcd.rpc import rpc_pb2_grpc as stubs
 
-READY_SECONDS = 30.0
-STOP_SECONDS = 10.0
-PAUSE_SECONDS = 10.0
+READY_SECONDS = 60.0
+STOP_SECONDS = 30.0
+PAUSE_SECONDS = 30.0
+_PORT_MIN = 12_000  # below are those that services have by custom
 _ENDS_WITH_US = ["setpriv", "--pdeathsig", "KILL"]  # of util-linux; becomes what it starts
 
 
@@ -260,9 +263,15 @@ def _stopped(task: Path) -> bool:
 
 
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    """One that the kernel gives to nobody who asks for any: it stays free until something serves
+    there, and while that is down, however many connections others make meanwhile."""
+    given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    dice = random.SystemRandom()  # two runs at once, of one seed, want other ports
+    for port in (*(dice.randrange(_PORT_MIN, max(given, _PORT_MIN + 1)) for _ in range(99)), 0):
+        with socket.socket() as taken, contextlib.suppress(OSError):  # somebody serves there
+            taken.bind(("127.0.0.1", port))
+            return int(taken.getsockname()[1])
+    raise AssertionError("no port is free")
 
 
 def _run(*command: object) -> None:
