@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from kvstore.cli import stack as module
 from kvstore.cli.parts import Plan
 from kvstore.cli.stack import Stack
-from tests.nodes import eventually
+from tests.nodes import PATIENCE_SECONDS, eventually
 
 
 @pytest.fixture
@@ -41,21 +41,23 @@ def test_it_stops_when_told_to_while_a_process_that_it_started_again_does_not_se
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(module, "READY_SECONDS", 10.0)
+    monkeypatch.setattr(module, "READY_SECONDS", 2 * PATIENCE_SECONDS)
     monkeypatch.setattr(module, "RESTART_SECONDS_MIN", 0.01)
     node, begun = silent.children["node"], tmp_path / "begun"
     node.start()
     eventually(begun.exists)
 
     def told() -> None:
-        os.kill(node.pid, signal.SIGKILL)
-        eventually(lambda: begun.read_text().count("begun") == 2)
-        os.kill(os.getpid(), number)
+        try:
+            os.kill(node.pid, signal.SIGKILL)
+            eventually(lambda: begun.read_text().count("begun") == 2)
+        finally:  # or it is watched for ever
+            os.kill(os.getpid(), number)
 
-    teller = threading.Thread(target=told)
-    teller.start()
-    silent.watch()
-    teller.join()
+    with ThreadPoolExecutor(1) as thread:
+        teller = thread.submit(told)
+        silent.watch()
+        teller.result()
     assert "was not ready" not in capsys.readouterr().err
     assert node.exited is None, "it was stopped waiting for, and is still to be stopped"
 
@@ -88,7 +90,7 @@ def test_it_stops_whatever_line_of_its_waiting_a_signal_interrupts(
         while at < 40:
             silent._signals.get()
             lines, at = 0, at + 1
-            signal.alarm(5)
+            signal.alarm(60)
             sys.settrace(trace)
             silent.watch()
             sys.settrace(before)
