@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -56,10 +55,8 @@ def test_what_a_killed_node_left_is_not_believed_and_the_next_replaces_it(tmp_pa
         assert address_in(tmp_path) == "127.0.0.1:1", "a stopped node is there still"
         holder.kill()
     assert (tmp_path / NAME).exists()
-    begun = time.monotonic()
     with pytest.raises(Unavailable, match="start one"):
         InDirectory(tmp_path).find()
-    assert time.monotonic() - begun < 3.0
     file = AddressFile(tmp_path, ADDRESS, NODE_ID)
     assert address_in(tmp_path) == ADDRESS
     file.close()

@@ -48,7 +48,7 @@ def test_of_too_long_an_answer_one_byte_too_many_is_taken() -> None:
 
 def test_what_a_server_that_refuses_says_beside_is_not_waited_for() -> None:
     with saying(b"HTTP/1.0 503 No\r\n\r\n", b"x", 20) as calling:
-        assert answer_of(calling, "/", 0.5, 100) == (503, b"")
+        assert answer_of(calling, "/", 10.0, 100) == (503, b"")
 
 
 @pytest.mark.parametrize(

@@ -165,8 +165,7 @@ def test_what_others_ask_meanwhile_is_answered(house: House, caller: LastingStub
     answers = []
     other = threading.Thread(target=lambda: answers.append(caller.ask(crews)))
     other.start()
-    while house.service.asked < 2:
-        other.join(0.01)
+    eventually(lambda: house.service.asked == 2)
     house.token.write_text("second\n")
     assert caller.renewed(caller.now)
     house.service.held.set()

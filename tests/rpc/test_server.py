@@ -29,7 +29,7 @@ class Toy:
     def __init__(self) -> None:
         self.running, self.most = 0, 0
         self.go = asyncio.Event()
-        self.closed = 0
+        self.closed = self.taking = 0
 
     @typed
     async def Wait(self, request: bytes, context: Any) -> bytes:
@@ -59,7 +59,11 @@ class Toy:
 
     @typed
     async def Take(self, stream: AsyncIterator[bytes], context: Any) -> bytes:
-        return b"".join([part async for part in stream])
+        self.taking += 1
+        try:
+            return b"".join([part async for part in stream])
+        finally:
+            self.taking -= 1
 
     def register(self, server: grpc.aio.Server) -> None:
         handlers = {
@@ -179,7 +183,7 @@ def test_unary_calls_take_turns_and_all_are_served() -> None:
 def test_callers_that_never_send_their_message_lose_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kvstore.rpc.admission.RPC_UNARY_SECONDS", 0.5)
+    monkeypatch.setattr("kvstore.rpc.admission.RPC_UNARY_SECONDS", 2.0)
 
     async def test(toy: Toy, channel: grpc.aio.Channel) -> None:
         # To the server these are calls of Fail, a unary method; it waits for their message.
@@ -201,7 +205,7 @@ def test_streams_of_bulk_beyond_the_limit_are_refused_and_their_places_come_back
             calls = [take() for _ in range(BULK)]
             for call in calls:
                 await call.write(b"1")
-            await asyncio.sleep(0.2)
+            await until(lambda: toy.taking == BULK)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await take(iter([b"1"]))
             assert trailers(caught.value)["moonpool-error"] == "Overloaded"
@@ -212,7 +216,8 @@ def test_streams_of_bulk_beyond_the_limit_are_refused_and_their_places_come_back
                     assert await call == b"1"
                 else:
                     call.cancel()
-            await asyncio.sleep(0.2)
+            await until(lambda: toy.taking == 0)
+            await asyncio.sleep(0.2)  # a place is free a few turns of the loop later
         assert await take(iter([b"1", b"2"])) == b"12"
 
     served(test)

@@ -164,8 +164,9 @@ def test_what_is_no_message_is_its_senders_mistake(calls: SocketCalls) -> None:
 
 
 def test_a_call_that_is_late_is_given_up_on_both_sides(stub: Stub, server: Server) -> None:
+    stub.Match(match(b"a"), timeout=SECONDS)  # so that it is connected
     with pytest.raises(Unavailable, match="within the deadline"):
-        stub.Match(match(b"wait"), timeout=0.2)
+        stub.Match(match(b"wait"), timeout=1.0)
     eventually(lambda: server.service.cancelled == 1)
     assert stub.Match(match(b"a"), timeout=SECONDS).blocks == 1
 
