@@ -221,7 +221,8 @@ def test_a_limited_link_takes_its_time_in_each_direction(pair: Network, way: str
         slow = seconds()
         assert slow > 1.5  # 4 MiB at 2 MiB/s, less what the burst lets through at once
         pair.unlimit(limited)
-        assert seconds() < slow / 2
+        # One of them, on a busy machine: with the limit none would be.
+        assert min(seconds() for _ in range(3)) < slow / 2
 
 
 def test_a_host_alone_has_loopback_and_no_way_out() -> None:

@@ -15,7 +15,7 @@ from kvstore.cli.demo.workload import Ask, Shape, Workload
 from kvstore.engine.control import Sample
 from kvstore.gateway.request import Outcome
 
-SHOWN_SECONDS = 30.0
+SHOWN_SECONDS = 120.0
 
 
 def test_the_demo_reuses_kv_and_its_tokens_are_those_of_transformers(tmp_path: Path) -> None:
@@ -48,7 +48,9 @@ def test_kept_it_shows_what_came_of_the_workload_on_every_chart_until_it_is_stop
             nothing: list[str] = ["not asked yet"]
             end = time.monotonic() + SHOWN_SECONDS
             while nothing and time.monotonic() < end:
-                with urllib.request.urlopen(f"{address}board/charts", timeout=10) as answer:
+                with urllib.request.urlopen(
+                    f"{address}board/charts", timeout=SHOWN_SECONDS
+                ) as answer:
                     charts = json.load(answer)["charts"]
                 nothing = [one["title"] for one in charts if not one["lines"]]
                 time.sleep(0.5)

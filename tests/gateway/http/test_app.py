@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,12 @@ class Caller:
         return await self.call("POST", "/v1/completions", body, key)
 
 
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
 @pytest.fixture(scope="module")
 def served(model_dir: Path) -> Served:
     return Served.of(GatewayConfig(model_dir, engines=("127.0.0.1:1",)))
@@ -165,8 +172,7 @@ def test_more_than_there_are_places_for_is_refused(served: Served) -> None:
         runner = Scripted(gate=threading.Event())
         caller = Caller(served, runner, places=2)
         first = asyncio.create_task(caller.ask(prompt=["w1", "w2"]))
-        while len(runner.requests) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(runner.requests) == 2)
         refused = await caller.ask()
         assert refused.status == 429 and "2 prompts in it are yours" in refused.error["message"]
         assert runner.gate is not None
@@ -184,12 +190,10 @@ def test_no_client_gets_all_places(served: Served) -> None:
         runner = Scripted(gate=threading.Event())
         caller = Caller(served, runner, places=8)
         mine = asyncio.create_task(caller.ask(prompt=["w1"] * 6, key="mine"))
-        while len(runner.requests) < 6:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(runner.requests) == 6)
         assert (await caller.ask(key="mine")).status == 429
         other = asyncio.create_task(caller.ask(key="other"))
-        while len(runner.requests) < 7:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(runner.requests) == 7)
         assert runner.gate is not None
         runner.gate.set()
         assert [(await one).status for one in (mine, other)] == [200, 200]
@@ -204,8 +208,7 @@ def test_who_hangs_up_ends_its_request_and_keeps_the_place_until_then(
         runner = Scripted(gate=threading.Event(), more=1)
         caller = Caller(served, runner, places=1)
         leaving = asyncio.create_task(caller.ask(stream=True))
-        while not runner.requests:
-            await asyncio.sleep(0.01)
+        await until(lambda: runner.requests)
         caller.hung_up.set()
         await leaving
         assert (await caller.ask()).status == 429
@@ -234,8 +237,7 @@ def test_who_hangs_up_before_the_first_token_ends_the_calls_that_are_made_for_it
     async def run() -> None:
         caller = Caller(served, runner := Waits(), places=2)
         leaving = asyncio.create_task(caller.ask(stream=True, prompt=["w1", "w2"]))
-        while len(runner.requests) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(runner.requests) == 2)
         caller.hung_up.set()
         await leaving
         await asyncio.wait_for(caller.work.idle(), SECONDS)
@@ -261,12 +263,11 @@ def test_one_that_fails_of_several_ends_the_call(served: Served) -> None:
 def test_a_body_that_is_too_large_or_does_not_come_is_refused(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completions, "SERVE_BODY_SECONDS", 0.1)
-
     async def run() -> None:
         caller = Caller(served, Scripted())
         large = b" " * (SERVE_BODY_BYTES_MAX + 1)
         assert (await caller.call("POST", "/v1/completions", large)).status == 413
+        monkeypatch.setattr(completions, "SERVE_BODY_SECONDS", 0.1)
         assert (await caller.call("POST", "/v1/completions", b"{", stalls=True)).status == 408
         await asyncio.wait_for(caller.work.idle(), SECONDS)
 
@@ -380,8 +381,7 @@ def test_a_client_has_so_many_prompts_at_once_as_it_may(served: Served, keys: Ke
         gate = threading.Event()
         caller = Caller(served, Scripted(gate=gate), keys=keys)
         first = asyncio.create_task(caller.ask("first"))
-        while caller.work._places.held("web") == 0:
-            await asyncio.sleep(0.01)
+        await until(lambda: caller.work._places.held("web"))
         refused = await caller.ask("second")
         assert refused.status == 429 and refused.headers["retry-after"] == "1"
         assert "1 prompts of yours" in refused.error["message"]

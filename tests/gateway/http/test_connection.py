@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from kvstore.gateway.http import connection, daemon
 
-SECONDS = 20.0
+SECONDS = 60.0
 LARGE = 16 << 20  # more than the kernel takes of an answer that nobody reads
 GET = b"GET /%b HTTP/1.1\r\nHost: here\r\n\r\n"
 
@@ -107,7 +107,9 @@ def test_who_reads_none_of_its_answer_is_hung_up_on() -> None:
     served(test)
 
 
-def test_who_reads_slowly_gets_all_of_its_answer() -> None:
+def test_who_reads_slowly_gets_all_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "SERVE_STALL_SECONDS", 2.0)
+
     async def test(address: tuple[str, int]) -> None:
         reader, writer = await asyncio.open_connection(*address, limit=1 << 20)
         writer.write(GET % b"large")
@@ -115,7 +117,7 @@ def test_who_reads_slowly_gets_all_of_its_answer() -> None:
         left = LARGE
         while left and (came := await reader.read(min(left, LARGE // 64))):
             left -= len(came)
-            await asyncio.sleep(0.02)  # so that all takes longer than one may stand still
+            await asyncio.sleep(0.05)  # so that all takes longer than one may stand still
         assert left == 0
         writer.close()
 
