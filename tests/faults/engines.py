@@ -21,7 +21,7 @@ from kvstore.layout import SlotLayout
 from kvstore.spec import KVGroup, KVSpec
 
 BATCH_BLOCKS = 16
-DEADLINE_SECONDS = 4.0
+DEADLINE_SECONDS = 20.0
 LAYERS, HEADS, TOKENS, DIM = 4, 2, 64, 128
 
 

@@ -37,5 +37,12 @@ def spoilt(node: NodeProcess, calls: str, how: str) -> Iterator[None]:
 
 
 def _traced(pid: int) -> bool:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return all("TracerPid:\t0\n" not in (one / "status").read_text() for one in tasks)
+    """Whether each of its threads is; one that ends as it is looked at needs not be."""
+    return all(map(_thread_traced, Path(f"/proc/{pid}/task").iterdir()))
+
+
+def _thread_traced(task: Path) -> bool:
+    try:
+        return "TracerPid:\t0\n" not in (task / "status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True

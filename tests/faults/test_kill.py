@@ -6,15 +6,16 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from kvstore.failpoint import POINTS, VARIABLE
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.faults.workers import Workers
-from tests.nodes import NodeProcess, eventually, payload, prompt, short_directory
+from tests.nodes import Caller, NodeProcess, eventually, payload, prompt, short_directory
 
-SERVES_SECONDS = 5.0
+SERVES_SECONDS = 30.0  # far more than it takes, and far less than to read a disk through
 # Which passing is the last: late enough for blocks to be in both tiers.
 PASSES = {
     "seal.before_index": 460,
@@ -58,7 +59,7 @@ def armed(
 
 
 def dies(node: NodeProcess) -> None:
-    assert node.wait(30) == -signal.SIGKILL, node.log[-2_000:]
+    assert node.wait(120) == -signal.SIGKILL, node.log[-2_000:]
 
 
 def comes_back(node: NodeProcess, workers: Workers) -> None:
@@ -97,7 +98,8 @@ def test_a_node_that_dies_while_it_starts_finds_all_the_next_time(
     node: NodeProcess, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     workers = Workers(node.start(), seed=2)
-    time.sleep(1.0)
+    with closing(Caller(node.address)) as caller:  # some that are stored are removed again
+        eventually(lambda: caller.counters()["stored_blocks"] >= 4 * max(STARTING.values()))
     node.kill()
     workers.wait()
     for _ in range(2):

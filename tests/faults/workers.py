@@ -23,8 +23,10 @@ from tests.nodes import CALL_SECONDS, SPEC, Caller, NodeProcess, prompt, put_par
 BLOCKS_MAX = 600  # that one caller puts over gRPC: no SSD has to evict what it acknowledged
 BULK_BLOCKS = 150  # of the 256 that DRAM has room for
 BULKS_MAX = 20  # each may find the one before not yet on SSD, and push it out of DRAM
-ENDS_SECONDS = 5.0  # a call after its node's death
+ENDS_SECONDS = 15.0  # a call after its node's death: sooner than one that is not answered
 _PAUSE_SECONDS = 0.02
+
+assert ENDS_SECONDS < CALL_SECONDS
 
 
 class Worker:
