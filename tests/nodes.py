@@ -34,6 +34,7 @@ from kvstore.wire.v1 import admin_pb2, admin_pb2_grpc, kv_pb2_grpc
 from kvstore.wire.v1 import kv_pb2 as pb
 
 CALL_SECONDS = 20.0
+PATIENCE_SECONDS = 30.0  # far more than anything waited for takes: it may wait for a CPU
 
 # 2 layers x 2 heads x 4 tokens: a strip of 128 bytes, a block of 512, a slot of 8 KiB.
 SPEC = KVSpec("tiny", "r1", "float16", (KVGroup((0, 1), kv_heads=2, head_dim=8, block_tokens=4),))
@@ -44,7 +45,7 @@ LARGE = KVSpec(
 )
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
     """The first true value of `condition`, asked again and again until the time is over."""
     deadline = time.monotonic() + seconds
     while True:
@@ -115,7 +116,7 @@ class NodeProcess:
     def signal(self, number: int) -> None:
         psutil.Process(self.pid).send_signal(number)
 
-    def wait(self, seconds: float = 10.0) -> int:
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
         """Wait for the process to end by itself; its exit code."""
         return int(eventually(lambda: self.exited is not None and [self.exited], seconds)[0])
 
@@ -134,7 +135,7 @@ class NodeProcess:
         if self.exited is None:
             self.signal(signal.SIGCONT)
             self._child.stop()
-        self._child.reap(time.monotonic() + 10.0)
+        self._child.reap(time.monotonic() + PATIENCE_SECONDS)
 
 
 class Caller:

@@ -26,7 +26,7 @@ from kvstore.rpc.channel import open_channel
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc, directory_pb2
 from tests.faults.proxy import Proxy
-from tests.nodes import CALL_SECONDS, SPEC, NodeProcess, short_directory
+from tests.nodes import CALL_SECONDS, PATIENCE_SECONDS, SPEC, NodeProcess, short_directory
 
 T = TypeVar("T")
 BESIDE = "127.0.0.2"  # of loopback too: the same ports are free there
@@ -78,7 +78,7 @@ class ConductorProcess:
     def signal(self, number: int) -> None:
         psutil.Process(self.pid).send_signal(number)
 
-    def wait(self, seconds: float = 10.0) -> int:
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
         self._child.reap(time.monotonic() + seconds)
         code = self._child.exited
         assert code is not None
@@ -92,7 +92,7 @@ class ConductorProcess:
         if self._channel is not None:
             self._channel.close()
         self._child.stop()
-        self._child.reap(time.monotonic() + 10.0)
+        self._child.reap(time.monotonic() + PATIENCE_SECONDS)
 
 
 class Nodes:
