@@ -106,3 +106,12 @@ def scheduled(
 ) -> pb.ScheduleReply:
     message, named = asked(request, **fields), [(TENANT_KEY, tenant)]
     return stub.Schedule(message, timeout=CALL_SECONDS, metadata=named)
+
+
+def decoded_by(stub: conductor_pb2_grpc.ConductorStub, request: str) -> str:
+    """The engine that is to decode it; empty if nobody can."""
+    try:
+        reply = scheduled(stub, request, phase=pb.DECODE, tokens=400)
+    except grpc.RpcError:
+        return ""
+    return str(reply.decode.engine_id)

@@ -6,7 +6,6 @@ import itertools
 import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,7 +18,7 @@ from kvstore.metadata.tenants import new_tenant
 from kvstore.rpc.identity import TENANT_KEY
 from kvstore.rpc.status import ERROR_KEY
 from kvstore.wire.v1 import conductor_pb2 as pb
-from tests.conductor.reporting import Reporting, accepted, asked, engine, scheduled
+from tests.conductor.reporting import Reporting, accepted, asked, decoded_by, engine, scheduled
 from tests.faults.proxy import Proxy
 from tests.nodes import CALL_SECONDS, eventually, prompt, refused
 from tests.pools import BESIDE, ConductorProcess, Nodes, pool
@@ -49,22 +48,6 @@ def sends_to(conductor: ConductorProcess, request: str = "probe", **fields: obje
         return scheduled(conductor.stub, request, **fields).prefill.engine_id
     except grpc.RpcError:
         return ""
-
-
-def scheduled_to(conductor: ConductorProcess) -> tuple[str, str]:
-    try:
-        reply = scheduled(conductor.stub, "probe")
-    except grpc.RpcError:
-        return "", ""
-    return reply.prefill.engine_id, reply.decode.engine_id
-
-
-def decoded_by(conductor: ConductorProcess, request: str) -> str:
-    try:
-        reply = scheduled(conductor.stub, request, phase=pb.DECODE, tokens=400)
-    except grpc.RpcError:
-        return ""
-    return str(reply.decode.engine_id)
 
 
 def explained(conductor: ConductorProcess, **fields: Any) -> pb.ExplainReply:
@@ -143,7 +126,7 @@ def test_a_request_is_decoded_where_its_blocks_are() -> None:
         reports.enter_context(reporting(conductor, "near", node_id=near, **decodes))
         eventually(lambda: known(conductor) == {"prefills"})
         eventually(
-            lambda: {decoded_by(conductor, f"probe {n}") for n in range(12)} == {"far", "near"}
+            lambda: {decoded_by(conductor.stub, f"probe {n}") for n in range(12)} == {"far", "near"}
         )
         request: dict[str, Any] = {"hashes": blocks.hashes, "tokens": 210}
         for number in range(4):
@@ -206,67 +189,6 @@ def test_one_that_is_only_asked_about_goes_nowhere(conductor: ConductorProcess) 
         scheduled(conductor.stub, "r")
         after = explained(conductor, request=asked("s")).considered[0]
         assert after.wait_ms > before.wait_ms == 0
-
-
-def test_decoding_is_asked_for_when_the_prompt_is_prefilled(conductor: ConductorProcess) -> None:
-    with (
-        reporting(conductor, "prefills", decode=None),
-        reporting(conductor, "decodes", prefill=None, room_tokens=1_000) as decoder,
-    ):
-        eventually(lambda: scheduled_to(conductor) == ("prefills", "decodes"))
-        reply = scheduled(conductor.stub, "one", phase=pb.DECODE, tokens=400)
-        assert reply.decode.engine_id == "decodes" and not reply.HasField("prefill")
-        two = asked("two", phase=pb.DECODE, tokens=400)
-        said = refused(lambda: conductor.stub.Schedule(two, timeout=CALL_SECONDS))
-        assert explained(conductor, request=two).sentence == said.text
-        assert said.kind == "Overloaded" and said.retry_after_ms > 0
-        decoder.say(given_up=["one"])
-        eventually(lambda: decoded_by(conductor, "two") == "decodes")
-
-
-def test_a_call_waits_for_room_and_is_answered_as_soon_as_there_is_some(
-    conductor: ConductorProcess,
-) -> None:
-    with (
-        ThreadPoolExecutor(2) as callers,
-        reporting(conductor, "decodes", room_tokens=1_000) as decoder,
-    ):
-        eventually(lambda: decoded_by(conductor, "one") == "decodes")
-        decoder.say(load=pb.ReportRequest.Load(batch=1, context_tokens=1_000))
-        two = asked("two", phase=pb.DECODE, tokens=400)
-        eventually(lambda: refused(lambda: conductor.stub.Schedule(two)).kind == "Overloaded")
-        two.wait_ms, since = 300, time.monotonic()
-        assert refused(lambda: conductor.stub.Schedule(two)).kind == "Overloaded"
-        assert time.monotonic() - since >= 0.3
-        decoder.say(given_up=["one"], load=pb.ReportRequest.Load())
-        numbers = itertools.count()
-
-        def answered_before_its_time_is_over() -> bool:
-            """On a busy machine room may come too late for a call: then it is tried once more."""
-            one, two = (f"{name} {next(numbers)}" for name in ("one", "two"))
-            eventually(lambda: decoded_by(conductor, one) == "decodes")
-            asking, since = asked(two, phase=pb.DECODE, tokens=400, wait_ms=1_000), time.monotonic()
-            waiting = callers.submit(conductor.stub.Schedule, asking)
-            time.sleep(0.1)
-            waited = not waiting.done()
-            decoder.say(given_up=[one])
-            answered = waiting.exception() is None and time.monotonic() - since < 1.0
-            decoder.say(given_up=[two])
-            return waited and answered
-
-        eventually(answered_before_its_time_is_over)
-
-
-def test_who_waits_for_room_for_longer_than_its_target_is_told_to_give_up(
-    conductor: ConductorProcess,
-) -> None:
-    with reporting(conductor, "decodes", room_tokens=1_000) as decoder:
-        eventually(lambda: decoded_by(conductor, "one") == "decodes")
-        decoder.say(load=pb.ReportRequest.Load(batch=1, context_tokens=1_000))
-        two = asked("two", phase=pb.DECODE, tokens=400, ttft_ms=300, wait_ms=500)
-        eventually(lambda: refused(lambda: conductor.stub.Schedule(two)).kind == "TooLate")
-        two.wait_ms = 1_001
-        assert "at most 1000" in refused(lambda: conductor.stub.Schedule(two)).text
 
 
 def test_what_no_engine_would_finish_in_time_is_refused_with_a_time_to_come_again(
