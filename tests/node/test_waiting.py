@@ -17,7 +17,7 @@ from kvstore.limits import ROOM_SECONDS_MAX, ROOM_WAITERS_MAX
 from kvstore.node.waiting import MARGIN_SECONDS, Waiting
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.node.rig import SLAB, SMALL, Rig, prompt, triples
-from tests.nodes import SPEC, Caller, Refusal, eventually, pairs, payload, put_parts
+from tests.nodes import CALL_SECONDS, SPEC, Caller, Refusal, eventually, pairs, payload, put_parts
 from tests.nodes import prompt as chain_of
 
 SLOTS = 16  # of the rig's four slabs
@@ -177,7 +177,7 @@ def pinned(caller: Caller) -> list[bytes]:
     for number in range(0, ROOM, 512):
         blocks = chain_of(number + 1, 512)
         caller.put(blocks)
-        handles += caller.ask("Pin", **caller.about(blocks), pin_ms=60_000).handles
+        handles += caller.ask("Pin", **caller.about(blocks), pin_ms=600_000).handles
     assert caller.stats().slabs_empty == 0
     return handles
 
@@ -199,18 +199,16 @@ def test_a_call_into_a_pool_of_pinned_blocks_fails_before_its_deadline_or_gets_t
 ) -> None:
     began = time.monotonic()
     with pytest.raises(grpc.RpcError) as caught:
-        call(caller, 9_999, 3.0)
+        call(caller, 9_999, 6.0)
     took = time.monotonic() - began
     found = Refusal(caught.value)
     assert (found.code, found.kind) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "Overloaded"), found
     assert found.retry_after_ms > 0 and "pinned" in found.text
-    assert 2.0 < took < 3.0
+    assert took > 4.0, "it is waited for as long as the deadline lets"
     other = Caller(caller.address)  # whoever waits does not keep others from ending their holds
     later = threading.Timer(0.1, lambda: caller.ask("Unpin", handles=pinned[-1:]))
     later.start()
-    began = time.monotonic()
-    call(other, 9_998, 5.0)
-    assert 0.1 <= time.monotonic() - began < 4.0
+    call(other, 9_998, CALL_SECONDS)
     later.join()
     other.close()
 
