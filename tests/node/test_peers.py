@@ -27,6 +27,8 @@ from kvstore.telemetry import NODE, Telemetry
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.nodes import Caller, NodeProcess, eventually, running
 
+SECONDS = 20.0
+
 
 @pytest.fixture(scope="module")
 def peer() -> Iterator[NodeProcess]:
@@ -64,6 +66,8 @@ def _sessions(caller: Caller) -> int:
 
 
 def with_desk(node: NodeProcess, test: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
+    """Nobody is late at it because this machine is busy."""
+
     @asynccontextmanager
     async def opened() -> AsyncIterator[Desk]:
         with ThreadPoolExecutor(4) as threads:
@@ -80,7 +84,10 @@ def with_desk(node: NodeProcess, test: Callable[[Desk], Coroutine[Any, Any, None
         async with opened() as desk:
             await test(desk)
 
-    asyncio.run(main())
+    with pytest.MonkeyPatch.context() as patient:
+        patient.setattr("kvstore.node.peers.BEGIN_SECONDS", SECONDS)
+        patient.setattr("kvstore.node.link.STALL_SECONDS", SECONDS)
+        asyncio.run(main())
     eventually(lambda: _sessions(node.caller()) == 0)
 
 
@@ -93,7 +100,7 @@ def test_many_who_ask_at_once_share_one_session_and_tenants_are_apart(peer: Node
             await desk.peers.link(desk.name, "another tenant")
         assert desk.peers.may_ask(desk.name), "what one tenant is refused harms no other"
         with pytest.raises(SessionEnded):
-            await link.call(link.kv.Close, pb.CloseRequest(session=b"?", handles=[b"h"]))
+            await link.call(link.kv.Close, pb.CloseRequest(session=b"?", handles=[b"h"]), SECONDS)
         assert link.alive, "it was refused, and not by the network"
 
     with_desk(peer, test)

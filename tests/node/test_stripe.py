@@ -13,7 +13,7 @@ from kvstore.node.delivery import Deliveries, Wanted
 from kvstore.node.stripe import StripeRun
 from tests.node.rig import SMALL, Rig
 
-TIME = 0.05  # that a stripe has: of both tests all of it passes
+TIME = 0.5  # that a stripe has: of both tests all of it passes
 
 
 class Silent:

@@ -21,6 +21,7 @@ from kvstore.config import OPEN
 from kvstore.metadata.embedded import EmbeddedMetadata
 from kvstore.metadata.records import ConductorRecord, NodeRecord
 from kvstore.metadata.roster import Roster
+from kvstore.node import whereabouts
 from kvstore.node.contacts import Contacts
 from kvstore.node.peers import REST_SECONDS_MIN, Peers
 from kvstore.node.whereabouts import Whereabouts
@@ -28,6 +29,18 @@ from kvstore.telemetry import NODE, Telemetry
 from kvstore.wire.v1 import conductor_pb2_grpc, directory_pb2, directory_pb2_grpc
 
 KEYS = [bytes([i]) * 32 for i in range(3)]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is late because this machine is busy."""
+    monkeypatch.setattr(whereabouts, "ASK_SECONDS", 30.0)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch, patient: None) -> None:
+    """Whoever is to be late is waited for so long."""
+    monkeypatch.setattr(whereabouts, "ASK_SECONDS", 2.0)
 
 
 class Answerer(conductor_pb2_grpc.ConductorServicer, directory_pb2_grpc.DirectoryServicer):
@@ -139,7 +152,9 @@ def test_without_a_conductor_every_node_speaks_for_itself(run: Run) -> None:
     run(test)
 
 
-def test_a_conductor_that_is_late_is_passed_over_and_left_alone_for_a_while(run: Run) -> None:
+def test_a_conductor_that_is_late_is_passed_over_and_left_alone_for_a_while(
+    run: Run, hasty: None
+) -> None:
     async def test(world: World) -> None:
         late = Answerer(("a", 1, b"\1\1\1"))
         late.late = 30.0
@@ -155,7 +170,7 @@ def test_a_conductor_that_is_late_is_passed_over_and_left_alone_for_a_while(run:
     run(test)
 
 
-def test_one_conductor_of_two_is_enough(run: Run) -> None:
+def test_one_conductor_of_two_is_enough(run: Run, hasty: None) -> None:
     async def test(world: World) -> None:
         late, well = Answerer(("a", 1, b"\1\1\1")), Answerer(("a", 1, b"\2\2\2"))
         late.late = 30.0
