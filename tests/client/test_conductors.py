@@ -52,6 +52,12 @@ def served(double: Double) -> Iterator[str]:
         server.stop(None).wait()
 
 
+@pytest.fixture(autouse=True)
+def answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is late because this machine is busy."""
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 60.0)
+
+
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who did not answer is not tried again in this test."""
@@ -133,7 +139,10 @@ def test_who_is_back_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
         eventually(lambda: conductors.schedule(pb.ScheduleRequest()) == PLAN)
 
 
-def test_many_callers_at_once_wait_for_a_dead_conductor_once_each_at_most(patient: None) -> None:
+def test_many_callers_at_once_wait_for_a_dead_conductor_once_each_at_most(
+    patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.25)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it lets in, and says nothing
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with Conductors([address]) as conductors, ThreadPoolExecutor(8) as callers:
