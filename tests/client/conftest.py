@@ -24,7 +24,7 @@ from tests import tree
 from tests.client.kv import spec_of
 from tests.client.stored import Stored
 
-READY_SECONDS = 30.0
+READY_SECONDS = 120.0
 
 
 class Node:

@@ -11,6 +11,6 @@ from tests.transfer.pairs import Pair, connected
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """A stream that allows a standstill of half a second, and the bare socket of its peer."""
-    with connected(0.5) as both:
+    """A stream that allows a standstill, and the bare socket of its peer."""
+    with connected(20.0) as both:
         yield both

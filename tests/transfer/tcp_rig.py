@@ -29,7 +29,7 @@ def served() -> Iterator[NodeProcess]:
 
 @pytest.fixture
 def client(served: NodeProcess) -> Iterator[Client]:
-    with Client.at(served.address, SPEC, deadline_seconds=5.0, transport="tcp") as made:
+    with Client.at(served.address, SPEC, deadline_seconds=20.0, transport="tcp") as made:
         yield made
 
 

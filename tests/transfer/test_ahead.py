@@ -104,7 +104,7 @@ def test_an_open_that_is_broken_off_holds_no_connection(
 
 
 def test_a_client_is_closed_while_a_reader_holds_connections(served: Any) -> None:
-    with Client.at(served.address, SPEC, transport="tcp") as client:
+    with Client.at(served.address, SPEC, transport="tcp", deadline_seconds=20.0) as client:
         chain, _ = stored(client)
         reader = client.reader(chain, Cache(SPEC, TOKENS, **DENSE).memory(client))
         assert reader._opened._ahead is not None

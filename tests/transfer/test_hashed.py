@@ -17,7 +17,7 @@ import xxhash
 from kvstore.errors import Unavailable
 from kvstore.transfer import hashed as module
 from kvstore.transfer.hashed import receive_hashed
-from tests.transfer.pairs import Pair
+from tests.transfer.pairs import STILL_SECONDS, Pair
 
 ROOM = np.zeros(40_000, np.uint8)
 
@@ -77,6 +77,7 @@ def test_not_a_byte_more_is_taken_than_belongs_to_the_pieces(pair: Pair) -> None
 
 @pytest.mark.parametrize("sent", [0, 1, 5_000, 19_999])
 def test_a_peer_that_stops_in_the_middle_is_given_up_in_time(pair: Pair, sent: int) -> None:
+    pair[0].allow(STILL_SECONDS)
     pair[1].sendall(bytes(sent))
     began = time.monotonic()
     with pytest.raises(Unavailable, match="stood still"):
@@ -95,6 +96,7 @@ def test_a_peer_that_hangs_up_in_the_middle_is_told_from_one_that_is_done(
 
 
 def test_a_peer_that_trickles_is_given_up_too(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair[0].allow(STILL_SECONDS)
     monkeypatch.setattr(module, "DATA_RATE_MIN", 1_000)
     over = threading.Event()
 

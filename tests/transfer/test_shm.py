@@ -54,7 +54,7 @@ def arenas_held() -> Counter[int]:
     return held
 
 
-def attached(answer: Answer) -> None:
+def attached(answer: Answer, deadline_seconds: float = 20.0) -> None:
     """Attach to a socket that answers so."""
     with short_directory() as folder, socket.socket(socket.AF_UNIX) as server:
         path = os.fspath(Path(folder) / "s")
@@ -70,7 +70,7 @@ def attached(answer: Answer) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            ShmTransport(path, bytes(16), SIZE, deadline_seconds=0.3)
+            ShmTransport(path, bytes(16), SIZE, deadline_seconds)
         finally:
             thread.join(10.0)
 
@@ -111,14 +111,14 @@ def test_a_socket_that_hangs_up_or_says_nothing_is_a_node_out_of_reach() -> None
             pass
 
     with pytest.raises(Unavailable, match=r"cannot be mapped .* timed out"):
-        attached(silent)
+        attached(silent, deadline_seconds=0.3)
     with pytest.raises(Unavailable, match="cannot be mapped"):
         ShmTransport("/nonexistent/s", bytes(16), SIZE, 0.3)
 
 
 def test_a_wrong_token_is_given_nothing(served: NodeProcess) -> None:
     with pytest.raises(Unavailable):
-        ShmTransport(os.fspath(served.directory / "node.sock"), bytes(16), 16 << 20, 5.0)
+        ShmTransport(os.fspath(served.directory / "node.sock"), bytes(16), 16 << 20, 20.0)
 
 
 def test_an_arena_that_cannot_be_mapped_is_a_node_out_of_reach_and_nothing_of_it_stays(

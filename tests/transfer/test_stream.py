@@ -12,7 +12,7 @@ import pytest
 from kvstore.errors import Unavailable
 from kvstore.transfer import stream as module
 from kvstore.transfer.stream import DataStream
-from tests.transfer.pairs import Pair
+from tests.transfer.pairs import STILL_SECONDS, Pair
 
 
 def drained(peer: socket.socket, count: int) -> bytes:
@@ -66,6 +66,7 @@ def test_rows_of_a_peer_that_hangs_up_or_stands_still_are_given_up(pair: Pair) -
     peer.sendall(bytes(15))
     rows = stream.receive_rows(10, 2, 2)
     assert bytes(next(rows)) == bytes(10)
+    stream.allow(STILL_SECONDS)
     with pytest.raises(Unavailable, match="stood still"):
         next(rows)
     peer.close()
@@ -74,6 +75,7 @@ def test_rows_of_a_peer_that_hangs_up_or_stands_still_are_given_up(pair: Pair) -
 
 
 def test_a_peer_that_says_nothing_is_given_up_in_time(pair: Pair) -> None:
+    pair[0].allow(STILL_SECONDS)
     began = time.monotonic()
     with pytest.raises(Unavailable, match="stood still"):
         pair[0].receive(1)
@@ -81,12 +83,14 @@ def test_a_peer_that_says_nothing_is_given_up_in_time(pair: Pair) -> None:
 
 
 def test_a_peer_that_takes_nothing_is_given_up_in_time(pair: Pair) -> None:
+    pair[0].allow(STILL_SECONDS)
     with pytest.raises(Unavailable, match="stood still"):
         pair[0].send(bytes(64 << 20))
 
 
 def test_a_peer_that_trickles_is_given_up_too(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     stream, peer = pair
+    stream.allow(STILL_SECONDS)
     monkeypatch.setattr(module, "DATA_RATE_MIN", 1_000)
     over = threading.Event()
 

@@ -47,6 +47,7 @@ class Proxy:
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
         self.back_flips: list[int] = []  # of the bytes that go back, counted over connections
         self.there_flips: list[int] = []
+        self.cuts: list[int] = []  # likewise: before such a byte goes back, all is cut
         self.bytes_per_second = 0
         self.stalled = threading.Event()
         self._sockets: list[socket.socket] = []
@@ -76,6 +77,10 @@ class Proxy:
                 if self.bytes_per_second:
                     time.sleep(len(data) / self.bytes_per_second)
                 first = self._counts[way]
+                if way == "back" and self.cuts and self.cuts[0] < first + len(data):
+                    del self.cuts[0]
+                    self.cut()
+                    return
                 self._counts[way] += len(data)
                 for at in flips:
                     if first <= at < first + len(data):
@@ -110,12 +115,17 @@ def proxy(client: Client) -> Iterator[Proxy]:
     """The client's connections, by way of a proxy."""
     link: Any = client.connection.link()
     made = Proxy(link.opened.data_address)
-    link.transport.close()
-    link.transport = TcpTransport(
-        made.address, link.opened.session, link.opened.data_token, deadline_seconds=1.0
-    )
+    pass_by(client, made, 20.0)
     yield made
     made.close()
+
+
+def pass_by(client: Client, proxy: Proxy, deadline_seconds: float) -> None:
+    link: Any = client.connection.link()
+    link.transport.close()
+    link.transport = TcpTransport(
+        proxy.address, link.opened.session, link.opened.data_token, deadline_seconds
+    )
 
 
 @WAYS
@@ -171,6 +181,7 @@ def test_a_node_that_stalls_in_the_middle_is_a_miss_in_time(
 ) -> None:
     chain, truth = stored(client)
     target = Cache(SPEC, TOKENS, **way)
+    pass_by(client, proxy, 2.0)
     proxy.stalled.set()
     with client.reader(chain, target.memory(client)) as reader:
         began = time.monotonic()
@@ -190,18 +201,14 @@ def test_a_connection_that_is_cut_is_made_again_once_and_then_it_is_a_miss(
 ) -> None:
     """Once, since what comes with Open may have lain too long; the next call is served again."""
     chain, truth = stored(client)
-    proxy.bytes_per_second = 200_000
     target = Cache(SPEC, TOKENS, **way)
+    # Each time a part of the blocks, which are 96 KiB, has come.
+    proxy.cuts[:] = [proxy.sent_back() + 30_000 * (1 + i) for i in range(cuts)]
     with client.reader(chain, target.memory(client)) as reader:
-        cutters = [threading.Timer(0.1 * (1 + i), proxy.cut) for i in range(cuts)]
-        for one in cutters:
-            one.start()
         reader.poll()
-        for one in cutters:
-            one.join()
+        assert not proxy.cuts, "the test sees nothing"
         assert reader.miss is (None if cuts == 1 else Miss.UNREACHABLE)
         assert target.holds(truth, 0, reader.tokens)
-    proxy.bytes_per_second = 0
     assert client.get(chain, target.memory(client)).blocks == 2
     assert target.holds(truth)
     eventually(lambda: stats(client).pins == 0)
@@ -306,7 +313,7 @@ def test_what_is_no_data_port_is_told_so() -> None:
         thread.start()
         port = server.getsockname()[1]
         with pytest.raises(Unavailable, match="no data port"):
-            TcpTransport(f"127.0.0.1:{port}", bytes(16), bytes(16), 2.0)
+            TcpTransport(f"127.0.0.1:{port}", bytes(16), bytes(16), 20.0)
         thread.join(10.0)
 
 
