@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import time
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +17,7 @@ from kvstore.disk.protocol import DISK_ALIGN, DiskError, DiskFull, DiskReadOnly
 from kvstore.errors import ConfigError
 from kvstore.limits import KiB
 from tests.disk.memory import aligned, page
+from tests.nodes import eventually
 
 FILE_BYTES = 256 * KiB
 
@@ -93,15 +94,30 @@ def test_memory_that_is_not_aligned_is_fine_where_the_disk_is_buffered(disk: Loc
     assert bytes(into) == bytes([5]) * 1000
 
 
+class Line:
+    """A lock that knows how many have asked for it."""
+
+    def __init__(self) -> None:
+        self.asked, self._lock, self._counting = 0, threading.Lock(), threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._counting:
+            self.asked += 1
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 def test_of_syncs_at_once_none_passes_after_the_one_that_was_told_of_the_failure(
     disk: LocalDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel tells one caller only, as here: to the others their bytes seem to be safe."""
-    failures = iter([True])
+    failures, line = iter([True]), Line()
 
     def fdatasync(_: int) -> None:
         if next(failures, False):
-            time.sleep(0.2)  # long enough for the others to ask
+            eventually(lambda: line.asked == 4)
             raise OSError(errno.EIO, "told once")
 
     def passes(_: int) -> bool:
@@ -112,6 +128,7 @@ def test_of_syncs_at_once_none_passes_after_the_one_that_was_told_of_the_failure
         return True
 
     monkeypatch.setattr(os, "fdatasync", fdatasync)
+    monkeypatch.setattr(disk._data[0], "_syncing", line)
     with ThreadPoolExecutor(4) as pool:
         assert not any(pool.map(passes, range(4)))
     disk.sync(1)
