@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import pytest
@@ -109,8 +110,8 @@ def test_a_block_put_at_one_node_is_matched_and_got_at_the_other(pair: Pair) -> 
     eventually(lambda: pair.at_b.match(blocks) == (6, pb.HIT), KNOWN_SECONDS)
     longer = prompt(blocks_number(pair), 2)
     assert pair.at_b.match(longer) == (0, pb.ABSENT)
-    found = pair.at_b.ask("Exists", **pair.at_b.about(blocks)).outcomes
-    assert list(found) == [pb.HIT] * 6
+    listed = lambda: list(pair.at_b.ask("Exists", **pair.at_b.about(blocks)).outcomes)  # noqa: E731
+    eventually(lambda: listed() == [pb.HIT] * 6, KNOWN_SECONDS)
     before = pair.at_b.counters()["fetched_blocks"]
     pair.fetched(blocks)
     pair.fetched(blocks)
@@ -123,7 +124,7 @@ def blocks_number(pair: Pair) -> int:
 
 def test_opened_and_pinned_at_the_other_node_it_is_read_there(pair: Pair) -> None:
     blocks = pair.stored(4, last=1)
-    opened = eventually(lambda: all_hits(pair.at_b.ask("Open", **pair.at_b.about(blocks))), 60)
+    opened = eventually(lambda: all_hits(pair.at_b, blocks), 60)
     read = [pair.at_b.read(handle) for handle in opened.handles]
     assert read == [payload(h, SPEC, n) for h, n in zip(blocks.hashes, blocks.tokens, strict=True)]
     assert list(opened.tokens) == [4, 4, 4, 1]
@@ -133,13 +134,19 @@ def test_opened_and_pinned_at_the_other_node_it_is_read_there(pair: Pair) -> Non
     pair.at_b.ask("Unpin", handles=pinned.handles)
 
 
-def all_hits(reply: pb.OpenReply) -> pb.OpenReply | None:
-    return reply if set(reply.outcomes) == {pb.HIT} else None
+def all_hits(caller: Caller, blocks: Chain) -> pb.OpenReply | None:
+    """All of them opened, or, where one does not come in time, none."""
+    reply = caller.ask("Open", **caller.about(blocks))
+    if set(reply.outcomes) == {pb.HIT}:
+        return reply
+    if held := [one for one in reply.handles if one]:
+        caller.ask("Close", handles=held)
+    return None
 
 
 def test_a_fragment_of_any_range_is_read_of_what_was_fetched(pair: Pair) -> None:
     blocks = pair.stored(2)
-    opened = eventually(lambda: all_hits(pair.at_b.ask("Open", **pair.at_b.about(blocks))), 60)
+    opened = eventually(lambda: all_hits(pair.at_b, blocks), 60)
     for layer in range(2):
         for head in range(2):
             part = pb.Fragment(layer_first=layer, layers=1, head_first=head, heads=1)
@@ -176,22 +183,28 @@ def test_blocks_of_several_namespaces_and_groups_come_as_what_they_are(pair: Pai
 
 
 def test_ten_callers_that_want_one_block_cost_one_fetch(pair: Pair) -> None:
-    blocks = pair.stored(4, LARGE)
     callers = [pair.b.caller() for _ in range(10)]
-    eventually(lambda: pair.at_b.match(blocks, LARGE)[0] == 4, KNOWN_SECONDS)
-    before, together = pair.at_b.counters(), threading.Barrier(10)
 
-    def get(caller: Caller) -> list[bytes]:
-        together.wait()
-        return caller.get(blocks, LARGE)[1]
+    def had_by_all() -> bool:
+        """Unless node a is late, which on a busy machine it may be."""
+        blocks, together = pair.stored(4, LARGE), threading.Barrier(10, timeout=CALL_SECONDS)
+        eventually(lambda: pair.at_b.match(blocks, LARGE)[0] == 4, KNOWN_SECONDS)
+        before = pair.at_b.counters()
 
-    with ThreadPoolExecutor(10) as threads:
-        found = list(threads.map(get, callers))
-    wanted = [payload(one, LARGE) for one in blocks.hashes]
-    assert all(one == found[0] for one in found) and found[0] == wanted
-    after = pair.at_b.counters()
-    assert after["fetched_blocks"] - before["fetched_blocks"] == 4
-    assert after["duplicate_blocks"] == before["duplicate_blocks"]
+        def get(caller: Caller) -> list[bytes]:
+            together.wait()
+            return caller.get(blocks, LARGE)[1]
+
+        with ThreadPoolExecutor(10) as threads:
+            found = list(threads.map(get, callers))
+        after = pair.at_b.counters()
+        assert after["fetched_blocks"] - before["fetched_blocks"] <= 4
+        assert after["duplicate_blocks"] == before["duplicate_blocks"]
+        wanted = [payload(one, LARGE) for one in blocks.hashes]
+        assert all(some in (b"", one) for had in found for some, one in zip(had, wanted, strict=True))
+        return all(one == wanted for one in found)
+
+    eventually(had_by_all, 60)
 
 
 def test_what_the_owner_no_longer_has_is_a_miss_after_one_trip(pair: Pair) -> None:
@@ -212,9 +225,13 @@ def test_bytes_that_rotted_in_the_holders_memory_are_a_miss_here_and_dropped_the
     pair.at_a.ask("Close", handles=opened.handles)
     damaged = pair.at_a.counters()["damaged_blocks"]
     eventually(lambda: pair.at_b.match(blocks)[0] == 2, KNOWN_SECONDS)
-    outcomes, found = pair.at_b.get(blocks)
-    assert outcomes[0] != pb.HIT and found[0] == b""
-    eventually(lambda: pair.at_a.counters()["damaged_blocks"] == damaged + 1, KNOWN_SECONDS)
+
+    def found_damaged() -> bool:
+        outcomes, found = pair.at_b.get(blocks)
+        assert outcomes[0] != pb.HIT and found[0] == b""
+        return pair.at_a.counters()["damaged_blocks"] == damaged + 1
+
+    eventually(found_damaged, KNOWN_SECONDS)
     assert pair.at_a.get(blocks)[0][0] == pb.DAMAGED
 
 
@@ -223,14 +240,19 @@ def test_bits_that_flip_on_the_way_never_land(own: Pair) -> None:
         eventually(lambda: own.fetched(own.stored()) or data.accepted, 60)
         damaged = own.at_a.counters()["damaged_blocks"]
         data.to_caller.faults = Faults(flip_rate=1 / 2_000)
-        whole = 0
-        for _ in range(40):
+        rounds = whole = 0
+
+        def seen_enough() -> bool:
+            nonlocal rounds, whole
+            rounds += 1
             blocks = own.stored(8)
             outcomes, found = own.at_b.get(blocks)
             for one, outcome, got in zip(blocks.hashes, outcomes, found, strict=True):
                 assert got == (payload(one) if outcome == pb.HIT else b"")
                 whole += outcome == pb.HIT
-        assert data.to_caller.flipped > 20 and whole, "the test sees nothing"
+            return rounds >= 40 and data.to_caller.flipped > 20 and whole > 0
+
+        eventually(seen_enough, 60)
         data.to_caller.faults = Faults()
         assert own.at_a.counters()["damaged_blocks"] == damaged, "the owner's blocks are good"
     own.at_rest()
@@ -243,9 +265,14 @@ def test_a_full_node_takes_what_it_can_and_the_rest_are_misses(own: Pair) -> Non
     handles = pinned.ask("Pin", **pinned.about(large, LARGE)).handles
     blocks = own.stored(1_200)
     eventually(lambda: own.at_b.match(blocks)[0] == 1_200, KNOWN_SECONDS)
-    opened = own.at_b.ask("Open", **own.at_b.about(blocks))
+
+    def some_opened() -> Any:
+        reply = own.at_b.ask("Open", **own.at_b.about(blocks))
+        return pb.HIT in reply.outcomes and reply
+
+    opened = eventually(some_opened, 60)
     hits = [i for i, one in enumerate(opened.outcomes) if one == pb.HIT]
-    assert 0 < len(hits) <= 1_024, "the other slab holds so many"
+    assert len(hits) <= 1_024, "the other slab holds so many"
     some = hits[:: len(hits) // 10]
     assert all(own.at_b.read(opened.handles[i]) == payload(blocks.hashes[i]) for i in some)
     own.at_b.ask("Close", handles=[opened.handles[i] for i in hits])
@@ -271,8 +298,8 @@ def test_whole_blocks_or_misses_while_the_owner_evicts_removes_and_purges(own: P
     thread = threading.Thread(target=churn)
     thread.start()
     try:
-        ends = time.monotonic() + 4.0
-        while time.monotonic() < ends:
+        began = time.monotonic()
+        while time.monotonic() < began + (4.0 if hits else 60.0):
             try:
                 blocks = own.stored(6)
             except grpc.RpcError as error:

@@ -225,7 +225,7 @@ def test_a_get_whose_caller_takes_nothing_and_hangs_up_holds_no_pin(caller: Call
     time.sleep(0.1)  # the node now waits for room to send
     for call in calls:
         call.cancel()
-    eventually(lambda: caller.stats().pins == 0, 5)
+    eventually(lambda: caller.stats().pins == 0)
     other.close()
 
 
