@@ -27,7 +27,6 @@ def put(
     blocks: Chain,
     first: int = 0,
     last: int | None = None,
-    seconds: float = CALL_SECONDS,
     **fields: Any,
 ) -> pb.PutReply:
     """Put blocks [first, last) of a chain; `fields` stand in each PutBlock."""
@@ -35,7 +34,7 @@ def put(
     parts = list(put_parts(blocks, payloads, **fields))
     at = [i for i, part in enumerate(parts) if part.HasField("block")] + [len(parts)]
     some = parts[at[first] : at[len(blocks) if last is None else last]]
-    return caller.kv.Put(iter(some), timeout=seconds)
+    return caller.kv.Put(iter(some), timeout=CALL_SECONDS)
 
 
 def copied(

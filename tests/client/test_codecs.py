@@ -142,7 +142,7 @@ def test_streams_carry_the_coded_bytes_and_a_restart_brings_them_back(codec: str
     with running(ssd="64MiB") as node:
         caller = node.caller()
         caller.register(spec)
-        with Client(FixedAddress(node.address), spec) as client:
+        with Client(FixedAddress(node.address), spec, deadline_seconds=20.0) as client:
             chain = client.chain(range(TOKENS))
             wrong = put_parts(chain, data, spec, dtype="bfloat16")
             with pytest.raises(grpc.RpcError, match=f"dtype is bfloat16; .* stores {codec}"):
@@ -155,7 +155,7 @@ def test_streams_carry_the_coded_bytes_and_a_restart_brings_them_back(codec: str
             assert target.holds(come_back(spec, truth))
         node.kill()
         node.start()
-        with Client.at(node.address, spec) as client:
+        with Client.at(node.address, spec, deadline_seconds=20.0) as client:
             target = empty(spec, axes="pthkd")
             assert client.get(chain, target.memory(client)) == Match(3, TOKENS, None)
             assert target.holds(come_back(spec, truth))

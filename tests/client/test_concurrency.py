@@ -207,7 +207,9 @@ def test_an_awaited_call_has_the_cuda_stream_of_whoever_awaits_it(
     monkeypatch.setattr(torch.cuda, "stream", stream)
 
     async def talk() -> None:
-        async with await AsyncClient.at(node.address, spec_of("streams")) as client:
+        async with await AsyncClient.at(
+            node.address, spec_of("streams"), deadline_seconds=20.0
+        ) as client:
             with stream("of the model"):
                 assert await client.run(current) == "of the model"
             assert await client.run(current) == "default"
@@ -224,7 +226,9 @@ def test_a_cancelled_call_is_over_only_when_nothing_moves_any_more(node: Node) -
         over.set()
 
     async def talk() -> None:
-        async with await AsyncClient.at(node.address, spec_of("cancel")) as client:
+        async with await AsyncClient.at(
+            node.address, spec_of("cancel"), deadline_seconds=20.0
+        ) as client:
             task = asyncio.create_task(client.run(move))
             await asyncio.to_thread(running.wait, 20)
             task.cancel()
@@ -304,7 +308,8 @@ def test_a_client_that_is_cancelled_while_it_connects_leaves_no_session(
     monkeypatch.setattr(Client, "at", slow)
 
     async def talk() -> None:
-        task = asyncio.create_task(AsyncClient.at(node.address, spec_of("connecting")))
+        told = {"deadline_seconds": 20.0}
+        task = asyncio.create_task(AsyncClient.at(node.address, spec_of("connecting"), **told))
         await asyncio.to_thread(connected.wait, 20)
         task.cancel()
         await asyncio.sleep(0)

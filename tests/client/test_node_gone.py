@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.client import Client, FixedAddress, InDirectory, Match, Miss, Writer
+from kvstore.client import Client, FixedAddress, InDirectory, Match, Miss, Writer, connection
 from kvstore.errors import Invalid, SessionEnded, Unavailable, WindowClosed
 from tests.client.conftest import Node
 from tests.client.kv import Cache, spec_of, truth_of
@@ -32,7 +32,7 @@ def cache() -> Cache:
 
 @pytest.fixture
 def client(own_node: Node) -> Iterator[Client]:
-    with Client.at(own_node.directory, SPEC, deadline_seconds=5.0) as made:
+    with Client.at(own_node.directory, SPEC, deadline_seconds=20.0) as made:
         yield made
 
 
@@ -126,8 +126,10 @@ def test_a_session_that_broke_is_begun_anew_by_whatever_is_called_next(
         assert call() in (BLOCKS, None)
 
 
-def test_a_stopped_node_is_a_miss_by_the_deadline(own_node: Node, cache: Cache) -> None:
-    with Client.at(own_node.address, SPEC, deadline_seconds=0.5) as client:
+def test_a_stopped_node_is_a_miss_by_the_deadline(
+    own_node: Node, cache: Cache, eventually: Callable[..., Any]
+) -> None:
+    with Client.at(own_node.address, SPEC, deadline_seconds=20.0) as client:
         chain, memory = client.chain(range(TOKENS)), cache.memory(client)
         client.put(chain, memory)
         writer = client.writer(client.chain(range(100, 130)))
@@ -135,6 +137,7 @@ def test_a_stopped_node_is_a_miss_by_the_deadline(own_node: Node, cache: Cache) 
         target = Cache(SPEC, TOKENS, seed=2)
         reader = client.reader(chain, target.memory(client))
         own_node.signal(signal.SIGSTOP)
+        client.connection.deadline_seconds = 0.5  # until here a busy machine may take its time
         assert reader.poll() and reader.blocks == BLOCKS, "what was opened needs no node"
         assert target.holds(truth_of(SPEC, TOKENS, 1))
         reader.close()
@@ -142,10 +145,9 @@ def test_a_stopped_node_is_a_miss_by_the_deadline(own_node: Node, cache: Cache) 
             writer.seal()
         asked_of_nobody(client, cache)
         own_node.signal(signal.SIGCONT)
-        deadline = time.monotonic() + 15.0
-        while client.match(chain) == UNREACHABLE and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert client.match(chain) == Match(BLOCKS, TOKENS, None)
+        client.connection.deadline_seconds = 20.0
+        found = eventually(lambda: (match := client.match(chain)) != UNREACHABLE and match, 40.0)
+        assert found == Match(BLOCKS, TOKENS, None)
 
 
 def test_a_client_that_is_closed_amid_a_call_ends_it_at_once(own_node: Node, cache: Cache) -> None:
@@ -163,7 +165,11 @@ def test_a_client_that_is_closed_amid_a_call_ends_it_at_once(own_node: Node, cac
             put.result(15)
 
 
-def test_while_a_node_is_left_alone_it_is_not_asked(own_node: Node, cache: Cache) -> None:
+def test_while_a_node_is_left_alone_it_is_not_asked(
+    own_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "PAUSE_SECONDS_MIN", 3_600.0)
+
     class Counted:
         finds = 0
 
@@ -172,15 +178,13 @@ def test_while_a_node_is_left_alone_it_is_not_asked(own_node: Node, cache: Cache
             return own_node.address
 
     locator = Counted()
-    with Client(locator, SPEC) as client:
+    with Client(locator, SPEC, deadline_seconds=20.0) as client:
         client.register()
         own_node.kill()
         chain = client.chain(range(TOKENS))
         for _ in range(200):
             assert client.match(chain) == UNREACHABLE
-            if locator.finds > 3:
-                break
-    assert locator.finds <= 3, "a dead node costs a request nothing"
+    assert locator.finds <= 2, "a dead node costs a request nothing"
 
 
 def test_a_follower_of_a_node_that_died_does_not_wait_for_what_cannot_come(
@@ -213,7 +217,7 @@ def test_a_client_that_cannot_register_leaves_no_session(
     wrong = spec_of("gone", dtype="float16")
     object.__setattr__(wrong, "codec", "zip")
     with pytest.raises(Invalid, match="codec 'zip' is not supported"):
-        Client.at(own_node.address, wrong)
+        Client.at(own_node.address, wrong, deadline_seconds=20.0)
     eventually(lambda: stats_of(client).sessions == 1)
 
 

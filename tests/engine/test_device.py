@@ -115,7 +115,7 @@ def test_the_second_gpu_is_made_the_threads_own_by_its_number(
 @pytest.fixture
 def clients(node: Stack, model_dir: Path) -> Iterator[list[Client]]:
     where, spec = InDirectory(node.children["node"].log.parent), spec_of(model_dir)
-    made = [Client(where, spec) for _ in range(2)]
+    made = [Client(where, spec, deadline_seconds=20.0) for _ in range(2)]
     yield made
     for client in made:
         client.close()

@@ -47,7 +47,7 @@ def make(node: Stack, model: Model, model_dir: Path) -> Iterator[Callable[..., E
 
     def engine(**options: int) -> Engine:
         where = InDirectory(node.children["node"].log.parent)
-        made.append(Engine(model, Client(where, spec), **options))
+        made.append(Engine(model, Client(where, spec, deadline_seconds=20.0), **options))
         return made[-1]
 
     yield engine

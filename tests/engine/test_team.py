@@ -27,7 +27,9 @@ Make = Callable[..., TeamEngine]
 @pytest.fixture
 def clients(node: Stack, model_dir: Path) -> Iterator[Callable[[int], list[Client]]]:
     spec, where = spec_of(model_dir), node.children["node"].log.parent
-    yield lambda count: [Client(InDirectory(where), spec) for _ in range(count)]
+    yield lambda count: [
+        Client(InDirectory(where), spec, deadline_seconds=20.0) for _ in range(count)
+    ]
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ class House:
         self.conductor = conductor_pb2_grpc.ConductorStub(channel)
         self.spec = spec_of(model)
         where = InDirectory(directory / "node")
-        self.client = self._parts.enter_context(Client(where, self.spec))
+        self.client = self._parts.enter_context(Client(where, self.spec, deadline_seconds=20.0))
         self.first = self.engine("first")
 
     def child(self, name: str, arguments: list[str]) -> Child:

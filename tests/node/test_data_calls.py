@@ -115,7 +115,8 @@ def test_whoever_does_not_finish_its_greeting_is_hung_up_on(shared: Caller, said
 
 
 def test_a_caller_of_another_host_makes_its_calls_there(shared_node: NodeProcess) -> None:
-    with Client.at(shared_node.address, SPEC, label="far", transport="tcp") as client:
+    told = {"label": "far", "transport": "tcp", "deadline_seconds": SECONDS}
+    with Client.at(shared_node.address, SPEC, **told) as client:
         assert client.match(prompt(800, 2)).blocks == 0
         link = client.connection.link()
         (made,) = link._sockets._free

@@ -80,7 +80,7 @@ def test_what_was_there_already_is_copied_too(trio: list[Caller]) -> None:
 
 def test_a_seal_asks_for_copies_as_a_put_does(trio: list[Caller]) -> None:
     numbers = iter(range(10_000, 20_000))
-    with Client.at(trio[0].address, SPEC) as client:
+    with Client.at(trio[0].address, SPEC, deadline_seconds=CALL_SECONDS) as client:
         tensors = [np.ones((12, 2, 2, 8), np.float16) for _ in SPEC.groups[0].layers]
         memory = client.memory(tensors, "tkhd")
 
@@ -213,7 +213,8 @@ def test_a_durable_copy_outlives_both_nodes_and_goes_where_there_is_ssd() -> Non
         for blocks in chains:
             copied(callers[0], blocks, 2, durable=True)
             assert holding(callers, blocks) == [2, 0, 2]
-        assert list(put(callers[0], chains[0], replicas=3, durable=True).copies) == [2, 2]
+        more = {"replicas": 3, "durable": True}
+        eventually(lambda: list(put(callers[0], chains[0], **more).copies) == [2, 2], 60.0)
         for node in (a, c):
             node.kill()
         left = c.start().caller()
@@ -227,7 +228,7 @@ def test_a_node_that_stands_still_costs_a_copy_and_not_the_put() -> None:
         callers = knowing(started)
         started[1].signal(signal.SIGSTOP)
         blocks = prompt(1, 2)
-        reply = put(callers[0], blocks, seconds=4.0, replicas=2)
+        reply = put(callers[0], blocks, replicas=2)
         assert list(reply.stored) == [pb.PutReply.STORED] * 2
         assert list(reply.copies) == [1, 1]
         assert holding(callers[:1], blocks) == [2]
