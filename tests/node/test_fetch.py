@@ -201,7 +201,8 @@ def test_ten_callers_that_want_one_block_cost_one_fetch(pair: Pair) -> None:
         assert after["fetched_blocks"] - before["fetched_blocks"] <= 4
         assert after["duplicate_blocks"] == before["duplicate_blocks"]
         wanted = [payload(one, LARGE) for one in blocks.hashes]
-        assert all(some in (b"", one) for had in found for some, one in zip(had, wanted, strict=True))
+        for had in found:
+            assert all(some in (b"", one) for some, one in zip(had, wanted, strict=True))
         return all(one == wanted for one in found)
 
     eventually(had_by_all, 60)
@@ -347,72 +348,3 @@ def test_a_draining_node_still_gives_what_it_has_until_it_ends(own: Pair) -> Non
     own.a.wait(30)
     assert pb.HIT not in own.at_b.get(own.new())[0]
     assert held(own.at_b) == (0, 0)
-
-
-def test_a_holder_that_stalls_costs_a_miss_and_holds_up_nobody(own: Pair) -> None:
-    with own.nodes.behind(own.a) as (_, data):
-        eventually(lambda: own.fetched(own.stored()) or data.accepted, 60)
-        data.to_caller.faults = Faults(stalled=True)
-        blocks = own.stored(4, LARGE)
-        began = time.monotonic()
-        assert own.at_b.get(blocks.between(0, 1), LARGE) == ([pb.ABSENT], [b""])
-        assert time.monotonic() - began < 10, "a peer that says nothing is waited for"
-        again = time.monotonic()
-        own.at_b.get(blocks.between(0, 1), LARGE)
-        assert time.monotonic() - again < 10
-        data.to_caller.faults = Faults()
-        data.reset()
-        own.fetched(blocks.between(0, 1), LARGE)  # more there is no room for
-    own.at_rest()
-
-
-def test_what_is_on_its_way_while_it_is_removed_is_not_there_afterwards(own: Pair) -> None:
-    with own.nodes.behind(own.a) as (_, data), ThreadPoolExecutor(1) as thread:
-        eventually(lambda: own.fetched(own.stored()) or data.accepted, 60)
-        blocks = own.stored(1, LARGE)  # 4 MiB: some seconds
-        data.to_caller.faults = Faults(bytes_per_second=2_000_000)
-        reading = thread.submit(own.b.caller().get, blocks, LARGE)
-        eventually(lambda: own.at_a.stats().pins == 1)
-        assert own.at_b.ask("Remove", **own.at_b.about(blocks, LARGE)).removed == 1
-        data.to_caller.faults = Faults()
-        reading.result(60)
-        assert own.at_b.match(blocks, LARGE)[0] == 0
-    own.at_rest()
-    assert own.at_b.match(blocks, LARGE)[0] == 0
-
-
-def test_a_session_that_ends_while_its_blocks_come_holds_none_of_them(own: Pair) -> None:
-    with own.nodes.behind(own.a) as (_, data), ThreadPoolExecutor(1) as thread:
-        eventually(lambda: own.fetched(own.stored()) or data.accepted, 60)
-        blocks, leaving = own.stored(1, LARGE), own.b.caller()  # 4 MiB: some seconds
-        data.to_caller.faults = Faults(bytes_per_second=2_000_000)
-        opening = thread.submit(leaving.ask, "Open", **leaving.about(blocks, LARGE))
-        eventually(lambda: own.at_a.stats().pins == 1)
-        sessions = own.at_b.stats().sessions
-        leaving.stream.cancel()
-        eventually(lambda: own.at_b.stats().sessions < sessions)
-        data.to_caller.faults = Faults()
-        with pytest.raises(grpc.RpcError) as refused:
-            opening.result(60)
-        assert "the session is not known here" in refused.value.details()
-        assert held(own.at_b) == (0, 0)
-    own.at_rest()
-
-
-def test_a_trickle_ends_with_its_time_and_its_slots_come_back(own: Pair) -> None:
-    with own.nodes.behind(own.a) as (_, data):
-        eventually(lambda: own.fetched(own.stored()) or data.accepted, 60)
-        blocks = own.stored(1, LARGE)  # 4 MiB: most of a minute, and yet not hung up on
-        data.to_caller.faults = Faults(bytes_per_second=100_000)
-        fetched = own.at_b.counters()["fetched_blocks"]
-        request = pb.GetRequest(**own.at_b.about(blocks, LARGE))
-        began = time.monotonic()
-        parts = list(own.at_b.kv.Get(request, timeout=2.0))
-        assert len(parts) == 1 and parts[0].block.outcome != pb.HIT, "in time, and no error"
-        assert own.at_a.stats().pins == 1, "it goes on for whoever asks next"
-        eventually(lambda: own.at_a.stats().pins == 0, 60)
-        assert own.at_b.counters()["fetched_blocks"] == fetched
-        assert time.monotonic() - began < 30, "nobody wants it any more"
-        data.to_caller.faults = Faults()
-        own.fetched(blocks, LARGE)
-    own.at_rest()
