@@ -12,6 +12,7 @@ from collections import OrderedDict
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from kvstore.clock import Clock
 from kvstore.config import Credentials
@@ -65,7 +66,7 @@ class Peers:
         self._contacts, self._ucx = contacts, ucx
         self._clock, self._threads = clock, threads
         self._links: dict[Where, Link] = {}
-        self._making: dict[Where, asyncio.Lock] = {}
+        self._making = WeakValueDictionary[Where, asyncio.Lock]()  # while somebody has it
         self._resting: dict[str, Rest] = {}
         self._tags: OrderedDict[bytes, str] = OrderedDict()  # of all there are or lately were
 
@@ -109,7 +110,8 @@ class Peers:
     async def link(self, node_id: str, tenant: str) -> Link:
         """A live session with a peer. Raises `KVStoreError`, and at once while it rests."""
         where = (node_id, tenant)
-        async with self._making.setdefault(where, asyncio.Lock()):
+        making = self._making.setdefault(where, asyncio.Lock())
+        async with making:
             record, link = self._roster.get(node_id), self._links.get(where)
             if record is None or not self.may_ask(node_id):
                 raise Unavailable(f"node {node_id} is not there, or failed a moment ago")
@@ -160,9 +162,6 @@ class Peers:
                 if idle and self._links.get(where) is link:
                     del self._links[where]
                     await _ended(link)
-            for where, lock in list(self._making.items()):
-                if where not in self._links and not lock.locked():
-                    del self._making[where]
             over = now - REST_SECONDS_MAX
             self._resting = {name: one for name, one in self._resting.items() if one.until > over}
 

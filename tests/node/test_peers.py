@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.clock import SimClock
+from kvstore.clock import SETTLE_TURNS, SimClock
 from kvstore.config import OPEN
 from kvstore.errors import Denied, SessionEnded, Unavailable
 from kvstore.metadata.embedded import EmbeddedMetadata
@@ -102,6 +102,44 @@ def test_many_who_ask_at_once_share_one_session_and_tenants_are_apart(peer: Node
         with pytest.raises(SessionEnded):
             await link.call(link.kv.Close, pb.CloseRequest(session=b"?", handles=[b"h"]), SECONDS)
         assert link.alive, "it was refused, and not by the network"
+
+    with_desk(peer, test)
+
+
+def test_two_links_are_never_made_at_once_though_it_is_tidied_up_between_two_callers(
+    peer: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(desk: Desk) -> None:
+        gates, making, most = [asyncio.Event(), asyncio.Event()], 0, 0
+        ends = iter(gates)
+
+        async def refused(*_: Any) -> None:
+            nonlocal making, most
+            making, most = making + 1, max(most, making + 1)
+            await next(ends, gates[-1]).wait()
+            making -= 1
+            raise Denied("nobody is let in")
+
+        async def ask() -> None:
+            with pytest.raises(Denied):
+                await desk.peers.link(desk.name, "default")
+
+        monkeypatch.setattr(desk.peers, "_begun", refused)
+        keeping = asyncio.create_task(desk.peers.keep())
+        first, second = asyncio.create_task(ask()), asyncio.create_task(ask())
+        await asyncio.sleep(0)  # the first makes a link, and the second waits for it
+        time_goes_by = asyncio.create_task(desk.clock.advance(IDLE_SECONDS / 4))
+        for _ in range(SETTLE_TURNS):
+            await asyncio.sleep(0)
+        gates[0].set()  # the first gives up just before links are tidied up
+        await asyncio.gather(first, time_goes_by)
+        third = asyncio.create_task(ask())
+        await asyncio.sleep(0)
+        gates[1].set()
+        await asyncio.gather(second, third)
+        assert most == 1
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
 
     with_desk(peer, test)
 
