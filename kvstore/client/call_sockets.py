@@ -11,7 +11,7 @@ from kvstore.rpc.socket_client import Connect, Show, received
 from kvstore.rpc.socket_frames import WELCOME
 from kvstore.transfer.frames import CALLS_KIND, CALLS_MAGIC, HELLO, Welcome
 from kvstore.transfer.frames import WELCOME as ANSWER
-from kvstore.transfer.stream import prepare
+from kvstore.transfer.stream import host_and_port, prepare
 
 
 def on_this_host(path: str, token: bytes) -> Connect:
@@ -38,8 +38,7 @@ def at_data_port(
     address: str, session: bytes, token: bytes, tls: ssl.SSLContext | None = None
 ) -> Connect:
     """By the port at which the node moves bytes. `address` is HOST:PORT."""
-    host, _, port = address.rpartition(":")
-    where = (host.strip("[]"), int(port))
+    where = host_and_port(address)
 
     def connect(seconds: float, show: Show) -> socket.socket:
         made = socket.create_connection(where, seconds)

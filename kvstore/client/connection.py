@@ -65,7 +65,7 @@ class Link:
             self.transport = self._attached(transport, deadline_seconds, credentials)
             self._sockets = SocketCalls(self._connect(credentials), address)
             self.kv = Stub(over_grpc, self._sockets)
-        except (grpc.RpcError, TimeoutError, KVStoreError) as error:
+        except BaseException as error:
             self._hang_up()
             if isinstance(error, grpc.RpcError):
                 raise raised_by(error, address) from error

@@ -34,7 +34,7 @@ from kvstore.transfer.calls import Statuses
 from kvstore.transfer.landing import Landing
 from kvstore.transfer.probe import Probe
 from kvstore.transfer.protocol import Ints, Mask, Slots
-from kvstore.transfer.stream import DataStream
+from kvstore.transfer.stream import DataStream, host_and_port
 from kvstore.transfer.term import Term
 
 _SPREAD_BYTES = 2 * MiB  # for less than this on each, another connection does not pay
@@ -103,8 +103,7 @@ class Lanes:
         lane_of: Callable[[DataStream], Lane] = Lane,
         streams: int = STREAMS,
     ) -> None:
-        host, _, port = address.rpartition(":")
-        self._address = (host.strip("[]"), int(port))
+        self._address = host_and_port(address)
         self._session, self._token = session, token
         self._deadline, self._tls = deadline_seconds, tls
         self._lane_of, self._streams = lane_of, streams

@@ -43,6 +43,15 @@ def prepare(connected: socket.socket) -> None:
         connected.setsockopt(*option)
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """Where a node says that it moves bytes. Raises `Unavailable` where it names no such place."""
+    host, _, port = address.rpartition(":")
+    named = host and host.isprintable() and port.isascii() and port.isdigit() and len(port) <= 5
+    if not named or not 0 < int(port) < 65_536:
+        raise Unavailable(f"{address[:64]!r} is no HOST:PORT at which a node moves bytes")
+    return host.strip("[]"), int(port)
+
+
 class DataStream:
     """Sends and receives on one connected socket."""
 
@@ -65,7 +74,7 @@ class DataStream:
             if tls is not None:
                 made = tls.wrap_socket(made, server_hostname=address[0])
             return cls(made, seconds)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter of a host that no name can be
             if made is not None:
                 made.close()
             raise Unavailable(f"{address[0]}:{address[1]} cannot be reached: {error}") from error

@@ -1,0 +1,82 @@
+"""What a node says of itself when a session begins, where that is of no use."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+
+from kvstore.client.connection import Connection, Link
+from kvstore.errors import Unavailable
+from kvstore.rpc.locator import FixedAddress
+from kvstore.wire.v1 import kv_pb2 as pb
+from kvstore.wire.v1 import kv_pb2_grpc
+
+SECONDS = 10.0
+
+
+class Teller(kv_pb2_grpc.KVServicer):
+    """A node that begins sessions, and says that it moves bytes wherever a test wants."""
+
+    def __init__(self) -> None:
+        self.data_address = ""
+        self.hung_up = threading.Event()
+
+    def Session(self, request: Any, context: Any) -> Iterator[pb.SessionEvent]:
+        context.add_callback(self.hung_up.set)
+        opened = pb.SessionEvent.Opened(session=b"s" * 16, data_address=self.data_address)
+        yield pb.SessionEvent(opened=opened)
+        self.hung_up.wait(SECONDS)
+
+
+@pytest.fixture
+def teller() -> Iterator[tuple[Teller, str]]:
+    with ThreadPoolExecutor(2) as threads:
+        server, node = grpc.server(threads), Teller()
+        kv_pb2_grpc.add_KVServicer_to_server(node, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        yield node, f"127.0.0.1:{port}"
+        server.stop(0).wait(SECONDS)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "127.0.0.1",
+        ":7000",
+        *(f"127.0.0.1:{port}" for port in ("", "data", "-1", "0", "65536", "٧")),
+        "a..b:7000",
+    ],
+)
+def test_a_node_that_names_no_place_for_data_is_unavailable_and_the_session_ends(
+    teller: tuple[Teller, str], said: str
+) -> None:
+    node, address = teller
+    node.data_address = said
+    connection = Connection(FixedAddress(address), "test", SECONDS, transport="tcp")
+    with pytest.raises(Unavailable, match=re.escape(said) or "''"):
+        connection.link()
+    assert node.hung_up.wait(SECONDS)
+    with pytest.raises(Unavailable, match="left alone"):
+        connection.link()
+    connection.close()
+
+
+def test_whatever_goes_wrong_while_a_session_begins_ends_it(
+    teller: tuple[Teller, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    node, address = teller
+    monkeypatch.setattr(Link, "_attached", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Connection(FixedAddress(address), "test", SECONDS).link()
+    assert node.hung_up.wait(SECONDS)
