@@ -124,6 +124,11 @@ class SlotLayout:
         return TABLE_OFFSET - IDENTITY_OFFSET + 8 * self.strips
 
     @cached_property
+    def sent_bytes(self) -> int:
+        """Bytes of a full block on its way to another node: its payload, and what that is."""
+        return self.root_bytes + self.payload_bytes
+
+    @cached_property
     def whole(self) -> Fragment:
         return Fragment(0, self.layers, 0, self.kv_heads)
 

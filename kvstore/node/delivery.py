@@ -46,7 +46,7 @@ class Wanted:
 
     @property
     def size_bytes(self) -> int:
-        """At most."""
+        """Of their payloads, at most."""
         return len(self.keys) * self.place.layout.payload_bytes
 
     def pick(self, rows: Sequence[int]) -> Wanted:
@@ -75,7 +75,8 @@ class Deliveries:
         self, holder: str, wanted: Wanted, patience: float
     ) -> AbstractAsyncContextManager[None]:
         """Inside it a holder may `bring` these; `Overloaded` where no turn comes in that time."""
-        return self._in_flight.turn(holder, wanted.size_bytes, patience)
+        size = len(wanted.keys) * wanted.place.layout.sent_bytes
+        return self._in_flight.turn(holder, size, patience)
 
     async def bring(self, holder: str, wanted: Wanted) -> None:
         """Seal here what a holder has of these, whose turn it is. Raises a `KVStoreError` where the

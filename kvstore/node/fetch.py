@@ -159,5 +159,5 @@ class Fetch:
 
 def rows_max(place: Place) -> int:
     """Blocks of a place that another node is asked for in one go."""
-    most = FETCH_STRIPE_BYTES_MAX // max(1, place.layout.payload_bytes)
+    most = FETCH_STRIPE_BYTES_MAX // place.layout.sent_bytes
     return min(max(1, most), STRIPE_ROWS_MAX)

@@ -1,0 +1,32 @@
+"""What is brought from one other node at once is bounded, whatever the blocks are like."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kvstore.layout import SlotLayout
+from kvstore.limits import FETCH_STRIPE_BYTES_MAX
+from kvstore.node.delivery import Deliveries, Wanted
+from kvstore.node.fetch import rows_max
+from kvstore.node.namespaces import Place
+from kvstore.spec import KVGroup, KVSpec
+from tests.node.rig import Rig
+
+# 65,536 strips of 2 bytes, and a hash of 8 for each.
+SPEC = KVSpec("tiny strips", "r0", "float16", (KVGroup(tuple(range(64)), 1_024, 1, 1, parts=1),))
+TINY = Place((SPEC.digest, 0), SlotLayout.of(SPEC, 0), SPEC.dtype)
+
+
+def test_hashes_count_among_what_is_on_its_way_where_they_are_the_most_of_it() -> None:
+    async def main() -> None:
+        rig = Rig()
+        nobody: Any = None
+        to = Deliveries(rig.blocks, rig.arena, nobody, rig.clock, rig.counters)
+        keys = [number.to_bytes(32) for number in range(rows_max(TINY))]
+        async with to.turn("a", Wanted("default", TINY, (), keys, frozenset(keys)), 1.0):
+            coming = to._in_flight.bytes_from("a")
+        assert coming == len(keys) * (TINY.layout.root_bytes + TINY.layout.payload_bytes)
+        assert FETCH_STRIPE_BYTES_MAX * 0.9 < coming <= FETCH_STRIPE_BYTES_MAX
+
+    asyncio.run(main())
