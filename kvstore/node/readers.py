@@ -7,12 +7,13 @@ reader learns that from the slot's head. Only this node's clock says when a pin 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from kvstore.block import Miss
 from kvstore.clock import Clock
-from kvstore.core.lifecycle import Slot
+from kvstore.core.lifecycle import Slot, Tier
 from kvstore.core.pins import Pin, Pins
 from kvstore.errors import Invalid
 from kvstore.limits import PIN_MS_DEFAULT, PIN_MS_MAX
@@ -38,6 +39,23 @@ class Readers:
     ) -> None:
         self._blocks, self._pins, self._claims = blocks, pins, claims
         self._clock, self._counters = clock, counters
+
+    @contextmanager
+    def kept(self, keys: Sequence[bytes], reach: Tier) -> Iterator[None]:
+        """Inside this, what a reader can read of these blocks is not evicted while it waits for the
+        rest. `reach`: the highest tier that it can read from."""
+        found, near = self._blocks.index.get_all(keys), (Tier.DRAM, reach)
+        here = [slot for slot in found if slot is not None and slot.tier in near]
+        if len(here) == len(found):
+            here = []  # there is no rest
+        for slot in here:
+            slot.moves += 1
+        try:
+            yield
+        finally:
+            for slot in here:
+                slot.moves -= 1
+            self._blocks.settle_all(here)
 
     def hold(
         self, session: Session, found: Sequence[Slot | Miss], pin_ms: int

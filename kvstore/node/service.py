@@ -351,6 +351,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         asks, from the others; and from its HBM, where readers do not reach that."""
         quarantined = place.owner[0] in self.store.quarantined
         async with AsyncExitStack() as stack:
+            stack.enter_context(self.store.readers.kept(keys, reach))
             if self.hbm is not None and reach is not Tier.HBM:
                 await stack.enter_async_context(self.hbm.brought(keys, patience(context)))
             if self.tiers is not None:
@@ -358,9 +359,8 @@ class KVService(kv_pb2_grpc.KVServicer):
                 # that does not answer for dead, and do without what it has in memory too.
                 await stack.enter_async_context(self.tiers.brought(keys, patience(context)))
             if self.pool is not None and not local and not quarantined:
-                seconds = patience(context)
-                coming = self.pool.fetch.brought(session.tenant, place, hashes, keys, seconds)
-                await stack.enter_async_context(coming)
+                coming = (session.tenant, place, hashes, keys, patience(context))
+                await stack.enter_async_context(self.pool.fetch.brought(*coming))
             self.session(session.token, context)  # it may have ended: nobody would end its pins
             yield
 

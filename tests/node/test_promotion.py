@@ -6,8 +6,14 @@ import asyncio
 import random
 import threading
 from pathlib import Path
+from typing import Any
 
 from kvstore.block import Miss
+from kvstore.node.readers import Opened
+from kvstore.node.service import KVService
+from kvstore.rpc.access import Role
+from kvstore.rpc.identity import CALLER, Caller
+from kvstore.wire.v1 import kv_pb2 as pb
 from tests.node.rig import SLAB, SMALL, TOKENS, prompt
 from tests.node.ssd_rig import SsdRig
 from tests.node.tiered_rig import SECONDS, TieredRig
@@ -47,6 +53,43 @@ def test_a_disk_that_is_late_is_waited_for_no_longer_than_the_caller_does() -> N
             opened = rig.store.open(rig.writing, SMALL, chain.hashes)
             assert not any(isinstance(one, Miss) for one in opened)
         assert rig.counters.totals()["promoted_blocks"] == BLOCKS, "each was read once"
+
+    rig.run(work)
+
+
+class Call:
+    """Stands for the context of a caller who waits for as long as it takes."""
+
+    def time_remaining(self) -> None:
+        return None
+
+
+def test_what_is_in_memory_stays_there_while_the_rest_of_a_call_is_read() -> None:
+    disk = Slow()
+    rig = TieredRig({"/data/a": disk})
+    nobody: Any = None
+    given = (rig.sessions, rig.counters, pb.SessionEvent.Opened(), nobody, rig.tiers)
+    service = KVService(rig.store, nobody, *given)
+
+    async def work() -> None:
+        slots, chain = rig.put_some(1, BLOCKS), prompt(SMALL, BLOCKS * TOKENS, start=1_000)
+        assert await rig.durable(slots) == ""
+        rig.blocks.leave_tier(slots[-1])
+        keys = rig.store.keys("default", SMALL, chain.hashes)
+
+        async def opened() -> list[Opened | Miss]:
+            CALLER.set(Caller(Role.OPEN, "", "default"))
+            async with service.brought(rig.writing, SMALL, chain.hashes, keys, Call()):
+                return rig.store.open_stored(rig.writing, SMALL, keys)
+
+        opening = asyncio.create_task(opened())
+        await asyncio.sleep(0)
+        rig.put_some(2, 60)  # all the room that there is
+        rig.put_some(3, BLOCKS - 1)
+        disk.may_read.set()
+        assert not any(isinstance(one, Miss) for one in await opening)
+        rig.end(rig.writing)
+        assert not any(slot.held for slot in slots)
 
     rig.run(work)
 
