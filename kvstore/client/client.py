@@ -307,7 +307,9 @@ class Client:
         return self._again(lambda: Hold(self.connection, self.space, blocks, pin_ms))
 
     def remove(self, blocks: Blocks) -> int:
-        """Take blocks out of the pool; how many were there."""
+        """Take blocks out of the pool, as far as its nodes can be asked; how many were there.
+
+        Raises `Unavailable`, too, where a restart of this client's own node may bring them back."""
         removed = 0
         for some in reversed(list(calls(len(blocks)))):  # deepest first, as the node does
             request = pb.RemoveRequest(
