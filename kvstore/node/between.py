@@ -7,7 +7,7 @@ slot stays. From HBM it moves: once it is in DRAM it is there no more.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from kvstore.block import Miss
@@ -24,6 +24,8 @@ class Between:
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
+        # Of slots in HBM that their blocks have left and somebody still holds: where those are now.
+        self._below: dict[Slot, Slot] = {}
 
     def begin_write(self, slot: Slot, layout: SlotLayout) -> Slot:
         """A slot on SSD for a copy of a sealed block in DRAM, or `Overloaded`."""
@@ -81,6 +83,9 @@ class Between:
         wanted = blocks.index.held(slot.key) is slot
         if wanted and miss is None:
             target.root = slot.root
+            if slot.tier is Tier.HBM and slot.held:  # whoever holds the block holds it here too
+                target.moves += 1
+                self._below[slot] = target
             blocks.stand_in(slot, target)
         else:
             blocks.doom(target)
@@ -88,6 +93,12 @@ class Between:
                 blocks.lose(slot, miss)
         blocks.settle(slot)
         return wanted and miss is None
+
+    def let_go_above(self, slots: Sequence[Slot]) -> None:
+        """Nobody holds these slots in HBM any more, nor, for that, where their blocks are now."""
+        for slot in slots:
+            if (target := self._below.pop(slot, None)) is not None:
+                self._blocks.let_go(target)
 
 
 def _copy_words(source: Slot, target: Slot) -> None:

@@ -254,6 +254,8 @@ class Blocks:
         slabs.give_all(slots)
         if tier is not Tier.SSD:
             self.heads.mark_all(slots)
+        if tier is Tier.HBM:
+            self.between.let_go_above(slots)
 
     def take_on_ssd(self, slot: Slot, layout: SlotLayout) -> Slot:
         """An EMPTY slot there for a copy of the block, or `Overloaded`."""
@@ -327,8 +329,7 @@ class Blocks:
         """One slot of each of these fills no more."""
         filling = self.filling
         for key in keys:
-            others = filling.pop(key) - 1
-            if others:
+            if others := filling.pop(key) - 1:
                 filling[key] = others
 
     def _make_room(
@@ -341,8 +342,7 @@ class Blocks:
         spared: Collection[bytes],
     ) -> None:
         try:
-            size = layout.slot_bytes
-            chosen = self._room.choose(slabs, owner, tenant, size, wanted, spared)
+            chosen = self._room.choose(slabs, owner, tenant, layout.slot_bytes, wanted, spared)
         except Overloaded:
             self._counters.add("overloaded")
             raise
