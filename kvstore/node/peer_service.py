@@ -5,6 +5,7 @@ They act for the tenant that they name, and reach that tenant's blocks alone.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any, TypeAlias
 
@@ -12,7 +13,7 @@ from kvstore.clock import Clock
 from kvstore.errors import Invalid, Unavailable
 from kvstore.limits import TAKE_SECONDS_MAX
 from kvstore.node.directory import DirectoryService
-from kvstore.node.forms import check_name, stored_keys_of
+from kvstore.node.forms import check_name, patience, stored_keys_of
 from kvstore.node.namespaces import Namespaces
 from kvstore.node.store import Store
 from kvstore.node.taking import Offer, Taking
@@ -67,9 +68,11 @@ class PeerService(DirectoryService):
         dropped = self._store.remove(self._store.owned(tenant_of(context), place, keys))
         if self._tiers is not None:
             try:
-                await self._tiers.flushed()
-            except Unavailable as error:
-                # It is this node's own trouble, and they are gone for now. Refused, the call would
-                # be taken for one that did nothing, and the link to a node that is well for dead.
-                log.warning("blocks were removed by another node: %s", error)
+                async with asyncio.timeout(patience(context)):
+                    await self._tiers.flushed()
+            except (Unavailable, TimeoutError) as error:
+                # It is this node's own trouble, and they are gone for now. Refused, or late, the
+                # call would be taken for one that did nothing, and a node that is well for dead.
+                why = str(error) or "a restart may bring them back: the disk is late"
+                log.warning("blocks were removed by another node: %s", why)
         return pb.DropReply(dropped=bytes(key in dropped for key in keys))

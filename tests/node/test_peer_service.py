@@ -1,0 +1,55 @@
+"""What other nodes have this one do, within the time that they wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kvstore.node.namespaces import Place
+from kvstore.node.peer_service import PeerService
+from kvstore.rpc.access import Role
+from kvstore.rpc.identity import CALLER, Caller
+from kvstore.wire.v1 import directory_pb2 as pb
+from tests.node.rig import SMALL, TOKENS, Rig, prompt
+
+SECONDS = 10.0
+
+
+class Late:
+    """Stands for `Tiers` of a disk that writes nothing any more."""
+
+    async def flushed(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Known:
+    """Stands for `Namespaces`."""
+
+    async def place(self, digest: bytes, group: int) -> Place:
+        return SMALL
+
+
+class Call:
+    """Stands for the context of another node's call."""
+
+    def time_remaining(self) -> float:
+        return 0.1
+
+
+def test_blocks_that_another_node_removes_go_in_its_time_though_the_disk_is_late() -> None:
+    """Else it would take this node for dead, and end what it fetches from it."""
+
+    async def main() -> None:
+        rig, nobody = Rig(), None
+        tiers: Any = (Known(), nobody, Late())
+        service = PeerService("b", 1, rig.clock, rig.store, *tiers)
+        chain = prompt(SMALL, 2 * TOKENS)
+        rig.put(rig.session(), SMALL, chain)
+        keys = rig.store.keys("default", SMALL, chain.hashes)
+        CALLER.set(Caller(Role.NODE, "a", "default"))
+        request = pb.DropRequest(namespace=SMALL.owner[0], stored_keys=keys)
+        async with asyncio.timeout(SECONDS):
+            reply = await service.Drop(request, Call())
+        assert reply.dropped == b"\1\1" and rig.hits(SMALL, chain) == 0
+
+    asyncio.run(main())
