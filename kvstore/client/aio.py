@@ -20,6 +20,7 @@ from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
 from kvstore.client.writer import Writer
 from kvstore.errors import SessionEnded
+from kvstore.home import Home
 from kvstore.spec import KVSpec
 from kvstore.transfer.protocol import Memory
 
@@ -35,7 +36,7 @@ class AsyncClient:
 
     def __init__(self, client: Client) -> None:
         self.blocking = client
-        self._closed = False
+        self._closed, self._home = False, Home()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="moonpool")
 
     @classmethod
@@ -55,6 +56,7 @@ class AsyncClient:
         It has the CUDA stream that is current here when it begins. A cancelled call is over only
         when its thread is: deadlines see to that.
         """
+        self._home.check()
         if self._closed:
             raise SessionEnded("the client is closed")
         bound = _on_this_stream(functools.partial(call, *args, **kwargs))

@@ -20,6 +20,7 @@ from kvstore.client.call_sockets import at_data_port, on_this_host
 from kvstore.config import Credentials, host_name
 from kvstore.core.spread import Spread
 from kvstore.errors import Invalid, KVStoreError, SessionEnded, Unavailable
+from kvstore.home import Home
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.locator import Locator
 from kvstore.rpc.socket_client import Connect, SocketCalls, Stub
@@ -160,7 +161,7 @@ class Connection:
         self._locator, self._label, self._transport = locator, label, transport
         self._credentials, self._copy_threads, self._device = credentials, copy_threads, device
         self.deadline_seconds = deadline_seconds
-        self._lock = threading.Lock()
+        self._home, self._lock = Home(), threading.Lock()
         self._link: Link | None = None
         self._paused_until = 0.0
         self._pause = PAUSE_SECONDS_MIN
@@ -174,6 +175,7 @@ class Connection:
 
     def link(self) -> Link:
         """The live session, begun anew if the last one ended. Raises `Unavailable` fast."""
+        self._home.check()
         with self._lock:
             if self._closed:
                 raise SessionEnded("the client is closed")
@@ -221,6 +223,8 @@ class Connection:
             raise raised from error
 
     def close(self) -> None:
+        if not self._home.here:
+            return  # what a copy of the process ends there ends for both
         with self._lock:
             self._closed = True
             self._drop()

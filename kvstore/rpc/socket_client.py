@@ -19,6 +19,7 @@ import grpc
 
 from kvstore import traces
 from kvstore.errors import Unavailable
+from kvstore.home import Home
 from kvstore.limits import RPC_REPLY_BYTES_MAX, SOCKET_CALLS_MAX
 from kvstore.rpc.socket_frames import ANSWER, CALL, METHODS, OK
 from kvstore.rpc.status import error_of
@@ -37,7 +38,7 @@ class SocketCalls:
 
     def __init__(self, connect: Connect, node: str) -> None:
         self._connect, self._node = connect, node
-        self._lock = threading.Lock()
+        self._home, self._lock = Home(), threading.Lock()
         self._free: list[socket.socket] = []
         self._open: set[socket.socket] = set()
         self._coming: dict[object, socket.socket | None] = {}  # those that are being let in
@@ -47,6 +48,7 @@ class SocketCalls:
 
     def take(self, seconds: float) -> socket.socket | None:
         """A socket to call on, or none: all are being called on, or the node has no more."""
+        self._home.check()
         with self._lock:
             made = self._free.pop() if self._free else None
         if made is not None:
@@ -198,8 +200,8 @@ class Stub:
 
     def post_close(self, request: pb.CloseRequest, timeout: float) -> None:
         """Have pins end. Nobody waits for it: one that fails ends with its time or its session."""
-        made = self._calls.take(timeout) if self._calls is not None else None
         with suppress(ValueError, Unavailable):  # of what is closed, or gone
+            made = self._calls.take(timeout) if self._calls is not None else None
             if self._calls is None or made is None:
                 self._other.Close.future(request, timeout=timeout).add_done_callback(_done)
             else:

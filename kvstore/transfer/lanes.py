@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvstore.errors import SessionEnded, Unavailable
+from kvstore.home import Home
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import (
     DATA_CALL_BLOCKS_MAX,
@@ -107,7 +108,7 @@ class Lanes:
         self._session, self._token = session, token
         self._deadline, self._tls = deadline_seconds, tls
         self._lane_of, self._streams = lane_of, streams
-        self._changed = threading.Condition()
+        self._home, self._changed = Home(), threading.Condition()
         self._idle: list[Lane] = []
         self._spare: set[Lane] = set()  # held by somebody, with no call under way; busy too
         self._busy = 0
@@ -233,7 +234,8 @@ class Lanes:
 
     @contextmanager
     def calling(self, lane: Lane) -> Iterator[None]:
-        """A call on one that `spare` gave; raises `SessionEnded`."""
+        """A call on one that `spare` gave; raises `Unavailable`, `SessionEnded`."""
+        self._home.check()
         with self._changed:
             self._check_open()
             self._spare.remove(lane)
@@ -249,6 +251,8 @@ class Lanes:
 
     def drop(self, lane: Lane) -> None:
         """One that `spare` gave: nobody wants what is under way on it."""
+        if not self._home.here:
+            return  # the process that took it may
         with self._changed:
             if lane not in self._spare:
                 return
@@ -271,6 +275,7 @@ class Lanes:
 
     def _taken(self, most: int, seconds: float) -> Lane:
         """One that lies idle, or a new one, once fewer than `most` are in use."""
+        self._home.check()
         with self._changed:
             free = self._changed.wait_for(lambda: self._closed or self._busy < most, seconds)
             self._check_open()
