@@ -163,6 +163,7 @@ class Connection:
         self.deadline_seconds = deadline_seconds
         self._home, self._lock = Home(), threading.Lock()
         self._link: Link | None = None
+        self._parting: list[threading.Thread] = []  # links that were given up and not closed yet
         self._paused_until = 0.0
         self._pause = PAUSE_SECONDS_MIN
         self._closed = False
@@ -223,11 +224,15 @@ class Connection:
             raise raised from error
 
     def close(self) -> None:
+        """Nothing moves any more when this returns."""
         if not self._home.here:
             return  # what a copy of the process ends there ends for both
         with self._lock:
             self._closed = True
             self._drop()
+            parting = self._parting
+        for one in parting:
+            one.join()
 
     def _heed(self, raised: KVStoreError, link: Link, session: bytes) -> None:
         """Give up a link that a failure shows to be dead."""
@@ -239,9 +244,18 @@ class Connection:
                     self._rest()
 
     def _drop(self) -> None:
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        """Closing waits for what still moves there, which may take long: but for whoever closes
+        this, nobody waits for that."""
+        link, self._link = self._link, None
+        if link is None:
+            return
+        thread = threading.Thread(target=link.close, name="moonpool-parting", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # none can be had
+            link.close()
+            return
+        self._parting = [*(one for one in self._parting if one.is_alive()), thread]
 
     def _rest(self) -> None:
         self._paused_until = time.monotonic() + self._pause

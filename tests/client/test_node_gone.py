@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -163,6 +164,38 @@ def test_a_client_that_is_closed_amid_a_call_ends_it_at_once(own_node: Node, cac
         assert match.result(15) == get.result(15) == UNREACHABLE
         with pytest.raises(SessionEnded):
             put.result(15)
+
+
+def test_a_load_that_still_comes_keeps_nobody_waiting_but_who_closes(
+    own_node: Node, cache: Cache
+) -> None:
+    told: list[str] = []
+    began, enough = threading.Event(), threading.Event()
+    client = Client.at(own_node.address, SPEC, deadline_seconds=0.5, transport="tcp")
+    chain = client.chain(range(TOKENS))
+    transport: Any = client.connection.link().transport
+
+    def load() -> None:
+        with transport.lanes.lane():
+            began.set()
+            enough.wait(FAR_BEYOND_ANY_DEADLINE / 3)
+            told.append("loaded")
+
+    def close() -> None:
+        client.close()
+        told.append("closed")
+
+    with ThreadPoolExecutor(2) as threads:
+        threads.submit(load)
+        assert began.wait(10)
+        own_node.signal(signal.SIGSTOP)
+        for _ in range(2):  # the first of them finds out that it is gone
+            assert client.match(chain) == UNREACHABLE
+            assert not told, "it waited for another's load"
+        threads.submit(close)
+        time.sleep(0.2)  # for it to be closed, if nothing keeps it
+        enough.set()
+    assert told == ["loaded", "closed"], "memory was given up that a load still writes to"
 
 
 def test_while_a_node_is_left_alone_it_is_not_asked(
