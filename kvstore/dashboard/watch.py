@@ -45,12 +45,16 @@ class Watch:
     async def keep(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(_READERS, "metrics") as threads:
+        threads = ThreadPoolExecutor(_READERS, "metrics")
+        try:
             while True:
                 began = loop.time()
                 asked = [loop.run_in_executor(threads, self._read, one) for one in self._addresses]
                 self.take(time.time(), loop.time(), await asyncio.gather(*asked))
                 await asyncio.sleep(max(0.0, began + TICK_SECONDS - loop.time()))
+        finally:
+            # Not waited for: this loop may be who is to answer them.
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def take(
         self, at: float, now: float, read: Sequence[tuple[str, list[Sample] | KVStoreError]]

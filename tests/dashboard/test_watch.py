@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import pytest
 
 from kvstore.dashboard.history import LINES_MAX, MOMENTS_MAX
@@ -104,3 +107,27 @@ def test_each_chart_of_vllm_has_a_key_of_its_own_too() -> None:
     keys = [one.key for one in (*PANELS, *VLLM_PANELS)]
     assert len(set(keys)) == len(keys)
     assert all(one.asks.endswith("?") and one.lines for one in VLLM_PANELS)
+
+
+def test_a_gateway_that_reads_its_own_metrics_stops_without_waiting_for_its_own_answer() -> None:
+    answered = threading.Event()
+
+    async def stopped() -> bool:
+        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+
+        def reads(address: str) -> list[Sample]:
+            loop.call_soon_threadsafe(asked.set)
+            answered.wait(5.0)  # which the loop says, as it answers whoever reads its metrics
+            return []
+
+        keeping = asyncio.create_task(Watch(["a:1"], reads).keep())
+        await asked.wait()
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        reading = [one for one in threading.enumerate() if one.name.startswith("metrics")]
+        return any(one.is_alive() for one in reading)
+
+    try:
+        assert asyncio.run(stopped()), "it ended when the reading had: the loop stood still"
+    finally:
+        answered.set()
