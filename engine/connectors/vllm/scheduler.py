@@ -24,7 +24,7 @@ from .messages import Compare, Load, Loaded, Part, Ready, Report, Save, Step
 from .metrics import MoonpoolStats
 from .price import Prices
 from .settings import Settings
-from .tracked import Tracked
+from .tracked import LeftOut, Tracked
 from .unproven import Pages, Unproven
 from .usable import usable_tokens, window_start
 
@@ -57,6 +57,7 @@ class SchedulerSide:
         self._block_tokens = 1  # as the workers chose
         self._since = ""  # a name of its own for what is computed since caches were reset
         self._requests: dict[str, Tracked] = {}
+        self._others: dict[str, LeftOut] = {}  # that go on without the pool
         self._answers: dict[str, Lookup] = {}
         self._loads: list[Load] = []
         self._finishing: list[Save] = []
@@ -102,9 +103,9 @@ class SchedulerSide:
         tells the new ones from any others, so what is stored from now on only this engine finds.
         Requests that are here may have KV of either: they go on without the pool."""
         self._since = secrets.token_hex(16)
-        for request in list(self._requests):
-            self._drop(request)
-            self._unproven.forget(request)
+        for name, tracked in self._requests.items():
+            self._drop(name)
+            self._others[name] = LeftOut(tracked.request, tracked.end, tracked.ran)
         self._requests.clear()
         self._tell("caches were reset: what the pool has from before is not used by this engine")
 
@@ -132,6 +133,8 @@ class SchedulerSide:
                 tracked.follow = ""
             if self._looks_up(request) and not tracked.follow:
                 self._ask(tracked)
+        if tracked is None:
+            self._others[request.request_id] = LeftOut(request)
         if self.fleet is not None:
             hashes = () if tracked is None else tracked.chains()[self.fleet.group].hashes
             self.fleet.arrived(request, hashes, tracked is not None and bool(tracked.follow))
@@ -140,6 +143,8 @@ class SchedulerSide:
         """Tokens to load beyond the first `computed`, or None while the pool has not answered."""
         tracked = self._requests.get(request.request_id)
         if tracked is None:
+            if (other := self._others.get(request.request_id)) is not None:
+                other.end = computed
             return 0, False
         tracked.computed = tracked.end = computed
         if not self._looks_up(request) or tracked.failed:
@@ -175,6 +180,8 @@ class SchedulerSide:
         """vLLM has given the request pages; load `tokens` into them, if any."""
         tracked = self._requests.get(request.request_id)
         if tracked is None:
+            if (other := self._others.get(request.request_id)) is not None:
+                other.ran = False
             return
         tracked.ran = False
         if tracked.asked:
@@ -208,19 +215,23 @@ class SchedulerSide:
         step.tokens = output.total_num_scheduled_tokens
         for request, scheduled in output.num_scheduled_tokens.items():
             tracked = self._requests.get(request)
+            known = tracked or self._others.get(request)
+            if known is None:
+                continue
+            one = known.request
+            pages = partial(output.kv_connector_block_state.get_block_ids, request)
+            if not known.ran:
+                by_another = one.num_computed_tokens > known.end
+                self._unproven.begins(one, pages, loaded=by_another)
+            known.ran = True
+            unproven = self._unproven.holds(one)
             if tracked is None:
                 continue
-            one = tracked.request
-            pages = partial(output.kv_connector_block_state.get_block_ids, request)
-            if not tracked.ran:
-                by_another = one.num_computed_tokens > tracked.end
-                self._unproven.begins(one, pages, loaded=by_another)
-            tracked.ran = True
             if one.num_computed_tokens < one.num_prompt_tokens:
                 step.prefill_tokens += scheduled
             self._audits.scheduled(tracked, self.stats)
             done = min(one.num_computed_tokens + scheduled, one.num_tokens)
-            if self._unproven.holds(one):
+            if unproven:
                 tracked.audit = tracked.verb = None  # what it would compare was not computed here
                 continue
             first, last = self._audits.span(tracked, done, self._block_tokens)
@@ -235,14 +246,15 @@ class SchedulerSide:
     def finished(self, request: Any, pages: Pages) -> bool:
         """The request is over; whether its pages must be kept until a last block is stored."""
         tracked = self._requests.pop(request.request_id, None)
+        self._others.pop(request.request_id, None)
         self._drop(request.request_id)
         if self.fleet is not None:
             self.fleet.finished(request)
+        unproven = self._unproven.holds(request)
+        self._unproven.forget(request.request_id)
         if tracked is None:
             return False
         self._audits.first_token(tracked, self.stats)
-        unproven = self._unproven.holds(request)
-        self._unproven.forget(request.request_id)
         if not self._writes or not tracked.ran or unproven:
             return False
         done = min(request.num_computed_tokens, request.num_tokens - 1)

@@ -22,6 +22,16 @@ class Audit:
     random: bool  # drawn from hits that may be trusted; else a self-test of ones that may not yet
 
 
+@dataclass(slots=True)
+class LeftOut:
+    """A request that goes on without the pool. Its first pages may be others' as well, as where a
+    text comes before an image, and so may be what another connector loads into them."""
+
+    request: Any
+    end: int = 0  # as of one that is tracked
+    ran: bool = False
+
+
 class Tracked:
     """A vLLM request: its blocks in every group, hashed as its tokens come to be known."""
 

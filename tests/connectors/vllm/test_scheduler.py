@@ -168,9 +168,12 @@ class Beside:
         self.here.ready(ready())
         self.pages: dict[str, tuple[list[int]]] = {}
 
-    def given(self, name: str, pages: list[int], *, cached: int, loaded: int = 0) -> Any:
+    def given(
+        self, name: str, pages: list[int], *, cached: int, loaded: int = 0, images: Any = ()
+    ) -> Any:
         """A request whose first tokens vLLM has, and the next from the other connector."""
         one = request(name)
+        one.mm_features = list(images)
         one.num_preemptions = one.num_output_tokens = 0
         self.pages[name] = (pages,)
         self.here.arrived(one)
@@ -225,6 +228,40 @@ def test_who_shares_pages_that_another_connector_loaded_waits_for_a_token_of_its
     sharing.num_computed_tokens, sharing.num_tokens, sharing.num_output_tokens = 40, 41, 1
     sharing.all_token_ids.append(1)
     assert beside.stored(b=1) == {"b": 2}
+
+
+def test_pages_that_another_connector_loaded_for_who_is_left_out_prove_nothing_either(
+    beside: Beside,
+) -> None:
+    """Of a prompt whose text comes before an image: vLLM lets another of that text have its pages,
+    before it knows that what was to be loaded into them was not."""
+    left_out = beside.given("a", [7, 8, 9], cached=0, loaded=32, images=["an image behind them"])
+    sharing = beside.given("b", [7, 8, 10], cached=32)
+    assert beside.stored(a=8, b=8) == {}
+    left_out.num_output_tokens = sharing.num_output_tokens = 1
+    assert beside.stored(a=1, b=1) == {"b": 2}, "what was loaded was good"
+    beside.given("c", [7, 8, 11], cached=32)
+    assert beside.stored(c=8) == {"c": 2}
+
+
+def test_pages_that_another_connector_is_loading_are_unproven_after_a_reset_as_well(
+    beside: Beside,
+) -> None:
+    beside.given("a", [7, 8, 9], cached=0, loaded=32)
+    assert beside.stored(a=8) == {}
+    beside.here.reset()
+    beside.given("b", [7, 8, 10], cached=32)
+    assert beside.stored(b=8) == {}
+
+
+def test_nothing_is_kept_of_a_request_that_is_over(beside: Beside) -> None:
+    here = beside.here
+    for name, images in (("a", ()), ("b", ["an image"])):
+        over = beside.given(name, [7, 8, 9], cached=0, loaded=32, images=images)
+        beside.stored(**{name: 8})
+        here.finished(over, beside.pages[name])
+    assert not here._requests and not here._others
+    assert not here._unproven._tokens and not here._unproven._pages
 
 
 @pytest.mark.parametrize(("tokens", "stored"), [(0, False), (1, True)])
