@@ -9,7 +9,6 @@ are named by `revision`, or by a digest of their bytes where the model is a loca
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -17,36 +16,21 @@ from typing import Any
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
-from sglang.srt.runtime_context import get_exec, get_lora, get_model
+from sglang.srt.runtime_context import get_model
 
 from kvstore.client import KVGroup, KVSpec, weights_digest
 
 from .pages import axes_of
 from .settings import WHERE, Settings
+from .told import Unsupported, elsewhere, published, short, told
 
-# Settings that change KV beside the weights, with the values that change nothing.
-_CHANGES = (
-    *("quantization", "modelopt_quant", "rl_quant_profile"),
-    *("kv_cache_dtype", "json_model_override_args", "model_impl", "model_config_parser"),
-)
-# Settings that name a file beside the model, whose contents change KV and are named by nothing.
-_FILES = (
-    "quantization_param_path",
-    "modelopt_checkpoint_restore_path",
-    "decrypted_config_file",
-)
 # Load formats beside auto whose weights are those of the model's folder or commit. Which of its
 # files they are differs, as where a folder has weights in several forms.
 _OF_THE_MODEL = frozenset(
     {"safetensors", "fastsafetensors", "instanttensor", "mistral", "npcache", "pt", "layered"}
     | {"runai_streamer", "sharded_state", "bitsandbytes", "flash_rl"}
 )
-_NOTHING = (None, "auto", "", "{}", False)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-class Unsupported(ValueError):
-    """This engine's KV cannot be kept in the pool; the message names what stands in the way."""
 
 
 def check_config(config: HiCacheStorageConfig) -> None:
@@ -63,7 +47,7 @@ def spec_of(config: HiCacheStorageConfig, pool: Any, settings: Settings) -> KVSp
     """The KVSpec of one rank's host pool."""
     check_pool(config, pool)
     model, revision = _named(config, settings)
-    said = _said()
+    said = told()
     if str(pool.dtype) == "torch.uint8" and "kv_cache_dtype" not in said and not _extra(settings):
         raise Unsupported(
             "the host pool keeps fp8 as uint8, and the server does not say which fp8: "
@@ -108,12 +92,17 @@ def check_pool(config: HiCacheStorageConfig, pool: Any) -> None:
 
 def _named(config: HiCacheStorageConfig, settings: Settings) -> tuple[str, str]:
     """The model's name, and what names its weights."""
-    model = _published(get_model)
+    model = published(get_model)
     path = model.model_path if model else config.model_name or ""
     if settings.revision:
         return config.model_name or path or "unnamed", settings.revision
     if model and model.load_format == "dummy":
         raise Unsupported("load_format dummy draws weights at random: set revision to share KV")
+    if model and (setting := elsewhere(model)):
+        raise Unsupported(
+            f"{setting}: weights are then not read from {path!r} as it is now: set revision in "
+            f"{WHERE} to something that changes whenever they do"
+        )
     load_format = str(model.load_format) if model else "auto"
     if load_format != "auto" and load_format not in _OF_THE_MODEL:
         raise Unsupported(
@@ -131,36 +120,5 @@ def _named(config: HiCacheStorageConfig, settings: Settings) -> tuple[str, str]:
     )
 
 
-def _said() -> dict[str, str]:
-    """What the server's settings change about KV, beside its weights."""
-    model, lora = _published(get_model), _published(get_lora)
-    if lora and (lora.enable_lora or lora.lora_paths):
-        raise Unsupported("LoRA: SGLang's page hashes name an adapter, not its weights")
-    if model is None:
-        return {}
-    files = {name: getattr(model, name) for name in _FILES}
-    if experts := _published(get_exec):
-        files["kt_weight_path"] = experts.moe.kt_weight_path
-    for name, path in files.items():
-        if path:
-            raise Unsupported(f"{name}: what changes KV is in a file that nothing names")
-    said = {name: getattr(model, name) for name in _CHANGES}
-    return {name: _short(str(v)) for name, v in said.items() if v not in _NOTHING}
-
-
 def _extra(settings: Settings) -> str:
-    return f";extra={_short(settings.namespace_extra)}" if settings.namespace_extra else ""
-
-
-def _short(text: str) -> str:
-    """Text as it is, or its digest where it would not fit among a spec's names."""
-    fits = len(text.encode()) <= 64
-    return text if fits else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _published(bag: Any) -> Any:
-    """A server's resolved settings; None outside a server."""
-    try:
-        return bag()
-    except ValueError:
-        return None
+    return f";extra={short(settings.namespace_extra)}" if settings.namespace_extra else ""

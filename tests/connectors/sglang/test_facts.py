@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from sglang.srt.environ import envs
+from sglang.srt.layers.rotary_embedding.rope_variant import Phi3LongRoPEScaledRotaryEmbedding
 from sglang.srt.mem_cache.hicache_storage import PoolName
 from sglang.srt.runtime_context import get_context
 
+from kvstore.engine.connectors.sglang.told import _ENVIRONMENT
 from tests.connectors.sglang.engine import Engine, fill, mha_pool, mla_pool
 
 Engines = Callable[..., Engine]
+TRAINED, LONGEST = 8, 32  # tokens
+LONG = {
+    "rope_type": "longrope",
+    "original_max_position_embeddings": TRAINED,
+    "short_factor": [1.0] * 4,
+    "long_factor": [9.0] * 4,
+}
+
+
+@contextmanager
+def server(rope: Any = None, longest: int = LONGEST, **args: Any) -> Iterator[None]:
+    """As in a server with these settings, whose model has these settings of RoPE."""
+    config = SimpleNamespace(
+        hf_text_config=SimpleNamespace(rope_parameters=rope), context_len=longest
+    )
+    with get_context().override_server_args(_model_config=config, **args):
+        yield
+
+
 KEYS = ["a" * 64, "b" * 64]
 
 
@@ -54,14 +78,43 @@ def test_another_engine_never_hits(stored: Engine, engine_of: Engines, other: An
         {"modelopt_quant": {"quant_cfg": {}}},
         {"model_impl": "transformers"},
         {"model_config_parser": "mistral"},
+        {"quantize_and_serve": True},
+        {"kv_cache_dtype": "bfloat16", "dtype": "float32"},
+        {"model_loader_extra_config": {"pattern": "of-another-{rank}-{part}.safetensors"}},
+        {"enable_quant_communications": True},
+        {"flashinfer_mxfp4_moe_precision": "fp8"},
+        {"deepep_dispatcher_output_dtype": "fp8"},
+        {"flashinfer_a2a_dispatch_type": "nvfp4"},
+        {"enable_w4a4_mxfp4_megamoe": True},
+        {"enforce_shared_experts_fusion": True},
     ],
 )
 def test_what_a_server_is_told_about_its_kv_is_in_the_namespace(
     stored: Engine, engine_of: Engines, args: Any
 ) -> None:
-    with get_context().override_server_args(model_path="m"):
+    with server(model_path="m"):
         assert engine_of(mha_pool("page_first")).storage.batch_exists(KEYS) == 2
-    with get_context().override_server_args(model_path="m", **args):
+    with server(model_path="m", **args):
+        assert engine_of(mha_pool("page_first")).storage.batch_exists(KEYS) == 0
+
+
+def test_what_a_server_computes_in_is_named_where_it_keeps_kv_in_something_else(
+    engine_of: Engines,
+) -> None:
+    names = set()
+    for dtype in ("float16", "bfloat16"):
+        with server(model_path="m", kv_cache_dtype="bfloat16", dtype=dtype):
+            names.add(engine_of(mha_pool("page_first")).storage._client.space.spec.revision)
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize("name", _ENVIRONMENT)
+def test_what_the_environment_says_of_quantization_is_in_the_namespace(
+    stored: Engine, engine_of: Engines, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert hasattr(envs, name), "SGLang has another name for it"
+    monkeypatch.setenv(name, "1")
+    with server(model_path="m"):
         assert engine_of(mha_pool("page_first")).storage.batch_exists(KEYS) == 0
 
 
@@ -81,7 +134,7 @@ def test_a_local_model_is_named_by_its_weights_and_not_by_its_folder(
         pool = mha_pool("page_first")
         if not published:
             return engine_of(pool, model_name=str(folder), revision="")
-        with get_context().override_server_args(model_path=str(folder)):
+        with server(model_path=str(folder)):
             return engine_of(pool, model_name="served as this", revision="")
 
     first, copy = checkpoint(tmp_path / "first", 1), checkpoint(tmp_path / "copy", 1)
@@ -94,7 +147,7 @@ def test_a_local_model_is_named_by_its_weights_and_not_by_its_folder(
 
 
 def test_a_commit_that_the_server_was_started_with_names_the_weights(engine_of: Engines) -> None:
-    with get_context().override_server_args(model_path="org/model", revision="0" * 40):
+    with server(model_path="org/model", revision="0" * 40):
         spec = engine_of(mha_pool("page_first"), revision="").storage._client.space.spec
     assert (spec.model, spec.revision) == ("org/model", f"commit:{'0' * 40}")
 
@@ -151,11 +204,15 @@ def test_layers_of_a_draft_model_are_refused(engine_of: Engines) -> None:
         ({"modelopt_checkpoint_restore_path": "q.pth"}, "modelopt_checkpoint_restore_path"),
         ({"decrypted_config_file": "config.json"}, "decrypted_config_file"),
         ({"kt_weight_path": "/experts"}, "kt_weight_path"),
+        (
+            {"model_loader_extra_config": json.dumps({"qlora_adapter_name_or_path": "a/lora"})},
+            "qlora_adapter_name_or_path",
+        ),
     ],
 )
 def test_what_sglang_does_not_name_is_refused(engine_of: Engines, args: Any, said: str) -> None:
     with (
-        get_context().override_server_args(model_path="m", **args),
+        server(model_path="m", **args),
         pytest.raises(ValueError, match=said),
     ):
         engine_of(mha_pool("page_first"))
@@ -164,7 +221,7 @@ def test_what_sglang_does_not_name_is_refused(engine_of: Engines, args: Any, sai
 def test_random_weights_have_no_name_of_their_own(engine_of: Engines, tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "folder", 1)
     with (
-        get_context().override_server_args(model_path=str(folder), load_format="dummy"),
+        server(model_path=str(folder), load_format="dummy"),
         pytest.raises(ValueError, match="load_format dummy"),
     ):
         engine_of(mha_pool("page_first"), revision="")
@@ -175,10 +232,56 @@ def test_weights_that_come_from_elsewhere_are_not_named_by_the_folder(
     engine_of: Engines, tmp_path: Path, load_format: str
 ) -> None:
     folder = checkpoint(tmp_path / "folder", 1)
-    with get_context().override_server_args(model_path=str(folder), load_format=load_format):
+    with server(model_path=str(folder), load_format=load_format):
         with pytest.raises(ValueError, match=f"load_format {load_format} may load other weights"):
             engine_of(mha_pool("page_first"), revision="")
         engine_of(mha_pool("page_first"), revision="r1")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"weight_cache_mode": "client"}, "weight_cache_mode client"),
+        ({"weight_cache_mode": "daemon"}, "weight_cache_mode daemon"),
+        (
+            {"checkpoint_engine_wait_weights_before_ready": True},
+            "checkpoint_engine_wait_weights_before_ready",
+        ),
+    ],
+)
+def test_weights_that_another_process_holds_or_brings_are_not_named_by_the_folder(
+    engine_of: Engines, tmp_path: Path, args: Any, said: str
+) -> None:
+    folder = checkpoint(tmp_path / "folder", 1)
+    with server(model_path=str(folder), **args):
+        with pytest.raises(ValueError, match=f"{said}: weights are then not read from"):
+            engine_of(mha_pool("page_first"), revision="")
+        engine_of(mha_pool("page_first"), revision="r1")
+
+
+def test_sglang_turns_a_prompt_s_keys_by_what_else_is_in_its_batch() -> None:
+    """Which is why LongRoPE is refused: see the next test."""
+    factors = {name: LONG[name] for name in ("short_factor", "long_factor")}
+    rope = Phi3LongRoPEScaledRotaryEmbedding(
+        8, 8, LONGEST, TRAINED, 10_000, True, torch.float32, **factors
+    )
+    positions = torch.tensor([3, 4, LONGEST - 1])
+    states = torch.ones(3, 8)
+    _, alone = rope(positions[:2], states[:2].clone(), states[:2].clone())
+    _, beside = rope(positions, states.clone(), states.clone())
+    assert not torch.equal(alone, beside[:2])
+    within = torch.tensor([3, 4, TRAINED])
+    assert torch.equal(alone, rope(within, states.clone(), states.clone())[1][:2])
+
+
+@pytest.mark.parametrize("rope", [LONG, {"full_attention": LONG}, LONG | {"rope_type": "su"}])
+def test_longrope_is_refused_where_prompts_may_be_longer_than_it_was_trained_for(
+    engine_of: Engines, rope: Any
+) -> None:
+    with server(rope, model_path="m"), pytest.raises(ValueError, match="--context-length 8 is"):
+        engine_of(mha_pool("page_first"))
+    with server(rope, longest=TRAINED, model_path="m"):
+        engine_of(mha_pool("page_first"))
 
 
 def test_which_of_a_folder_s_weights_are_loaded_is_in_the_namespace(
@@ -188,7 +291,7 @@ def test_which_of_a_folder_s_weights_are_loaded_is_in_the_namespace(
     torch.save({"w": torch.zeros(4)}, folder / "model.pt")
 
     def named(load_format: str) -> str:
-        with get_context().override_server_args(model_path=str(folder), load_format=load_format):
+        with server(model_path=str(folder), load_format=load_format):
             ours = engine_of(mha_pool("page_first"), revision="")
         return str(ours.storage._client.space.spec.revision)
 
@@ -205,9 +308,9 @@ def test_fp8_is_kept_only_where_it_is_said_which(engine_of: Engines) -> None:
     assert pool().dtype is torch.uint8
     with pytest.raises(ValueError, match="does not say which fp8"):
         engine_of(pool())
-    with get_context().override_server_args(model_path="m", kv_cache_dtype="fp8_e4m3"):
+    with server(model_path="m", kv_cache_dtype="fp8_e4m3"):
         ours = engine_of(pool())
     assert ours.store(KEYS, 0, 1) == [True, True]
-    with get_context().override_server_args(model_path="m", kv_cache_dtype="fp8_e5m2"):
+    with server(model_path="m", kv_cache_dtype="fp8_e5m2"):
         assert engine_of(pool()).storage.batch_exists(KEYS) == 0
     engine_of(pool(), namespace_extra="kv fp8_e4m3")

@@ -1,0 +1,132 @@
+"""What a server was told that changes its KV, beside which weights it has.
+
+It is part of the namespace where it can be named, and refused where it cannot: what is in a file
+that nothing names, weights that come from another process, keys that depend on who else is in the
+batch. Which kernels compute is not among it, for they differ by rounding alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import Any
+
+from sglang.srt.runtime_context import get_exec, get_lora, get_model, process_model_config
+
+# Settings that change KV, by the part of SGLang's configuration they are in.
+_MODEL = (
+    *("quantization", "modelopt_quant", "quantize_and_serve", "rl_quant_profile"),
+    *("kv_cache_dtype", "json_model_override_args", "model_impl", "model_config_parser"),
+)
+# What is exchanged between ranks and experts, or put into them, in fewer bits.
+_EXPERTS = (
+    *("flashinfer_mxfp4_moe_precision", "deepep_dispatcher_output_dtype"),
+    *("flashinfer_a2a_dispatch_type", "enable_w4a4_mxfp4_megamoe"),
+    "enforce_shared_experts_fusion",
+)
+# Of the environment: what is quantized, and how; what is left out; whose code computes.
+_ENVIRONMENT = (
+    *("SGLANG_INT4_WEIGHT", "SGLANG_CPU_QUANTIZATION", "SGLANG_QUANT_ALLOW_DOWNCASTING"),
+    *("SGLANG_FP8_IGNORED_LAYERS", "SGLANG_FP4_IGNORED_LAYERS", "SGLANG_TRITON_FP8_PREFILL_ATTN"),
+    *("SGLANG_HUMMING_ONLINE_QUANT_CONFIG", "SGLANG_HUMMING_INPUT_QUANT_CONFIG"),
+    *("SGLANG_NVFP4_CKPT_FP8_GEMM_IN_ATTN", "SGLANG_MOE_NVFP4_DISPATCH"),
+    *("SGLANG_FLASHINFER_CUTEDSL_NVFP4_W4A16", "SGLANG_FLASHINFER_NVFP4_PER_TOKEN_ACTIVATION"),
+    *("FLASHINFER_NVFP4_4OVER6", "FLASHINFER_NVFP4_4OVER6_E4M3_USE_256"),
+    *("SGLANG_FORCE_MXFP8_BLOCK_CONVERT_DENSE", "SGLANG_NPU_ARCH35_REQUANT_BLOCK_FP8"),
+    *("SGLANG_ROCM_DISABLE_LINEARQUANT", "SGLANG_GFX1250_W4A8_BACKEND"),
+    *("SGLANG_AMD_FLYDSL_MEGA_QUANT", "SGLANG_ENABLE_DP_GATHER_FP8"),
+    *("SGLANG_MORI_DISPATCH_DTYPE", "SGLANG_MORI_COMBINE_DTYPE"),
+    *("SGLANG_FLASHINFER_MEGAMOE_COMBINE_DTYPE", "DEEP_NORMAL_MODE_USE_INT8_QUANT"),
+    "SGLANG_SKIP_SOFTMAX_PREFILL_THRESHOLD_SCALE_FACTOR",
+    "SGLANG_SKIP_SOFTMAX_DECODE_THRESHOLD_SCALE_FACTOR",
+    *("SGLANG_MINICPM_FORCE_DENSE", "SGLANG_MINICPM_DENSE_AS_SPARSE"),
+    *("SGLANG_SIMULATE_UNIFORM_EXPERTS", "SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS"),
+    "SGLANG_EXTERNAL_MODEL_PACKAGE",
+)
+# Settings that name a file beside the model, whose contents change KV and are named by nothing.
+_FILES = (
+    "quantization_param_path",
+    "modelopt_checkpoint_restore_path",
+    "decrypted_config_file",
+)
+_NOTHING = (None, "auto", "default", "", "{}", False)
+_ADAPTER = "qlora_adapter_name_or_path"  # of bitsandbytes, merged into the weights
+
+
+class Unsupported(ValueError):
+    """This engine's KV cannot be kept in the pool; the message names what stands in the way."""
+
+
+def told() -> dict[str, str]:
+    """What of the server's settings is to be named. Raises `Unsupported` for what cannot be."""
+    model, lora, how = published(get_model), published(get_lora), published(get_exec)
+    if lora and (lora.enable_lora or lora.lora_paths):
+        raise Unsupported("LoRA: SGLang's page hashes name an adapter, not its weights")
+    if model is None:
+        return {}
+    loading = _loading(model)
+    files = {name: getattr(model, name) for name in _FILES} | {_ADAPTER: loading.get(_ADAPTER)}
+    if how:
+        files["kt_weight_path"] = how.moe.kt_weight_path
+    for name, path in files.items():
+        if path:
+            raise Unsupported(f"{name}: what changes KV is in a file that nothing names")
+    _check_rope()
+    said = {name: getattr(model, name) for name in _MODEL}
+    if said["kv_cache_dtype"] not in _NOTHING:  # else the pool's own dtype says it
+        said["dtype"] = model.dtype
+    said["pattern"] = loading.get("pattern")  # of a sharded state, which may be one of several
+    if how:
+        said |= {name: getattr(how.moe, name) for name in _EXPERTS}
+        said["enable_quant_communications"] = how.comm.enable_quant_communications
+    changed = {name: os.environ[name] for name in _ENVIRONMENT if os.environ.get(name)}
+    said["environment"] = json.dumps(changed) if changed else None
+    return {name: short(str(value)) for name, value in said.items() if value not in _NOTHING}
+
+
+def elsewhere(model: Any) -> str:
+    """Which setting has weights come from elsewhere than the model's folder or commit, if any."""
+    if model.weight_cache_mode != "off":
+        return f"weight_cache_mode {model.weight_cache_mode}"
+    if model.checkpoint_engine_wait_weights_before_ready:
+        return "checkpoint_engine_wait_weights_before_ready"
+    return ""
+
+
+def short(text: str) -> str:
+    """Text as it is, or its digest where it would not fit among a spec's names."""
+    fits = len(text.encode()) <= 64
+    return text if fits else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def published(bag: Any) -> Any:
+    """A server's resolved settings; None outside a server."""
+    try:
+        return bag()
+    except ValueError:
+        return None
+
+
+def _loading(model: Any) -> dict[str, Any]:
+    said = model.model_loader_extra_config or {}
+    return dict(json.loads(said)) if isinstance(said, str) else dict(said)
+
+
+def _check_rope() -> None:
+    """Refuse LongRoPE where prompts may be longer than it was trained for. SGLang turns all keys of
+    a batch by the long factors if any of its tokens stands beyond that, else by the short ones."""
+    config = process_model_config()
+    text = config.hf_text_config
+    ropes = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    for rope in [ropes, *(one for one in ropes.values() if isinstance(one, dict))]:
+        if (rope.get("rope_type") or rope.get("type")) not in ("longrope", "su"):
+            continue
+        trained = rope.get("original_max_position_embeddings") or getattr(
+            text, "original_max_position_embeddings", 0
+        )
+        if config.context_len > trained:
+            raise Unsupported(
+                f"LongRoPE with prompts of up to {config.context_len} tokens: a prompt's keys then "
+                f"depend on what else is in its batch; --context-length {trained} is right"
+            )
