@@ -35,6 +35,7 @@ from vllm.version import __version__ as VERSION
 from kvstore.client import Invalid, KVGroup, KVSpec, weights_digest
 
 from .settings import Settings
+from .told import told
 
 BLOCK_TOKENS_MIN = 64  # of a block, unless another size is set
 # Read in their sources: a page holds, for each head and token, K then V (or one latent).
@@ -133,9 +134,10 @@ def rope_of(text: Any, length: int) -> dict[str, str]:
     if not rope:
         return {}
     said = {"parameters": json.dumps(rope, sort_keys=True, default=str)}
-    if rope.get("rope_type") == "longrope":
-        is_long = length > rope["original_max_position_embeddings"]
-        said["factors"] = "long" if is_long else "short"
+    for one in (rope, *(part for part in rope.values() if isinstance(part, dict))):  # by layers
+        if one.get("rope_type") == "longrope":
+            is_long = length > one["original_max_position_embeddings"]
+            said["factors"] = "long" if is_long else "short"
     return said
 
 
@@ -191,16 +193,7 @@ def revision_of(config: VllmConfig, settings: Settings) -> str:
     said = settings.revision or _revision(model, config.load_config.load_format)
     if model.quantization:
         said += f";quantization={model.quantization}"
-    changes = {
-        "how": model.quantization_config,
-        "overrides": model.hf_overrides,
-        # Of one model, vLLM's own code and others' may lay the numbers of a head out differently.
-        "classes": model.model_class_overrides,
-        "transformers": model.using_transformers_backend(),
-        "code": model.code_revision,
-        "config": model.config_format != "auto" and model.config_format,
-    }
-    for name, changed in changes.items():
+    for name, changed in told(config).items():
         if changed:
             text = json.dumps(changed, sort_keys=True, default=str)
             said += f";{name}={blake3(text.encode()).hexdigest()[:16]}"
@@ -219,6 +212,11 @@ def _revision(model: Any, load_format: str) -> str:
             f"hf_config_path {model.hf_config_path!r}: neither the weights' name nor the commit "
             "that vLLM knows then names both: set kv_connector_extra_config.revision to something "
             "that changes whenever either does"
+        )
+    if model.model_weights and model.model_weights != model.model:
+        raise Unsupported(
+            f"model_weights {model.model_weights!r}: they are not those of {model.model!r}: set "
+            "kv_connector_extra_config.revision to something that changes whenever they do"
         )
     folder = Path(model.model)
     if folder.is_dir():

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from vllm import envs
+from vllm.config import LoadConfig
 from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
 from vllm.v1.kv_cache_interface import SlidingWindowSpec
 
 from kvstore.engine.connectors.vllm import facts as module
 from kvstore.engine.connectors.vllm.facts import Unsupported, revision_of, rope_of, tuning_of
 from kvstore.engine.connectors.vllm.settings import Settings
+from kvstore.engine.connectors.vllm.told import ENVIRONMENT
 from kvstore.engine.connectors.vllm.usable import window_start
 
 LONG: dict[str, Any] = {
@@ -24,8 +27,11 @@ LONG: dict[str, Any] = {
 }
 
 
-def test_an_engine_of_longer_prompts_has_other_keys_where_vllm_takes_other_factors() -> None:
-    text = SimpleNamespace(rope_parameters=LONG)
+@pytest.mark.parametrize("rope", [LONG, {"full_attention": LONG, "sliding_attention": {}}])
+def test_an_engine_of_longer_prompts_has_other_keys_where_vllm_takes_other_factors(
+    rope: dict[str, Any],
+) -> None:
+    text = SimpleNamespace(rope_parameters=rope)
     assert rope_of(text, 4_096) == rope_of(text, 512)
     assert rope_of(text, 4_097) == rope_of(text, 131_072)
     assert rope_of(text, 4_096) != rope_of(text, 4_097)
@@ -45,8 +51,21 @@ def test_the_length_of_prompts_parts_no_other_engines(rope: dict[str, Any]) -> N
 
 
 def engine(load_format: str = "auto", transformers: bool = False, **model: Any) -> Any:
+    return told_of({"load_format": load_format}, {}, {}, transformers, **model)
+
+
+def told_of(
+    load: dict[str, Any],
+    cache: dict[str, Any],
+    whole: dict[str, Any],
+    transformers: bool = False,
+    **model: Any,
+) -> Any:
+    """vLLM's configuration, as far as the name of its weights is made of it."""
     facts: dict[str, Any] = {
         "model": "weights/of-this",
+        "model_weights": "",
+        "dtype": torch.bfloat16,
         "hf_config_path": None,
         "hf_config": SimpleNamespace(_commit_hash="c0ffee"),
         "quantization": None,
@@ -57,8 +76,18 @@ def engine(load_format: str = "auto", transformers: bool = False, **model: Any) 
         "code_revision": None,
         "config_format": "auto",
     }
-    load = SimpleNamespace(load_format=load_format)
-    return SimpleNamespace(load_config=load, model_config=SimpleNamespace(**facts | model))
+    loading = {
+        "load_format": "auto",
+        "ignore_patterns": LoadConfig().ignore_patterns,
+        "model_loader_extra_config": {},
+    }
+    parts: dict[str, Any] = {
+        "load_config": SimpleNamespace(**loading | load),
+        "cache_config": SimpleNamespace(**{"cache_dtype": "auto"} | cache),
+        "model_config": SimpleNamespace(**facts | model),
+        "additional_config": {},
+    }
+    return SimpleNamespace(**parts | whole)
 
 
 def test_how_weights_are_quantized_is_part_of_their_name() -> None:
@@ -84,6 +113,39 @@ def test_what_computes_the_kv_is_part_of_its_name() -> None:
     ]
     names = {revision_of(engine(**one), Settings(revision="r1")) for one in ways}
     assert len(names) == len(ways)
+
+
+def test_what_else_vllm_was_told_that_changes_kv_is_part_of_its_name() -> None:
+    ways = [
+        told_of({}, {}, {}),
+        told_of({}, {"cache_dtype": "bfloat16"}, {}, dtype=torch.float16),
+        told_of({}, {"cache_dtype": "bfloat16"}, {}, dtype=torch.float32),
+        told_of({}, {}, {"additional_config": {"of a platform": 1}}),
+        told_of({"ignore_patterns": ["*.safetensors"]}, {}, {}),
+        told_of({"model_loader_extra_config": {"pattern": "other-{rank}-{part}"}}, {}, {}),
+    ]
+    names = [revision_of(one, Settings(revision="r1")) for one in ways]
+    assert names[0] == "r1" and len(set(names)) == len(ways)
+    same = told_of({}, {"cache_dtype": "bfloat16"}, {}, dtype=torch.bfloat16)
+    assert revision_of(same, Settings(revision="r1")) == "r1"
+
+
+@pytest.mark.parametrize("name", ENVIRONMENT)
+def test_what_the_environment_says_of_fewer_bits_is_part_of_its_name(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert name in envs.environment_variables, "vLLM has another name for it"
+    monkeypatch.setenv(name, "1")
+    assert revision_of(engine(), Settings(revision="r1")) != "r1"
+
+
+def test_weights_from_beside_the_model_are_not_named_by_its_folder(tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_text(name)
+    theirs = engine(model=str(tmp_path), model_weights="s3://elsewhere/weights")
+    with pytest.raises(Unsupported, match="model_weights 's3://elsewhere/weights'"):
+        revision_of(theirs, Settings())
+    assert revision_of(theirs, Settings(revision="r1")) == "r1"
 
 
 def test_which_of_a_model_s_files_are_loaded_is_part_of_their_name(tmp_path: Path) -> None:

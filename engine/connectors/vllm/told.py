@@ -1,0 +1,41 @@
+"""What vLLM was told that changes its KV, beside which weights it has. Each is in their name, where
+it says anything. Which kernels compute is not among it, for they differ by rounding alone.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+NOT_LOADED = ["original/**/*"]  # unless something else is set
+# Of the environment: what is computed or exchanged in fewer bits, and what is not computed at all.
+ENVIRONMENT = (
+    *("VLLM_HUMMING_ONLINE_QUANT_CONFIG", "VLLM_HUMMING_INPUT_QUANT_CONFIG"),
+    *("VLLM_MARLIN_INPUT_DTYPE", "VLLM_CPU_INT4_W4A8", "VLLM_B12X_MOE_FP4_FORCE_A16"),
+    *("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "VLLM_ROCM_QUICK_REDUCE_CAST_BF16_TO_FP16"),
+    *("VLLM_ROCM_USE_AITER_FP4BMM", "VLLM_ROCM_USE_AITER_FP8BMM"),
+    *("VLLM_ROCM_USE_AITER_MOE_A4W4_DSV4", "VLLM_DEEPEPLL_NVFP4_DISPATCH"),
+    *("VLLM_FLASHINFER_MOE_A2A_LOW_PRECISION_COMBINE", "VLLM_MOE_ROUTING_SIMULATION_STRATEGY"),
+)
+
+
+def told(config: Any) -> dict[str, Any]:
+    """By a short name each; what says nothing is false."""
+    model, load = config.model_config, config.load_config
+    computed = str(model.dtype).removeprefix("torch.")
+    loading = load.model_loader_extra_config
+    return {
+        "how": model.quantization_config,
+        "overrides": model.hf_overrides,
+        # Of one model, vLLM's own code and others' may lay the numbers of a head out differently.
+        "classes": model.model_class_overrides,
+        "transformers": model.using_transformers_backend(),
+        "code": model.code_revision,
+        "config": model.config_format != "auto" and model.config_format,
+        "dtype": config.cache_config.cache_dtype not in ("auto", computed) and computed,
+        "platform": config.additional_config,  # of platforms that are not vLLM's own
+        # A folder or a commit may have weights in several forms, or several shardings of them.
+        "not_loaded": load.ignore_patterns != NOT_LOADED and load.ignore_patterns,
+        "pattern": isinstance(loading, dict) and loading.get("pattern"),
+        "environment": {name: os.environ[name] for name in ENVIRONMENT if os.environ.get(name)},
+    }
