@@ -7,6 +7,7 @@ keep right is refused here, by name: LMCache then logs the reason and serves wit
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,13 @@ from lmcache.v1.metadata import LMCacheMetadata
 from kvstore.client import KVGroup, KVSpec, weights_digest
 
 from .settings import PREFIX, Settings
+
+# Settings of vLLM's models that change KV beside what is in a folder, and load formats that do not.
+CHANGES = (
+    *("quantization", "quantization_config", "hf_overrides", "hf_config_path"),
+    *("model_class_overrides", "model_weights"),
+)
+AS_IT_IS = ("auto", "hf", "safetensors")
 
 
 class Unsupported(ValueError):
@@ -105,11 +113,39 @@ def _revision(metadata: LMCacheMetadata, settings: Settings) -> str:
                 f"set extra_config '{PREFIX}{settings.name}.revision' to something that changes "
                 "with the weights and with max_model_len"
             )
+        if told := told_to_vllm(folder):
+            raise Unsupported(
+                f"vLLM was told {told}, and this model's KV depends on it: set extra_config "
+                f"'{PREFIX}{settings.name}.revision' to something that changes with the weights "
+                "and with that"
+            )
         return f"blake3:{weights_digest(folder)}"
     raise Unsupported(
         f"the revision of {metadata.model_name!r} is not known: set extra_config "
         f"'{PREFIX}{settings.name}.revision' to something that changes whenever the weights do"
     )
+
+
+def told_to_vllm(folder: Path) -> str:
+    """What the vLLM that hosts this worker was told beside the folder that changes its KV. LMCache
+    does not say it, but vLLM's workers make their connectors with their configuration at hand."""
+    vllm = sys.modules.get("vllm.config")
+    current = getattr(vllm, "get_current_vllm_config_or_none", None)
+    config = current() if current else None
+    if config is None:
+        return ""
+    model, load_format = config.model_config, config.load_config.load_format
+    said = {name: getattr(model, name, None) for name in CHANGES}
+    for name in ("hf_config_path", "model_weights"):  # of the model itself, they change nothing
+        said[name] = said[name] != model.model and said[name]
+    own = json.loads((folder / "config.json").read_text())
+    if own.keys() & {"quantization_config", "compression_config"} or any(
+        folder.glob("*quant*.json")
+    ):
+        said["quantization"] = None  # it is the folder's, which is named by all of this
+    said["load_format"] = load_format not in AS_IT_IS and load_format
+    said["additional_config"] = config.additional_config
+    return ", ".join(f"{name} {value!r}" for name, value in said.items() if value)
 
 
 def of_length(folder: Path) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,6 +89,53 @@ def test_a_model_whose_kv_the_longest_prompt_changes_needs_a_name_that_says_it(
     assert "pool.revision' to something that changes with the weights and with max_m" in refused
     named = engine_of(metadata={"model_name": str(tmp_path)}, revision="r1, 4096 tokens")
     assert named.plugin is not None
+
+
+@pytest.mark.parametrize(
+    ("load_format", "told"),
+    [
+        ("auto", {"quantization": "fp8"}),
+        ("auto", {"quantization_config": {"linear": "mxfp8"}}),
+        ("auto", {"hf_overrides": {"rope_theta": 1}}),
+        ("auto", {"hf_config_path": "config/of-another"}),
+        ("auto", {"model_class_overrides": {"LlamaForCausalLM": "ours:Llama"}}),
+        ("auto", {"model_weights": "s3://elsewhere"}),
+        ("dummy", {}),
+    ],
+)
+def test_what_the_vllm_around_it_was_told_needs_a_name_that_says_it(
+    engine_of: Engines,
+    heard: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    load_format: str,
+    told: Any,
+) -> None:
+    save_file({"w": torch.zeros(4)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    about: dict[str, Any] = {"metadata": {"model_name": str(tmp_path)}, "revision": None}
+
+    def within(load_format: str, **told: Any) -> None:
+        """As in a worker of vLLM's, for which LMCache makes the plug-in."""
+        plain: dict[str, Any] = dict.fromkeys(
+            ("quantization", "quantization_config", "hf_overrides", "hf_config_path")
+        ) | {"model": str(tmp_path), "model_class_overrides": {}, "model_weights": ""}
+        config = SimpleNamespace(
+            model_config=SimpleNamespace(**plain | told),
+            load_config=SimpleNamespace(load_format=load_format),
+            additional_config={},
+        )
+        vllm: Any = ModuleType("vllm.config")
+        vllm.get_current_vllm_config_or_none = lambda: config
+        monkeypatch.setitem(sys.modules, "vllm.config", vllm)
+
+    within("auto")
+    assert engine_of(**about).plugin is not None
+    within(load_format, **told)
+    assert engine_of(**about).plugin is None
+    [refused] = heard
+    assert "vLLM was told " in refused and "pool.revision' to something that changes" in refused
+    assert engine_of(**about | {"revision": "r1, and that"}).plugin is not None
 
 
 @pytest.mark.parametrize(
