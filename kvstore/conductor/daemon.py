@@ -30,7 +30,7 @@ from kvstore.metadata.tenants import Tenants
 from kvstore.rpc.access import Role
 from kvstore.rpc.identity import announced_host, listen_address
 from kvstore.rpc.metrics_port import MetricsPort
-from kvstore.rpc.process import bound_the_process
+from kvstore.rpc.process import bound_the_process, look_seldom_for_garbage
 from kvstore.rpc.server import NOT_SERVING, Server
 from kvstore.rpc.tls import check_role
 from kvstore.telemetry import CONDUCTOR, Telemetry
@@ -93,6 +93,7 @@ class Conductor:
                 await server.start()
                 await announcer.announce()
                 renewing = self._task(announcer.keep())
+                look_seldom_for_garbage()
                 ready(server.address, metrics.address)
                 await self._stopping.wait()
                 await server.set_health(NOT_SERVING)

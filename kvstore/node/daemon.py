@@ -24,7 +24,6 @@ from kvstore.block import Miss
 from kvstore.clock import SystemClock
 from kvstore.config import Credentials, NodeConfig, host_name
 from kvstore.failpoint import arm, failpoint
-from kvstore.limits import GARBAGE_MIDDLE, GARBAGE_OLD, GARBAGE_YOUNG
 from kvstore.memory.arena import Arena
 from kvstore.metadata import Metadata, open_metadata
 from kvstore.metadata.records import NodeRecord
@@ -68,7 +67,7 @@ from kvstore.rpc.address_file import AddressFile
 from kvstore.rpc.identity import Caller, announced_host, listen_address
 from kvstore.rpc.kept import kept
 from kvstore.rpc.metrics_port import MetricsPort
-from kvstore.rpc.process import bound_the_process
+from kvstore.rpc.process import bound_the_process, look_seldom_for_garbage
 from kvstore.rpc.server import NOT_SERVING, Server
 from kvstore.rpc.socket_server import SocketCaller
 from kvstore.rpc.tls import Renewing, check_role, data_server
@@ -248,8 +247,7 @@ class Node:
                 **pool.keepers,
             }
         )
-        gc.freeze()  # what stands from now on is not looked through for garbage time and again
-        gc.set_threshold(GARBAGE_YOUNG, GARBAGE_MIDDLE, GARBAGE_OLD)
+        look_seldom_for_garbage()
         ready(server.address, metrics.address)
         try:
             await self._stopping.wait()

@@ -38,7 +38,7 @@ from kvstore.limits import SERVE_CONNECTIONS_MAX, SERVE_DRAIN_SECONDS, SERVE_REQ
 from kvstore.rpc.identity import on_loopback
 from kvstore.rpc.kept import kept
 from kvstore.rpc.metrics_port import MetricsPort
-from kvstore.rpc.process import bound_files
+from kvstore.rpc.process import bound_files, look_seldom_for_garbage
 from kvstore.telemetry import GATEWAY, Telemetry
 
 log = logging.getLogger(__name__)
@@ -98,6 +98,7 @@ async def run(config: GatewayConfig, ready: Callable[..., None]) -> None:
         address, *boards = (_address(at) for _, at in servers)
         serving = asyncio.gather(*(one.serve(sockets=[at]) for one, at in servers))
         watching = asyncio.create_task(kept("reading metrics", watch.keep, SystemClock()))
+        look_seldom_for_garbage()
         ready(address, metrics.address, *boards)
         await _first(stopping.wait(), serving)
         work.close()
