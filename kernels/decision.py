@@ -22,13 +22,16 @@ from .fleet import (
     dequeue,
     end_seconds,
     enqueue,
-    look_at_decoders,
+    kept_by_decoders,
     seconds_of,
     size_of,
     way_between,
     way_seconds,
 )
 from .fleet import fade as _fade
+from .fleet import (
+    mark_decoders as _mark_decoders,
+)
 from .inner import inner
 from .prefill_choice import (
     COST,
@@ -36,10 +39,10 @@ from .prefill_choice import (
     Asked,
     choose_prefill,
     price_all,
-    scarcity,
 )
-from .prefill_choice import lately_busy as _lately_busy
 from .room import room_seconds
+from .scarcity import lately_busy as _lately_busy
+from .scarcity import scarcity
 from .stale import forget_stale
 
 forget_stale(__file__)
@@ -52,22 +55,24 @@ WHOLE = 64  # engines at most of which all are priced to explain a decision that
 def choose(
     fleet: Any, found: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any,
     expected: Any, prints: Any, own_holders: Any, own_lengths: Any, of_holder: Any, own: Any,
-    asked: Any, rules: Any, first: Any, whole: Any, priced: Any, best: Any,
+    asked: Any, rules: Any, first: Any, whole: Any, priced: Any, best: Any, rows: Any, owns: Any,
     demand: Any, reserve: Any, alike: Any, busy: Any,
 ) -> Any:  # fmt: skip
-    """Who is to prefill a prompt, or `NONE`, by which way what it fetches comes, and how long it
-    would then wait for room to be decoded (`alike`: behind all that came before). `busy` is the
-    share of engines that had work lately.
+    """Who is to prefill a prompt, or `NONE`; by which way what it fetches comes; how long it would
+    then wait for room to be decoded (`alike`: behind all that came before); who would decode it, or
+    `NONE`, and what a step with it takes there. `busy` is the share of engines that had work
+    lately.
 
     `own` gets how many leading blocks each engine has in memory of its own, by holders of those and
     the rows `of_holder`.
 
-    `best` gets the numbers of up to `BEST` engines, the cheapest first, and `NONE` behind them.
+    `best` gets the numbers of up to `BEST` engines, the cheapest first, and `NONE` behind them;
+    `rows` and `owns` get their rows of `priced` and `own`.
     With `whole` all engines are among those looked at; else only those that the choice had to
     price.
     """
     _at_hosts(found, holders, lengths, in_dram, host_of)
-    kept = look_at_decoders(fleet, found)
+    kept = kept_by_decoders(fleet, found)
     asked = Asked(
         asked.now, asked.tokens, asked.block_tokens, asked.token_bytes, asked.waited, asked.factor,
         kept,
@@ -88,8 +93,27 @@ def choose(
     if whole or chosen == NONE:
         price_all(fleet, found, asked, rules, scarce, priced)
     _rank(priced, best)
+    for place in range(len(best)):
+        if best[place] != NONE:
+            rows[place], owns[place] = priced[best[place]], own[best[place]]
     tpot = rules.pace * rules.tpot
-    return chosen, way, room_seconds(fleet, demand, asked.tokens, reserve, tpot, alike)
+    room = room_seconds(fleet, demand, asked.tokens, reserve, tpot, alike)
+    if chosen == NONE:
+        return chosen, way, room, NONE, 0.0
+    decodes, _ = choose_decode(
+        fleet, found.dram, asked.tokens, asked.block_tokens, asked.token_bytes, reserve, tpot,
+        first, fleet.engines[chosen].host, asked.now,
+    )  # fmt: skip
+    return chosen, way, room, decodes, _step_with(fleet, decodes, asked.tokens)
+
+
+@inner
+def _step_with(fleet: Any, chosen: Any, tokens: Any) -> Any:
+    """Seconds of a step of an engine that decodes one more; of nobody 0."""
+    if chosen == NONE:
+        return 0.0
+    engine = fleet.engines[chosen]
+    return decode_seconds(engine, engine.batch + 1.0, engine.context + tokens)
 
 
 @inner
@@ -125,6 +149,11 @@ def lately_busy(fleet: Any, busy: Any, since: Any, now: Any) -> Any:
 
 
 @njit(cache=True)
+def mark_decoders(fleet: Any) -> None:
+    _mark_decoders(fleet)
+
+
+@njit(cache=True)
 def fade(hosts: Any, seconds: Any) -> None:
     _fade(hosts, seconds)
 
@@ -150,10 +179,8 @@ def decoder(
     )
     if chosen == NONE:
         return NONE, False, 0.0, 0.0
-    engine = fleet.engines[chosen]
-    took = decode_seconds(engine, engine.batch + 1.0, engine.context + tokens)
-    size = max(1.0, tokens - found.dram[engine.host] * block_tokens) * token_bytes
-    return chosen, bool(good), took, size
+    size = max(1.0, tokens - found.dram[fleet.engines[chosen].host] * block_tokens) * token_bytes
+    return chosen, bool(good), _step_with(fleet, chosen, tokens), size
 
 
 @njit(cache=True)
@@ -175,13 +202,13 @@ def owe(host: Any, seconds: Any) -> None:
 def wait_in_line(fleet: Any, engine: Any, work: Any, shortest_first: Any) -> Any:
     """A prompt waits at an engine from now on; the size that it waits in."""
     size = size_of(work) if shortest_first else np.int64(0)
-    enqueue(fleet.engines[engine], size, work)
+    enqueue(fleet.lines[engine], size, work)
     return size
 
 
 @njit(cache=True)
 def leave_line(fleet: Any, engine: Any, size: Any, work: Any) -> None:
-    dequeue(fleet.engines[engine], size, work)
+    dequeue(fleet.lines[engine], size, work)
 
 
 @njit(cache=True)
@@ -192,5 +219,5 @@ def rank_of(work: Any) -> Any:
 
 def waiting(fleet: Any, engine: int) -> tuple[int, float]:
     """How many prompts wait at an engine, and the seconds of their work."""
-    row = fleet.engines[engine]
+    row = fleet.lines[engine]
     return int(row["waiting"][SIZES - 1]), float(row["ahead"][SIZES - 1])

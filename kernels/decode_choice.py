@@ -59,6 +59,8 @@ def choose_decode(
             continue
         good = fits(engine, tokens, reserve, tpot)
         took = decode_seconds(engine, engine.batch + 1.0, engine.context + tokens)
+        if chosen_fits and (took >= least or not good):
+            continue  # however near it is
         new = max(1.0, tokens - held[engine.host] * block_tokens)
         moved = _move_seconds(fleet, source, engine.host, new * token_bytes, now)
         took += moved / max(1.0, reserve)

@@ -2,7 +2,8 @@
 
 Work that waits is held by its size, in `SIZES` sizes that are each at most a quarter above the one
 before, and summed up to and with each: how long a newcomer waits behind what is no longer than it
-is one look-up, and how many it delays another.
+is one look-up, and how many it delays another. These lines stand apart: of each engine's a choice
+reads a number, and what it reads of engines is to be close together.
 
 Functions take records, which compiled code passes as plain pointers: arrays are counted at every
 call, and that costs more than pricing an engine does.
@@ -49,6 +50,11 @@ ENGINE = np.dtype(
         ("batch", np.float64),  # sequences that it decodes, or that are on their way to it
         ("context", np.float64),  # tokens of KV, of all those
         ("room", np.float64),  # tokens of KV that it has place for
+    ],
+    align=True,
+)
+LINE = np.dtype(
+    [
         ("ahead", np.float64, (SIZES,)),  # seconds of prefill that wait, of sizes up to each
         ("waiting", np.int32, (SIZES,)),  # how many, likewise
     ],
@@ -70,7 +76,7 @@ HOST = np.dtype(
         ("reads", np.float64),  # when its SSD is expected to be idle
         ("domain_arrives", np.float64),  # as `arrives` and `leaves`: a domain has wires of its own
         ("domain_leaves", np.float64),
-        ("decodes", np.bool_),  # an engine there does, or nobody that is known of
+        ("decodes", np.bool_),  # an engine there does, or nobody: see `mark_decoders`
         ("owed", np.float64),  # seconds that KV will take to leave it which is yet to be computed
         ("sent", np.float64),  # seconds that what left it lately took: the count fades
         ("placed", np.float64),  # blocks that came to be in its memory lately: the count fades
@@ -86,6 +92,7 @@ class Fleet(NamedTuple):
     """All engines, and the hosts whose memory they use."""
 
     engines: Records  # of ENGINE
+    lines: Records  # of LINE: what waits at each
     hosts: Records  # of HOST
     near: Ints  # of one prompt, by label: the host to fetch from. Empty while nobody is labelled
 
@@ -93,7 +100,8 @@ class Fleet(NamedTuple):
 def empty(engines: int, hosts: int) -> Fleet:
     """Engines that nobody may be sent to, on the first host; links that take no time, no SSD, no
     labels."""
-    found = Fleet(np.zeros(engines, ENGINE), np.zeros(hosts, HOST), np.zeros(0, np.int32))
+    rows = np.zeros(engines, ENGINE), np.zeros(engines, LINE), np.zeros(hosts, HOST)
+    found = Fleet(*rows, np.zeros(0, np.int32))
     found.hosts["ssd_seconds"] = found.hosts["domain_seconds"] = np.inf
     found.hosts["domain"] = found.hosts["rack"] = UNLABELLED
     return found
@@ -182,18 +190,25 @@ def way_seconds(giver: Any, taker: Any) -> Any:
 
 
 @njit
-def look_at_decoders(fleet: Any, found: Any) -> Any:
-    """Write down at which hosts some engine decodes; of one prompt's leading blocks, how many one
-    of these has."""
-    engines, hosts, kept, some = fleet.engines, fleet.hosts, 0, False
+def mark_decoders(fleet: Any) -> None:
+    """Write down at which hosts some engine decodes: to be done whenever that may be another."""
+    engines, hosts, some = fleet.engines, fleet.hosts, False
     hosts.decodes[:] = False
     for one in range(len(engines)):
         if engines[one].decodes:
-            some, at = True, engines[one].host
-            hosts[at].decodes = True
-            kept = max(kept, found.dram[at])
+            some = True
+            hosts[engines[one].host].decodes = True
     if not some:  # whoever will is not known
         hosts.decodes[:] = True
+
+
+@njit
+def kept_by_decoders(fleet: Any, found: Any) -> Any:
+    """Of one prompt's leading blocks, how many a host has where some engine decodes."""
+    kept, hosts, dram = 0, fleet.hosts, found.dram
+    for host in range(len(dram)):
+        if dram[host] > kept and hosts[host].decodes:
+            kept = dram[host]
     return np.float64(kept)
 
 
@@ -246,17 +261,17 @@ def most_placed(fleet: Any) -> Any:
 
 
 @njit
-def enqueue(engine: Any, size: Any, seconds: Any) -> None:
-    """Work of this size waits at an engine, a record, from now on."""
+def enqueue(line: Any, size: Any, seconds: Any) -> None:
+    """Work of this size waits in a line, a record, from now on."""
     for one in range(size, SIZES):
-        engine.ahead[one] += seconds
-        engine.waiting[one] += 1
+        line.ahead[one] += seconds
+        line.waiting[one] += 1
 
 
 @njit
-def dequeue(engine: Any, size: Any, seconds: Any) -> None:
+def dequeue(line: Any, size: Any, seconds: Any) -> None:
     """It waits no more. What rounding leaves is gone once nothing waits."""
     for one in range(size, SIZES):
-        engine.waiting[one] -= 1
-        left = engine.ahead[one] - seconds
-        engine.ahead[one] = max(0.0, left) if engine.waiting[one] else 0.0
+        line.waiting[one] -= 1
+        left = line.ahead[one] - seconds
+        line.ahead[one] = max(0.0, left) if line.waiting[one] else 0.0

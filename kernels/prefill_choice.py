@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from .fleet import (
     LATELY_SECONDS,
@@ -37,13 +38,20 @@ from .fleet import (
     work_after,
 )
 from .inner import inner
+from .scarcity import scarcity
+from .source_choice import NONE as NONE  # also for SOURCE, where nothing is fetched
+from .source_choice import choose_source
 
-LOAD_MAX = 20.0  # of scarcity: above it all is lost anyway
 # What a choice is of, in a row of `priced`.
 COST, FIRST_TOKEN, WORK, WAIT, READY, BLOCKS, FETCHED, READ, HAND, HANDED, SOURCE = range(11)
 PRICED = 11
-NONE = -1  # also for SOURCE, where nothing is fetched
-BUSY_SECONDS = 60.0  # over which the share of busy engines is a mean
+SAMPLE = 16
+ROUNDED = 1.0 - 1e-9  # of a sum that is made in another order
+
+
+def unpriced(engines: int) -> NDArray[np.float64]:
+    """Rows of `priced`. A column is in one piece: all costs are looked at, and few rows."""
+    return np.zeros((engines, PRICED), order="F")
 
 
 class Asked(NamedTuple):
@@ -55,40 +63,14 @@ class Asked(NamedTuple):
     token_bytes: float  # of KV
     waited: float  # seconds since it came
     factor: float  # of what prefills take, for what is known of this prompt alone; mostly 1
-    kept: float = 0.0  # leading blocks that a host has which decodes: see `look_at_decoders`
+    kept: float = 0.0  # leading blocks that a host has which decodes: see `kept_by_decoders`
 
 
 @inner
-def busy_share(fleet: Any, now: Any) -> Any:
-    """Of the engines that prefill, how many have work."""
-    some, busy, engines = 0, 0, fleet.engines
-    for one in range(len(engines)):
-        if engines[one].prefills:
-            some += 1
-            busy += busy_for(engines[one], now) > 0.0 or engines[one].waiting[SIZES - 1] > 0
-    return busy / max(1, some)
-
-
-@inner
-def lately_busy(fleet: Any, busy: Any, since: Any, now: Any) -> Any:
-    """Of the engines that prefill, the share that has had work lately: `busy` is what it was at
-    the moment `since`. A burst of a second does not make time scarce."""
-    kept = np.exp(-max(0.0, now - since) / BUSY_SECONDS)
-    return busy * kept + (1.0 - kept) * busy_share(fleet, now)
-
-
-@inner
-def scarcity(busy: Any) -> Any:
-    """Seconds that those who come later wait for a second of an engine's time: an M/M/1 queue's,
-    u / (1 - u), kept finite."""
-    return min(busy / (1.05 - busy), LOAD_MAX)
-
-
-@inner
-def _waits(engine: Any, work: Any, asked: Any, rules: Any) -> Any:
+def _waits(engine: Any, line: Any, work: Any, asked: Any, rules: Any) -> Any:
     """Seconds until an engine gets to a newcomer of so much work."""
     size = size_of(work) if rules.shortest_first else SIZES - 1
-    return busy_for(engine, asked.now) + engine.ahead[size]
+    return busy_for(engine, asked.now) + line.ahead[size]
 
 
 @inner
@@ -116,21 +98,21 @@ def _links_scarcity(host: Any) -> Any:
 
 
 @inner
-def _sent_seconds(host: Any, hand: Any) -> Any:
+def sent_seconds(host: Any, hand: Any) -> Any:
     """That others wait for what a prompt's KV takes to leave its host."""
     return hand * _links_scarcity(host) if hand > 0.0 else 0.0
 
 
 @inner
 def _option(
-    engine: Any, host: Any, hand: Any, sent: Any, giver: Any, link: Any, blocks: Any, fetched: Any,
-    read: Any, ready: Any, asked: Any, rules: Any, scarce: Any,
+    engine: Any, line: Any, host: Any, hand: Any, sent: Any, giver: Any, link: Any, blocks: Any,
+    fetched: Any, read: Any, ready: Any, asked: Any, rules: Any, scarce: Any,
 ) -> Any:  # fmt: skip
     """One split of the prompt, priced: a row of `priced`, but for its SOURCE. `hand` is what its KV
     takes to leave, and `sent` what others wait for that; `link` is seconds of a byte at the
     engine's end of the way that it is fetched by."""
     work = work_after(engine, asked.tokens, blocks, asked.block_tokens) * asked.factor
-    wait = _waits(engine, work, asked, rules)
+    wait = _waits(engine, line, work, asked, rules)
     begins = max(wait, ready)
     handed = handed_seconds(host, begins, work, hand, asked.now)
     copied = fetched * asked.block_tokens
@@ -138,7 +120,7 @@ def _option(
     if fetched:
         imposed += copied * asked.token_bytes * link * _links_scarcity(giver)
     if rules.shortest_first:
-        imposed += work * (engine.waiting[SIZES - 1] - engine.waiting[size_of(work)])
+        imposed += work * (line.waiting[SIZES - 1] - line.waiting[size_of(work)])
     displaced = rules.crowding * copied * engine.prefill_b
     cost = handed + rules.charge * imposed + displaced * (1.0 + rules.charge * scarce)
     return (
@@ -153,6 +135,19 @@ def _better(one: Any, other: Any) -> Any:
 
 
 @inner
+def _fetching(source: Any, host: Any, best: Any, in_dram: Any, asked: Any, rules: Any) -> Any:
+    """Of what is fetched from a source that has `best` blocks: when the first comes, seconds of a
+    block, and of a byte at the engine's end."""
+    way = way_between(source, host)
+    link = end_seconds(host, way)
+    a_byte = max(end_seconds(source, way), link)
+    if in_dram < best:
+        a_byte = max(a_byte, source.ssd_seconds)
+    begins = busy_seconds(source, host, way, asked.now) + rules.latency
+    return begins, a_byte * asked.block_tokens * asked.token_bytes, link
+
+
+@inner
 def _few(wait: Any, there: Any, begins: Any, a_block: Any) -> Any:
     """Blocks that are there when the prompt has waited, where they come one by one."""
     return there + (np.int64((wait - begins) / a_block) if wait > begins else 0)
@@ -160,26 +155,27 @@ def _few(wait: Any, there: Any, begins: Any, a_block: Any) -> Any:
 
 @inner
 def split(
-    engine: Any, host: Any, there: Any, local: Any, source: Any, best: Any, in_dram: Any,
+    engine: Any, line: Any, host: Any, there: Any, local: Any, source: Any, best: Any, in_dram: Any,
     asked: Any, rules: Any, scarce: Any,
 ) -> Any:  # fmt: skip
     """An engine's best split of a prompt: a row of `priced`, but for its SOURCE.
 
-    `engine`, its `host` and the `source` to fetch from are records. Of the prompt's leading blocks
-    `there` need neither be moved nor computed, `local` are on the host with its SSD, `best` at the
-    source, 0 for nothing to fetch, and `in_dram` of these in its DRAM.
+    `engine`, its `line`, its `host` and the `source` to fetch from are records. Of the prompt's
+    leading blocks `there` need neither be moved nor computed, `local` are on the host with its SSD,
+    `best` at the source, 0 for nothing to fetch, and `in_dram` of these in its DRAM.
     """
-    now, block_bytes = asked.now, asked.block_tokens * asked.token_bytes
     hand = hand_on_seconds(host, asked)
-    sent = _sent_seconds(host, hand)
-    most = _option(engine, host, hand, sent, host, 0.0, there, 0, 0, 0.0, asked, rules, scarce)
+    sent = sent_seconds(host, hand)
+    most = _option(
+        engine, line, host, hand, sent, host, 0.0, there, 0, 0, 0.0, asked, rules, scarce
+    )
     if local > there:
-        begins = max(0.0, host.reads - now) + rules.latency
-        a_block = host.ssd_seconds * block_bytes
+        begins = max(0.0, host.reads - asked.now) + rules.latency
+        a_block = host.ssd_seconds * asked.block_tokens * asked.token_bytes
         more = local - there
         ready = begins + a_block * more
         whole = _option(
-            engine, host, hand, sent, host, 0.0, local, 0, more, ready, asked, rules, scarce
+            engine, line, host, hand, sent, host, 0.0, local, 0, more, ready, asked, rules, scarce
         )
         few = _few(whole[WAIT], there, begins, a_block)
         most = _better(most, whole)
@@ -187,21 +183,15 @@ def split(
             more = few - there
             ready = begins + a_block * more
             some = _option(
-                engine, host, hand, sent, host, 0.0, few, 0, more, ready, asked, rules, scarce
+                engine, line, host, hand, sent, host, 0.0, few, 0, more, ready, asked, rules, scarce
             )
             most = _better(most, some)
     if best > there:
-        way = way_between(source, host)
-        begins = busy_seconds(source, host, way, now) + rules.latency
-        link = end_seconds(host, way)
-        a_block = max(end_seconds(source, way), link)
-        if in_dram < best:
-            a_block = max(a_block, source.ssd_seconds)
-        a_block *= block_bytes
+        begins, a_block, link = _fetching(source, host, best, in_dram, asked, rules)
         more = best - there
         ready = begins + a_block * more
         whole = _option(
-            engine, host, hand, sent, source, link, best, more, 0, ready, asked, rules, scarce
+            engine, line, host, hand, sent, source, link, best, more, 0, ready, asked, rules, scarce
         )
         few = _few(whole[WAIT], there, begins, a_block)
         most = _better(most, whole)
@@ -209,26 +199,28 @@ def split(
             more = few - there
             ready = begins + a_block * more
             some = _option(
-                engine, host, hand, sent, source, link, few, more, 0, ready, asked, rules, scarce
-            )
+                engine, line, host, hand, sent, source, link, few, more, 0, ready,
+                asked, rules, scarce,
+            )  # fmt: skip
             most = _better(most, some)
     return most
 
 
 @inner
 def _nearer(
-    row: Any, fleet: Any, found: Any, engine: Any, there: Any, source: Any,
+    row: Any, fleet: Any, found: Any, number: Any, there: Any, source: Any,
     asked: Any, rules: Any, scarce: Any,
 ) -> Any:  # fmt: skip
     """The better of a split with `source` and of those with the best hosts of the engine's domain
     and rack; and which host that one fetches from."""
-    at, hosts, local, chosen, before = engine.host, fleet.hosts, found.local, source, source
+    engine, line, hosts = fleet.engines[number], fleet.lines[number], fleet.hosts
+    at, local, chosen, before = engine.host, found.local, source, source
     for label in (hosts[at].domain, hosts[at].rack):
         other = np.int64(fleet.near[label]) if label != UNLABELLED else NONE
         if other != NONE and other != at and other != source and other != before:
             before = other
             another = split(
-                engine, hosts[at], there, local[at], hosts[other], local[other],
+                engine, line, hosts[at], there, local[at], hosts[other], local[other],
                 found.dram[other], asked, rules, scarce,
             )  # fmt: skip
             if another[COST] < row[COST]:
@@ -267,58 +259,13 @@ def price_engine(
     there = max(found.dram[at], found.coming[number]) if rules.foresight else found.dram[at]
     fetched = best if rules.fetch and source != NONE and source != at else 0
     row = split(
-        engine, fleet.hosts[at], there, found.local[at], fleet.hosts[giver], fetched,
-        found.dram[giver], asked, rules, scarce,
+        engine, fleet.lines[number], fleet.hosts[at], there, found.local[at], fleet.hosts[giver],
+        fetched, found.dram[giver], asked, rules, scarce,
     )  # fmt: skip
     if len(fleet.near) and fetched > there:
-        row, source = _nearer(row, fleet, found, engine, there, source, asked, rules, scarce)
+        row, source = _nearer(row, fleet, found, number, there, source, asked, rules, scarce)
     crowding = _crowding(engine, fleet.hosts[at], there, given, asked, rules)
     _write(priced, number, row, source, crowding)
-
-
-@njit
-def choose_source(fleet: Any, found: Any) -> Any:
-    """The host with the longest prefix, of several the one whose link is free first; and how many
-    blocks it has. Where hosts have labels, those of each are left in `near`."""
-    best, source, local, hosts = 0, NONE, found.local, fleet.hosts
-    for host in range(len(local)):
-        blocks = local[host]
-        if blocks > best or (
-            blocks == best and source != NONE and hosts[host].leaves < hosts[source].leaves
-        ):
-            best, source = blocks, host
-    if len(fleet.near):
-        _choose_near(fleet, found)
-    return best, source
-
-
-@inner
-def _choose_near(fleet: Any, found: Any) -> None:
-    near, local, hosts = fleet.near, found.local, fleet.hosts
-    near[:] = NONE
-    for host in range(len(local)):
-        if local[host] == 0:
-            continue
-        domain, rack = hosts[host].domain, hosts[host].rack
-        if domain != UNLABELLED:
-            other = near[domain]
-            if (
-                other == NONE
-                or local[host] > local[other]
-                or (
-                    local[host] == local[other]
-                    and hosts[host].domain_leaves < hosts[other].domain_leaves
-                )
-            ):
-                near[domain] = host
-        if rack != UNLABELLED:
-            other = near[rack]
-            if (
-                other == NONE
-                or local[host] > local[other]
-                or (local[host] == local[other] and hosts[host].leaves < hosts[other].leaves)
-            ):
-                near[rack] = host
 
 
 @njit
@@ -332,6 +279,55 @@ def price_all(fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, price
             price_engine(fleet, number, found, best, source, given, asked, rules, scarce, priced)
 
 
+@inner
+def _guess(fleet: Any, found: Any, asked: Any, rules: Any, first: Any) -> Any:
+    """An engine that is likely to be one of the cheapest, so that few others need to be priced: of
+    those that have some of a prompt, and of one in `SAMPLE` of the others, who ends it the soonest
+    with what it has."""
+    engines, chosen, least = fleet.engines, first, np.inf
+    for step in range(len(engines)):
+        number = first + step - (len(engines) if first + step >= len(engines) else 0)
+        engine = engines[number]
+        there = max(found.dram[engine.host], found.coming[number])
+        if not engine.prefills or (there == 0 and step % SAMPLE):
+            continue
+        work = work_after(engine, asked.tokens, there, asked.block_tokens) * asked.factor
+        ends = _waits(engine, fleet.lines[number], work, asked, rules) + work
+        if ends < least:
+            chosen, least = number, ends
+    return chosen
+
+
+@inner
+def least_work(engine: Any, there: Any, best: Any, work: Any, asked: Any, rules: Any) -> Any:
+    """What is computed for a prompt and for what its copies displace, at least; `work`: with all of
+    them. An earlier block saves less than a later one, so it is at one end or the other."""
+    whole = work_after(engine, asked.tokens, there, asked.block_tokens) * asked.factor
+    copied = (best - there) * asked.block_tokens
+    return min(whole, work + rules.crowding * engine.prefill_b * copied)
+
+
+@inner
+def least_cost(
+    engine: Any, host: Any, source: Any, hand: Any, sent: Any, wait: Any, there: Any, best: Any,
+    in_dram: Any, asked: Any, rules: Any, scarce: Any,
+) -> Any:  # fmt: skip
+    """What no split costs less than, of those that fetch some of `best` blocks or none: what
+    `split` prices, and nobody overtaken."""
+    begins, a_block, link = _fetching(source, host, best, in_dram, asked, rules)
+    a_copy = rules.crowding * engine.prefill_b * (1.0 + rules.charge * scarce)
+    a_copy += rules.charge * asked.token_bytes * link * _links_scarcity(source)
+    few, least = min(best, _few(wait, there, begins, a_block)), np.inf
+    for blocks in (np.int64(there), np.int64(few), np.int64(best)):
+        more = blocks - there
+        ready = begins + a_block * more if more else 0.0
+        work = work_after(engine, asked.tokens, blocks, asked.block_tokens) * asked.factor
+        handed = handed_seconds(host, max(wait, ready), work, hand, asked.now)
+        cost = handed + rules.charge * (work * scarce + sent) + a_copy * more * asked.block_tokens
+        least = min(least, cost)
+    return least
+
+
 @njit
 def choose_prefill(
     fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, first: Any, priced: Any
@@ -343,18 +339,18 @@ def choose_prefill(
     engine's best split is in its row of `priced`; rows of others may be of an earlier prompt, for
     who cannot be the best is not priced: see `price_all`.
     """
-    engines, hosts = fleet.engines, fleet.hosts
+    engines, lines, hosts = fleet.engines, fleet.lines, fleet.hosts
     dram, local, coming = found.dram, found.local, found.coming
     best, source = choose_source(fleet, found)
-    giver = hosts[max(0, source)]
-    best_in_dram = dram[max(0, source)]
+    giver, best_in_dram = hosts[max(0, source)], dram[max(0, source)]
     count, labelled = len(engines), len(fleet.near) > 0
     chosen, chosen_cost, in_time = NONE, np.inf, False
-    given = most_placed(fleet)
-    for step in range(count):
-        number = first + step - (count if first + step >= count else 0)
+    given, dear = most_placed(fleet), 1.0 + rules.charge * scarce
+    guess = _guess(fleet, found, asked, rules, first)
+    for step in range(-1, count):
+        number = first + step - (count if first + step >= count else 0) if step >= 0 else guess
         engine = engines[number]
-        if not engine.prefills:
+        if not engine.prefills or (step >= 0 and number == guess):
             continue
         at = engine.host
         there = max(dram[at], coming[number]) if rules.foresight else dram[at]
@@ -362,24 +358,34 @@ def choose_prefill(
         # What its price cannot be below: as if all that may come were there.
         most = max(there, local[at], fetched)
         work = work_after(engine, asked.tokens, most, asked.block_tokens) * asked.factor
-        wait = _waits(engine, work, asked, rules)
+        wait = _waits(engine, lines[number], work, asked, rules)
         late = asked.waited + rules.margin * wait + work > rules.ttft
-        least = wait + work * (1.0 + rules.charge * scarce)
+        least = dear * work
+        if fetched > there >= local[at]:
+            least = dear * least_work(engine, there, fetched, work, asked, rules)
+        least += wait
         if (late and rules.gated) or (in_time and least >= chosen_cost):
             continue
         hand = hand_on_seconds(hosts[at], asked)
-        least = handed_seconds(hosts[at], wait, work, hand, asked.now)
-        least += rules.charge * (work * scarce + _sent_seconds(hosts[at], hand))
+        sent = sent_seconds(hosts[at], hand)
+        if fetched > there >= local[at] and not labelled:
+            least = least_cost(
+                engine, hosts[at], giver, hand, sent, wait, there, fetched, best_in_dram,
+                asked, rules, scarce,
+            )  # fmt: skip
+        else:
+            least = handed_seconds(hosts[at], wait, work, hand, asked.now)
+            least += rules.charge * (work * scarce + sent)
         crowding = _crowding(engine, hosts[at], there, given, asked, rules)
-        if in_time and least + crowding >= chosen_cost:
+        if in_time and ROUNDED * (least + crowding) >= chosen_cost:
             continue
         row = split(
-            engine, hosts[at], there, local[at], giver, fetched, best_in_dram,
+            engine, lines[number], hosts[at], there, local[at], giver, fetched, best_in_dram,
             asked, rules, scarce,
         )  # fmt: skip
         near = source
         if labelled and fetched > there:
-            row, near = _nearer(row, fleet, found, engine, there, source, asked, rules, scarce)
+            row, near = _nearer(row, fleet, found, number, there, source, asked, rules, scarce)
         begins = max(row[WAIT], row[READY])
         good = asked.waited + rules.margin * begins + row[WORK] <= rules.ttft
         good &= asked.waited + row[HANDED] <= rules.ttft

@@ -28,11 +28,11 @@ from .prefill_choice import (
     SOURCE,
     WAIT,
     WORK,
-    choose_source,
     hand_on_seconds,
     handed_seconds,
     price_engine,
 )
+from .source_choice import choose_source
 
 OURS, RANDOM, ROUND_ROBIN, LEAST_LOADED, SGLANG, MOONCAKE, DYNAMO, LLM_D, PREBLE, LMETRIC = range(
     10
@@ -115,7 +115,7 @@ def _least_loaded(fleet: Any, now: Any, first: Any) -> Any:
     best, least, count = NONE, np.inf, len(fleet.engines)
     for step in range(count):
         engine = (first + step) % count
-        load = busy_for(fleet.engines[engine], now) + fleet.engines[engine].ahead[SIZES - 1]
+        load = busy_for(fleet.engines[engine], now) + fleet.lines[engine].ahead[SIZES - 1]
         if fleet.engines[engine].prefills and load < least:
             best, least = engine, load
     return best
@@ -175,7 +175,7 @@ def _mooncake(
             work_after(fleet.engines[engine], asked.tokens, blocks, asked.block_tokens)
             * asked.factor
         )
-        wait = busy_for(fleet.engines[engine], asked.now) + fleet.engines[engine].ahead[SIZES - 1]
+        wait = busy_for(fleet.engines[engine], asked.now) + fleet.lines[engine].ahead[SIZES - 1]
         first_token = max(wait, ready) + work
         if first_token < least:
             chosen, least = engine, first_token

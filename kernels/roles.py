@@ -152,7 +152,7 @@ def _can_decode(engine: Any, each: Any, tpot: Any) -> Any:
 
 
 @inner
-def _least_on_it(engines: Any, gone: Any, role: Any, now: Any) -> Any:
+def _least_on_it(engines: Any, lines: Any, gone: Any, role: Any, now: Any) -> Any:
     """Who is the first to take a role: of those that can, the one with the least to finish."""
     best, least = NONE, np.inf
     for number in range(len(engines)):
@@ -162,14 +162,16 @@ def _least_on_it(engines: Any, gone: Any, role: Any, now: Any) -> Any:
             continue
         left = engine.context
         if role == DECODES:
-            left = engine.ahead[-1] + busy_for(engine, now)
+            left = lines[number].ahead[-1] + busy_for(engine, now)
         if left < least or (left == least and engine.tie < engines[best].tie):
             best, least = number, left
     return best
 
 
 @njit(cache=True)
-def advise(engines: Any, work: Any, reserve: Any, tpot: Any, now: Any, advice: Any) -> None:
+def advise(
+    engines: Any, lines: Any, work: Any, reserve: Any, tpot: Any, now: Any, advice: Any
+) -> None:
     """Fill the record `advice`. A request is decoded for `reserve` steps of at most `tpot`."""
     count, some = len(engines), max(_LEAST, work.prompts)
     each = max(1.0, work.tokens / some + 0.5 * reserve)
@@ -199,7 +201,7 @@ def advise(engines: Any, work: Any, reserve: Any, tpot: Any, now: Any, advice: A
     role = PREFILLS if advice.prefill_load > advice.decode_load else DECODES
     gone, first = np.zeros(count, np.bool_), NONE
     while (decodes if role == PREFILLS else prefills) > 1:
-        number = _least_on_it(engines, gone, role, now)
+        number = _least_on_it(engines, lines, gone, role, now)
         if number == NONE:
             break
         engine = engines[number]

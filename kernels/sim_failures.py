@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .engine_time import decode_steps
-from .fleet import SIZES, dequeue
+from .fleet import SIZES, dequeue, mark_decoders
 from .inner import inner
 from .prefill_choice import NONE
 from .room import want_room
@@ -32,6 +32,7 @@ def fails(w: Any, e: Any, now: Any) -> None:
     _stop_prefills(w, e, now)
     _stop_decoding(w, e, now)
     seen.prefills, seen.decodes = False, False
+    mark_decoders(w.fleet)
     rests(w, e, now)
     engine.turns = 0
     engine.version += 1
@@ -43,6 +44,7 @@ def returns(w: Any, e: Any, now: Any) -> None:
     if seen.prefills or seen.decodes or engine.turns:
         return  # it is back already
     seen.prefills, seen.decodes = engine.role & PREFILLS != 0, engine.role & DECODES != 0
+    mark_decoders(w.fleet)
     engine.since = now
     rests(w, e, now)
     if seen.decodes and not seen.prefills:
@@ -64,7 +66,7 @@ def _stop_prefills(w: Any, e: Any, now: Any) -> None:
         w.heads[e, size] = NONE
         while r != NONE:
             request = w.requests[r]
-            dequeue(w.fleet.engines[e], size, request.work)
+            dequeue(w.fleet.lines[e], size, request.work)
             give_up(w, r, e, now)
             r = request.after
     if engine.current != NONE:

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from .fleet import SIZES
+from .fleet import SIZES, mark_decoders
 from .inner import inner
-from .prefill_choice import BLOCKS, NONE, choose_source
+from .prefill_choice import BLOCKS, NONE
 from .roles import advise, asked, look
 from .sim_decode import carry_on
 from .sim_heap import push
 from .sim_prefill import rests
 from .sim_world import BALANCES, DECODES, DRAINS, PREFILLS
+from .source_choice import choose_source
 
 BALANCE_SECONDS = 10.0  # between two looks at whether one is to switch
 DRAIN_SECONDS = 1.0  # between two looks at whether one has finished what it had
@@ -44,13 +45,14 @@ def balances(w: Any, now: Any, more: Any) -> None:
     for e in range(len(w.engines)):
         if w.engines[e].turns:
             return
-    advise(w.fleet.engines, w.work[0], w.setting.reserve, tpot, now, w.advice[0])
+    advise(w.fleet.engines, w.fleet.lines, w.work[0], w.setting.reserve, tpot, now, w.advice[0])
     e = w.advice[0].engine
     if e == NONE:
         return
     seen = w.fleet.engines[e]
     w.engines[e].turns = w.advice[0].role
     seen.prefills, seen.decodes = False, False
+    mark_decoders(w.fleet)
     drains(w, e, now)
 
 
@@ -60,12 +62,13 @@ def drains(w: Any, e: Any, now: Any) -> None:
     engine, seen = w.engines[e], w.fleet.engines[e]
     if not engine.turns:
         return  # it has died
-    waits = seen.waiting[SIZES - 1] > 0 or engine.current != NONE
+    waits = w.fleet.lines[e].waiting[SIZES - 1] > 0 or engine.current != NONE
     if waits or engine.batch or engine.line != NONE or engine.owed_batch > 0.0:
         push(w.heap, now + DRAIN_SECONDS, DRAINS, e, 0)
         return
     engine.role, engine.turns = engine.turns, 0
     seen.prefills, seen.decodes = engine.role & PREFILLS != 0, engine.role & DECODES != 0
+    mark_decoders(w.fleet)
     engine.since = now
     rests(w, e, now)
     w.work[0].changed = now

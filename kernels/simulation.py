@@ -13,10 +13,11 @@ from numba import njit
 
 from .crowd import ended
 from .decode_choice import choose_decode
-from .fleet import fade, look_at_decoders
+from .fleet import fade, kept_by_decoders, mark_decoders
 from .inner import inner
-from .prefill_choice import NONE, Asked, choose_prefill, lately_busy, scarcity
+from .prefill_choice import NONE, Asked, choose_prefill
 from .rivals import OURS, choose_as
+from .scarcity import lately_busy, scarcity
 from .sim_caches import look
 from .sim_decode import carry_on, expires, moved, room_in
 from .sim_failures import fails, returns
@@ -78,7 +79,7 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
     waited = w.rules.ttft - wanted  # it is as late as if it had
     if again:
         waited = -np.inf
-    kept = look_at_decoders(fleet, w.found)
+    kept = kept_by_decoders(fleet, w.found)
     asked = Asked(
         now, request.tokens, setting.block_tokens, setting.token_bytes, waited, request.factor, kept
     )
@@ -117,6 +118,7 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
 def run(w: Any) -> None:
     """From the first arrival until nothing is left to do; what became of each is in `requests`."""
     count, r, heap = len(w.requests), 0, w.heap
+    mark_decoders(w.fleet)
     while r < count or heap.counts[0]:
         if r < count and (heap.counts[0] == 0 or w.requests[r].arrival <= heap.events[0].time):
             _arrive(w, r, w.requests[r].arrival)

@@ -24,7 +24,7 @@ from kvstore.core.cost import DecodeCost, PrefillCost
 from kvstore.core.fit import Bias, DecodeFit, Errors, PrefillFit
 from kvstore.kernels import decision as loops
 from kvstore.kernels.fleet import LINK, Fleet, Found, empty, nothing
-from kvstore.kernels.prefill_choice import PRICED
+from kvstore.kernels.prefill_choice import unpriced
 from kvstore.kernels.rules import Rules
 
 SSD_SECONDS = 1 / 2e9  # of a byte, at a node that no engine calls its own
@@ -111,6 +111,7 @@ class Crew:
         if alone:
             self._label(host)
             self._price_host(host)
+        loops.mark_decoders(self.fleet)
         return engine
 
     def leave(self, engine: Engine) -> None:
@@ -119,6 +120,8 @@ class Crew:
         self.decoders -= engine.decode is not None
         self.rows[engine.number] = None
         self.fleet.engines[engine.number] = np.zeros((), self.fleet.engines.dtype)
+        self.fleet.lines[engine.number] = np.zeros((), self.fleet.lines.dtype)
+        loops.mark_decoders(self.fleet)
         self._free.append(engine.number)
         self.roles.forget(self.by_id)
 
@@ -211,7 +214,7 @@ class Crew:
             return engine.facts.engine_id
 
         tpot = rules.pace * self.reachable(rules.tpot)
-        return self.roles.advise(self.fleet.engines, name, self.output_tokens, tpot, now)
+        return self.roles.advise(self.fleet, name, self.output_tokens, tpot, now)
 
     def fit_hosts(self, count: int) -> None:
         """Make room for so many hosts."""
@@ -225,6 +228,7 @@ class Crew:
             del self._carries[number]
         if number < len(self.fleet.hosts):
             self.fleet.hosts[number] = _unknown_hosts(1)[0]
+            loops.mark_decoders(self.fleet)
 
     def check(self) -> None:
         for number, engine in enumerate(self.rows):
@@ -232,8 +236,9 @@ class Crew:
             if engine is None:
                 assert number in self._free, "a row is lost"
                 assert not row["prefills"] and not row["decodes"], "nobody may be sent requests"
-                assert not row["waiting"].any(), "work waits for nobody"
-                assert not row["ahead"].any(), "seconds of nothing"
+                line = self.fleet.lines[number]
+                assert not line["waiting"].any(), "work waits for nobody"
+                assert not line["ahead"].any(), "seconds of nothing"
                 continue
             assert self.by_id[engine.facts.engine_id] is engine and engine.number == number
             assert row["batch"] == engine.batch + engine.owed
@@ -288,13 +293,15 @@ class Crew:
         self.fleet = empty(engines, hosts)._replace(near=before.near)
         self.fleet.hosts[:] = _unknown_hosts(hosts)
         self.fleet.engines[: len(before.engines)] = before.engines
+        self.fleet.lines[: len(before.lines)] = before.lines
         self.fleet.hosts[: len(before.hosts)] = before.hosts
         known = len(self.rows)
         self._kin.grow(engines)
         self.rows += [None] * (engines - known)
         self._free += range(known, engines)[::-1]
+        loops.mark_decoders(self.fleet)
         self.found: Found = nothing(engines, hosts)
-        self.priced: NDArray[np.float64] = np.zeros((engines, PRICED))
+        self.priced = unpriced(engines)
         self.own: NDArray[np.int32] = np.zeros(engines, np.int32)  # of one prompt, by row
 
 

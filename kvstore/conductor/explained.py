@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kvstore.conductor.decision import Decision
+from kvstore.conductor.decision import Decision, Row
 from kvstore.conductor.engines import Engine
 from kvstore.conductor.scheduler import Scheduler
 from kvstore.kernels.fleet import DOMAIN, FAR, LINK
@@ -52,9 +49,7 @@ def reply_of(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.
     return reply
 
 
-def _considered(
-    engine: Engine, row: NDArray[np.float64], own: int, source: str
-) -> pb.ExplainReply.Considered:
+def _considered(engine: Engine, row: Row, own: int, source: str) -> pb.ExplainReply.Considered:
     """One engine of those that were looked at."""
     return pb.ExplainReply.Considered(
         engine_id=engine.facts.engine_id,
@@ -72,7 +67,7 @@ def _considered(
     )
 
 
-def _source(decision: Decision, row: NDArray[np.float64]) -> str:
+def _source(decision: Decision, row: Row) -> str:
     """The node that it fetches from, if any."""
     return decision.nodes[int(row[SOURCE])] if row[FETCHED] else ""
 
@@ -121,8 +116,9 @@ def explain(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.E
     if chosen is not None and decision.row is not None:
         reply.considered.append(_considered(chosen, decision.row, decision.own, decision.source))
     if decision.rows is not None:
-        sources = [_source(decision, row) for row in decision.rows]
-        all_of = zip(decision.considered, decision.rows, decision.owns, sources, strict=True)
+        rows = [tuple(row) for row in decision.rows.tolist()]
+        sources = [_source(decision, row) for row in rows]
+        all_of = zip(decision.considered, rows, decision.owns, sources, strict=True)
         reply.considered.extend(_considered(*one) for one in all_of if one[0] is not chosen)
     if decision.refusal is None:
         reply.plan.CopyFrom(reply_of(scheduler, decision, approximate))

@@ -308,7 +308,7 @@ class InFlight:
             count, seconds = loops.waiting(fleet, engine.number)
             assert count == len(waiting) and engine.running == len(mine) - count
             assert abs(seconds - sum(one.work for one in waiting)) < 1e-6 * (1 + seconds)
-            ahead = fleet.engines[engine.number]["ahead"]
+            ahead = fleet.lines[engine.number]["ahead"]
             assert waiting or not ahead.any(), "seconds of nothing"
             runs = sum(one.work for one in mine if one.stage is Stage.RUNNING)
             assert abs(fleet.engines[engine.number]["running"] - runs) < 1e-6 * (1 + runs)
@@ -316,7 +316,7 @@ class InFlight:
             assert engine.owed == len(owed)
             assert engine.owed_tokens == sum(one.tokens for one in owed)
         if not blocks:
-            assert not self.expected.state.any(), "blocks of no prompt are expected"
+            assert not self.expected.state[expected.USED], "blocks of no prompt are expected"
             for name in expected.PLACE.names or ():
                 assert not self.expected.places[name].any(), "what is empty is not as it was"
 

@@ -23,7 +23,7 @@ from kvstore.conductor.facts import Facts, Role
 from kvstore.core.cost import DecodeCost, PrefillCost
 from kvstore.core.fit import DecodeFit, PrefillFit
 from kvstore.kernels import roles as loops
-from kvstore.kernels.fleet import Records
+from kvstore.kernels.fleet import Fleet, Records
 from kvstore.kernels.prefill_choice import BLOCKS, NONE
 from kvstore.limits import SWITCHING_KEPT
 
@@ -155,7 +155,7 @@ class Roles:
 
     def advise(
         self,
-        engines: Records,
+        fleet: Fleet,
         name: Callable[[int], str],
         reserve: float,
         tpot: float,
@@ -164,9 +164,10 @@ class Roles:
         """How they are best split, and who is to switch; `name` is whose a row is."""
         if self._advice is not None and now < self._advised + LOOK_SECONDS:
             return self._advice
-        self.look(engines, tpot, now)
+        self.look(fleet.engines, tpot, now)
         found, self._advised = self._found[0], now
-        loops.advise(engines, self._work[0], float(reserve), float(tpot), float(now), found)
+        how = float(reserve), float(tpot), float(now)
+        loops.advise(fleet.engines, fleet.lines, self._work[0], *how, found)
         if now >= self._named_since + NAMED_SECONDS:
             self._named = ""
         if not self._named and found["engine"] != NONE:

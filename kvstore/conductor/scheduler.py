@@ -44,6 +44,7 @@ from kvstore.kernels.prefill_choice import (
     FIRST_TOKEN,
     HAND,
     NONE,
+    PRICED,
     READ,
     READY,
     SOURCE,
@@ -165,19 +166,20 @@ class Scheduler(Crews):
         asked = Asked(now, tokens, block, float(crew.token_bytes), waited, 1.0)
         holders, lengths, in_dram = self._table.leading(ask.prints)
         mine, long = self._own.leading(ask.prints)
-        best = np.empty(loops.BEST, np.int64)
-        chosen, way, room = loops.choose(
+        best, owns = np.empty(loops.BEST, np.int64), np.empty(loops.BEST, np.int32)
+        rows = np.empty((loops.BEST, PRICED))
+        chosen, way, room, decodes, step = loops.choose(
             crew.fleet, crew.found, holders, lengths, in_dram, self._hosts.of_holder,
             in_flight.expected, marked(ask.prints), mine, long, crew.of_holder, crew.own,
             asked, rules, self._any_row(crew), whole or len(crew.by_id) <= loops.WHOLE,
-            crew.priced, best, in_flight.room.demand[0],
+            crew.priced, best, rows, owns, in_flight.room.demand[0],
             crew.output_tokens, in_flight.crowd.presses(rules), crew.busy,
         )  # fmt: skip
-        considered = tuple([row for one in best.tolist() if one >= 0 and (row := crew.rows[one])])
-        best = best[: len(considered)]
-        rows, owns = crew.priced[best], tuple(crew.own[best].tolist())
+        numbers = best.tolist()
+        considered = tuple([one for at in numbers if at >= 0 and (one := crew.rows[at])])
+        rows, named = rows[: len(considered)], tuple(owns[: len(considered)].tolist())
         names = self._hosts.names
-        of = (ask.request, ask.tokens, len(ask.prints), ask.waited, considered, rows, owns, names)
+        of = (ask.request, ask.tokens, len(ask.prints), ask.waited, considered, rows, named, names)
         if not considered:
             return Decision(*of, refusal=nobody_prefills())
         if chosen == NONE:
@@ -187,9 +189,9 @@ class Scheduler(Crews):
         if rules.gated and room > rules.forecast * rules.ttft > 0:
             refusal = no_room_in_time(ask, room, rules)
             return Decision(*of, ttft=wanted, refusal=refusal)
-        prefill, row = crew.rows[chosen], crew.priced[chosen].copy()
+        prefill, row = crew.rows[chosen], tuple(crew.priced[chosen].tolist())
         assert prefill is not None, "an engine that is gone was chosen"
-        decode, _, step, _ = self._decoder(crew, ask, rules.tpot, prefill.host, now)
+        decode = None if decodes == NONE else crew.rows[decodes]
         own = min(int(crew.own[chosen]), int(row[BLOCKS]))
         there = max(own, min(int(crew.found.dram[prefill.host]), int(row[BLOCKS]))) - own
         source = names[int(row[SOURCE])] if row[FETCHED] else ""

@@ -18,7 +18,7 @@ from kvstore.errors import ConfigError, InvariantError
 from kvstore.kernels import fitting, rivals, sim_caches, sim_heap, sim_world
 from kvstore.kernels import fleet as fleets
 from kvstore.kernels.crowd import CROWD
-from kvstore.kernels.prefill_choice import NONE, PRICED
+from kvstore.kernels.prefill_choice import NONE, unpriced
 from kvstore.kernels.roles import ADVICE, WORK
 from kvstore.kernels.room import DEMAND, PARKED
 from kvstore.kernels.rules import Rules
@@ -112,7 +112,7 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
         tally=rivals.tally(engines),
         heap=sim_heap.heap(4 * count + 2 * len(cluster.failures) + 1_000),
         found=fleets.nothing(engines, engines),
-        priced=np.zeros((engines, PRICED)),
+        priced=unpriced(engines),
         on=np.zeros((3, -(-engines // 64)), np.uint64),
         dice=np.array([seed], np.uint64),
         knobs=knobs,
@@ -204,7 +204,7 @@ def _placed(cluster: Cluster, fleet: fleets.Fleet) -> fleets.Fleet:
         hosts["rack"] = cluster.domains + turns % cluster.racks
     if cluster.cross_rack_bytes_per_second:
         hosts["far_seconds"] = 1 / cluster.cross_rack_bytes_per_second
-    return fleets.Fleet(fleet.engines, hosts, near)
+    return fleets.Fleet(fleet.engines, fleet.lines, hosts, near)
 
 
 def _requests(load: Load, seed: int, doubt: Doubt) -> sim_world.Records:
@@ -233,8 +233,8 @@ def check(world: World) -> None:
     ordered &= served["first_token"] <= served["finished"]
     left = {
         "something happens in another order": ~ordered,
-        "seconds wait": world.fleet.engines["ahead"],
-        "prompts wait": world.fleet.engines["waiting"],
+        "seconds wait": world.fleet.lines["ahead"],
+        "prompts wait": world.fleet.lines["waiting"],
         "a queue has a head": world.heads != NONE,
         "a prompt is prefilled": world.engines["current"] != NONE,
         "a sequence is decoded": world.engines["batch"],

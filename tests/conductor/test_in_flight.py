@@ -96,8 +96,9 @@ def test_when_all_is_over_exactly_nothing_is_left(
     assert rig.in_flight.held == (0, 0)
     rig.check()
     fleet = rig.scheduler.crew(WHOSE)[0].fleet
-    for name in ("ahead", "waiting", "batch", "context"):
+    for name in ("batch", "context"):
         assert not fleet.engines[name].any(), name
+    assert not fleet.lines["ahead"].any() and not fleet.lines["waiting"].any()
     assert (fleet.engines["busy_until"] <= rig.now).all()
 
 

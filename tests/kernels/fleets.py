@@ -12,10 +12,11 @@ from kvstore.kernels.fleet import (
     Found,
     empty,
     enqueue,
+    mark_decoders,
     nothing,
     size_of,
 )
-from kvstore.kernels.prefill_choice import PRICED, Asked, choose_prefill
+from kvstore.kernels.prefill_choice import Asked, choose_prefill, unpriced
 from kvstore.kernels.rules import OURS
 
 RULES = OURS._replace(crowding=0.0)  # prices alone decide
@@ -45,7 +46,7 @@ def fleet(engines: int) -> Fleet:
 
 
 def rows(engines: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return np.zeros((engines, PRICED))
+    return unpriced(engines)
 
 
 def chosen(
@@ -59,7 +60,7 @@ def chosen(
 
 def wait_behind(made: Fleet, engine: int, seconds: float) -> None:
     """One more prompt waits at an engine."""
-    enqueue(made.engines[engine], size_of(seconds), seconds)
+    enqueue(made.lines[engine], size_of(seconds), seconds)
 
 
 def labelled(made: Fleet, domains: list[int], racks: list[int]) -> Fleet:
@@ -101,6 +102,7 @@ def busy_fleets(draw: st.DrawFn) -> tuple[Fleet, Found]:
         host = made.hosts[number]
         host["link_seconds"] = draw(st.sampled_from([1 / 20e9, 1 / 1e9, 1 / 100e6]))
         host["ssd_seconds"] = draw(st.sampled_from([np.inf, 1 / 6e9, 1 / 500e6]))
+        host["placed"] = draw(st.floats(0, 1_000))
         host["sent"] = draw(st.floats(0, 2 * LATELY_SECONDS))
         for column in ("arrives", "leaves", "reads"):
             host[column] = ASKED.now + draw(seconds) - 20
@@ -110,4 +112,14 @@ def busy_fleets(draw: st.DrawFn) -> tuple[Fleet, Found]:
         if host["ssd_seconds"] < np.inf:
             found.local[number] = draw(st.integers(dram, BLOCKS))
         found.coming[number] = draw(st.integers(dram, BLOCKS))
+    return made, found
+
+
+@st.composite
+def parted_fleets(draw: st.DrawFn) -> tuple[Fleet, Found]:
+    """As above, with engines that do not decode, whose hosts have KV to hand over."""
+    made, found = draw(busy_fleets() | labelled_fleets())
+    for engine, host in zip(made.engines, made.hosts, strict=True):
+        engine["decodes"], host["owed"] = draw(st.booleans()), draw(st.floats(0, 5))
+    mark_decoders(made)
     return made, found

@@ -22,6 +22,7 @@ from kvstore.kernels.prefill_choice import (
     WAIT,
     WORK,
     Asked,
+    unpriced,
 )
 from kvstore.kernels.room import DEMAND
 from kvstore.kernels.rules import OURS
@@ -59,7 +60,9 @@ class Choice:
         self.host_of[:8] = dice.permutation(HOSTS)[:8]
         self.host_of[3] = -1  # it may not be named
         self.found, self.best = nothing(ENGINES, HOSTS), np.empty(decision.BEST, np.int64)
-        self.priced: NDArray[Any] = np.full((ENGINES, PRICED), 7.0)
+        self.rows, self.owns = np.empty((decision.BEST, PRICED)), np.empty(decision.BEST, np.int32)
+        self.priced: NDArray[Any] = unpriced(ENGINES)
+        self.priced[:] = 7.0
         chain = dice.integers(1, 1 << 64, blocks, np.uint64)
         table = expected.empty(1 << 12)
         expected.expect(table, expected.marked(chain[: blocks // 2]), 5)
@@ -69,11 +72,11 @@ class Choice:
         self.of_holder[:4] = dice.permutation(ENGINES)[:4]
         self.of_holder[2] = -1  # it is an engine of others
         self.own = np.full(ENGINES, 7, np.int32)
-        self.chosen, self.way, self.room = decision.choose(
+        self.chosen, self.way, self.room, self.decodes, self.step = decision.choose(
             made, self.found, np.arange(8), self.lengths, self.in_dram, self.host_of,
             table, expected.marked(chain), np.arange(4), self.own_lengths, self.of_holder,
             self.own, self.asked, RULES._replace(ttft=ttft),
-            int(dice.integers(ENGINES)), whole, self.priced, self.best,
+            int(dice.integers(ENGINES)), whole, self.priced, self.best, self.rows, self.owns,
             np.zeros(1, DEMAND)[0], 300.0, False, 0.3,
         )  # fmt: skip
 
@@ -98,6 +101,8 @@ def test_the_cheapest_of_those_that_keep_the_target_is_chosen(
     wanted = rows[order[: decision.BEST], COST].tolist()
     named = choice.best[choice.best != NONE]
     assert rows[named, COST].tolist() == wanted and len(set(named.tolist())) == len(wanted)
+    assert (choice.rows[: len(named)] == rows[named]).all(), "they are explained by other rows"
+    assert (choice.owns[: len(named)] == choice.own[named]).all()
     part = Choice(made, seed, float(tokens), False, ttft)
     assert part.chosen == choice.chosen or (rows[part.chosen, COST] == rows[choice.chosen, COST]), (
         "who is explained to changes who is chosen"
@@ -133,7 +138,7 @@ def test_what_left_a_line_has_left_nothing(shortest_first: bool) -> None:
     for at in dice.permutation(200):
         decision.leave_line(made, 0, sizes[at], works[at])
     assert decision.waiting(made, 0) == (0, 0.0)
-    assert not made.engines["ahead"].any() and not made.engines["waiting"].any()
+    assert not made.lines["ahead"].any() and not made.lines["waiting"].any()
 
 
 def test_a_line_ranks_work_by_the_least_of_its_size() -> None:

@@ -15,7 +15,8 @@ from kvstore.kernels.fleet import (
     decode_seconds,
     dequeue,
     enqueue,
-    look_at_decoders,
+    kept_by_decoders,
+    mark_decoders,
     nothing,
     prefill_seconds,
     seconds_of,
@@ -47,18 +48,18 @@ def test_sizes_ascend_and_the_first_and_the_last_take_all_that_is_beyond() -> No
 def test_what_waits_is_summed_by_size_and_nothing_is_left_of_what_went(
     works: list[tuple[float, bool]],
 ) -> None:
-    engine = fleet(1).engines[0]
+    line = fleet(1).lines[0]
     for seconds, _ in works:
-        enqueue(engine, size_of(seconds), seconds)
+        enqueue(line, size_of(seconds), seconds)
     for seconds, leaves in works:
         if leaves:
-            dequeue(engine, size_of(seconds), seconds)
+            dequeue(line, size_of(seconds), seconds)
     left = [seconds for seconds, leaves in works if not leaves]
     for size in range(SIZES):
         up_to = [seconds for seconds in left if size_of(seconds) <= size]
-        assert engine["waiting"][size] == len(up_to)
-        assert engine["ahead"][size] == pytest.approx(sum(up_to), abs=1e-9)
-        assert up_to or engine["ahead"][size] == 0.0
+        assert line["waiting"][size] == len(up_to)
+        assert line["ahead"][size] == pytest.approx(sum(up_to), abs=1e-9)
+        assert up_to or line["ahead"][size] == 0.0
 
 
 def test_prefill_and_decode_take_what_their_formulas_say() -> None:
@@ -137,7 +138,10 @@ def test_what_is_owed_is_never_less_than_nothing() -> None:
 def test_of_hosts_where_somebody_decodes_the_most_that_one_has_of_a_prompt_is_known() -> None:
     made, found = fleet(4), nothing(4, 4)
     made.engines["decodes"], found.dram[:] = (False, True, True, False), (9, 2, 5, 7)
-    assert look_at_decoders(made, found) == 5
+    mark_decoders(made)
+    assert kept_by_decoders(made, found) == 5
     assert made.hosts["decodes"].tolist() == [False, True, True, False]
     made.engines["decodes"] = False
-    assert look_at_decoders(made, found) == 0 and made.hosts["decodes"].all(), "whoever will"
+    mark_decoders(made)
+    assert made.hosts["decodes"].all(), "whoever will"
+    assert kept_by_decoders(made, found) == 9

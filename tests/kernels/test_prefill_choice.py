@@ -7,22 +7,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.kernels.fleet import LATELY_SECONDS, OVERDUE, UNLABELLED, Fleet, Found, nothing
+from kvstore.kernels.fleet import (
+    LATELY_SECONDS,
+    OVERDUE,
+    UNLABELLED,
+    Fleet,
+    Found,
+    nothing,
+)
 from kvstore.kernels.prefill_choice import (
     BLOCKS,
     COST,
     FETCHED,
     FIRST_TOKEN,
+    HANDED,
     NONE,
     READ,
     READY,
     SOURCE,
     WAIT,
     WORK,
-    choose_source,
     price_all,
 )
 from kvstore.kernels.rules import Rules
+from kvstore.kernels.source_choice import choose_source
 from tests.kernels.fleets import (
     ASKED,
     RULES,
@@ -32,6 +40,7 @@ from tests.kernels.fleets import (
     fleet,
     labelled,
     labelled_fleets,
+    parted_fleets,
     rows,
     wait_behind,
 )
@@ -112,14 +121,14 @@ def charge_of(busy: float) -> float:
 
 
 def _cost(made: Fleet, engine: int, rules: Rules, blocks: int, ready: float, moved: float) -> float:
-    row, work = made.engines[engine], seconds(made, engine, blocks)
+    row, line, work = made.engines[engine], made.lines[engine], seconds(made, engine, blocks)
     size = max(0, np.searchsorted(np.array(SIZE_STARTS), work, side="right") - 1)
     if not rules.shortest_first:
         size = len(SIZE_STARTS) - 1
     left = float(row["busy_until"]) - ASKED.now
     late = min(OVERDUE * max(0.0, -left), float(row["running"]))
-    wait = max(late, left) + float(row["ahead"][size])
-    overtaken = int(row["waiting"][-1] - row["waiting"][size])
+    wait = max(late, left) + float(line["ahead"][size])
+    overtaken = int(line["waiting"][-1] - line["waiting"][size])
     imposed = work * (SCARCE + overtaken) + moved
     return max(wait, ready) + work + rules.charge * imposed
 
@@ -131,16 +140,19 @@ def a_block(made: Fleet, engine: int, rules: Rules) -> float:
     return float(-np.diff(work).min()) * (1 + rules.charge * SCARCE)
 
 
-@settings(max_examples=200, deadline=None)
-@given(busy_fleets() | labelled_fleets(), st.integers(0, 5))
-def test_the_choice_is_the_cheapest_of_those_in_time(made: tuple[Fleet, Found], first: int) -> None:
+@settings(max_examples=600, deadline=None)
+@given(parted_fleets(), st.integers(0, 5), st.sampled_from([0.0, 0.4, 2.0]))
+def test_the_choice_is_the_cheapest_of_those_in_time(
+    made: tuple[Fleet, Found], first: int, crowding: float
+) -> None:
     engines, found = made
     count = len(engines.engines)
-    engine, _, row = chosen(engines, found, first % count)
-    priced = rows(count)
-    price_all(engines, found, ASKED, RULES, SCARCE, priced)
-    begins = RULES.margin * np.maximum(priced[:, WAIT], priced[:, READY])
-    in_time = (begins + priced[:, WORK] <= RULES.ttft) & engines.engines["prefills"]
+    engine, _, row = chosen(engines, found, first % count, crowding=crowding)
+    priced, rules = rows(count), RULES._replace(crowding=crowding)
+    price_all(engines, found, ASKED, rules, SCARCE, priced)
+    begins = rules.margin * np.maximum(priced[:, WAIT], priced[:, READY])
+    in_time = (begins + priced[:, WORK] <= rules.ttft) & engines.engines["prefills"]
+    in_time &= priced[:, HANDED] <= rules.ttft
     if engine == NONE:
         assert not in_time.any()
     else:

@@ -58,7 +58,7 @@ class Crew:
     @property
     def advice(self) -> Any:
         found = np.zeros(1, ADVICE)[0]
-        advise(self.engines, self.work, RESERVE, TPOT, self.now, found)
+        advise(self.engines, self.fleet.lines, self.work, RESERVE, TPOT, self.now, found)
         return found
 
     @property
