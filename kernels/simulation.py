@@ -43,13 +43,17 @@ from .sim_world import (
     target,
 )
 
+LOOK_SECONDS = 0.25  # between two looks at who is busy, as conductors look about themselves
+_TRIES = 16  # at an engine that may prefill
+
 
 @inner
 def _scarce(w: Any, now: Any) -> Any:
     mean = w.mean
-    mean[0] = lately_busy(w.fleet, mean[0], mean[1], now)
-    fade(w.fleet.hosts, now - mean[1])
-    mean[1] = now
+    if now >= mean[1] + LOOK_SECONDS:
+        mean[0] = lately_busy(w.fleet, mean[0], mean[1], now)
+        fade(w.fleet.hosts, now - mean[1])
+        mean[1] = now
     return scarcity(mean[0])
 
 
@@ -57,6 +61,10 @@ def _scarce(w: Any, now: Any) -> Any:
 def _any_that_prefills(w: Any) -> Any:
     """Each with the same chance; those that only decode would favour whoever comes after them."""
     engines, count = w.fleet.engines, 0
+    for _ in range(_TRIES):
+        e = roll(w, len(engines))
+        if engines[e].prefills:
+            return e
     for e in range(len(engines)):
         count += engines[e].prefills
     left = roll(w, count) if count else NONE
