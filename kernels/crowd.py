@@ -35,25 +35,27 @@ CROWD = np.dtype(
 
 
 @njit(cache=True)
-def ended(crowd: Any, lost: Any, now: Any) -> None:
-    """A request was let in (0.0) or lost (1.0)."""
-    kept = np.exp(-max(0.0, now - crowd.since) / LATELY)
-    crowd.lost = crowd.lost * kept + lost
-    crowd.all = crowd.all * kept + 1.0
-    crowd.since = max(now, crowd.since)
-
-
-@njit(cache=True)
-def lost_after_all(crowd: Any, now: Any) -> None:
-    """One that had counted as let in."""
-    ended(crowd, 1.0, now)
-    crowd.all -= 1.0
-
-
-@njit(cache=True)
 def used(crowd: Any) -> Any:
     """The share of its target that a first token may take now. One alone that is refused makes no
     crowd."""
     refused = crowd.lost / max(10.0, crowd.all)
     left = (CROWDED - refused) / (CROWDED - CALM)
     return min(1.0, max(LEAST, LEAST + left * (1.0 - LEAST)))
+
+
+@njit(cache=True)
+def ended(crowd: Any, lost: Any, now: Any) -> Any:
+    """A request was let in (0.0) or lost (1.0); what is `used` from then on."""
+    kept = np.exp(-max(0.0, now - crowd.since) / LATELY)
+    crowd.lost = crowd.lost * kept + lost
+    crowd.all = crowd.all * kept + 1.0
+    crowd.since = max(now, crowd.since)
+    return used(crowd)
+
+
+@njit(cache=True)
+def lost_after_all(crowd: Any, now: Any) -> Any:
+    """One that had counted as let in; likewise."""
+    ended(crowd, 1.0, now)
+    crowd.all -= 1.0
+    return used(crowd)

@@ -20,7 +20,8 @@ class Crowd:
     def __init__(self) -> None:
         self._record = np.zeros(1, crowd.CROWD)
         self._served: OrderedDict[str, float] = OrderedDict()  # when
-        self._told()
+        # The share of its target that a first token may take now: every decision asks for it.
+        self.patience: float = crowd.used(self._record[0])
 
     def presses(self, rules: Rules) -> bool:
         """Whether first tokens are wanted sooner for it."""
@@ -29,8 +30,7 @@ class Crowd:
     def served(self, request: str, now: float) -> None:
         if self.has_served(request, now):
             return
-        crowd.ended(self._record[0], 0.0, now)
-        self._told()
+        self.patience = crowd.ended(self._record[0], 0.0, now)
         self._served[request] = now
         self._served.move_to_end(request)
         if len(self._served) > SERVED_KEPT:
@@ -43,17 +43,12 @@ class Crowd:
     def lost(self, request: str, now: float) -> None:
         """It was refused, or given up."""
         if self.has_served(request, now):
-            crowd.lost_after_all(self._record[0], now)
+            self.patience = crowd.lost_after_all(self._record[0], now)
             del self._served[request]
         else:
-            crowd.ended(self._record[0], 1.0, now)
-        self._told()
+            self.patience = crowd.ended(self._record[0], 1.0, now)
 
     @property
     def counted(self) -> tuple[float, float]:
         """Of those lately, how many were lost, and how many there were."""
         return float(self._record["lost"][0]), float(self._record["all"][0])
-
-    def _told(self) -> None:
-        # The share of its target that a first token may take now: every decision asks for it.
-        self.patience = float(crowd.used(self._record[0]))

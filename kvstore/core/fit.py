@@ -171,15 +171,17 @@ class Errors(_Reports):
 
     def __init__(self, half_life: float = HALF_LIFE) -> None:
         super().__init__(half_life, WEIGHT)
-        self._sums = np.zeros(3)  # of 1, of absolute errors, of errors
+        self._counted = self._sizes = self._errors = 0.0  # of 1, of absolute errors, of errors
 
     def observe(self, actual_seconds: float, predicted_seconds: float) -> None:
         possible = SECONDS_MIN <= predicted_seconds <= SECONDS_MAX
         if self._accepts(possible, actual_seconds):
             error = min(actual_seconds / predicted_seconds - 1, ERROR_MAX)
-            self._sums = self._keep * self._sums + (1.0, abs(error), error)
+            self._counted = self._keep * self._counted + 1.0
+            self._sizes = self._keep * self._sizes + abs(error)
+            self._errors = self._keep * self._errors + error
 
     @property
     def mean(self) -> Error:
-        counted, sizes, errors = self._sums.tolist()
-        return Error(sizes / max(counted, 1.0), errors / max(counted, 1.0))
+        counted = max(self._counted, 1.0)
+        return Error(self._sizes / counted, self._errors / counted)
