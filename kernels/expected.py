@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from .inner import inner
 
-USED, SEEN = range(2)  # in `state`: places that are taken; of no account
+USED = 0  # in `state`: places that are taken
 LOOKS = 4  # lengths of what is on its way that one query tells apart, the longest ones
 _EVERY = np.uint64(0)
 _BLOCKS_MAX = 1 << 20  # of a prompt, more than are sent
@@ -72,7 +72,7 @@ class Expected(NamedTuple):
 
 def empty(places: int) -> Expected:
     assert places & (places - 1) == 0, "the length is no power of two"
-    return Expected(np.zeros(places, PLACE), np.zeros(2, np.int64))
+    return Expected(np.zeros(places, PLACE), np.zeros(1, np.int64))
 
 
 @inner
@@ -127,20 +127,9 @@ def _take_out(table: Any, at: Any) -> None:
     table.state[USED] -= 1
 
 
-@inner
-def _bring(table: Any, prints: Any) -> None:
-    """Have the places of these on their way from memory all at once, and not each when it is looked
-    at: that takes half of the time."""
-    seen, mask = _EMPTY, np.uint64(len(table.places) - 1)
-    for one in prints:
-        seen |= table.places[np.int64(_key(one, _EVERY) & mask)].key
-    table.state[SEEN] = np.int64(seen)  # or it would be of no use, and not be done
-
-
 @njit(cache=True)
 def expect(table: Any, prints: Any, engine: Any) -> None:
     """One more prompt with these blocks is on its way to an engine. There is room for them."""
-    _bring(table, prints)
     for one in prints:
         key = _key(one, _EVERY)
         at = _place(table, key)
@@ -174,7 +163,6 @@ def _expect_beside(table: Any, place: Any, one: Any, engine: Any) -> None:
 @njit(cache=True)
 def settle(table: Any, prints: Any, engine: Any) -> None:
     """One that was counted in is not on its way any more."""
-    _bring(table, prints)
     for one in prints:
         at = _place(table, _key(one, _EVERY))
         place = table.places[at]

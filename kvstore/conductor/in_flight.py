@@ -86,8 +86,9 @@ class InFlight:
         self._take_place()
         prompt = self._enter(request, engine, work, prints, now, tokens)
         prompt.decided, prompt.takes, prompt.computes = now, takes, computes
-        prompt.hand = hand
-        loops.owe(self._crew.fleet.hosts[engine.host], hand)
+        if hand:
+            prompt.hand = hand
+            loops.owe(self._crew.fleet.hosts[engine.host], hand)
 
     def accepted(
         self,
@@ -161,8 +162,9 @@ class InFlight:
             self._settle(prompt)
 
     def _settle(self, prompt: Prompt) -> None:
-        loops.owe(self._crew.fleet.hosts[prompt.engine.host], -prompt.hand)
-        prompt.hand = 0.0
+        if prompt.hand:
+            loops.owe(self._crew.fleet.hosts[prompt.engine.host], -prompt.hand)
+            prompt.hand = 0.0
 
     def elsewhere(self, request: str, now: float) -> None:
         """An engine that does not prefill says that it has it, whole: nearly all of it is in the
