@@ -46,7 +46,6 @@ from .source_choice import choose_source
 COST, FIRST_TOKEN, WORK, WAIT, READY, BLOCKS, FETCHED, READ, HAND, HANDED, SOURCE = range(11)
 PRICED = 11
 SAMPLE = 16
-ROUNDED = 1.0 - 1e-9  # of a sum that is made in another order
 
 
 def unpriced(engines: int) -> NDArray[np.float64]:
@@ -104,6 +103,12 @@ def sent_seconds(host: Any, hand: Any) -> Any:
 
 
 @inner
+def _overtaken(line: Any, work: Any, rules: Any) -> Any:
+    """How many of those that wait begin later for so much work."""
+    return line.waiting[SIZES - 1] - line.waiting[size_of(work)] if rules.shortest_first else 0
+
+
+@inner
 def _option(
     engine: Any, line: Any, host: Any, hand: Any, sent: Any, giver: Any, link: Any, blocks: Any,
     fetched: Any, read: Any, ready: Any, asked: Any, rules: Any, scarce: Any,
@@ -116,22 +121,15 @@ def _option(
     begins = max(wait, ready)
     handed = handed_seconds(host, begins, work, hand, asked.now)
     copied = fetched * asked.block_tokens
-    imposed = work * scarce + sent
+    imposed = work * (scarce + _overtaken(line, work, rules)) + sent
     if fetched:
         imposed += copied * asked.token_bytes * link * _links_scarcity(giver)
-    if rules.shortest_first:
-        imposed += work * (line.waiting[SIZES - 1] - line.waiting[size_of(work)])
     displaced = rules.crowding * copied * engine.prefill_b
     cost = handed + rules.charge * imposed + displaced * (1.0 + rules.charge * scarce)
     return (
         *(cost, begins + work, work, wait, ready),
         *(float(blocks), float(fetched), float(read), hand, handed),
     )
-
-
-@inner
-def _better(one: Any, other: Any) -> Any:
-    return other if other[COST] < one[COST] else one
 
 
 @inner
@@ -178,14 +176,14 @@ def split(
             engine, line, host, hand, sent, host, 0.0, local, 0, more, ready, asked, rules, scarce
         )
         few = _few(whole[WAIT], there, begins, a_block)
-        most = _better(most, whole)
+        most = whole if whole[COST] < most[COST] else most
         if there < few < local:
             more = few - there
             ready = begins + a_block * more
             some = _option(
                 engine, line, host, hand, sent, host, 0.0, few, 0, more, ready, asked, rules, scarce
             )
-            most = _better(most, some)
+            most = some if some[COST] < most[COST] else most
     if best > there:
         begins, a_block, link = _fetching(source, host, best, in_dram, asked, rules)
         more = best - there
@@ -194,7 +192,7 @@ def split(
             engine, line, host, hand, sent, source, link, best, more, 0, ready, asked, rules, scarce
         )
         few = _few(whole[WAIT], there, begins, a_block)
-        most = _better(most, whole)
+        most = whole if whole[COST] < most[COST] else most
         if there < few < best:
             more = few - there
             ready = begins + a_block * more
@@ -202,7 +200,7 @@ def split(
                 engine, line, host, hand, sent, source, link, few, more, 0, ready,
                 asked, rules, scarce,
             )  # fmt: skip
-            most = _better(most, some)
+            most = some if some[COST] < most[COST] else most
     return most
 
 
@@ -271,8 +269,7 @@ def price_engine(
 @njit
 def price_all(fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, priced: Any) -> None:
     """Fill every engine's row of `priced`; infinite in COST where nothing may be sent."""
-    best, source = choose_source(fleet, found)
-    given = most_placed(fleet)
+    (best, source), given = choose_source(fleet, found), most_placed(fleet)
     for number in range(len(fleet.engines)):
         priced[number, COST] = np.inf
         if fleet.engines[number].prefills:
@@ -309,22 +306,26 @@ def least_work(engine: Any, there: Any, best: Any, work: Any, asked: Any, rules:
 
 @inner
 def least_cost(
-    engine: Any, host: Any, source: Any, hand: Any, sent: Any, wait: Any, there: Any, best: Any,
-    in_dram: Any, asked: Any, rules: Any, scarce: Any,
+    engine: Any, line: Any, host: Any, source: Any, hand: Any, sent: Any, wait: Any, there: Any,
+    best: Any, in_dram: Any, asked: Any, rules: Any, scarce: Any,
 ) -> Any:  # fmt: skip
-    """What no split costs less than, of those that fetch some of `best` blocks or none: what
-    `split` prices, and nobody overtaken."""
-    begins, a_block, link = _fetching(source, host, best, in_dram, asked, rules)
-    a_copy = rules.crowding * engine.prefill_b * (1.0 + rules.charge * scarce)
-    a_copy += rules.charge * asked.token_bytes * link * _links_scarcity(source)
-    few, least = min(best, _few(wait, there, begins, a_block)), np.inf
+    """What the best split costs of those that fetch some of `best` blocks or none, summed in the
+    order of `split`, which says more of it and takes longer. `wait`: with all of them."""
+    starts, a_block, link = _fetching(source, host, best, in_dram, asked, rules)
+    scarce_link, dear = _links_scarcity(source), 1.0 + rules.charge * scarce
+    few, least = min(best, _few(wait, there, starts, a_block)), np.inf
     for blocks in (np.int64(there), np.int64(few), np.int64(best)):
         more = blocks - there
-        ready = begins + a_block * more if more else 0.0
+        ready = starts + a_block * more if more else 0.0
         work = work_after(engine, asked.tokens, blocks, asked.block_tokens) * asked.factor
-        handed = handed_seconds(host, max(wait, ready), work, hand, asked.now)
-        cost = handed + rules.charge * (work * scarce + sent) + a_copy * more * asked.block_tokens
-        least = min(least, cost)
+        begins = max(_waits(engine, line, work, asked, rules), ready)
+        handed = handed_seconds(host, begins, work, hand, asked.now)
+        copied = more * asked.block_tokens
+        imposed = work * (scarce + _overtaken(line, work, rules)) + sent
+        if more:
+            imposed += copied * asked.token_bytes * link * scarce_link
+        displaced = rules.crowding * copied * engine.prefill_b
+        least = min(least, handed + rules.charge * imposed + displaced * dear)
     return least
 
 
@@ -370,14 +371,15 @@ def choose_prefill(
         sent = sent_seconds(hosts[at], hand)
         if fetched > there >= local[at] and not labelled:
             least = least_cost(
-                engine, hosts[at], giver, hand, sent, wait, there, fetched, best_in_dram,
-                asked, rules, scarce,
+                engine, lines[number], hosts[at], giver, hand, sent, wait, there, fetched,
+                best_in_dram, asked, rules, scarce,
             )  # fmt: skip
         else:
-            least = handed_seconds(hosts[at], wait, work, hand, asked.now)
-            least += rules.charge * (work * scarce + sent)
+            most_work = work_after(engine, asked.tokens, there, asked.block_tokens) * asked.factor
+            imposed = work * (scarce + _overtaken(lines[number], most_work, rules)) + sent
+            least = handed_seconds(hosts[at], wait, work, hand, asked.now) + rules.charge * imposed
         crowding = _crowding(engine, hosts[at], there, given, asked, rules)
-        if in_time and ROUNDED * (least + crowding) >= chosen_cost:
+        if in_time and least + crowding >= chosen_cost:
             continue
         row = split(
             engine, lines[number], hosts[at], there, local[at], giver, fetched, best_in_dram,
