@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from kvstore.kernels.fleet import Fleet, Found, busy_for, size_of, work_after
+from kvstore.kernels.fleet import Fleet, Found, busy_for, nothing, size_of, work_after
 from kvstore.kernels.prefill_choice import (
     COST,
+    READ,
     hand_on_seconds,
     least_cost,
     least_work,
     sent_seconds,
     split,
 )
-from tests.kernels.fleets import ASKED, RULES, SCARCE, parted_fleets
+from tests.kernels.fleets import ASKED, RULES, SCARCE, chosen, fleet, parted_fleets, wait_behind
 
 
 @njit
@@ -56,3 +58,19 @@ def test_the_price_is_known_before_its_split_is_and_is_no_less_than_what_a_glanc
     glance, least, cost = bound_and_price(fleet, found, number, source, rules)
     assert glance <= least * (1 + 1e-9)
     assert least == cost, "of engines alike each would be priced"
+
+
+def test_who_overtakes_nobody_with_all_its_work_is_not_taken_to_with_less_of_it() -> None:
+    made, found = fleet(2), nothing(2, 2)
+    work = float(work_after(made.engines[0], ASKED.tokens, 0, ASKED.block_tokens))
+    found.local[0], made.hosts["ssd_seconds"][0] = 5, 1 / 500e6  # it need not read them
+    for _ in range(4):
+        wait_behind(made, 0, work)
+    for _ in range(3):
+        wait_behind(made, 1, 5 * work)
+    assert size_of(float(work_after(made.engines[0], ASKED.tokens, 5, ASKED.block_tokens))) < (
+        size_of(work)
+    ), "with these it would overtake all"
+    engine, _, row = chosen(made, found)
+    assert (engine, row[READ]) == (0, 0)
+    assert row[COST] == pytest.approx(work * (5 + RULES.charge * SCARCE))
