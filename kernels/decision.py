@@ -29,9 +29,7 @@ from .fleet import (
     way_seconds,
 )
 from .fleet import fade as _fade
-from .fleet import (
-    mark_decoders as _mark_decoders,
-)
+from .fleet import mark_decoders as _mark_decoders
 from .inner import inner
 from .prefill_choice import (
     COST,

@@ -22,7 +22,7 @@ from tests.etcd import EtcdProcess, need_etcd
 from tests.nodes import Caller, NodeProcess, eventually, payload, prompt
 from tests.pools import ConductorProcess, Nodes, pool
 
-GONE_SECONDS = 15.0  # far more than a dead node is named, and far less than for good
+GONE_SECONDS = 3.5  # a dead node is named no longer than this
 KNOWN_SECONDS = 30.0  # far more than it takes to be known
 
 

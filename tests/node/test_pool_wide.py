@@ -13,7 +13,7 @@ from tests.copies import copied, holding, knowing, put
 from tests.nodes import LARGE, SPEC, eventually, prompt
 from tests.pools import pool
 
-QUARANTINE_SECONDS = 20.0  # from one node to all, on a machine that is busy
+QUARANTINE_SECONDS = 2.0  # from one node to all
 NAME = SPEC.digest.hex()[:12]
 
 
