@@ -41,8 +41,8 @@ from kvstore.core.hardware import H100, RDMA_200
 from kvstore.core.model_shape import LLAMA3_8B
 from kvstore.core.priors import decode_prior, kv_room, prefill_prior
 from kvstore.errors import Rejected
-from kvstore.kernels.prefill_choice import BLOCKS as LEADING
-from kvstore.kernels.prefill_choice import FIRST_TOKEN, READY, WAIT, WORK
+from kvstore.kernels.prefill_price import BLOCKS as LEADING
+from kvstore.kernels.prefill_price import FIRST_TOKEN, READY, WAIT, WORK
 from kvstore.rpc.process import look_seldom_for_garbage
 
 RUNS = 10

@@ -16,6 +16,7 @@ from .decode_choice import choose_decode
 from .expected import coming
 from .fleet import (
     LINK,
+    NONE,
     SIZES,
     carry,
     decode_seconds,
@@ -31,13 +32,8 @@ from .fleet import (
 from .fleet import fade as _fade
 from .fleet import mark_decoders as _mark_decoders
 from .inner import inner
-from .prefill_choice import (
-    COST,
-    NONE,
-    Asked,
-    choose_prefill,
-    price_all,
-)
+from .prefill_choice import choose_prefill, price_all
+from .prefill_price import COST, Asked
 from .room import room_seconds
 from .scarcity import lately_busy as _lately_busy
 from .scarcity import scarcity

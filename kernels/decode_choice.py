@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .fleet import busy_seconds, decode_seconds, way_between, way_seconds
+from .fleet import NONE, busy_seconds, decode_seconds, way_between, way_seconds
 from .inner import inner
-from .prefill_choice import NONE
 
 
 @njit

@@ -63,6 +63,7 @@ LINE = np.dtype(
 LINK, DOMAIN, FAR = range(3)  # ways between two hosts
 WAYS = 3
 UNLABELLED = -1
+NONE = -1  # no engine, no host
 LATELY_SECONDS = 60.0  # over which what a host was given, and what left it, fade
 OVERDUE = 0.5  # of the time that a prefill is late by: how much longer it will take
 HOST = np.dtype(

@@ -1,240 +1,43 @@
-"""Which engine is to prefill a prompt, and what of its prefix is to be brought there first.
+"""Which engine is to prefill a prompt, by what each would cost: see `.prefill_price`.
 
-For each engine the prompt is split where it ends soonest: what is there already, what is read from
-its host's SSD, what is fetched from another host, and what is computed. More of a prefix costs more
-to bring and less to compute, and what an earlier block saves is less than what a later one does. So
-a split is best where bringing it takes just as long as the prompt waits anyway, or at the end of
-what can be brought; both are priced and nothing else.
+What is brought is fetched from the host with the longest prefix; or, where hosts have labels, from
+the one with the longest of the engine's own domain or rack, if what is nearer costs less.
 
-It is fetched from the host with the longest prefix; or, where hosts have labels, from the one with
-the longest of the engine's own domain or rack, if what is nearer costs less.
-
-An engine's price is when the prompt is expected to be with who decodes it, and two charges. What
-the others wait for that: those that it overtakes by the seconds they lose, and those that come
-later by how scarce time is, of the engine and of the ways out of its host and of the one that
-blocks are fetched from. And what is displaced: by new blocks in memory that was given more than
-other hosts', and by copies wherever they go.
+Of a thousand engines few can be the cheapest. The others are passed over by what their price cannot
+be below, which is cheap to say.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from .fleet import (
-    LATELY_SECONDS,
-    SIZES,
-    UNLABELLED,
-    busy_for,
-    busy_seconds,
-    end_seconds,
-    hand_seconds,
-    most_placed,
-    size_of,
-    way_between,
-    work_after,
-)
+from .fleet import NONE, most_placed, work_after
 from .inner import inner
-from .scarcity import scarcity
-from .source_choice import NONE as NONE  # also for SOURCE, where nothing is fetched
+from .prefill_price import (
+    COST,
+    FETCHED,
+    HANDED,
+    READY,
+    SOURCE,
+    WAIT,
+    WORK,
+    crowding_charge,
+    hand_on_seconds,
+    handed_seconds,
+    least_cost,
+    least_work,
+    nearer,
+    overtaken,
+    sent_seconds,
+    split,
+    waits,
+)
 from .source_choice import choose_source
 
-# What a choice is of, in a row of `priced`.
-COST, FIRST_TOKEN, WORK, WAIT, READY, BLOCKS, FETCHED, READ, HAND, HANDED, SOURCE = range(11)
-PRICED = 11
-SAMPLE = 16
-
-
-def unpriced(engines: int) -> NDArray[np.float64]:
-    """Rows of `priced`. A column is in one piece: all costs are looked at, and few rows."""
-    return np.zeros((engines, PRICED), order="F")
-
-
-class Asked(NamedTuple):
-    """A prompt that wants to be prefilled."""
-
-    now: float
-    tokens: float
-    block_tokens: float
-    token_bytes: float  # of KV
-    waited: float  # seconds since it came
-    factor: float  # of what prefills take, for what is known of this prompt alone; mostly 1
-    kept: float = 0.0  # leading blocks that a host has which decodes: see `kept_by_decoders`
-
-
-@inner
-def _waits(engine: Any, line: Any, work: Any, asked: Any, rules: Any) -> Any:
-    """Seconds until an engine gets to a newcomer of so much work."""
-    size = size_of(work) if rules.shortest_first else SIZES - 1
-    return busy_for(engine, asked.now) + line.ahead[size]
-
-
-@inner
-def hand_on_seconds(host: Any, asked: Any) -> Any:
-    """That a prompt's KV takes to leave its host, what is not yet where it may be decoded."""
-    tokens = max(1.0, asked.tokens - asked.kept * asked.block_tokens)
-    return hand_seconds(host, tokens * asked.token_bytes)
-
-
-@inner
-def handed_seconds(host: Any, begins: Any, work: Any, hand: Any, now: Any) -> Any:
-    """Until a prompt that is begun so soon is with who decodes it: layer by layer behind its
-    prefill, and behind all that is to leave its host before."""
-    if hand == 0.0:
-        return begins + work
-    leaves = host.domain_leaves if host.domain_seconds < host.link_seconds else host.leaves
-    ahead = max(0.0, leaves - now) + host.owed
-    return max(begins + work, max(begins, ahead) + hand)
-
-
-@inner
-def _links_scarcity(host: Any) -> Any:
-    """Seconds that others wait for a second of a host's way out, likewise."""
-    return scarcity(min(1.0, host.sent / LATELY_SECONDS))
-
-
-@inner
-def sent_seconds(host: Any, hand: Any) -> Any:
-    """That others wait for what a prompt's KV takes to leave its host."""
-    return hand * _links_scarcity(host) if hand > 0.0 else 0.0
-
-
-@inner
-def _overtaken(line: Any, work: Any, rules: Any) -> Any:
-    """How many of those that wait begin later for so much work."""
-    return line.waiting[SIZES - 1] - line.waiting[size_of(work)] if rules.shortest_first else 0
-
-
-@inner
-def _option(
-    engine: Any, line: Any, host: Any, hand: Any, sent: Any, giver: Any, link: Any, blocks: Any,
-    fetched: Any, read: Any, ready: Any, asked: Any, rules: Any, scarce: Any,
-) -> Any:  # fmt: skip
-    """One split of the prompt, priced: a row of `priced`, but for its SOURCE. `hand` is what its KV
-    takes to leave, and `sent` what others wait for that; `link` is seconds of a byte at the
-    engine's end of the way that it is fetched by."""
-    work = work_after(engine, asked.tokens, blocks, asked.block_tokens) * asked.factor
-    wait = _waits(engine, line, work, asked, rules)
-    begins = max(wait, ready)
-    handed = handed_seconds(host, begins, work, hand, asked.now)
-    copied = fetched * asked.block_tokens
-    imposed = work * (scarce + _overtaken(line, work, rules)) + sent
-    if fetched:
-        imposed += copied * asked.token_bytes * link * _links_scarcity(giver)
-    displaced = rules.crowding * copied * engine.prefill_b
-    cost = handed + rules.charge * imposed + displaced * (1.0 + rules.charge * scarce)
-    return (
-        *(cost, begins + work, work, wait, ready),
-        *(float(blocks), float(fetched), float(read), hand, handed),
-    )
-
-
-@inner
-def _fetching(source: Any, host: Any, best: Any, in_dram: Any, asked: Any, rules: Any) -> Any:
-    """Of what is fetched from a source that has `best` blocks: when the first comes, seconds of a
-    block, and of a byte at the engine's end."""
-    way = way_between(source, host)
-    link = end_seconds(host, way)
-    a_byte = max(end_seconds(source, way), link)
-    if in_dram < best:
-        a_byte = max(a_byte, source.ssd_seconds)
-    begins = busy_seconds(source, host, way, asked.now) + rules.latency
-    return begins, a_byte * asked.block_tokens * asked.token_bytes, link
-
-
-@inner
-def _few(wait: Any, there: Any, begins: Any, a_block: Any) -> Any:
-    """Blocks that are there when the prompt has waited, where they come one by one."""
-    return there + (np.int64((wait - begins) / a_block) if wait > begins else 0)
-
-
-@inner
-def split(
-    engine: Any, line: Any, host: Any, there: Any, local: Any, source: Any, best: Any, in_dram: Any,
-    asked: Any, rules: Any, scarce: Any,
-) -> Any:  # fmt: skip
-    """An engine's best split of a prompt: a row of `priced`, but for its SOURCE.
-
-    `engine`, its `line`, its `host` and the `source` to fetch from are records. Of the prompt's
-    leading blocks `there` need neither be moved nor computed, `local` are on the host with its SSD,
-    `best` at the source, 0 for nothing to fetch, and `in_dram` of these in its DRAM.
-    """
-    hand = hand_on_seconds(host, asked)
-    sent = sent_seconds(host, hand)
-    most = _option(
-        engine, line, host, hand, sent, host, 0.0, there, 0, 0, 0.0, asked, rules, scarce
-    )
-    if local > there:
-        begins = max(0.0, host.reads - asked.now) + rules.latency
-        a_block = host.ssd_seconds * asked.block_tokens * asked.token_bytes
-        more = local - there
-        ready = begins + a_block * more
-        whole = _option(
-            engine, line, host, hand, sent, host, 0.0, local, 0, more, ready, asked, rules, scarce
-        )
-        few = _few(whole[WAIT], there, begins, a_block)
-        most = whole if whole[COST] < most[COST] else most
-        if there < few < local:
-            more = few - there
-            ready = begins + a_block * more
-            some = _option(
-                engine, line, host, hand, sent, host, 0.0, few, 0, more, ready, asked, rules, scarce
-            )
-            most = some if some[COST] < most[COST] else most
-    if best > there:
-        begins, a_block, link = _fetching(source, host, best, in_dram, asked, rules)
-        more = best - there
-        ready = begins + a_block * more
-        whole = _option(
-            engine, line, host, hand, sent, source, link, best, more, 0, ready, asked, rules, scarce
-        )
-        few = _few(whole[WAIT], there, begins, a_block)
-        most = whole if whole[COST] < most[COST] else most
-        if there < few < best:
-            more = few - there
-            ready = begins + a_block * more
-            some = _option(
-                engine, line, host, hand, sent, source, link, few, more, 0, ready,
-                asked, rules, scarce,
-            )  # fmt: skip
-            most = some if some[COST] < most[COST] else most
-    return most
-
-
-@inner
-def _nearer(
-    row: Any, fleet: Any, found: Any, number: Any, there: Any, source: Any,
-    asked: Any, rules: Any, scarce: Any,
-) -> Any:  # fmt: skip
-    """The better of a split with `source` and of those with the best hosts of the engine's domain
-    and rack; and which host that one fetches from."""
-    engine, line, hosts = fleet.engines[number], fleet.lines[number], fleet.hosts
-    at, local, chosen, before = engine.host, found.local, source, source
-    for label in (hosts[at].domain, hosts[at].rack):
-        other = np.int64(fleet.near[label]) if label != UNLABELLED else NONE
-        if other != NONE and other != at and other != source and other != before:
-            before = other
-            another = split(
-                engine, line, hosts[at], there, local[at], hosts[other], local[other],
-                found.dram[other], asked, rules, scarce,
-            )  # fmt: skip
-            if another[COST] < row[COST]:
-                row, chosen = another, other
-    return row, chosen
-
-
-@inner
-def _crowding(engine: Any, host: Any, there: Any, given: Any, asked: Any, rules: Any) -> Any:
-    """The charge for what a prompt's new blocks displace: computing as many again, if with them its
-    host was given as many lately as the one that was given the most; if it was fewer, less."""
-    new = np.floor(asked.tokens / asked.block_tokens) - there
-    if new <= 0.0:
-        return 0.0
-    worth = work_after(engine, asked.tokens, there, asked.block_tokens) - engine.prefill_a
-    return rules.crowding * worth * (host.placed + new) / (given + new)
+SAMPLE = 16  # of engines that have nothing of a prompt, one in so many may be the guess
 
 
 @inner
@@ -261,8 +64,8 @@ def price_engine(
         fetched, found.dram[giver], asked, rules, scarce,
     )  # fmt: skip
     if len(fleet.near) and fetched > there:
-        row, source = _nearer(row, fleet, found, number, there, source, asked, rules, scarce)
-    crowding = _crowding(engine, fleet.hosts[at], there, given, asked, rules)
+        row, source = nearer(row, fleet, found, number, there, source, asked, rules, scarce)
+    crowding = crowding_charge(engine, fleet.hosts[at], there, given, asked, rules)
     _write(priced, number, row, source, crowding)
 
 
@@ -289,44 +92,10 @@ def _guess(fleet: Any, found: Any, asked: Any, rules: Any, first: Any) -> Any:
         if not engine.prefills or (there == 0 and step % SAMPLE):
             continue
         work = work_after(engine, asked.tokens, there, asked.block_tokens) * asked.factor
-        ends = _waits(engine, fleet.lines[number], work, asked, rules) + work
+        ends = waits(engine, fleet.lines[number], work, asked, rules) + work
         if ends < least:
             chosen, least = number, ends
     return chosen
-
-
-@inner
-def least_work(engine: Any, there: Any, best: Any, work: Any, asked: Any, rules: Any) -> Any:
-    """What is computed for a prompt and for what its copies displace, at least; `work`: with all of
-    them. An earlier block saves less than a later one, so it is at one end or the other."""
-    whole = work_after(engine, asked.tokens, there, asked.block_tokens) * asked.factor
-    copied = (best - there) * asked.block_tokens
-    return min(whole, work + rules.crowding * engine.prefill_b * copied)
-
-
-@inner
-def least_cost(
-    engine: Any, line: Any, host: Any, source: Any, hand: Any, sent: Any, wait: Any, there: Any,
-    best: Any, in_dram: Any, asked: Any, rules: Any, scarce: Any,
-) -> Any:  # fmt: skip
-    """What the best split costs of those that fetch some of `best` blocks or none, summed in the
-    order of `split`, which says more of it and takes longer. `wait`: with all of them."""
-    starts, a_block, link = _fetching(source, host, best, in_dram, asked, rules)
-    scarce_link, dear = _links_scarcity(source), 1.0 + rules.charge * scarce
-    few, least = min(best, _few(wait, there, starts, a_block)), np.inf
-    for blocks in (np.int64(there), np.int64(few), np.int64(best)):
-        more = blocks - there
-        ready = starts + a_block * more if more else 0.0
-        work = work_after(engine, asked.tokens, blocks, asked.block_tokens) * asked.factor
-        begins = max(_waits(engine, line, work, asked, rules), ready)
-        handed = handed_seconds(host, begins, work, hand, asked.now)
-        copied = more * asked.block_tokens
-        imposed = work * (scarce + _overtaken(line, work, rules)) + sent
-        if more:
-            imposed += copied * asked.token_bytes * link * scarce_link
-        displaced = rules.crowding * copied * engine.prefill_b
-        least = min(least, handed + rules.charge * imposed + displaced * dear)
-    return least
 
 
 @njit
@@ -359,7 +128,7 @@ def choose_prefill(
         # What its price cannot be below: as if all that may come were there.
         most = max(there, local[at], fetched)
         work = work_after(engine, asked.tokens, most, asked.block_tokens) * asked.factor
-        wait = _waits(engine, lines[number], work, asked, rules)
+        wait = waits(engine, lines[number], work, asked, rules)
         late = asked.waited + rules.margin * wait + work > rules.ttft
         least = dear * work
         if fetched > there >= local[at]:
@@ -376,9 +145,9 @@ def choose_prefill(
             )  # fmt: skip
         else:
             most_work = work_after(engine, asked.tokens, there, asked.block_tokens) * asked.factor
-            imposed = work * (scarce + _overtaken(lines[number], most_work, rules)) + sent
+            imposed = work * (scarce + overtaken(lines[number], most_work, rules)) + sent
             least = handed_seconds(hosts[at], wait, work, hand, asked.now) + rules.charge * imposed
-        crowding = _crowding(engine, hosts[at], there, given, asked, rules)
+        crowding = crowding_charge(engine, hosts[at], there, given, asked, rules)
         if in_time and least + crowding >= chosen_cost:
             continue
         row = split(
@@ -387,7 +156,7 @@ def choose_prefill(
         )  # fmt: skip
         near = source
         if labelled and fetched > there:
-            row, near = _nearer(row, fleet, found, number, there, source, asked, rules, scarce)
+            row, near = nearer(row, fleet, found, number, there, source, asked, rules, scarce)
         begins = max(row[WAIT], row[READY])
         good = asked.waited + rules.margin * begins + row[WORK] <= rules.ttft
         good &= asked.waited + row[HANDED] <= rules.ttft

@@ -13,16 +13,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .fleet import SIZES, busy_for, busy_seconds, way_between, way_seconds, work_after
+from .fleet import NONE, SIZES, busy_for, busy_seconds, way_between, way_seconds, work_after
 from .inner import inner
-from .prefill_choice import (
+from .prefill_choice import price_engine
+from .prefill_price import (
     BLOCKS,
     COST,
     FETCHED,
     FIRST_TOKEN,
     HAND,
     HANDED,
-    NONE,
     READ,
     READY,
     SOURCE,
@@ -30,7 +30,6 @@ from .prefill_choice import (
     WORK,
     hand_on_seconds,
     handed_seconds,
-    price_engine,
 )
 from .source_choice import choose_source
 

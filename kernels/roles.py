@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .fleet import busy_for
+from .fleet import NONE, busy_for
 from .inner import inner
-from .prefill_choice import NONE
 from .stale import forget_stale
 
 forget_stale(__file__)

@@ -13,9 +13,8 @@ import numpy as np
 from numba import njit
 
 from .decode_choice import fits
-from .fleet import SIZES, decode_seconds, size_of
+from .fleet import NONE, SIZES, decode_seconds, size_of
 from .inner import inner
-from .prefill_choice import NONE
 from .stale import forget_stale
 
 forget_stale(__file__)

@@ -13,8 +13,8 @@ import numpy as np
 from .crowd import ended
 from .decode_choice import choose_decode
 from .engine_time import decode_steps, decode_takes
+from .fleet import NONE
 from .inner import inner
-from .prefill_choice import NONE
 from .room import first_that_fits, room_seconds, want_room
 from .sim_caches import DRAM, look, touch
 from .sim_heap import push

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from .engine_time import decode_steps
-from .fleet import SIZES, dequeue, mark_decoders
+from .fleet import NONE, SIZES, dequeue, mark_decoders
 from .inner import inner
-from .prefill_choice import NONE
 from .room import want_room
 from .sim_caches import empty_host
 from .sim_decode import carry_on, leave_pool, owe, steps_left

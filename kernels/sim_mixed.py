@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from .engine_time import CHUNK, decode_steps, decode_takes, step_seconds
-from .fleet import decode_seconds
+from .fleet import NONE, decode_seconds
 from .inner import inner
-from .prefill_choice import NONE
 from .room import want_room
 from .sim_decode import answered, let_out, steps_left, tell
 from .sim_heap import push

@@ -12,9 +12,9 @@ import numpy as np
 
 from .crowd import ended
 from .engine_time import prefill_takes
-from .fleet import SIZES, dequeue, enqueue, seconds_of, size_of, work_after
+from .fleet import NONE, SIZES, dequeue, enqueue, seconds_of, size_of, work_after
 from .inner import inner
-from .prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, HAND, NONE, READ, READY, WORK
+from .prefill_price import BLOCKS, FETCHED, FIRST_TOKEN, HAND, READ, READY, WORK
 from .rivals import sent
 from .room import want_room
 from .sim_caches import DRAM, SSD, expect, leading, touch

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .fleet import SIZES, mark_decoders
+from .fleet import NONE, SIZES, mark_decoders
 from .inner import inner
-from .prefill_choice import BLOCKS, NONE
+from .prefill_price import BLOCKS
 from .roles import advise, asked, look
 from .sim_decode import carry_on
 from .sim_heap import push

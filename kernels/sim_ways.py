@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .fleet import busy_seconds, carry, way_between, way_seconds
+from .fleet import NONE, busy_seconds, carry, way_between, way_seconds
 from .inner import inner
-from .prefill_choice import NONE
 from .sim_caches import leading
 from .sim_world import blocks_of
 

@@ -13,9 +13,10 @@ from numba import njit
 
 from .crowd import ended
 from .decode_choice import choose_decode
-from .fleet import fade, kept_by_decoders, mark_decoders
+from .fleet import NONE, fade, kept_by_decoders, mark_decoders
 from .inner import inner
-from .prefill_choice import NONE, Asked, choose_prefill
+from .prefill_choice import choose_prefill
+from .prefill_price import Asked
 from .rivals import OURS, choose_as
 from .scarcity import lately_busy, scarcity
 from .sim_caches import look

@@ -7,10 +7,8 @@ from typing import Any
 
 from numba import njit
 
-from .fleet import UNLABELLED
+from .fleet import NONE, UNLABELLED
 from .inner import inner
-
-NONE = -1
 
 
 @njit

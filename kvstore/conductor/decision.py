@@ -11,13 +11,13 @@ from kvstore.conductor.engines import Engine
 from kvstore.core.fingerprints import Prints
 from kvstore.errors import Overloaded, Rejected, TooLate, Unavailable
 from kvstore.kernels.fleet import LINK
-from kvstore.kernels.prefill_choice import HANDED, READY, WAIT, WORK
+from kvstore.kernels.prefill_price import HANDED, READY, WAIT, WORK
 from kvstore.kernels.rules import Rules
 
 RETRY_MS_MIN, RETRY_MS_MAX = 20, 10_000
 NOBODY_MS = 1_000  # until there may be an engine
 
-Row = tuple[float, ...]  # of `prefill_choice.priced`
+Row = tuple[float, ...]  # of `prefill_price.PRICED` columns
 Rows = NDArray[np.float64]
 
 

@@ -24,7 +24,7 @@ from kvstore.core.cost import DecodeCost, PrefillCost
 from kvstore.core.fit import Bias, DecodeFit, Errors, PrefillFit
 from kvstore.kernels import decision as loops
 from kvstore.kernels.fleet import LINK, Fleet, Found, empty, nothing
-from kvstore.kernels.prefill_choice import unpriced
+from kvstore.kernels.prefill_price import unpriced
 from kvstore.kernels.rules import Rules
 
 SSD_SECONDS = 1 / 2e9  # of a byte, at a node that no engine calls its own
@@ -249,6 +249,9 @@ class Crew:
         assert self.decoders == sum(one.decode is not None for one in self.by_id.values())
         assert len(self._free) + len(self.by_id) == len(self.rows)
         hosts = self.fleet.hosts
+        marked = hosts["decodes"].copy()
+        loops.mark_decoders(self.fleet)
+        assert (marked == hosts["decodes"]).all(), "it is not known at which hosts somebody decodes"
         self._labels.check([*hosts["domain"].tolist(), *hosts["rack"].tolist()])
         assert len(self.fleet.near) >= self._labels.count, "a label has no row"
 

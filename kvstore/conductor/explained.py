@@ -6,7 +6,7 @@ from kvstore.conductor.decision import Decision, Row
 from kvstore.conductor.engines import Engine
 from kvstore.conductor.scheduler import Scheduler
 from kvstore.kernels.fleet import DOMAIN, FAR, LINK
-from kvstore.kernels.prefill_choice import (
+from kvstore.kernels.prefill_price import (
     BLOCKS,
     COST,
     FETCHED,

@@ -23,8 +23,8 @@ from kvstore.conductor.facts import Facts, Role
 from kvstore.core.cost import DecodeCost, PrefillCost
 from kvstore.core.fit import DecodeFit, PrefillFit
 from kvstore.kernels import roles as loops
-from kvstore.kernels.fleet import Fleet, Records
-from kvstore.kernels.prefill_choice import BLOCKS, NONE
+from kvstore.kernels.fleet import NONE, Fleet, Records
+from kvstore.kernels.prefill_price import BLOCKS
 from kvstore.limits import SWITCHING_KEPT
 
 TOLD_SECONDS = 10.0  # for which an engine that is named is told its role: it asks several times

@@ -14,7 +14,7 @@ import numpy as np
 
 from kvstore.conductor.engines import Crew, Engine
 from kvstore.kernels import room as loops
-from kvstore.kernels.prefill_choice import NONE
+from kvstore.kernels.fleet import NONE
 from kvstore.kernels.rules import Rules
 
 _LINE_MIN = 64

@@ -38,12 +38,12 @@ from kvstore.errors import Overloaded, TooLate
 from kvstore.kernels import decision as loops
 from kvstore.kernels import fairness
 from kvstore.kernels.expected import marked
-from kvstore.kernels.prefill_choice import (
+from kvstore.kernels.fleet import NONE
+from kvstore.kernels.prefill_price import (
     BLOCKS,
     FETCHED,
     FIRST_TOKEN,
     HAND,
-    NONE,
     PRICED,
     READ,
     READY,

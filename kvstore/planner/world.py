@@ -18,7 +18,9 @@ from kvstore.errors import ConfigError, InvariantError
 from kvstore.kernels import fitting, rivals, sim_caches, sim_heap, sim_world
 from kvstore.kernels import fleet as fleets
 from kvstore.kernels.crowd import CROWD
-from kvstore.kernels.prefill_choice import NONE, unpriced
+from kvstore.kernels.decision import mark_decoders
+from kvstore.kernels.fleet import NONE
+from kvstore.kernels.prefill_price import unpriced
 from kvstore.kernels.roles import ADVICE, WORK
 from kvstore.kernels.room import DEMAND, PARKED
 from kvstore.kernels.rules import Rules
@@ -231,6 +233,8 @@ def check(world: World) -> None:
     ordered = (served["arrival"] <= served["began"]) & (served["began"] < served["prefilled"])
     ordered &= (served["prefilled"] <= served["first_token"]) | (served["made"] > 0)
     ordered &= served["first_token"] <= served["finished"]
+    marked = world.fleet.hosts["decodes"].copy()
+    mark_decoders(world.fleet)
     left = {
         "something happens in another order": ~ordered,
         "seconds wait": world.fleet.lines["ahead"],
@@ -244,6 +248,7 @@ def check(world: World) -> None:
         "a router counts sequences": world.fleet.engines["batch"],
         "a router counts prompts": world.tally.engines["queued"],
         "events are to come": world.heap.counts[:1],
+        "it is not known where somebody decodes": marked != world.fleet.hosts["decodes"],
     }
     lists = world.caches.lists.reshape(sim_caches.PLANES, -1)
     left["blocks are coming"] = lists["size"][sim_caches.COMING]

@@ -11,7 +11,7 @@ from kvstore.conductor import own
 from kvstore.conductor.engines import Engine
 from kvstore.conductor.explained import explain, reply_of, sentence_of
 from kvstore.core.fingerprints import Prints
-from kvstore.kernels.prefill_choice import BLOCKS, FETCHED
+from kvstore.kernels.prefill_price import BLOCKS, FETCHED
 from tests.conductor.crews import WHOSE, Rig, ask, chain
 
 NOTHING = chain(0, 0)

@@ -15,7 +15,7 @@ from kvstore.conductor.explained import explain, sentence_of
 from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
 from kvstore.core.fingerprints import IN_DRAM, IN_HBM, ON_SSD
 from kvstore.errors import Invalid, Overloaded, Unavailable
-from kvstore.kernels.prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, READ, WAIT, WORK
+from kvstore.kernels.prefill_price import BLOCKS, FETCHED, FIRST_TOKEN, READ, WAIT, WORK
 from kvstore.limits import CREWS_MAX, REPORT_SILENCE_SECONDS
 from tests.conductor.crews import WHOSE, Rig, ask, chain
 

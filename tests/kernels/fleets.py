@@ -16,7 +16,8 @@ from kvstore.kernels.fleet import (
     nothing,
     size_of,
 )
-from kvstore.kernels.prefill_choice import Asked, choose_prefill, unpriced
+from kvstore.kernels.prefill_choice import choose_prefill
+from kvstore.kernels.prefill_price import Asked, unpriced
 from kvstore.kernels.rules import OURS
 
 RULES = OURS._replace(crowding=0.0)  # prices alone decide

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kvstore.kernels.fleet import Fleet, Found, nothing
-from kvstore.kernels.prefill_choice import COST, FIRST_TOKEN, choose_prefill, price_all
+from kvstore.kernels.prefill_choice import choose_prefill, price_all
+from kvstore.kernels.prefill_price import COST, FIRST_TOKEN
 from kvstore.kernels.rules import OURS
 from tests.kernels.fleets import ASKED, BLOCKS, RULES, fleet, rows
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kvstore.kernels import decision, expected
-from kvstore.kernels.fleet import Fleet, empty, nothing, seconds_of
-from kvstore.kernels.prefill_choice import (
+from kvstore.kernels.fleet import NONE, Fleet, empty, nothing, seconds_of
+from kvstore.kernels.prefill_price import (
     COST,
     FETCHED,
-    NONE,
     PRICED,
     READY,
     SOURCE,

@@ -8,8 +8,7 @@ from kvstore.kernels.decode_choice import (
     choose_decode,
     fits,
 )
-from kvstore.kernels.fleet import Fleet, decode_seconds
-from kvstore.kernels.prefill_choice import NONE
+from kvstore.kernels.fleet import NONE, Fleet, decode_seconds
 from tests.kernels.fleets import fleet, labelled
 
 TPOT = 0.1

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.kernels.fleet import Fleet, Found, nothing, prefill_seconds
-from kvstore.kernels.prefill_choice import (
-    COST,
-    FETCHED,
-    FIRST_TOKEN,
-    HAND,
-    HANDED,
-    NONE,
-    price_all,
-)
+from kvstore.kernels.fleet import NONE, Fleet, Found, nothing, prefill_seconds
+from kvstore.kernels.prefill_choice import price_all
+from kvstore.kernels.prefill_price import COST, FETCHED, FIRST_TOKEN, HAND, HANDED
 from tests.kernels.fleets import ASKED, RULES, SCARCE, chosen, fleet, rows
 
 

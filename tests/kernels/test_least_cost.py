@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numba import njit
 
 from kvstore.kernels.fleet import Fleet, Found, busy_for, nothing, size_of, work_after
-from kvstore.kernels.prefill_choice import (
+from kvstore.kernels.prefill_price import (
     COST,
     READ,
     hand_on_seconds,

@@ -7,27 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.kernels.fleet import (
-    LATELY_SECONDS,
-    OVERDUE,
-    UNLABELLED,
-    Fleet,
-    Found,
-    nothing,
-)
-from kvstore.kernels.prefill_choice import (
+from kvstore.kernels.fleet import LATELY_SECONDS, NONE, OVERDUE, UNLABELLED, Fleet, Found, nothing
+from kvstore.kernels.prefill_choice import price_all
+from kvstore.kernels.prefill_price import (
     BLOCKS,
     COST,
     FETCHED,
     FIRST_TOKEN,
     HANDED,
-    NONE,
     READ,
     READY,
     SOURCE,
     WAIT,
     WORK,
-    price_all,
 )
 from kvstore.kernels.rules import Rules
 from kvstore.kernels.source_choice import choose_source

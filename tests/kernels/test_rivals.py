@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kvstore.kernels import rivals
-from kvstore.kernels.fleet import Fleet, Found, nothing
-from kvstore.kernels.prefill_choice import BLOCKS, FETCHED, FIRST_TOKEN, NONE, READ, READY
+from kvstore.kernels.fleet import NONE, Fleet, Found, nothing
+from kvstore.kernels.prefill_price import BLOCKS, FETCHED, FIRST_TOKEN, READ, READY
 from tests.kernels.fleets import ASKED, RULES, fleet, rows, wait_behind
 
 PLAIN = RULES._replace(

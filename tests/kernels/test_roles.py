@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.kernels.fleet import Fleet, prefill_seconds
-from kvstore.kernels.prefill_choice import NONE
+from kvstore.kernels.fleet import NONE, Fleet, prefill_seconds
 from kvstore.kernels.roles import (
     ADVICE,
     BALANCED,

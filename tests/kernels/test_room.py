@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kvstore.kernels.fleet import decode_seconds
-from kvstore.kernels.prefill_choice import NONE
+from kvstore.kernels.fleet import NONE, decode_seconds
 from kvstore.kernels.room import DEMAND, PARKED, first_that_fits, room_seconds, want_room
 from tests.kernels.fleets import fleet
 
