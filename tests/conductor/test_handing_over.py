@@ -156,6 +156,17 @@ def test_where_somebody_of_the_host_decodes_nothing_is_sent() -> None:
     assert not crew.fleet.hosts["leaves"].any()
 
 
+def test_once_nobody_decodes_there_any_more_it_is_sent() -> None:
+    rig = Rig()
+    rig.engine("p", decode=None, node_id="one")
+    near = rig.engine("near", prefill=None, node_id="one")
+    rig.engine("far", prefill=None, node_id="two")
+    rig.scheduler.leave(WHOSE, near, rig.now)
+    rig.check()
+    rig.sent_to("r")
+    assert rig.scheduler.crew(WHOSE)[0].fleet.hosts["owed"].any()
+
+
 def test_a_fetch_takes_each_end_for_as_long_as_its_bytes_and_no_longer() -> None:
     rig = Rig()
     rig.engine("a")
