@@ -26,9 +26,9 @@ def share_of_limit(load: Load, engines: Cluster, name: str) -> float:
 
 def test_prompts_that_share_nothing_are_served_near_the_limit_and_not_above() -> None:
     """One load's share says little: a rate that is missed by one request is not found."""
-    loads = [Bimodal(Arrivals(20, 300)).load(seed) for seed in range(1, 9)]
+    loads = [Bimodal(Arrivals(20, 300)).load(seed) for seed in range(1, 21)]
     shares = [share_of_limit(load, small(2), OURS.name) for load in loads]
-    assert max(shares) <= 1.01 and sum(shares) / len(shares) > 0.78
+    assert max(shares) <= 1.01 and sum(shares) / len(shares) > 0.8
 
 
 def test_a_cache_that_is_bounded_stays_below_it() -> None:
