@@ -110,8 +110,8 @@ def test_a_block_put_at_one_node_is_matched_and_got_at_the_other(pair: Pair) -> 
     eventually(lambda: pair.at_b.match(blocks) == (6, pb.HIT), KNOWN_SECONDS)
     longer = prompt(blocks_number(pair), 2)
     assert pair.at_b.match(longer) == (0, pb.ABSENT)
-    asked = pair.at_b.about(blocks)
-    eventually(lambda: set(pair.at_b.ask("Exists", **asked).outcomes) == {pb.HIT}, KNOWN_SECONDS)
+    asked, all_there = pair.at_b.about(blocks), [pb.HIT] * 6
+    eventually(lambda: pair.at_b.ask("Exists", **asked).outcomes == all_there, KNOWN_SECONDS)
     before = pair.at_b.counters()["fetched_blocks"]
     pair.fetched(blocks)
     pair.fetched(blocks)
