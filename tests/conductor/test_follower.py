@@ -222,8 +222,8 @@ def test_a_node_for_which_there_is_no_room_is_asked_ever_more_rarely_for_all_it_
         assert clock.pauses[7] >= module.PAUSE_SECONDS_MAX / 2
         monkeypatch.undo()
         await rig.until(lambda: "n" in rig.table)
-        await rig.node.stop()
         before = len(clock.pauses)
+        await rig.node.stop()
         await rig.until(lambda: len(clock.pauses) > before)
         assert clock.pauses[before] <= module.PAUSE_SECONDS_MIN, "it was well again"
         await rig.node.serve()

@@ -101,11 +101,32 @@ def filled(path: Path) -> Iterator[None]:
         filler.unlink()
 
 
-def outgrow(index: Path) -> None:
-    """Take away the room that the index has beyond what it uses, as if it had used that up."""
-    with lmdb.open(os.fspath(index), readonly=True, lock=False) as environment:
+@contextmanager
+def outgrown(index: Path) -> Iterator[None]:
+    """Without the room that the index has beyond what it uses, as if it had used that up.
+
+    A reader meanwhile keeps it from using a page again that it frees from now on.
+    """
+    with lmdb.open(os.fspath(index), readonly=True) as environment, environment.begin():
         used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-    os.truncate(index / "data.mdb", used)
+        os.truncate(index / "data.mdb", used)
+        yield
+
+
+def refused_soon(caller: Caller, times: int) -> tuple[list[Refusal], list[Keyed]]:
+    """So many refusals of durable puts, and those put before: pages freed earlier take a few."""
+    refusals, taken = list[Refusal](), list[Keyed]()
+    for number in range(100):
+        block = some(f"number {number}", 1)
+        try:
+            put(caller, block, durable=True)
+        except grpc.RpcError as error:
+            refusals.append(Refusal(error))
+        else:
+            taken.append(block)
+        if len(refusals) == times:
+            return refusals, taken
+    raise AssertionError(f"refused {len(refusals)} times only, of 100")
 
 
 def test_a_tier_that_is_full_makes_room_by_eviction_and_puts_go_on(mounted: Mounted) -> None:
@@ -134,10 +155,9 @@ def test_a_full_filesystem_is_said_and_written_to_again_once_there_is_room(
         caller.register()
         before, meanwhile, after = some("before", 300), some("meanwhile", 200), some("after", 5)
         put_to_ssd(caller, before)
-        outgrow(path / "ssd" / "index")
-        with filled(path):
+        with outgrown(path / "ssd" / "index"), filled(path):
             put(caller, meanwhile)
-            refusals = [refused(caller, some(f"no {n}", 1)) for n in range(3)]
+            refusals, taken = refused_soon(caller, 3)
             assert {one.kind for one in refusals} == {"Unavailable"}
             assert all("in memory and not on SSD" in one.text for one in refusals)
             assert all("No space left" in one.text for one in refusals), refusals
@@ -148,8 +168,8 @@ def test_a_full_filesystem_is_said_and_written_to_again_once_there_is_room(
         node.kill()
         node.start()
         caller = node.caller()
-        all_there(caller, before)
-        all_there(caller, after)
+        for blocks in (before, after, *taken):
+            all_there(caller, blocks)
 
 
 def _stored(caller: Caller, blocks: Keyed) -> bool:
