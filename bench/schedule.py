@@ -119,7 +119,6 @@ class Crowd:
     def __init__(self, blocks: int) -> None:
         self._dice = np.random.default_rng(blocks)
         self._chains = self._dice.integers(0, 1 << 64, (max(1, blocks // CHAIN), CHAIN), np.uint64)
-        self._others = self._dice.integers(0, 1 << 64, CHAIN, np.uint64)
         self.table = table = Table(PoolIndex(self._dice.integers(0, 1 << 63).item() | 1))
         self.listed = self._fill(table)
         self.names = [f"node {number}" for number in range(NODES)]
@@ -188,7 +187,7 @@ class Crowd:
     def _ask(self) -> Ask:
         chain = self._chains[self._dice.integers(len(self._chains))]
         beyond = np.arange(CHAIN) >= self._dice.integers(1, CHAIN + 1)
-        prints = np.where(beyond, self._others, chain)
+        prints = np.where(beyond, self._dice.integers(0, 1 << 64, CHAIN, np.uint64), chain)
         self.decided += 1
         return Ask(f"request {self.decided}", prints, CHAIN * BLOCK_TOKENS, 0.0)
 

@@ -121,11 +121,11 @@ def _main(address: str, namespace: str, blocks: str, block_tokens: str, calls: s
     """Prints how many calls a second were answered."""
     dice, tokens = np.random.default_rng(1), int(blocks) * int(block_tokens)
     chains = [chain(number, int(blocks)) for number in range(CHAINS)]
-    others = chain(CHAINS, int(blocks))
     requests = []
     for number in range(int(calls)):
         cut = int(dice.integers(1, int(blocks) + 1))
-        hashes = chains[int(dice.integers(CHAINS))][:cut] + others[cut:]
+        beyond = [dice.bytes(HASH_BYTES) for _ in range(cut, int(blocks))]
+        hashes = chains[int(dice.integers(CHAINS))][:cut] + beyond
         requests.append(
             pb.ScheduleRequest(
                 request_id=f"call {number}",

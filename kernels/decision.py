@@ -202,7 +202,25 @@ def wait_in_line(fleet: Any, engine: Any, work: Any, shortest_first: Any) -> Any
 
 @njit(cache=True)
 def leave_line(fleet: Any, engine: Any, size: Any, work: Any) -> None:
+    """One that waited there is gone."""
     dequeue(fleet.lines[engine], size, work)
+
+
+@njit(cache=True)
+def begin(fleet: Any, engine: Any, size: Any, work: Any, now: Any) -> None:
+    """One that waited there is computed from now on."""
+    dequeue(fleet.lines[engine], size, work)
+    row = fleet.engines[engine]
+    row.running += work
+    row.busy_until = max(now, row.busy_until) + work
+
+
+@njit(cache=True)
+def end(fleet: Any, engine: Any, work: Any, others: Any, now: Any) -> None:
+    """One that was computed there is not any more, and so many others are."""
+    row = fleet.engines[engine]
+    row.running = max(0.0, row.running - work) if others else 0.0
+    row.busy_until = min(row.busy_until, now + row.running)
 
 
 @njit(cache=True)

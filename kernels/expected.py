@@ -6,9 +6,9 @@ at how many, beside the exclusive or of their numbers, and one for each of them,
 prompts. What is counted in is counted out again, and then its place is empty: nothing is marked
 deleted.
 
-Of a long prompt not every block is counted: all of the first 32, and from there on sixteen each
-time that the number of blocks doubles. So a thousand blocks are 112 marks, and what two prompts
-share is known to a sixteenth.
+Of a long prompt not every block is counted: all of the first 16, and from there on eight each time
+that the number of blocks doubles. So a thousand blocks are 64 marks, and what two prompts share is
+known to an eighth.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USED = 0  # in `state`: places that are taken
 LOOKS = 4  # lengths of what is on its way that one query tells apart, the longest ones
 _EVERY = np.uint64(0)
 _BLOCKS_MAX = 1 << 20  # of a prompt, more than are sent
-_FINE = 4  # bits of a number of blocks that tell marks apart
+_FINE = 3  # bits of a number of blocks that tell marks apart
 _MIX, _SHIFT = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
 _EMPTY = np.uint64(0)
 

@@ -120,14 +120,11 @@ class InFlight:
         prompt = self.prompts.get(request)
         if prompt is None or prompt.engine is not engine or prompt.stage is Stage.RUNNING:
             return
-        loops.leave_line(self._crew.fleet, engine.number, prompt.size, prompt.work)
+        loops.begin(self._crew.fleet, engine.number, prompt.size, prompt.work, now)
         prompt.stage, prompt.began = Stage.RUNNING, now
         self._hold(request, prompt, now)
         engine.running += 1
         engine.together |= engine.running > 1
-        row = self._crew.fleet.engines[engine.number]
-        row["running"] += prompt.work
-        row["busy_until"] = max(now, float(row["busy_until"])) + prompt.work
 
     def ended(self, request: str, engine: Engine, now: float) -> None:
         """Its prefill is over; if this conductor sent it, how well was it predicted?"""
@@ -245,9 +242,7 @@ class InFlight:
         engine = prompt.engine
         if prompt.stage is Stage.RUNNING:
             engine.running -= 1
-            row = self._crew.fleet.engines[engine.number]
-            left = max(0.0, float(row["running"]) - prompt.work) if engine.running else 0.0
-            row["running"], row["busy_until"] = left, min(float(row["busy_until"]), now + left)
+            loops.end(self._crew.fleet, engine.number, prompt.work, engine.running, now)
             engine.together &= engine.running > 0
         else:
             loops.leave_line(self._crew.fleet, engine.number, prompt.size, prompt.work)

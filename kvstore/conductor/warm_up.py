@@ -16,6 +16,7 @@ from kvstore.conductor.index import PoolIndex
 from kvstore.conductor.scheduler import Scheduler
 from kvstore.conductor.table import Table
 from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
+from kvstore.kernels import decision as loops
 from kvstore.kernels import expected
 
 
@@ -35,6 +36,8 @@ def compiled() -> None:
     _learn(scheduler.crew(whose)[0], engine)
     scheduler.crew(whose)[0].roles.asked_elsewhere(0.0)
     scheduler.balance(whose, 0.0)
+    scheduler.sweep(0.0)
+    loops.owe(scheduler.crew(whose)[0].fleet.hosts[0], 0.0)
     expected.move(expected.empty(2), expected.empty(2))
     scheduler.leave(whose, engine, 0.0)
 
@@ -44,8 +47,10 @@ def _park(scheduler: Scheduler, whose: Whose, engine: Engine) -> None:
     crew, in_flight = scheduler.crew(whose)
     engine.context_tokens = engine.facts.room_tokens
     crew.load(engine)
+    in_flight.send("warm", engine, 1.0, np.zeros(1, np.uint64), 0.0, 1.0, 16)
+    in_flight.began("warm", engine, 0.0)
     in_flight.ended("warm", engine, 0.0)
-    ask = Ask("waits", np.zeros(0, np.uint64), 16, 0.0)
+    ask = Ask("warm", np.zeros(0, np.uint64), 16, 0.0)
     scheduler.place(whose, ask, 0.0, lambda _: None)
     engine.context_tokens = 0
     crew.load(engine)
@@ -58,4 +63,5 @@ def _learn(crew: Crew, engine: Engine) -> None:
     assert engine.prefill is not None and engine.decode is not None
     engine.prefill.observe(64, 0, 0.1)
     engine.decode.observe(2, 100, 0.01)
+    engine.bias.observe(0.1, 0.1)
     crew.fetched(engine.host, engine.host, 1e6, 0.1)

@@ -255,7 +255,7 @@ def test_blocks_beyond_what_is_kept_are_not_counted_on_and_their_prompts_are() -
     rig.in_flight._blocks_allowed._total = 70
     rig.in_flight.send("a", engine, 1.0, chain(1, 64), rig.now, 1.0)
     rig.in_flight.send("b", engine, 1.0, chain(2, 64), rig.now, 1.0)
-    assert rig.in_flight.held == (2, 48)
+    assert rig.in_flight.held == (2, 32)
     rig.check()
 
 

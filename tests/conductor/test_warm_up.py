@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import ModuleType
 
 from kvstore.conductor.explained import explain
 from kvstore.conductor.warm_up import compiled
-from kvstore.kernels import decision, expected, fitting, pool_index
+from kvstore.kernels import crowd, decision, expected, fairness, fitting, pool_index, roles, room
 from tests.conductor.crews import WHOSE, Rig, ask, chain
 from tests.conductor.test_reports import Streams, prefill, step, transfer
 from tests.nodes import prompt
+
+MODULES = crowd, decision, expected, fairness, fitting, pool_index, roles, room
 
 
 def signatures(module: ModuleType) -> dict[str, int]:
@@ -19,11 +23,18 @@ def signatures(module: ModuleType) -> dict[str, int]:
 
 
 def test_what_a_conductor_does_was_compiled_before_it_serves() -> None:
+    # In a process of its own: others that ran in this one have compiled what they use.
+    command = [sys.executable, "-m", "tests.conductor.test_warm_up"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def do_what_a_conductor_does() -> None:
     compiled()
-    modules = (decision, expected, fitting, pool_index)
-    before = [signatures(module) for module in modules]
-    assert before[0].keys() >= {"choose", "decoder", "wait_in_line", "leave_line", "rank_of"}
-    assert before[1].keys() >= {"expect", "settle", "move"}
+    before = [signatures(module) for module in MODULES]
+    assert before[1].keys() >= {"choose", "decoder", "wait_in_line", "rank_of", "move"}
+    assert before[1].keys() >= {"begin", "end", "leave_line", "owe", "lately_busy", "fade"}
+    assert before[2].keys() >= {"expect", "settle", "move"}
     rig = Rig()
     for name in "abc":
         rig.engine(name)
@@ -34,8 +45,26 @@ def test_what_a_conductor_does_was_compiled_before_it_serves() -> None:
         rig.scheduler.place(WHOSE, ask(f"{number}", chain(1, 0)), rig.now)
     rig.in_flight.began("1", rig.in_flight.prompts["1"].engine, rig.now)
     rig.in_flight.ended("1", rig.in_flight.prompts["1"].engine, rig.now)
+    rig.in_flight.drop("2", rig.now)
+    _prefill_here_and_decode_there()
     rig.check()
+    rig.scheduler.sweep(rig.now)
     streams = Streams()
     measured = {"prefills": [prefill()], "steps": [step()], "transfers": [transfer()]}
     streams.say(streams.begin(), held=prompt(1).hashes, cleared=True, **measured)
-    assert [signatures(module) for module in modules] == before
+    assert [signatures(module) for module in MODULES] == before
+
+
+def _prefill_here_and_decode_there() -> None:
+    rig = Rig()
+    prefills, _ = rig.engine("p", decode=None), rig.engine("d", prefill=None)
+    rig.schedule("r", chain(1))
+    assert rig.in_flight.prompts["r"].hand > 0
+    rig.in_flight.began("r", prefills, rig.now)
+    rig.in_flight.ended("r", prefills, rig.now + 1)
+    rig.scheduler.place(WHOSE, ask("r", chain(1)), rig.now)
+    rig.check()
+
+
+if __name__ == "__main__":
+    do_what_a_conductor_does()
