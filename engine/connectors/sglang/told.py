@@ -2,7 +2,7 @@
 
 It is part of the namespace where it can be named, and refused where it cannot: what is in a file
 that nothing names, weights that come from another process, keys that depend on who else is in the
-batch. Which kernels compute is not among it, for they differ by rounding alone.
+batch (rope.py). Which kernels compute is not among it, for they differ by rounding alone.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import Any
 
 from sglang.srt.runtime_context import get_exec, get_lora, get_model, process_model_config
 
+from .rope import code_of, unsteady
+
 # Settings that change KV, by the part of SGLang's configuration they are in.
 _MODEL = (
     *("quantization", "modelopt_quant", "quantize_and_serve", "rl_quant_profile"),
-    *("kv_cache_dtype", "json_model_override_args", "model_impl", "model_config_parser"),
+    *("kv_cache_dtype", "json_model_override_args", "model_config_parser"),
 )
 # What is exchanged between ranks and experts, or put into them, in fewer bits.
 _EXPERTS = (
@@ -72,8 +74,10 @@ def told() -> dict[str, str]:
     for name, path in files.items():
         if path:
             raise Unsupported(f"{name}: what changes KV is in a file that nothing names")
-    _check_rope()
-    said = {name: getattr(model, name) for name in _MODEL}
+    config = process_model_config()
+    if why := unsteady(config):
+        raise Unsupported(why)
+    said = {name: getattr(model, name) for name in _MODEL} | {"code": code_of(config)}
     if said["kv_cache_dtype"] not in _NOTHING:  # else the pool's own dtype says it
         said["dtype"] = model.dtype
     said["pattern"] = loading.get("pattern")  # of a sharded state, which may be one of several
@@ -111,22 +115,3 @@ def published(bag: Any) -> Any:
 def _loading(model: Any) -> dict[str, Any]:
     said = model.model_loader_extra_config or {}
     return dict(json.loads(said)) if isinstance(said, str) else dict(said)
-
-
-def _check_rope() -> None:
-    """Refuse LongRoPE where prompts may be longer than it was trained for. SGLang turns all keys of
-    a batch by the long factors if any of its tokens stands beyond that, else by the short ones."""
-    config = process_model_config()
-    text = config.hf_text_config
-    ropes = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
-    for rope in [ropes, *(one for one in ropes.values() if isinstance(one, dict))]:
-        if (rope.get("rope_type") or rope.get("type")) not in ("longrope", "su"):
-            continue
-        trained = rope.get("original_max_position_embeddings") or getattr(
-            text, "original_max_position_embeddings", 0
-        )
-        if config.context_len > trained:
-            raise Unsupported(
-                f"LongRoPE with prompts of up to {config.context_len} tokens: a prompt's keys then "
-                f"depend on what else is in its batch; --context-length {trained} is right"
-            )

@@ -3,43 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from sglang.srt.configs.model_config import ModelImpl
 from sglang.srt.environ import envs
-from sglang.srt.layers.rotary_embedding.rope_variant import Phi3LongRoPEScaledRotaryEmbedding
 from sglang.srt.mem_cache.hicache_storage import PoolName
-from sglang.srt.runtime_context import get_context
 
 from kvstore.engine.connectors.sglang.told import _ENVIRONMENT
 from tests.connectors.sglang.engine import Engine, fill, mha_pool, mla_pool
+from tests.connectors.sglang.published import server
 
 Engines = Callable[..., Engine]
-TRAINED, LONGEST = 8, 32  # tokens
-LONG = {
-    "rope_type": "longrope",
-    "original_max_position_embeddings": TRAINED,
-    "short_factor": [1.0] * 4,
-    "long_factor": [9.0] * 4,
-}
-
-
-@contextmanager
-def server(rope: Any = None, longest: int = LONGEST, **args: Any) -> Iterator[None]:
-    """As in a server with these settings, whose model has these settings of RoPE."""
-    config = SimpleNamespace(
-        hf_text_config=SimpleNamespace(rope_parameters=rope), context_len=longest
-    )
-    with get_context().override_server_args(_model_config=config, **args):
-        yield
-
-
 KEYS = ["a" * 64, "b" * 64]
 
 
@@ -76,7 +55,8 @@ def test_another_engine_never_hits(stored: Engine, engine_of: Engines, other: An
         {"json_model_override_args": json.dumps({"rope_theta": 1})},
         {"modelopt_quant": "fp8"},
         {"modelopt_quant": {"quant_cfg": {}}},
-        {"model_impl": "transformers"},
+        {"impl": ModelImpl.TRANSFORMERS},
+        {"impl": ModelImpl.MINDSPORE},
         {"model_config_parser": "mistral"},
         {"quantize_and_serve": True},
         {"kv_cache_dtype": "bfloat16", "dtype": "float32"},
@@ -96,6 +76,15 @@ def test_what_a_server_is_told_about_its_kv_is_in_the_namespace(
         assert engine_of(mha_pool("page_first")).storage.batch_exists(KEYS) == 2
     with server(model_path="m", **args):
         assert engine_of(mha_pool("page_first")).storage.batch_exists(KEYS) == 0
+
+
+def test_whose_code_computes_is_named_however_it_came_to_be(engine_of: Engines) -> None:
+    """SGLang takes Transformers' code if told so, and by itself for a model that it has none of."""
+    names = set()
+    for asked in ("auto", "transformers"):
+        with server(model_path="m", impl=ModelImpl.TRANSFORMERS, model_impl=asked):
+            names.add(engine_of(mha_pool("page_first")).storage._client.space.spec.revision)
+    assert names == {"r1;code=transformers"}
 
 
 def test_what_a_server_computes_in_is_named_where_it_keeps_kv_in_something_else(
@@ -257,31 +246,6 @@ def test_weights_that_another_process_holds_or_brings_are_not_named_by_the_folde
         with pytest.raises(ValueError, match=f"{said}: weights are then not read from"):
             engine_of(mha_pool("page_first"), revision="")
         engine_of(mha_pool("page_first"), revision="r1")
-
-
-def test_sglang_turns_a_prompt_s_keys_by_what_else_is_in_its_batch() -> None:
-    """Which is why LongRoPE is refused: see the next test."""
-    factors = {name: LONG[name] for name in ("short_factor", "long_factor")}
-    rope = Phi3LongRoPEScaledRotaryEmbedding(
-        8, 8, LONGEST, TRAINED, 10_000, True, torch.float32, **factors
-    )
-    positions = torch.tensor([3, 4, LONGEST - 1])
-    states = torch.ones(3, 8)
-    _, alone = rope(positions[:2], states[:2].clone(), states[:2].clone())
-    _, beside = rope(positions, states.clone(), states.clone())
-    assert not torch.equal(alone, beside[:2])
-    within = torch.tensor([3, 4, TRAINED])
-    assert torch.equal(alone, rope(within, states.clone(), states.clone())[1][:2])
-
-
-@pytest.mark.parametrize("rope", [LONG, {"full_attention": LONG}, LONG | {"rope_type": "su"}])
-def test_longrope_is_refused_where_prompts_may_be_longer_than_it_was_trained_for(
-    engine_of: Engines, rope: Any
-) -> None:
-    with server(rope, model_path="m"), pytest.raises(ValueError, match="--context-length 8 is"):
-        engine_of(mha_pool("page_first"))
-    with server(rope, longest=TRAINED, model_path="m"):
-        engine_of(mha_pool("page_first"))
 
 
 def test_which_of_a_folder_s_weights_are_loaded_is_in_the_namespace(

@@ -1,0 +1,31 @@
+"""A server's settings, published as SGLang publishes them, and a model's config beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from sglang.srt.configs.model_config import ModelImpl
+from sglang.srt.runtime_context import get_context
+
+TRAINED, LONGEST = 8, 32  # tokens
+
+
+@contextmanager
+def server(
+    rope: Any = None,
+    longest: int = LONGEST,
+    impl: ModelImpl = ModelImpl.SGLANG,
+    model_type: str = "llama",
+    **args: Any,
+) -> Iterator[None]:
+    """As in a server with these settings, whose model has these settings of RoPE. `impl` is whose
+    code computes it, as SGLang found by what it was asked."""
+    text = SimpleNamespace(
+        rope_parameters=rope, max_position_embeddings=TRAINED, model_type=model_type
+    )
+    config = SimpleNamespace(hf_text_config=text, context_len=longest, _resolved_model_impl=impl)
+    with get_context().override_server_args(_model_config=config, **args):
+        yield
