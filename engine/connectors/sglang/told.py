@@ -2,7 +2,8 @@
 
 It is part of the namespace where it can be named, and refused where it cannot: what is in a file
 that nothing names, weights that come from another process, keys that depend on who else is in the
-batch (rope.py). Which kernels compute is not among it, for they differ by rounding alone.
+batch (rope.py). Which kernels compute is not among it, for they differ by rounding alone, nor where
+experts are, of which all copies are alike.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ import json
 import os
 from typing import Any
 
-from sglang.srt.runtime_context import get_exec, get_lora, get_model, process_model_config
+from sglang.srt.runtime_context import (
+    get_exec,
+    get_lora,
+    get_mm,
+    get_model,
+    get_observability,
+    process_model_config,
+)
+from sglang.srt.utils.hf_transformers_utils import resolve_image_processor_backend
 
 from .rope import code_of, unsteady
 
@@ -27,7 +36,8 @@ _EXPERTS = (
     *("flashinfer_a2a_dispatch_type", "enable_w4a4_mxfp4_megamoe"),
     "enforce_shared_experts_fusion",
 )
-# Of the environment: what is quantized, and how; what is left out; whose code computes.
+# Of the environment: what is quantized, and how; what is left out; whose code computes; what
+# becomes of images and videos; what is spoiled, to see whether it is noticed.
 _ENVIRONMENT = (
     *("SGLANG_INT4_WEIGHT", "SGLANG_CPU_QUANTIZATION", "SGLANG_QUANT_ALLOW_DOWNCASTING"),
     *("SGLANG_FP8_IGNORED_LAYERS", "SGLANG_FP4_IGNORED_LAYERS", "SGLANG_TRITON_FP8_PREFILL_ATTN"),
@@ -40,11 +50,21 @@ _ENVIRONMENT = (
     *("SGLANG_AMD_FLYDSL_MEGA_QUANT", "SGLANG_ENABLE_DP_GATHER_FP8"),
     *("SGLANG_MORI_DISPATCH_DTYPE", "SGLANG_MORI_COMBINE_DTYPE"),
     *("SGLANG_FLASHINFER_MEGAMOE_COMBINE_DTYPE", "DEEP_NORMAL_MODE_USE_INT8_QUANT"),
+    *("SGLANG_DEEPEP_BF16_DISPATCH", "SGLANG_NIXL_EP_BF16_DISPATCH", "SGLANG_FORCE_FP8_MARLIN"),
+    *("SGLANG_USE_AITER_FP8_PER_TOKEN", "SGLANG_OPT_HOPPER_BLOCK_FP8_BF16"),
+    *("SGLANG_AITER_FP8_PREFILL_ATTN", "SGLANG_GFX1250_W4A8_MOE", "AITER_FORCE_A8W4"),
+    *("AITER_SITUV2_A8W4", "AITER_SITUV2_A4W4"),
+    *("ROCM_QUICK_REDUCE_QUANTIZATION", "ROCM_QUICK_REDUCE_CAST_BF16_TO_FP16"),
     "SGLANG_SKIP_SOFTMAX_PREFILL_THRESHOLD_SCALE_FACTOR",
     "SGLANG_SKIP_SOFTMAX_DECODE_THRESHOLD_SCALE_FACTOR",
     *("SGLANG_MINICPM_FORCE_DENSE", "SGLANG_MINICPM_DENSE_AS_SPARSE"),
     *("SGLANG_SIMULATE_UNIFORM_EXPERTS", "SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS"),
-    "SGLANG_EXTERNAL_MODEL_PACKAGE",
+    *("SGLANG_EXTERNAL_MODEL_PACKAGE", "SGLANG_EXTERNAL_MM_PROCESSOR_PACKAGE"),
+    *("SGLANG_IMAGE_MAX_PIXELS", "SGLANG_RESIZE_RESAMPLE", "VIDEO_MAX_PIXELS"),
+    *("SGLANG_KV_CANARY_PERTURB_REQ_TO_TOKEN_PROB", "SGLANG_KV_CANARY_PERTURB_REAL_KV_USED_PROB"),
+    "SGLANG_KV_CANARY_PERTURB_REAL_KV_UNUSED_CACHE_PROB",
+    "SGLANG_KV_CANARY_PERTURB_REAL_KV_POST_FORWARD_PROB",
+    "SGLANG_KV_CANARY_PERTURB_NEXT_TOKEN_SWAP_PROB",
 )
 # Settings that name a file beside the model, whose contents change KV and are named by nothing.
 _FILES = (
@@ -81,12 +101,15 @@ def told() -> dict[str, str]:
     if said["kv_cache_dtype"] not in _NOTHING:  # else the pool's own dtype says it
         said["dtype"] = model.dtype
     said["pattern"] = loading.get("pattern")  # of a sharded state, which may be one of several
+    if images := published(get_mm):
+        said |= _of_images(images)
     if how:
-        said |= {name: getattr(how.moe, name) for name in _EXPERTS}
-        said["enable_quant_communications"] = how.comm.enable_quant_communications
+        said |= _of_how(how)
+    if seen := published(get_observability):
+        said["forward_hooks"] = seen.forward_hooks  # they may change what they see
     changed = {name: os.environ[name] for name in _ENVIRONMENT if os.environ.get(name)}
     said["environment"] = json.dumps(changed) if changed else None
-    return {name: short(str(value)) for name, value in said.items() if value not in _NOTHING}
+    return {name: short(_text(value)) for name, value in said.items() if value not in _NOTHING}
 
 
 def elsewhere(model: Any) -> str:
@@ -110,6 +133,30 @@ def published(bag: Any) -> Any:
         return bag()
     except ValueError:
         return None
+
+
+def _of_how(how: Any) -> dict[str, Any]:
+    """Of what is said about kernels, that which changes more than their rounding."""
+    said = {name: getattr(how.moe, name) for name in _EXPERTS}
+    if how.moe.ep_dispatch_algorithm == "fake":  # which asks experts at random
+        said["ep_dispatch_algorithm"] = "fake"
+    said["enable_quant_communications"] = how.comm.enable_quant_communications
+    said["enable_tf32_matmul"] = how.features.enable_tf32_matmul
+    # Beside precision: an image's tokens then stand in a row, as those of a text do.
+    said["rl_on_policy_target"] = how.deterministic.rl_on_policy_target
+    precise = how.kernel.enable_precise_embedding_interpolation  # where an image's patches stand
+    return said | {"enable_precise_embedding_interpolation": precise}
+
+
+def _of_images(images: Any) -> dict[str, Any]:
+    """What becomes of images and videos. A page's hash names what came of them, unless its request
+    says what it is to name (`mm_hashes`), which then is what they were."""
+    backend = resolve_image_processor_backend(images)
+    return {"mm_process_config": images.mm_process_config, "image_processor_backend": backend}
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else str(value)
 
 
 def _loading(model: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sglang.srt
 import torch
 from safetensors.torch import save_file
 from sglang.srt.configs.model_config import ModelImpl
@@ -20,6 +21,17 @@ from tests.connectors.sglang.published import server
 
 Engines = Callable[..., Engine]
 KEYS = ["a" * 64, "b" * 64]
+# Of the environment, what SGLang reads by itself and has not among its own list.
+READ_IN = {
+    "SGLANG_AITER_FP8_PREFILL_ATTN": "layers/attention/aiter_backend.py",
+    "SGLANG_GFX1250_W4A8_MOE": "layers/quantization/quark/schemes/quark_w4a8_mxfp4_moe.py",
+    "AITER_FORCE_A8W4": "layers/quantization/fp8.py",
+    "AITER_SITUV2_A8W4": "layers/quantization/mxfp4.py",
+    "AITER_SITUV2_A4W4": "layers/quantization/mxfp4.py",
+    "ROCM_QUICK_REDUCE_QUANTIZATION": "distributed/device_communicators/quick_all_reduce.py",
+    "ROCM_QUICK_REDUCE_CAST_BF16_TO_FP16": "distributed/device_communicators/quick_all_reduce.py",
+    "VIDEO_MAX_PIXELS": "multimodal/processors/qwen_vl.py",
+}
 
 
 @pytest.fixture
@@ -67,6 +79,14 @@ def test_another_engine_never_hits(stored: Engine, engine_of: Engines, other: An
         {"flashinfer_a2a_dispatch_type": "nvfp4"},
         {"enable_w4a4_mxfp4_megamoe": True},
         {"enforce_shared_experts_fusion": True},
+        {"ep_dispatch_algorithm": "fake"},
+        {"enable_tf32_matmul": True},
+        {"rl_on_policy_target": "fsdp"},
+        {"forward_hooks": [{"hook_factory": "theirs:steer", "target_modules": ["*"]}]},
+        {"mm_process_config": {"image": {"max_pixels": 50_176}}},
+        {"mm_process_config": {"video": {"fps": 1}}},
+        {"image_processor_backend": "pil"},
+        {"enable_precise_embedding_interpolation": True},
     ],
 )
 def test_what_a_server_is_told_about_its_kv_is_in_the_namespace(
@@ -76,6 +96,31 @@ def test_what_a_server_is_told_about_its_kv_is_in_the_namespace(
         assert engine_of(mha_pool("page_first")).storage.batch_exists(KEYS) == 2
     with server(model_path="m", **args):
         assert engine_of(mha_pool("page_first")).storage.batch_exists(KEYS) == 0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"model_impl": "sglang"},
+        {"ep_dispatch_algorithm": "static"},
+        {"ep_dispatch_algorithm": "dynamic", "ep_num_redundant_experts": 2},
+        {"init_expert_location": "trivial", "enable_eplb": True},
+        {"attention_backend": "torch_native"},
+    ],
+)
+def test_what_changes_no_kv_keeps_no_servers_apart(
+    stored: Engine, engine_of: Engines, args: Any
+) -> None:
+    with server(model_path="m", **args):
+        assert engine_of(mha_pool("page_first")).storage.batch_exists(KEYS) == 2
+
+
+def test_two_ways_to_say_the_same_of_images_have_one_name(engine_of: Engines) -> None:
+    names = set()
+    for said in ({"image_processor_backend": "pil"}, {"disable_fast_image_processor": True}):
+        with server(model_path="m", **said):
+            names.add(engine_of(mha_pool("page_first")).storage._client.space.spec.revision)
+    assert len(names) == 1
 
 
 def test_whose_code_computes_is_named_however_it_came_to_be(engine_of: Engines) -> None:
@@ -98,10 +143,14 @@ def test_what_a_server_computes_in_is_named_where_it_keeps_kv_in_something_else(
 
 
 @pytest.mark.parametrize("name", _ENVIRONMENT)
-def test_what_the_environment_says_of_quantization_is_in_the_namespace(
+def test_what_the_environment_says_of_kv_is_in_the_namespace(
     stored: Engine, engine_of: Engines, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    assert hasattr(envs, name), "SGLang has another name for it"
+    if name in READ_IN:
+        source = (Path(sglang.srt.__path__[0]) / READ_IN[name]).read_text()
+        assert f'"{name}"' in source, "SGLang has another name for it"
+    else:
+        assert hasattr(envs, name), "SGLang has another name for it"
     monkeypatch.setenv(name, "1")
     with server(model_path="m"):
         assert engine_of(mha_pool("page_first")).storage.batch_exists(KEYS) == 0
