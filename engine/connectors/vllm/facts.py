@@ -99,11 +99,14 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
     for name in SPLITS:
         if getattr(parallel, name) != 1:
             raise Unsupported(f"{name} {getattr(parallel, name)} is not supported; 1 is")
-    if not config.model_config.is_prefix_caching_supported:
+    model = config.model_config
+    if not model.is_prefix_caching_supported:
         raise Unsupported(
             "vLLM reuses no prefixes of this model, as with MEAN, CLS or STEP pooling: its prompts "
             "are computed whole"
         )
+    if model.using_transformers_backend():
+        check_steady(model.hf_text_config, model.max_model_len)
     drafts = draft_layers(config, caches)
     pairs = [
         _group(
@@ -113,7 +116,6 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
         if not set(group.layer_names) <= drafts
     ]
     block_tokens = _block_tokens(settings, [facts.page_tokens for facts, _ in pairs])
-    model = config.model_config
     spec = _spec(
         settings,
         model=settings.model or str((model.architectures or ["unknown"])[0]),
@@ -130,15 +132,40 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
 def rope_of(text: Any, length: int) -> dict[str, str]:
     """What turns the keys of a model with this config, in an engine of prompts up to `length`: by
     that, and for all prompts alike, vLLM takes LongRoPE's long factors or its short ones."""
-    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None)
+    rope, *by_layers = ropes_of(text)
     if not rope:
         return {}
     said = {"parameters": json.dumps(rope, sort_keys=True, default=str)}
-    for one in (rope, *(part for part in rope.values() if isinstance(part, dict))):  # by layers
+    for one in (rope, *by_layers):
         if one.get("rope_type") == "longrope":
             is_long = length > one["original_max_position_embeddings"]
             said["factors"] = "long" if is_long else "short"
     return said
+
+
+def check_steady(text: Any, length: int) -> None:
+    """Refuse a model that Transformers' code computes, where that turns a prompt's keys by the
+    longest prompt of its batch: dynamic NTK RoPE and LongRoPE, beyond the length of training."""
+    for one in ropes_of(text):
+        kind = str(one.get("rope_type"))
+        if kind == "longrope":
+            trained = one["original_max_position_embeddings"]
+        elif "dynamic" in kind:
+            trained = text.max_position_embeddings
+        else:
+            continue
+        if length > trained:
+            raise Unsupported(
+                f"RoPE of type {kind}, computed by Transformers' code (model_impl) for prompts of "
+                f"up to {length} tokens: a prompt's keys then depend on what else is in its batch; "
+                f"--max-model-len {trained} is right"
+            )
+
+
+def ropes_of(text: Any) -> list[dict[str, Any]]:
+    """What is said of RoPE for all layers, and then for each kind of them."""
+    said = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    return [said, *(one for one in said.values() if isinstance(one, dict))]
 
 
 def tuning_of(model: Any) -> dict[str, str]:

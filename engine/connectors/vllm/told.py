@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from vllm import envs
+
 NOT_LOADED = ["original/**/*"]  # unless something else is set
 # Of the environment: what is computed or exchanged in fewer bits, and what is not computed at all.
 ENVIRONMENT = (
@@ -37,5 +39,9 @@ def told(config: Any) -> dict[str, Any]:
         # A folder or a commit may have weights in several forms, or several shardings of them.
         "not_loaded": load.ignore_patterns != NOT_LOADED and load.ignore_patterns,
         "pattern": isinstance(loading, dict) and loading.get("pattern"),
+        "matmuls": envs.VLLM_FLOAT32_MATMUL_PRECISION != "highest"
+        and envs.VLLM_FLOAT32_MATMUL_PRECISION,
+        # Else scales of blocks in fp8, those of weights among them, become powers of two.
+        "scales": not envs.VLLM_USE_DEEP_GEMM_E8M0 and "as they are",
         "environment": {name: os.environ[name] for name in ENVIRONMENT if os.environ.get(name)},
     }

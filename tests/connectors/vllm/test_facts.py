@@ -8,13 +8,21 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from vllm import envs
 from vllm.config import LoadConfig
 from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
 from vllm.v1.kv_cache_interface import SlidingWindowSpec
 
 from kvstore.engine.connectors.vllm import facts as module
-from kvstore.engine.connectors.vllm.facts import Unsupported, revision_of, rope_of, tuning_of
+from kvstore.engine.connectors.vllm.facts import (
+    Unsupported,
+    check_steady,
+    revision_of,
+    rope_of,
+    tuning_of,
+)
 from kvstore.engine.connectors.vllm.settings import Settings
 from kvstore.engine.connectors.vllm.told import ENVIRONMENT
 from kvstore.engine.connectors.vllm.usable import window_start
@@ -25,6 +33,7 @@ LONG: dict[str, Any] = {
     "short_factor": [1.0, 1.1],
     "long_factor": [1.0, 9.5],
 }
+DYNAMIC: dict[str, Any] = {"rope_type": "dynamic", "factor": 4.0}
 
 
 @pytest.mark.parametrize("rope", [LONG, {"full_attention": LONG, "sliding_attention": {}}])
@@ -35,6 +44,34 @@ def test_an_engine_of_longer_prompts_has_other_keys_where_vllm_takes_other_facto
     assert rope_of(text, 4_096) == rope_of(text, 512)
     assert rope_of(text, 4_097) == rope_of(text, 131_072)
     assert rope_of(text, 4_096) != rope_of(text, 4_097)
+
+
+@pytest.mark.parametrize("said", [DYNAMIC, LONG], ids=["dynamic", "longrope"])
+def test_transformers_code_turns_a_prompt_s_keys_by_what_else_is_in_its_batch(said: Any) -> None:
+    """Which is why both are refused with it: see the next test."""
+    text = LlamaConfig(hidden_size=4, num_attention_heads=1, max_position_embeddings=4_096)
+    text.rope_parameters = {"rope_theta": 10_000.0, "factor": 4.0} | said
+    rope = LlamaRotaryEmbedding(text)
+
+    def turns(*positions: int) -> torch.Tensor:
+        return rope(torch.ones(1), torch.tensor([positions]))[0][0, :2].clone()
+
+    alone = turns(3, 4)
+    assert torch.equal(alone, turns(3, 4, 4_095))
+    assert not torch.equal(alone, turns(3, 4, 5_000))
+
+
+@pytest.mark.parametrize("said", [DYNAMIC, LONG, {"full_attention": DYNAMIC}])
+def test_rope_that_goes_by_the_batch_is_refused_where_prompts_may_be_long(said: Any) -> None:
+    text = SimpleNamespace(rope_parameters=said, max_position_embeddings=4_096)
+    check_steady(text, 4_096)
+    with pytest.raises(Unsupported, match="--max-model-len 4096 is right"):
+        check_steady(text, 4_097)
+
+
+@pytest.mark.parametrize("said", [{"rope_type": "default"}, {"rope_type": "yarn", "factor": 4.0}])
+def test_other_rope_is_taken_at_any_length(said: Any) -> None:
+    check_steady(SimpleNamespace(rope_parameters=said, max_position_embeddings=4_096), 131_072)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +173,22 @@ def test_what_the_environment_says_of_fewer_bits_is_part_of_its_name(
 ) -> None:
     assert name in envs.environment_variables, "vLLM has another name for it"
     monkeypatch.setenv(name, "1")
+    assert revision_of(engine(), Settings(revision="r1")) != "r1"
+
+
+@pytest.mark.parametrize(
+    ("name", "usual", "other"),
+    [
+        ("VLLM_FLOAT32_MATMUL_PRECISION", "highest", "high"),
+        ("VLLM_USE_DEEP_GEMM_E8M0", "1", "0"),
+    ],
+)
+def test_what_vllm_does_anyhow_is_no_part_of_its_name_where_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, name: str, usual: str, other: str
+) -> None:
+    monkeypatch.setenv(name, usual)
+    assert revision_of(engine(), Settings(revision="r1")) == "r1"
+    monkeypatch.setenv(name, other)
     assert revision_of(engine(), Settings(revision="r1")) != "r1"
 
 

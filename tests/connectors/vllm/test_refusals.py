@@ -67,6 +67,24 @@ def test_a_model_of_which_vllm_itself_reuses_no_prefix_is_refused() -> None:
         facts_of(config, SimpleNamespace(), Settings())
 
 
+def test_rope_that_goes_by_the_batch_is_refused() -> None:
+    """As Transformers' code has it of dynamic NTK RoPE; vLLM's own settles it once."""
+    text = SimpleNamespace(
+        rope_parameters={"rope_type": "dynamic", "factor": 4.0}, max_position_embeddings=4_096
+    )
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(**dict.fromkeys(SPLITS, 1)),
+        model_config=SimpleNamespace(
+            is_prefix_caching_supported=True,
+            using_transformers_backend=lambda: True,
+            hf_text_config=text,
+            max_model_len=16_384,
+        ),
+    )
+    with pytest.raises(Unsupported, match=r"RoPE of type dynamic, .* --max-model-len 4096 is"):
+        facts_of(config, SimpleNamespace(), Settings())
+
+
 def test_attention_that_is_not_causal_is_refused() -> None:
     """As of HRM-Text, all of whose prompt every token of it sees: a prefix has no KV of its own."""
     sizes = {"block_size": 32, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float32}
