@@ -25,6 +25,7 @@ from kvstore.rpc.channel import open_channel
 from kvstore.rpc.locator import Locator
 from kvstore.rpc.socket_client import Connect, SocketCalls, Stub
 from kvstore.rpc.status import raised_by
+from kvstore.rpc.threads import threads_for
 from kvstore.rpc.tls import data_client
 from kvstore.transfer.lent import Offer
 from kvstore.transfer.near import of_caller
@@ -54,13 +55,18 @@ class Link:
         device: Any = None,
     ) -> None:
         self.address, self._copy_threads, self._device = address, copy_threads, device
-        self._channel = open_channel(address, credentials)
-        over_grpc = kv_pb2_grpc.KVStub(self._channel)
-        self.admin = admin_pb2_grpc.AdminStub(self._channel)
         first: Future[kv_pb2.SessionEvent.Opened] = Future()
         request = kv_pb2.SessionRequest(label=label, numa_node=of_caller(device))
-        self._stream = over_grpc.Session(request)
-        threading.Thread(target=self._listen, args=(first,), daemon=True).start()
+        with threads_for(address):
+            self._channel = open_channel(address, credentials)
+            over_grpc = kv_pb2_grpc.KVStub(self._channel)
+            self._stream = over_grpc.Session(request)
+            try:
+                threading.Thread(target=self._listen, args=(first,), daemon=True).start()
+            except RuntimeError:
+                self._hang_up()
+                raise
+        self.admin = admin_pb2_grpc.AdminStub(self._channel)
         try:
             self.opened = first.result(deadline_seconds)
             self.transport = self._attached(transport, deadline_seconds, credentials)

@@ -20,6 +20,7 @@ from kvstore.client.outbox import Outbox
 from kvstore.config import Credentials
 from kvstore.errors import KVStoreError
 from kvstore.rpc.lasting import LastingStub
+from kvstore.rpc.threads import threads_for
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
 
@@ -154,7 +155,7 @@ class _Stream:
                 try:
                     self.outbox.on_node(self._node())
                     said = self._said()
-                    with self._calling:
+                    with self._calling, threads_for(self._address):
                         self._call = stub.Report.future(said)
                     self._call.result()
                     pause = PAUSE_SECONDS_MIN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,9 +25,10 @@ class Teller(kv_pb2_grpc.KVServicer):
 
     def __init__(self) -> None:
         self.data_address = ""
-        self.hung_up = threading.Event()
+        self.begun, self.hung_up = threading.Event(), threading.Event()
 
     def Session(self, request: Any, context: Any) -> Iterator[pb.SessionEvent]:
+        self.begun.set()
         context.add_callback(self.hung_up.set)
         opened = pb.SessionEvent.Opened(session=b"s" * 16, data_address=self.data_address)
         yield pb.SessionEvent(opened=opened)
@@ -79,4 +80,50 @@ def test_whatever_goes_wrong_while_a_session_begins_ends_it(
     monkeypatch.setattr(Link, "_attached", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Connection(FixedAddress(address), "test", SECONDS).link()
+    assert node.hung_up.wait(SECONDS)
+
+
+def refused(threads: Callable[[threading.Thread], bool]) -> Callable[[threading.Thread], None]:
+    """As where the system has none left, for some of those that are started."""
+    start = threading.Thread.start
+
+    def started(thread: threading.Thread) -> None:
+        if threads(thread):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    return started
+
+
+def runs(thread: threading.Thread, what: str) -> bool:
+    target: Any = vars(thread)["_target"]
+    return what in (target.__qualname__, target.__module__)
+
+
+def test_where_no_thread_can_be_had_no_session_is_begun_and_the_node_is_left_alone(
+    teller: tuple[Teller, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, address = teller
+    connection = Connection(FixedAddress(address), "test", SECONDS)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused(lambda _: True))
+        with pytest.raises(Unavailable, match=f"no thread can be had for a stream to {address}"):
+            connection.link()
+        with pytest.raises(Unavailable, match="left alone"):
+            connection.link()
+    connection.close()
+    assert not node.begun.is_set()
+
+
+def test_where_the_last_thread_is_gone_before_one_reads_the_session_it_is_ended(
+    teller: tuple[Teller, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, address = teller
+    connection = Connection(FixedAddress(address), "test", SECONDS)
+    with monkeypatch.context() as patched:
+        ours = refused(lambda one: runs(one, "Link._listen") and node.begun.wait(SECONDS))
+        patched.setattr(threading.Thread, "start", ours)
+        with pytest.raises(Unavailable, match="no thread can be had"):
+            connection.link()
+    connection.close()
     assert node.hung_up.wait(SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -103,6 +104,27 @@ def test_what_is_measured_is_what_is_expected_of_the_engine_from_then_on(nodes: 
                 > 1.7 * thought
             )
         )
+
+
+def test_an_engine_that_finds_no_thread_for_its_stream_tells_of_itself_once_there_are(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def node() -> str:
+        assert go_on.wait(CALL_SECONDS)
+        asked_node.append(1)
+        return "node"
+
+    conductor, go_on, asked_node = nodes.conductor(), threading.Event(), list[int]()
+    with closing(Reporter(engine("one"), [conductor.address], node=node)):
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refused)
+            go_on.set()
+            eventually(lambda: len(asked_node) >= 3)  # two tries are over
+            assert wait_ms(conductor) is None
+        eventually(lambda: wait_ms(conductor) == 0.0)
 
 
 def test_closing_does_not_wait_for_a_conductor_that_is_not_there() -> None:

@@ -1,0 +1,35 @@
+"""Threads for a stream are there before it is begun, or it is not begun."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kvstore.errors import Unavailable
+from kvstore.rpc.threads import threads_for
+
+
+def test_those_that_were_looked_for_are_over_once_the_stream_begins() -> None:
+    before = threading.active_count()
+    with threads_for("here"):
+        assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_where_a_stream_would_take_the_last_it_is_not_begun_and_none_stays(
+    left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, before = threading.Thread.start, threading.active_count()
+
+    def few(thread: threading.Thread) -> None:
+        if threading.active_count() >= before + left:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+    begun = False
+    with pytest.raises(Unavailable, match="a stream to here: can't start"), threads_for("here"):
+        begun = True
+    assert not begun
+    assert threading.active_count() == before
