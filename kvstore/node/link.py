@@ -70,7 +70,7 @@ class Link:
         """Raises a `KVStoreError` where there is no session to be had."""
         with typed_errors(self.address):
             event = await self._stream.read()
-        if event is grpc.aio.EOF or not event.HasField("opened"):
+        if event in (None, grpc.aio.EOF) or not event.HasField("opened"):
             raise Unavailable(f"node {self.address} began no session")
         opened = event.opened
         if opened.node_id != self.node_id:
@@ -104,7 +104,10 @@ class Link:
         self.used = self._clock.now()
         try:
             with typed_errors(self.address):
-                return await method(request, timeout=seconds, metadata=self._named)
+                reply = await method(request, timeout=seconds, metadata=self._named)
+            if reply is None:  # gRPC's word for bytes that are no message of this kind
+                raise Unavailable(f"what node {self.address} answered cannot be read")
+            return reply
         except Unavailable:
             # What the network swallowed is sent again ever later, long after it is well: a new
             # connection is not held up so.

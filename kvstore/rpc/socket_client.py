@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from kvstore import traces
 from kvstore.errors import Unavailable
@@ -75,9 +76,12 @@ class SocketCalls:
 
     def _reply(self, made: socket.socket, method: int) -> Any:
         code, retry, body = self._answer(made)
-        self._give_back(made)
         if code == OK:
-            return METHODS[method][2].FromString(body)
+            with self._heard(made):
+                reply = METHODS[method][2].FromString(body)
+            self._give_back(made)
+            return reply
+        self._give_back(made)
         kind, _, text = body.decode(errors="replace").partition("\n")
         raise error_of(kind, code, text, retry, self._node)
 
@@ -164,6 +168,9 @@ class SocketCalls:
         except OSError as error:
             self._drop(made)
             raise Unavailable(f"node {self._node} cannot be reached: {error}") from error
+        except DecodeError as error:
+            self._drop(made)
+            raise Unavailable(f"what node {self._node} answered cannot be read: {error}") from error
 
     def _give_back(self, made: socket.socket) -> None:
         with self._lock:

@@ -1,0 +1,74 @@
+"""A session with a peer that answers with what is no message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from kvstore.clock import SystemClock
+from kvstore.config import OPEN
+from kvstore.errors import Unavailable
+from kvstore.metadata.records import NodeRecord
+from kvstore.node.link import Link
+from kvstore.wire.v1 import kv_pb2 as pb
+
+SECONDS = 20.0
+NO_MESSAGE = b"\xff\xff\xff"
+
+
+async def _unreadable(_: bytes, context: Any) -> bytes:
+    return NO_MESSAGE
+
+
+async def _unreadable_event(_: bytes, context: Any) -> AsyncIterator[bytes]:
+    yield NO_MESSAGE
+    await asyncio.sleep(SECONDS)
+
+
+@asynccontextmanager
+async def link() -> AsyncIterator[Link]:
+    """To a node that says nothing else, in a session or out of it."""
+    methods = {
+        "Open": grpc.unary_unary_rpc_method_handler(_unreadable),
+        "Session": grpc.unary_stream_rpc_method_handler(_unreadable_event),
+    }
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("moonpool.v1.KV", methods)]
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    record = NodeRecord("peer", 1, f"127.0.0.1:{port}", {}, (), {}, "serving")
+    with ThreadPoolExecutor(1) as threads:
+        made = Link(record, "default", "node me", threads, SystemClock(), OPEN, None)
+        try:
+            yield made
+        finally:
+            await made.close()
+            await server.stop(0)
+
+
+def test_an_answer_that_cannot_be_read_is_its_nodes_failure_and_the_link_is_used_no_more() -> None:
+    async def main() -> None:
+        async with link() as one:
+            assert one.alive
+            with pytest.raises(Unavailable, match=f"{one.address} answered cannot be read"):
+                await one.call(one.kv.Open, pb.OpenRequest(), SECONDS)
+            assert not one.alive
+
+    asyncio.run(main())
+
+
+def test_a_session_that_begins_with_what_cannot_be_read_has_not_begun() -> None:
+    async def main() -> None:
+        async with link() as one:
+            with pytest.raises(Unavailable, match=f"{one.address} began no session"):
+                await one.begin()
+
+    asyncio.run(main())
