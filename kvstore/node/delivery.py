@@ -7,7 +7,6 @@ and its pins there are closed without anybody waiting for that.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -18,13 +17,14 @@ import numpy as np
 from kvstore.clock import Clock
 from kvstore.core.lifecycle import Slot
 from kvstore.core.pace import Pace
-from kvstore.errors import KVStoreError, Overloaded
+from kvstore.errors import Overloaded
 from kvstore.layout import IDENTITY_OFFSET, TABLE_OFFSET
 from kvstore.memory.arena import Arena
 from kvstore.node.blocks import Blocks
 from kvstore.node.in_flight import InFlight
 from kvstore.node.link import Link
 from kvstore.node.namespaces import Place
+from kvstore.node.openings import Openings
 from kvstore.node.peers import Peers
 from kvstore.node.replies import hits_of, sealed_of, slots_of
 from kvstore.telemetry import Telemetry
@@ -63,7 +63,7 @@ class Deliveries:
         self._blocks, self._arena, self._peers = blocks, arena, peers
         self._clock, self._counters = clock, counters
         self._in_flight = InFlight()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._openings = Openings()
         self.pace = Pace()
 
     def lacking(self, wanted: Wanted) -> Wanted:
@@ -92,7 +92,7 @@ class Deliveries:
             stored_keys=() if wanted.hashes else wanted.keys,
             lineage=True,
         )
-        reply = await link.call(link.kv.Open, request)
+        reply = await self._openings.open(link, request)
         suspects: list[bytes] = []
         try:
             hits = hits_of(reply, len(wanted.keys), wanted.place.layout)
@@ -106,12 +106,10 @@ class Deliveries:
                     line.end(self._clock.now(), size)
                 self.pace.note(holder, size, self._clock.now() - began)
         finally:
-            self._close_there(link, [one for one in reply.handles if one], suspects)
+            self._openings.let_go(link, reply.handles, suspects)
 
     async def close(self) -> None:
-        for task in set(self._closing):
-            task.cancel()
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._openings.close()
 
     async def _land(
         self, link: Link, wanted: Wanted, reply: pb.OpenReply, rows: list[int]
@@ -159,18 +157,3 @@ class Deliveries:
         at = slot.offset + TABLE_OFFSET
         view[at : at + 8 * place.layout.strips] = run[IDENTITY_BYTES:].data
         return True
-
-    def _close_there(self, link: Link, handles: list[bytes], suspects: list[bytes]) -> None:
-        if not handles:
-            return
-
-        async def close() -> None:
-            request = pb.CloseRequest(session=link.session, handles=handles, suspects=suspects)
-            try:
-                await link.call(link.kv.Close, request)
-            except KVStoreError as error:
-                log.info("node %s: %s", link.node_id, error)  # its pins end by themselves
-
-        task = asyncio.create_task(close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)

@@ -26,6 +26,7 @@ from kvstore.node.claims import Claims
 from kvstore.node.handles import tag_of
 from kvstore.node.link import Link
 from kvstore.node.namespaces import Place
+from kvstore.node.openings import Openings
 from kvstore.node.peers import Peers
 from kvstore.node.replies import hits_of, slots_of
 from kvstore.telemetry import Telemetry
@@ -73,6 +74,7 @@ class Follow:
         self._claims, self._clock, self._counters = claims, clock, counters
         self._here: dict[tuple[str, bytes, str, bytes], Slot] = {}  # see `_name`
         self._tasks: set[asyncio.Task[None]] = set()
+        self._openings = Openings()
 
     async def local(self, asked: Asked) -> list[bytes]:
         """The hand-offs to open here: in the place of another node's those of slots that follow it.
@@ -109,6 +111,7 @@ class Follow:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._openings.close()
 
     def _writer(self, asked: Asked, handle: bytes) -> str | None:
         """The other node at which a block is being written."""
@@ -141,12 +144,12 @@ class Follow:
             pin_ms=PIN_MS_MAX,
             lineage=True,
         )
-        reply = await link.call(link.kv.Open, request)
-        handles = [handle for handle in reply.handles if handle]
+        reply = await self._openings.open(link, request)
+        handles = list(reply.handles)
         try:
             hits = hits_of(reply, len(rows), layout)
         except Unavailable:
-            self._let_go_there(link, handles)
+            self._openings.let_go(link, handles)
             raise
         # Another reader may have set out for them while this one asked.
         hits = [i for i in hits if self._known(asked, rows[i]) is None]
@@ -160,7 +163,7 @@ class Follow:
             log.info("no room for all that is followed: %s", error)
             hits = hits[: len(here)]
         if not hits:
-            self._let_go_there(link, handles)
+            self._openings.let_go(link, handles)
             return
         names = [self._name(asked, rows[i]) for i in hits]
         self._here.update(zip(names, here, strict=True))
@@ -216,28 +219,13 @@ class Follow:
             for name, slot in zip(names, run.here, strict=True):
                 if self._here.get(name) is slot:  # else its group began the block anew
                     del self._here[name]
-            self._let_go_there(run.link, run.handles)
+            self._openings.let_go(run.link, run.handles)
 
     def _end(self, slot: Slot, run: _Run, *, whole: bool) -> None:
         """Nothing more will come of a block: it is as whole as its writer made it."""
         if whole:
             self._counters.add("followed_blocks")
         self._blocks.arrived(slot, run.place.layout, whole=whole)
-
-    def _let_go_there(self, link: Link, handles: list[bytes]) -> None:
-        if not handles:
-            return
-
-        async def close() -> None:
-            request = pb.CloseRequest(session=link.session, handles=handles)
-            try:
-                await link.call(link.kv.Close, request)
-            except KVStoreError as error:
-                log.info("node %s: %s", link.node_id, error)  # its pins end by themselves
-
-        task = asyncio.create_task(close())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What is brought from one other node at once is bounded, whatever the blocks are like."""
+"""What is brought from one other node at once is bounded, whatever the blocks are like; and who
+gives up leaves nothing open there."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from kvstore.node.delivery import Deliveries, Wanted
 from kvstore.node.fetch import rows_max
 from kvstore.node.namespaces import Place
 from kvstore.spec import KVGroup, KVSpec
-from tests.node.rig import Rig
+from tests.node.holder import Holder, cancelled_while_it_asks
+from tests.node.rig import SMALL, Rig
 
 # 65,536 strips of 2 bytes, and a hash of 8 for each.
 SPEC = KVSpec("tiny strips", "r0", "float16", (KVGroup(tuple(range(64)), 1_024, 1, 1, parts=1),))
@@ -28,5 +30,18 @@ def test_hashes_count_among_what_is_on_its_way_where_they_are_the_most_of_it() -
             coming = to._in_flight.bytes_from("a")
         assert coming == len(keys) * (TINY.layout.root_bytes + TINY.layout.payload_bytes)
         assert FETCH_STRIPE_BYTES_MAX * 0.9 < coming <= FETCH_STRIPE_BYTES_MAX
+
+    asyncio.run(main())
+
+
+def test_who_is_cancelled_while_it_opens_blocks_leaves_none_open_there() -> None:
+    async def main() -> None:
+        rig, holder = Rig(), Holder([b"handle"])
+        peers: Any = holder
+        to = Deliveries(rig.blocks, rig.arena, peers, rig.clock, rig.counters)
+        wanted = Wanted("default", SMALL, (), [b"k" * 32], frozenset())
+        bringing = asyncio.create_task(to.bring("holder", wanted))
+        await cancelled_while_it_asks(bringing, holder)
+        assert not holder.open
 
     asyncio.run(main())

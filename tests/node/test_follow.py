@@ -5,15 +5,20 @@ writer ──layer──▶ node a ──look, move──▶ node b ──layer�
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
 
 from kvstore.block import Chain
+from kvstore.node.follow import Asked, Follow
 from kvstore.wire.v1 import kv_pb2 as pb
+from tests.node.holder import Holder, cancelled_while_it_asks
+from tests.node.rig import SMALL, Rig
 from tests.node.test_fetch import KNOWN_SECONDS, Pair
 from tests.nodes import LARGE, LAYOUT, Caller, eventually, payload, prompt, refused
 from tests.pools import pool
@@ -276,3 +281,16 @@ def test_a_hand_off_of_a_node_that_is_gone_is_a_miss_and_a_forged_one_is_refused
         pair.at_b.ask("Close", handles=[handle])
         eventually(lambda: pair.at_b.stats().pins == 0, KNOWN_SECONDS)
         assert "Traceback" not in pair.b.log
+
+
+def test_a_reader_that_goes_while_blocks_are_opened_leaves_none_open_at_their_writers() -> None:
+    async def main() -> None:
+        rig, holder = Rig(), Holder([b"handle"])
+        peers: Any = holder
+        given = (rig.blocks, rig.arena, peers, rig.store.claims, rig.clock, rig.counters)
+        asked = Asked("default", SMALL, [b"h" * 32], [b"k" * 32], (), "group", "holder")
+        asking = asyncio.create_task(Follow(*given).local(asked))
+        await cancelled_while_it_asks(asking, holder)
+        assert not holder.open
+
+    asyncio.run(main())
