@@ -66,6 +66,7 @@ class Peers:
         self._contacts, self._ucx = contacts, ucx
         self._clock, self._threads = clock, threads
         self._links: dict[Where, Link] = {}
+        self._parting: dict[Where, asyncio.Task[None]] = {}
         self._making = WeakValueDictionary[Where, asyncio.Lock]()  # while somebody has it
         self._resting: dict[str, Rest] = {}
         self._tags: OrderedDict[bytes, str] = OrderedDict()  # of all there are or lately were
@@ -119,9 +120,21 @@ class Peers:
             if link is not None and same and link.alive:
                 return link
             if link is not None:
-                self._links.pop(where, None)
-                await _ended(link)
+                await self._parted(where)
+                self._part(where, link)
             return await self._begun(where, record)
+
+    def _part(self, where: Where, link: Link) -> None:
+        """End it, which may take long, beside whoever wants another."""
+        if self._links.get(where) is link:
+            del self._links[where]
+            self._parting[where] = task = asyncio.create_task(_ended(link))
+            task.add_done_callback(lambda _: self._parting.pop(where))
+
+    async def _parted(self, where: Where) -> None:
+        """Once none is parted with there: of those that end slowly there is one at a time."""
+        if where in self._parting:
+            await asyncio.wait([self._parting[where]])
 
     async def _begun(self, where: Where, record: NodeRecord) -> Link:
         label = f"node {self.node_id[:8]}"
@@ -169,6 +182,7 @@ class Peers:
         while self._links:
             _, link = self._links.popitem()
             await _ended(link)
+        await asyncio.gather(*self._parting.values())
 
 
 async def _ended(link: Link) -> None:

@@ -21,7 +21,7 @@ from kvstore.metadata.records import NodeRecord
 from kvstore.metadata.roster import Roster
 from kvstore.node.contacts import Contacts
 from kvstore.node.handles import node_tag
-from kvstore.node.link import _beside
+from kvstore.node.link import Link, _beside
 from kvstore.node.peers import IDLE_SECONDS, REST_SECONDS_MAX, REST_SECONDS_MIN, Peers, Rest
 from kvstore.telemetry import NODE, Telemetry
 from kvstore.wire.v1 import kv_pb2 as pb
@@ -155,6 +155,36 @@ def test_another_start_or_another_address_is_another_link(peer: NodeProcess) -> 
         with pytest.raises(Unavailable, match=r"127\.0\.0\.2:1 cannot be used"):
             await desk.peers.link(desk.name, "default")
         await desk.put(address=peer.address)
+
+    with_desk(peer, test)
+
+
+def test_a_link_that_is_slow_to_end_holds_up_no_other_and_there_is_one_such_at_a_time(
+    peer: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, may_end, ending = Link.close, asyncio.Event(), list[Link]()
+
+    async def slow(link: Link) -> None:
+        ending.append(link)
+        await may_end.wait()
+        await close(link)
+
+    async def test(desk: Desk) -> None:
+        first = await desk.peers.link(desk.name, "default")
+        monkeypatch.setattr(Link, "close", slow)
+        await desk.put(epoch=98)
+        try:
+            async with asyncio.timeout(SECONDS):
+                second = await desk.peers.link(desk.name, "default")
+            assert second.alive and ending == [first]
+            await desk.put(epoch=99)
+            third = asyncio.create_task(desk.peers.link(desk.name, "default"))
+            for _ in range(SETTLE_TURNS):
+                await asyncio.sleep(0)
+            assert not third.done() and ending == [first]
+        finally:
+            may_end.set()
+        assert (await third).alive and ending == [first, second]
 
     with_desk(peer, test)
 
