@@ -21,10 +21,11 @@ from typing import Self
 
 from kvstore.cli.parent import environment
 from kvstore.cli.parts import Plan
+from kvstore.cli.patience import Patience, worked_seconds
 from kvstore.config import CREDENTIALS
 from kvstore.errors import ConfigError, Unavailable
 
-READY_SECONDS = 120.0  # a large model takes its time to load
+READY_SECONDS = 120.0  # of one that only waits, as a large model does for its disk
 LOOK_SECONDS = 0.2  # between two looks at whether to stop
 STOP_SECONDS = 12.0  # node and engines drain in less
 RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = 0.5, 10.0
@@ -58,12 +59,12 @@ class Child:
         """Return once it serves, or nobody waits for that any more; raises what its log says if it
         ends instead."""
         assert self._process is not None and self._process.stdout is not None
-        deadline = time.monotonic() + READY_SECONDS
+        patience = Patience(time.monotonic(), READY_SECONDS)
         text = b""
         while b"\n" not in text:
-            left = deadline - time.monotonic()
+            left = patience.left(time.monotonic(), worked_seconds(self.pid))
             if left <= 0:
-                raise Unavailable(f"{self.name} was not ready in {READY_SECONDS:.0f} s: {self.log}")
+                raise Unavailable(f"{self.name} {patience.why}: {self.log}")
             readable, _, _ = select.select([self._process.stdout], [], [], min(left, LOOK_SECONDS))
             if nobody_waits():
                 return

@@ -16,6 +16,7 @@ import pytest
 from kvstore.cli import stack as module
 from kvstore.cli.parts import Plan
 from kvstore.cli.stack import Stack
+from kvstore.errors import Unavailable
 from tests.nodes import PATIENCE_SECONDS, eventually
 
 
@@ -31,6 +32,41 @@ def silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
         yield stack
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+def test_a_process_that_is_at_work_is_waited_for_though_its_time_is_over(
+    silent: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def works(pid: int) -> float:
+        nonlocal looks
+        looks += 1
+        if looks == 10:
+            (tmp_path / "done").touch()
+        return 100.0 * looks
+
+    program = tmp_path / "python"
+    program.write_text(
+        f"#!/bin/sh\nuntil [ -e {tmp_path}/done ]; do sleep 0.1; done\n"
+        'echo \'{"ready": "127.0.0.1:1"}\'\nexec sleep 600\n'
+    )
+    monkeypatch.setattr(module, "READY_SECONDS", 0.5)
+    monkeypatch.setattr(module, "worked_seconds", works)
+    node = silent.children["node"]
+    node.start()
+    node.wait_ready()
+    assert node.address == "127.0.0.1:1" and looks >= 10
+
+
+def test_a_process_that_does_nothing_is_given_up_when_its_time_is_over(
+    silent: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READY_SECONDS", 0.5)
+    node = silent.children["node"]
+    node.start()
+    with pytest.raises(Unavailable, match=r"node was not ready, and has done nothing .*node\.log"):
+        node.wait_ready()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
