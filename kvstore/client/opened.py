@@ -181,6 +181,8 @@ class Opened:
                         session=self.link.session, handles=bad[some], suspects=bad[some]
                     ),
                 )
+        if not self.link.alive:
+            return  # they have ended with its session; gRPC would want a thread to say so
         reported = set(bad)
         good = [handle for handle in self._handles if handle and handle not in reported]
         for some in calls(len(good)):

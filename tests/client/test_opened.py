@@ -18,7 +18,7 @@ from tests.client.kv import spec_of
 class Owner:
     """Of all that is asked for; it remembers what was closed."""
 
-    session = bytes(16)
+    session, alive = bytes(16), True
 
     def __init__(self) -> None:
         self.closed: list[pb.CloseRequest] = []
@@ -60,3 +60,11 @@ def test_blocks_are_closed_and_doubted_in_messages_that_a_node_takes() -> None:
         assert max(one.ByteSize() for one in owner.closed) < RPC_MESSAGE_BYTES_MAX
         assert sum(len(set(one.handles)) for one in owner.closed) == count
         assert sum(len(set(one.suspects)) for one in owner.closed) == doubted.sum()
+
+
+def test_what_has_ended_with_its_session_is_let_go_of_without_a_word() -> None:
+    space, owner = Space.of(spec_of("opened"), 0), Owner()
+    opened = Opened(owner, space, foreign(space.digest, 0, ["one"], 4), (), 0)  # type: ignore[arg-type]
+    owner.alive = False
+    opened.close()
+    assert not owner.closed
