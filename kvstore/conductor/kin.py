@@ -71,29 +71,35 @@ class Kin:
         self._taken[row], self._scatter[row] = taken, scatter
         self._learned[row], self._spoke[row] = (cost.a, cost.b, cost.c), now
         self._seen[row] = False
-        a, b, c = self._reckoned(np.array([row]), now)[0].tolist()
+        rows = np.array([row])
+        measured = self._levels(rows), self._known(rows, now), self._error(rows)
+        a, b, c = self._reckoned(rows, *measured)[0].tolist()
         return PrefillCost(a, b, c)
 
     def costs(self, rows: NDArray[np.int64], now: float) -> NDArray[np.float64]:
         """Of these: a, b and c to reckon with."""
-        known = self._known(rows, now)
-        weights = np.where(known > _HEARD, known, 0.0) / (1.0 + self._error(rows))
-        self._kin[rows], self._variance[rows] = _of_others(
-            self._levels(rows), weights, self._kinds[rows]
-        )
-        found = self._reckoned(rows, now)
+        own, known, error = self._levels(rows), self._known(rows, now), self._error(rows)
+        weights = np.where(known > _HEARD, known, 0.0) / (1.0 + error)
+        self._kin[rows], self._variance[rows] = _of_others(own, weights, self._kinds[rows])
+        found = self._reckoned(rows, own, known, error)
         self._seen[rows] = True
         return found
 
-    def _reckoned(self, rows: NDArray[np.int64], now: float) -> NDArray[np.float64]:
+    def _reckoned(
+        self,
+        rows: NDArray[np.int64],
+        own: NDArray[np.float64],
+        known: NDArray[np.float64],
+        error: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
         """By where their kin were when they were last looked at."""
-        own, kin, variance = self._levels(rows), self._kin[rows], self._variance[rows]
+        kin, variance = self._kin[rows], self._variance[rows]
         heard, spoke = np.isfinite(kin), ~self._seen[rows]
-        share = variance / (variance + self._error(rows))
+        share = variance / (variance + error)
         believed = np.where(heard, share * (own - kin), 0.0)
         self._apart[rows] = np.where(spoke, believed, self._apart[rows])
         alone = np.where(spoke, own, self._level[rows])
-        followed = kin + self._known(rows, now) * self._apart[rows]
+        followed = kin + known * self._apart[rows]
         self._level[rows] = np.where(heard, followed, alone)
         found: NDArray[np.float64] = self._learned[rows] * np.exp(self._level[rows] - own)[:, None]
         return found
