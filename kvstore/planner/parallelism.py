@@ -55,9 +55,9 @@ def parallelism(
     if len({pool.gpu for pool in cluster.pools}) != 1:
         return None
     tried = [
-        _phase(load, cluster, one, policy, seed, step)
+        phase
         for role in (Role.PREFILL, Role.DECODE)
-        for one in _degrees(cluster, cluster.pool(role))
+        for phase in _phases(load, cluster, role, policy, seed, step)
     ]
     best = [
         max((one for one in tried if one.role is role), key=lambda one: one.each_gpu, default=None)
@@ -71,6 +71,23 @@ def parallelism(
     return Parallelism(tuple(tried), str(made), found.rate if found else 0.0)
 
 
+def _phases(
+    load: Load, cluster: Cluster, role: Role, policy: Policy, seed: int, step: Step
+) -> Iterator[Phase]:
+    """One engine at each degree that can be. What one bears says where to look for the next."""
+    other = cluster.pool(Role.DECODE if role is Role.PREFILL else Role.PREFILL)
+    start = 1 / PLENTY  # of the load's own rate, a GPU
+    for pool in _degrees(cluster, cluster.pool(role)):
+        degree = pool.tensor_parallel
+        alone = replace(cluster, pools=(pool, replace(other, engines=PLENTY)))
+        found = highest_rate(
+            load, alone, (policy,), seed, close=CLOSE, start=start * degree, step=step
+        )
+        if found:
+            start = found.multiplier / degree
+        yield Phase(role, degree, found.rate if found else 0.0)
+
+
 def _degrees(cluster: Cluster, pool: Pool) -> Iterator[Pool]:
     """One engine at each degree that can be."""
     for degree in DEGREES:
@@ -80,15 +97,6 @@ def _degrees(cluster: Cluster, pool: Pool) -> Iterator[Pool]:
         except Invalid:
             continue
         yield replace(pool, engines=1, tensor_parallel=degree)
-
-
-def _phase(
-    load: Load, cluster: Cluster, pool: Pool, policy: Policy, seed: int, step: Step
-) -> Phase:
-    other = cluster.pool(Role.DECODE if pool.role is Role.PREFILL else Role.PREFILL)
-    alone = replace(cluster, pools=(pool, replace(other, engines=PLENTY)))
-    found = highest_rate(load, alone, (policy,), seed, close=CLOSE, start=1 / PLENTY, step=step)
-    return Phase(pool.role, pool.tensor_parallel, found.rate if found else 0.0)
 
 
 def _sized(cluster: Cluster, first: Phase, second: Phase) -> Cluster:
