@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
@@ -32,36 +31,18 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.version import __version__ as VERSION
 
-from kvstore.client import Invalid, KVGroup, KVSpec, weights_digest
+from kvstore.client import Invalid, KVGroup, KVSpec
 
+from ..unsupported import Unsupported
+from ..vllm_name import OF_TOKENS, check, revision_of, turned_by
 from .settings import Settings
-from .told import told
 
 BLOCK_TOKENS_MIN = 64  # of a block, unless another size is set
 # Read in their sources: a page holds, for each head and token, K then V (or one latent).
 TOKEN_BY_TOKEN = frozenset({"FLASH_ATTN", "TRITON_ATTN", "CPU_MLA"})
 # Ways to part a model that nothing here was tried with. Ranks of a dense model run with
 # data parallelism are engines by themselves, to which vLLM says a size of 1.
-SPLITS = (
-    "pipeline_parallel_size",
-    "decode_context_parallel_size",
-    "prefill_context_parallel_size",
-    "data_parallel_size",
-)
-
-
-# Load formats beside "auto" whose weights are those of the model's folder or commit. Which of its
-# files they are differs, as where a folder has weights in several forms.
-OF_THE_MODEL = frozenset(
-    {"hf", "safetensors", "fastsafetensors", "instanttensor", "mistral", "npcache", "pt"}
-    | {"runai_streamer", "runai_streamer_sharded", "sharded_state"}
-)
-# Longer prompts have vLLM tune the temperature of Llama 4's attention, for short ones too.
-LLAMA4_UNTUNED_TOKENS_MAX = 32_768
-
-
-class Unsupported(ValueError):
-    """This engine's KV cannot be kept in the pool; the message names what stands in the way."""
+SPLITS = ("pipeline_parallel_size", "data_parallel_size", *OF_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +81,7 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
         if getattr(parallel, name) != 1:
             raise Unsupported(f"{name} {getattr(parallel, name)} is not supported; 1 is")
     model = config.model_config
-    if not model.is_prefix_caching_supported:
-        raise Unsupported(
-            "vLLM reuses no prefixes of this model, as with MEAN, CLS or STEP pooling: its prompts "
-            "are computed whole"
-        )
-    if model.using_transformers_backend():
-        check_steady(model.hf_text_config, model.max_model_len)
+    check(model)
     drafts = draft_layers(config, caches)
     pairs = [
         _group(
@@ -124,58 +99,9 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
         groups=tuple(
             KVGroup(**{**_fields(group), "block_tokens": block_tokens}) for _, group in pairs
         ),
-        rope=rope_of(model.hf_text_config, model.max_model_len) | tuning_of(model),
+        rope=turned_by(model),
     )
     return Facts(spec, tuple(facts for facts, _ in pairs), str(caches.kv_cache_layout))
-
-
-def rope_of(text: Any, length: int) -> dict[str, str]:
-    """What turns the keys of a model with this config, in an engine of prompts up to `length`: by
-    that, and for all prompts alike, vLLM takes LongRoPE's long factors or its short ones."""
-    rope, *by_layers = ropes_of(text)
-    if not rope:
-        return {}
-    said = {"parameters": json.dumps(rope, sort_keys=True, default=str)}
-    for one in (rope, *by_layers):
-        if one.get("rope_type") == "longrope":
-            is_long = length > one["original_max_position_embeddings"]
-            said["factors"] = "long" if is_long else "short"
-    return said
-
-
-def check_steady(text: Any, length: int) -> None:
-    """Refuse a model that Transformers' code computes, where that turns a prompt's keys by the
-    longest prompt of its batch: dynamic NTK RoPE and LongRoPE, beyond the length of training."""
-    for one in ropes_of(text):
-        kind = str(one.get("rope_type"))
-        if kind == "longrope":
-            trained = one["original_max_position_embeddings"]
-        elif "dynamic" in kind:
-            trained = text.max_position_embeddings
-        else:
-            continue
-        if length > trained:
-            raise Unsupported(
-                f"RoPE of type {kind}, computed by Transformers' code (model_impl) for prompts of "
-                f"up to {length} tokens: a prompt's keys then depend on what else is in its batch; "
-                f"--max-model-len {trained} is right"
-            )
-
-
-def ropes_of(text: Any) -> list[dict[str, Any]]:
-    """What is said of RoPE for all layers, and then for each kind of them."""
-    said = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
-    return [said, *(one for one in said.values() if isinstance(one, dict))]
-
-
-def tuning_of(model: Any) -> dict[str, str]:
-    """Whether Llama 4 scales its queries by where they stand, which the keys of all layers behind
-    it show. As vLLM decides it: as the generation config says, else for long prompts alone."""
-    if model.hf_text_config.model_type != "llama4_text":
-        return {}
-    said = model.try_get_generation_config() | model.override_generation_config
-    is_tuned = said.get("attn_temperature_tuning", model.max_model_len > LLAMA4_UNTUNED_TOKENS_MAX)
-    return {"attn_temperature_tuning": str(bool(is_tuned))}
 
 
 def _spec(settings: Settings, **facts: Any) -> KVSpec:
@@ -210,51 +136,6 @@ def draft_layers(config: VllmConfig, caches: KVCacheConfig) -> set[str]:
         for name in names
         if name.startswith("draft_model.") or extract_layer_index(name) >= layers
     }
-
-
-def revision_of(config: VllmConfig, settings: Settings) -> str:
-    """What names the weights, with whatever vLLM does to them on loading."""
-    model = config.model_config
-    if config.load_config.load_format == "dummy" and not settings.revision:
-        raise Unsupported("load_format 'dummy' draws weights at random; set `revision` to share KV")
-    said = settings.revision or _revision(model, config.load_config.load_format)
-    if model.quantization:
-        said += f";quantization={model.quantization}"
-    for name, changed in told(config).items():
-        if changed:
-            text = json.dumps(changed, sort_keys=True, default=str)
-            said += f";{name}={blake3(text.encode()).hexdigest()[:16]}"
-    return said
-
-
-def _revision(model: Any, load_format: str) -> str:
-    if load_format != "auto" and load_format not in OF_THE_MODEL:
-        raise Unsupported(
-            f"load_format {load_format!r} may load other weights than {model.model!r} has: set "
-            "kv_connector_extra_config.revision to something that changes whenever they do"
-        )
-    how = "" if load_format == "auto" else f";load_format={load_format}"
-    if model.hf_config_path and model.hf_config_path != model.model:
-        raise Unsupported(
-            f"hf_config_path {model.hf_config_path!r}: neither the weights' name nor the commit "
-            "that vLLM knows then names both: set kv_connector_extra_config.revision to something "
-            "that changes whenever either does"
-        )
-    if model.model_weights and model.model_weights != model.model:
-        raise Unsupported(
-            f"model_weights {model.model_weights!r}: they are not those of {model.model!r}: set "
-            "kv_connector_extra_config.revision to something that changes whenever they do"
-        )
-    folder = Path(model.model)
-    if folder.is_dir():
-        return f"blake3:{weights_digest(folder, load_format)}{how}"
-    commit = getattr(model.hf_config, "_commit_hash", None)
-    if commit:
-        return f"commit:{commit}{how}"
-    raise Unsupported(
-        f"the revision of {model.model!r} is not known: set kv_connector_extra_config.revision "
-        "to something that changes whenever the weights do"
-    )
 
 
 def _group(

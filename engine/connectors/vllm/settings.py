@@ -103,6 +103,10 @@ class Settings:
         return FixedAddress(self.node) if ":" in self.node else InDirectory(Path(self.node))
 
     @property
+    def revision_key(self) -> str:
+        return "kv_connector_extra_config.revision"
+
+    @property
     def told_address(self) -> str:
         """As conductors are told it: vLLM's server speaks HTTP, and its address says so."""
         return _HTTP + self.address.removeprefix(_HTTP)

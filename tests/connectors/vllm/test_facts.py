@@ -15,17 +15,12 @@ from vllm.config import LoadConfig
 from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
 from vllm.v1.kv_cache_interface import SlidingWindowSpec
 
+from kvstore.engine.connectors.unsupported import Unsupported
 from kvstore.engine.connectors.vllm import facts as module
-from kvstore.engine.connectors.vllm.facts import (
-    Unsupported,
-    check_steady,
-    revision_of,
-    rope_of,
-    tuning_of,
-)
 from kvstore.engine.connectors.vllm.settings import Settings
-from kvstore.engine.connectors.vllm.told import ENVIRONMENT
 from kvstore.engine.connectors.vllm.usable import window_start
+from kvstore.engine.connectors.vllm_name import check_steady, revision_of, rope_of, tuning_of
+from kvstore.engine.connectors.vllm_told import ENVIRONMENT
 
 LONG: dict[str, Any] = {
     "rope_type": "longrope",

@@ -11,7 +11,8 @@ import pytest
 import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, MambaSpec
 
-from kvstore.engine.connectors.vllm.facts import SPLITS, Unsupported, _group, facts_of
+from kvstore.engine.connectors.unsupported import Unsupported
+from kvstore.engine.connectors.vllm.facts import SPLITS, _group, facts_of
 from kvstore.engine.connectors.vllm.settings import Settings
 from tests.connectors.vllm.engine import EngineFailed, engine
 from tests.nodes import NodeProcess
