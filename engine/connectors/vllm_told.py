@@ -24,7 +24,7 @@ ENVIRONMENT = (
 def told(config: Any) -> dict[str, Any]:
     """By a short name each; what says nothing is false."""
     model, load = config.model_config, config.load_config
-    computed = str(model.dtype).removeprefix("torch.")
+    computed, kept = str(model.dtype).removeprefix("torch."), config.cache_config.cache_dtype
     loading = load.model_loader_extra_config
     return {
         "how": model.quantization_config,
@@ -34,7 +34,8 @@ def told(config: Any) -> dict[str, Any]:
         "transformers": model.using_transformers_backend(),
         "code": model.code_revision,
         "config": model.config_format != "auto" and model.config_format,
-        "dtype": config.cache_config.cache_dtype not in ("auto", computed) and computed,
+        # A spec's dtype says of KV in fewer bits how many, not what they mean.
+        "dtype": kept not in ("auto", computed) and [kept, computed],
         "platform": config.additional_config,  # of platforms that are not vLLM's own
         # A folder or a commit may have weights in several forms, or several shardings of them.
         "not_loaded": load.ignore_patterns != NOT_LOADED and load.ignore_patterns,

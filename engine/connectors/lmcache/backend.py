@@ -18,7 +18,8 @@ from lmcache.v1.memory_management import MemoryObj
 from lmcache.v1.storage_backend.abstract_backend import StoragePluginInterface
 
 from ..threads import later
-from .facts import Unsupported, facts_of
+from ..unsupported import Unsupported
+from .facts import facts_of
 from .node import Node
 from .pins import Pins
 from .settings import Settings

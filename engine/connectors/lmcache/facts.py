@@ -1,34 +1,25 @@
 """The namespace of one LMCache engine, and what one of its chunks is.
 
-Everything is what LMCache resolved: its metadata and its configuration. What this plug-in cannot
-keep right is refused here, by name: LMCache then logs the reason and serves without the pool.
+Everything is what LMCache resolved, its metadata and its configuration, and what the vLLM around it
+was told (host.py). What this plug-in cannot keep right is refused here, by name: LMCache then logs
+the reason and serves without the pool.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lmcache.v1.memory_management import MemoryFormat, MemoryObj
 from lmcache.v1.metadata import LMCacheMetadata
 
-from kvstore.client import KVGroup, KVSpec, weights_digest
+from kvstore.client import KVGroup, KVSpec
 
-from .settings import PREFIX, Settings
+from ..unsupported import Unsupported
+from .host import host_of
+from .settings import Settings
 
-# Settings of vLLM's models that change KV beside what is in a folder, and load formats that do not.
-CHANGES = (
-    *("quantization", "quantization_config", "hf_overrides", "hf_config_path"),
-    *("model_class_overrides", "model_weights"),
-)
-AS_IT_IS = ("auto", "hf", "safetensors")
-
-
-class Unsupported(ValueError):
-    """This engine's chunks cannot be kept in the pool; the message names what stands in the way."""
+EXACT = "naive"  # of the ways in which LMCache writes chunks for other storages: it loses nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +59,11 @@ def facts_of(config: Any, metadata: LMCacheMetadata, settings: Settings) -> Fact
     _refuse(config, "use_layerwise")
     _refuse(config, "enable_blending")  # chunks carry positions, which are not kept
     _refuse(config, "enable_pd")  # never tried
+    if config.remote_serde not in (None, EXACT):
+        raise Unsupported(
+            f"remote_serde {config.remote_serde!r}: chunks come back changed, and those after them "
+            f"are computed from that; {EXACT!r} is right"
+        )
     layers, parts, _, heads, dim = metadata.kv_shape
     groups = getattr(metadata.kv_layer_groups_manager, "kernel_groups", None) or ()
     if len(groups) > 1:
@@ -81,81 +77,27 @@ def facts_of(config: Any, metadata: LMCacheMetadata, settings: Settings) -> Fact
             f"a chunk has shape {tuple(shape)}; {parts} x {layers} layers x "
             f"{metadata.chunk_size} tokens x {heads} heads of {dim} was expected"
         )
+    host = host_of(metadata.model_name, layers, settings)
     kept = MemoryFormat.KV_MLA_FMT if metadata.use_mla else MemoryFormat.KV_2LTD
     spec = KVSpec(
         model=metadata.model_name,
-        revision=_revision(metadata, settings),
+        revision=host.revision,
         dtype=str(dtype).removeprefix("torch."),
         groups=(
             KVGroup(
-                layers=tuple(range(layers)),
+                layers=tuple(range(host.layer_first, host.layer_first + layers)),
                 kv_heads=heads,
                 head_dim=dim,
                 block_tokens=metadata.chunk_size,
                 parts=parts,
-                # Layers and heads are numbered from the rank's own first: only LMCache's keys,
-                # which name the rank, make sense of them.
+                # Heads are numbered from the rank's own first: only LMCache's keys, which name the
+                # rank, make sense of them.
                 interior=f"lmcache {kept.name}, one rank",
             ),
         ),
+        rope=host.rope,
     )
     return Facts(spec, shape, dtype, kept)
-
-
-def _revision(metadata: LMCacheMetadata, settings: Settings) -> str:
-    if settings.revision:
-        return settings.revision
-    folder = Path(metadata.model_name)
-    if folder.is_dir():
-        if of_length(folder):
-            raise Unsupported(
-                "the engine's longest prompt changes this model's KV, and LMCache does not say it: "
-                f"set extra_config '{PREFIX}{settings.name}.revision' to something that changes "
-                "with the weights and with max_model_len"
-            )
-        if told := told_to_vllm(folder):
-            raise Unsupported(
-                f"vLLM was told {told}, and this model's KV depends on it: set extra_config "
-                f"'{PREFIX}{settings.name}.revision' to something that changes with the weights "
-                "and with that"
-            )
-        return f"blake3:{weights_digest(folder)}"
-    raise Unsupported(
-        f"the revision of {metadata.model_name!r} is not known: set extra_config "
-        f"'{PREFIX}{settings.name}.revision' to something that changes whenever the weights do"
-    )
-
-
-def told_to_vllm(folder: Path) -> str:
-    """What the vLLM that hosts this worker was told beside the folder that changes its KV. LMCache
-    does not say it, but vLLM's workers make their connectors with their configuration at hand."""
-    vllm = sys.modules.get("vllm.config")
-    current = getattr(vllm, "get_current_vllm_config_or_none", None)
-    config = current() if current else None
-    if config is None:
-        return ""
-    model, load_format = config.model_config, config.load_config.load_format
-    said = {name: getattr(model, name, None) for name in CHANGES}
-    for name in ("hf_config_path", "model_weights"):  # of the model itself, they change nothing
-        said[name] = said[name] != model.model and said[name]
-    own = json.loads((folder / "config.json").read_text())
-    if own.keys() & {"quantization_config", "compression_config"} or any(
-        folder.glob("*quant*.json")
-    ):
-        said["quantization"] = None  # it is the folder's, which is named by all of this
-    said["load_format"] = load_format not in AS_IT_IS and load_format
-    said["additional_config"] = config.additional_config
-    return ", ".join(f"{name} {value!r}" for name, value in said.items() if value)
-
-
-def of_length(folder: Path) -> bool:
-    """Whether vLLM computes other KV of this model where it takes longer prompts: by that it
-    chooses LongRoPE's factors, and tunes Llama 4's attention."""
-    config = json.loads((folder / "config.json").read_text())
-    text = config.get("text_config") or config
-    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    kind = rope.get("rope_type") or rope.get("type")
-    return kind in ("longrope", "su") or text.get("model_type") == "llama4_text"
 
 
 def _refuse(config: Any, name: str) -> None:

@@ -23,7 +23,7 @@ class Settings:
 
     name: str  # as in `storage_plugins`
     moonpool: str = "127.0.0.1:7410"  # HOST:PORT of a node, or the directory one runs in
-    revision: str = ""  # an immutable revision; default: a digest of a local model's weights
+    revision: str = ""  # an immutable revision; default: vLLM's, else a digest of the weights
     deadline_ms: int = 1_000  # for one call to the node
     pin_ms: int = 30_000  # how long a chunk that was looked up is kept for its load
     pending_chunks: int = 128  # chunks that may wait to be stored; more are dropped
@@ -46,6 +46,10 @@ class Settings:
     def locator(self) -> Locator:
         at_port = ":" in self.moonpool
         return FixedAddress(self.moonpool) if at_port else InDirectory(Path(self.moonpool))
+
+    @property
+    def revision_key(self) -> str:
+        return f"extra_config '{PREFIX}{self.name}.revision'"
 
     def _within(self, key: str, low: int, high: int) -> None:
         value = getattr(self, key)

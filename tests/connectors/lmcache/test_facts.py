@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from kvstore.engine.connectors.lmcache import MoonpoolBackend
-from kvstore.engine.connectors.lmcache.facts import Unsupported, facts_of
+from kvstore.engine.connectors.lmcache.facts import facts_of
 from kvstore.engine.connectors.lmcache.settings import Settings
+from kvstore.engine.connectors.unsupported import Unsupported
 from tests.connectors.lmcache.engine import CHUNK, DIM, HEADS, LAYERS, PLUGIN, Engine, settings
 from tests.nodes import NodeProcess
 
@@ -58,92 +54,13 @@ def test_a_key_s_tags_are_in_its_name(stored: Engine) -> None:
     assert stored.engine.lookup(torch.tensor(TOKENS), request_configs=theirs) == 0
 
 
-def test_a_local_model_is_named_by_its_weights(engine_of: Engines, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    about = {"metadata": {"model_name": str(folder)}, "revision": None}
-    save_file({"w": torch.zeros(4)}, folder / "model.safetensors")
-    ours = engine_of(**about)
-    ours.store(TOKENS)
-    assert engine_of(**about).lookup(TOKENS) == len(TOKENS)
-    save_file({"w": torch.ones(4)}, folder / "model.safetensors")
-    assert engine_of(**about).lookup(TOKENS) == 0
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}},
-        {"text_config": {"rope_parameters": {"rope_type": "longrope"}}},
-        {"text_config": {"model_type": "llama4_text"}},
-    ],
-)
-def test_a_model_whose_kv_the_longest_prompt_changes_needs_a_name_that_says_it(
-    engine_of: Engines, heard: list[str], tmp_path: Path, config: Any
-) -> None:
-    save_file({"w": torch.zeros(4)}, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert engine_of(metadata={"model_name": str(tmp_path)}, revision=None).plugin is None
-    [refused] = heard
-    assert "pool.revision' to something that changes with the weights and with max_m" in refused
-    named = engine_of(metadata={"model_name": str(tmp_path)}, revision="r1, 4096 tokens")
-    assert named.plugin is not None
-
-
-@pytest.mark.parametrize(
-    ("load_format", "told"),
-    [
-        ("auto", {"quantization": "fp8"}),
-        ("auto", {"quantization_config": {"linear": "mxfp8"}}),
-        ("auto", {"hf_overrides": {"rope_theta": 1}}),
-        ("auto", {"hf_config_path": "config/of-another"}),
-        ("auto", {"model_class_overrides": {"LlamaForCausalLM": "ours:Llama"}}),
-        ("auto", {"model_weights": "s3://elsewhere"}),
-        ("dummy", {}),
-    ],
-)
-def test_what_the_vllm_around_it_was_told_needs_a_name_that_says_it(
-    engine_of: Engines,
-    heard: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    load_format: str,
-    told: Any,
-) -> None:
-    save_file({"w": torch.zeros(4)}, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text("{}")
-    about: dict[str, Any] = {"metadata": {"model_name": str(tmp_path)}, "revision": None}
-
-    def within(load_format: str, **told: Any) -> None:
-        """As in a worker of vLLM's, for which LMCache makes the plug-in."""
-        plain: dict[str, Any] = dict.fromkeys(
-            ("quantization", "quantization_config", "hf_overrides", "hf_config_path")
-        ) | {"model": str(tmp_path), "model_class_overrides": {}, "model_weights": ""}
-        config = SimpleNamespace(
-            model_config=SimpleNamespace(**plain | told),
-            load_config=SimpleNamespace(load_format=load_format),
-            additional_config={},
-        )
-        vllm: Any = ModuleType("vllm.config")
-        vllm.get_current_vllm_config_or_none = lambda: config
-        monkeypatch.setitem(sys.modules, "vllm.config", vllm)
-
-    within("auto")
-    assert engine_of(**about).plugin is not None
-    within(load_format, **told)
-    assert engine_of(**about).plugin is None
-    [refused] = heard
-    assert "vLLM was told " in refused and "pool.revision' to something that changes" in refused
-    assert engine_of(**about | {"revision": "r1, and that"}).plugin is not None
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"config": {"use_layerwise": True}}, "use_layerwise is not supported"),
-        ({"revision": None}, "the revision of 'a/model' is not known: set extra_config "
-         "'storage_plugin.pool.revision'"),
+        ({"config": {"remote_serde": "cachegen"}}, "remote_serde 'cachegen': chunks come back"),
+        ({"revision": None}, "nothing here says what 'a/model' is and how it is computed: set "
+         "extra_config 'storage_plugin.pool.revision'"),
         ({"revison": "r1"}, "extra_config 'storage_plugin.pool.revison' is unknown; known after"),
         ({"deadline_ms": "100"}, "'storage_plugin.pool.deadline_ms' is '100'; int is wanted"),
         ({"deadline_ms": 0}, "'storage_plugin.pool.deadline_ms' is 0; 1 to 60000 is right"),

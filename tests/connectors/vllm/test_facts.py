@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,12 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from vllm import envs
-from vllm.config import LoadConfig
+from vllm.config import (
+    LoadConfig,
+    ModelConfig,
+    ParallelConfig,
+    get_current_vllm_config_or_none,
+)
 from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
 from vllm.v1.kv_cache_interface import SlidingWindowSpec
 
@@ -19,7 +25,13 @@ from kvstore.engine.connectors.unsupported import Unsupported
 from kvstore.engine.connectors.vllm import facts as module
 from kvstore.engine.connectors.vllm.settings import Settings
 from kvstore.engine.connectors.vllm.usable import window_start
-from kvstore.engine.connectors.vllm_name import check_steady, revision_of, rope_of, tuning_of
+from kvstore.engine.connectors.vllm_name import (
+    OF_TOKENS,
+    check_steady,
+    revision_of,
+    rope_of,
+    tuning_of,
+)
 from kvstore.engine.connectors.vllm_told import ENVIRONMENT
 
 LONG: dict[str, Any] = {
@@ -263,3 +275,10 @@ def test_pages_that_vllm_keeps_below_a_window_are_loaded_with_it(
         skipped = SlidingWindowManager.get_num_skipped_tokens(spec, end)  # asks no more of itself
         assert window_start(end, facts.window_tokens) == skipped
     assert group.window_tokens == 64, "of an engine without drafts, with which it shares blocks"
+
+
+def test_what_lmcache_s_plug_in_asks_of_vllm_beside_this_is_there() -> None:
+    assert callable(get_current_vllm_config_or_none)
+    assert callable(ModelConfig.get_layers_start_end_indices)
+    assert "enable_prompt_embeds" in {one.name for one in fields(ModelConfig)}
+    assert set(OF_TOKENS) <= {one.name for one in fields(ParallelConfig)}

@@ -1,0 +1,156 @@
+"""What the vLLM around it was told is in a chunk's namespace, as vLLM's own connector has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from kvstore.engine.connectors.lmcache.host import Host, host_of
+from kvstore.engine.connectors.lmcache.settings import Settings
+from kvstore.engine.connectors.unsupported import Unsupported
+from tests.connectors.lmcache.around import ENVS, shown, vllm
+from tests.connectors.lmcache.engine import CHUNK, LAYERS, MODEL, Engine
+
+Engines = Callable[..., Engine]
+TOKENS = [1] * 2 * CHUNK
+LONG: dict[str, Any] = {"rope_type": "longrope", "original_max_position_embeddings": 4_096}
+DYNAMIC: dict[str, Any] = {"rope_type": "dynamic", "factor": 4.0}
+TOLD: list[dict[str, Any]] = [
+    {"quantization": "fp8"},
+    {"quantization_config": {"linear": "mxfp8"}},
+    {"hf_overrides": {"rope_theta": 1}},
+    {"model_class_overrides": {"LlamaForCausalLM": "ours:Llama"}},
+    {"transformers": True},
+    {"code_revision": "v2"},
+    {"config_format": "mistral"},
+    {"cache_dtype": "fp8_e4m3"},
+    {"cache_dtype": "fp8_e5m2"},
+    {"additional_config": {"of a platform": 1}},
+    {"load": {"ignore_patterns": ["*.safetensors"]}},
+    {"load": {"model_loader_extra_config": {"pattern": "other-{rank}-{part}"}}},
+    {"rope": DYNAMIC},
+    {"layers": (LAYERS, 2 * LAYERS)},
+]
+
+
+def host(revision: str = "r1", layers: int = LAYERS) -> Host:
+    return host_of(MODEL, layers, Settings("pool", revision=revision))
+
+
+def test_outside_of_vllm_a_revision_is_all_that_names_an_engine() -> None:
+    assert host() == Host("r1")
+    with pytest.raises(Unsupported, match=r"'storage_plugin\.pool\.revision' to something that ch"):
+        host(revision="")
+
+
+def test_what_vllm_was_told_is_named_beside_the_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm(monkeypatch)
+    assert host() == Host("r1", {}, 0), "and nothing where it was told nothing"
+    names = [host()]
+    for told in TOLD:
+        vllm(monkeypatch, **told)
+        names.append(host())
+    assert not [one for index, one in enumerate(names) if one in names[:index]]
+
+
+def test_what_its_environment_says_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm(monkeypatch)
+    monkeypatch.setenv("VLLM_MARLIN_INPUT_DTYPE", "fp8")
+    marlin = host()
+    monkeypatch.delenv("VLLM_MARLIN_INPUT_DTYPE")
+    monkeypatch.setattr(ENVS, "VLLM_FLOAT32_MATMUL_PRECISION", "medium")
+    medium = host()
+    monkeypatch.undo()
+    vllm(monkeypatch)
+    assert len({one.revision for one in (marlin, medium, host())}) == 3
+
+
+@pytest.mark.parametrize("told", [{"quantization": "fp8"}, {"rope": DYNAMIC}, {"layers": (1, 4)}])
+def test_engines_that_were_told_otherwise_share_no_chunks(
+    engine_of: Engines, monkeypatch: pytest.MonkeyPatch, told: Any
+) -> None:
+    vllm(monkeypatch)
+    engine_of(revision="both").store(TOKENS)
+    assert engine_of(revision="both").lookup(TOKENS) == len(TOKENS)
+    vllm(monkeypatch, **told)
+    assert engine_of(revision="both").lookup(TOKENS) == 0
+
+
+def test_a_longer_prompt_parts_engines_where_vllm_then_takes_other_factors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def of(length: int) -> Host:
+        vllm(monkeypatch, rope=LONG, max_model_len=length)
+        return host()
+
+    assert of(4_096) == of(512) != of(4_097) == of(131_072)
+
+
+def test_a_local_model_is_named_by_its_weights(
+    engine_of: Engines, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    about = {"metadata": {"model_name": str(tmp_path)}, "revision": None}
+    save_file({"w": torch.zeros(4)}, tmp_path / "model.safetensors")
+    vllm(monkeypatch, model=str(tmp_path))
+    engine_of(**about).store(TOKENS)
+    assert engine_of(**about).lookup(TOKENS) == len(TOKENS)
+    save_file({"w": torch.ones(4)}, tmp_path / "model.safetensors")
+    assert engine_of(**about).lookup(TOKENS) == 0
+
+
+def test_a_published_model_is_named_by_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm(monkeypatch)
+    assert host(revision="").revision == "commit:c0ffee"
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"load": {"load_format": "dummy"}}, "load_format 'dummy' draws weights at random; set "),
+        ({"load": {"load_format": "tensorizer"}}, "load_format 'tensorizer' may load other"),
+        ({"hf_config_path": "config/of-another"}, "hf_config_path 'config/of-another'"),
+        ({"model_weights": "s3://elsewhere"}, "model_weights 's3://elsewhere'"),
+    ],
+)
+def test_weights_that_vllm_does_not_name_need_a_name(
+    monkeypatch: pytest.MonkeyPatch, told: Any, said: str
+) -> None:
+    vllm(monkeypatch, **told)
+    with pytest.raises(Unsupported, match=f"{said}.*extra_config 'storage_plugin.pool.revision'"):
+        host(revision="")
+    assert host().revision == "r1"
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"transformers": True, "rope": DYNAMIC, "max_model_len": 8_192}, "RoPE of type dynamic"),
+        ({"transformers": True, "rope": LONG, "max_model_len": 8_192}, "RoPE of type longrope"),
+        ({"is_prefix_caching_supported": False}, "vLLM reuses no prefixes of this model"),
+        ({"enable_prompt_embeds": True}, "enable_prompt_embeds: LMCache names prompts by their"),
+        ({"parallel": {"decode_context_parallel_size": 2}}, "decode_context_parallel_size 2 is"),
+        ({"parallel": {"prefill_context_parallel_size": 2}}, "prefill_context_parallel_size 2 is"),
+        ({"layers": (0, LAYERS - 1)}, "a chunk has 3 layers, and this rank's part of the model 2"),
+    ],
+)
+def test_what_no_name_makes_right_is_refused(
+    monkeypatch: pytest.MonkeyPatch, told: Any, said: str
+) -> None:
+    vllm(monkeypatch, **told)
+    with pytest.raises(Unsupported, match=said):
+        host()
+
+
+def test_a_vllm_that_does_not_show_what_it_was_told_is_refused(
+    engine_of: Engines, monkeypatch: pytest.MonkeyPatch, heard: list[str]
+) -> None:
+    shown(monkeypatch, None)
+    assert engine_of().plugin is None
+    [refused] = heard
+    assert "vLLM does not show here what it was told" in refused
