@@ -20,9 +20,10 @@ from sglang.srt.runtime_context import get_model
 
 from kvstore.client import KVGroup, KVSpec, weights_digest
 
+from ..unsupported import Unsupported
 from .pages import axes_of
 from .settings import WHERE, Settings
-from .told import Unsupported, elsewhere, published, short, told
+from .told import elsewhere, published, short, told
 
 # Load formats beside auto whose weights are those of the model's folder or commit. Which of its
 # files they are differs, as where a folder has weights in several forms.

@@ -30,11 +30,11 @@ from sglang.srt.mem_cache.hicache_storage import (
 
 from kvstore.client import Client, Keyed, KVSpec, KVStoreError, Memory
 
+from ..unsupported import Unsupported
 from .facts import check_config, spec_of
 from .pages import axes_of, flat_axes, flat_shape, layers_of, pages_of
 from .settings import Settings
 from .stats import Stats
-from .told import Unsupported
 
 logger = logging.getLogger(__name__)
 

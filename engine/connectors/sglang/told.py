@@ -23,6 +23,7 @@ from sglang.srt.runtime_context import (
 )
 from sglang.srt.utils.hf_transformers_utils import resolve_image_processor_backend
 
+from ..unsupported import Unsupported
 from .rope import code_of, unsteady
 
 # Settings that change KV, by the part of SGLang's configuration they are in.
@@ -74,10 +75,6 @@ _FILES = (
 )
 _NOTHING = (None, "auto", "default", "", "{}", False)
 _ADAPTER = "qlora_adapter_name_or_path"  # of bitsandbytes, merged into the weights
-
-
-class Unsupported(ValueError):
-    """This engine's KV cannot be kept in the pool; the message names what stands in the way."""
 
 
 def told() -> dict[str, str]:
