@@ -118,14 +118,6 @@ def processes() -> Iterator[None]:
     _fail_for([one for one in _children() if one not in before])
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _time_to_start() -> Iterator[None]:
-    """The first conductor compiles what was never compiled here, beside whatever else runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvstore.cli.stack.READY_SECONDS", 400.0)
-        yield
-
-
 @pytest.fixture
 def fenced() -> Iterator[None]:
     """Fails a test if a GPU's kernel, interpreted here, reaches outside of what it is told of."""

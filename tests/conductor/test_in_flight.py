@@ -259,6 +259,18 @@ def test_blocks_beyond_what_is_kept_are_not_counted_on_and_their_prompts_are() -
     rig.check()
 
 
+def test_what_rounding_leaves_of_prefills_is_gone_once_none_runs() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    works = {"a": 0.1, "b": 0.2, "c": 0.3}
+    for request, work in works.items():
+        rig.in_flight.send(request, engine, work, chain(1), rig.now, 1.0)
+        rig.in_flight.began(request, engine, rig.now)
+    for request in works:
+        rig.in_flight.ended(request, engine, rig.now)
+        rig.check()
+
+
 def _nothing(*_: object) -> None:
     """What a count out does where it was forgotten."""
 

@@ -13,6 +13,7 @@ from tests.conductor.crews import WHOSE, Rig, ask, chain
 from tests.conductor.test_reports import Streams, prefill, step, transfer
 from tests.nodes import prompt
 
+COMPILES_SECONDS = 400.0  # minutes, where nothing was compiled yet and others want the cores
 MODULES = crowd, decision, expected, fairness, fitting, pool_index, roles, room
 
 
@@ -25,7 +26,7 @@ def signatures(module: ModuleType) -> dict[str, int]:
 def test_what_a_conductor_does_was_compiled_before_it_serves() -> None:
     # In a process of its own: others that ran in this one have compiled what they use.
     command = [sys.executable, "-m", "tests.conductor.test_warm_up"]
-    ran = subprocess.run(command, capture_output=True, text=True)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=COMPILES_SECONDS)
     assert ran.returncode == 0, ran.stderr
 
 

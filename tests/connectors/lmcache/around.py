@@ -10,8 +10,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
+from tests.connectors import untold
 from tests.connectors.lmcache.engine import LAYERS, MODEL
 
 ENVS: Any = ModuleType("vllm.envs")  # one for all tests: it is imported once
@@ -36,19 +36,9 @@ def vllm(
     )
     about: dict[str, Any] = {
         "model": MODEL,
-        "model_weights": "",
-        "dtype": torch.bfloat16,
         "max_model_len": 4_096,
-        "hf_config_path": None,
-        "hf_config": SimpleNamespace(_commit_hash="c0ffee"),
         "hf_text_config": text,
-        "quantization": None,
-        "quantization_config": None,
-        "hf_overrides": {},
-        "model_class_overrides": {},
         "using_transformers_backend": lambda: transformers,
-        "code_revision": None,
-        "config_format": "auto",
         "is_prefix_caching_supported": True,
         "enable_prompt_embeds": False,
         "get_layers_start_end_indices": lambda parallel: layers,
@@ -60,7 +50,7 @@ def vllm(
     }
     whole = {"decode_context_parallel_size": 1, "prefill_context_parallel_size": 1}
     told = SimpleNamespace(
-        model_config=SimpleNamespace(**about | model),
+        model_config=SimpleNamespace(**untold.MODEL | about | model),
         load_config=SimpleNamespace(**loading | (load or {})),
         cache_config=SimpleNamespace(cache_dtype=cache_dtype),
         parallel_config=SimpleNamespace(**whole | (parallel or {})),

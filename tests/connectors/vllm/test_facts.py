@@ -33,6 +33,7 @@ from kvstore.engine.connectors.vllm_name import (
     tuning_of,
 )
 from kvstore.engine.connectors.vllm_told import ENVIRONMENT
+from tests.connectors import untold
 
 LONG: dict[str, Any] = {
     "rope_type": "longrope",
@@ -106,20 +107,7 @@ def told_of(
     **model: Any,
 ) -> Any:
     """vLLM's configuration, as far as the name of its weights is made of it."""
-    facts: dict[str, Any] = {
-        "model": "weights/of-this",
-        "model_weights": "",
-        "dtype": torch.bfloat16,
-        "hf_config_path": None,
-        "hf_config": SimpleNamespace(_commit_hash="c0ffee"),
-        "quantization": None,
-        "quantization_config": None,
-        "hf_overrides": {},
-        "model_class_overrides": {},
-        "using_transformers_backend": lambda: transformers,
-        "code_revision": None,
-        "config_format": "auto",
-    }
+    facts = {"model": "weights/of-this", "using_transformers_backend": lambda: transformers}
     loading = {
         "load_format": "auto",
         "ignore_patterns": LoadConfig().ignore_patterns,
@@ -128,7 +116,7 @@ def told_of(
     parts: dict[str, Any] = {
         "load_config": SimpleNamespace(**loading | load),
         "cache_config": SimpleNamespace(**{"cache_dtype": "auto"} | cache),
-        "model_config": SimpleNamespace(**facts | model),
+        "model_config": SimpleNamespace(**untold.MODEL | facts | model),
         "additional_config": {},
     }
     return SimpleNamespace(**parts | whole)
@@ -280,5 +268,6 @@ def test_pages_that_vllm_keeps_below_a_window_are_loaded_with_it(
 def test_what_lmcache_s_plug_in_asks_of_vllm_beside_this_is_there() -> None:
     assert callable(get_current_vllm_config_or_none)
     assert callable(ModelConfig.get_layers_start_end_indices)
-    assert "enable_prompt_embeds" in {one.name for one in fields(ModelConfig)}
+    said = {one.name for one in fields(ModelConfig)}
+    assert untold.MODEL.keys() | {"enable_prompt_embeds"} <= said
     assert set(OF_TOKENS) <= {one.name for one in fields(ParallelConfig)}
