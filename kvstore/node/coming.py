@@ -12,14 +12,17 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
-from kvstore.layout import TABLE_OFFSET
+from kvstore.layout import TABLE_OFFSET, SlotLayout
 from kvstore.limits import ROOT_BYTES
 from kvstore.memory.arena import Arena
 from kvstore.memory.order import fence
 from kvstore.node.moves import Held
 from kvstore.transfer.calls import Statuses
 from kvstore.transfer.frames import Status
-from kvstore.transfer.landing import Landing, rows_of
+from kvstore.transfer.hashed_landing import HashedLanding
+from kvstore.transfer.landing import rows_of
+from kvstore.transfer.protocol import Ints
+from kvstore.transfer.stream import DataStream
 
 
 class Coming:
@@ -29,38 +32,37 @@ class Coming:
         self._layout, self._fragment = held[0].layout, held[0].fragment
         self._words = arena.bytes.view(np.uint64)
         self._slots = np.array([one.slot.offset for one in held], dtype=np.int64)
-        tokens = np.array([one.slot.tokens for one in held], dtype=np.int32)
-        payloads = self._slots + self._layout.head_bytes
-        self._landing = Landing(self._layout, arena.bytes, payloads, tokens)
         self._strips = rows_of(self._layout, self._fragment)
-        self._entries = np.zeros((len(held), len(self._strips)), dtype=np.uint64)
+        self._tokens = np.array([one.slot.tokens for one in held], dtype=np.int32)
+        said = np.zeros((len(held), len(self._strips)), dtype=np.uint64)
+        payloads = self._slots + self._layout.head_bytes
+        self._windows = _Windows(self._layout, arena.bytes, payloads, self._tokens, said)
 
     @property
     def entries(self) -> Iterator[memoryview]:
         """Room for each block's part of the strip table."""
-        return (row.data.cast("B") for row in self._entries)
+        return (row.data.cast("B") for row in self._windows.said)
 
     @property
     def payload_bytes(self) -> int:
         """Of all their strips of the fragment."""
         strips = len(self._strips)
-        return sum(strips * self._layout.strip_bytes(n) for n in self._landing.tokens.tolist())
+        return sum(strips * self._layout.strip_bytes(n) for n in self._tokens.tolist())
 
-    def buffers(self) -> Iterator[memoryview]:
-        """Where bytes go, in the order in which they come: entries, then strips, block by block."""
-        for row, entries in enumerate(self.entries):
-            yield entries
-            yield from self._landing.pieces(row, self._fragment)
+    def receive(self, stream: DataStream) -> None:
+        """Take what comes: entries, then strips, block by block. Raises `Unavailable`."""
+        self._windows.receive(stream, np.arange(len(self._slots)), self._fragment)
 
     def settle(self) -> Statuses:
         """Of each block, once all has come: MOVED if it is what its entries say, or DAMAGED."""
         rows = np.arange(len(self._slots))
-        self._landing.tables[:, self._strips] = self._entries
+        said = self._windows.said
+        self._windows.tables[:, self._strips] = said
         no_roots = np.zeros((len(rows), ROOT_BYTES), dtype=np.uint8)
-        good = self._landing.proven(rows, self._fragment, no_roots)
+        good = self._windows.proven(rows, self._fragment, no_roots)
         places = (self._slots[good] + TABLE_OFFSET)[:, None] // 8 + self._strips
         fence()  # whoever sees an entry may read the strip
-        self._words[places] = self._entries[good]
+        self._words[places] = said[good]
         statuses: npt.NDArray[np.uint8] = np.where(good, Status.MOVED, Status.DAMAGED)
         return statuses.astype(np.uint8)
 
@@ -69,6 +71,25 @@ class Coming:
         """All of these, in this order, as many at a time as a processor's cache holds."""
         for layout, same in groupby(held, lambda one: one.layout):
             some = list(same)
-            count = Landing.few(layout, some[0].fragment)
+            count = HashedLanding.few(layout, some[0].fragment)
             for first in range(0, len(some), count):
                 yield cls(arena, some[first : first + count])
+
+
+class _Windows(HashedLanding):
+    """The slots' payloads, with what was said of them beside."""
+
+    def __init__(
+        self,
+        layout: SlotLayout,
+        memory: npt.NDArray[np.uint8],
+        offsets: Ints,
+        tokens: npt.NDArray[np.int32],
+        said: npt.NDArray[np.uint64],  # (n, strips of the fragment): entries
+    ) -> None:
+        super().__init__(layout, memory, offsets, tokens)
+        self.said = said
+
+    @property
+    def leads(self) -> npt.NDArray[np.uint8]:
+        return self.said.view(np.uint8)

@@ -127,7 +127,7 @@ class DataConnection:
             self._stream.send(statuses)
             settled: list[Statuses] = []
             for some in Coming.few(self._arena, _moved(held)):
-                self._stream.receive_into(some.buffers())
+                some.receive(self._stream)
                 came += some.payload_bytes
                 settled.append(some.settle())
             statuses = _with(statuses, settled)

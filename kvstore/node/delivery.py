@@ -28,7 +28,8 @@ from kvstore.node.openings import Openings
 from kvstore.node.peers import Peers
 from kvstore.node.replies import hits_of, sealed_of, slots_of
 from kvstore.telemetry import Telemetry
-from kvstore.transfer.landing import IDENTITY_BYTES, Landing
+from kvstore.transfer.hashed_landing import HashedLanding
+from kvstore.transfer.landing import IDENTITY_BYTES
 from kvstore.wire.v1 import kv_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class Deliveries:
         try:
             slots = slots_of(reply, rows)
             offsets = np.array([one.offset + layout.head_bytes for one in targets], dtype=np.int64)
-            landing = Landing(layout, self._arena.bytes, offsets, slots.tokens)
+            landing = HashedLanding(layout, self._arena.bytes, offsets, slots.tokens)
             moved = await link.pull(layout, slots, landing)
             for i in np.flatnonzero(moved):
                 whole[i] = self._settled(targets[i], landing.runs[i], wanted.place)

@@ -31,7 +31,8 @@ from kvstore.node.peers import Peers
 from kvstore.node.replies import hits_of, slots_of
 from kvstore.telemetry import Telemetry
 from kvstore.transfer.frames import Found
-from kvstore.transfer.landing import IDENTITY_BYTES, Landing
+from kvstore.transfer.hashed_landing import HashedLanding
+from kvstore.transfer.landing import IDENTITY_BYTES
 from kvstore.transfer.protocol import Ints, Mask, Slots
 from kvstore.transfer.term import Term
 from kvstore.wire.v1 import kv_pb2 as pb
@@ -169,7 +170,7 @@ class Follow:
         self._here.update(zip(names, here, strict=True))
         there = slots_of(reply, hits)
         offsets = np.array([one.offset + layout.head_bytes for one in here], dtype=np.int64)
-        landing = Landing(layout, self._arena.bytes, offsets, there.tokens)
+        landing = HashedLanding(layout, self._arena.bytes, offsets, there.tokens)
         run = _Run(link, asked.place, there, here, landing, handles)
         task = asyncio.create_task(self._run(run, names))
         self._tasks.add(task)
@@ -236,7 +237,7 @@ class _Run:
     place: Place
     there: Slots
     here: Sequence[Slot]
-    landing: Landing
+    landing: HashedLanding
     handles: list[bytes]
 
     def advance(self, rows: Ints, first: int, last: int, term: Term) -> Mask:

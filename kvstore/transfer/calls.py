@@ -7,7 +7,7 @@ that fails raises `Unavailable`, and its connection is of no use after it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from kvstore.errors import Unauthenticated, Unavailable
 from kvstore.layout import Fragment
 from kvstore.limits import PROBE_BYTES_MIN
 from kvstore.transfer.frames import CALL, HELLO, HELLO_MAGIC, LOOKED, WELCOME, Op, Status, Welcome
-from kvstore.transfer.landing import Landing, chosen, rows_of
+from kvstore.transfer.landing import Landing, chosen
 from kvstore.transfer.probe import Probe
 from kvstore.transfer.protocol import Ints
 from kvstore.transfer.stream import DataStream
@@ -78,23 +78,12 @@ def write(
     source: Landing,
     rows: Ints,
     fragment: Fragment,
-    prepare: Callable[[Ints], None],
 ) -> Statuses:
-    """Lay a fragment of rows of a landing into the windows of these handles, one a row.
-
-    `prepare` is told which of the call's blocks are to be sent next: by its return they and their
-    tables lie in the landing.
-    """
+    """Lay a fragment of rows of a landing into the windows of these handles, one a row."""
     _call(stream, Op.WRITE, handles, fragment)
     statuses = receive_statuses(stream, len(handles))
-    where = rows_of(source.layout, fragment)
     for some in few(moved(statuses), source.together(fragment)):
-        prepare(some)
-        buffers: list[memoryview | bytes] = []
-        for row in rows[some].tolist():
-            buffers.append(source.tables[row, where].tobytes())
-            buffers += source.pieces(row, fragment)
-        stream.send_all(buffers)
+        source.send(stream, rows[some], fragment)
     arrived = receive_statuses(stream, len(handles))
     return np.where(statuses == Status.MOVED, arrived, statuses)
 

@@ -16,17 +16,17 @@ import numpy.typing as npt
 from kvstore.kernels import strips
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import KiB
-from kvstore.transfer.calls import few
-from kvstore.transfer.hashed import receive_hashed
-from kvstore.transfer.landing import Landing
+from kvstore.transfer import socket_kernels
+from kvstore.transfer.hashed_landing import HashedLanding
 from kvstore.transfer.protocol import Ints, Memory
-from kvstore.transfer.stream import DataStream
+
+socket_kernels.load()
 
 _STRIP_BYTES_MIN = 4 * KiB  # for less, pieces cost more than a copy
 _TOGETHER_STRIPS = 16_384  # that are waited for at once: each has a line in a list
 
 
-class Pages(Landing):
+class Pages(HashedLanding):
     """A landing whose payloads lie head by head in each layer's pages. For one fragment."""
 
     def __init__(
@@ -41,10 +41,8 @@ class Pages(Landing):
         self._head_stride, self._fragment = memory.head_stride, fragment
         sizes = layout.token_bytes * tokens.astype(np.int64)
         span = int((offsets + sizes).max()) + (fragment.heads - 1) * memory.head_stride
-        self._addresses = memory.addresses(fragment)
-        # What each strip had when it landed; 0, as none has, of those that have not.
-        self._landed = np.zeros((len(offsets), fragment.layers * fragment.heads), np.uint64)
-        self._layers = [_view(int(at), span) for at in self._addresses]
+        self._layer_addresses = memory.addresses(fragment)
+        self._layers = [_view(int(at), span) for at in self._layer_addresses]
 
     @classmethod
     def of(
@@ -86,38 +84,18 @@ class Pages(Landing):
     def together(self, fragment: Fragment) -> int:
         return max(1, _TOGETHER_STRIPS // (fragment.layers * fragment.heads))
 
-    def receive(self, stream: DataStream, rows: Ints, fragment: Fragment) -> None:
-        places = self._places(rows, fragment)
-        pieces = np.zeros((len(rows), 1 + places.shape[1], 2), np.uint64)
-        pieces[:, 0, 0] = self.runs.ctypes.data + rows * self.layout.root_bytes
-        pieces[:, 0, 1] = self.layout.root_bytes
-        pieces[:, 1:, 0], pieces[:, 1:, 1] = places, self._sizes(rows)
-        found = receive_hashed(stream, pieces.reshape(-1, 2))
-        if found is not None:
-            self._landed[rows] = found.reshape(pieces.shape[:2])[:, 1:]
-            return
-        for some in few(rows, super().together(fragment)):
-            super().receive(stream, some, fragment)
-            self._landed[some] = self._hashed(some, fragment)
+    def hashed(self, rows: Ints, fragment: Fragment) -> npt.NDArray[np.uint64]:
+        lie = self.addresses(rows, fragment)
+        each = np.repeat(self.sizes(rows), lie.shape[1])
+        return strips.entries(lie.ravel(), each).reshape(lie.shape)
 
-    def entries(self, rows: Ints, fragment: Fragment) -> npt.NDArray[np.uint64]:
-        landed = self._landed[rows]
-        return landed if landed.all() else self._hashed(rows, fragment)
-
-    def _hashed(self, rows: Ints, fragment: Fragment) -> npt.NDArray[np.uint64]:
-        places = self._places(rows, fragment)
-        each = np.repeat(self._sizes(rows), places.shape[1])
-        return strips.entries(places.ravel(), each).reshape(places.shape)
-
-    def _places(self, rows: Ints, fragment: Fragment) -> npt.NDArray[np.uint64]:
-        """(rows, strips of the fragment): addresses, in slot order."""
+    def addresses(self, rows: Ints, fragment: Fragment) -> npt.NDArray[np.uint64]:
         assert fragment == self._fragment, "made for one fragment"
         heads = self._head_stride * np.arange(fragment.heads, dtype=np.int64)
-        layers = self._addresses.view(np.int64)[:, None] + heads
+        layers = self._layer_addresses.view(np.int64)[:, None] + heads
         return (self.offsets[rows][:, None] + layers.ravel()).view(np.uint64)
 
-    def _sizes(self, rows: Ints) -> Ints:
-        """(rows, 1): bytes of a strip."""
+    def sizes(self, rows: Ints) -> Ints:
         return (self.layout.token_bytes * self.tokens[rows].astype(np.int64))[:, None]
 
 

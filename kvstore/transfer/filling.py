@@ -56,10 +56,10 @@ class Filling:
                 there = rows[came]
                 self.good[there] = direct.proven(there, part, some.roots[came])
             return
-        staged = Staged(lane, self._layout, some.tokens, self._starts[rows], part)
+        staged = Staged(lane, self._layout, some.tokens, self._memory, self._starts[rows], part)
         for came in way(handles, staged, np.arange(len(rows)), part):
             sound = came[staged.vouched(came, some.roots[came])]
-            self.good[rows[sound]] = staged.scatter(sound, self._memory)
+            self.good[rows[sound]] = staged.scatter(sound)
 
 
 class Staged(Landing):
@@ -73,16 +73,18 @@ class Staged(Landing):
         lane: Lane,
         layout: SlotLayout,
         tokens: npt.NDArray[np.int32],
+        memory: Memory,
         starts: Ints,
         fragment: Fragment,
     ) -> None:
         places = max(1, min(len(tokens), lane.staging_bytes // layout.payload_bytes))
         head = 8 * layout.strips * places
-        memory = lane.room(head + layout.payload_bytes * places)
+        room = lane.room(head + layout.payload_bytes * places)
         self._place = np.arange(len(tokens)) % places
-        self._places, self._starts, self._fragment = places, starts, fragment
-        self._words = memory[:head].view(np.uint64).reshape(places, layout.strips)
-        super().__init__(layout, memory, head + layout.payload_bytes * self._place, tokens)
+        self._places, self._pages = places, memory
+        self._starts, self._fragment = starts, fragment
+        self._words = room[:head].view(np.uint64).reshape(places, layout.strips)
+        super().__init__(layout, room, head + layout.payload_bytes * self._place, tokens)
 
     @property
     def places(self) -> int:
@@ -91,21 +93,21 @@ class Staged(Landing):
     def together(self, fragment: Fragment) -> int:
         return min(self._places, super().together(fragment))
 
-    def gather(self, rows: Ints, memory: Memory) -> None:
+    def ready(self, rows: Ints, fragment: Fragment) -> None:
         """The caller's pages -> their places, hashed on the way."""
         self._words[self._place[rows]] = 0  # entries are watermarks
         strips.gather(
             self.memory, geometry(self.layout), self._blocks(rows),
-            pages(memory, self._fragment), memory.block_table, *span(self._fragment),
+            pages(self._pages, self._fragment), self._pages.block_table, *span(self._fragment),
         )  # fmt: skip
         self.tables[rows] = self._words[self._place[rows]]
 
-    def scatter(self, rows: Ints, memory: Memory) -> Mask:
+    def scatter(self, rows: Ints) -> Mask:
         """Their places -> the caller's pages; which of them are what their tables say."""
         self._words[self._place[rows]] = self.tables[rows]
         return strips.scatter(
             self.memory, geometry(self.layout), self._blocks(rows),
-            pages(memory, self._fragment), memory.block_table, *span(self._fragment),
+            pages(self._pages, self._fragment), self._pages.block_table, *span(self._fragment),
         )  # fmt: skip
 
     def _blocks(self, rows: Ints) -> strips.Blocks:

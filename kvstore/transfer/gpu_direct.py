@@ -70,9 +70,8 @@ class GpuDirect:
                     some, every = slots.pick(rows), np.arange(len(rows))
                     with lane.piece(gpu.pieces) as at:
                         ashore = _Ashore(gpu, at, layout, some, memory, starts[rows], fragment)
-                        statuses[rows] = lane.write(
-                            some.handles.tolist(), ashore, every, fragment, ashore.gather
-                        )
+                        handles = some.handles.tolist()
+                        statuses[rows] = lane.write(handles, ashore, every, fragment)
             check_stored(statuses, fragment)
 
     def load(
@@ -175,7 +174,7 @@ class _Ashore(Landing):
     def together(self, fragment: Fragment) -> int:
         return self._places  # whatever has come by then is worth one turn of the GPU
 
-    def gather(self, rows: Ints) -> None:
+    def ready(self, rows: Ints, fragment: Fragment) -> None:
         """The engine's pages -> their places, and entries to the tables on the host; all of it has
         happened when this returns."""
         about = (pages(self._memory, self._fragment), self._memory.block_table)

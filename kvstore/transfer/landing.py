@@ -68,7 +68,11 @@ class Landing:
         return [view[at + start : at + start + size] for start, size in runs]
 
     def entries(self, rows: Ints, fragment: Fragment) -> npt.NDArray[np.uint64]:
-        """(rows, strips of the fragment): the entries that the strips have as they lie."""
+        """(rows, strips of the fragment): the entries that the strips have."""
+        return self.hashed(rows, fragment)
+
+    def hashed(self, rows: Ints, fragment: Fragment) -> npt.NDArray[np.uint64]:
+        """The same, as they lie now."""
         view, stride = self.memory.data, self.layout.strip_stride
         where = (rows_of(self.layout, fragment) * stride).tolist()
         found = np.zeros((len(rows), len(where)), dtype=np.uint64)
@@ -79,17 +83,31 @@ class Landing:
         return found
 
     def receive(self, stream: DataStream, rows: Ints, fragment: Fragment) -> None:
-        """Fill a fragment of these blocks with what comes: of each its run, then its pieces."""
+        """Fill a fragment of these blocks with what comes: of each its lead, then its pieces."""
         buffers: list[memoryview] = []
         for row in rows.tolist():
-            buffers.append(self.run(row))
+            buffers.append(self.leads[row].data)
             buffers += self.pieces(row, fragment)
         stream.receive_into(buffers)
 
-    def run(self, row: int) -> memoryview:
-        """Where block `row`'s identity and table go."""
-        run: memoryview = self.runs[row].data
-        return run
+    def send(self, stream: DataStream, rows: Ints, fragment: Fragment) -> None:
+        """Send a fragment of these blocks: of each its entries, then its pieces."""
+        self.ready(rows, fragment)
+        strips = rows_of(self.layout, fragment)
+        buffers: list[memoryview | bytes] = []
+        for row in rows.tolist():
+            buffers.append(self.tables[row, strips].tobytes())
+            buffers += self.pieces(row, fragment)
+        stream.send_all(buffers)
+
+    def ready(self, rows: Ints, fragment: Fragment) -> None:
+        """By its return these blocks, and their entries in the tables, lie here to be sent."""
+        self.hash(rows, fragment)
+
+    @property
+    def leads(self) -> npt.NDArray[np.uint8]:
+        """(n, bytes): where what comes before each block's strips goes: its identity and table."""
+        return self.runs
 
     @property
     def tables(self) -> npt.NDArray[np.uint64]:
@@ -98,13 +116,13 @@ class Landing:
 
     def hash(self, rows: Ints, fragment: Fragment) -> None:
         """Take the entries of a fragment from the strips as they lie, to be sent with them."""
-        self.tables[np.ix_(rows, rows_of(self.layout, fragment))] = self.entries(rows, fragment)
+        self.tables[np.ix_(rows, rows_of(self.layout, fragment))] = self.hashed(rows, fragment)
 
     def vouched(self, rows: Ints, roots: npt.NDArray[np.uint8]) -> Mask:
         """Which tables that came have these roots; a block that is being written has none yet."""
         good = np.asarray(~roots.any(axis=1))
         for i in np.flatnonzero(~good).tolist():
-            good[i] = xxhash.xxh3_128_digest(self.run(int(rows[i]))) == roots[i].tobytes()
+            good[i] = xxhash.xxh3_128_digest(self.runs[rows[i]]) == roots[i].tobytes()
         return np.asarray(good)
 
     def proven(self, rows: Ints, fragment: Fragment, roots: npt.NDArray[np.uint8]) -> Mask:

@@ -77,10 +77,9 @@ class Lane:
         source: Landing,
         rows: Ints,
         fragment: Fragment,
-        prepare: Callable[[Ints], None],
     ) -> Statuses:
         """As `calls.write`, by the way of this lane."""
-        return calls.write(self.stream, handles, source, rows, fragment, prepare)
+        return calls.write(self.stream, handles, source, rows, fragment)
 
     def end(self) -> None:
         """Make the call under way fail; from any thread."""

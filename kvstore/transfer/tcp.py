@@ -69,16 +69,10 @@ class TcpTransport:
             some = slots.pick(rows)
             handles = some.handles.tolist()
             if direct is not None:
-                statuses[rows] = lane.write(
-                    *(handles, direct, rows, fragment),
-                    lambda next_: direct.hash(rows[next_], fragment),
-                )
+                statuses[rows] = lane.write(handles, direct, rows, fragment)
                 return
-            staged = Staged(lane, layout, some.tokens, starts[rows], fragment)
-            statuses[rows] = lane.write(
-                *(handles, staged, np.arange(len(rows)), fragment),
-                lambda next_: staged.gather(next_, memory),
-            )
+            staged = Staged(lane, layout, some.tokens, memory, starts[rows], fragment)
+            statuses[rows] = lane.write(handles, staged, np.arange(len(rows)), fragment)
 
         self.lanes.spread(layout, len(slots), fragment, send)
         check_stored(statuses, fragment)

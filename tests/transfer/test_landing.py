@@ -26,7 +26,7 @@ def landed(tokens: int, seed: int = 0) -> Landing:
 
 
 def root(one: Landing) -> np.ndarray:
-    return np.frombuffer(xxhash.xxh3_128_digest(one.run(0)), np.uint8)[None].copy()
+    return np.frombuffer(xxhash.xxh3_128_digest(one.runs[0]), np.uint8)[None].copy()
 
 
 @pytest.mark.parametrize("tokens", [8, 3])

@@ -117,7 +117,7 @@ def test_what_is_pushed_into_a_closed_or_anothers_window_is_not_taken(node: Node
         source.hash(ONE, LAYOUT.whole)
         mine = caller.reserve(chain, SPEC).handles[0]
         theirs = other.reserve(chain, SPEC).handles[0]
-        push = partial(lane.write, source=source, rows=ONE, fragment=LAYOUT.whole, prepare=len)
+        push = partial(lane.write, source=source, rows=ONE, fragment=LAYOUT.whole)
         assert push([theirs]).tolist() == [Status.REFUSED]
         assert push([mine]).tolist() == [Status.MOVED]
         assert push([mine]).tolist() == [Status.WRITTEN], "what was written stays as it is"

@@ -1,0 +1,116 @@
+"""Blocks that are hashed on their way: by compiled code or the interpreter, the same bytes and the
+same proof."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvstore.layout import Fragment, SlotLayout
+from kvstore.transfer import landing, socket_kernels
+from kvstore.transfer.hashed_landing import HashedLanding
+from kvstore.transfer.stream import DataStream
+from tests.transfer.pairs import Pair
+
+LAYOUT = SlotLayout(layers=3, kv_heads=4, block_tokens=8, parts=2, run_bytes=32)
+PARTS = [LAYOUT.whole, Fragment(1, 2, 1, 2), Fragment(2, 1, 3, 1)]
+BLOCKS = 6
+TOKENS = np.array([8, 8, 3, 8, 1, 8], np.int32)
+NO_ROOTS = np.zeros((BLOCKS, 16), np.uint8)
+
+
+@pytest.fixture(params=["compiled", "interpreted"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    socket_kernels.load()
+    if request.param == "interpreted":
+        monkeypatch.setattr(socket_kernels, "at_hand", lambda size: None)
+        monkeypatch.setattr(landing, "_TOGETHER_BYTES", 2 * LAYOUT.payload_bytes)
+
+
+class OnlyEntries(HashedLanding):
+    """What is written has no identity before it: as an owner takes it."""
+
+    part = LAYOUT.whole
+
+    @property
+    def leads(self) -> Any:
+        return self._said.view(np.uint8)
+
+    _said = np.zeros((BLOCKS, 0), np.uint64)
+
+
+def made(kind: type[HashedLanding], seed: int | None = None) -> Any:
+    size = BLOCKS * LAYOUT.payload_bytes
+    some = bytes(size) if seed is None else np.random.default_rng(seed).bytes(size)
+    memory = np.frombuffer(bytearray(some), np.uint8)
+    return kind(LAYOUT, memory, LAYOUT.payload_bytes * np.arange(BLOCKS), TOKENS)
+
+
+def sent(stream: DataStream, rows: np.ndarray, part: Fragment) -> HashedLanding:
+    source: HashedLanding = made(HashedLanding, seed=1)
+    source.send(stream, rows, part)
+    return source
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("part", PARTS, ids=str)
+@pytest.mark.parametrize("rows", [np.arange(BLOCKS), np.array([5, 2, 4])], ids=str)
+def test_what_is_sent_is_what_a_receiver_of_entries_and_strips_takes(
+    pair: Pair, part: Fragment, rows: np.ndarray
+) -> None:
+    into = made(OnlyEntries)
+    into._said = np.zeros((BLOCKS, part.strips), np.uint64)
+    source = sent(pair[0], rows, part)
+    taken = DataStream(pair[1], 10.0)
+    into.receive(taken, rows, part)
+    for row in rows.tolist():
+        for mine, its in zip(into.pieces(row, part), source.pieces(row, part), strict=True):
+            assert mine == its
+    assert (into._said[rows] == into.hashed(rows, part)).all()
+    into.tables[np.ix_(rows, landing.rows_of(LAYOUT, part))] = into._said[rows]
+    assert into.proven(rows, part, NO_ROOTS[rows]).all()
+
+
+@pytest.mark.usefixtures("way")
+def test_what_came_is_known_by_its_hash_and_what_came_damaged_is_not_good(pair: Pair) -> None:
+    into, every, size = made(HashedLanding), np.arange(BLOCKS), LAYOUT.root_bytes
+    source = made(HashedLanding, seed=2)
+    source.hash(every, LAYOUT.whole)
+    whole = [
+        bytearray(source.runs[row].tobytes() + b"".join(source.pieces(row, LAYOUT.whole)))
+        for row in range(BLOCKS)
+    ]
+    whole[1][size + 5] ^= 1
+    whole[3][-1] ^= 1
+    whole[4][size - 3] ^= 1  # in its table
+    sender = threading.Thread(target=pair[1].sendall, args=(b"".join(whole),))
+    sender.start()
+    into.receive(pair[0], every, LAYOUT.whole)
+    sender.join()
+    good = into.proven(every, LAYOUT.whole, NO_ROOTS)
+    assert good.tolist() == [True, False, True, False, False, True]
+
+
+@pytest.mark.usefixtures("way")
+def test_what_comes_again_counts_as_it_came_last(pair: Pair) -> None:
+    into, one = made(HashedLanding), np.array([0])
+    source = made(HashedLanding, seed=3)
+    source.hash(one, LAYOUT.whole)
+    right = bytearray(source.runs[0].tobytes() + b"".join(source.pieces(0, LAYOUT.whole)))
+    wrong = right.copy()
+    wrong[-1] ^= 1
+    for come, good in ((right, True), (wrong, False), (right, True)):
+        pair[1].sendall(come)
+        into.receive(pair[0], one, LAYOUT.whole)
+        assert into.proven(one, LAYOUT.whole, NO_ROOTS[:1]).all() == good
+
+
+def test_strips_that_did_not_come_over_a_socket_are_hashed_as_they_lie() -> None:
+    one, every = made(HashedLanding, seed=4), np.arange(BLOCKS)
+    one.hash(every, LAYOUT.whole)
+    assert one.proven(every, LAYOUT.whole, NO_ROOTS).all()
+    one.memory[2 * LAYOUT.payload_bytes] ^= 1
+    assert one.proven(every, LAYOUT.whole, NO_ROOTS).tolist() == [True, True, False, *[True] * 3]

@@ -1,0 +1,184 @@
+"""What is hashed as it is sent: a peer gets of each row its entries, then its strips, and nobody
+waits for one that takes nothing."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import xxhash
+
+from kvstore.errors import Unavailable
+from kvstore.transfer import hashed as module
+from kvstore.transfer import socket_kernels
+from kvstore.transfer.hashed import send_hashed
+from tests.transfer.pairs import STILL_SECONDS, Pair
+
+socket_kernels.load()
+MUCH = 64 << 20  # more than sockets keep
+
+
+class Rows:
+    """Rows of strips somewhere in memory, as they are to be sent."""
+
+    def __init__(self, rows: int, sizes: list[int], seed: int = 0) -> None:
+        dice = np.random.default_rng(seed)
+        self.room = np.frombuffer(dice.bytes(rows * sum(size + 9 for size in sizes)), np.uint8)
+        self.entries = np.zeros((rows, len(sizes)), np.uint64)
+        self.pieces = np.zeros((rows, 1 + len(sizes), 2), np.uint64)
+        self.pieces[:, 0, 0] = self.entries.ctypes.data + 8 * len(sizes) * np.arange(rows)
+        self.pieces[:, 0, 1] = 8 * len(sizes)
+        each = np.array(rows * sizes)
+        self.starts = (each + 9)[::-1].cumsum()[::-1] - each  # the last of them first
+        self.pieces[:, 1:, 0] = (self.room.ctypes.data + self.starts).reshape(rows, -1)
+        self.pieces[:, 1:, 1] = sizes
+        self.each = each
+
+    def wanted(self) -> bytes:
+        """As a peer is to have it."""
+        strips = [
+            self.room[at : at + size].tobytes()
+            for at, size in zip(self.starts.tolist(), self.each.tolist(), strict=True)
+        ]
+        width, told = self.entries.shape[1], b""
+        for first in range(0, len(strips), width):
+            row = strips[first : first + width]
+            told += b"".join(xxhash.xxh3_64_intdigest(one).to_bytes(8, "little") for one in row)
+            told += b"".join(row)
+        return told
+
+    def send(self, pair: Pair) -> bool:
+        return send_hashed(pair[0], self.pieces.reshape(-1, 2), self.entries)
+
+
+class Taker:
+    """Takes all that comes, slowly at first. Use as a context manager."""
+
+    def __init__(self, peer: socket.socket, count: int, pause: float = 0.0) -> None:
+        self._peer, self._left, self._pause = peer, count, pause
+        self.came = bytearray()
+        self._thread = threading.Thread(target=self._take)
+
+    def __enter__(self) -> Taker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(20.0)
+
+    def _take(self) -> None:
+        while self._left:
+            time.sleep(self._pause)
+            got = self._peer.recv(min(self._left, 1 << 20))
+            self.came += got
+            self._left -= len(got)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes"),
+    [
+        (1, [1]),
+        (3, [40, 900, 7]),
+        (70, [5_000] * 4),
+        (2, [700_000, 300_000]),  # each is more than the kernel is given at once
+        (5, [64] * 1_500),  # a row has more pieces than it takes at once
+        (900, [128]),
+        (40, [100_000] * 8),
+    ],
+    ids=str,
+)
+def test_each_row_goes_with_the_hashes_of_its_strips_before_it(
+    pair: Pair, rows: int, sizes: list[int]
+) -> None:
+    one = Rows(rows, sizes, seed=rows)
+    asked, wanted = one.pieces.copy(), one.wanted()
+    with Taker(pair[1], len(wanted), 0.0005) as taker:
+        assert one.send(pair)
+    assert bytes(taker.came) == wanted
+    assert (one.pieces == asked).all()
+
+
+@pytest.fixture
+def stuck(pair: Pair) -> Iterator[Rows]:
+    """More than a peer that takes nothing has room for."""
+    pair[0].allow(STILL_SECONDS)
+    yield Rows(64, [MUCH // 64])
+
+
+def test_a_peer_that_takes_nothing_is_given_up_in_time(pair: Pair, stuck: Rows) -> None:
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match="stood still"):
+        stuck.send(pair)
+    assert 0.4 < time.monotonic() - began < 10.0
+
+
+def test_a_peer_that_hangs_up_ends_it(pair: Pair, stuck: Rows) -> None:
+    pair[1].close()
+    with pytest.raises(Unavailable, match="data connection broke"):
+        stuck.send(pair)
+
+
+def test_a_peer_that_takes_it_too_slowly_is_given_up_too(
+    pair: Pair, stuck: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DATA_RATE_MIN", 100 << 20)
+    over = threading.Event()
+
+    def sip() -> None:
+        while not over.wait(0.02):
+            pair[1].recv(1 << 18)
+
+    sipping = threading.Thread(target=sip)
+    sipping.start()
+    try:
+        with pytest.raises(Unavailable, match="stood still"):
+            stuck.send(pair)
+    finally:
+        over.set()
+        sipping.join(10.0)
+
+
+def test_whoever_ends_a_stream_frees_the_thread_that_sends_on_it(pair: Pair, stuck: Rows) -> None:
+    pair[0].allow(60.0)
+    threading.Timer(0.2, pair[0].end).start()
+    with pytest.raises(Unavailable, match="data connection broke"):
+        stuck.send(pair)
+
+
+def test_a_signal_in_the_middle_costs_no_byte(pair: Pair) -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
+    me, one = threading.main_thread().ident, Rows(64, [200_000])
+    assert me is not None
+    wanted = one.wanted()
+
+    def interrupt() -> None:
+        for _ in range(5):
+            time.sleep(0.02)
+            signal.pthread_kill(me, signal.SIGUSR1)
+
+    interrupting = threading.Thread(target=interrupt)
+    try:
+        with Taker(pair[1], len(wanted), 0.005) as taker:
+            interrupting.start()
+            one.send(pair)
+            interrupting.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert came, "the test sends none"
+    assert bytes(taker.came) == wanted
+
+
+def test_nothing_is_sent_where_the_process_cannot(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_kernels, "at_hand", lambda size: None)
+    assert not Rows(2, [100]).send(pair)
+    pair[1].settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        pair[1].recv(1)

@@ -1,0 +1,96 @@
+"""Who has compiled code for sockets, and from when on; whoever has none does the same without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from types import ModuleType
+
+import pytest
+
+from kvstore.transfer import socket_kernels
+from kvstore.transfer.socket_kernels import WORTH_BYTES
+from tests.nodes import eventually
+
+SECONDS = 120.0  # that a compiler may take, on a busy machine
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> socket_kernels._Loaded:
+    """As in a process that has done nothing yet."""
+    new = socket_kernels._Loaded()
+    monkeypatch.setattr(socket_kernels, "_loaded", new)
+    return new
+
+
+def test_a_large_run_has_them_loaded_beside_and_a_small_one_does_not(
+    loaded: socket_kernels._Loaded,
+) -> None:
+    assert socket_kernels.at_hand(WORTH_BYTES - 1) is None
+    assert not loaded.begun
+    assert socket_kernels.at_hand(WORTH_BYTES) is None, "it is not waited for"
+    eventually(lambda: socket_kernels.at_hand(1) is not None, SECONDS)
+    kernels = socket_kernels.at_hand(1)
+    assert kernels is not None
+    assert all(isinstance(one, ModuleType) for one in kernels)
+
+
+def test_whoever_computes_anyway_has_them_at_once(loaded: socket_kernels._Loaded) -> None:
+    socket_kernels.load()
+    assert socket_kernels.at_hand(1) is not None
+
+
+def test_what_cannot_be_loaded_is_tried_once_and_said(
+    loaded: socket_kernels._Loaded,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tries = list[int]()
+
+    def fails() -> None:
+        tries.append(1)
+        raise ImportError("no numba here")
+
+    monkeypatch.setattr(loaded, "load", fails)
+    caplog.set_level("INFO")
+    for _ in range(5):
+        assert socket_kernels.at_hand(WORTH_BYTES) is None
+    eventually(lambda: "no numba here" in caplog.text, SECONDS)
+    assert socket_kernels.at_hand(WORTH_BYTES) is None
+    assert len(tries) == 1
+
+
+def test_where_no_thread_is_left_another_run_tries_again(
+    loaded: socket_kernels._Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", no_thread)
+        assert socket_kernels.at_hand(WORTH_BYTES) is None
+    assert not loaded.begun
+    assert socket_kernels.at_hand(WORTH_BYTES) is None
+    eventually(lambda: socket_kernels.at_hand(1) is not None, SECONDS)
+
+
+def test_where_memory_must_not_become_code_the_process_lives_on_without() -> None:
+    """As under systemd's MemoryDenyWriteExecute. LLVM would end the process."""
+    code = """
+import ctypes, logging, sys, time
+from kvstore.transfer import socket_kernels
+REFUSE, TO_GAIN_EXEC = 65, 1
+if ctypes.CDLL(None).prctl(REFUSE, TO_GAIN_EXEC, 0, 0, 0):
+    sys.exit(77)  # a kernel before 6.3
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+assert socket_kernels.at_hand(socket_kernels.WORTH_BYTES) is None
+time.sleep(2.0)
+assert socket_kernels.at_hand(socket_kernels.WORTH_BYTES) is None
+assert "numba" not in sys.modules
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    if ran.returncode == 77:
+        pytest.skip("this kernel cannot refuse it")
+    assert ran.returncode == 0, ran.stderr
+    assert "without compiled code" in ran.stdout
