@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Any
 
 from bench.rounds import Spread
@@ -38,6 +38,7 @@ class Row:
     ratio: float | None = None
     spread: Spread | None = None  # of the ratio within each round
     counted: bool = True
+    _: KW_ONLY
     goal: float | None = None  # None: the report's
     also: Mapping[str, Any] = field(default_factory=dict)  # further figures, for the reader
 

@@ -115,7 +115,7 @@ def _rows(rounds: Rounds, sizes: Sizes, block_bytes: int) -> list[Row]:
         extra = {**also, "unverified_ms": ms[twin]}
         value, ratio = ms["fetch"] - ms[twin], 1 - rounds.ratio(twin, "fetch")
         spread = Spread.of(each.tolist())
-        return Row(name, facts, rounds.count, value, ms["fetch"], ratio, spread, True, extra)
+        return Row(name, facts, rounds.count, value, ms["fetch"], ratio, spread, True, also=extra)
 
     spread, alone = rounds.spread("hash", "fetch"), rounds.ratio("hash", "fetch")
     tokens = sizes.blocks * sizes.block_tokens
@@ -124,7 +124,7 @@ def _rows(rounds: Rounds, sizes: Sizes, block_bytes: int) -> list[Row]:
         share("against copies past the cache", "stream"),
         share("against memcpy", "memcpy"),
         Row("hash alone, an upper bound", facts, rounds.count, ms["hash"], ms["fetch"], alone,
-            spread, False, {"hash_gb_per_second": facts["bytes"] / ms["hash"] / 1e6}),
+            spread, False, also={"hash_gb_per_second": facts["bytes"] / ms["hash"] / 1e6}),
         Row("per 1,000 tokens", facts, rounds.count, dearest * 1000 / tokens, counted=False,
             also={"hash_alone_ms": ms["hash"] * 1000 / tokens}),
     ]  # fmt: skip

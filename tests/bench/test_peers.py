@@ -107,7 +107,7 @@ def test_where_no_network_can_be_made_the_bench_says_what_it_takes(
 
 def test_a_row_comes_through_the_line_of_json_as_it_was() -> None:
     spread = Spread.of([1.0, 2.0, 3.0])
-    row = Row("r", {"objects": 4}, 3, 2.0, 1.0, 2.0, spread, True, 1.3, {"gb_per_second": 1.0})
+    row = Row("r", {"objects": 4}, 3, 2.0, 1.0, 2.0, spread, goal=1.3, also={"gb_per_second": 1.0})
     assert peers._row(json.loads(json.dumps(asdict(row)))) == row
 
 

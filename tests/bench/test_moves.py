@@ -1,0 +1,38 @@
+"""The benches that move bytes on one machine, small ones: each has its rows, and a verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench import local, overlap, tcp, ucx, verify
+from bench.overlap import Shape
+from bench.report import Report
+from kvstore.limits import KiB
+
+FEW: dict[str, Any] = {
+    "blocks": 8,
+    "block_bytes": 64 * KiB,
+    "strip_bytes": (8 * KiB, 4 * KiB),
+    "dram": "48MiB",
+}
+SMALL: dict[Any, Any] = {
+    local: local.Sizes(**FEW),
+    tcp: tcp.Sizes(**FEW),
+    ucx: ucx.Sizes(**FEW),
+    verify: verify.Sizes(2, 2, 16, blocks=8, dram="128MiB", first_token=False),
+    overlap: (overlap.Sizes(Shape(2, 64, 4, 4, 16, 128), 256, 128, "64MiB"),),
+}
+
+
+@pytest.mark.parametrize("bench", SMALL, ids=lambda one: one.__name__)
+def test_a_small_one_ends_with_its_rows_and_a_verdict(bench: Any) -> None:
+    report: Report = bench.run(2, lambda text: None, SMALL[bench])
+    assert report.holds in (True, False)
+    assert f"{report.name}: against {report.against}" in report.table()
+    said = report.as_dict({})
+    assert [row["runs"] for row in said["rows"]] == [2] * len(report.rows)
+    for row in report.rows:
+        assert row.value is not None and row.sizes
+        assert not row.counted or (row.spread is not None and row.limit)
