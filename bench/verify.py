@@ -3,7 +3,8 @@
 32 layers, 8 KV heads of dim 128 in bfloat16, blocks of 64 tokens, so strips of 32 KiB. A fetch is
 timed against its unverified twin (see bench/unverified.py): the same calls and copies, no hash.
 What the fetch takes longer, as a share of the fetch, is what verification costs. There are two
-twins, one for each way to copy; the faster one makes the larger share, and both count.
+twins, one for each way to copy; the faster one makes the larger share, and both count. All work on
+one thread.
 
 A difference of two times is noisy, so the hash is timed alone as well: over the same bytes, in
 place. That is an upper bound, since alone it has to wait for memory that a fetch reads anyway.
@@ -50,7 +51,7 @@ def run(runs: int, say: Callable[[str], None], sizes: Sizes | None = None) -> Re
     with running_node(sizes.dram, slab="64MiB") as directory:
 
         def client(label: str) -> Client:
-            return Client.at(directory, sizes.spec, label=label)
+            return Client.at(directory, sizes.spec, label=label, copy_threads=1)
 
         with client("fetch") as fetch, client("stream") as stream, client("memcpy") as plain:
             stored = Stored.put(fetch, sizes.blocks)
