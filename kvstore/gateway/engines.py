@@ -19,6 +19,7 @@ from kvstore.gateway.run import Run
 from kvstore.gateway.silence import ended_by_silence
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.status import typed_errors
+from kvstore.rpc.threads import begin_thread
 from kvstore.wire.v1 import engine_pb2 as pb
 from kvstore.wire.v1 import engine_pb2_grpc
 
@@ -98,7 +99,11 @@ class Prefill:
         self._done: pb.PrefillReply.Done | None = None
         self._error: KVStoreError | None = None
         self._known, self._over = threading.Event(), threading.Event()
-        threading.Thread(target=self._read, name=f"prefill {address}", daemon=True).start()
+        try:
+            begin_thread(self._read, f"prefill {address}", address)
+        except KVStoreError:
+            replies.cancel()
+            raise
         self._known.wait()  # the call has a deadline
         if self.hand_off is None and self._error is not None:
             raise self._error

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from kvstore.errors import KVStoreError, Unavailable
 from kvstore.gateway.caller import Cancels
+from kvstore.rpc.threads import begin_thread
 
 _RETRY_MS = 1_000
 
@@ -28,7 +29,7 @@ class Heard:
 @contextmanager
 def ended_by_silence(address: str, call: Cancels, seconds: float) -> Iterator[Heard]:
     """Within it the call is cancelled once nothing was heard for so long. What it then fails by is
-    raised as `Unavailable`, which says why."""
+    raised as `Unavailable`, which says why; so is that nobody can be had to watch it."""
     heard, over, silent = Heard(), threading.Event(), threading.Event()
 
     def watch() -> None:
@@ -38,7 +39,7 @@ def ended_by_silence(address: str, call: Cancels, seconds: float) -> Iterator[He
                 call.cancel()
                 return
 
-    threading.Thread(target=watch, name=f"silence {address}", daemon=True).start()
+    begin_thread(watch, f"silence {address}", address)
     try:
         yield heard
     except KVStoreError as error:

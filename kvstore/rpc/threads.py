@@ -8,7 +8,7 @@ it, waits for that thread for ever.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kvstore.errors import Unavailable
@@ -41,3 +41,12 @@ def _look() -> None:
         over.set()
         for one in begun:
             one.join()
+
+
+def begin_thread(run: Callable[[], None], name: str, server: str) -> None:
+    """Run it in a thread of its own, which nobody waits for. Raises `Unavailable` where none can be
+    had: nothing is begun then."""
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as error:
+        raise Unavailable(f"no thread can be had for a call to {server}: {error}") from error

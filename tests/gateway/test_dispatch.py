@@ -318,3 +318,22 @@ def test_a_caller_that_has_enough_is_given_what_came_and_its_engine_is_hung_up_o
         assert endless.stopped.wait(CALL_SECONDS / 2)
         dispatcher.close()
     assert outcome.tokens == TOKENS[:1] and not other.generates
+
+
+@pytest.mark.parametrize("whose", ["prefill", "silence"])
+def test_where_no_thread_is_left_for_a_call_another_engine_is_asked(
+    whose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refused = threading.Thread.start, list[str]()
+
+    def once(thread: threading.Thread) -> None:
+        if thread.name.startswith(whose) and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    first, second, other = Double(), Double(), Double()
+    with serving(first, second, other):
+        monkeypatch.setattr(threading.Thread, "start", once)
+        tokens, outcome = run(Planner(first.address, second.address), other.address)
+    assert refused and tokens == TOKENS and outcome.tries == 2

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from kvstore.errors import Unavailable
-from kvstore.rpc.threads import threads_for
+from kvstore.rpc.threads import begin_thread, threads_for
 
 
 def test_those_that_were_looked_for_are_over_once_the_stream_begins() -> None:
@@ -33,3 +33,18 @@ def test_where_a_stream_would_take_the_last_it_is_not_begun_and_none_stays(
         begun = True
     assert not begun
     assert threading.active_count() == before
+
+
+def test_a_thread_that_cannot_be_had_is_unavailable_and_nothing_is_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran = threading.Event()
+    begin_thread(ran.set, "one", "here")
+    assert ran.wait(10.0)
+
+    def none(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none)
+    with pytest.raises(Unavailable, match="a call to here: can't start"):
+        begin_thread(lambda: pytest.fail("it was begun"), "one", "here")
