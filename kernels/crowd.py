@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .inner import BORROWED
 from .stale import forget_stale
 
 forget_stale(__file__)
@@ -34,7 +35,7 @@ CROWD = np.dtype(
 )
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def used(crowd: Any) -> Any:
     """The share of its target that a first token may take now. One alone that is refused makes no
     crowd."""
@@ -43,7 +44,7 @@ def used(crowd: Any) -> Any:
     return min(1.0, max(LEAST, LEAST + left * (1.0 - LEAST)))
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def ended(crowd: Any, lost: Any, now: Any) -> Any:
     """A request was let in (0.0) or lost (1.0); what is `used` from then on."""
     kept = np.exp(-max(0.0, now - crowd.since) / LATELY)
@@ -53,7 +54,7 @@ def ended(crowd: Any, lost: Any, now: Any) -> Any:
     return used(crowd)
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def lost_after_all(crowd: Any, now: Any) -> Any:
     """One that had counted as let in; likewise."""
     ended(crowd, 1.0, now)

@@ -31,7 +31,7 @@ from .fleet import (
 )
 from .fleet import fade as _fade
 from .fleet import mark_decoders as _mark_decoders
-from .inner import inner
+from .inner import BORROWED, inner
 from .prefill_choice import choose_prefill, price_all
 from .prefill_price import COST, Asked
 from .room import room_seconds
@@ -45,7 +45,7 @@ BEST = 16  # engines that a decision is explained by
 WHOLE = 64  # engines at most of which all are priced to explain a decision that is carried out
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def choose(
     fleet: Any, found: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any,
     expected: Any, prints: Any, own_holders: Any, own_lengths: Any, of_holder: Any, own: Any,
@@ -89,7 +89,9 @@ def choose(
     _rank(priced, best)
     for place in range(len(best)):
         if best[place] != NONE:
-            rows[place], owns[place] = priced[best[place]], own[best[place]]
+            owns[place] = own[best[place]]
+            for column in range(rows.shape[1]):
+                rows[place, column] = priced[best[place], column]
     tpot = rules.pace * rules.tpot
     room = room_seconds(fleet, demand, asked.tokens, reserve, tpot, alike)
     if chosen == NONE:
@@ -137,29 +139,29 @@ def _rank(priced: Any, best: Any) -> None:
         count = min(count + 1, len(best))
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def lately_busy(fleet: Any, busy: Any, since: Any, now: Any) -> Any:
     return _lately_busy(fleet, busy, since, now)
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def mark_decoders(fleet: Any) -> None:
     _mark_decoders(fleet)
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def fade(hosts: Any, seconds: Any) -> None:
     _fade(hosts, seconds)
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def ends_of(hosts: Any, giver: Any, taker: Any) -> Any:
     """Which way bytes take between two hosts, and seconds of a byte at either end."""
     way = way_between(hosts[giver], hosts[taker])
     return way, end_seconds(hosts[giver], way), end_seconds(hosts[taker], way)
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def decoder(
     fleet: Any, found: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any,
     tokens: Any, block_tokens: Any, token_bytes: Any, reserve: Any, tpot: Any, first: Any,
@@ -177,7 +179,7 @@ def decoder(
     return chosen, bool(good), _step_with(fleet, chosen, tokens), size
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def move(hosts: Any, giver: Any, taker: Any, size: Any, now: Any) -> None:
     """So many bytes go from one host to another from now on."""
     if giver != taker:
@@ -185,14 +187,14 @@ def move(hosts: Any, giver: Any, taker: Any, size: Any, now: Any) -> None:
         carry(one, other, way_between(one, other), size * way_seconds(one, other), now)
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def owe(host: Any, seconds: Any) -> None:
     """KV that takes so long to leave a host, a record, is to be computed there, or (below 0) is
     not any more."""
     host.owed = max(0.0, host.owed + seconds)
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def wait_in_line(fleet: Any, engine: Any, work: Any, shortest_first: Any) -> Any:
     """A prompt waits at an engine from now on; the size that it waits in."""
     size = size_of(work) if shortest_first else np.int64(0)
@@ -200,13 +202,13 @@ def wait_in_line(fleet: Any, engine: Any, work: Any, shortest_first: Any) -> Any
     return size
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def leave_line(fleet: Any, engine: Any, size: Any, work: Any) -> None:
     """One that waited there is gone."""
     dequeue(fleet.lines[engine], size, work)
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def begin(fleet: Any, engine: Any, size: Any, work: Any, now: Any) -> None:
     """One that waited there is computed from now on."""
     dequeue(fleet.lines[engine], size, work)
@@ -215,7 +217,7 @@ def begin(fleet: Any, engine: Any, size: Any, work: Any, now: Any) -> None:
     row.busy_until = max(now, row.busy_until) + work
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def end(fleet: Any, engine: Any, work: Any, others: Any, now: Any) -> None:
     """One that was computed there is not any more, and so many others are."""
     row = fleet.engines[engine]
@@ -223,7 +225,7 @@ def end(fleet: Any, engine: Any, work: Any, others: Any, now: Any) -> None:
     row.busy_until = min(row.busy_until, now + row.running)
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def rank_of(work: Any) -> Any:
     """What a prompt's work counts as in a line: the least of its size."""
     return seconds_of(size_of(work))

@@ -10,10 +10,10 @@ import numpy as np
 from numba import njit
 
 from .fleet import NONE, busy_seconds, decode_seconds, way_between, way_seconds
-from .inner import inner
+from .inner import BORROWED, inner
 
 
-@njit
+@njit(**BORROWED)
 def fits(engine: Any, tokens: Any, reserve: Any, tpot: Any) -> Any:
     """Whether one more sequence with so much KV, and `reserve` tokens that it may grow by, has
     place at an engine, a record, and leaves a step within `tpot` seconds. An idle engine takes
@@ -35,7 +35,7 @@ def _move_seconds(fleet: Any, source: Any, host: Any, size: Any, now: Any) -> An
     return begins + size * way_seconds(giver, taker)
 
 
-@njit
+@njit(**BORROWED)
 def choose_decode(
     fleet: Any, held: Any, tokens: Any, block_tokens: Any, token_bytes: Any, reserve: Any,
     tpot: Any, first: Any, source: Any, now: Any,

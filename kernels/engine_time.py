@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .inner import BORROWED
+
 TILE = 128.0  # tokens that products are padded to
 # Columns of an engine's row.
 OVERHEAD, WEIGHTS, TOKEN, SMALL, PAIR, CONTEXT, SEQUENCE, CHUNK = range(8)
@@ -20,7 +22,7 @@ COLUMNS = 8
 _ROUNDING = 1e-6  # of a step: a step that ends now is done, whatever its sum was rounded to
 
 
-@njit
+@njit(**BORROWED)
 def step_seconds(times: Any, engine: Any, new: Any, prefix: Any, batch: Any, context: Any) -> Any:
     """One step: a chunk of `new` tokens behind `prefix` of its prompt, and a token of each of
     `batch` sequences, which have `context` tokens together. None of either may be 0 of both."""
@@ -34,7 +36,7 @@ def step_seconds(times: Any, engine: Any, new: Any, prefix: Any, batch: Any, con
     return row[OVERHEAD] + products + attention + row[SEQUENCE] * batch
 
 
-@njit
+@njit(**BORROWED)
 def prefill_takes(times: Any, engine: Any, new: Any, prefix: Any) -> Any:
     """A whole prompt on an engine that does nothing else, in chunks."""
     total, done, chunk = 0.0, 0.0, times[engine, CHUNK]
@@ -45,14 +47,14 @@ def prefill_takes(times: Any, engine: Any, new: Any, prefix: Any) -> Any:
     return total
 
 
-@njit
+@njit(**BORROWED)
 def decode_takes(times: Any, engine: Any, steps: Any, batch: Any, context: Any) -> Any:
     """So many steps of a batch that stays the same, each with a token more of every sequence."""
     first = step_seconds(times, engine, 0.0, 0.0, batch, context)
     return steps * first + times[engine, CONTEXT] * batch * steps * (steps - 1.0) / 2.0
 
 
-@njit
+@njit(**BORROWED)
 def decode_steps(times: Any, engine: Any, seconds: Any, batch: Any, context: Any) -> Any:
     """How many whole steps are done after so many seconds."""
     first = step_seconds(times, engine, 0.0, 0.0, batch, context)

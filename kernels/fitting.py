@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .inner import inner
+from .inner import OWN, making
 
 MOST = 3  # coefficients of a fit
 WEIGHT = 8.0  # steps that the prior counts for
@@ -77,7 +77,7 @@ def begin(fit: Any, prior: Sequence[float], keep: float, weight: float = WEIGHT)
     fit["keep"], fit["spread"], fit["count"] = keep, SPREAD_FIRST, count
 
 
-@inner
+@making
 def _solved(fit: Any, found: Any) -> Any:
     """(normal + alike) x = moment, which is positive definite: by Cholesky, in `found`."""
     count = fit.count
@@ -100,7 +100,7 @@ def _solved(fit: Any, found: Any) -> Any:
         found[i] = left / low[i, i]
 
 
-@inner
+@making
 def learn(fit: Any, first: Any, second: Any, third: Any, seconds: Any) -> None:
     """A step with these features took so long; `third` is 0 where there are two coefficients."""
     count, said = fit.count, 0.0
@@ -127,13 +127,13 @@ def learn(fit: Any, first: Any, second: Any, third: Any, seconds: Any) -> None:
         fit.found[i] = fit.prior[i] * np.exp(fit.logs[i])
 
 
-@njit(cache=True)
+@njit(cache=True, **OWN)
 def learned(fits: Any, first: float, second: float, third: float, seconds: float) -> None:
     """The same for one fit that an array of FIT holds, to be called from Python."""
     learn(fits[0], first, second, third, seconds)
 
 
-@inner
+@making
 def compare(bias: Any, seconds: Any, foretold: Any) -> None:
     """It took so long; `foretold` is without the factor."""
     off = min(max(np.log(seconds / foretold), -_BIAS_CLIP_LOG), _BIAS_CLIP_LOG)
@@ -143,7 +143,7 @@ def compare(bias: Any, seconds: Any, foretold: Any) -> None:
     bias.factor = np.exp(min(max(mean, -_BIAS_MAX_LOG), _BIAS_MAX_LOG))
 
 
-@njit(cache=True)
+@njit(cache=True, **OWN)
 def compared(biases: Any, seconds: float, foretold: float) -> None:
     """The same for one that an array of BIAS holds, to be called from Python."""
     compare(biases[0], seconds, foretold)

@@ -22,7 +22,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .inner import inner
+from .inner import BORROWED, inner
 
 SIZES = 64
 _SIZE_BITS = 50  # of a float64 below its sign, exponent and two leading bits: four sizes an octave
@@ -120,27 +120,27 @@ def nothing(engines: int, hosts: int) -> Found:
     return Found(np.zeros(hosts, np.int32), np.zeros(hosts, np.int32), np.zeros(engines, np.int32))
 
 
-@njit
+@njit(**BORROWED)
 def size_of(seconds: Any) -> Any:
     """The size that so much work is of."""
     size = (np.float64(seconds).view(np.int64) >> _SIZE_BITS) - _FIRST_SIZE
     return min(max(size, 0), SIZES - 1)
 
 
-@njit
+@njit(**BORROWED)
 def seconds_of(size: Any) -> Any:
     """The least work of a size."""
     return np.int64((size + _FIRST_SIZE) << _SIZE_BITS).view(np.float64)
 
 
-@njit
+@njit(**BORROWED)
 def prefill_seconds(engine: Any, new: Any, prefix: Any) -> Any:
     """Of `new` tokens behind `prefix`, by a record of an engine."""
     pairs = engine.prefill_c * (new + 2.0 * prefix)
     return engine.prefill_a + new * (engine.prefill_b + pairs)
 
 
-@njit
+@njit(**BORROWED)
 def work_after(engine: Any, tokens: Any, blocks: Any, block_tokens: Any) -> Any:
     """Seconds to prefill what so many leading blocks leave: one token at least, whose logits are
     wanted."""
@@ -158,13 +158,13 @@ def busy_for(engine: Any, now: Any) -> Any:
     return left if left > 0.0 else min(-OVERDUE * left, engine.running)
 
 
-@njit
+@njit(**BORROWED)
 def decode_seconds(engine: Any, batch: Any, context: Any) -> Any:
     """Of a step, by a record of an engine."""
     return engine.decode_a + engine.decode_b * batch + engine.decode_c * context
 
 
-@njit
+@njit(**BORROWED)
 def way_between(giver: Any, taker: Any) -> Any:
     """Of two hosts, records: which way a byte takes."""
     domain, rack = giver.domain, giver.rack
@@ -183,14 +183,14 @@ def end_seconds(host: Any, way: Any) -> Any:
     return max(host.link_seconds, host.far_seconds) if way == FAR else host.link_seconds
 
 
-@njit
+@njit(**BORROWED)
 def way_seconds(giver: Any, taker: Any) -> Any:
     """Of a byte from one host to another."""
     way = way_between(giver, taker)
     return max(end_seconds(giver, way), end_seconds(taker, way))
 
 
-@njit
+@njit(**BORROWED)
 def mark_decoders(fleet: Any) -> None:
     """Write down at which hosts some engine decodes: to be done whenever that may be another."""
     engines, hosts, some = fleet.engines, fleet.hosts, False
@@ -203,7 +203,7 @@ def mark_decoders(fleet: Any) -> None:
         hosts.decodes[:] = True
 
 
-@njit
+@njit(**BORROWED)
 def kept_by_decoders(fleet: Any, found: Any) -> Any:
     """Of one prompt's leading blocks, how many a host has where some engine decodes."""
     kept, hosts, dram = 0, fleet.hosts, found.dram
@@ -261,7 +261,7 @@ def most_placed(fleet: Any) -> Any:
     return most
 
 
-@njit
+@njit(**BORROWED)
 def enqueue(line: Any, size: Any, seconds: Any) -> None:
     """Work of this size waits in a line, a record, from now on."""
     for one in range(size, SIZES):
@@ -269,7 +269,7 @@ def enqueue(line: Any, size: Any, seconds: Any) -> None:
         line.waiting[one] += 1
 
 
-@njit
+@njit(**BORROWED)
 def dequeue(line: Any, size: Any, seconds: Any) -> None:
     """It waits no more. What rounding leaves is gone once nothing waits."""
     for one in range(size, SIZES):

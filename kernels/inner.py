@@ -1,11 +1,22 @@
-"""Functions that compiled code alone calls: a third less to compile than with a way in from Python.
+"""How functions are compiled that compiled code alone calls, and those that are only lent arrays.
 
-What that way would take apart is wide: a fleet is a tuple of forty arrays. Without it a call from
-Python ends the process, so `tests/kernels/test_inner.py` reads every file for one.
+Without a way in from Python there is a third less to compile. What that way would take apart is
+wide: a fleet is a tuple of forty arrays. Without it a call from Python ends the process, so
+`tests/kernels/test_inner.py` reads every file for one.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from numba import njit
 
-inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+BORROWED: dict[str, Any] = {"_nrt": False}
+"""Arrays are the caller's, who holds them until the call is over, so nobody counts who uses them:
+counting took half of a decision. Whatever would make an array is not compiled then."""
+
+OWN: dict[str, Any] = {"_nrt": True}
+"""It may make arrays of its own, whoever calls it."""
+
+inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **BORROWED)
+making = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **OWN)

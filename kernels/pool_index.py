@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .inner import inner
+from .inner import BORROWED, inner
 
 WORDS = 2  # of a place
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # more than any block's
@@ -151,13 +151,13 @@ def _has(value: Any, holder: Any, starts: Any, sizes: Any, members: Any) -> Any:
     return 0
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def value_of(words: Any, capacity: Any, factor: Any, one: Any) -> Any:
     """Who holds the block of a fingerprint."""
     return _value(words, capacity, _mixed(one, factor))
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def remember(turns: Any, results: Any, value: Any, holder: Any, tiers: Any, result: Any) -> None:
     """What a value becomes when a holder has the block in these tiers. There is room for it."""
     asked = np.uint64(value) << _HALF | np.uint64(holder) << _BITS | np.uint64(tiers)
@@ -167,7 +167,7 @@ def remember(turns: Any, results: Any, value: Any, holder: Any, tiers: Any, resu
     turns[at], results[at] = asked, result
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, **BORROWED)
 def put(
     words: Any, capacity: Any, factor: Any, holder: Any,
     prints: Any, tiers: Any, first: Any, last: Any,
@@ -198,7 +198,7 @@ def put(
     state[STOPPED_AT], state[CAUSE] = last, DONE
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, **BORROWED)
 def sweep(
     words: Any, capacity: Any, first: Any, last: Any, gone: Any,
     turns: Any, results: Any, starts: Any, sizes: Any, members: Any,
@@ -229,7 +229,7 @@ def sweep(
     state[STOPPED_AT], state[CAUSE] = at, DONE
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, **BORROWED)
 def move(words: Any, capacity: Any, wider: Any, wider_capacity: Any) -> Any:
     """Lay all blocks out in an empty array; False where its end is too near."""
     free = np.int64(0)
@@ -244,7 +244,7 @@ def move(words: Any, capacity: Any, wider: Any, wider_capacity: Any) -> Any:
     return True
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, **BORROWED)
 def tiers_of(
     words: Any, capacity: Any, factor: Any, holder: Any, prints: Any,
     starts: Any, sizes: Any, members: Any, found: Any,
@@ -255,7 +255,7 @@ def tiers_of(
         found[i] = 0 if value == 0 else _has(value, holder, starts, sizes, members)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, **BORROWED)
 def holding(
     words: Any, capacity: Any, factor: Any, prints: Any,
     starts: Any, sizes: Any, members: Any, counts: Any,
@@ -326,7 +326,7 @@ def _last_with(
     return low, bare
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, **BORROWED)
 def longest(
     prints: Any, words: Any, capacity: Any, factor: Any, named: Any,
     starts: Any, sizes: Any, members: Any, set_named: Any, holders: Any, lengths: Any,
@@ -361,7 +361,7 @@ def longest(
     return found
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, **BORROWED)
 def longest_in_dram(
     prints: Any, words: Any, capacity: Any, factor: Any, named: Any,
     starts: Any, sizes: Any, members: Any, set_named: Any, holders: Any, lengths: Any,
@@ -376,7 +376,8 @@ def longest_in_dram(
         prints, words, capacity, factor, named,
         starts, sizes, members, set_named, holders, lengths,
     )  # fmt: skip
-    found[:count] = lengths[:count]
+    for i in range(count):
+        found[i] = lengths[i]
     for i in range(max(0, count - looked_at), count):
         low, high = np.int64(-1), lengths[i]  # the block at `low` is there, the one at `high` not
         middle = high - 1

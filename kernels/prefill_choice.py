@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from .fleet import NONE, most_placed, work_after
-from .inner import inner
+from .inner import BORROWED, inner
 from .prefill_price import (
     COST,
     FETCHED,
@@ -69,7 +69,7 @@ def price_engine(
     _write(priced, number, row, source, crowding)
 
 
-@njit
+@njit(**BORROWED)
 def price_all(fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, priced: Any) -> None:
     """Fill every engine's row of `priced`; infinite in COST where nothing may be sent."""
     (best, source), given = choose_source(fleet, found), most_placed(fleet)
@@ -98,7 +98,7 @@ def _guess(fleet: Any, found: Any, asked: Any, rules: Any, first: Any) -> Any:
     return chosen
 
 
-@njit
+@njit(**BORROWED)
 def choose_prefill(
     fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, first: Any, priced: Any
 ) -> Any:

@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .fleet import NONE, SIZES, busy_for, busy_seconds, way_between, way_seconds, work_after
-from .inner import inner
+from .inner import BORROWED, inner
 from .prefill_choice import price_engine
 from .prefill_price import (
     BLOCKS,
@@ -70,7 +70,7 @@ def tally(engines: int) -> Tally:
     )
 
 
-@njit
+@njit(**BORROWED)
 def sent(t: Any, engine: Any, now: Any, seconds: Any) -> None:
     """So much work was sent to an engine."""
     part = np.int64(now / (WINDOW_SECONDS / WINDOW_PARTS))
@@ -271,7 +271,7 @@ def _lmetric(fleet: Any, t: Any, found: Any, asked: Any, rules: Any, first: Any)
     return best
 
 
-@njit
+@njit(**BORROWED)
 def choose_as(
     policy: Any, fleet: Any, t: Any, found: Any, asked: Any, rules: Any, knobs: Any,
     first: Any, priced: Any,

@@ -14,7 +14,7 @@ from numba import njit
 
 from .decode_choice import fits
 from .fleet import NONE, SIZES, decode_seconds, size_of
-from .inner import inner
+from .inner import BORROWED, inner
 from .stale import forget_stale
 
 forget_stale(__file__)
@@ -35,7 +35,7 @@ PARKED = np.dtype(
 )
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def want_room(demand: Any, tokens: Any, more: Any) -> None:
     """One prompt more, or less (-1), will want room."""
     for one in range(size_of(tokens * _TOKENS), SIZES):
@@ -52,7 +52,7 @@ def _free(engine: Any, tokens: Any, tpot: Any) -> Any:
     return max(0.0, min(engine.room - engine.context, max(least, spare / each)))
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def room_seconds(fleet: Any, demand: Any, tokens: Any, reserve: Any, tpot: Any, alike: Any) -> Any:
     """How long a prompt waits for room: until what is free and what becomes free is enough for it
     and for those before it, the smaller ones or, `alike`, all. 0 where nobody decodes.
@@ -79,7 +79,7 @@ def room_seconds(fleet: Any, demand: Any, tokens: Any, reserve: Any, tpot: Any, 
     return wanted / rate if rate > 0.0 else np.inf
 
 
-@njit(cache=True)
+@njit(cache=True, **BORROWED)
 def first_that_fits(
     engine: Any, parked: Any, reserve: Any, now: Any, patience: Any, alike: Any
 ) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .inner import inner
+from .inner import BORROWED, inner
 
 DRAM, SSD, COMING = range(3)  # what a bit says: in that tier of the host, or being computed there
 PLANES = 3
@@ -175,7 +175,7 @@ def _link_newest(c: Any, entry: Any) -> None:
     c.lists[place].newest = entry
 
 
-@njit
+@njit(**BORROWED)
 def has(c: Any, host: Any, plane: Any, block: Any) -> Any:
     row = c.row_of[block]
     if row == NONE:
@@ -184,7 +184,7 @@ def has(c: Any, host: Any, plane: Any, block: Any) -> Any:
     return (word >> np.uint64(host % _WORD)) & np.uint64(1) != 0
 
 
-@njit
+@njit(**BORROWED)
 def touch(c: Any, host: Any, plane: Any, blocks: Any) -> Any:
     """A host has these leading blocks of a prompt in a tier, and they were used now. How many of
     them came there by that."""
@@ -210,7 +210,7 @@ def touch(c: Any, host: Any, plane: Any, blocks: Any) -> Any:
     return came
 
 
-@njit
+@njit(**BORROWED)
 def empty_host(c: Any, host: Any) -> None:
     """A host lost all that it had."""
     hosts = len(c.lists) // PLANES
@@ -222,7 +222,7 @@ def empty_host(c: Any, host: Any) -> None:
             _bury(c, _slot(c, c.entries[gone].block, place), host, plane)
 
 
-@njit
+@njit(**BORROWED)
 def expect(c: Any, host: Any, blocks: Any, more: Any) -> None:
     """One prompt more, or less (-1), computes these blocks at a host."""
     place = COMING * (len(c.lists) // PLANES) + host
@@ -238,7 +238,7 @@ def expect(c: Any, host: Any, blocks: Any, more: Any) -> None:
             _bury(c, at, host, COMING)
 
 
-@njit
+@njit(**BORROWED)
 def leading(c: Any, host: Any, blocks: Any) -> Any:
     """How many leading blocks a host has in DRAM."""
     for i in range(len(blocks)):
@@ -262,7 +262,7 @@ def _left(words: Any, word: Any, length: Any, lengths: Any) -> None:
         words ^= lowest
 
 
-@njit
+@njit(**BORROWED)
 def look(c: Any, blocks: Any, on: Any, found: Any) -> None:
     """How many leading blocks each host has: `found` of `.fleet`, whose engines are hosts of their
     own. `on` is room for three rows of words."""

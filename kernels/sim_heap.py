@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .inner import inner
+from .inner import BORROWED, inner
 
 EVENT = np.dtype(
     [
@@ -47,7 +47,7 @@ def _swap(h: Any, one: Any, other: Any) -> None:
     a.kind, b.kind = b.kind, a.kind
 
 
-@njit
+@njit(**BORROWED)
 def push(h: Any, time: Any, kind: Any, who: Any, what: Any) -> None:
     at = h.counts[0]
     if at == len(h.events):
@@ -62,7 +62,7 @@ def push(h: Any, time: Any, kind: Any, who: Any, what: Any) -> None:
         at = (at - 1) >> 1
 
 
-@njit
+@njit(**BORROWED)
 def pop(h: Any) -> Any:
     """Time, kind, who and what of the next event. There is one."""
     found = (h.events[0].time, h.events[0].kind, h.events[0].who, h.events[0].what)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from .crowd import used
 from .fairness import OUTPUT_WEIGHT, fade, fair_share, used_by
 from .fleet import Fleet, Found
-from .inner import inner
+from .inner import BORROWED, inner
 from .rivals import Tally
 from .rules import Rules
 from .sim_caches import Caches
@@ -179,6 +180,6 @@ def count_service(w: Any, r: Any, let_in: Any, now: Any) -> None:
     w.clients[1, request.client] += tokens * let_in
 
 
-@inner
+@njit(inline="always", **BORROWED)  # a function that only borrows can return no view
 def blocks_of(w: Any, r: Any) -> Any:
     return w.blocks[w.first[r] : w.first[r + 1]]

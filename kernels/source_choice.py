@@ -8,10 +8,10 @@ from typing import Any
 from numba import njit
 
 from .fleet import NONE, UNLABELLED
-from .inner import inner
+from .inner import BORROWED, inner
 
 
-@njit
+@njit(**BORROWED)
 def choose_source(fleet: Any, found: Any) -> Any:
     """The host with the longest prefix, of several the one whose link is free first; and how many
     blocks it has. Where hosts have labels, those of each are left in `near`."""

@@ -17,7 +17,7 @@ from numba import njit
 
 from .accumulator import SIDE, stack_lanes
 from .codec_move import decode_strip, desk_words, encode_strip
-from .inner import inner
+from .inner import BORROWED, OWN, inner
 from .memory import fence, load_published, publish
 from .stale import forget_stale
 from .strip_move import (
@@ -36,7 +36,7 @@ from .xxh3_128 import xxh3_128
 forget_stale(__file__)
 
 
-@njit
+@njit(**BORROWED)
 def entry_of(strip_hash: Any) -> Any:
     """What the table says of a hash: zero is kept for a strip that is not written."""
     return strip_hash if strip_hash != U(0) else U(1)
@@ -71,7 +71,7 @@ INTS, FLAGS = types.int64[::1], types.boolean[::1]
 
 @njit(
     types.void(ADDRESS, SLOT, STEPS, WORDS, INTS, INTS, INTS, INTS, INTS, types.boolean, FLAGS),
-    nogil=True, cache=True,
+    nogil=True, cache=True, **OWN,
 )  # fmt: skip
 def transfer(
     arena: Any, slot: Any, steps: Any, layers: Any, payloads: Any, tables: Any,
@@ -121,7 +121,7 @@ def transfer(
     fence()
 
 
-@njit(types.void(ADDRESS, SLOT, INTS, INTS, INTS, FLAGS), nogil=True, cache=True)
+@njit(types.void(ADDRESS, SLOT, INTS, INTS, INTS, FLAGS), nogil=True, cache=True, **BORROWED)
 def verify(arena: Any, slot: Any, payloads: Any, tables: Any, tokens: Any, good: Any) -> None:
     lanes = stack_lanes()
     for i in range(len(payloads)):
@@ -136,7 +136,7 @@ def verify(arena: Any, slot: Any, payloads: Any, tables: Any, tokens: Any, good:
                     good[i] = promised != U(0) and promised == entry_of(xxh3_64(strip, n, lanes))
 
 
-@njit(types.void(ADDRESS, SLOT, INTS, INTS), nogil=True, cache=True)
+@njit(types.void(ADDRESS, SLOT, INTS, INTS), nogil=True, cache=True, **BORROWED)
 def written(arena: Any, slot: Any, tables: Any, layers: Any) -> None:
     for i in range(len(tables)):
         layers[i] = slot.layer_count
@@ -149,7 +149,9 @@ def written(arena: Any, slot: Any, tables: Any, layers: Any) -> None:
                 break
 
 
-@njit(types.void(ADDRESS, INTS, types.int64, types.uint64[:, ::1]), nogil=True, cache=True)
+@njit(
+    types.void(ADDRESS, INTS, types.int64, types.uint64[:, ::1]), nogil=True, cache=True, **BORROWED
+)
 def roots(arena: Any, offsets: Any, size: Any, words: Any) -> None:
     """High word, then low: the order of a canonical digest."""
     lanes = stack_lanes()
@@ -158,7 +160,7 @@ def roots(arena: Any, offsets: Any, size: Any, words: Any) -> None:
         words[i, 0], words[i, 1] = high, low
 
 
-@njit(types.void(WORDS, INTS, WORDS), nogil=True, cache=True)
+@njit(types.void(WORDS, INTS, WORDS), nogil=True, cache=True, **BORROWED)
 def entries(addresses: Any, sizes: Any, found: Any) -> None:
     lanes = stack_lanes()
     for i in range(len(addresses)):

@@ -19,6 +19,8 @@ def add(a, b):
     return a + b
 """
 
+INNERS = {"inner", "making"}  # as `kvstore.kernels.inner` has them
+
 
 def called_by_python(root: Path) -> list[str]:
     """`path:line: name` of every mention of an inner function outside compiled code."""
@@ -32,7 +34,7 @@ def called_by_python(root: Path) -> list[str]:
         f"{one.name}.{made.name}"
         for one, parsed in modules
         for made in parsed.body
-        if isinstance(made, ast.FunctionDef) and "inner" in _decorators(made)
+        if isinstance(made, ast.FunctionDef) and _decorators(made) & INNERS
     }
     return [
         f"{one.path}:{line}: {name}"
@@ -70,7 +72,7 @@ def _mentions(parsed: ast.Module, module: tree.Module) -> Iterator[tuple[int, st
 def _by_python(node: ast.AST) -> Iterator[ast.AST]:
     """All below a node but what is compiled."""
     for below in ast.iter_child_nodes(node):
-        if isinstance(below, ast.FunctionDef) and _decorators(below) & {"njit", "inner"}:
+        if isinstance(below, ast.FunctionDef) and _decorators(below) & {"njit", *INNERS}:
             continue
         yield below
         yield from _by_python(below)
@@ -84,6 +86,7 @@ def test_no_python_calls_an_inner_function() -> None:
     ("path", "body"),
     [
         ("kernels/a.py", INNER + "def f():\n    return add(1, 2)\n"),
+        ("kernels/a.py", INNER.replace("inner\n", "making\n") + "x = add(1, 2)\n"),
         ("tests/test_a.py", "from kvstore.kernels.a import add\nadd(1, 2)\n"),
         ("tests/test_a.py", "from kvstore.kernels.a import add as plus\nf(plus)\n"),
         ("bench/b.py", "from kvstore.kernels import a as sums\nx = sums.add(1, 2)\n"),
@@ -107,3 +110,44 @@ def test_compiled_code_may_call_one(tmp_path: Path) -> None:
     (tmp_path / "kvstore").mkdir()
     (tmp_path / "kvstore/kernels").symlink_to("../kernels")
     assert called_by_python(tmp_path) == []
+
+
+LENDERS = ("decision", "simulation", "pool_index", "expected", "prefill_price", "sim_caches")
+
+
+def unsaid(root: Path) -> list[str]:
+    """`path:line: name` of compiled functions that do not say whose their arrays are, in files
+    whose others do."""
+    found = []
+    for path in sorted((root / "kernels").glob("*.py")):
+        parsed = ast.parse(path.read_text())
+        made = [one for one in parsed.body if isinstance(one, ast.FunctionDef)]
+        said = {one: set(_said(one)) for one in made if _decorators(one) & {"njit", *INNERS}}
+        if any(said.values()):
+            found += [
+                f"kernels/{path.name}:{one.lineno}: {one.name}"
+                for one, words in said.items()
+                if not words
+            ]
+    return found
+
+
+def _said(made: ast.FunctionDef) -> Iterator[str]:
+    for decorator in made.decorator_list:
+        text = ast.unparse(decorator)
+        yield from (word for word in ("BORROWED", "OWN", "inner", "making") if word in text)
+
+
+def test_who_is_lent_arrays_counts_no_references_to_them() -> None:
+    """A function that does not say so counts them, if nobody who is lent them calls it first."""
+    assert unsaid(tree.ROOT) == []
+    for name in LENDERS:
+        text = (tree.ROOT / "kernels" / f"{name}.py").read_text()
+        assert "BORROWED" in text or "@inner" in text, name
+
+
+def test_one_that_does_not_say_so_is_found(tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    text = INNER + "@njit(cache=True)\ndef f():\n    return add(1, 2)\n"
+    (tmp_path / "kernels/a.py").write_text(text)
+    assert unsaid(tmp_path) == ["kernels/a.py:8: f"]
