@@ -1,5 +1,6 @@
 """What vLLM was told that changes its KV, beside which weights it has. Each is in their name, where
-it says anything. Which kernels compute is not among it, for they differ by rounding alone.
+it says anything. Which kernels compute is among it where weights have few bits (vllm_kernels.py):
+elsewhere they differ by rounding alone.
 """
 
 from __future__ import annotations
@@ -9,6 +10,11 @@ from typing import Any
 
 from vllm import envs
 
+from . import plugins
+from .vllm_kernels import kernels
+
+# Entry points that run in the processes that compute.
+PLUGINS = ("vllm.general_plugins", "vllm.platform_plugins")
 NOT_LOADED = ["original/**/*"]  # unless something else is set
 # Of the environment: what is computed or exchanged in fewer bits, and what is not computed at all.
 ENVIRONMENT = (
@@ -17,7 +23,8 @@ ENVIRONMENT = (
     *("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "VLLM_ROCM_QUICK_REDUCE_CAST_BF16_TO_FP16"),
     *("VLLM_ROCM_USE_AITER_FP4BMM", "VLLM_ROCM_USE_AITER_FP8BMM"),
     *("VLLM_ROCM_USE_AITER_MOE_A4W4_DSV4", "VLLM_DEEPEPLL_NVFP4_DISPATCH"),
-    *("VLLM_FLASHINFER_MOE_A2A_LOW_PRECISION_COMBINE", "VLLM_MOE_ROUTING_SIMULATION_STRATEGY"),
+    *("VLLM_ROCM_USE_AITER_MOE_SITUV2", "VLLM_FLASHINFER_MOE_A2A_LOW_PRECISION_COMBINE"),
+    "VLLM_MOE_ROUTING_SIMULATION_STRATEGY",
 )
 
 
@@ -37,6 +44,9 @@ def told(config: Any) -> dict[str, Any]:
         # A spec's dtype says of KV in fewer bits how many, not what they mean.
         "dtype": kept not in ("auto", computed) and [kept, computed],
         "platform": config.additional_config,  # of platforms that are not vLLM's own
+        "plugins": plugins.loaded(PLUGINS, "vllm", envs.VLLM_PLUGINS),
+        "workers": _workers(config.parallel_config),
+        "kernels": kernels(config),
         # A folder or a commit may have weights in several forms, or several shardings of them.
         "not_loaded": load.ignore_patterns != NOT_LOADED and load.ignore_patterns,
         "pattern": isinstance(loading, dict) and loading.get("pattern"),
@@ -46,3 +56,12 @@ def told(config: Any) -> dict[str, Any]:
         "scales": not envs.VLLM_USE_DEEP_GEMM_E8M0 and "as they are",
         "environment": {name: os.environ[name] for name in ENVIRONMENT if os.environ.get(name)},
     }
+
+
+def _workers(parallel: Any) -> list[str]:
+    """Classes that run the model, and are not vLLM's own."""
+    runs = parallel.distributed_executor_backend
+    if isinstance(runs, type):
+        runs = f"{runs.__module__}.{runs.__qualname__}"
+    named = (parallel.worker_cls, parallel.worker_extension_cls, runs)
+    return [one for one in named if one and "." in one and not one.startswith("vllm.")]

@@ -1,4 +1,6 @@
-"""A model as vLLM's configuration has it where vLLM was told nothing but its name."""
+"""A model, what runs it and by which kernels, as vLLM's configuration has them where vLLM was told
+nothing but the model's name.
+"""
 
 from __future__ import annotations
 
@@ -20,3 +22,10 @@ MODEL: dict[str, Any] = {
     "code_revision": None,
     "config_format": "auto",
 }
+FOUND = {"model_arch_config": SimpleNamespace(quantization_config=None)}  # in the model's config
+RUN = {
+    "worker_cls": "vllm.v1.worker.gpu_worker.Worker",
+    "worker_extension_cls": "",
+    "distributed_executor_backend": "mp",
+}
+KERNELS = {"linear_backend": "auto", "linear_backend_per_quant": None, "moe_backend": "auto"}

@@ -6,6 +6,7 @@ stand alone under those keys. See deploy/guide/sglang.md for the flags and what 
     settings.py   what a user may set, checked key by key
     facts.py      the namespace, from what SGLang resolved; what is refused, by name
     told.py       what a server was told that changes its KV, beside which weights it has
+    kernels.py    which kernels round inputs, where weights have few bits
     pages.py      where every byte of a page lies in a host pool, layout by layout
     storage.py    the backend itself
 """

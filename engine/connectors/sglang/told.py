@@ -2,8 +2,8 @@
 
 It is part of the namespace where it can be named, and refused where it cannot: what is in a file
 that nothing names, weights that come from another process, keys that depend on who else is in the
-batch (rope.py). Which kernels compute is not among it, for they differ by rounding alone, nor where
-experts are, of which all copies are alike.
+batch (rope.py). Which kernels compute is among it where weights have few bits (kernels.py): else
+they differ by rounding alone. Where experts are is not, for all copies of one are alike.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import json
 import os
 from typing import Any
 
+from sglang.srt.environ import envs
+from sglang.srt.plugins import GENERAL_PLUGINS_GROUP, PLATFORM_PLUGINS_GROUP
 from sglang.srt.runtime_context import (
     get_exec,
     get_lora,
@@ -23,7 +25,9 @@ from sglang.srt.runtime_context import (
 )
 from sglang.srt.utils.hf_transformers_utils import resolve_image_processor_backend
 
+from .. import plugins
 from ..unsupported import Unsupported
+from .kernels import kernels
 from .rope import code_of, unsteady
 
 # Settings that change KV, by the part of SGLang's configuration they are in.
@@ -46,6 +50,7 @@ _ENVIRONMENT = (
     *("SGLANG_NVFP4_CKPT_FP8_GEMM_IN_ATTN", "SGLANG_MOE_NVFP4_DISPATCH"),
     *("SGLANG_FLASHINFER_CUTEDSL_NVFP4_W4A16", "SGLANG_FLASHINFER_NVFP4_PER_TOKEN_ACTIVATION"),
     *("FLASHINFER_NVFP4_4OVER6", "FLASHINFER_NVFP4_4OVER6_E4M3_USE_256"),
+    *("SGLANG_DSV4_FP4_EXPERTS", "SGLANG_DSV4_FP4_DEQUANT"),
     *("SGLANG_FORCE_MXFP8_BLOCK_CONVERT_DENSE", "SGLANG_NPU_ARCH35_REQUANT_BLOCK_FP8"),
     *("SGLANG_ROCM_DISABLE_LINEARQUANT", "SGLANG_GFX1250_W4A8_BACKEND"),
     *("SGLANG_AMD_FLYDSL_MEGA_QUANT", "SGLANG_ENABLE_DP_GATHER_FP8"),
@@ -98,10 +103,12 @@ def told() -> dict[str, str]:
     if said["kv_cache_dtype"] not in _NOTHING:  # else the pool's own dtype says it
         said["dtype"] = model.dtype
     said["pattern"] = loading.get("pattern")  # of a sharded state, which may be one of several
+    said["plugins"] = _plugins() or None
     if images := published(get_mm):
         said |= _of_images(images)
     if how:
         said |= _of_how(how)
+        said["kernels"] = kernels(model, config, how) or None
     if seen := published(get_observability):
         said["forward_hooks"] = seen.forward_hooks  # they may change what they see
     changed = {name: os.environ[name] for name in _ENVIRONMENT if os.environ.get(name)}
@@ -143,6 +150,16 @@ def _of_how(how: Any) -> dict[str, Any]:
     said["rl_on_policy_target"] = how.deterministic.rl_on_policy_target
     precise = how.kernel.enable_precise_embedding_interpolation  # where an image's patches stand
     return said | {"enable_precise_embedding_interpolation": precise}
+
+
+def _plugins() -> list[str]:
+    """Those that SGLang loads in the process that computes."""
+    said, platform = envs.SGLANG_PLUGINS.get(), envs.SGLANG_PLATFORM.get()
+    only = [one.strip() for one in said.split(",")] if said else None
+    return [
+        *plugins.loaded([GENERAL_PLUGINS_GROUP], "sglang", only),
+        *plugins.loaded([PLATFORM_PLUGINS_GROUP], "sglang", [platform] if platform else only),
+    ]
 
 
 def _of_images(images: Any) -> dict[str, Any]:

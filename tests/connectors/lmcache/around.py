@@ -16,6 +16,7 @@ from tests.connectors.lmcache.engine import LAYERS, MODEL
 
 ENVS: Any = ModuleType("vllm.envs")  # one for all tests: it is imported once
 ENVS.VLLM_FLOAT32_MATMUL_PRECISION, ENVS.VLLM_USE_DEEP_GEMM_E8M0 = "highest", True
+ENVS.VLLM_PLUGINS = None
 
 
 def vllm(
@@ -28,6 +29,7 @@ def vllm(
     transformers: bool = False,
     layers: tuple[int, int] = (0, LAYERS),
     parallel: dict[str, Any] | None = None,
+    kernels: dict[str, Any] | None = None,
     **model: Any,
 ) -> None:
     """Be in a worker of vLLM's, for which LMCache makes the plug-in."""
@@ -50,10 +52,11 @@ def vllm(
     }
     whole = {"decode_context_parallel_size": 1, "prefill_context_parallel_size": 1}
     told = SimpleNamespace(
-        model_config=SimpleNamespace(**untold.MODEL | about | model),
+        model_config=SimpleNamespace(**untold.MODEL | untold.FOUND | about | model),
         load_config=SimpleNamespace(**loading | (load or {})),
         cache_config=SimpleNamespace(cache_dtype=cache_dtype),
-        parallel_config=SimpleNamespace(**whole | (parallel or {})),
+        parallel_config=SimpleNamespace(**untold.RUN | whole | (parallel or {})),
+        kernel_config=SimpleNamespace(**untold.KERNELS | (kernels or {})),
         additional_config=additional_config or {},
     )
     shown(monkeypatch, told)
@@ -64,5 +67,9 @@ def shown(monkeypatch: pytest.MonkeyPatch, config: Any) -> None:
     package: Any = ModuleType("vllm")
     package.envs, package.config = ENVS, ModuleType("vllm.config")
     package.config.get_current_vllm_config_or_none = lambda: config
-    for one in (package, package.envs, package.config):
+    package.platforms = ModuleType("vllm.platforms")
+    package.platforms.current_platform = SimpleNamespace(
+        device_name="cpu", get_device_capability=lambda: None, is_cuda=lambda: False
+    )
+    for one in (package, package.envs, package.config, package.platforms):
         monkeypatch.setitem(sys.modules, one.__name__, one)

@@ -35,6 +35,8 @@ TOLD: list[dict[str, Any]] = [
     {"load": {"model_loader_extra_config": {"pattern": "other-{rank}-{part}"}}},
     {"rope": DYNAMIC},
     {"layers": (LAYERS, 2 * LAYERS)},
+    {"parallel": {"worker_cls": "theirs:Worker.of"}},
+    {"quantization": "fp8", "kernels": {"linear_backend": "marlin"}},
 ]
 
 

@@ -19,13 +19,20 @@ def server(
     longest: int = LONGEST,
     impl: ModelImpl = ModelImpl.SGLANG,
     model_type: str = "llama",
+    quantized: dict[str, Any] | None = None,
     **args: Any,
 ) -> Iterator[None]:
     """As in a server with these settings, whose model has these settings of RoPE. `impl` is whose
-    code computes it, as SGLang found by what it was asked."""
+    code computes it, as SGLang found by what it was asked, and `quantized` how its weights are."""
     text = SimpleNamespace(
         rope_parameters=rope, max_position_embeddings=TRAINED, model_type=model_type
     )
-    config = SimpleNamespace(hf_text_config=text, context_len=longest, _resolved_model_impl=impl)
+    config = SimpleNamespace(
+        hf_text_config=text,
+        context_len=longest,
+        _resolved_model_impl=impl,
+        quantization=args.get("quantization"),
+        hf_quant_config=quantized or {},
+    )
     with get_context().override_server_args(_model_config=config, **args):
         yield

@@ -116,7 +116,9 @@ def told_of(
     parts: dict[str, Any] = {
         "load_config": SimpleNamespace(**loading | load),
         "cache_config": SimpleNamespace(**{"cache_dtype": "auto"} | cache),
-        "model_config": SimpleNamespace(**untold.MODEL | facts | model),
+        "model_config": SimpleNamespace(**untold.MODEL | untold.FOUND | facts | model),
+        "parallel_config": SimpleNamespace(**untold.RUN),
+        "kernel_config": SimpleNamespace(**untold.KERNELS),
         "additional_config": {},
     }
     return SimpleNamespace(**parts | whole)
@@ -270,4 +272,4 @@ def test_what_lmcache_s_plug_in_asks_of_vllm_beside_this_is_there() -> None:
     assert callable(ModelConfig.get_layers_start_end_indices)
     said = {one.name for one in fields(ModelConfig)}
     assert untold.MODEL.keys() | {"enable_prompt_embeds"} <= said
-    assert set(OF_TOKENS) <= {one.name for one in fields(ParallelConfig)}
+    assert untold.RUN.keys() | set(OF_TOKENS) <= {one.name for one in fields(ParallelConfig)}
