@@ -14,7 +14,7 @@ from kvstore.client.hold import Hold
 from kvstore.client.memory import DENSE, PAGED
 from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
-from kvstore.client.weights import weights_digest
+from kvstore.client.weights import processors_digest, weights_digest
 from kvstore.client.writer import Writer
 from kvstore.config import Credentials, Stands, TlsConfig
 from kvstore.errors import Invalid, KVStoreError, Lapsed, Overloaded, Unavailable
@@ -53,6 +53,7 @@ __all__ = [
     "Writer",
     "chain",
     "foreign",
+    "processors_digest",
     "salted",
     "weights_digest",
 ]

@@ -22,6 +22,8 @@ LEFT_BY_TRAINING = (
 )
 # What says which of the weights are loaded, how they are quantized and what is computed with them.
 READ_WITH_THEM = ("config.json", "params.json", "*.safetensors.index.json", "*quant*.json", "*.py")
+# What says what becomes of images, sound and videos before a model has them, and nothing of text.
+PROCESSORS = "*processor_config.json"
 
 
 def weights_digest(folder: str | Path, load_format: str = "auto") -> str:
@@ -43,6 +45,18 @@ def weights_digest(folder: str | Path, load_format: str = "auto") -> str:
         part.update_mmap(path)
         whole.update(str(path.relative_to(folder)).encode() + b"\0" + part.digest())
     return whole.hexdigest()
+
+
+def processors_digest(folder: str | Path) -> str:
+    """Hex digest over what says what becomes of images, sound and videos; empty where nothing does.
+
+    It is apart from the weights' for what a model makes of text does not depend on it.
+    """
+    whole = blake3()
+    said = sorted(Path(folder).glob(PROCESSORS))
+    for path in said:
+        whole.update(path.name.encode() + b"\0" + blake3(path.read_bytes()).digest())
+    return whole.hexdigest() if said else ""
 
 
 def _left_by_training(within: Path) -> bool:

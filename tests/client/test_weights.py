@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.client import Invalid, weights_digest
+from kvstore.client import Invalid, processors_digest, weights_digest
 
 Folders = Callable[..., Path]
 
@@ -93,3 +93,23 @@ def test_a_load_format_that_looks_for_one_kind_alone_is_named_by_that(
 
 def test_a_model_without_a_config_of_hugging_face_s_has_a_name(folder: Folders) -> None:
     assert weights_digest(folder("params.json", "consolidated.safetensors"))
+
+
+PROCESSORS = ["preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"]
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_what_becomes_of_images_is_in_a_name_of_its_own(folder: Folders, name: str) -> None:
+    without, ours, theirs = folder(*PLAIN), folder(*PLAIN, name), folder(*PLAIN, name)
+    assert processors_digest(without) == ""
+    assert processors_digest(ours) == processors_digest(theirs) != ""
+    (theirs / name).write_text("other")
+    assert processors_digest(ours) != processors_digest(theirs)
+    assert len({weights_digest(one) for one in (without, ours, theirs)}) == 1, "nothing of text"
+
+
+def test_which_file_says_it_is_in_the_name(folder: Folders) -> None:
+    ours, theirs = folder(PROCESSORS[0]), folder(PROCESSORS[1])
+    (theirs / PROCESSORS[1]).write_text(PROCESSORS[0])
+    assert processors_digest(ours) != processors_digest(theirs)
+    assert processors_digest(folder("config.json", "model.safetensors", "tokenizer.json")) == ""

@@ -21,6 +21,7 @@ MODEL: dict[str, Any] = {
     "model_class_overrides": {},
     "code_revision": None,
     "config_format": "auto",
+    "multimodal_config": None,
 }
 FOUND = {"model_arch_config": SimpleNamespace(quantization_config=None)}  # in the model's config
 RUN = {
@@ -29,3 +30,13 @@ RUN = {
     "distributed_executor_backend": "mp",
 }
 KERNELS = {"linear_backend": "auto", "linear_backend_per_quant": None, "moe_backend": "auto"}
+# Of a model that is given images.
+IMAGES: dict[str, Any] = {
+    "language_model_only": False,
+    "media_io_kwargs": {},
+    "mm_processor_kwargs": None,
+    "mm_encoder_attn_dtype": None,
+    "mm_encoder_fp8_scale_path": None,
+    "video_pruning_rate": None,
+    "video_pruning_method": "evs",
+}

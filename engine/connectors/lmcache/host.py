@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..unsupported import Unsupported
+from .images import images_of
 from .settings import Settings
 
 
@@ -70,4 +71,4 @@ def _of_vllm(config: Any, layers: int, settings: Settings) -> Host:
             f"a chunk has {layers} layers, and this rank's part of the model {end - first}: the "
             "others are a draft's, whose weights nothing names; use no speculative_config"
         )
-    return Host(revision_of(config, settings), turned_by(model), first)
+    return Host(revision_of(config, settings) + images_of(model), turned_by(model), first)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 from sglang.srt.environ import envs
@@ -21,9 +22,12 @@ from sglang.srt.runtime_context import (
     get_mm,
     get_model,
     get_observability,
+    get_serving,
     process_model_config,
 )
 from sglang.srt.utils.hf_transformers_utils import resolve_image_processor_backend
+
+from kvstore.client import processors_digest
 
 from .. import plugins
 from ..unsupported import Unsupported
@@ -106,6 +110,8 @@ def told() -> dict[str, str]:
     said["plugins"] = _plugins() or None
     if images := published(get_mm):
         said |= _of_images(images)
+    if config.is_multimodal:
+        said["processors"] = _processors(model, published(get_serving))
     if how:
         said |= _of_how(how)
         said["kernels"] = kernels(model, config, how) or None
@@ -167,6 +173,15 @@ def _of_images(images: Any) -> dict[str, Any]:
     says what it is to name (`mm_hashes`), which then is what they were."""
     backend = resolve_image_processor_backend(images)
     return {"mm_process_config": images.mm_process_config, "image_processor_backend": backend}
+
+
+def _processors(model: Any, serving: Any) -> str:
+    """What a checkpoint says becomes of images, sound and videos: of where they stand too, which no
+    hash of a page names."""
+    path = (serving and serving.tokenizer_path) or model.model_path
+    if Path(path).is_dir():
+        return processors_digest(path)
+    return "" if path == model.model_path else str(path)  # else what names the weights names them
 
 
 def _text(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from safetensors.torch import save_file
 from kvstore.engine.connectors.lmcache.host import Host, host_of
 from kvstore.engine.connectors.lmcache.settings import Settings
 from kvstore.engine.connectors.unsupported import Unsupported
+from tests.connectors import untold
 from tests.connectors.lmcache.around import ENVS, shown, vllm
 from tests.connectors.lmcache.engine import CHUNK, LAYERS, MODEL, Engine
 
@@ -58,6 +60,42 @@ def test_what_vllm_was_told_is_named_beside_the_revision(monkeypatch: pytest.Mon
         vllm(monkeypatch, **told)
         names.append(host())
     assert not [one for index, one in enumerate(names) if one in names[:index]]
+
+
+def images(**told: Any) -> Any:
+    return SimpleNamespace(**untold.IMAGES | told)
+
+
+def test_what_images_are_to_a_model_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def of(model: Path, told: Any) -> Host:
+        vllm(monkeypatch, model=str(model), multimodal_config=told)
+        return host()
+
+    small, large, scales = tmp_path / "small", tmp_path / "large", tmp_path / "scales.json"
+    for folder in (small, large):
+        folder.mkdir()
+        (folder / "preprocessor_config.json").write_text(folder.name)
+    scales.write_text("{}")
+    fp8 = images(mm_encoder_attn_dtype="fp8", mm_encoder_fp8_scale_path=str(scales))
+    names = [
+        of(small, None),
+        of(small, images()),
+        of(large, images()),
+        of(small, images(mm_processor_kwargs={"max_pixels": 50_176})),
+        of(small, images(media_io_kwargs={"video": {"num_frames": 8}})),
+        of(small, images(mm_encoder_attn_dtype="fp8")),
+        of(small, fp8),
+        of(small, images(video_pruning_rate=0.5)),
+        of(small, images(video_pruning_rate=0.5, video_pruning_method="vidcom2")),
+    ]
+    scales.write_text("of another calibration")
+    names.append(of(small, fp8))
+    assert not [one for index, one in enumerate(names) if one in names[:index]]
+    assert names[0] == of(large, images(language_model_only=True)) == Host("r1"), "of text alone"
+    assert of(small, images(mm_processor_kwargs={"device": "cuda"})) == names[1]
+    assert of(Path("weights/of-this"), images()) == Host("r1"), "its commit says it"
 
 
 def test_what_its_environment_says_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

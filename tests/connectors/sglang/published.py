@@ -20,6 +20,7 @@ def server(
     impl: ModelImpl = ModelImpl.SGLANG,
     model_type: str = "llama",
     quantized: dict[str, Any] | None = None,
+    multimodal: bool = False,
     **args: Any,
 ) -> Iterator[None]:
     """As in a server with these settings, whose model has these settings of RoPE. `impl` is whose
@@ -33,6 +34,7 @@ def server(
         _resolved_model_impl=impl,
         quantization=args.get("quantization"),
         hf_quant_config=quantized or {},
+        is_multimodal=multimodal,
     )
     with get_context().override_server_args(_model_config=config, **args):
         yield

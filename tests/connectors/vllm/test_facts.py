@@ -15,6 +15,7 @@ from vllm import envs
 from vllm.config import (
     LoadConfig,
     ModelConfig,
+    MultiModalConfig,
     ParallelConfig,
     get_current_vllm_config_or_none,
 )
@@ -272,4 +273,5 @@ def test_what_lmcache_s_plug_in_asks_of_vllm_beside_this_is_there() -> None:
     assert callable(ModelConfig.get_layers_start_end_indices)
     said = {one.name for one in fields(ModelConfig)}
     assert untold.MODEL.keys() | {"enable_prompt_embeds"} <= said
+    assert {name: getattr(MultiModalConfig(), name) for name in untold.IMAGES} == untold.IMAGES
     assert untold.RUN.keys() | set(OF_TOKENS) <= {one.name for one in fields(ParallelConfig)}
