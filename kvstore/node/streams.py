@@ -109,9 +109,11 @@ class StreamingKVService(KVService):
                     index=index, tokens=slot.tokens, payload_bytes=size, root=slot.root
                 )
                 yield pb.GetReply(block=block)
+                # Bytes are read only while the pin holds, the first too: a slow caller loses it,
+                # and what its slot holds then is another block, perhaps another tenant's.
+                self.store.claims.pin(session, opened.handle, "the block that is being sent")
                 async for piece in self._pieces(slot, layout, layout.whole):
                     yield pb.GetReply(data=piece)
-                    # Later pieces are read only while the pin holds: a slow caller loses it.
                     self.store.claims.pin(session, opened.handle, "the block that is being sent")
                 self.store.readers.close(session, [opened.handle])
 
