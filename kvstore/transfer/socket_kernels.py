@@ -70,9 +70,10 @@ def load() -> None:
 
 def at_hand(size: int) -> Kernels | None:
     """For a run of so many bytes; None where this process does not have them, or not yet."""
-    if _loaded.kernels is None and size >= WORTH_BYTES and not _loaded.begun:
+    kernels = _loaded.kernels
+    if kernels is None and size >= WORTH_BYTES and not _loaded.begun:
         _loaded.begin()
-    return _loaded.kernels
+    return kernels
 
 
 def _make_code() -> None:
