@@ -122,6 +122,8 @@ class Reader:
         more = transport.filling(waiting) & alive
         bad = np.zeros(len(rows), dtype=bool)
         ready = transport.written(layout, waiting, self._fragment)
+        # Nothing of this counts before its slots are looked at again: the way may break first.
+        layers = self._layers.copy()
         # Blocks that gained the same layers move together: few groups, whatever the blocks.
         for first, last in sorted(set(zip(done.tolist(), ready.tolist(), strict=True))):
             if first >= last:
@@ -135,14 +137,15 @@ class Reader:
             chosen = (done == first) & (ready == last)
             group = rows[chosen]
             good = self._opened.load(group, part)
-            self._layers[group[good]] = last
+            layers[group[good]] = last
             bad[chosen] = ~good
             strip_bytes = sum(map(layout.strip_bytes, slots.tokens[group[good]].tolist()))
             self.bytes_loaded += strip_bytes * part.layers * part.heads
         # After the copies: what changed hands meanwhile was not this block, or is not any more.
-        short = (self._layers[rows] < self._fragment.layers) & ~more
+        short = (layers[rows] < self._fragment.layers) & ~more
         bad |= short & waiting.rooted  # its root vouched for layers that are gone
         current = transport.current(waiting, ~bad)
+        self._layers = layers
         self._damaged[rows[current & bad]] = True
         self._give_up(rows[~current], Miss.EVICTED)
         self._give_up(rows[current & bad], Miss.DAMAGED)
