@@ -65,9 +65,14 @@ def _move(
     """Call until all has moved: a signal's handler runs in between."""
     state = np.zeros(5, np.int64)
     until, rate = time.monotonic() + stream.stall_seconds, float(DATA_RATE_MIN)
+    moved, still_until = 0, until
     while state[terms.AT] < len(pieces):
         move(stream.descriptor, pieces, entries, until, rate, state)
-        why = int(state[terms.WHY])
+        why, now = int(state[terms.WHY]), time.monotonic()
+        if state[terms.MOVED] > moved:
+            moved, still_until = int(state[terms.MOVED]), now + stream.stall_seconds
+        elif why == errno.EINTR and now > still_until:
+            why = terms.TOO_SLOW  # the socket's own time begins anew with each call
         if why and why != errno.EINTR:
             raise stream.failed(_error(terms, why))
 

@@ -60,6 +60,9 @@ class DataStream:
         self._tls = isinstance(connected, ssl.SSLSocket)
         if connected.family != socket.AF_UNIX:
             prepare(connected)
+        self._coming, self._going = select.poll(), select.poll()
+        self._coming.register(connected, select.POLLIN)
+        self._going.register(connected, select.POLLOUT)
         self.allow(stall_seconds)
 
     @classmethod
@@ -180,6 +183,7 @@ class DataStream:
     def _send_some(self, buffers: list[Buffer | bytes], pace: _Pace) -> None:
         left = sum(map(len, buffers))
         while left:
+            self._wait(self._going)
             sent = self._socket.sendmsg(buffers)
             left -= sent
             pace.keep(sent)
@@ -189,6 +193,7 @@ class DataStream:
     def _receive_some(self, buffers: list[Buffer], pace: _Pace) -> None:
         left = sum(map(len, buffers))
         while left:
+            self._wait(self._coming)
             got, _, _, _ = self._socket.recvmsg_into(buffers, 0, socket.MSG_WAITALL)
             if not got:
                 raise ConnectionResetError("it hung up")
@@ -197,11 +202,18 @@ class DataStream:
             if left:
                 buffers = _after(buffers, got)
 
+    def _wait(self, ready: select.poll) -> None:
+        """Until a byte can move. The kernel begins its time anew with each signal: where they come
+        often, it would wait for ever. (TLS keeps time by itself, and may have bytes already.)"""
+        if not self._tls and not ready.poll(1e3 * self.stall_seconds):
+            raise TimeoutError
+
     def _receive_row(self, room: Buffer, filled: int, size: int) -> int:
         """Go on to fill this until the first of its rows is whole; how much more came."""
         pace = _Pace(self.stall_seconds)
         try:
             while filled + pace.moved < size:
+                self._wait(self._coming)
                 got = self._socket.recv_into(room[filled + pace.moved :])
                 if not got:
                     raise ConnectionResetError("it hung up")
