@@ -110,6 +110,15 @@ def test_blocks_of_any_size_come_into_their_slots(
     )
 
 
+def test_as_many_come_at_a_time_as_a_cache_holds(
+    rig: Rig, moves: Moves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = windows(rig, moves, rig.session(), 4 * TOKENS)
+    assert len(list(Coming.few(rig.arena, held))) == 1
+    monkeypatch.setattr(landing, "_TOGETHER_BYTES", 2 * SMALL.layout.payload_bytes)
+    assert len(list(Coming.few(rig.arena, held))) == 2
+
+
 def test_blocks_of_two_namespaces_come_in_one_call(rig: Rig, moves: Moves) -> None:
     session, part = rig.session(), Fragment(1, 1, 0, 1)
     held = windows(rig, moves, session, 2 * TOKENS, part)

@@ -16,9 +16,11 @@ import xxhash
 
 from kvstore.errors import Unavailable
 from kvstore.transfer import hashed as module
-from kvstore.transfer.hashed import receive_hashed
+from kvstore.transfer import socket_kernels
+from kvstore.transfer.hashed import receive_hashed, send_hashed
 from tests.transfer.pairs import STILL_SECONDS, Pair
 
+socket_kernels.load()
 ROOM = np.zeros(40_000, np.uint8)
 
 
@@ -112,6 +114,23 @@ def test_a_peer_that_trickles_is_given_up_too(pair: Pair, monkeypatch: pytest.Mo
             over.set()
 
 
+def test_a_peer_that_is_slow_and_not_too_slow_may_take_its_time(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair[0].allow(1.0)
+    monkeypatch.setattr(module, "DATA_RATE_MIN", 1_000)
+
+    def slowly() -> None:
+        for _ in range(30):
+            time.sleep(0.05)
+            pair[1].sendall(bytes(1_000))
+
+    began = time.monotonic()
+    with doing(slowly):
+        assert receive_hashed(pair[0], pieces_of(ROOM, np.full(30, 1_000))) is not None
+    assert time.monotonic() - began > 1.0, "the test is to take longer than a standstill may"
+
+
 def test_a_signal_in_the_middle_costs_no_byte(pair: Pair) -> None:
     came: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
@@ -151,3 +170,28 @@ def test_whoever_ends_a_stream_frees_the_thread_that_waits_on_it(pair: Pair) -> 
         time.sleep(0.1)
         pair[0].end()
     assert failed
+
+
+class Sealed:
+    """A stream whose bytes are sealed on their way."""
+
+    descriptor = None
+
+
+def test_of_bytes_that_are_sealed_none_is_moved_and_no_compiler_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket_kernels, "at_hand", lambda size: pytest.fail("it is asked for"))
+    sealed: Any = Sealed()
+    pieces = pieces_of(ROOM, np.array([8, 1_000]))
+    assert receive_hashed(sealed, pieces) is None
+    assert not send_hashed(sealed, pieces, np.zeros((1, 1), np.uint64))
+
+
+def test_how_many_bytes_come_says_whether_a_compiler_pays(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(socket_kernels, "at_hand", asked.append)
+    assert receive_hashed(pair[0], pieces_of(ROOM, np.array([8, 1_000]))) is None
+    assert asked == [1_008]

@@ -108,6 +108,55 @@ def test_what_comes_again_counts_as_it_came_last(pair: Pair) -> None:
         assert into.proven(one, LAYOUT.whole, NO_ROOTS[:1]).all() == good
 
 
+@pytest.mark.usefixtures("way")
+def test_what_was_hashed_as_it_came_is_not_hashed_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into, source = came(pair, np.arange(BLOCKS))
+    monkeypatch.setattr(into, "hashed", lambda *_: pytest.fail("it is read once more"))
+    assert into.proven(np.arange(BLOCKS), LAYOUT.whole, NO_ROOTS).all()
+    assert (into.tables == source.tables).all()
+
+
+@pytest.mark.usefixtures("way")
+def test_of_blocks_of_which_some_did_not_come_over_a_socket_all_are_hashed(pair: Pair) -> None:
+    into, source = came(pair, np.arange(3))
+    into.memory[3 * LAYOUT.payload_bytes :] = source.memory[3 * LAYOUT.payload_bytes :]
+    into.tables[3:5] = source.tables[3:5]  # of the last one it says that nothing is written
+    good = into.proven(np.arange(BLOCKS), LAYOUT.whole, NO_ROOTS)
+    assert good.tolist() == [True] * 5 + [False]
+
+
+def came(pair: Pair, rows: np.ndarray) -> tuple[HashedLanding, HashedLanding]:
+    """A landing that these blocks came into, and the one that they are from."""
+    into, source = made(HashedLanding), made(HashedLanding, seed=5)
+    source.hash(np.arange(BLOCKS), LAYOUT.whole)
+    for row in rows.tolist():
+        pair[1].sendall(source.runs[row].tobytes() + b"".join(source.pieces(row, LAYOUT.whole)))
+    into.receive(pair[0], rows, LAYOUT.whole)
+    return into, source
+
+
+@pytest.mark.parametrize("way", ["interpreted"], indirect=True)
+@pytest.mark.parametrize("step", ["receive", "send"])
+def test_the_interpreter_hashes_a_few_blocks_at_a_time(
+    pair: Pair, way: None, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While they are in the cache."""
+    moved, inner = list[int](), getattr(landing.Landing, step)
+
+    def counted(self: Any, stream: DataStream, rows: np.ndarray, part: Fragment) -> None:
+        moved.append(len(rows))
+        inner(self, stream, rows, part)
+
+    monkeypatch.setattr(landing.Landing, step, counted)
+    if step == "receive":
+        came(pair, np.arange(BLOCKS))
+    else:
+        sent(pair[0], np.arange(BLOCKS), LAYOUT.whole)
+    assert moved == [2, 2, 2]
+
+
 def test_strips_that_did_not_come_over_a_socket_are_hashed_as_they_lie() -> None:
     one, every = made(HashedLanding, seed=4), np.arange(BLOCKS)
     one.hash(every, LAYOUT.whole)

@@ -143,6 +143,17 @@ def test_a_peer_that_takes_it_too_slowly_is_given_up_too(
         sipping.join(10.0)
 
 
+def test_a_peer_that_takes_it_slowly_and_not_too_slowly_may_take_its_time(
+    pair: Pair, stuck: Rows
+) -> None:
+    pair[0].allow(1.0)
+    began, wanted = time.monotonic(), MUCH + stuck.entries.nbytes
+    with Taker(pair[1], wanted, 0.02) as taker:  # for a MiB at most
+        assert stuck.send(pair)
+    assert len(taker.came) == wanted
+    assert time.monotonic() - began > 1.0, "the test is to take longer than a standstill may"
+
+
 def test_whoever_ends_a_stream_frees_the_thread_that_sends_on_it(pair: Pair, stuck: Rows) -> None:
     pair[0].allow(60.0)
     threading.Timer(0.2, pair[0].end).start()
