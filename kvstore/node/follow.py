@@ -21,6 +21,7 @@ from kvstore.errors import KVStoreError, Unavailable
 from kvstore.layout import TABLE_OFFSET, Fragment
 from kvstore.limits import PIN_MS_MAX
 from kvstore.memory.arena import Arena
+from kvstore.memory.order import fence
 from kvstore.node.blocks import Blocks
 from kvstore.node.claims import Claims
 from kvstore.node.handles import tag_of
@@ -246,11 +247,12 @@ class _Run:
         part = Fragment(first, last - first, 0, layout.kv_heads)
         good = self.link.lanes.pull(layout, self.there.pick(rows), part, landing, rows, term)
         some = slice(first * layout.kv_heads, last * layout.kv_heads)
+        fence()  # whoever sees an entry may read the strip
         for i, row in enumerate(rows.tolist()):
             at = self.here[row].offset + TABLE_OFFSET
             identity = landing.memory[at - IDENTITY_BYTES : at]
             good[i] &= bool((identity == landing.runs[row, :IDENTITY_BYTES]).all())
-            if good[i]:  # the entries after the strips they vouch for: whoever sees one may read
+            if good[i]:
                 table = np.frombuffer(landing.memory, np.uint64, layout.strips, at)
                 table[some] = landing.runs[row, IDENTITY_BYTES:].view(np.uint64)[some]
         return good

@@ -12,13 +12,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from kvstore.block import Chain
-from kvstore.node.follow import Asked, Follow
+from kvstore.client.space import slots_of
+from kvstore.layout import IDENTITY_OFFSET, Fragment, SlotLayout
+from kvstore.node.follow import Asked, Follow, _Run
+from kvstore.transfer.hashed_landing import HashedLanding
+from kvstore.transfer.landing import IDENTITY_BYTES
+from kvstore.transfer.protocol import Slots
+from kvstore.transfer.term import Term
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.node.holder import Holder, cancelled_while_it_asks
-from tests.node.rig import SMALL, Rig
+from tests.node.rig import SMALL, TOKENS, Rig
+from tests.node.rig import prompt as rig_prompt
 from tests.node.test_fetch import KNOWN_SECONDS, Pair
 from tests.nodes import LARGE, LAYOUT, Caller, eventually, payload, prompt, refused
 from tests.pools import pool
@@ -294,3 +302,47 @@ def test_a_reader_that_goes_while_blocks_are_opened_leaves_none_open_at_their_wr
         assert not holder.open
 
     asyncio.run(main())
+
+
+class Brings:
+    """Stands for connections over which a block comes whole."""
+
+    def __init__(self, source: HashedLanding) -> None:
+        self._source, self.lanes = source, self
+
+    def pull(
+        self, layout: SlotLayout, slots: Slots, part: Fragment, into: HashedLanding, *_: Any
+    ) -> Any:
+        into.runs[:] = self._source.runs
+        for there, here in zip(
+            into.pieces(0, layout.whole), self._source.pieces(0, layout.whole), strict=True
+        ):
+            there[:] = here
+        return np.ones(1, bool)
+
+
+def test_strips_are_there_before_their_entries_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, layout, one = Rig(), SMALL.layout, rig_prompt(SMALL, TOKENS)
+    [source] = rig.put(rig.session(), SMALL, one)
+    [key] = rig.store.keys("other", SMALL, one.hashes)
+    target = rig.blocks.arrive(SMALL.owner, layout, (key, b"", TOKENS), "other", (), 0)
+    tokens = np.array([TOKENS], np.int32)
+    there, here = (
+        HashedLanding(layout, rig.arena.bytes, np.array([slot.offset + layout.head_bytes]), tokens)
+        for slot in (source, target)
+    )
+    there.hash(np.arange(1), layout.whole)
+    at = target.offset + IDENTITY_OFFSET
+    there.runs[0, :IDENTITY_BYTES] = rig.arena.bytes[at : at + IDENTITY_BYTES]
+    link: Any = Brings(there)
+    slots = slots_of([source.offset], [source.generation], [TOKENS], [b""])
+    seen: list[bytes] = []
+
+    def look() -> None:
+        assert rig.blocks.heads.none_written([target], layout, layout.whole)
+        seen.append(b"".join(here.pieces(0, layout.whole)))
+
+    monkeypatch.setattr("kvstore.node.follow.fence", look)
+    run = _Run(link, SMALL, slots, [target], here, [])
+    assert run.advance(np.arange(1), 0, layout.layers, Term()).all()
+    assert seen == [rig.read(source, SMALL)] == [rig.read(target, SMALL)]
