@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -94,6 +95,13 @@ def test_a_peer_that_hangs_up_in_the_middle_is_told_from_one_that_is_done(
     pair[1].sendall(bytes(sent))
     pair[1].close()
     with pytest.raises(Unavailable, match="hung up"):
+        receive_hashed(pair[0], pieces_of(ROOM, np.full(4, 5_000)))
+
+
+def test_a_connection_that_is_reset_in_the_middle_ends_it(pair: Pair) -> None:
+    pair[1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    pair[1].close()
+    with pytest.raises(Unavailable, match="reset"):
         receive_hashed(pair[0], pieces_of(ROOM, np.full(4, 5_000)))
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
 from kvstore.errors import Unavailable
-from kvstore.transfer import socket_kernels
+from kvstore.transfer import hashed, socket_kernels
 from kvstore.transfer.hashed import receive_hashed, send_hashed
 from kvstore.transfer.stream import DataStream
 from tests.transfer.pairs import STILL_SECONDS, Pair
@@ -70,3 +71,21 @@ def test_a_peer_that_stands_still_is_given_up_whatever_signals_come(
     pair[1].sendall(bytes(sent))
     with pytest.raises(Unavailable, match="stood still"):
         WAYS[way](pair[0])
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_peer_that_is_slow_and_goes_on_is_not_given_up_for_them(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair[0].allow(1.0)
+    monkeypatch.setattr(hashed, "DATA_RATE_MIN", 1)
+
+    def slowly() -> None:
+        for _ in range(15):
+            time.sleep(0.12)
+            pair[1].sendall(b"x")
+
+    thread = threading.Thread(target=slowly)
+    thread.start()
+    assert receive_hashed(pair[0], np.array([[MUCH.ctypes.data, 15]], np.uint64)) is not None
+    thread.join()
