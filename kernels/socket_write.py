@@ -32,7 +32,7 @@ from .sockets import (
     types,
 )
 from .stale import forget_stale
-from .strip_loops import entry_of
+from .strip_entry import entry_of
 from .xxh3 import U, xxh3_64
 
 forget_stale(__file__)

@@ -20,6 +20,7 @@ from .codec_move import decode_strip, desk_words, encode_strip
 from .inner import BORROWED, OWN, inner
 from .memory import fence, load_published, publish
 from .stale import forget_stale
+from .strip_entry import entry_of
 from .strip_move import (
     LINE,
     Slot,
@@ -34,12 +35,6 @@ from .xxh3 import U, xxh3_64
 from .xxh3_128 import xxh3_128
 
 forget_stale(__file__)
-
-
-@njit(**BORROWED)
-def entry_of(strip_hash: Any) -> Any:
-    """What the table says of a hash: zero is kept for a strip that is not written."""
-    return strip_hash if strip_hash != U(0) else U(1)
 
 
 @inner

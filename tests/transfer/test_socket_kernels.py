@@ -41,6 +41,20 @@ def test_whoever_computes_anyway_has_them_at_once(loaded: socket_kernels._Loaded
     assert socket_kernels.at_hand(1) is not None
 
 
+def test_a_node_compiles_no_more_than_it_needs() -> None:
+    """Loops over strips take four times as long, and 60 MB more while they are compiled."""
+    code = """
+import sys
+from kvstore.transfer import socket_kernels
+socket_kernels.load()
+print(*(name for name in sys.modules if name.startswith("kvstore.kernels.strip")))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS
+    )
+    assert ran.stdout.split() == ["kvstore.kernels.strip_entry"], ran.stderr
+
+
 def test_what_cannot_be_loaded_is_tried_once_and_said(
     loaded: socket_kernels._Loaded,
     monkeypatch: pytest.MonkeyPatch,
