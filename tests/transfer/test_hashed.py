@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import socket
 import struct
@@ -137,6 +138,19 @@ def test_a_peer_that_is_slow_and_not_too_slow_may_take_its_time(
     with doing(slowly):
         assert receive_hashed(pair[0], pieces_of(ROOM, np.full(30, 1_000))) is not None
     assert time.monotonic() - began > 1.0, "the test is to take longer than a standstill may"
+
+
+def test_a_call_says_how_far_it_came_for_the_next_to_go_on(pair: Pair) -> None:
+    kernels, state = socket_kernels.at_hand(0), np.zeros(5, np.int64)
+    assert kernels is not None
+    pieces, entries = pieces_of(ROOM, np.full(4, 100)), np.zeros(4, np.uint64)
+    pair[0].allow(0.1)
+    until = time.monotonic() + 60.0
+    for sent, said in ((250, [2, 50, 250]), (100, [3, 50, 350]), (50, [4, 0, 400])):
+        pair[1].sendall(bytes(sent))
+        kernels.read.receive(pair[0].descriptor, pieces, entries, until, 1e3, state)
+        assert state.tolist() == [*said, 0, 0 if said[0] == 4 else errno.EAGAIN]
+    assert entries.all()
 
 
 def test_a_signal_in_the_middle_costs_no_byte(pair: Pair) -> None:

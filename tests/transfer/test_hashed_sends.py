@@ -3,6 +3,7 @@ waits for one that takes nothing."""
 
 from __future__ import annotations
 
+import errno
 import signal
 import socket
 import threading
@@ -159,6 +160,26 @@ def test_whoever_ends_a_stream_frees_the_thread_that_sends_on_it(pair: Pair, stu
     threading.Timer(0.2, pair[0].end).start()
     with pytest.raises(Unavailable, match="data connection broke"):
         stuck.send(pair)
+
+
+def test_a_call_says_how_far_it_came_and_the_next_hashes_no_row_again(
+    pair: Pair, stuck: Rows
+) -> None:
+    kernels, state = socket_kernels.at_hand(0), np.zeros(5, np.int64)
+    assert kernels is not None
+    pieces, until = stuck.pieces.reshape(-1, 2), time.monotonic() + 60.0
+    given = (pair[0].descriptor, pieces, stuck.entries, until, 1e3, state)
+    kernels.write.send(*given)
+    at, into, moved, ready, why = state.tolist()
+    assert why == errno.EAGAIN and moved == pieces[:at, 1].sum() + into
+    assert ready == at // 2 + 1, "the row that is on its way is hashed, and none behind it"
+    assert stuck.entries[:ready].all() and not stuck.entries[ready:].any()
+    wanted = stuck.wanted()
+    stuck.entries[0] = 7
+    with Taker(pair[1], len(wanted)):
+        kernels.write.send(*given)
+    assert state.tolist() == [len(pieces), 0, len(wanted), len(stuck.entries), 0]
+    assert stuck.entries[0] == 7
 
 
 def test_a_signal_in_the_middle_costs_no_byte(pair: Pair) -> None:
