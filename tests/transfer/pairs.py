@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from kvstore.transfer.stream import DataStream
 
 Pair = tuple[DataStream, socket.socket]
+HASHED_TO_ZERO = bytes.fromhex("42d568e138d727ff")  # by xxh3-64
 STILL_SECONDS = 0.5  # that a stream allows whose peer is to stand still
 
 

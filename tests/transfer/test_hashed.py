@@ -20,7 +20,7 @@ from kvstore.errors import Unavailable
 from kvstore.transfer import hashed as module
 from kvstore.transfer import socket_kernels
 from kvstore.transfer.hashed import receive_hashed, send_hashed
-from tests.transfer.pairs import STILL_SECONDS, Pair
+from tests.transfer.pairs import HASHED_TO_ZERO, STILL_SECONDS, Pair
 
 socket_kernels.load()
 ROOM = np.zeros(40_000, np.uint8)
@@ -71,6 +71,13 @@ def test_pieces_of_any_size_land_whole_in_order_with_the_hash_of_each(
         assert entry == xxhash.xxh3_64_intdigest(wanted)
         room[start : start + size] = 0
     assert not room.any(), "nothing lands beside a piece"
+
+
+def test_no_entry_says_of_a_strip_that_came_that_it_is_not_written(pair: Pair) -> None:
+    assert xxhash.xxh3_64_intdigest(HASHED_TO_ZERO) == 0
+    pair[1].sendall(HASHED_TO_ZERO)
+    entries = receive_hashed(pair[0], pieces_of(ROOM, np.array([8])))
+    assert entries is not None and entries.tolist() == [1]
 
 
 def test_not_a_byte_more_is_taken_than_belongs_to_the_pieces(pair: Pair) -> None:

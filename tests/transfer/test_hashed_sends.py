@@ -18,7 +18,7 @@ from kvstore.errors import Unavailable
 from kvstore.transfer import hashed as module
 from kvstore.transfer import socket_kernels
 from kvstore.transfer.hashed import send_hashed
-from tests.transfer.pairs import STILL_SECONDS, Pair
+from tests.transfer.pairs import HASHED_TO_ZERO, STILL_SECONDS, Pair
 
 socket_kernels.load()
 MUCH = 64 << 20  # more than sockets keep
@@ -102,6 +102,14 @@ def test_each_row_goes_with_the_hashes_of_its_strips_before_it(
         assert one.send(pair)
     assert bytes(taker.came) == wanted
     assert (one.pieces == asked).all()
+
+
+def test_no_entry_says_of_a_strip_that_it_is_not_written(pair: Pair) -> None:
+    one = Rows(1, [8])
+    one.room = np.frombuffer(HASHED_TO_ZERO, np.uint8)
+    one.pieces[0, 1, 0] = one.room.ctypes.data
+    assert one.send(pair)
+    assert pair[1].recv(16, socket.MSG_WAITALL) == (1).to_bytes(8, "little") + HASHED_TO_ZERO
 
 
 @pytest.fixture
