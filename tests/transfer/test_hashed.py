@@ -160,6 +160,15 @@ def test_a_call_says_how_far_it_came_for_the_next_to_go_on(pair: Pair) -> None:
     assert entries.all()
 
 
+def test_what_is_all_there_is_not_too_late(pair: Pair) -> None:
+    kernels, state, long_ago = socket_kernels.at_hand(0), np.zeros(5, np.int64), 0.0
+    assert kernels is not None
+    pair[1].sendall(bytes(100))
+    one = (pieces_of(ROOM, np.array([100])), np.zeros(1, np.uint64))
+    kernels.read.receive(pair[0].descriptor, *one, long_ago, 1e18, state)
+    assert state.tolist() == [1, 0, 100, 0, 0]
+
+
 def test_a_signal_in_the_middle_costs_no_byte(pair: Pair) -> None:
     came: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))

@@ -197,6 +197,15 @@ def test_a_call_says_how_far_it_came_and_the_next_hashes_no_row_again(
     assert stuck.entries[0] == 7
 
 
+def test_what_has_all_gone_has_not_gone_too_late(pair: Pair) -> None:
+    kernels, state, long_ago = socket_kernels.at_hand(0), np.zeros(5, np.int64), 0.0
+    assert kernels is not None
+    one = Rows(1, [92])
+    given = (one.pieces.reshape(-1, 2), one.entries, long_ago, 1e18, state)
+    kernels.write.send(pair[0].descriptor, *given)
+    assert state.tolist() == [2, 0, 100, 1, 0]
+
+
 def test_a_signal_in_the_middle_costs_no_byte(pair: Pair) -> None:
     came: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
