@@ -55,16 +55,18 @@ print(*(name for name in sys.modules if name.startswith("kvstore.kernels.strip")
     assert ran.stdout.split() == ["kvstore.kernels.strip_entry"], ran.stderr
 
 
+@pytest.mark.parametrize("kind", [ImportError, RuntimeError, OSError])
 def test_what_cannot_be_loaded_is_tried_once_and_said(
     loaded: socket_kernels._Loaded,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    kind: type[Exception],
 ) -> None:
     tries = list[int]()
 
     def fails() -> None:
         tries.append(1)
-        raise ImportError("no numba here")
+        raise kind("no numba here")
 
     monkeypatch.setattr(loaded, "load", fails)
     caplog.set_level("INFO")
@@ -75,10 +77,21 @@ def test_what_cannot_be_loaded_is_tried_once_and_said(
     assert len(tries) == 1
 
 
+def test_runs_that_come_at_once_have_them_loaded_once(
+    loaded: socket_kernels._Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = list[threading.Thread]()
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: begun.append(thread))
+    for _ in range(2):  # the second had looked before the first began
+        loaded.begin()
+    assert len(begun) == 1
+
+
 def test_where_no_thread_is_left_another_run_tries_again(
     loaded: socket_kernels._Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_thread(_: threading.Thread) -> None:
+    def no_thread(thread: threading.Thread) -> None:
+        assert thread.daemon, "a node that ends waits for no compiler"
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as context:
@@ -87,6 +100,18 @@ def test_where_no_thread_is_left_another_run_tries_again(
     assert not loaded.begun
     assert socket_kernels.at_hand(WORTH_BYTES) is None
     eventually(lambda: socket_kernels.at_hand(1) is not None, SECONDS)
+
+
+def test_where_memory_must_not_become_code_nothing_is_loaded(
+    loaded: socket_kernels._Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> None:
+        raise PermissionError("no memory that is both")
+
+    monkeypatch.setattr(socket_kernels, "_make_code", refused)
+    monkeypatch.setattr(loaded, "load", lambda: pytest.fail("LLVM would end the process"))
+    loaded._try()
+    assert loaded.kernels is None
 
 
 def test_where_memory_must_not_become_code_the_process_lives_on_without() -> None:
