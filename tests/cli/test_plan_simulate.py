@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -12,6 +15,7 @@ from kvstore.cli.main import main
 
 MADE = ["plan", "multi-turn", "--rate", "2", "--duration", "20"]
 SMALL = ["--prefill", "2", "--decode", "1"]
+SOON = ["--ttft", "2"]  # a load is repeated for ten times as long
 
 CLUSTER = """\
 model = "llama-3-8b"
@@ -31,11 +35,25 @@ gpu = "h100"
 """
 
 
-def test_it_answers_what_a_planner_asks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*MADE, *SMALL]) == 0
-    said = capsys.readouterr().out
+class Told(NamedTuple):
+    """What one question brings."""
+
+    said: str
+    page: str
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    path = tmp_path_factory.mktemp("told") / "plan.html"
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert main([*MADE, *SMALL, *SOON, "--html", str(path)]) == 0
+    return Told(said.getvalue(), path.read_text())
+
+
+def test_it_answers_what_a_planner_asks(told: Told) -> None:
+    said = told.said
     assert "simulated: 2 prefill on 1 x H100-SXM + 1 decode" in said
-    assert "100.0% of requests (30 s to the first token, 100 ms each)" in said
+    assert "100.0% of requests (2 s to the first token, 100 ms each)" in said
     assert "requests/s with 90% in time" in said
     assert "1 prefill    2 decode" in said and "DRAM a host" in said
     assert "every one does both" in said and "disaggregat" in said
@@ -46,7 +64,7 @@ def test_it_answers_what_a_planner_asks(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_it_says_what_goes_between_racks(capsys: pytest.CaptureFixture[str]) -> None:
     places = ["--racks", "2", "--cross-rack-bytes-per-second", "2e9", "--domains", "2"]
-    assert main([*MADE, *SMALL, *places]) == 0
+    assert main([*MADE, *SMALL, *SOON, *places]) == 0
     said = capsys.readouterr().out
     assert "in 2 racks, in 2 NVLink domains; RDMA 200 Gb/s" in said
     assert "GB over NVLink" in said and "GB between racks" in said
@@ -55,7 +73,7 @@ def test_it_says_what_goes_between_racks(capsys: pytest.CaptureFixture[str]) -> 
 def test_what_hosts_that_decode_keep_is_not_handed_over_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    agents = ["plan", "agentic", "--rate", "1", "--duration", "20", "--json", *SMALL]
+    agents = ["plan", "agentic", "--rate", "1", "--duration", "20", "--json", *SMALL, *SOON]
     carried = []
     for memory in ([], ["--decode-dram", "256GiB"]):
         assert main([*agents, *memory]) == 0
@@ -66,7 +84,7 @@ def test_what_hosts_that_decode_keep_is_not_handed_over_again(
 def test_as_json_it_is_one_object_and_the_same_each_time(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = [*MADE, *SMALL, "--json", "--compare"]
+    command = [*MADE, *SMALL, *SOON, "--json", "--compare"]
     assert main(command) == 0
     first = capsys.readouterr().out
     assert main(command) == 0
@@ -105,14 +123,23 @@ def test_a_file_describes_the_cluster_and_options_replace_parts(
 def test_engines_that_switch_are_told_of_and_how_often_they_did(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = ["plan", "bimodal", "--rate", "24", "--duration", "200", "--elastic"]
-    command += ["--prefill", "1", "--decode", "3", "--ttft", "3"]
+    command = ["plan", "bimodal", "--rate", "6", "--duration", "100", "--elastic"]
+    command += ["--prefill", "1", "--decode", "3", "--ttft", "3", "--gpu", "l40s"]
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "simulated: 1 elastic prefill on 1 x H100-SXM + 3 elastic decode" in said
+    assert "simulated: 1 elastic prefill on 1 x L40S + 3 elastic decode" in said
     assert "engines switched 1 times" in said or "engines switched 2 times" in said
     assert main(["plan", "bimodal", "--elastic"]) == 2
     assert "--elastic: is of a simulated cluster" in capsys.readouterr().err
+
+
+def test_who_says_no_targets_has_the_usual_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(CLUSTER.replace("ttft = 5\n", ""))
+    assert main([*MADE, "--cluster", str(path)]) == 0
+    assert "(30 s to the first token, 100 ms each)" in capsys.readouterr().out
 
 
 def test_requests_that_come_all_at_once_have_no_rate(
@@ -126,13 +153,8 @@ def test_requests_that_come_all_at_once_have_no_rate(
     assert main(["plan", str(path), *SMALL, "--rate", "2"]) == 2
 
 
-def test_the_page_is_one_file_that_needs_no_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "plan.html"
-    assert main([*MADE, *SMALL, "--html", str(path)]) == 0
-    text = path.read_text()
-    capsys.readouterr()
+def test_the_page_is_one_file_that_needs_no_other(told: Told) -> None:
+    text = told.page
     assert "<script" not in text and "http" not in text.replace("http://www.w3.org", "")
     assert "prefers-color-scheme: dark" in text
     begin = text.index("<svg")
