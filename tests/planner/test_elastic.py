@@ -20,7 +20,7 @@ from kvstore.planner.policies import OURS, Policy, named
 from kvstore.planner.replay import ran, replay
 from tests.planner.clusters import A100, apart, cluster
 
-ENGINES, HALF_S = 8, 600
+ENGINES, HALF_S = 8, 300
 SOON = {"ttft_seconds": 10.0, "tpot_seconds": 0.05}
 SHORT, LONG = (45, 600, 600), (9, 8_000, 200)  # prompts a second, their tokens, those of answers
 

@@ -10,6 +10,7 @@ from kvstore.planner.policies import OURS, grid, named
 from kvstore.planner.replay import replay
 from kvstore.planner.search import CLOSE, at_rate, highest_rate
 from kvstore.planner.synthetic import Bimodal
+from kvstore.planner.synthetic_turns import MultiTurn
 from tests.planner.clusters import cluster
 
 LOAD = Bimodal(Arrivals(6, 400)).load(1)
@@ -37,12 +38,17 @@ def test_a_load_that_would_be_over_at_once_is_repeated() -> None:
 
 
 def test_the_best_of_several_is_at_least_each() -> None:
-    some = grid(named("sglang"))
-    best = highest_rate(LOAD, CLUSTER, some, 1)
+    """Of prompts that share, and hosts that keep something: else all of these decide alike."""
+    load, some = MultiTurn(Arrivals(6, 60)).load(1), grid(named("sglang"))
+    keeping = cluster(2, 2, ttft_seconds=2, tpot_seconds=0.1, dram_bytes=2 * 10**10)
+    best = highest_rate(load, keeping, some, 1)
     assert best and best.policy in some
+    rates = set()
     for one in some:
-        alone = highest_rate(LOAD, CLUSTER, [one], 1)
+        alone = highest_rate(load, keeping, [one], 1)
         assert alone and best.multiplier * CLOSE**2 >= alone.multiplier
+        rates.add(alone.rate)
+    assert len(rates) > 1, "there is no best"
 
 
 def test_a_target_nobody_can_keep_has_no_rate() -> None:
