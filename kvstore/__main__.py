@@ -8,7 +8,7 @@ from kvstore.cli import parent
 if __name__ == "__main__":  # so processes of ours are started, and `moonpool` by anybody
     parent.heed()  # before anything that takes long
 
-# To import all of it takes a second, out of whose midst Ctrl-C would be a traceback.
+# To import it takes a moment, out of whose midst Ctrl-C would be a traceback.
 _interrupted = signal.getsignal(signal.SIGINT)
 if _interrupted is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -181,7 +181,7 @@ def test_the_path_or_registry_of_one_machine_is_found(tmp_path: Path, text: str)
         ("kvstore", "torch transformers numba grpc numpy"),
         ("kvstore.client", "torch transformers"),
         ("kvstore.node.daemon", "torch transformers numba llvmlite"),
-        ("kvstore.cli.main", "torch transformers numba llvmlite"),  # as `moonpool node` loads it
+        ("kvstore.cli.processes", "torch transformers numba llvmlite numpy"),  # as `moonpool node`
     ],
 )
 def test_what_an_import_may_not_load(module: str, unwanted: str) -> None:

@@ -10,30 +10,34 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib import import_module
+from typing import Any
 
-from kvstore.cli import (
-    admin,
-    attach,
-    blocks,
-    certs,
-    copies,
-    demo,
-    doctor,
-    engine,
-    explain,
-    health,
-    models,
-    plan,
-    processes,
-    roles,
-    serve,
-    share,
-    tenants,
-    top,
-    upkeep,
-)
 from kvstore.errors import ConfigError, Invalid, KVStoreError
+
+# The commands of each module here, in the order of the help. Whoever wants one loads its module
+# alone: to load all of them takes longer than what most of them do.
+COMMANDS = {
+    "demo": "demo",
+    "processes": "up node conductor",
+    "engine": "engine rank",
+    "serve": "serve",
+    "blocks": "put get match rm",
+    "admin": "stat ls release",
+    "copies": "replicate drain",
+    "doctor": "doctor",
+    "health": "health",
+    "upkeep": "scrub purge",
+    "share": "share",
+    "tenants": "tenant token",
+    "certs": "certs",
+    "models": "make-model spec",
+    "plan": "plan",
+    "attach": "attach",
+    "roles": "roles",
+    "explain": "explain",
+    "top": "top",
+}
 
 SERVE_EXTRA = {"starlette", "uvicorn"}
 ENGINE_EXTRA = {"torch", "safetensors", "tokenizers", "transformers"}
@@ -52,12 +56,12 @@ exit codes: 0 done, 1 failed, 2 wrong command line, 3 a miss (get, match, explai
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    parser = command_line()
-    args = parser.parse_args(arguments)
-    level = {0: logging.WARNING, 1: logging.INFO}.get(args.verbose, logging.DEBUG)
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("numba").setLevel(logging.WARNING)
+    given = sys.argv[1:] if arguments is None else arguments
     try:
+        args = command_line(next((one for one in given if one[:1] != "-"), "")).parse_args(given)
+        level = {0: logging.WARNING, 1: logging.INFO}.get(args.verbose, logging.DEBUG)
+        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logging.getLogger("numba").setLevel(logging.WARNING)
         return int(args.run(args))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -87,22 +91,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def command_line() -> argparse.ArgumentParser:
-    """Every command and what it takes."""
+class _Version(argparse.Action):
+    """Says which this is; what is installed is read for whoever asks."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"moonpool {version('moonpool')}")
+        parser.exit()
+
+
+def command_line(wanted: str = "") -> argparse.ArgumentParser:
+    """Every command and what it takes; where one of them is wanted, those beside it alone."""
     parser = argparse.ArgumentParser(
         prog="moonpool",
         description="A KV-cache-centric tiered storage service for LLM inference.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"moonpool {version('moonpool')}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="say which this is, and exit")
     parser.add_argument(
         "-v", "--verbose", action="count", default=0, help="log more (-v info, -vv everything)"
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (
-        *(demo, processes, engine, serve, blocks, admin, copies, doctor, health, upkeep),
-        *(share, tenants, certs, models, plan, attach, roles, explain, top),
-    ):
-        module.add(commands)
+    beside = [module for module, names in COMMANDS.items() if wanted in names.split()]
+    for module in beside or COMMANDS:
+        import_module(f"kvstore.cli.{module}").add(commands)
     return parser

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
 
-from kvstore.cli.main import command_line
+from kvstore.cli.main import COMMANDS as MODULES
+from kvstore.cli.main import command_line, main
 
 Parser = argparse.ArgumentParser
 
@@ -19,7 +21,7 @@ import os, runpy, signal, sys
 
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
-        if name == "kvstore.cli.main":
+        if name == "{}":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupts())
@@ -55,16 +57,58 @@ def test_the_commands_are_all_there() -> None:
     assert "moonpool rank" not in COMMANDS, "no person runs it"
 
 
-def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_word() -> None:
+@pytest.mark.parametrize("module", MODULES)
+def test_commands_are_found_where_they_stand(module: str) -> None:
+    for name in MODULES[module].split():
+        [found] = command_line(name)._subparsers._group_actions  # type: ignore[union-attr]
+        assert list(found.choices or ()) == MODULES[module].split()
+
+
+def test_no_command_loads_an_engine_or_a_compiler_and_one_loads_nothing_of_the_others() -> None:
+    told = "import sys; from kvstore.cli.main import command_line as made; made(*sys.argv[1:]);"
+    told += "print(*sys.modules)"
+    every, one = (
+        subprocess.run([sys.executable, "-c", told, *given], capture_output=True, text=True)
+        for given in ([], ["stat"])
+    )
+    loaded = set(every.stdout.split())
+    assert "kvstore.cli.plan" in loaded
+    assert not {"torch", "transformers", "numba", "llvmlite"} & loaded
+    assert "kvstore.cli.admin" in one.stdout.split()
+    assert not {"kvstore.cli.plan", "kvstore.cli.doctor", "numpy"} & set(one.stdout.split())
+
+
+def test_who_names_no_command_is_told_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["start"])
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and "'start'" in told
+    assert all(name in told for names in MODULES.values() for name in names.split())
+
+
+def test_the_version_is_that_of_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"moonpool {version('moonpool')}\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "ends"),
+    [("kvstore.cli.main", (-signal.SIGINT, "")), ("kvstore.cli.admin", (130, "interrupted\n"))],
+)
+def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_traceback(
+    module: str, ends: tuple[int, str]
+) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_WHILE_IT_IS_LOADED, "stat"],
+        [sys.executable, "-c", INTERRUPTED_WHILE_IT_IS_LOADED.format(module), "stat"],
         capture_output=True,
         text=True,
         timeout=60,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")
+    assert (ran.returncode, ran.stderr) == ends
 
 
 def test_ctrl_c_is_an_interrupt_again_once_it_is_loaded() -> None:
