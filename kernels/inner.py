@@ -13,7 +13,8 @@ from numba import njit
 
 BORROWED: dict[str, Any] = {"_nrt": False}
 """Arrays are the caller's, who holds them until the call is over, so nobody counts who uses them:
-counting took a third of what compiled code took to decide. Whatever would make an array is not compiled then."""
+counting took a third of what compiled code took to decide. Whatever would make an array is not
+compiled then."""
 
 OWN: dict[str, Any] = {"_nrt": True}
 """It may make arrays of its own, whoever calls it."""
