@@ -95,7 +95,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-c constraints.txt -e '.[node,engine,serve,ucx,attach,events,gpu,dev]'
 	@echo "Compiling the kernels, once."
-	@$(BIN)/python -c 'import kvstore.kernels.strips'
+	@$(BIN)/python -c 'import kvstore.client'
 	@touch $@
 
 # No pinned versions here: Moonpool has to do with those that vLLM brings. The three packages that
@@ -113,7 +113,7 @@ $(VLLM)/installed: pyproject.toml
 	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check \
 		-c $(VLLM)/brought.txt -e '.[node]'
 	@echo "Compiling the kernels, once."
-	@$(VLLM)/bin/python -c 'import kvstore.kernels.strips'
+	@$(VLLM)/bin/python -c 'import kvstore.client'
 	@touch $@
 
 $(SGLANG)/installed: pyproject.toml constraints.txt tests/connectors/sglang/requirements.txt
@@ -123,7 +123,7 @@ $(SGLANG)/installed: pyproject.toml constraints.txt tests/connectors/sglang/requ
 		-e '.[node,engine]' pytest hypothesis -r tests/connectors/sglang/requirements.txt
 	@$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23
 	@echo "Compiling the kernels, once."
-	@$(SGLANG)/bin/python -c 'import kvstore.kernels.strips'
+	@$(SGLANG)/bin/python -c 'import kvstore.client'
 	@touch $@
 
 # What LMCache brings comes first, and Moonpool after it, as in
@@ -141,7 +141,7 @@ $(LMCACHE)/installed: pyproject.toml constraints.txt tests/connectors/lmcache/re
 		--disable-pip-version-check -c $(LMCACHE)/brought.txt -e '.[node]'
 	@$(LMCACHE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps lmcache==0.5.6
 	@echo "Compiling the kernels, once."
-	@$(LMCACHE)/bin/python -c 'import kvstore.kernels.strips'
+	@$(LMCACHE)/bin/python -c 'import kvstore.client'
 	@touch $@
 
 # Mooncake's store, the build without CUDA. Of ours nothing goes in: the bench talks to it by lines.

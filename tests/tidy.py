@@ -82,7 +82,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "nixl_cu12": ("kvstore.transfer", "bench", "tests"),
     "numba": ("kvstore.kernels", "bench", "tests"),
     "llvmlite": ("kvstore.kernels", "tests"),
-    # Compiled by numba, which costs 100 MiB and a second: a storage node goes without.
+    # Compiled by numba, which costs 100 MiB and a second: a storage node starts without.
     "kvstore.kernels": (
         *("kvstore.transfer", "kvstore.client", "kvstore.conductor", "kvstore.planner"),
         *("kvstore.core.fit", "kvstore.engine.paged_attention", "kvstore.kernels"),

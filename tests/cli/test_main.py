@@ -60,7 +60,7 @@ def test_the_commands_are_all_there() -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_commands_are_found_where_they_stand(module: str) -> None:
     for name in MODULES[module].split():
-        [found] = command_line(name)._subparsers._group_actions  # type: ignore[union-attr]
+        [found] = command_line(name)._subparsers._group_actions
         assert list(found.choices or ()) == MODULES[module].split()
 
 

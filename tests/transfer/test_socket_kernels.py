@@ -117,14 +117,16 @@ def test_where_memory_must_not_become_code_nothing_is_loaded(
 def test_where_memory_must_not_become_code_the_process_lives_on_without() -> None:
     """As under systemd's MemoryDenyWriteExecute. LLVM would end the process."""
     code = """
-import ctypes, logging, sys, time
+import ctypes, logging, sys, threading
 from kvstore.transfer import socket_kernels
 REFUSE, TO_GAIN_EXEC = 65, 1
 if ctypes.CDLL(None).prctl(REFUSE, TO_GAIN_EXEC, 0, 0, 0):
     sys.exit(77)  # a kernel before 6.3
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 assert socket_kernels.at_hand(socket_kernels.WORTH_BYTES) is None
-time.sleep(2.0)
+for one in threading.enumerate():
+    if one.name == "socket-kernels":
+        one.join()
 assert socket_kernels.at_hand(socket_kernels.WORTH_BYTES) is None
 assert "numba" not in sys.modules
 """
