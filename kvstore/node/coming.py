@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
-from kvstore.layout import TABLE_OFFSET, SlotLayout
+from kvstore.layout import TABLE_OFFSET
 from kvstore.limits import ROOT_BYTES
 from kvstore.memory.arena import Arena
 from kvstore.memory.order import fence
@@ -21,7 +21,6 @@ from kvstore.transfer.calls import Statuses
 from kvstore.transfer.frames import Status
 from kvstore.transfer.hashed_landing import HashedLanding
 from kvstore.transfer.landing import rows_of
-from kvstore.transfer.protocol import Ints
 from kvstore.transfer.stream import DataStream
 
 
@@ -34,14 +33,15 @@ class Coming:
         self._slots = np.array([one.slot.offset for one in held], dtype=np.int64)
         self._strips = rows_of(self._layout, self._fragment)
         self._tokens = np.array([one.slot.tokens for one in held], dtype=np.int32)
-        said = np.zeros((len(held), len(self._strips)), dtype=np.uint64)
+        self._said = np.zeros((len(held), len(self._strips)), dtype=np.uint64)
         payloads = self._slots + self._layout.head_bytes
-        self._windows = _Windows(self._layout, arena.bytes, payloads, self._tokens, said)
+        self._landing = HashedLanding(self._layout, arena.bytes, payloads, self._tokens)
+        self._landing.leads = self._said.view(np.uint8)
 
     @property
     def entries(self) -> Iterator[memoryview]:
         """Room for each block's part of the strip table."""
-        return (row.data.cast("B") for row in self._windows.said)
+        return (row.data.cast("B") for row in self._said)
 
     @property
     def payload_bytes(self) -> int:
@@ -51,18 +51,17 @@ class Coming:
 
     def receive(self, stream: DataStream) -> None:
         """Take what comes: entries, then strips, block by block. Raises `Unavailable`."""
-        self._windows.receive(stream, np.arange(len(self._slots)), self._fragment)
+        self._landing.receive(stream, np.arange(len(self._slots)), self._fragment)
 
     def settle(self) -> Statuses:
         """Of each block, once all has come: MOVED if it is what its entries say, or DAMAGED."""
         rows = np.arange(len(self._slots))
-        said = self._windows.said
-        self._windows.tables[:, self._strips] = said
+        self._landing.tables[:, self._strips] = self._said
         no_roots = np.zeros((len(rows), ROOT_BYTES), dtype=np.uint8)
-        good = self._windows.proven(rows, self._fragment, no_roots)
+        good = self._landing.proven(rows, self._fragment, no_roots)
         places = (self._slots[good] + TABLE_OFFSET)[:, None] // 8 + self._strips
         fence()  # whoever sees an entry may read the strip
-        self._words[places] = said[good]
+        self._words[places] = self._said[good]
         statuses: npt.NDArray[np.uint8] = np.where(good, Status.MOVED, Status.DAMAGED)
         return statuses.astype(np.uint8)
 
@@ -74,22 +73,3 @@ class Coming:
             count = HashedLanding.few(layout, some[0].fragment)
             for first in range(0, len(some), count):
                 yield cls(arena, some[first : first + count])
-
-
-class _Windows(HashedLanding):
-    """The slots' payloads, with what was said of them beside."""
-
-    def __init__(
-        self,
-        layout: SlotLayout,
-        memory: npt.NDArray[np.uint8],
-        offsets: Ints,
-        tokens: npt.NDArray[np.int32],
-        said: npt.NDArray[np.uint64],  # (n, strips of the fragment): entries
-    ) -> None:
-        super().__init__(layout, memory, offsets, tokens)
-        self.said = said
-
-    @property
-    def leads(self) -> npt.NDArray[np.uint8]:
-        return self.said.view(np.uint8)

@@ -6,10 +6,12 @@ What was hashed on its way is not hashed again to be proven.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import numpy.typing as npt
 
-from kvstore.layout import Fragment, SlotLayout
+from kvstore.layout import Fragment
 from kvstore.transfer.calls import few
 from kvstore.transfer.hashed import receive_hashed, send_hashed
 from kvstore.transfer.landing import Landing, rows_of
@@ -20,16 +22,10 @@ from kvstore.transfer.stream import DataStream
 class HashedLanding(Landing):
     """As `Landing`."""
 
-    def __init__(
-        self,
-        layout: SlotLayout,
-        memory: npt.NDArray[np.uint8],
-        offsets: Ints,
-        tokens: npt.NDArray[np.int32],
-    ) -> None:
-        super().__init__(layout, memory, offsets, tokens)
-        # What each strip had when it came; 0, as none has, of those that have not.
-        self._came = np.zeros((len(offsets), layout.strips), np.uint64)
+    @cached_property
+    def _came(self) -> npt.NDArray[np.uint64]:
+        """(n, strips): what each had when it came; 0, as none has, of those that have not."""
+        return np.zeros((len(self.offsets), self.layout.strips), np.uint64)
 
     def receive(self, stream: DataStream, rows: Ints, fragment: Fragment) -> None:
         strips = rows_of(self.layout, fragment)

@@ -40,6 +40,8 @@ class Landing:
         self.layout, self.memory, self.offsets, self.tokens = layout, memory, offsets, tokens
         # Begins on a multiple of 8, as the kernels want the tables, and identities are such.
         self.runs = np.zeros((len(offsets), layout.root_bytes), dtype=np.uint8)
+        # (n, bytes): where what comes before each block's strips goes.
+        self.leads: npt.NDArray[np.uint8] = self.runs
 
     @property
     def shown(self) -> Shown:
@@ -103,11 +105,6 @@ class Landing:
     def ready(self, rows: Ints, fragment: Fragment) -> None:
         """By its return these blocks, and their entries in the tables, lie here to be sent."""
         self.hash(rows, fragment)
-
-    @property
-    def leads(self) -> npt.NDArray[np.uint8]:
-        """(n, bytes): where what comes before each block's strips goes: its identity and table."""
-        return self.runs
 
     @property
     def tables(self) -> npt.NDArray[np.uint64]:

@@ -30,18 +30,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(landing, "_TOGETHER_BYTES", 2 * LAYOUT.payload_bytes)
 
 
-class OnlyEntries(HashedLanding):
-    """What is written has no identity before it: as an owner takes it."""
-
-    part = LAYOUT.whole
-
-    @property
-    def leads(self) -> Any:
-        return self._said.view(np.uint8)
-
-    _said = np.zeros((BLOCKS, 0), np.uint64)
-
-
 def made(kind: type[HashedLanding], seed: int | None = None) -> Any:
     size = BLOCKS * LAYOUT.payload_bytes
     some = bytes(size) if seed is None else np.random.default_rng(seed).bytes(size)
@@ -61,16 +49,16 @@ def sent(stream: DataStream, rows: np.ndarray, part: Fragment) -> HashedLanding:
 def test_what_is_sent_is_what_a_receiver_of_entries_and_strips_takes(
     pair: Pair, part: Fragment, rows: np.ndarray
 ) -> None:
-    into = made(OnlyEntries)
-    into._said = np.zeros((BLOCKS, part.strips), np.uint64)
+    into, said = made(HashedLanding), np.zeros((BLOCKS, part.strips), np.uint64)
+    into.leads = said.view(np.uint8)  # as an owner takes it: of what is written no identity comes
     source = sent(pair[0], rows, part)
     taken = DataStream(pair[1], 10.0)
     into.receive(taken, rows, part)
     for row in rows.tolist():
         for mine, its in zip(into.pieces(row, part), source.pieces(row, part), strict=True):
             assert mine == its
-    assert (into._said[rows] == into.hashed(rows, part)).all()
-    into.tables[np.ix_(rows, landing.rows_of(LAYOUT, part))] = into._said[rows]
+    assert (said[rows] == into.hashed(rows, part)).all()
+    into.tables[np.ix_(rows, landing.rows_of(LAYOUT, part))] = said[rows]
     assert into.proven(rows, part, NO_ROOTS[rows]).all()
 
 
