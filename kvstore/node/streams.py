@@ -17,6 +17,7 @@ from kvstore.errors import AlreadyWritten, Invalid, Lapsed, OutOfRange, Unavaila
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import PUT_CHUNK_BYTES_MAX, STREAMED_BLOCKS_MAX
 from kvstore.memory.strips import Damaged, StripWriter, chunks
+from kvstore.node.fetch import rows_max
 from kvstore.node.forms import (
     OUTCOME,
     check_hash,
@@ -89,8 +90,11 @@ class StreamingKVService(KVService):
     async def Get(self, request: pb.GetRequest, context: Context) -> AsyncIterator[pb.GetReply]:
         place = await self.namespaces.place(request.namespace, request.group)
         layout, tenant = place.layout, tenant_of(context)
+        hashes, run = hashes_of(request.hashes), rows_max(place)
         with self._own_session(context) as session:
-            for index, name in enumerate(hashes_of(request.hashes)):
+            for index, name in enumerate(hashes):
+                if index % run == 0:
+                    await self._bring(session, place, hashes[index : index + run], context)
                 keys = self.store.keys(session.tenant, place, [name])
                 async with self.brought(session, place, [name], keys, context):
                     found = self.store.exists(tenant, place, [name])[0]
@@ -205,6 +209,15 @@ class StreamingKVService(KVService):
         if block.durable:
             await self.durable([key])
         return pb.PutReply.STORED if sealed == "sealed" else pb.PutReply.EXISTED, key
+
+    async def _bring(
+        self, session: Session, place: Place, hashes: Sequence[bytes], context: Context
+    ) -> None:
+        """Bring what a stream comes to next: one after the other, each would cost a round trip.
+        Nothing of it is held, since a caller may be slow; what is dropped is brought again."""
+        keys = self.store.keys(session.tenant, place, hashes)
+        async with self.brought(session, place, hashes, keys, context):
+            pass
 
     async def _copies(
         self, wanted: Sequence[tuple[bytes, int, bool]], context: Context

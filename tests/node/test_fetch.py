@@ -16,8 +16,9 @@ import pytest
 
 from kvstore.block import Chain, chain
 from kvstore.layout import SlotLayout
+from kvstore.rpc.channel import open_channel
 from kvstore.spec import KVGroup, KVSpec
-from kvstore.wire.v1 import admin_pb2
+from kvstore.wire.v1 import admin_pb2, directory_pb2, directory_pb2_grpc
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.faults.proxy import Faults
 from tests.nodes import (
@@ -206,6 +207,21 @@ def test_ten_callers_that_want_one_block_cost_one_fetch(pair: Pair) -> None:
         return all(one == wanted for one in found)
 
     eventually(had_by_all, 60)
+
+
+def test_what_one_call_gets_comes_all_at_once(pair: Pair) -> None:
+    with open_channel(pair.b.address) as channel:
+        said = directory_pb2_grpc.DirectoryStub(channel).Follow(directory_pb2.FollowRequest())
+        next(said)  # from now on it tells what its link carries
+
+        def came() -> list[int]:
+            blocks = pair.stored(40)
+            eventually(lambda: pair.at_b.match(blocks)[0] == 40, KNOWN_SECONDS)
+            pair.fetched(blocks)
+            return next([one.bytes for one in reply.carried] for reply in said if reply.carried)
+
+        eventually(lambda: came() == [40 * LAYOUT.block_bytes(4)], 60)
+        said.cancel()
 
 
 def test_what_the_owner_no_longer_has_is_a_miss_after_one_trip(pair: Pair) -> None:
