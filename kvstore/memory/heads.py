@@ -7,7 +7,7 @@ its copy has read one block's bytes only. See `kvstore.layout` for the offsets.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,6 @@ from kvstore.layout import (
 from kvstore.limits import HASH_BYTES, ROOT_BYTES, MiB
 from kvstore.memory.order import fence
 
-_U64 = struct.Struct("<Q")
 _NO_HASH, _HASH = bytes(HASH_BYTES), np.dtype(f"V{HASH_BYTES}")
 # `layout.HEAD`, for many at once.
 _HEAD = np.dtype(
@@ -166,12 +165,16 @@ class Heads:
         table = self._table(slot, layout, fragment)
         return _first(table != 0, fragment) if table.any() else None
 
-    def strip_hash(self, slot: Slot, strip: int) -> int:
-        at = slot.offset + TABLE_OFFSET + 8 * strip
-        return int(_U64.unpack_from(self._view, at)[0])
+    def strip_hashes(self, slot: Slot, strips: range) -> list[int]:
+        at = slot.offset + TABLE_OFFSET
+        found = struct.unpack_from(f"<{len(strips)}Q", self._view, at + 8 * strips.start)
+        return list(found)
 
-    def set_strip_hash(self, slot: Slot, strip: int, value: int) -> None:
-        self._words[(slot.offset + TABLE_OFFSET) // 8 + strip] = value  # all of it at once
+    def set_strip_hashes(self, slot: Slot, entries: Iterable[tuple[int, int]]) -> None:
+        """Of strips, by number."""
+        table = (slot.offset + TABLE_OFFSET) // 8
+        for strip, entry in entries:
+            self._words[table + strip] = entry  # all of it at once
 
     def check(self, slot: Slot) -> None:
         """What stands in memory is what the node believes of a slot in use."""

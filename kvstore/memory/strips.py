@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+import numpy as np
 import xxhash
 
 from kvstore.core.lifecycle import Slot
@@ -49,7 +50,7 @@ class StripWriter:
         """Lay in the next bytes. The caller has checked that no more come than are missing."""
         assert len(data) <= self.missing, "more bytes than the fragment holds"
         self.missing -= len(data)
-        rest = memoryview(data)
+        rest, whole = memoryview(data), list[tuple[int, int]]()
         while rest:
             count = min(len(rest), self._size - self._filled)
             start = self._at + self._filled
@@ -57,12 +58,13 @@ class StripWriter:
             rest = rest[count:]
             self._filled += count
             if self._filled == self._size:
-                strip = self._view[self._at : self._at + self._size]
-                entry = strip_hash(strip)
-                fence()  # whoever sees an entry may read the strip
-                self._heads.set_strip_hash(self._slot, self._strip, entry)
+                entry = strip_hash(self._view[self._at : self._at + self._size])
+                whole.append((self._strip, entry))
                 self._strip, self._at, self._size = next(self._spans, (0, 0, 0))
                 self._filled = 0
+        if whole:
+            fence()  # whoever sees an entry may read the strip
+            self._heads.set_strip_hashes(self._slot, whole)
 
 
 def intact(view: memoryview, heads: Heads, slot: Slot, layout: SlotLayout) -> bool:
@@ -89,29 +91,49 @@ def chunks(
 ) -> Iterator[bytes]:
     """A fragment's dense bytes in pieces that a message can carry.
 
-    A strip is copied, then verified, then given out; `Damaged` ends the run before a wrong byte. Of
+    Strips are copied, then verified, then given out; `Damaged` ends the run before a wrong byte. Of
     a strip that takes several pieces no copy is kept: see `_long_strip`.
     """
-    pending: list[bytes] = []
-    size = 0
-    for strip, at, count in spans(slot, layout, fragment):
-        wanted = heads.strip_hash(slot, strip)
-        if count > PUT_CHUNK_BYTES_MAX:
-            if pending:
+    size = layout.strip_bytes(slot.tokens)
+    if size > PUT_CHUNK_BYTES_MAX:
+        for strip, at, _ in spans(slot, layout, fragment):
+            (wanted,) = heads.strip_hashes(slot, range(strip, strip + 1))
+            yield from _long_strip(view[at : at + size], wanted)
+        return
+    pending, most = list[bytes](), PUT_CHUNK_BYTES_MAX // size
+    room = most
+    for first, count in _runs(layout, fragment):
+        while count:
+            some = min(count, room)
+            pending.append(_copied(view, heads, slot, layout, range(first, first + some)))
+            first, count, room = first + some, count - some, room - some
+            if not room:
                 yield b"".join(pending)
-                pending, size = [], 0
-            yield from _long_strip(view[at : at + count], wanted)
-            continue
-        data = bytes(view[at : at + count])
-        if strip_hash(memoryview(data)) != wanted:
-            raise Damaged
-        if size + count > PUT_CHUNK_BYTES_MAX:
-            yield b"".join(pending)
-            pending, size = [], 0
-        pending.append(data)
-        size += count
+                pending, room = [], most
     if pending:
         yield b"".join(pending)
+
+
+def _runs(layout: SlotLayout, fragment: Fragment) -> Iterator[tuple[int, int]]:
+    """The first strip, and how many, of each run that lies in one piece, in slot order."""
+    if fragment.heads == layout.kv_heads:
+        yield fragment.layer_first * layout.kv_heads, fragment.layers * layout.kv_heads
+        return
+    for layer in range(fragment.layer_first, fragment.layer_first + fragment.layers):
+        yield layer * layout.kv_heads + fragment.head_first, fragment.heads
+
+
+def _copied(view: memoryview, heads: Heads, slot: Slot, layout: SlotLayout, strips: range) -> bytes:
+    """A copy of strips that lie side by side, without the gaps between them."""
+    size, stride = layout.strip_bytes(slot.tokens), layout.strip_stride
+    wanted = heads.strip_hashes(slot, strips)
+    at = slot.offset + layout.head_bytes + strips.start * stride
+    lying = np.frombuffer(view[at : at + len(strips) * stride], np.uint8)
+    data = lying.reshape(len(strips), stride)[:, :size].tobytes()
+    copy = memoryview(data)
+    if [strip_hash(copy[i : i + size]) for i in range(0, len(copy), size)] != wanted:
+        raise Damaged
+    return data
 
 
 def _long_strip(strip: memoryview, wanted: int) -> Iterator[bytes]:

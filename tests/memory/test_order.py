@@ -10,24 +10,26 @@ import random
 
 import pytest
 
-from kvstore.layout import GENERATION_OFFSET, TABLE_OFFSET, Fragment
+from kvstore.layout import GENERATION_OFFSET, TABLE_OFFSET
 from tests.memory.test_strips import LAYOUT, Desk
 
 STRIP_BYTES = 8 * LAYOUT.token_bytes
 
 
 def test_a_strips_bytes_come_before_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk, payload = Desk(LAYOUT, 8), list[bytes]()
+    desk, strips = Desk(LAYOUT, 8), range(LAYOUT.strips)
     first = desk.slot.offset + LAYOUT.head_bytes
+    before: dict[int, bytes] = {}  # what lay in each strip at the last fence before its entry
 
     def look() -> None:
-        strip = len(payload)
-        assert desk.heads.strip_hash(desk.slot, strip) == 0
-        payload.append(bytes(desk.view[first + strip * STRIP_BYTES :][:STRIP_BYTES]))
+        for strip, entry in zip(strips, desk.heads.strip_hashes(desk.slot, strips), strict=True):
+            if not entry:
+                before[strip] = bytes(desk.view[first + strip * STRIP_BYTES :][:STRIP_BYTES])
 
     monkeypatch.setattr("kvstore.memory.strips.fence", look)
-    desk.write(Fragment(0, LAYOUT.layers, 0, LAYOUT.kv_heads), random.Random(0))
-    assert b"".join(payload) == desk.payload
+    desk.write(LAYOUT.whole, random.Random(0))
+    assert all(desk.heads.strip_hashes(desk.slot, strips))
+    assert b"".join(before[strip] for strip in strips) == desk.payload
 
 
 def test_a_slots_generation_comes_before_what_the_next_owner_writes_there(
