@@ -1,9 +1,10 @@
 """What a simulated engine's steps take: another form than the one that policies price with.
 
-A step's products take whichever is longer, the arithmetic or the reading of the weights; tokens are
-padded to whole tiles, and few at once use the device badly. Attention of prefills is arithmetic,
-that of decoding the reading of KV. A prompt is prefilled in chunks, each of which reads the weights
-anew. So no straight line fits it, and what is fitted to it is off by some percent everywhere.
+A step's products take whichever is longer, the arithmetic or the reading of the weights, of routed
+experts those that any of its tokens takes. Tokens are padded to whole tiles, and few at once use
+the device badly. Attention of prefills is arithmetic, that of decoding the reading of KV. A prompt
+is prefilled in chunks, each of which reads the weights anew. So no straight line fits it, and what
+is fitted to it is off by some percent everywhere.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from numba import njit
 from .inner import BORROWED
 
 TILE = 128.0  # tokens that products are padded to
-# Columns of an engine's row.
-OVERHEAD, WEIGHTS, TOKEN, SMALL, PAIR, CONTEXT, SEQUENCE, CHUNK = range(8)
-COLUMNS = 8
+# Columns of an engine's row. WEIGHTS are what every step reads, EXPERTS all that are routed to, of
+# which a token takes each with the probability TAKEN, alike and on its own.
+OVERHEAD, WEIGHTS, TOKEN, SMALL, PAIR, CONTEXT, SEQUENCE, CHUNK, EXPERTS, TAKEN = range(10)
+COLUMNS = 10
 _ROUNDING = 1e-6  # of a step: a step that ends now is done, whatever its sum was rounded to
 
 
@@ -31,7 +33,10 @@ def step_seconds(times: Any, engine: Any, new: Any, prefix: Any, batch: Any, con
     if new > 0:
         padded = np.ceil(new / TILE) * TILE
         products = padded * row[TOKEN] * (1.0 + row[SMALL] / (row[SMALL] + padded))
-    products = max(products + batch * row[TOKEN], row[WEIGHTS])
+    reading = row[WEIGHTS]
+    if row[EXPERTS] > 0.0:
+        reading += row[EXPERTS] * (1.0 - (1.0 - row[TAKEN]) ** (new + batch))
+    products = max(products + batch * row[TOKEN], reading)
     attention = row[PAIR] * new * (new + 2.0 * prefix) + row[CONTEXT] * context
     return row[OVERHEAD] + products + attention + row[SEQUENCE] * batch
 

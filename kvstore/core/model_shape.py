@@ -128,12 +128,19 @@ class ModelShape:
         Of E experts of which each token takes k, a batch touches E (1 - (1 - k/E)^batch), if
         tokens choose alike and on their own. The embedding is looked up and not counted.
         """
-        weights = self._always - (0 if self.tied else self.vocabulary * self.hidden)
         touched = 0.0
         if self.experts:
             touched = self.experts * (1 - (1 - self.experts_active / self.experts) ** batch)
-        experts = self._moe_layers * touched * self._expert
-        return (weights + experts) * self.parameter_bytes + context_tokens * self.kv_bytes_per_token
+        return self._step_bytes(touched) + context_tokens * self.kv_bytes_per_token
+
+    @property
+    def step_bytes_max(self) -> float:
+        """Bytes of weights that a step reads whose tokens take all experts."""
+        return self._step_bytes(self.experts)
+
+    def _step_bytes(self, experts: float) -> float:
+        weights = self._always - (0 if self.tied else self.vocabulary * self.hidden)
+        return (weights + self._moe_layers * experts * self._expert) * self.parameter_bytes
 
     @property
     def _vocabulary(self) -> int:

@@ -44,7 +44,7 @@ def prefill_prior(
         a=efficiency.prefill_seconds
         + _reduce_latency(shape, tensor_parallel, efficiency)
         + shape.weight_bytes / _read(gpu, tensor_parallel, efficiency),
-        b=matmul + _reduced(shape, gpu, tensor_parallel, efficiency),
+        b=matmul + reduced(shape, gpu, tensor_parallel, efficiency),
         c=shape.attention_flops / pairs,
     )
 
@@ -72,9 +72,19 @@ def decode_prior(
         a=efficiency.decode_seconds
         + _reduce_latency(shape, tensor_parallel, efficiency)
         + max(0.0, longer(1) - slope),
-        b=slope + _reduced(shape, gpu, tensor_parallel, efficiency),
+        b=slope + reduced(shape, gpu, tensor_parallel, efficiency),
         c=shape.kv_bytes_per_token / _read(gpu, shards, efficiency),
     )
+
+
+def weights_read(
+    shape: ModelShape, gpu: Gpu, tensor_parallel: int = 1, efficiency: Efficiency = SEEN
+) -> tuple[float, float]:
+    """Seconds that reading takes of the weights that each step has to do with, and of all routed
+    experts, of which it is those that its tokens take."""
+    read = _read(gpu, tensor_parallel, efficiency)
+    always = shape.decode_bytes(0, 0)
+    return always / read, (shape.step_bytes_max - always) / read
 
 
 def kv_room(
@@ -106,7 +116,7 @@ def _read(gpu: Gpu, gpus: int, efficiency: Efficiency) -> float:
     return gpus * gpu.memory_bytes_per_second * efficiency.memory
 
 
-def _reduced(shape: ModelShape, gpu: Gpu, gpus: int, efficiency: Efficiency) -> float:
+def reduced(shape: ModelShape, gpu: Gpu, gpus: int = 1, efficiency: Efficiency = SEEN) -> float:
     """Seconds a token in all-reduces."""
     passed = 2 * (gpus - 1) / gpus * shape.hidden * ACTIVATION_BYTES
     link = gpu.link_bytes_per_second * efficiency.link

@@ -17,7 +17,15 @@ from kvstore.core.cost import DecodeCost, Floats, PrefillCost
 from kvstore.core.fit import DecodeFit, PrefillFit
 from kvstore.core.hardware import SEEN
 from kvstore.core.model_shape import ModelShape
-from kvstore.core.priors import BATCH_MET, REDUCES_A_LAYER, decode_prior, kv_room, prefill_prior
+from kvstore.core.priors import (
+    BATCH_MET,
+    REDUCES_A_LAYER,
+    decode_prior,
+    kv_room,
+    prefill_prior,
+    reduced,
+    weights_read,
+)
 from kvstore.kernels import engine_time as columns
 from kvstore.planner.cluster import Pool, Role
 
@@ -56,9 +64,12 @@ def _rows(shape: ModelShape, pools: tuple[Pool, ...], seed: int) -> Floats:
     dice = np.random.default_rng((seed, 0))
     found = []
     for pool in pools:
-        kind = _row(shape, pool) * dice.uniform(1 - OFF_SHEET, 1 + OFF_SHEET, columns.COLUMNS)
+        kind, off = _row(shape, pool), np.ones(columns.COLUMNS)
+        off[: columns.EXPERTS] = dice.uniform(1 - OFF_SHEET, 1 + OFF_SHEET, columns.EXPERTS)
+        off[columns.EXPERTS] = off[columns.WEIGHTS]  # they are read from the same memory
+        kind *= off
         each = kind * dice.uniform(1 - OFF_KIND, 1 + OFF_KIND, (pool.engines, 1))
-        each[:, columns.SMALL] = SMALL_TOKENS
+        each[:, columns.SMALL], each[:, columns.TAKEN] = SMALL_TOKENS, kind[columns.TAKEN]
         usual = MIXED_CHUNK_TOKENS if pool.role is Role.MIXED else CHUNK_TOKENS
         each[:, columns.CHUNK] = pool.chunk_tokens or usual
         found.append(each)
@@ -72,11 +83,15 @@ def _row(shape: ModelShape, pool: Pool) -> Floats:
     row = np.zeros(columns.COLUMNS)
     row[columns.OVERHEAD] = SEEN.decode_seconds + launches
     row[columns.WEIGHTS] = decode.a - row[columns.OVERHEAD]
+    row[columns.SEQUENCE] = SEQUENCE_SECONDS + decode.b
+    if shape.experts:  # else what a sequence adds to a step is more experts that it reads
+        row[columns.WEIGHTS], row[columns.EXPERTS] = weights_read(shape, gpu, degree)
+        row[columns.TAKEN] = shape.experts_active / shape.experts
+        row[columns.SEQUENCE] = SEQUENCE_SECONDS + reduced(shape, gpu, degree)
     row[columns.TOKEN] = prefill.b
     row[columns.SMALL] = SMALL_TOKENS
     row[columns.PAIR] = prefill.c
     row[columns.CONTEXT] = decode.c
-    row[columns.SEQUENCE] = SEQUENCE_SECONDS + decode.b
     row[columns.CHUNK] = CHUNK_TOKENS
     return row
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from kvstore.kernels.engine_time import (
     CHUNK,
     COLUMNS,
+    EXPERTS,
+    TAKEN,
     decode_steps,
     decode_takes,
     prefill_takes,
@@ -16,8 +18,9 @@ from kvstore.kernels.engine_time import (
 
 
 def times() -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """One engine: overhead, weights, a token, small, a pair, context, a sequence, a chunk."""
-    made = np.array([[0.008, 0.022, 1.1e-4, 60.0, 1e-9, 6e-8, 1.9e-4, 2_048.0]])
+    """One engine: overhead, weights, a token, small, a pair, context, a sequence, a chunk, and no
+    experts."""
+    made = np.array([[0.008, 0.022, 1.1e-4, 60.0, 1e-9, 6e-8, 1.9e-4, 2_048.0, 0.0, 0.0]])
     assert made.shape == (1, COLUMNS)
     return made
 
@@ -64,3 +67,12 @@ def test_more_work_never_takes_less(new: float, prefix: float, more: float) -> N
 def test_few_sequences_take_as_long_as_the_reading_of_the_weights() -> None:
     one = step_seconds(times(), 0, 0.0, 0.0, 1.0, 0.0)
     assert one == pytest.approx(0.008 + 0.022 + 1.9e-4)
+
+
+def test_of_experts_those_are_read_that_any_token_takes() -> None:
+    routed = times()
+    routed[0, [EXPERTS, TAKEN]] = 0.5, 1 / 32
+    for new, batch in [(0, 1), (0, 8), (3, 5), (100, 0)]:
+        plain = step_seconds(times(), 0, float(new), 0.0, float(batch), 0.0)
+        more = step_seconds(routed, 0, float(new), 0.0, float(batch), 0.0) - plain
+        assert more == pytest.approx(0.5 * (1 - (31 / 32) ** (new + batch)))

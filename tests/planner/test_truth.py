@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from kvstore.core.model_shape import ModelShape
+from kvstore.core.hardware import H200, SEEN
+from kvstore.core.model_shape import DEEPSEEK_V3, ModelShape
 from kvstore.core.priors import prefill_prior
 from kvstore.kernels import engine_time
 from kvstore.planner import truth
@@ -47,3 +50,25 @@ def test_a_router_is_right_within_some_percent_and_nowhere_exactly(seed: int) ->
             off.append(known.decode.seconds(batch, context) / step - 1)
         assert np.abs(off).max() < 0.35 and np.abs(off).mean() < 0.12
         assert np.abs(off).min() > 0
+
+
+def test_few_tokens_read_few_experts_and_a_chunk_nearly_all_of_them() -> None:
+    pools = tuple(
+        dataclasses.replace(pool, gpu=H200, tensor_parallel=16) for pool in engines(1, 1)[1]
+    )
+    rows = truth.rows(DEEPSEEK_V3, pools, 1)
+    seconds = 16 * H200.memory_bytes_per_second * SEEN.memory
+
+    def products(new: int, batch: int) -> float:
+        took = float(engine_time.step_seconds(rows, 0, float(new), 0.0, float(batch), 0.0))
+        row = rows[0]
+        rest = row[engine_time.PAIR] * new * new + row[engine_time.SEQUENCE] * batch
+        return took - float(row[engine_time.OVERHEAD] + rest)
+
+    off = (1 + truth.OFF_SHEET) * (1 + truth.OFF_KIND) - 1
+    for batch in (1, 8, 64):
+        reads = DEEPSEEK_V3.decode_bytes(batch, 0) / seconds
+        assert products(0, batch) == pytest.approx(reads, rel=off)
+    whole = (DEEPSEEK_V3.weight_bytes - 129_280 * 7_168) / seconds  # all but the embedding
+    assert products(256, 0) == pytest.approx(whole, rel=off)
+    assert products(256, 0) > 9 * products(0, 1)
