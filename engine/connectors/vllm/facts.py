@@ -65,6 +65,7 @@ class Facts:
     spec: KVSpec
     groups: tuple[GroupFacts, ...]
     strides: str  # the layout vLLM chose for its tensors, as it names it
+    vllm_groups: int  # how many vLLM has: a draft's may be one of its own
 
     @property
     def origin(self) -> int:
@@ -101,7 +102,8 @@ def facts_of(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> F
         ),
         rope=turned_by(model),
     )
-    return Facts(spec, tuple(facts for facts, _ in pairs), str(caches.kv_cache_layout))
+    kept = tuple(facts for facts, _ in pairs)
+    return Facts(spec, kept, str(caches.kv_cache_layout), len(caches.kv_cache_groups))
 
 
 def _spec(settings: Settings, **facts: Any) -> KVSpec:

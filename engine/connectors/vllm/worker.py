@@ -57,7 +57,7 @@ class WorkerSide:
         wait = settings.save_ms / 1e3
         self._saves = Saves(self._caches, engine, facts.origin, wait, self._health, self._trace)
         self._saves.connect()
-        self._several = len(facts.groups) > 1
+        self._several = facts.vllm_groups > 1
         self._step = Step(0)
         # What is to be said next. With speculation vLLM may ask before it has a step saved: then
         # what that says is said with the next step's.
@@ -113,7 +113,7 @@ class WorkerSide:
         return sent, set(self._report.loaded), failed if self._several else set()
 
     def bad_pages(self) -> set[int]:
-        """Pages that hold nothing good. vLLM can be told by page where there is one group only."""
+        """Pages that hold nothing good. vLLM can be told by page where it has one group only."""
         bad = self._loads.bad_pages()
         return set() if self._several else bad
 

@@ -6,6 +6,7 @@ at the customary 0.02 one token repeats whatever lies in the cache.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from kvstore.engine.make_model import BOS_ID, EOS_ID, FIRST_WORD_ID, STD, make_m
 
 VOCABULARY = 2048
 POSITIONS = 2048
-WINDOW = 64  # of Gemma's sliding layers
+WINDOW = 64  # of sliding layers
 
 _SHARED: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -48,6 +49,16 @@ def small_llama(folder: Path) -> Path:
     """A draft for `llama`: one layer, other weights."""
     sizes = {"layers": 1, "hidden": 64, "heads": 2, "kv_heads": 2, "intermediate": 128}
     return make_model(folder, 7, head_dim=32, vocab=VOCABULARY, max_positions=POSITIONS, **sizes)
+
+
+def windowed_llama(folder: Path) -> Path:
+    """A draft for `llama` whose layers all see a window: vLLM gives them a group of their own."""
+    sizes = {"layers": 4, "hidden": 128, "heads": 4, "kv_heads": 2, "intermediate": 256}
+    make_model(folder, 7, head_dim=32, vocab=VOCABULARY, max_positions=POSITIONS, **sizes)
+    said = json.loads((folder / "config.json").read_text())
+    said |= {"sliding_window": WINDOW, "layer_types": ["sliding_attention"] * 4}
+    (folder / "config.json").write_text(json.dumps(said))
+    return folder
 
 
 def qwen3(folder: Path) -> Path:
@@ -107,6 +118,7 @@ def deepseek_v2(folder: Path) -> Path:
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "llama": llama,
     "small_llama": small_llama,
+    "windowed_llama": windowed_llama,
     "qwen3": qwen3,
     "gemma3": gemma3,
     "deepseek_v2": deepseek_v2,

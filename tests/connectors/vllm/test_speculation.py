@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ WHOLE = [(len(one) - 1) // BLOCK * BLOCK for one in PROMPTS]
 
 
 SELF_TEST = {"self_test": True}  # that takes two hits
+LATE = {"deadline_ms": 2_000}
 
 
 def ngram(model: Callable[[str], Path]) -> dict[str, Any]:
@@ -50,6 +52,24 @@ def test_speculation_with_reused_prefixes_gives_the_tokens_of_speculation_alone(
             assert ran.tokens == wanted.tokens
             assert ran.counted["spec_decode_num_draft_tokens"] > 0
             served.forget()
+
+
+def test_a_node_that_dies_costs_recompute_where_a_draft_has_a_group_of_its_own_too(
+    node: NodeProcess, model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """vLLM is told by request then what failed to load: by page it cannot be."""
+    draft = {"method": "draft_model", "model": str(model("windowed_llama"))}
+    options = {"speculative_config": {**draft, "num_speculative_tokens": 3}}
+    log = tmp_path / "pool.log"
+    with engine(model("llama"), log, node=node.address, extra=LATE, **options) as served:
+        first = served.run(*PROMPTS)
+        served.forget()
+        assert served.run(*PROMPTS).cached == WHOLE
+        served.forget()
+        served.signal_at_load(node.pid, signal.SIGKILL, opened=False)
+        again = served.run(*PROMPTS)
+    assert node.exited is not None, "no load was begun"
+    assert again.tokens == first.tokens
 
 
 def test_with_speculation_too_hits_are_compared_before_they_are_loaded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 import torch
@@ -11,23 +12,44 @@ from kvstore.client import KVGroup, KVSpec
 from kvstore.engine.connectors.vllm import worker as module
 from kvstore.engine.connectors.vllm.compare import NOTHING
 from kvstore.engine.connectors.vllm.facts import Facts, GroupFacts
-from kvstore.engine.connectors.vllm.messages import Compare, Part, Step
+from kvstore.engine.connectors.vllm.messages import Compare, Load, Part, Step
 from kvstore.engine.connectors.vllm.settings import Settings
 from kvstore.engine.connectors.vllm.worker import WorkerSide
+from tests.nodes import eventually
 
 NOWHERE = "127.0.0.1:9"
 PART = Part(group=0, first=0, hashes=(b"h" * 32,), parent=b"", pages=(1,), last_tokens=16)
 
 
-@pytest.fixture
-def worker() -> Iterator[WorkerSide]:
+def one_of(vllm_groups: int) -> WorkerSide:
+    """The worker of a vLLM that has so many groups, of which the pool keeps the first."""
     group = KVGroup(layers=(0,), kv_heads=1, head_dim=8, block_tokens=16)
     spec = KVSpec(model="m", revision="r", dtype="float32", groups=(group,))
-    facts = Facts(spec, (GroupFacts(0, ("layer",), 16, 0, 1, True, 0),), "as it is")
+    kept = (GroupFacts(0, ("layer",), 16, 0, 1, True, 0),)
+    facts = Facts(spec, kept, "as it is", vllm_groups)
     pages = {"layer": torch.zeros(4, 1, 16, 16)}
-    made = WorkerSide(Settings(node=NOWHERE), facts, pages, "engine", 0, 1)
+    return WorkerSide(Settings(node=NOWHERE), facts, pages, "engine", 0, 1)
+
+
+@pytest.fixture
+def worker() -> Iterator[WorkerSide]:
+    made = one_of(1)
     yield made
     made.close()
+
+
+@pytest.mark.parametrize(("vllm_groups", "said"), [(1, (set(), {1})), (2, ({"a"}, set()))])
+def test_what_failed_to_load_is_told_by_page_only_where_vllm_has_one_group(
+    vllm_groups: int, said: tuple[set[str], set[int]]
+) -> None:
+    """vLLM ends where it is told of pages and a draft has a group of its own, that we keep not."""
+    with closing(one_of(vllm_groups)) as worker:
+        worker.begin(Step(1, loads=[Load("a", 0, 16, (PART,))]))
+        worker.load()
+        eventually(lambda: worker._loads._under_way == 0)
+        _, received, failed = worker.ended()
+        assert received == {"a"}
+        assert (failed, worker.bad_pages()) == said
 
 
 def test_what_a_step_says_once_it_is_saved_is_said_with_the_next_where_vllm_asks_before(
