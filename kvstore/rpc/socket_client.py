@@ -171,6 +171,9 @@ class SocketCalls:
         except DecodeError as error:
             self._drop(made)
             raise Unavailable(f"what node {self._node} answered cannot be read: {error}") from error
+        except BaseException:  # interrupted: what it was asked may yet be answered there
+            self._drop(made)
+            raise
 
     def _give_back(self, made: socket.socket) -> None:
         with self._lock:

@@ -8,7 +8,9 @@ import pytest
 
 from kvstore.client.call_sockets import on_this_host
 from kvstore.errors import Unavailable
-from kvstore.rpc.socket_client import SocketCalls
+from kvstore.limits import SOCKET_CALLS_MAX
+from kvstore.rpc import socket_client as module
+from kvstore.rpc.socket_client import Show, SocketCalls
 from kvstore.rpc.socket_frames import ANSWER, METHODS, OK
 from kvstore.wire.v1 import kv_pb2 as pb
 
@@ -39,3 +41,31 @@ def test_an_answer_that_is_no_message_is_its_nodes_failure_and_the_socket_is_of_
         with pytest.raises(Unavailable, match="what node a:1 answered cannot be read"):
             calls.call(here, number, pb.MatchRequest(), 5.0)
         assert here.fileno() == -1 and not calls._free
+
+
+def test_sockets_of_calls_that_were_interrupted_make_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each may yet be answered there, so none is called on again; and no more than a few may be."""
+    there: list[socket.socket] = []
+
+    def connect(seconds: float, show: Show) -> socket.socket:
+        here, other = socket.socketpair()
+        there.append(other)
+        return here
+
+    def interrupted(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    calls, number = SocketCalls(connect, "a:1"), [name for name, _, _ in METHODS].index("Match")
+    monkeypatch.setattr(module, "received", interrupted)
+    for _ in range(SOCKET_CALLS_MAX):
+        made = calls.take(5.0)
+        assert made is not None
+        with pytest.raises(KeyboardInterrupt):
+            calls.call(made, number, pb.MatchRequest(), 5.0)
+        assert made.fileno() == -1
+    assert calls.take(5.0) is not None
+    calls.close()
+    for one in there:
+        one.close()
