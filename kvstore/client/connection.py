@@ -229,6 +229,13 @@ class Connection:
             self._heed(raised, link, getattr(request, "session", link.session))
             raise raised from error
 
+    def give_up(self, link: Link) -> None:
+        """End a session by which a node may hold what nobody here can let go; the next begins one
+        anew."""
+        with self._lock:
+            if self._link is link:
+                self._drop()
+
     def close(self) -> None:
         """Nothing moves any more when this returns."""
         if not self._home.here:

@@ -49,6 +49,9 @@ class Reserving:
         except KVStoreError:
             self.abort([handle for handle in reply.handles if handle])
             raise
+        except BaseException:  # interrupted: what else was given has handles that nobody knows
+            self.connection.give_up(self.link)
+            raise
         return reply
 
     def drop(self) -> None:
