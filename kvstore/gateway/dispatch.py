@@ -186,7 +186,7 @@ class Dispatcher:
 
     def _decoder(self, run: Run, asked: Ask, plan: Plan, gone: set[str]) -> str:
         """Who decodes it; waits in line for room, for as long as it may be of use. Raises
-        `Overloaded`. It counts there from now on."""
+        `Overloaded`, of one that did not run yet. It counts there from now on."""
         asked.phase, asked.wait_ms = conductor_pb2.DECODE, LINE_MS
         came = time.monotonic()  # in this line: it may have run for long
         while True:
@@ -195,12 +195,13 @@ class Dispatcher:
             try:
                 placed = self._planner.schedule(asked)
                 break
-            except TooLate:
-                raise
             except Overloaded as full:
                 now = time.monotonic()
-                if now - came > DEADLINE_SECONDS:
-                    raise
+                if isinstance(full, TooLate) or now - came > DEADLINE_SECONDS:
+                    if run.outcome.tries == 1:
+                        raise
+                    placed = None  # it ran, and is not failed by those that are full
+                    break
                 # From when it asked: one that has waited in line does not stay away from it.
                 pause = max(PAUSE_SECONDS_MIN, 1e-3 * full.retry_after_ms)
                 time.sleep(max(0.0, since + pause - now))

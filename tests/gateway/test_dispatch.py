@@ -96,6 +96,31 @@ def test_one_that_ran_is_not_failed_by_an_engine_that_is_full() -> None:
     assert outcome.engines == [dying.address, full.address, other.address]
 
 
+class Moves(Planner):
+    """Sends it to one engine alone, and later to two, of which none has room in time."""
+
+    def __init__(self, alone: str, prefill: str, decode: str, computed: int) -> None:
+        super().__init__(alone, alone, computed)
+        self._later = prefill, decode
+
+    def schedule(
+        self, request: conductor_pb2.ScheduleRequest
+    ) -> conductor_pb2.ScheduleReply | None:
+        reply = super().schedule(request)
+        (self._prefill, self._decode), self._late = self._later, True
+        return reply
+
+
+@pytest.mark.parametrize("computed", [100, 4])
+def test_one_that_ran_is_not_failed_by_room_that_comes_too_late(computed: int) -> None:
+    dying, prefill, decode = Double(dies_after=2), Double(), Double()
+    with serving(dying, prefill, decode):
+        planner = Moves(dying.address, prefill.address, decode.address, computed)
+        tokens, outcome = run(planner)
+    assert tokens == TOKENS and outcome.tries == 2
+    assert outcome.engines[0] == dying.address and outcome.engines[-1] == decode.address
+
+
 def test_where_all_engines_go_away_the_caller_is_told() -> None:
     with pytest.raises(Unavailable):
         run(Nobody(), "127.0.0.1:1", "127.0.0.1:2")
