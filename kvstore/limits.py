@@ -131,6 +131,7 @@ CLIENTS_MAX = 1_024  # of one crew, that are told apart: looked at at every deci
 CLIENT_BYTES_MAX = 256
 IN_FLIGHT_MAX = 131_072  # requests on their way, or run, of one crew three quarters: 1 KiB each
 EXPECTED_BLOCKS_MAX = 2 * MiB  # blocks of those that are counted, likewise: 100 bytes each
+PLACE_WAITERS_MAX = 10  # calls that wait for room to decode; of more each is refused at once
 SENT_SECONDS = 10.0  # in which an engine says that it has a request, else it does not count there
 IN_FLIGHT_SECONDS = 600.0  # for which one counts that it has, unless it says more of it
 TTFT_MS_DEFAULT, TPOT_MS_DEFAULT = 30_000, 100  # the targets of Mooncake's published figures
@@ -175,6 +176,7 @@ assert SESSIONS_MAX <= RPC_STREAMS_MAX
 assert ROOM_WAITERS_MAX < RPC_UNARY_MAX * 3 // 4  # else no call that ends a hold gets in
 assert ROOM_WAITERS_MAX < RPC_BULK_MAX * 3 // 4
 assert ROOM_SECONDS_MAX < RPC_UNARY_SECONDS
+assert PLACE_WAITERS_MAX < RPC_UNARY_MAX * 3 // 4  # else nobody is sent to prefill meanwhile
 assert FETCH_STRIPE_BYTES_MAX <= FETCH_PEER_BYTES_MAX
 assert FETCH_SECONDS_MAX < RPC_UNARY_SECONDS
 assert RPC_KEYS_MAX < HOLDS_MAX

@@ -1,6 +1,8 @@
 """Schedule, Report and Explain of the Conductor service.
 
 A report's stream is its engine's life here: whichever way it ends, the engine is sent nothing more.
+Few calls may wait for room to decode, because each has one of the places of those that are served
+at once, and who asks where to prefill must always get in.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from kvstore.conductor.scheduler import Scheduler
 from kvstore.conductor.silence import heard_within
 from kvstore.core.fingerprints import fingerprints
 from kvstore.core.fit import TOKENS_MAX
+from kvstore.core.turns import Places
 from kvstore.errors import Invalid, Overloaded, Rejected, TooLate, Unavailable
 from kvstore.limits import (
     CLIENT_BYTES_MAX,
     GROUPS_MAX,
     HASH_BYTES,
+    PLACE_WAITERS_MAX,
     REPORT_SILENCE_SECONDS,
     REQUEST_ID_BYTES_MAX,
 )
@@ -42,6 +46,7 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS = 0.25
 PACE_SECONDS = 0.005  # between two messages of one engine
 WAIT_MS_MAX = 1_000  # that a call is held open for room to decode
+_CROWDED_MS = 250  # before one that found no place to wait in asks again: there are many of those
 REPORT_SHARE = 0.1  # of the conductor's time, that the reports of one engine take
 PAUSE_SECONDS_MAX = 1.0  # however long one took: who is not listened to must not seem silent
 assert PAUSE_SECONDS_MAX < REPORT_SILENCE_SECONDS / 2
@@ -62,6 +67,7 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
     ) -> None:
         self._pool, self._tenants, self._telemetry = pool, tenants, telemetry
         self._scheduler, self._clock = scheduler, clock
+        self._waiting = Places(PLACE_WAITERS_MAX)
         self._reporting: set[asyncio.Task[Any]] = set()
         self._stopping = False
 
@@ -88,7 +94,7 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
         whose, ask = self._asked(request, tenant_of(context))
         try:
             if decodes:
-                decision = await self._placed(whose, ask, 1e-3 * request.wait_ms)
+                decision = await self._decoded_by(whose, ask, 1e-3 * request.wait_ms)
             else:
                 decision = self._scheduler.schedule(whose, ask, began)
         except Rejected as error:
@@ -151,6 +157,22 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
                 return explain(scheduler, found, self._pool.approximate)
             case _:
                 raise Invalid("request_id or request is to say which")
+
+    async def _decoded_by(self, whose: Whose, ask: Ask, wait: float) -> Decision:
+        """Who decodes a request, now or, if it may and so few do, once somebody has room. Raises
+        what refuses it."""
+        may_wait = wait > 0 and self._waiting.try_take(whose[0])
+        try:
+            return await self._placed(whose, ask, wait if may_wait else 0.0)
+        except TooLate:
+            raise
+        except Overloaded as full:
+            if may_wait or not wait:
+                raise
+            raise Overloaded(str(full), max(full.retry_after_ms, _CROWDED_MS)) from None
+        finally:
+            if may_wait:
+                self._waiting.give_back(whose[0])
 
     async def _placed(self, whose: Whose, ask: Ask, wait: float) -> Decision:
         """Who decodes a request, once somebody has room. Raises what refuses it."""

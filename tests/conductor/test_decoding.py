@@ -10,9 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
+from kvstore.conductor.decision import RETRY_MS_MIN
+from kvstore.conductor.scheduling import WAIT_MS_MAX
+from kvstore.limits import RPC_UNARY_MAX
 from kvstore.wire.v1 import conductor_pb2 as pb
 from tests.conductor.reporting import Reporting, asked, decoded_by, engine, scheduled
-from tests.nodes import CALL_SECONDS, eventually, refused
+from tests.nodes import CALL_SECONDS, Refusal, eventually, refused
 from tests.pools import ConductorProcess, pool
 
 
@@ -83,6 +86,28 @@ def test_a_call_waits_for_room_and_is_answered_as_soon_as_there_is_some(
             return waited and answered
 
         eventually(answered_before_its_time_is_over)
+
+
+def test_those_who_wait_for_room_leave_others_a_place_to_be_asked_in(
+    conductor: ConductorProcess,
+) -> None:
+    """More calls wait for room than are served at once; a prompt is scheduled meanwhile, before the
+    first of them has waited to its end."""
+    with (
+        reporting(conductor, "prefills", decode=None),
+        reporting(conductor, "decodes", prefill=None, room_tokens=1_000) as decoder,
+    ):
+        eventually(lambda: scheduled_to(conductor) == ("prefills", "decodes"))
+        decoder.say(load=pb.ReportRequest.Load(batch=1, context_tokens=1_000))
+        eventually(lambda: not decoded_by(conductor.stub, "probe"))
+        calls = []
+        for number in range(2 * RPC_UNARY_MAX):
+            wants = asked(f"{number}", phase=pb.DECODE, tokens=400, wait_ms=WAIT_MS_MAX)
+            calls.append(conductor.stub.Schedule.future(wants, timeout=CALL_SECONDS))
+        conductor.stub.Schedule(asked("another"), timeout=0.5e-3 * WAIT_MS_MAX)
+        refusals = [Refusal(one.exception()) for one in calls]
+    assert {one.kind for one in refusals} == {"Overloaded"}
+    assert max(one.retry_after_ms for one in refusals) > RETRY_MS_MIN, "who may not wait stays away"
 
 
 def test_who_waits_for_room_for_longer_than_its_target_is_told_to_give_up(
