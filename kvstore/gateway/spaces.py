@@ -13,9 +13,10 @@ from typing import Protocol
 
 from kvstore.block import chain, salted
 from kvstore.client.conductors import ANSWER_SECONDS, Conductors
-from kvstore.errors import KVStoreError
+from kvstore.errors import KVStoreError, Unavailable
 from kvstore.gateway.request import Request
 from kvstore.limits import RPC_KEYS_MAX
+from kvstore.rpc.threads import begin_thread
 from kvstore.spec import KVSpec
 from kvstore.wire.v1 import conductor_pb2
 
@@ -96,8 +97,9 @@ class Told:
             self._good_until = time.monotonic() + KEPT_SECONDS
             if not self._all:
                 self._look()
-            else:  # it goes on with what is known
-                threading.Thread(target=self._look_beside, name="spaces", daemon=True).start()
+            else:  # it goes on with what is known, also where no thread can be had now
+                with suppress(Unavailable):
+                    begin_thread(self._look_beside, "spaces", "the conductors")
             return self._all
 
     def first(self, asks: Sequence[Ask]) -> int:
@@ -120,6 +122,7 @@ class Told:
         self._all = tuple(
             Space(one.namespace, one.group, one.block_tokens, one.over_http == one.engines)
             for one in crews
+            if one.block_tokens  # else it is no answer of a conductor's
         )
         if not crews:
             self._good_until = time.monotonic() + _ABSENT_SECONDS

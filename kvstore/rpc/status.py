@@ -17,6 +17,8 @@ from kvstore import errors
 from kvstore.errors import KVStoreError, Rejected, Unavailable
 
 ERROR_KEY, RETRY_KEY = "moonpool-error", "moonpool-retry-after-ms"
+RETRY_MS_MAX = 60_000  # that a caller is kept away for, whatever a server says
+_RETRY_DIGITS_MAX = 9
 
 _CODES: dict[type[KVStoreError], grpc.StatusCode] = {
     errors.UnknownNamespace: grpc.StatusCode.NOT_FOUND,
@@ -62,13 +64,15 @@ def raised_by(error: grpc.RpcError, server: str) -> KVStoreError:
     """The typed error that a failed call stands for."""
     trailers: dict[str, str] = dict(error.trailing_metadata() or ())
     retry = trailers.get(RETRY_KEY, "0")
-    retry_ms = int(retry) if retry.isdecimal() else 0
+    retry_ms = int(retry[:_RETRY_DIGITS_MAX]) if retry.isdecimal() else 0
     kind, code = trailers.get(ERROR_KEY, ""), int(error.code().value[0])
     return error_of(kind, code, error.details() or "", retry_ms, server)
 
 
 def error_of(kind: str, code: int, text: str, retry_ms: int, server: str) -> KVStoreError:
-    """The error of a class by this name; where there is none, what a status code stands for."""
+    """The error of a class by this name; where there is none, what a status code stands for. No
+    server keeps anybody away for longer than `RETRY_MS_MAX`."""
+    retry_ms = min(retry_ms, RETRY_MS_MAX)
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, KVStoreError):
         return found(text, retry_ms) if issubclass(found, Rejected) else found(text)

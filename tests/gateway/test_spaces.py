@@ -3,9 +3,10 @@ is run."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -110,3 +111,32 @@ def test_what_was_known_is_kept_while_no_conductor_answers(
             assert len(told.now()) == 1
             time.sleep(0.05)
         assert not Told(conductors, "w1").now()
+
+
+class Answers:
+    """Stands for conductors that say what they please."""
+
+    def __init__(self, *crews: pb.CrewsReply.Crew) -> None:
+        self.said = crews
+
+    def crews(self, revision: str, seconds: float) -> Any:
+        return self.said
+
+
+def test_a_crew_whose_blocks_have_no_tokens_is_none(fresh: None) -> None:
+    crew = pb.CrewsReply.Crew(namespace=OTHER, engines=1)
+    told = Told(cast(Conductors, Answers(crew)), "w1")
+    assert not told.now()
+
+
+def test_what_is_known_is_gone_on_with_where_no_thread_can_be_had(
+    fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    crew = pb.CrewsReply.Crew(namespace=OTHER, engines=1, block_tokens=4)
+    told = Told(cast(Conductors, Answers(crew)), "w1")
+    assert len(told.now()) == 1
+    monkeypatch.setattr(threading.Thread, "start", none)
+    assert len(told.now()) == 1

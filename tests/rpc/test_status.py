@@ -10,7 +10,14 @@ import pytest
 from kvstore import errors
 from kvstore.errors import Broken, Invalid, KVStoreError, Overloaded, Rejected, Unavailable
 from kvstore.metadata.bounds import BadKey
-from kvstore.rpc.status import code_of, raised_by, refuse, typed_errors
+from kvstore.rpc.status import (
+    ERROR_KEY,
+    RETRY_KEY,
+    code_of,
+    raised_by,
+    refuse,
+    typed_errors,
+)
 
 KINDS = [
     kind
@@ -65,6 +72,13 @@ def test_every_error_arrives_as_itself(kind: type[KVStoreError]) -> None:
     assert type(found) is kind and str(found) == "what and why"
     if isinstance(found, Rejected):
         assert found.retry_after_ms == 250
+
+
+@pytest.mark.parametrize("said", ["9" * 5_000, "86400000", "soon", "-5", ""])
+def test_no_server_keeps_anybody_away_for_longer_than_a_minute(said: str) -> None:
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    found = raised_by(Failure(code, "full", {ERROR_KEY: "Overloaded", RETRY_KEY: said}), "n")
+    assert isinstance(found, Overloaded) and 0 <= found.retry_after_ms <= 60_000
 
 
 def test_a_class_that_callers_do_not_have_arrives_as_the_one_above_it() -> None:
