@@ -38,6 +38,10 @@ from .stats import Stats
 
 logger = logging.getLogger(__name__)
 
+# Namespaces of which this process may have other weights than their names say: kept for as long as
+# it lives, since a backend that is attached anew is given the old name.
+_cleared: set[bytes] = set()
+
 
 class MoonpoolStorage(HiCacheStorage):
     """Backs SGLang's hierarchical cache with a Moonpool node. Safe to call from its threads."""
@@ -47,6 +51,7 @@ class MoonpoolStorage(HiCacheStorage):
         check_config(storage_config)
         self._config = storage_config
         self._client: Client | None = None
+        self._page_bytes = 0  # of what is stored, once it is known
         self._stats = Stats(storage_config.enable_storage_metrics)
         self._trouble = ""  # what was said last; said again only when it changes
         self._speaking = threading.Lock()
@@ -59,7 +64,11 @@ class MoonpoolStorage(HiCacheStorage):
         self._layers, self._layer_axes = layers_of(
             mem_pool_host.kv_buffer, self._axes, mem_pool_host.page_size
         )
-        self._begin(spec)
+        self._named = spec
+        if spec.digest not in _cleared:
+            self._begin(spec)
+        else:
+            self._renew()
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """Accepts the KV pool, and refuses any other: a model that has more is not supported."""
@@ -169,16 +178,14 @@ class MoonpoolStorage(HiCacheStorage):
         """Never again hit what was stored before: weights may have changed in place.
 
         Other engines keep their blocks. Ranks that share a latent cannot agree on a new namespace
-        from here, so after this they neither store nor hit until the backend is attached again.
+        from here, so after this they neither store nor hit until a backend is attached whose
+        `revision` is another.
         """
         client = self._client
         if client is None:
             return
-        if self._config.is_mla_model and self._config.tp_size > 1:
-            self._client = None
-            self._say("cleared: ranks that share a latent use the pool again once reattached")
-        else:
-            self._begin(_renewed(client.space.spec))
+        _cleared.add(self._named.digest)
+        self._renew()
         client.close()
 
     def get_stats(self) -> Any:
@@ -189,6 +196,13 @@ class MoonpoolStorage(HiCacheStorage):
         client, self._client = self._client, None
         if client is not None:
             client.close()
+
+    def _renew(self) -> None:
+        if self._config.is_mla_model and self._config.tp_size > 1:
+            self._client = None
+            self._say("cleared: attach it with another revision, for ranks that share a latent")
+        else:
+            self._begin(_renewed(self._named))
 
     def _begin(self, spec: KVSpec) -> None:
         config, seconds = self._config, self._settings.deadline_ms / 1e3
@@ -250,6 +264,5 @@ class MoonpoolStorage(HiCacheStorage):
 
 def _renewed(spec: KVSpec) -> KVSpec:
     """The same facts under a name that nothing was ever stored under."""
-    kept = spec.revision.split(";cleared=")[0]
-    renewed = spec.as_dict() | {"revision": f"{kept};cleared={secrets.token_hex(16)}"}
+    renewed = spec.as_dict() | {"revision": f"{spec.revision};cleared={secrets.token_hex(16)}"}
     return KVSpec.of_dict(renewed)

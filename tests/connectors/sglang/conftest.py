@@ -18,6 +18,12 @@ from tests.connectors.sglang.engine import Engine  # noqa: E402
 __all__ = ["home", "node", "shared_node"]
 
 
+@pytest.fixture(autouse=True)
+def process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an engine's process remembers, each test begins without."""
+    monkeypatch.setattr("kvstore.engine.connectors.sglang.storage._cleared", set())
+
+
 @pytest.fixture
 def engine_of(shared_node: Any) -> Iterator[Callable[..., Engine]]:
     """Makes ranks of an engine at the module's node; their backends are closed after the test."""

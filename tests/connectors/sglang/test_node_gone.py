@@ -107,7 +107,23 @@ def test_after_a_clear_nothing_stored_before_hits_and_others_keep_theirs(
         other.storage.close()
 
 
+def test_a_backend_that_is_attached_anew_after_a_clear_hits_nothing_stored_before(
+    node: NodeProcess, engine: Engine
+) -> None:
+    engine.store(KEYS, 0, 1)
+    engine.storage.clear()
+    engine.storage.close()
+    again = Engine(mha_pool("page_first"), moonpool=node.address)
+    try:
+        assert again.storage.batch_exists(KEYS) == 0
+        assert again.store(KEYS, 0, 1) == [True, True]
+        assert again.storage.batch_exists(KEYS) == 2
+    finally:
+        again.storage.close()
+
+
 def test_ranks_that_share_a_latent_go_without_the_pool_after_a_clear(node: NodeProcess) -> None:
+    """Until they are told of weights by another name, which all of them are."""
     engine = Engine(mla_pool("page_first"), moonpool=node.address, tp=(0, 2))
     try:
         assert engine.store(KEYS, 0, 1) == [True, True]
@@ -116,3 +132,10 @@ def test_ranks_that_share_a_latent_go_without_the_pool_after_a_clear(node: NodeP
         engine.storage.clear()
     finally:
         engine.storage.close()
+    for revision, stored in (("r1", False), ("r2", True)):
+        again = Engine(mla_pool("page_first"), moonpool=node.address, tp=(0, 2), revision=revision)
+        try:
+            assert again.storage.batch_exists(KEYS) == 0
+            assert again.store(KEYS, 0, 1) == [stored, stored]
+        finally:
+            again.storage.close()
