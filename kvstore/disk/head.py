@@ -14,7 +14,8 @@ from typing import NamedTuple
 import xxhash
 from blake3 import blake3
 
-from kvstore.core.lifecycle import State
+from kvstore.block import tenant_digest
+from kvstore.core.lifecycle import Slot, State
 from kvstore.disk.record import Record
 from kvstore.layout import (
     HEAD,
@@ -41,6 +42,13 @@ def stamped(generation: int, root: bytes, address: Address) -> bytes:
     """The first words of a sealed block there, up to its identity."""
     words = _WORDS.pack(SLOT_MAGIC, generation, int(State.SEALED), root, address.place)
     return words + blake3(words, key=address.path).digest(_STAMP_BYTES)
+
+
+def identity(slot: Slot) -> bytes:
+    """What stands between those and the strip table: whose the bytes are."""
+    of_slot = (slot.key, *slot.owner, slot.tokens, slot.origin, slot.parent)
+    words = HEAD.pack(0, 0, 0, b"", 0, 0, *of_slot, tenant_digest(slot.tenant))
+    return words[IDENTITY_OFFSET:]
 
 
 def vouched(head: memoryview, root: bytes, layout: SlotLayout) -> bool:

@@ -13,7 +13,7 @@ import threading
 
 from kvstore.block import Miss
 from kvstore.core.lifecycle import Slot
-from kvstore.disk.head import stamped, told, vouched
+from kvstore.disk.head import identity, stamped, told, vouched
 from kvstore.disk.protocol import DISK_ALIGN
 from kvstore.disk.volumes import Volumes
 from kvstore.layout import IDENTITY_OFFSET, TABLE_OFFSET, SlotLayout
@@ -59,9 +59,11 @@ class Frozen:
 
     def belongs(self, head: memoryview, slot: Slot, layout: SlotLayout) -> bool:
         """Whether a head from the disk is that of the block in this slot, unharmed and in its
-        place."""
+        place. It may be whole, and not the block that a rotten record says."""
         address = self._volumes.address(slot.offset)
         if head[:IDENTITY_OFFSET] != stamped(slot.generation, slot.root, address):
+            return False
+        if head[IDENTITY_OFFSET:TABLE_OFFSET] != identity(slot):
             return False
         return vouched(head, slot.root, layout)
 
@@ -78,14 +80,8 @@ class Frozen:
     def _filled(self, head: memoryview, source: Slot, target: Slot, layout: SlotLayout) -> bool:
         if not self.belongs(head, source, layout):
             return False
-        at = target.offset
-        if (
-            head[IDENTITY_OFFSET:TABLE_OFFSET]
-            != self._view[at + IDENTITY_OFFSET : at + TABLE_OFFSET]
-        ):
-            return False  # whole, but not the block that is looked for
         self._volumes.read(source.offset + layout.head_bytes, self._payload(target, layout))
-        end = TABLE_OFFSET + 8 * layout.strips
+        at, end = target.offset, TABLE_OFFSET + 8 * layout.strips
         self._view[at + TABLE_OFFSET : at + end] = head[TABLE_OFFSET:end]
         return verified(self._view, head, target, layout)
 

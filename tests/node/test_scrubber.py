@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kvstore.block import Miss
+from kvstore.block import Miss, stored_keys
 from kvstore.cli.main import main
 from kvstore.core.lifecycle import Slot, State
 from kvstore.disk.protocol import DiskError
+from kvstore.disk.record import Record
 from kvstore.errors import Overloaded
 from kvstore.limits import KiB, MiB
 from kvstore.node import scrubber as module
 from kvstore.node.scrubber import Pace, Progress, Scrubber
 from kvstore.wire.v1 import kv_pb2 as pb
-from tests.node.rig import LARGE, SMALL, Rig, prompt
-from tests.node.ssd_rig import SsdRig
+from tests.node.rig import LARGE, SECRETS, SMALL, Rig, prompt
+from tests.node.ssd_rig import SsdRig, index_of, put_back
 from tests.node.test_ssd import flip_inside, put_durable
 from tests.node.tiered_rig import PLACES
 from tests.nodes import LARGE as LARGE_SPEC
@@ -195,6 +197,28 @@ def test_of_sleeping_blocks_only_a_damaged_one_wakes_and_goes(tmp_path: Path) ->
             assert (found.damaged, len(rig.blocks.index.sleepers)) == (1, 2)
             outcomes = rig.store.exists("default", SMALL, BLOCKS.hashes)
             assert outcomes == [Miss.DAMAGED, Miss.UNLISTED, Miss.UNLISTED]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("told", [{"tokens": 1 << 31}, {"origin": 7}])
+def test_a_record_that_tells_of_another_block_than_lies_there_is_not_proven(
+    tmp_path: Path, told: dict[str, int]
+) -> None:
+    """Whoever reads it finds that out: what is acknowledged as durable could never be had."""
+
+    async def run() -> None:
+        await left_asleep(tmp_path)
+        records = index_of(tmp_path)
+        *_, key = stored_keys(SECRETS["default"], *SMALL.owner, BLOCKS.hashes)
+        record = Record.parse(records[key])
+        assert record is not None
+        put_back(tmp_path, records | {key: replace(record, **told).pack()})
+        async with SsdRig.started(tmp_path, epoch=2) as rig:
+            found = await whole_round(scrubber(rig))
+            assert (found.blocks, found.damaged) == (3, 1)
+            outcomes = rig.store.exists("default", SMALL, BLOCKS.hashes)
+            assert outcomes == [None, None, Miss.DAMAGED]
 
     asyncio.run(run())
 
