@@ -50,8 +50,9 @@ def recover(
 
     A record of a tenant or namespace that is not known, of a place that it cannot have, or that
     stands among its own ancestors is passed over, and what it took is free. So is one that was
-    purged, and the next commit deletes it. Of two records of one block, as a crash between the
-    commits of two paths leaves them, the later generation counts.
+    purged. Of two records of one block, as a crash between the commits of two paths leaves them,
+    the later generation counts. The next commit deletes what is passed over, but for those of
+    strangers, who may be known again: a caller that removes the block has no other way to it.
     """
     slabs = blocks.ssd
     assert slabs is not None
@@ -62,17 +63,21 @@ def recover(
         *([tenant_digest(name) for name in names], table["tenant"]),
         table["generation"],
     )
-    there, superseded = _in_order(table[~gone])
-    for rows in (table[gone], superseded):
-        keys = (bytes(key).ljust(HASH_BYTES, b"\0") for key in rows["key"])
-        blocks.unsaid.update(zip(keys, rows["place"].tolist(), strict=True))
-    table = there
+    passed_over = [table[gone]]
+    table, superseded = _in_order(table[~gone])
+    passed_over.append(superseded)
     parent = parents(table)
     circular = parent[firsts(parent)] >= 0
     if circular.any():
+        passed_over.append(table[circular])
         table = table[~circular]
     places = (table["owner"].astype(np.int64), table["place"], table["generation"])
-    table = table[slabs.restore(owners, *places)]
+    good = slabs.restore(owners, *places)
+    passed_over.append(table[~good])
+    table = table[good]
+    for rows in passed_over:
+        keys = (bytes(key).ljust(HASH_BYTES, b"\0") for key in rows["key"])
+        blocks.unsaid.update(zip(keys, rows["place"].tolist(), strict=True))
     blocks.index.recovered(Sleepers(table, owners, names, slabs))
     for tenant, size in blocks.index.sleepers.bytes_of().items():
         blocks.shares.take(Tier.SSD, tenant, size)

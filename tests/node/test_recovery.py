@@ -5,20 +5,22 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from kvstore.block import Chain
 from kvstore.core.tombstones import Tombstones
 from kvstore.disk.record import Record
-from tests.node.rig import SECRETS, SLAB, SMALL, TOKENS, prompt
+from tests.node.rig import LARGE, SECRETS, SLAB, SMALL, TOKENS, prompt
 from tests.node.tiered_rig import PLACES, TieredRig
 from tests.simulation.sim_disk import SimDisk
 
 FILE_BYTES = 2 * SLAB  # 8 blocks
+PROMPT = prompt(SMALL, 4 * TOKENS, start=1_000)  # `TieredRig.put_some(1)`
+LAYOUTS = {owner: place.layout for owner, place in PLACES.items()}
 
 
-def started_again(disks: dict[str, SimDisk]) -> TieredRig:
+def started_again(disks: dict[str, SimDisk], epoch: int = 2) -> TieredRig:
     """The next start of a node with these paths, which has taken up what they record."""
-    rig = TieredRig(disks, epoch=2)
-    layouts = {owner: place.layout for owner, place in PLACES.items()}
-    rig.tiers.recover(SECRETS, layouts, Tombstones())
+    rig = TieredRig(disks, epoch)
+    rig.tiers.recover(SECRETS, LAYOUTS, Tombstones())
     rig.store.check()
     return rig
 
@@ -42,8 +44,19 @@ def filled_from_the_second() -> tuple[dict[str, SimDisk], dict[bytes, Record]]:
     return disks, records
 
 
+def without_its_tenant(disk: SimDisk, others: Chain) -> None:
+    """A run that does not know the tenant of what a path's only slab has, and cuts it anew."""
+    rig = TieredRig({"a": disk}, epoch=2)
+    rig.tiers.recover(["other"], LAYOUTS, Tombstones())
+
+    async def work() -> None:
+        assert await rig.durable(rig.put(rig.session("other"), LARGE, others)) == ""
+
+    rig.run(work)
+
+
 def hits(rig: TieredRig) -> int:
-    return rig.hits(SMALL, prompt(SMALL, 4 * TOKENS, start=1_000))
+    return rig.hits(SMALL, PROMPT)
 
 
 def test_a_place_beyond_its_path_takes_nothing_of_the_next_one() -> None:
@@ -67,3 +80,24 @@ def test_a_place_beyond_its_path_has_no_other_record_of_its_block_deleted() -> N
 
     rig.run(work)
     assert dict(disks["b"].scan()).keys() == records.keys()
+
+
+def test_a_block_that_was_removed_while_its_place_was_anothers_does_not_come_back() -> None:
+    disk, others = SimDisk(1, SLAB, random.Random(1)), prompt(LARGE, TOKENS)
+    rig = TieredRig({"a": disk})
+
+    async def put() -> None:
+        assert await rig.durable(rig.put_some(1)) == ""
+
+    rig.run(put)
+    without_its_tenant(disk, others)
+    rig = started_again({"a": disk}, epoch=3)
+    assert hits(rig) == 0 and rig.hits(LARGE, others, "other") == 1, "the slab is another's"
+
+    async def remove() -> None:
+        rig.store.remove(rig.store.keys("other", LARGE, others.hashes))
+        rig.store.remove(rig.store.keys("default", SMALL, PROMPT.hashes))
+        await rig.tiers.flushed()
+
+    rig.run(remove)
+    assert hits(started_again({"a": disk}, epoch=4)) == 0
