@@ -23,6 +23,8 @@ from kvstore.layout import SlotLayout
 from kvstore.limits import HASH_BYTES
 from kvstore.node.blocks import Blocks
 
+_GENERATIONS = 1 << 63  # more than any node gives out; a word on a disk has room for twice as many
+
 
 def record_of(slot: Slot, target: Slot, volumes: Volumes) -> bytes:
     """What the index is to say of a block that has been written to `target`."""
@@ -86,7 +88,8 @@ def recover(
 
 def _read(volumes: Volumes) -> tuple[NDArray[np.void], NDArray[np.void]]:
     """Keys and records of the indexes, with places in the run of all paths; without those of a
-    place that its own path does not have. What else they say is as it is."""
+    place that its own path does not have, or of a generation that none could follow. What else
+    they say is as it is."""
     keys, values, counts = bytearray(), bytearray(), Counter[int]()
     for key, value, path in volumes.scan():
         if len(key) == HASH_BYTES and len(value) == RECORD_BYTES:
@@ -100,7 +103,7 @@ def _read(volumes: Volumes) -> tuple[NDArray[np.void], NDArray[np.void]]:
         np.repeat(np.array(some, np.uint64), list(counts.values()))
         for some in ([one.start for one in ranges], [len(one) for one in ranges])
     )
-    there = records["place"] < size
+    there = (records["place"] < size) & (records["generation"] < _GENERATIONS)
     records["place"] += first
     return np.frombuffer(keys, f"S{HASH_BYTES}")[there], records[there]
 

@@ -101,3 +101,16 @@ def test_a_block_that_was_removed_while_its_place_was_anothers_does_not_come_bac
 
     rig.run(remove)
     assert hits(started_again({"a": disk}, epoch=4)) == 0
+
+
+def test_a_generation_that_none_could_follow_is_passed_over_and_writing_goes_on() -> None:
+    disks, records = filled_from_the_second()
+    key, one = next(iter(records.items()))
+    disks["b"].commit({key: replace(one, generation=2**64 - 1).pack()}, ())
+    rig = started_again(disks)
+
+    async def work() -> None:
+        assert await rig.durable(rig.put_some(2)) == ""
+
+    rig.run(work)
+    assert rig.blocks.index.held(key) is None
