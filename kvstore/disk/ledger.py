@@ -119,12 +119,15 @@ class Ledger:
             raise DiskFull(f"{doing} {self.path}: all {self._map_bytes} bytes are used") from error
         except lmdb.Error as error:
             code, said = error.code, str(error)
-            if code == errno.EIO and _free_bytes(self.path) < _FULL_BYTES:
+            if code == errno.EIO and _is_full(self.path):
                 code = errno.ENOSPC  # LMDB calls a write that was cut short an EIO
                 said = os.strerror(code)
             raise failure(f"{doing} {self.path}", code, said) from error
 
 
-def _free_bytes(path: Path) -> int:
-    system = os.statvfs(path)
-    return system.f_bavail * system.f_frsize
+def _is_full(path: Path) -> bool:
+    try:
+        system = os.statvfs(path)
+    except OSError:
+        return False  # a disk that does not even say so has failed, whatever else it is
+    return system.f_bavail * system.f_frsize < _FULL_BYTES

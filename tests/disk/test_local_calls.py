@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from kvstore.disk.local import LocalDisk
@@ -141,3 +142,23 @@ def test_more_parts_than_the_system_takes_at_once_are_written_in_several_calls(
     disk.write(0, 0, [memoryview(b"ab")] * parts)
     disk.read(0, 0, into)
     assert bytes(into[: 2 * parts + 2]) == b"ab" * parts + bytes(2)
+
+
+def test_an_index_that_takes_nothing_is_told_of_where_its_filesystem_answers_nothing_either(
+    disk: LocalDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing:
+        def begin(self, *, write: bool) -> None:
+            error = lmdb.Error("mdb_txn_begin: Input/output error")
+            error.code = errno.EIO
+            raise error
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "statvfs", fail)
+    with monkeypatch.context() as failing:
+        failing.setattr(disk._ledger, "_environment", Failing())
+        with pytest.raises(DiskError, match=r"committing to .*: Input/output error") as caught:
+            disk.commit({b"key": b"value"}, ())
+    assert not isinstance(caught.value, DiskFull)
