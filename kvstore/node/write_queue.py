@@ -18,6 +18,7 @@ from kvstore.telemetry import Telemetry
 
 DROPPED = "it was dropped before it was written"
 NO_WAY = "it is in HBM, and was not brought to DRAM"
+SWEEP_MIN = 1_024  # of a line that it is not worth to look through for blocks that were dropped
 
 
 class WriteQueue:
@@ -27,7 +28,7 @@ class WriteQueue:
         self._blocks, self._counters = blocks, counters
         self._waiting: OrderedDict[Slot, int] = OrderedDict()  # -> how often it was tried
         self._acks: dict[Slot, list[asyncio.Future[None]]] = {}
-        self._pressed = False
+        self._pressed, self._sweep_at = False, SWEEP_MIN
         self.changed = asyncio.Event()
         blocks.on_sealed = self.add
         blocks.on_used = self.add
@@ -38,6 +39,9 @@ class WriteQueue:
     def add(self, slot: Slot, tries: int = 0) -> None:
         self._waiting.setdefault(slot, tries)
         self.changed.set()
+        if len(self._waiting) > self._sweep_at:  # the disk may take nothing for as long as it likes
+            self._forget_dropped()
+            self._sweep_at = max(SWEEP_MIN, 2 * len(self._waiting))
 
     async def written(self, slots: Sequence[Slot], writing: Collection[Slot]) -> None:
         """Return once all of these sealed blocks were written, or raise what one met."""

@@ -16,7 +16,7 @@ from kvstore.node.blocks import Blocks
 from kvstore.node.store import Store
 from kvstore.node.threads import Threads
 from kvstore.node.tiers import Tiers
-from kvstore.node.write_queue import WriteQueue
+from kvstore.node.write_queue import SWEEP_MIN, WriteQueue
 from tests.node.rig import SECRETS, SLAB, SMALL, Rig, prompt
 from tests.simulation.sim_disk import SimDisk
 
@@ -144,3 +144,21 @@ def test_what_is_too_much_for_one_batch_keeps_its_place_in_the_line() -> None:
     (late,) = rig.put(rig.session(), SMALL, prompt(SMALL, 4, 1_000))
     assert [slot for slot, _ in queue.next(4, 99 * size)] == slots[3:7]
     assert [slot for slot, _ in queue.next(99, 99 * size)] == [*slots[7:], late]
+
+
+def test_while_a_disk_takes_nothing_what_is_dropped_does_not_pile_up_in_the_line() -> None:
+    async def story(rig: Rig, tiers: Tiers) -> None:
+        session = rig.session()
+        (kept,) = rig.put(session, SMALL, prompt(SMALL, 4))
+        asked = asyncio.create_task(tiers.durable([kept]))
+        some = prompt(SMALL, 4 * (SLOTS - 1), 1_000)
+        for _ in range(SWEEP_MIN // len(some) + 1):  # nothing is being written
+            rig.put(session, SMALL, some)
+            await asyncio.sleep(0)
+            rig.store.remove(rig.store.keys("default", SMALL, some.hashes))
+        assert tiers.unwritten < SWEEP_MIN
+        serving = asyncio.create_task(tiers.serve())
+        await asyncio.wait_for(asked, 5)
+        serving.cancel()
+
+    with_ssd(story)
