@@ -125,7 +125,9 @@ class Namespaces:
         record = QuarantineRecord(digest.hex(), reason or "no reason was given")
         self._said.add(digest)
         self.quarantined.setdefault(digest, record.reason)
-        await self._metadata.put_if(record.key(), record.encode(), expected_revision=0)
+        made = await self._metadata.put_if(record.key(), record.encode(), expected_revision=0)
+        if made is None and self._records.get(record.digest) is not None:
+            self._said.discard(digest)  # it was said before, so the metadata tells only of its end
 
     async def release(self, digest: bytes) -> bool:
         """Undo `quarantine`; False if the namespace was not in quarantine."""

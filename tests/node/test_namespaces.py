@@ -138,3 +138,42 @@ def test_a_record_of_another_spec_than_its_name_says_is_no_namespaces(tmp_path: 
         assert (await asked.place(SPECS[0].digest, 0)).owner == (SPECS[0].digest, 0)
 
     with_metadata(tmp_path, test)
+
+
+@pytest.mark.parametrize("who", ["one", "other"])
+def test_a_quarantine_that_was_said_again_ends_with_its_record_all_the_same(
+    tmp_path: Path, who: str
+) -> None:
+    """Every engine that meets wrong KV says so, to the node of its own host."""
+
+    async def test(metadata: Metadata) -> None:
+        one, other = of_a_node(metadata), of_a_node(metadata)
+        first, told, last = [await other.register(spec.canonical(), b"") for spec in SPECS[:3]]
+        dropped: list[bytes] = []
+
+        async def drop(digest: bytes) -> None:
+            dropped.append(digest)
+
+        async def hears_of(digest: bytes) -> None:
+            """Of a namespace that the other says, and so of all that was said before it."""
+            await other.quarantine(digest, "wrong")
+            while digest not in one.quarantined:
+                await asyncio.wait({keeping}, timeout=0.01)
+                assert not keeping.done()
+
+        await one.load_quarantines()
+        keeping = asyncio.create_task(one.keep_quarantines(drop))
+        try:
+            await {"one": one, "other": other}[who].quarantine(first, "wrong")
+            await hears_of(told)
+            await one.quarantine(first, "wrong again")
+            await other.release(first)
+            await hears_of(last)
+            for _ in range(10):  # turns for the drop, which is due by now
+                await asyncio.sleep(0)
+            assert dropped == [first] and first not in one.quarantined
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+    with_metadata(tmp_path, test)
