@@ -98,7 +98,10 @@ class MetricsPort:
             return _reply("404 Not Found", "text/plain", b"there is /metrics\n")
         if method != "GET":
             return _reply("405 Method Not Allowed", "text/plain", b"GET it\n")
-        encode, kind = choose_encoder(_accepted(fields))
+        try:
+            encode, kind = choose_encoder(_accepted(fields))
+        except (TypeError, ValueError):  # it names a version that is none
+            encode, kind = choose_encoder("")
         return _reply("200 OK", kind, encode(self._registry))
 
 

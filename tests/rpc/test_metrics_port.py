@@ -200,3 +200,16 @@ def test_who_reads_no_answer_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> N
         return taken
 
     served(ask)
+
+
+@pytest.mark.parametrize("version", ["abc", "1.x"])
+def test_a_version_that_is_none_is_answered_as_prometheus_has_always_read_it(version: str) -> None:
+    """The library that chooses raises for it: no caller is to be hung up on, nor the log filled."""
+
+    async def ask(host: str, port: int) -> None:
+        accepted = f"Accept: application/openmetrics-text; version={version}\r\n\r\n"
+        answer = await said(host, port, GET.removesuffix(b"\r\n") + accepted.encode())
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4")
+        assert values(answer)
+
+    served(ask)
