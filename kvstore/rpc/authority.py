@@ -39,7 +39,8 @@ class Holder:
     hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.name or not all(one.isalnum() or one in "-_." for one in self.name):
+        plain = self.name.isascii() and all(one.isalnum() or one in "-_." for one in self.name)
+        if not self.name or not plain:  # a certificate's URI is ASCII
             raise ConfigError(f"--{self.role.value} = {self.name!r}: use letters, digits and - _ .")
 
     def files(self, folder: Path) -> TlsConfig:

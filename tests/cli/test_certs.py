@@ -85,7 +85,11 @@ def test_an_authority_that_is_over_signs_nothing(
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--node", "../x"], ["--days", "0"], ["--days", "9999999"], ["--host", "é"]]
+    "wrong",
+    [
+        *(["--node", "../x"], ["--client", "é"], ["--days", "0"], ["--days", "9999999"]),
+        ["--host", "é"],
+    ],
 )
 def test_what_cannot_be_in_a_certificate_is_refused(
     wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
