@@ -99,8 +99,14 @@ class EtcdConfig:
         return self.endpoints[0].startswith("https://")
 
     def __post_init__(self) -> None:
+        if any("@" in one for one in self.endpoints):  # none is shown: it holds a password
+            raise ConfigError(
+                "--etcd names a user: set MOONPOOL_ETCD_USER and MOONPOOL_ETCD_PASSWORD instead, "
+                "for everybody on the host sees a command line, and write http://HOST:PORT alone"
+            )
         for one in self.endpoints:
-            if not re.fullmatch(r"https?://(\[[0-9a-fA-F:.%]+\]|[^\s/:@\[\]]+):\d{1,5}", one):
+            found = re.fullmatch(r"https?://(\[[0-9a-fA-F:.%]+\]|[^\s/:\[\]]+):(\d{1,5})", one)
+            if not found or not 0 < int(found[2]) < 65_536:
                 raise ConfigError(
                     f"--etcd = {one!r}: write http://HOST:PORT or https://HOST:PORT, several with "
                     "commas between them"

@@ -35,6 +35,8 @@ def test_endpoints_are_read(text: str, endpoints: tuple[str, ...]) -> None:
         ("http://a", "HOST:PORT"),
         ("http://a:1,", "HOST:PORT"),
         ("http://a:1/path", "HOST:PORT"),
+        ("http://a:0", "HOST:PORT"),
+        ("http://a:65536", "HOST:PORT"),
         ("http://user:password@a:1", "HOST:PORT"),
         ("http://a:1,https://b:1", "take one of them"),
     ],
@@ -70,6 +72,13 @@ def test_settings_that_do_not_fit_are_named(settings: dict[str, Any], words: str
 
 def test_no_password_shows() -> None:
     assert "hush" not in repr(EtcdConfig(("http://a:1",), user="a", password="hush"))
+
+
+@pytest.mark.parametrize("password", ["hush", "hush/", "hush@", "hush,"])
+def test_a_password_written_into_an_address_is_not_told_to_the_log(password: str) -> None:
+    with pytest.raises(ConfigError, match="MOONPOOL_ETCD_PASSWORD") as refused:
+        EtcdConfig.parse(f"http://b:1,https://root:{password}@a:1")
+    assert "hush" not in str(refused.value)
 
 
 def test_who_uses_no_etcd_loads_none_of_it() -> None:
