@@ -9,6 +9,7 @@ callers are the tenant `default` unless they name another. A request's body neve
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from kvstore.rpc.access import ACCESS, Role, Rule
 
 TENANT_KEY, TOKEN_KEY, TOKEN_SCHEME = "moonpool-tenant", "authorization", "Bearer "
 _URI = "moonpool:"
+_HOST = re.compile(r"\[[0-9a-fA-F:.%]+\]|[^\s/:@\[\]]+")
 
 
 class Bearer(Protocol):
@@ -192,6 +194,11 @@ def announced_host(listen: str, advertise: str) -> str:
     """The host under which others reach what listens there."""
     host = listen.rpartition(":")[0]
     if advertise:
+        if not _HOST.fullmatch(advertise):
+            raise ConfigError(
+                f"--advertise = {advertise!r}: write a host alone, like 10.0.0.1, a.example.org or "
+                "[2001:db8::1]; its port is that of --listen"
+            )
         return advertise
     if host.strip("[]") in ("0.0.0.0", "::"):
         raise ConfigError(

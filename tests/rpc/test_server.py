@@ -15,7 +15,7 @@ from kvstore.errors import ConfigError, Overloaded, PinExpired
 from kvstore.limits import RPC_BULK_MAX, RPC_UNARY_MAX
 from kvstore.rpc.access import TENANTS
 from kvstore.rpc.handler import typed
-from kvstore.rpc.identity import listen_address
+from kvstore.rpc.identity import announced_host, listen_address
 from kvstore.rpc.server import Server
 
 SECONDS = 20.0
@@ -229,6 +229,14 @@ def test_only_this_hosts_addresses_are_listened_on() -> None:
     for address in ("0.0.0.0:0", "[::]:1", "10.0.0.1:1", "example.org:1", ":1", "127.0.0.1:65536"):
         with pytest.raises(ConfigError, match=r"127\.0\.0\.1"):
             listen_address(address)
+
+
+def test_what_others_are_told_is_a_host_alone() -> None:
+    for host in ("10.0.0.1", "a.example.org", "[2001:db8::1]", "localhost"):
+        assert announced_host("0.0.0.0:7410", host) == host
+    for wrong in ("10.0.0.1:7410", "2001:db8::1", "a b", "http://a", "a:", "[::1]:1", "[::1"):
+        with pytest.raises(ConfigError, match=r"--advertise = .*10\.0\.0\.1"):
+            announced_host("0.0.0.0:7410", wrong)
 
 
 def test_a_caller_that_hung_up_before_its_answer_is_no_traceback_in_the_log(
