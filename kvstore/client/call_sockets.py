@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 
 from kvstore.rpc.socket_client import Connect, Show, received
 from kvstore.rpc.socket_frames import WELCOME
@@ -18,13 +19,14 @@ def on_this_host(path: str, token: bytes) -> Connect:
     """By the node's Unix socket."""
 
     def connect(seconds: float, show: Show) -> socket.socket:
+        until = time.monotonic() + seconds
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             made.settimeout(seconds)
             show(made)
             made.connect(path)
             made.sendall(token)
-            if received(made, len(WELCOME)) != WELCOME:
+            if received(made, len(WELCOME), until) != WELCOME:
                 raise OSError("what answers there takes no calls")
         except BaseException:
             made.close()
@@ -41,6 +43,7 @@ def at_data_port(
     where = host_and_port(address)
 
     def connect(seconds: float, show: Show) -> socket.socket:
+        until = time.monotonic() + seconds
         made = socket.create_connection(where, seconds)
         try:
             prepare(made)
@@ -53,7 +56,7 @@ def at_data_port(
                 show(made)
                 made.do_handshake()
             made.sendall(HELLO.pack(CALLS_MAGIC, session, token))
-            magic, answer, _ = ANSWER.unpack(received(made, ANSWER.size))
+            magic, answer, _ = ANSWER.unpack(received(made, ANSWER.size, until))
             if magic != CALLS_MAGIC or answer != Welcome.COME_IN:
                 raise OSError("the node takes no calls of this session there")
         except BaseException:

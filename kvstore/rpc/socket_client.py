@@ -152,10 +152,11 @@ class SocketCalls:
     def _answer(self, made: socket.socket) -> tuple[int, int, bytes]:
         """Status code, milliseconds to retry after, and what else it says."""
         with self._heard(made):
-            size, code, _, retry = ANSWER.unpack(received(made, ANSWER.size))
+            until = time.monotonic() + (made.gettimeout() or 0.0)
+            size, code, _, retry = ANSWER.unpack(received(made, ANSWER.size, until))
             if size > RPC_REPLY_BYTES_MAX:
                 raise OSError(f"an answer of {size} bytes")
-            return code, retry, received(made, size)
+            return code, retry, received(made, size, until)
 
     @contextmanager
     def _heard(self, made: socket.socket) -> Iterator[None]:
@@ -243,8 +244,9 @@ def _done(call: grpc.Future) -> None:
     call.exception()
 
 
-def received(made: socket.socket, size: int) -> bytes:
-    """So many bytes; `OSError` where they end before."""
+def received(made: socket.socket, size: int, until: float) -> bytes:
+    """So many bytes; `OSError` where they end before. Each that comes has the socket wait anew, so
+    those behind the first are waited for until that moment alone."""
     got = made.recv(size)
     if len(got) == size:
         return got
@@ -252,6 +254,9 @@ def received(made: socket.socket, size: int) -> bytes:
     room[: len(got)] = got
     at = len(got)
     while at < size:
+        if (left := until - time.monotonic()) <= 0:
+            raise TimeoutError
+        made.settimeout(left)
         came = made.recv_into(memoryview(room)[at:])
         if not came:
             raise OSError("it hung up")

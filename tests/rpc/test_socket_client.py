@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import pytest
 
 from kvstore.client.call_sockets import on_this_host
 from kvstore.errors import Unavailable
 from kvstore.limits import SOCKET_CALLS_MAX
-from kvstore.rpc import socket_client as module
+from kvstore.rpc import socket_client
 from kvstore.rpc.socket_client import Show, SocketCalls
 from kvstore.rpc.socket_frames import ANSWER, METHODS, OK
 from kvstore.wire.v1 import kv_pb2 as pb
@@ -58,7 +59,7 @@ def test_sockets_of_calls_that_were_interrupted_make_room_for_others(
         raise KeyboardInterrupt
 
     calls, number = SocketCalls(connect, "a:1"), [name for name, _, _ in METHODS].index("Match")
-    monkeypatch.setattr(module, "received", interrupted)
+    monkeypatch.setattr(socket_client, "received", interrupted)
     for _ in range(SOCKET_CALLS_MAX):
         made = calls.take(5.0)
         assert made is not None
@@ -69,3 +70,45 @@ def test_sockets_of_calls_that_were_interrupted_make_room_for_others(
     calls.close()
     for one in there:
         one.close()
+
+
+class Dripping:
+    """A socket whose peer sends a byte every 4 seconds of a clock of its own."""
+
+    def __init__(self, says: bytes) -> None:
+        self.now, self._left, self._seconds, self.closed = 0.0, says, 0.0, False
+
+    def settimeout(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def gettimeout(self) -> float:
+        return self._seconds
+
+    def sendall(self, message: bytes) -> None:
+        pass
+
+    def recv(self, size: int) -> bytes:
+        self.now += min(4.0, self._seconds)
+        if self._seconds < 4.0:
+            raise TimeoutError
+        came, self._left = self._left[:1], self._left[1:]
+        return came
+
+    def recv_into(self, room: memoryview) -> int:
+        came = self.recv(len(room))
+        room[: len(came)] = came
+        return len(came)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_an_answer_that_comes_by_drops_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    reply = pb.MatchReply().SerializeToString()
+    made: Any = Dripping(ANSWER.pack(len(reply), OK, 0, 0) + reply)
+    monkeypatch.setattr(socket_client.time, "monotonic", lambda: made.now)
+    calls = SocketCalls(on_this_host("nowhere", b"token"), "a:1")
+    number = [name for name, _, _ in METHODS].index("Match")
+    with pytest.raises(Unavailable, match="a:1 did not answer within the deadline"):
+        calls.call(made, number, pb.MatchRequest(), 5.0)
+    assert made.closed and made.now == 5.0
