@@ -54,7 +54,8 @@ def recover(
     stands among its own ancestors is passed over, and what it took is free. So is one that was
     purged. Of two records of one block, as a crash between the commits of two paths leaves them,
     the later generation counts. The next commit deletes what is passed over, but for those of
-    strangers, who may be known again: a caller that removes the block has no other way to it.
+    strangers, who may be known again, and what `_read` leaves out: a caller that removes the block
+    has no other way to it.
     """
     slabs = blocks.ssd
     assert slabs is not None

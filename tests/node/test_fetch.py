@@ -211,7 +211,8 @@ def test_ten_callers_that_want_one_block_cost_one_fetch(pair: Pair) -> None:
 
 def test_what_one_call_gets_comes_all_at_once(pair: Pair) -> None:
     with open_channel(pair.b.address) as channel:
-        said = directory_pb2_grpc.DirectoryStub(channel).Follow(directory_pb2.FollowRequest())
+        directory = directory_pb2_grpc.DirectoryStub(channel)
+        said = directory.Follow(directory_pb2.FollowRequest(), timeout=4 * KNOWN_SECONDS)
         next(said)  # from now on it tells what its link carries
 
         def came() -> list[int]:

@@ -138,10 +138,12 @@ def decodes(seed: int, *prefixes: int) -> Scene:
     return Scene(seed, [Span(1, one) for one in prefixes], torch.float32, heads=2)
 
 
-@pytest.mark.parametrize("positions_max", [500, 600, 1_200])
-@pytest.mark.parametrize("part_tokens", [64, 512])
+@pytest.mark.parametrize(
+    ("part_tokens", "positions_max"),
+    [(64, 500), (64, 600), (64, 1_200), (512, 500), (512, 600), (512, 4_096)],
+)
 def test_a_kept_step_follows_what_its_tensors_hold_at_each_turn(
-    positions_max: int, part_tokens: int, monkeypatch: pytest.MonkeyPatch
+    part_tokens: int, positions_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention, "PART_TOKENS", part_tokens)
     kept = Kept(decodes(3, 0), rows=4, positions_max=positions_max)
