@@ -3,6 +3,9 @@
 What the pool's index says of holders becomes what each host has; what is on its way, or in memory
 of an engine's own, becomes what each engine will have; then the choices are made, and what a choice
 means for those that wait is written down, or taken back.
+
+What Python calls here for each request takes a tuple's arrays one by one, and rules as a row: numba
+looks into every tuple at every call, which took a sixth of a decision.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ import numpy as np
 from numba import njit
 
 from .decode_choice import choose_decode
-from .expected import coming
+from .expected import Expected, coming
 from .fleet import (
     LINK,
     NONE,
     SIZES,
+    Fleet,
+    Found,
     carry,
     decode_seconds,
     dequeue,
@@ -30,11 +35,13 @@ from .fleet import (
     way_seconds,
 )
 from .fleet import fade as _fade
-from .fleet import mark_decoders as _mark_decoders
+from .fleet import mark_roles as _mark_roles
 from .inner import BORROWED, inner
 from .prefill_choice import choose_prefill, price_all
 from .prefill_price import COST, Asked
 from .room import room_seconds
+from .room import want_room as _want_room
+from .rules import of_row
 from .scarcity import lately_busy as _lately_busy
 from .scarcity import scarcity
 from .stale import forget_stale
@@ -47,10 +54,11 @@ WHOLE = 64  # engines at most of which all are priced to explain a decision that
 
 @njit(cache=True, **BORROWED)
 def choose(
-    fleet: Any, found: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any,
-    expected: Any, prints: Any, own_holders: Any, own_lengths: Any, of_holder: Any, own: Any,
-    asked: Any, rules: Any, first: Any, whole: Any, priced: Any, best: Any, rows: Any, owns: Any,
-    demand: Any, reserve: Any, alike: Any, busy: Any,
+    engines: Any, lines: Any, hosts: Any, near: Any, dram: Any, local: Any, on_way: Any,
+    places: Any, state: Any, prints: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any,
+    own_holders: Any, own_lengths: Any, of_holder: Any, own: Any, priced: Any, best: Any, rows: Any,
+    owns: Any, demand: Any, rules_row: Any, now: Any, tokens: Any, block_tokens: Any,
+    token_bytes: Any, waited: Any, first: Any, whole: Any, reserve: Any, alike: Any, busy: Any,
 ) -> Any:  # fmt: skip
     """Who is to prefill a prompt, or `NONE`; by which way what it fetches comes; how long it would
     then wait for room to be decoded (`alike`: behind all that came before); who would decode it, or
@@ -65,25 +73,24 @@ def choose(
     With `whole` all engines are among those looked at; else only those that the choice had to
     price.
     """
+    fleet, found = Fleet(engines, lines, hosts, near), Found(dram, local, on_way)
+    rules = of_row(rules_row)
     _at_hosts(found, holders, lengths, in_dram, host_of)
     kept = kept_by_decoders(fleet, found)
-    asked = Asked(
-        asked.now, asked.tokens, asked.block_tokens, asked.token_bytes, asked.waited, asked.factor,
-        kept,
-    )  # fmt: skip
-    coming(expected, prints, found.coming)
+    asked = Asked(now, tokens, block_tokens, token_bytes, waited, 1.0, kept)
+    coming(Expected(places, state), prints, on_way)
     own[:] = 0
     for i in range(len(own_holders)):
         row = of_holder[own_holders[i]]
         if row >= 0:  # else two blocks of two crews have one fingerprint
             own[row] = own_lengths[i]
-            found.coming[row] = max(found.coming[row], own[row])
+            on_way[row] = max(on_way[row], own[row])
     scarce = scarcity(busy)
     priced[:, COST] = np.inf
     chosen, source = choose_prefill(fleet, found, asked, rules, scarce, first, priced)
     way = LINK
     if source != NONE:
-        way = way_between(fleet.hosts[source], fleet.hosts[fleet.engines[chosen].host])
+        way = way_between(hosts[source], hosts[engines[chosen].host])
     if whole or chosen == NONE:
         price_all(fleet, found, asked, rules, scarce, priced)
     _rank(priced, best)
@@ -93,14 +100,14 @@ def choose(
             for column in range(rows.shape[1]):
                 rows[place, column] = priced[best[place], column]
     tpot = rules.pace * rules.tpot
-    room = room_seconds(fleet, demand, asked.tokens, reserve, tpot, alike)
+    room = room_seconds(fleet, demand[0], tokens, reserve, tpot, alike)
     if chosen == NONE:
         return chosen, way, room, NONE, 0.0
     decodes, _ = choose_decode(
-        fleet, found.dram, asked.tokens, asked.block_tokens, asked.token_bytes, reserve, tpot,
-        first, fleet.engines[chosen].host, asked.now,
+        fleet, dram, tokens, block_tokens, token_bytes, reserve, tpot, first,
+        engines[chosen].host, now,
     )  # fmt: skip
-    return chosen, way, room, decodes, _step_with(fleet, decodes, asked.tokens)
+    return chosen, way, room, decodes, _step_with(fleet, decodes, tokens)
 
 
 @inner
@@ -145,8 +152,8 @@ def lately_busy(fleet: Any, busy: Any, since: Any, now: Any) -> Any:
 
 
 @njit(cache=True, **BORROWED)
-def mark_decoders(fleet: Any) -> None:
-    _mark_decoders(fleet)
+def mark_roles(fleet: Any) -> None:
+    _mark_roles(fleet)
 
 
 @njit(cache=True, **BORROWED)
@@ -163,19 +170,20 @@ def ends_of(hosts: Any, giver: Any, taker: Any) -> Any:
 
 @njit(cache=True, **BORROWED)
 def decoder(
-    fleet: Any, found: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any,
-    tokens: Any, block_tokens: Any, token_bytes: Any, reserve: Any, tpot: Any, first: Any,
-    source: Any, now: Any,
+    engines: Any, lines: Any, hosts: Any, near: Any, dram: Any, local: Any, on_way: Any,
+    holders: Any, lengths: Any, in_dram: Any, host_of: Any, tokens: Any, block_tokens: Any,
+    token_bytes: Any, reserve: Any, tpot: Any, first: Any, source: Any, now: Any,
 ) -> Any:  # fmt: skip
     """Who is to decode a request, whether it fits there now, what a step with it takes, and how
     many bytes of its KV are not in that engine's host's memory."""
-    _at_hosts(found, holders, lengths, in_dram, host_of)
+    fleet = Fleet(engines, lines, hosts, near)
+    _at_hosts(Found(dram, local, on_way), holders, lengths, in_dram, host_of)
     chosen, good = choose_decode(
-        fleet, found.dram, tokens, block_tokens, token_bytes, reserve, tpot, first, source, now
+        fleet, dram, tokens, block_tokens, token_bytes, reserve, tpot, first, source, now
     )
     if chosen == NONE:
         return NONE, False, 0.0, 0.0
-    size = max(1.0, tokens - found.dram[fleet.engines[chosen].host] * block_tokens) * token_bytes
+    size = max(1.0, tokens - dram[engines[chosen].host] * block_tokens) * token_bytes
     return chosen, bool(good), _step_with(fleet, chosen, tokens), size
 
 
@@ -188,39 +196,46 @@ def move(hosts: Any, giver: Any, taker: Any, size: Any, now: Any) -> None:
 
 
 @njit(cache=True, **BORROWED)
-def owe(host: Any, seconds: Any) -> None:
-    """KV that takes so long to leave a host, a record, is to be computed there, or (below 0) is
-    not any more."""
-    host.owed = max(0.0, host.owed + seconds)
+def owe(hosts: Any, host: Any, seconds: Any) -> None:
+    """KV that takes so long to leave a host is to be computed there, or (below 0) is not any
+    more."""
+    row = hosts[host]
+    row.owed = max(0.0, row.owed + seconds)
 
 
 @njit(cache=True, **BORROWED)
-def wait_in_line(fleet: Any, engine: Any, work: Any, shortest_first: Any) -> Any:
+def want_room(demand: Any, tokens: Any, more: Any) -> None:
+    """One prompt more, or less (-1), will want room to be decoded in; `demand` is of one fleet."""
+    _want_room(demand[0], tokens, more)
+
+
+@njit(cache=True, **BORROWED)
+def wait_in_line(lines: Any, engine: Any, work: Any, shortest_first: Any) -> Any:
     """A prompt waits at an engine from now on; the size that it waits in."""
     size = size_of(work) if shortest_first else np.int64(0)
-    enqueue(fleet.lines[engine], size, work)
+    enqueue(lines[engine], size, work)
     return size
 
 
 @njit(cache=True, **BORROWED)
-def leave_line(fleet: Any, engine: Any, size: Any, work: Any) -> None:
+def leave_line(lines: Any, engine: Any, size: Any, work: Any) -> None:
     """One that waited there is gone."""
-    dequeue(fleet.lines[engine], size, work)
+    dequeue(lines[engine], size, work)
 
 
 @njit(cache=True, **BORROWED)
-def begin(fleet: Any, engine: Any, size: Any, work: Any, now: Any) -> None:
+def begin(engines: Any, lines: Any, engine: Any, size: Any, work: Any, now: Any) -> None:
     """One that waited there is computed from now on."""
-    dequeue(fleet.lines[engine], size, work)
-    row = fleet.engines[engine]
+    dequeue(lines[engine], size, work)
+    row = engines[engine]
     row.running += work
     row.busy_until = max(now, row.busy_until) + work
 
 
 @njit(cache=True, **BORROWED)
-def end(fleet: Any, engine: Any, work: Any, others: Any, now: Any) -> None:
+def end(engines: Any, engine: Any, work: Any, others: Any, now: Any) -> None:
     """One that was computed there is not any more, and so many others are."""
-    row = fleet.engines[engine]
+    row = engines[engine]
     row.running = max(0.0, row.running - work) if others else 0.0
     row.busy_until = min(row.busy_until, now + row.running)
 

@@ -56,10 +56,12 @@ def choose_decode(
         engine = engines[number]
         if not engine.decodes:
             continue
-        good = fits(engine, tokens, reserve, tpot)
         took = decode_seconds(engine, engine.batch + 1.0, engine.context + tokens)
-        if chosen_fits and (took >= least or not good):
+        if chosen_fits and took >= least:
             continue  # however near it is
+        good = fits(engine, tokens, reserve, tpot)
+        if chosen_fits and not good:
+            continue
         new = max(1.0, tokens - held[engine.host] * block_tokens)
         moved = _move_seconds(fleet, source, engine.host, new * token_bytes, now)
         took += moved / max(1.0, reserve)

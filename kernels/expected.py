@@ -128,8 +128,9 @@ def _take_out(table: Any, at: Any) -> None:
 
 
 @njit(cache=True, **BORROWED)
-def expect(table: Any, prints: Any, engine: Any) -> None:
+def expect(places: Any, state: Any, prints: Any, engine: Any) -> None:
     """One more prompt with these blocks is on its way to an engine. There is room for them."""
+    table = Expected(places, state)
     for one in prints:
         key = _key(one, _EVERY)
         at = _place(table, key)
@@ -161,8 +162,9 @@ def _expect_beside(table: Any, place: Any, one: Any, engine: Any) -> None:
 
 
 @njit(cache=True, **BORROWED)
-def settle(table: Any, prints: Any, engine: Any) -> None:
+def settle(places: Any, state: Any, prints: Any, engine: Any) -> None:
     """One that was counted in is not on its way any more."""
+    table = Expected(places, state)
     for one in prints:
         at = _place(table, _key(one, _EVERY))
         place = table.places[at]

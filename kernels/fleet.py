@@ -77,7 +77,8 @@ HOST = np.dtype(
         ("reads", np.float64),  # when its SSD is expected to be idle
         ("domain_arrives", np.float64),  # as `arrives` and `leaves`: a domain has wires of its own
         ("domain_leaves", np.float64),
-        ("decodes", np.bool_),  # an engine there does, or nobody: see `mark_decoders`
+        ("decodes", np.bool_),  # an engine there does, or nobody: see `mark_roles`
+        ("prefills", np.int32),  # the first engine there that does, or `NONE`: likewise
         ("owed", np.float64),  # seconds that KV will take to leave it which is yet to be computed
         ("sent", np.float64),  # seconds that what left it lately took: the count fades
         ("placed", np.float64),  # blocks that came to be in its memory lately: the count fades
@@ -105,6 +106,7 @@ def empty(engines: int, hosts: int) -> Fleet:
     found = Fleet(*rows, np.zeros(0, np.int32))
     found.hosts["ssd_seconds"] = found.hosts["domain_seconds"] = np.inf
     found.hosts["domain"] = found.hosts["rack"] = UNLABELLED
+    found.hosts["prefills"] = NONE
     return found
 
 
@@ -191,14 +193,18 @@ def way_seconds(giver: Any, taker: Any) -> Any:
 
 
 @njit(**BORROWED)
-def mark_decoders(fleet: Any) -> None:
-    """Write down at which hosts some engine decodes: to be done whenever that may be another."""
+def mark_roles(fleet: Any) -> None:
+    """Write down at which hosts some engine decodes, and which prefills there: to be done whenever
+    that may be another."""
     engines, hosts, some = fleet.engines, fleet.hosts, False
-    hosts.decodes[:] = False
-    for one in range(len(engines)):
-        if engines[one].decodes:
+    hosts.decodes[:], hosts.prefills[:] = False, NONE
+    for one in range(len(engines) - 1, -1, -1):
+        engine = engines[one]
+        if engine.decodes:
             some = True
-            hosts[engines[one].host].decodes = True
+            hosts[engine.host].decodes = True
+        if engine.prefills:
+            hosts[engine.host].prefills = one
     if not some:  # whoever will is not known
         hosts.decodes[:] = True
 
@@ -253,11 +259,11 @@ def fade(hosts: Any, seconds: Any) -> None:
 
 @inner
 def most_placed(fleet: Any) -> Any:
-    """At one host of those that prefill."""
-    most, engines = 0.0, fleet.engines
-    for one in range(len(engines)):
-        if engines[one].prefills:
-            most = max(most, fleet.hosts[engines[one].host].placed)
+    """At one host of those where some engine prefills."""
+    most, hosts = 0.0, fleet.hosts
+    for host in range(len(hosts)):
+        if hosts[host].prefills != NONE:
+            most = max(most, hosts[host].placed)
     return most
 
 

@@ -37,7 +37,7 @@ from .prefill_price import (
 )
 from .source_choice import choose_source
 
-SAMPLE = 16  # of engines that have nothing of a prompt, one in so many may be the guess
+SAMPLE = 16  # of engines, whatever they have of a prompt, one in so many may be the guess
 
 
 @inner
@@ -80,21 +80,38 @@ def price_all(fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, price
 
 
 @inner
+def _ends(fleet: Any, number: Any, found: Any, asked: Any, rules: Any) -> Any:
+    """Seconds until an engine is through with a prompt, with what it has of it."""
+    engine = fleet.engines[number]
+    if not engine.prefills:
+        return np.inf
+    there = max(found.dram[engine.host], found.coming[number])
+    work = work_after(engine, asked.tokens, there, asked.block_tokens) * asked.factor
+    return waits(engine, fleet.lines[number], work, asked, rules) + work
+
+
+@inner
 def _guess(fleet: Any, found: Any, asked: Any, rules: Any, first: Any) -> Any:
     """An engine that is likely to be one of the cheapest, so that few others need to be priced: of
-    those that have some of a prompt, and of one in `SAMPLE` of the others, who ends it the soonest
-    with what it has."""
-    engines, chosen, least = fleet.engines, first, np.inf
-    for step in range(len(engines)):
-        number = first + step - (len(engines) if first + step >= len(engines) else 0)
-        engine = engines[number]
-        there = max(found.dram[engine.host], found.coming[number])
-        if not engine.prefills or (there == 0 and step % SAMPLE):
-            continue
-        work = work_after(engine, asked.tokens, there, asked.block_tokens) * asked.factor
-        ends = waits(engine, fleet.lines[number], work, asked, rules) + work
+    one in `SAMPLE` of all, of those to which some of a prompt comes, and of one at each host that
+    has some, who ends it the soonest with what it has."""
+    count, chosen, least = len(fleet.engines), first, np.inf
+    for step in range(first, first + count, SAMPLE):
+        number = step - (count if step >= count else 0)
+        ends = _ends(fleet, number, found, asked, rules)
         if ends < least:
             chosen, least = number, ends
+    for number in range(count):
+        if found.coming[number]:
+            ends = _ends(fleet, number, found, asked, rules)
+            if ends < least:
+                chosen, least = number, ends
+    for host in range(len(fleet.hosts)):
+        here = np.int64(fleet.hosts[host].prefills) if found.dram[host] else NONE
+        if here != NONE:
+            ends = _ends(fleet, here, found, asked, rules)
+            if ends < least:
+                chosen, least = here, ends
     return chosen
 
 
@@ -128,11 +145,14 @@ def choose_prefill(
         # What its price cannot be below: as if all that may come were there.
         most = max(there, local[at], fetched)
         work = work_after(engine, asked.tokens, most, asked.block_tokens) * asked.factor
+        least = work
+        if fetched > there >= local[at]:
+            least = least_work(engine, there, fetched, work, asked, rules)
+        least *= dear
+        if in_time and least >= chosen_cost:
+            continue
         wait = waits(engine, lines[number], work, asked, rules)
         late = asked.waited + rules.margin * wait + work > rules.ttft
-        least = dear * work
-        if fetched > there >= local[at]:
-            least = dear * least_work(engine, there, fetched, work, asked, rules)
         least += wait
         if (late and rules.gated) or (in_time and least >= chosen_cost):
             continue

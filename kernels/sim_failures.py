@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .engine_time import decode_steps
-from .fleet import NONE, SIZES, dequeue, mark_decoders
+from .fleet import NONE, SIZES, dequeue, mark_roles
 from .inner import inner
 from .room import want_room
 from .sim_caches import empty_host
@@ -31,7 +31,7 @@ def fails(w: Any, e: Any, now: Any) -> None:
     _stop_prefills(w, e, now)
     _stop_decoding(w, e, now)
     seen.prefills, seen.decodes = False, False
-    mark_decoders(w.fleet)
+    mark_roles(w.fleet)
     rests(w, e, now)
     engine.turns = 0
     engine.version += 1
@@ -43,7 +43,7 @@ def returns(w: Any, e: Any, now: Any) -> None:
     if seen.prefills or seen.decodes or engine.turns:
         return  # it is back already
     seen.prefills, seen.decodes = engine.role & PREFILLS != 0, engine.role & DECODES != 0
-    mark_decoders(w.fleet)
+    mark_roles(w.fleet)
     engine.since = now
     rests(w, e, now)
     if seen.decodes and not seen.prefills:

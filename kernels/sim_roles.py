@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .fleet import NONE, SIZES, mark_decoders
+from .fleet import NONE, SIZES, mark_roles
 from .inner import inner
 from .prefill_price import BLOCKS
 from .roles import advise, asked, look
@@ -52,7 +52,7 @@ def balances(w: Any, now: Any, more: Any) -> None:
     seen = w.fleet.engines[e]
     w.engines[e].turns = w.advice[0].role
     seen.prefills, seen.decodes = False, False
-    mark_decoders(w.fleet)
+    mark_roles(w.fleet)
     drains(w, e, now)
 
 
@@ -68,7 +68,7 @@ def drains(w: Any, e: Any, now: Any) -> None:
         return
     engine.role, engine.turns = engine.turns, 0
     seen.prefills, seen.decodes = engine.role & PREFILLS != 0, engine.role & DECODES != 0
-    mark_decoders(w.fleet)
+    mark_roles(w.fleet)
     engine.since = now
     rests(w, e, now)
     w.work[0].changed = now

@@ -13,7 +13,7 @@ from numba import njit
 
 from .crowd import ended
 from .decode_choice import choose_decode
-from .fleet import NONE, fade, kept_by_decoders, mark_decoders
+from .fleet import NONE, fade, kept_by_decoders, mark_roles
 from .inner import BORROWED, inner
 from .prefill_choice import choose_prefill
 from .prefill_price import Asked
@@ -127,7 +127,7 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
 def run(w: Any) -> None:
     """From the first arrival until nothing is left to do; what became of each is in `requests`."""
     count, r, heap = len(w.requests), 0, w.heap
-    mark_decoders(w.fleet)
+    mark_roles(w.fleet)
     while r < count or heap.counts[0]:
         if r < count and (heap.counts[0] == 0 or w.requests[r].arrival <= heap.events[0].time):
             _arrive(w, r, w.requests[r].arrival)

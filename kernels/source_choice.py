@@ -15,16 +15,22 @@ from .inner import BORROWED, inner
 def choose_source(fleet: Any, found: Any) -> Any:
     """The host with the longest prefix, of several the one whose link is free first; and how many
     blocks it has. Where hosts have labels, those of each are left in `near`."""
-    best, source, local, hosts = 0, NONE, found.local, fleet.hosts
-    for host in range(len(local)):
-        blocks = local[host]
-        if blocks > best or (
-            blocks == best and source != NONE and hosts[host].leaves < hosts[source].leaves
-        ):
-            best, source = blocks, host
+    best, source, local, hosts = _longest(found.local), NONE, found.local, fleet.hosts
+    for host in range(len(local) if best else 0):
+        if local[host] == best and (source == NONE or hosts[host].leaves < hosts[source].leaves):
+            source = host
     if len(fleet.near):
         _choose_near(fleet, found)
     return best, source
+
+
+@inner
+def _longest(local: Any) -> Any:
+    """Alone in its loop, it looks at many hosts at once."""
+    best = local[0]
+    for host in range(1, len(local)):
+        best = max(best, local[host])
+    return best
 
 
 @inner

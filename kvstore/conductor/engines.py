@@ -111,7 +111,7 @@ class Crew:
         if alone:
             self._label(host)
             self._price_host(host)
-        loops.mark_decoders(self.fleet)
+        loops.mark_roles(self.fleet)
         return engine
 
     def leave(self, engine: Engine) -> None:
@@ -121,7 +121,7 @@ class Crew:
         self.rows[engine.number] = None
         self.fleet.engines[engine.number] = np.zeros((), self.fleet.engines.dtype)
         self.fleet.lines[engine.number] = np.zeros((), self.fleet.lines.dtype)
-        loops.mark_decoders(self.fleet)
+        loops.mark_roles(self.fleet)
         self._free.append(engine.number)
         self.roles.forget(self.by_id)
 
@@ -228,7 +228,7 @@ class Crew:
             del self._carries[number]
         if number < len(self.fleet.hosts):
             self.fleet.hosts[number] = _unknown_hosts(1)[0]
-            loops.mark_decoders(self.fleet)
+            loops.mark_roles(self.fleet)
 
     def check(self) -> None:
         for number, engine in enumerate(self.rows):
@@ -249,9 +249,9 @@ class Crew:
         assert self.decoders == sum(one.decode is not None for one in self.by_id.values())
         assert len(self._free) + len(self.by_id) == len(self.rows)
         hosts = self.fleet.hosts
-        marked = hosts["decodes"].copy()
-        loops.mark_decoders(self.fleet)
-        assert (marked == hosts["decodes"]).all(), "it is not known at which hosts somebody decodes"
+        marked = hosts[["decodes", "prefills"]].copy()
+        loops.mark_roles(self.fleet)
+        assert (marked == hosts[["decodes", "prefills"]]).all(), "hosts do not know their engines"
         self._labels.check([*hosts["domain"].tolist(), *hosts["rack"].tolist()])
         assert len(self.fleet.near) >= self._labels.count, "a label has no row"
 
@@ -302,7 +302,7 @@ class Crew:
         self._kin.grow(engines)
         self.rows += [None] * (engines - known)
         self._free += range(known, engines)[::-1]
-        loops.mark_decoders(self.fleet)
+        loops.mark_roles(self.fleet)
         self.found: Found = nothing(engines, hosts)
         self.priced = unpriced(engines)
         self.own: NDArray[np.int32] = np.zeros(engines, np.int32)  # of one prompt, by row

@@ -88,7 +88,7 @@ class InFlight:
         prompt.decided, prompt.takes, prompt.computes = now, takes, computes
         if hand:
             prompt.hand = hand
-            loops.owe(self._crew.fleet.hosts[engine.host], hand)
+            loops.owe(self._crew.fleet.hosts, engine.host, hand)
 
     def accepted(
         self,
@@ -120,7 +120,8 @@ class InFlight:
         prompt = self.prompts.get(request)
         if prompt is None or prompt.engine is not engine or prompt.stage is Stage.RUNNING:
             return
-        loops.begin(self._crew.fleet, engine.number, prompt.size, prompt.work, now)
+        fleet = self._crew.fleet
+        loops.begin(fleet.engines, fleet.lines, engine.number, prompt.size, prompt.work, now)
         prompt.stage, prompt.began = Stage.RUNNING, now
         self._hold(request, prompt, now)
         engine.running += 1
@@ -160,7 +161,7 @@ class InFlight:
 
     def _settle(self, prompt: Prompt) -> None:
         if prompt.hand:
-            loops.owe(self._crew.fleet.hosts[prompt.engine.host], -prompt.hand)
+            loops.owe(self._crew.fleet.hosts, prompt.engine.host, -prompt.hand)
             prompt.hand = 0.0
 
     def elsewhere(self, request: str, now: float) -> None:
@@ -242,12 +243,12 @@ class InFlight:
         engine = prompt.engine
         if prompt.stage is Stage.RUNNING:
             engine.running -= 1
-            loops.end(self._crew.fleet, engine.number, prompt.work, engine.running, now)
+            loops.end(self._crew.fleet.engines, engine.number, prompt.work, engine.running, now)
             engine.together &= engine.running > 0
         else:
-            loops.leave_line(self._crew.fleet, engine.number, prompt.size, prompt.work)
+            loops.leave_line(self._crew.fleet.lines, engine.number, prompt.size, prompt.work)
         if len(prompt.prints):
-            expected.settle(self.expected, prompt.prints, engine.number)
+            expected.settle(*self.expected, prompt.prints, engine.number)
             self._blocks -= len(prompt.prints)
             self._blocks_allowed.give_back(len(prompt.prints))
 
@@ -325,9 +326,9 @@ class InFlight:
             prints = NO_PRINTS  # it counts as load, and nobody counts on its blocks
         if len(prints):
             self._make_room(2 * len(prints))
-            expected.expect(self.expected, prints, engine.number)
+            expected.expect(*self.expected, prints, engine.number)
             self._blocks += len(prints)
-        size = loops.wait_in_line(self._crew.fleet, engine.number, float(work), True)
+        size = loops.wait_in_line(self._crew.fleet.lines, engine.number, float(work), True)
         prompt = Prompt(engine, Stage.SENT, size, work, prints, now + SENT_SECONDS, float("nan"))
         self.prompts[request] = prompt
         self._sent[request] = None

@@ -14,6 +14,7 @@ import numpy as np
 
 from kvstore.conductor.engines import Crew, Engine
 from kvstore.kernels import room as loops
+from kvstore.kernels.decision import want_room
 from kvstore.kernels.fleet import NONE
 from kvstore.kernels.rules import Rules
 
@@ -53,13 +54,13 @@ class Room:
     def want(self, request: str, tokens: int) -> None:
         self.forget(request)
         self._tokens[request] = tokens
-        loops.want_room(self.demand[0], float(tokens), 1.0)
+        want_room(self.demand, float(tokens), 1.0)
 
     def forget(self, request: str) -> None:
         """It has room, or wants none any more."""
         tokens = self._tokens.pop(request, None)
         if tokens is not None:
-            loops.want_room(self.demand[0], float(tokens), -1.0)
+            want_room(self.demand, float(tokens), -1.0)
 
     def seconds(self, request: str, tokens: int, rules: Rules, alike: bool) -> float:
         """How long it would wait."""

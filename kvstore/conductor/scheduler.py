@@ -49,7 +49,6 @@ from kvstore.kernels.prefill_price import (
     READY,
     SOURCE,
     WORK,
-    Asked,
 )
 from kvstore.kernels.rules import OURS, Rules
 from kvstore.limits import (
@@ -163,16 +162,16 @@ class Scheduler(Crews):
         rules = self._rules_for(ask, crew, in_flight)
         # Whole numbers would be another type, for which all is compiled anew.
         tokens, block, waited = map(float, (ask.tokens, crew.block_tokens, ask.waited))
-        asked = Asked(now, tokens, block, float(crew.token_bytes), waited, 1.0)
         holders, lengths, in_dram = self._table.leading(ask.prints)
         mine, long = self._own.leading(ask.prints)
         best, owns = np.empty(loops.BEST, np.int64), np.empty(loops.BEST, np.int32)
         rows = np.empty((loops.BEST, PRICED))
         chosen, way, room, decodes, step = loops.choose(
-            crew.fleet, crew.found, holders, lengths, in_dram, self._hosts.of_holder,
-            in_flight.expected, marked(ask.prints), mine, long, crew.of_holder, crew.own,
-            asked, rules, self._any_row(crew), whole or len(crew.by_id) <= loops.WHOLE,
-            crew.priced, best, rows, owns, in_flight.room.demand[0],
+            *crew.fleet, *crew.found, *in_flight.expected, marked(ask.prints),
+            holders, lengths, in_dram, self._hosts.of_holder, mine, long, crew.of_holder, crew.own,
+            crew.priced, best, rows, owns, in_flight.room.demand, np.array(rules),
+            float(now), tokens, block, float(crew.token_bytes), waited,
+            self._any_row(crew), whole or len(crew.by_id) <= loops.WHOLE,
             crew.output_tokens, in_flight.crowd.presses(rules), crew.busy,
         )  # fmt: skip
         numbers = best.tolist()
@@ -260,7 +259,7 @@ class Scheduler(Crews):
         tpot, first = self._rules.pace * tpot, self._any_row(crew)
         tokens, block, token = map(float, (ask.tokens, crew.block_tokens, crew.token_bytes))
         chosen, fits, step, size = loops.decoder(
-            crew.fleet, crew.found, *self._table.leading(ask.prints), self._hosts.of_holder,
+            *crew.fleet, *crew.found, *self._table.leading(ask.prints), self._hosts.of_holder,
             tokens, block, token, crew.output_tokens, tpot, first, source, now,
         )  # fmt: skip
         return (None if chosen == NONE else crew.rows[chosen]), fits, step, size

@@ -37,7 +37,7 @@ def compiled() -> None:
     scheduler.crew(whose)[0].roles.asked_elsewhere(0.0)
     scheduler.balance(whose, 0.0)
     scheduler.sweep(0.0)
-    loops.owe(scheduler.crew(whose)[0].fleet.hosts[0], 0.0)
+    loops.owe(scheduler.crew(whose)[0].fleet.hosts, 0, 0.0)
     expected.move(expected.empty(2), expected.empty(2))
     scheduler.leave(whose, engine, 0.0)
 

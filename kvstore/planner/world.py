@@ -18,7 +18,7 @@ from kvstore.errors import ConfigError, InvariantError
 from kvstore.kernels import fitting, rivals, sim_caches, sim_heap, sim_world
 from kvstore.kernels import fleet as fleets
 from kvstore.kernels.crowd import CROWD
-from kvstore.kernels.decision import mark_decoders
+from kvstore.kernels.decision import mark_roles
 from kvstore.kernels.fleet import NONE
 from kvstore.kernels.prefill_price import unpriced
 from kvstore.kernels.roles import ADVICE, WORK
@@ -234,7 +234,7 @@ def check(world: World) -> None:
     ordered &= (served["prefilled"] <= served["first_token"]) | (served["made"] > 0)
     ordered &= served["first_token"] <= served["finished"]
     marked = world.fleet.hosts["decodes"].copy()
-    mark_decoders(world.fleet)
+    mark_roles(world.fleet)
     left = {
         "something happens in another order": ~ordered,
         "seconds wait": world.fleet.lines["ahead"],

@@ -12,7 +12,7 @@ from kvstore.kernels.fleet import (
     Found,
     empty,
     enqueue,
-    mark_decoders,
+    mark_roles,
     nothing,
     size_of,
 )
@@ -42,7 +42,8 @@ def fleet(engines: int) -> Fleet:
     every["prefill_a"], every["prefill_b"], every["prefill_c"] = 0.02, 1.1e-4, 1e-9
     every["decode_a"], every["decode_b"], every["decode_c"] = 0.03, 3e-4, 6e-8
     every["room"] = 400_000
-    made.hosts["link_seconds"], made.hosts["decodes"] = 1 / 20e9, True
+    made.hosts["link_seconds"] = 1 / 20e9
+    mark_roles(made)
     return made
 
 
@@ -113,6 +114,7 @@ def busy_fleets(draw: st.DrawFn) -> tuple[Fleet, Found]:
         if host["ssd_seconds"] < np.inf:
             found.local[number] = draw(st.integers(dram, BLOCKS))
         found.coming[number] = draw(st.integers(dram, BLOCKS))
+    mark_roles(made)
     return made, found
 
 
@@ -122,5 +124,5 @@ def parted_fleets(draw: st.DrawFn) -> tuple[Fleet, Found]:
     made, found = draw(busy_fleets() | labelled_fleets())
     for engine, host in zip(made.engines, made.hosts, strict=True):
         engine["decodes"], host["owed"] = draw(st.booleans()), draw(st.floats(0, 5))
-    mark_decoders(made)
+    mark_roles(made)
     return made, found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.kernels.fleet import Fleet, Found, nothing
+from kvstore.kernels.fleet import Fleet, Found, mark_roles, nothing
 from kvstore.kernels.prefill_choice import choose_prefill, price_all
 from kvstore.kernels.prefill_price import COST, FIRST_TOKEN
 from kvstore.kernels.rules import OURS
@@ -59,6 +59,7 @@ def test_what_new_blocks_displace_is_charged_by_what_others_were_given() -> None
     made, found = fleet(3), nothing(3, 3)
     made.hosts["placed"] = [10.0, 40.0, 90.0]
     made.engines[2]["prefills"] = False  # it decodes, and what it has is no measure of theirs
+    mark_roles(made)
     found.dram[:] = found.local[:] = 5
     plain, charged = rows(3), rows(3)
     price_all(made, found, ASKED, RULES, SCARCE, plain)

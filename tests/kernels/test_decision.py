@@ -20,7 +20,6 @@ from kvstore.kernels.prefill_price import (
     SOURCE,
     WAIT,
     WORK,
-    Asked,
     unpriced,
 )
 from kvstore.kernels.room import DEMAND
@@ -44,7 +43,8 @@ def fleet(seed: int) -> Fleet:
     made.hosts["link_seconds"], made.hosts["ssd_seconds"] = 1e-9, 3e-9
     for number in range(ENGINES):
         for _ in range(int(dice.integers(0, 5))):
-            decision.wait_in_line(made, number, float(dice.uniform(0.01, 3.0)), True)
+            decision.wait_in_line(made.lines, number, float(dice.uniform(0.01, 3.0)), True)
+    decision.mark_roles(made)
     return made
 
 
@@ -64,19 +64,18 @@ class Choice:
         self.priced[:] = 7.0
         chain = dice.integers(1, 1 << 64, blocks, np.uint64)
         table = expected.empty(1 << 12)
-        expected.expect(table, expected.marked(chain[: blocks // 2]), 5)
-        self.asked = Asked(0.5, tokens, 16.0, 1e4, 0.0, 1.0)
+        expected.expect(*table, expected.marked(chain[: blocks // 2]), 5)
         self.own_lengths = np.sort(dice.integers(0, blocks + 1, 4)).astype(np.int64)
         self.of_holder = np.full(10, -1, np.int32)
         self.of_holder[:4] = dice.permutation(ENGINES)[:4]
         self.of_holder[2] = -1  # it is an engine of others
         self.own = np.full(ENGINES, 7, np.int32)
         self.chosen, self.way, self.room, self.decodes, self.step = decision.choose(
-            made, self.found, np.arange(8), self.lengths, self.in_dram, self.host_of,
-            table, expected.marked(chain), np.arange(4), self.own_lengths, self.of_holder,
-            self.own, self.asked, RULES._replace(ttft=ttft),
-            int(dice.integers(ENGINES)), whole, self.priced, self.best, self.rows, self.owns,
-            np.zeros(1, DEMAND)[0], 300.0, False, 0.3,
+            *made, *self.found, *table, expected.marked(chain),
+            np.arange(8), self.lengths, self.in_dram, self.host_of, np.arange(4), self.own_lengths,
+            self.of_holder, self.own, self.priced, self.best, self.rows, self.owns,
+            np.zeros(1, DEMAND), np.array(RULES._replace(ttft=ttft)), 0.5, tokens, 16.0, 1e4, 0.0,
+            int(dice.integers(ENGINES)), whole, 300.0, False, 0.3,
         )  # fmt: skip
 
 
@@ -131,11 +130,11 @@ def test_what_holders_have_is_what_their_hosts_have_or_their_engine() -> None:
 def test_what_left_a_line_has_left_nothing(shortest_first: bool) -> None:
     made, dice = empty(1, 1), np.random.default_rng(3)
     works = [float(one) for one in 10 ** dice.uniform(-4, 2, 200)]
-    sizes = [decision.wait_in_line(made, 0, one, shortest_first) for one in works]
+    sizes = [decision.wait_in_line(made.lines, 0, one, shortest_first) for one in works]
     count, seconds = decision.waiting(made, 0)
     assert count == 200 and seconds == pytest.approx(sum(works))
     for at in dice.permutation(200):
-        decision.leave_line(made, 0, sizes[at], works[at])
+        decision.leave_line(made.lines, 0, sizes[at], works[at])
     assert decision.waiting(made, 0) == (0, 0.0)
     assert not made.lines["ahead"].any() and not made.lines["waiting"].any()
 
@@ -153,7 +152,7 @@ def test_who_decodes_is_priced_with_the_request_and_what_it_has_of_it_is_not_mov
 
     def decoder(lengths: list[int], in_dram: list[int]) -> tuple[int, bool, float, float]:
         return decision.decoder(
-            made, found, holders, np.array(lengths), np.array(in_dram), host_of,
+            *made, *found, holders, np.array(lengths), np.array(in_dram), host_of,
             100.0, 16.0, 1e4, 512.0, 1.0, 3, NONE, 0.0,
         )  # fmt: skip
 

@@ -43,13 +43,13 @@ def test_each_engine_is_named_with_the_longest_prefix_that_is_on_its_way(
 ) -> None:
     table, model = expected.empty(1 << 11), Counter[tuple[int, int]]()
     for chain, blocks, engine in prompts:
-        expected.expect(table, CHAINS[chain, :blocks], engine)
+        expected.expect(*table, CHAINS[chain, :blocks], engine)
     if grown:
         wider = expected.empty(1 << 12)
         expected.move(table, wider)
         table = wider
     for chain, blocks, engine in prompts[kept:]:
-        expected.settle(table, CHAINS[chain, :blocks], engine)
+        expected.settle(*table, CHAINS[chain, :blocks], engine)
     for chain, blocks, engine in prompts[:kept]:
         model.update((int(one), engine) for one in CHAINS[chain, :blocks])
     engines = Counter(one for one, _ in model)
@@ -65,7 +65,7 @@ def test_each_engine_is_named_with_the_longest_prefix_that_is_on_its_way(
         lengths = sorted(set(wanted) - {0}, reverse=True)[: expected.LOOKS]
         assert found.tolist() == [one if one in lengths else 0 for one in wanted]
     for chain, blocks, engine in prompts[:kept]:
-        expected.settle(table, CHAINS[chain, :blocks], engine)
+        expected.settle(*table, CHAINS[chain, :blocks], engine)
     for name in expected.PLACE.names or ():
         assert not table.places[name].any() and table.state[expected.USED] == 0
 
@@ -76,7 +76,7 @@ def test_of_long_prompts_what_is_shared_is_known_to_an_eighth() -> None:
     for shared in (*range(70), 100, 127, 128, 999, 1_000, 2_999, 3_000):
         table = expected.empty(1 << 9)
         other = np.concatenate([trunk[:shared], dice.integers(1, 1 << 64, 40, np.uint64)])
-        expected.expect(table, expected.marked(other), 3)
+        expected.expect(*table, expected.marked(other), 3)
         found = np.zeros(ENGINES, np.int32)
         coming(table, expected.marked(trunk), found)
         assert shared * 7 / 8 <= found[3] <= shared and not found[:3].any()
@@ -87,8 +87,8 @@ def test_of_long_prompts_what_is_shared_is_known_to_an_eighth() -> None:
 
 def test_what_was_never_counted_in_is_not_counted_out() -> None:
     table = expected.empty(1 << 8)
-    expected.expect(table, CHAINS[0], 1)
+    expected.expect(*table, CHAINS[0], 1)
     places, used = table.places.copy(), int(table.state[expected.USED])
-    expected.settle(table, CHAINS[1], 1)
-    expected.settle(table, CHAINS[0], 2)
+    expected.settle(*table, CHAINS[1], 1)
+    expected.settle(*table, CHAINS[0], 2)
     assert (table.places == places).all() and table.state[expected.USED] == used

@@ -11,12 +11,13 @@ from kvstore.kernels.fleet import (
     FAR,
     LATELY_SECONDS,
     LINK,
+    NONE,
     SIZES,
     decode_seconds,
     dequeue,
     enqueue,
     kept_by_decoders,
-    mark_decoders,
+    mark_roles,
     nothing,
     prefill_seconds,
     seconds_of,
@@ -128,20 +129,27 @@ def test_within_a_domain_bytes_take_its_own_wires() -> None:
 
 def test_what_is_owed_is_never_less_than_nothing() -> None:
     made = fleet(1)
-    owe(made.hosts[0], 2.0)
-    owe(made.hosts[0], -0.5)
+    owe(made.hosts, 0, 2.0)
+    owe(made.hosts, 0, -0.5)
     assert made.hosts["owed"][0] == 1.5
-    owe(made.hosts[0], -9.0)
+    owe(made.hosts, 0, -9.0)
     assert made.hosts["owed"][0] == 0.0
 
 
 def test_of_hosts_where_somebody_decodes_the_most_that_one_has_of_a_prompt_is_known() -> None:
     made, found = fleet(4), nothing(4, 4)
     made.engines["decodes"], found.dram[:] = (False, True, True, False), (9, 2, 5, 7)
-    mark_decoders(made)
+    mark_roles(made)
     assert kept_by_decoders(made, found) == 5
     assert made.hosts["decodes"].tolist() == [False, True, True, False]
     made.engines["decodes"] = False
-    mark_decoders(made)
+    mark_roles(made)
     assert made.hosts["decodes"].all(), "whoever will"
     assert kept_by_decoders(made, found) == 9
+
+
+def test_of_each_host_the_first_engine_that_prefills_is_known() -> None:
+    made = fleet(4)
+    made.engines["host"], made.engines["prefills"] = (2, 0, 2, 1), (False, True, True, False)
+    mark_roles(made)
+    assert made.hosts["prefills"].tolist() == [1, NONE, 2, NONE]
