@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,17 +123,21 @@ class Mover:
     def _look(self) -> bool:
         """See what has become of the moves; whether anything has."""
         left: list[_Move] = []
+        late = set[bytes]()
         for move in self._moves:
             try:
                 if move.moving.done():
                     self._done(move)
                 elif time.monotonic() > move.ends_at:
-                    self._failed(move, Unavailable("a move took too long"))
-                    self._agent.drop(move.agent)  # whoever holds it up holds up others with it
+                    late.add(move.agent)
+                    raise Unavailable("a move took too long")
                 else:
                     left.append(move)
             except Unavailable as error:
                 self._failed(move, error)
+        for agent in late:  # whoever holds one move up holds up others with it
+            with suppress(Unavailable):  # the node may have dropped it before
+                self._agent.drop(agent)
         changed = len(left) < len(self._moves)
         self._moves = left
         if changed:
