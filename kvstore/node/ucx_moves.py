@@ -76,7 +76,7 @@ class UcxMoves:
         self._starting = threading.Lock()
         self._next, self._started_at = STARTED, 0.0
         self._closed = False
-        self._process = self._start()
+        self._start()
 
     @property
     def pid(self) -> int:
@@ -109,7 +109,8 @@ class UcxMoves:
     def close(self) -> None:
         self._closed = True
         self._end(self._process)
-        self._process.popen.wait()
+        with self._starting:  # whichever is being started ends too, and none is after it
+            self._process.popen.wait()
 
     def move(
         self,
@@ -179,10 +180,9 @@ class UcxMoves:
             if self._closed or time.monotonic() < self._started_at + _PAUSE_SECONDS:
                 raise Unavailable("what moves blocks over ucx has ended: try again in a second")
             try:
-                self._process = self._start()
+                return self._start()
             except ConfigError as error:
                 raise Unavailable(f"what moves blocks over ucx does not start: {error}") from error
-            return self._process
 
     def _start(self) -> _Process:
         self._started_at = time.monotonic()
@@ -202,6 +202,9 @@ class UcxMoves:
         process = _Process(popen, ours)
         started = process.answers[STARTED] = Future[None]()
         threading.Thread(target=self._listen, args=(process,), daemon=True).start()
+        self._process = process
+        if self._closed:  # meanwhile, of another process
+            self._end(process)
         try:
             started.result(START_SECONDS)
         except (Unavailable, TimeoutError) as error:

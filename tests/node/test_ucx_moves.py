@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import psutil
 import pytest
 
 from kvstore.errors import Unavailable
@@ -20,6 +21,7 @@ from kvstore.node.ucx_moves import Run, UcxMoves
 from kvstore.node.ucx_words import What
 from kvstore.transfer.frames import Segment
 from kvstore.transfer.ucx_memory import Registration
+from tests.nodes import eventually
 
 RUN: Run = (0, 0, 8)
 
@@ -108,3 +110,43 @@ def test_a_mover_that_takes_no_more_requests_is_ended(
         one.join(30.0)
     moves.close()
     assert len(told) == len(calls)
+
+
+STARTS_ONCE = f"""#!{sys.executable}
+import os, sys, time
+from pathlib import Path
+if (said := Path(__file__).with_name("said")).exists():
+    Path(__file__).with_name("again").touch()  # and never says that it has started
+else:
+    said.touch()
+    os.write(int(sys.argv[3]), bytes(8))
+time.sleep(600)
+"""
+
+
+def test_a_mover_that_is_being_started_ends_with_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would keep the arena, and what it moves in it, for as long as nobody looks."""
+    program = tmp_path / "mover"
+    program.write_text(STARTS_ONCE)
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(ucx_moves, "_PAUSE_SECONDS", 0.0)
+    moves = UcxMoves(Arena.create(1 << 20))
+    moves._end(moves._process)
+    refused: list[Unavailable] = []
+
+    def use() -> None:
+        try:
+            moves._running()
+        except Unavailable as error:
+            refused.append(error)
+
+    caller = threading.Thread(target=use, daemon=True)
+    caller.start()
+    assert eventually((tmp_path / "again").exists, 20.0)
+    moves.close()
+    assert not [one for one in psutil.Process().children() if str(program) in one.cmdline()]
+    caller.join(20.0)
+    assert len(refused) == 1
