@@ -113,11 +113,15 @@ class DataConnection:
     def _pieces(self, one: Held | Status) -> Iterator[memoryview]:
         """A block's identity and table, and the fragment's strips, where they lie."""
         if isinstance(one, Held):
-            at = one.slot.offset
-            yield self._view[at + IDENTITY_OFFSET : at + IDENTITY_OFFSET + one.layout.root_bytes]
-            at += one.layout.head_bytes
+            yield self._identity(one)
+            at = one.slot.offset + one.layout.head_bytes
             for start, size in one.layout.runs(one.slot.tokens, one.fragment):
                 yield self._view[at + start : at + start + size]
+
+    def _identity(self, one: Held) -> memoryview:
+        """A block's identity and table: those of one call may be of several layouts."""
+        at = one.slot.offset + IDENTITY_OFFSET
+        return self._view[at : at + one.layout.root_bytes]
 
     def _write(self, handles: Sequence[bytes], fragment: Fragment) -> None:
         held = self._ask(self._moves.writing, self._session, handles, fragment)
@@ -155,9 +159,7 @@ class DataConnection:
                 landed = next(landing, [])
                 self._stream.send(_statuses(moved))
                 while landed:
-                    runs = [one.slot.offset + IDENTITY_OFFSET for one in landed]
-                    size = landed[0].layout.root_bytes
-                    self._stream.send_all([self._view[at : at + size] for at in runs])
+                    self._stream.send_all(map(self._identity, landed))
                     landed = next(landing, [])
             sent = bytes_of(moved)
         finally:

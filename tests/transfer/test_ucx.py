@@ -14,9 +14,11 @@ from functools import partial
 import numpy as np
 import psutil
 import pytest
+import xxhash
 
 from kvstore.client import Client
 from kvstore.errors import ConfigError, Invalid, Unavailable
+from kvstore.layout import SlotLayout
 from kvstore.limits import UCX_BLOB_BYTES_MAX, UCX_REGIONS_MAX, MiB
 from kvstore.transfer import calls
 from kvstore.transfer.frames import CALL, REGION, Attach, Op, Segment, Status
@@ -24,7 +26,7 @@ from kvstore.transfer.stream import DataStream
 from kvstore.transfer.ucx_agent import shared_agent
 from kvstore.transfer.ucx_lane import UcxLane
 from tests import tree
-from tests.client.kv import Cache, truth_of
+from tests.client.kv import Cache, spec_of, truth_of
 from tests.nodes import NodeProcess, eventually, prompt, running
 from tests.transfer.ucx_caller import SPEC as LOOPED
 from tests.transfer.ucx_rig import (
@@ -97,6 +99,29 @@ def test_a_forged_a_closed_and_anothers_handle_move_no_byte(node: NodeProcess) -
         caller.ask("Close", handles=[handle])
         assert not landed(lane, handle, landing(memory))
         assert (memory == POISON).all()
+        lane.close()
+
+
+def test_of_blocks_of_several_layouts_each_says_what_it_is_and_no_more(node: NodeProcess) -> None:
+    """A table as long as another block's would go on with what lies behind the slot."""
+    wide = spec_of("wide", layers=1_024, block_tokens=8)
+    with session(node) as caller, connected(caller) as stream:
+        caller.register(wide)
+        chain, size = prompt(15, spec=wide), SlotLayout.of(wide, 0).root_bytes
+        caller.put(chain, spec=wide)
+        longer = caller.ask("Open", **caller.about(chain, wide))
+        shorter, _ = opened(caller, 15)
+        handles = [longer.handles[0], shorter.handles[0]]
+        lane = UcxLane(stream)
+        region = lane.show(memory := poisoned(2 * MiB))
+        stream.send(CALL.pack(Op.PULL, len(handles[0]), 2, 0, 1, 0, 1, 0, region), *handles)
+        stream.send(struct.pack("<QQ", 0, MiB))
+        assert stream.receive(2) == bytes([Status.MOVED] * 2)
+        said = [stream.receive(size), stream.receive(LAYOUT.root_bytes)]
+        roots = [xxhash.xxh3_128_digest(one) for one in said]
+        assert roots == [longer.roots[0], shorter.roots[0]]
+        assert calls.look(stream, handles, LAYOUT.whole).found.all(), "nothing came behind them"
+        assert (memory[MiB:] != POISON).any()
         lane.close()
 
 
