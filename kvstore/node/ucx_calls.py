@@ -26,6 +26,7 @@ from kvstore.transfer.ucx_agent import Run, cut
 from kvstore.transfer.ucx_memory import Registration
 
 _PLACE_ALIGN = 8
+_ADDRESSES = 1 << 64  # that there are
 # Of what is moved at a time: less, and waking whoever waits costs more than what they do meanwhile.
 # Towards the end less and less, since nothing is left to do while the last of it is proven.
 _PIECE_BYTES_MIN, _PIECE_BYTES_MAX = 2 * MiB, 16 * MiB
@@ -74,6 +75,8 @@ class UcxCalls:
             registration = Registration(device, Segment(kind))
         except ValueError as error:
             raise Unavailable(f"a region was not attached: {error}") from error
+        if address + room > _ADDRESSES:
+            raise Unavailable(f"no memory has {room} bytes at {address}")
         blob = self._stream.receive(size)
         if self._moves is None:
             self._stream.send(bytes([Attach.NOT_SERVED]))

@@ -252,6 +252,24 @@ def test_damaged_words_of_an_agent_end_nothing_but_the_mover(own_node: NodeProce
     assert eventually(lambda: _works(own_node, 6), SECONDS)
 
 
+def test_memory_that_reaches_beyond_the_last_address_is_not_attached(node: NodeProcess) -> None:
+    """No number that the mover is told holds what would be moved there."""
+    agent, memory = shared_agent(), poisoned(2 * LAYOUT.payload_bytes)
+    region = agent.register(memory)
+    with session(node) as caller, connected(caller) as stream:
+        about = REGION.pack(agent.name, 2**64 - 8, region.size, *region.registration)
+        stream.send(CALL.pack(Op.ATTACH, 0, 0, 0, 0, 0, 0, 0, len(region.blob)), about, region.blob)
+        with pytest.raises(Unavailable):
+            assert stream.receive(1)[0] == Attach.KNOWN
+            reply, _ = opened(caller, 16)
+            whole = (0, LAYOUT.layers, 0, LAYOUT.kv_heads)
+            head = CALL.pack(Op.PULL, len(reply.handles[0]), 1, *whole, 0, 0)
+            stream.send(head, reply.handles[0], struct.pack("<Q", 8))
+            stream.receive(1)
+    agent.forget(region)
+    assert "Traceback" not in node.log
+
+
 def test_too_many_words_of_an_agent_are_not_received(node: NodeProcess) -> None:
     with session(node) as caller, connected(caller) as stream:
         stream.send(CALL.pack(Op.ATTACH, 0, 0, 0, 0, 0, 0, 0, UCX_BLOB_BYTES_MAX + 1))
