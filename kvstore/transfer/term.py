@@ -27,16 +27,20 @@ class Term:
 
     @contextmanager
     def of(self, way: Way) -> Iterator[None]:
-        """Inside it a connection moves for this call. Raises `Unavailable` once that is ended."""
+        """Inside it a connection moves for this call. Raises `Unavailable` once that is ended, also
+        where all has come by then: the connection broke all the same."""
         with self._lock:
             if self._ended:
-                raise Unavailable("nobody wants it any more")
+                raise _unwanted()
             self._ways.add(way)
         try:
             yield
         finally:
             with self._lock:
                 self._ways.discard(way)
+                broken = self._ended
+        if broken:
+            raise _unwanted()
 
     def end(self) -> None:
         """Nobody wants what the call brings any more."""
@@ -44,3 +48,7 @@ class Term:
             self._ended = True
             for way in self._ways:
                 way.end()
+
+
+def _unwanted() -> Unavailable:
+    return Unavailable("nobody wants it any more")

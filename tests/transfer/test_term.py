@@ -51,3 +51,15 @@ def test_a_term_that_has_ended_begins_nothing_and_leaves_other_calls_alone() -> 
         assert stream.receive(10) == b"0123456789", "it is whole: the call was over before"
     stream.close()
     theirs.close()
+
+
+def test_a_call_that_came_to_its_end_as_its_term_did_is_not_well() -> None:
+    """All has come, and its connection has been hung up."""
+    ours, theirs = socket.socketpair()
+    stream, term = DataStream(ours, LONG_SECONDS), Term()
+    theirs.send(b"0123456789")
+    with pytest.raises(Unavailable, match="nobody wants it"), term.of(stream):
+        assert stream.receive(10) == b"0123456789"
+        term.end()
+    stream.close()
+    theirs.close()
