@@ -139,7 +139,10 @@ class UcxLane(Lane):
             self._let_go()
             return
         _parting.add(self)
-        threading.Thread(target=self._part, name="moonpool-ucx-parting", daemon=True).start()
+        try:
+            threading.Thread(target=self._part, name="moonpool-ucx-parting", daemon=True).start()
+        except RuntimeError:  # the system has none left: its memory is kept, and nobody else's
+            self.stream.end_sending()
 
     def _part(self) -> None:
         self.stream.wait_for_end()

@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from functools import partial
 
@@ -177,6 +178,30 @@ def test_memory_of_a_call_that_was_given_up_is_kept_until_the_node_has_hung_up()
     assert agent.knows(memory)
     node_side.close()
     eventually(lambda: not agent.knows(memory), SECONDS)
+
+
+def test_memory_is_kept_where_no_thread_can_be_had_to_wait_for_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever gave the call up hears of that alone, and the node that it is to hang up."""
+    ours, node_side = socket.socketpair()
+    node_side.send(bytes([Attach.KNOWN] * 2))
+    lane, memory = UcxLane(DataStream(ours, stall_seconds=0.1)), poisoned()
+    with pytest.raises(Unavailable, match="stood still"):
+        landed(lane, bytes(8), landing(memory))
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refused)
+        lane.close()
+    node_side.settimeout(SECONDS)
+    while node_side.recv(1 << 16):
+        pass
+    assert shared_agent().knows(memory)
+    node_side.close()
+    lane._part()
 
 
 def test_a_region_that_was_not_attached_ends_the_connection(node: NodeProcess) -> None:
