@@ -115,6 +115,11 @@ class SlotLayout:
         return self.strips * self.strip_stride
 
     @cached_property
+    def place_bytes(self) -> int:
+        """From one full block to the next where blocks lie side by side: each begins on a word."""
+        return -(-self.payload_bytes // 8) * 8
+
+    @cached_property
     def slot_bytes(self) -> int:
         return self.head_bytes + _aligned(self.payload_bytes)
 

@@ -77,14 +77,14 @@ class Staged(Landing):
         starts: Ints,
         fragment: Fragment,
     ) -> None:
-        places = max(1, min(len(tokens), lane.staging_bytes // layout.payload_bytes))
+        places = max(1, min(len(tokens), lane.staging_bytes // layout.place_bytes))
         head = 8 * layout.strips * places
-        room = lane.room(head + layout.payload_bytes * places)
+        room = lane.room(head + layout.place_bytes * places)
         self._place = np.arange(len(tokens)) % places
         self._places, self._pages = places, memory
         self._starts, self._fragment = starts, fragment
         self._words = room[:head].view(np.uint64).reshape(places, layout.strips)
-        super().__init__(layout, room, head + layout.payload_bytes * self._place, tokens)
+        super().__init__(layout, room, head + layout.place_bytes * self._place, tokens)
 
     @property
     def places(self) -> int:

@@ -34,7 +34,7 @@ class Aside:
 
     def fits(self, layout: SlotLayout) -> bool:
         """Whether a block has room in a piece, and there is one now."""
-        return layout.payload_bytes <= self.pieces.size and bool(self.pieces.free)
+        return layout.place_bytes <= self.pieces.size and bool(self.pieces.free)
 
 
 class AsideLane(UcxLane):
@@ -63,7 +63,7 @@ class _Beside(Landing):
     """Rows of another landing, in a piece whose few places they take in turn."""
 
     def __init__(self, aside: Aside, piece: int, into: Landing, rows: Ints) -> None:
-        size = into.layout.payload_bytes
+        size = into.layout.place_bytes
         self._places = min(len(rows), aside.pieces.size // size)
         offsets = piece + size * (np.arange(len(rows), dtype=np.int64) % self._places)
         super().__init__(into.layout, aside.memory, offsets, into.tokens[rows])

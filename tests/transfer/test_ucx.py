@@ -21,6 +21,7 @@ from kvstore.client import Client
 from kvstore.errors import ConfigError, Invalid, Unavailable
 from kvstore.layout import SlotLayout
 from kvstore.limits import UCX_BLOB_BYTES_MAX, UCX_REGIONS_MAX, MiB
+from kvstore.spec import KVSpec
 from kvstore.transfer import calls
 from kvstore.transfer.frames import CALL, REGION, Attach, Op, Segment, Status
 from kvstore.transfer.stream import DataStream
@@ -62,13 +63,13 @@ def own_node() -> Iterator[NodeProcess]:
         yield started
 
 
-def trip(node: NodeProcess, seed: int = 1, blocks: int = 5) -> bool:
+def trip(node: NodeProcess, seed: int = 1, blocks: int = 5, spec: KVSpec = SPEC) -> bool:
     """Whether blocks that are put come back the same."""
-    tokens = blocks * 8
-    truth = truth_of(SPEC, tokens, seed)
-    with Client.at(node.address, SPEC, transport="ucx", deadline_seconds=20.0) as client:
+    tokens = blocks * spec.groups[0].block_tokens
+    truth = truth_of(spec, tokens, seed)
+    with Client.at(node.address, spec, transport="ucx", deadline_seconds=20.0) as client:
         chain = client.chain(np.arange(tokens) + 1000 * seed)
-        source, target = Cache(SPEC, tokens, seed=seed), Cache(SPEC, tokens, seed=seed + 1)
+        source, target = Cache(spec, tokens, seed=seed), Cache(spec, tokens, seed=seed + 1)
         source.fill(truth)
         client.put(chain, source.memory(client))
         found = client.get(chain, target.memory(client))
@@ -86,6 +87,13 @@ def test_a_block_lands_where_the_reader_says_and_is_proven(node: NodeProcess) ->
         assert memory[LAYOUT.payload_bytes :].tobytes() == data
         assert (memory[: LAYOUT.payload_bytes] == POISON).all()
         lane.close()
+
+
+def test_blocks_that_are_no_whole_words_go_and_come(node: NodeProcess) -> None:
+    """A node takes none at a place that is no word's."""
+    odd = spec_of("odd", layers=3, kv_heads=1, head_dim=5, block_tokens=3, dtype="uint8")
+    assert SlotLayout.of(odd, 0).payload_bytes % 8
+    assert trip(node, 17, spec=odd)
 
 
 def test_a_forged_a_closed_and_anothers_handle_move_no_byte(node: NodeProcess) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kvstore.errors import Unavailable
+from kvstore.layout import SlotLayout
 from kvstore.limits import UCX_ASIDE_PIECES
 from kvstore.transfer import ucx_aside
 from kvstore.transfer.frames import Attach
@@ -16,6 +17,7 @@ from kvstore.transfer.landing import Landing
 from kvstore.transfer.stream import DataStream
 from kvstore.transfer.ucx_agent import shared_agent
 from kvstore.transfer.ucx_aside import Aside, AsideLane
+from tests.client.kv import spec_of
 from tests.nodes import NodeProcess, eventually, payload, prompt, running
 from tests.transfer.ucx_rig import (
     LAYOUT,
@@ -64,6 +66,24 @@ def test_more_blocks_than_a_piece_holds_come_in_turns_and_nothing_beside_them(
         assert [blocks[row].tobytes() for row in rows] == [payload(h, SPEC) for h in chain.hashes]
         assert (blocks[1::2] == POISON).all()
         assert not shared_agent().knows(memory), "nobody was told of it"
+        lane.close()
+
+
+def test_blocks_that_are_no_whole_words_have_places_that_are(
+    node: NodeProcess,
+) -> None:
+    odd = spec_of("odd", layers=3, kv_heads=1, head_dim=5, block_tokens=3, parts=1, dtype="uint8")
+    layout, chain = SlotLayout.of(odd, 0), prompt(2, 4, odd)
+    with session(node) as caller, connected(caller) as stream:
+        caller.register(odd)
+        caller.put(chain, spec=odd)
+        reply = caller.ask("Open", **caller.about(chain, odd))
+        size, rows = layout.payload_bytes, np.arange(4)
+        memory, tokens = poisoned(4 * size), np.full(4, 3, dtype=np.int32)
+        into, lane = Landing(layout, memory, rows * size, tokens), AsideLane(Aside(), 20.0, stream)
+        landed = list(lane.read(list(reply.handles), into, rows, layout.whole))
+        assert np.concatenate(landed).tolist() == [0, 1, 2, 3]
+        assert memory.tobytes() == b"".join(payload(one, odd) for one in chain.hashes)
         lane.close()
 
 
