@@ -18,7 +18,7 @@ import numpy as np
 
 from kvstore.errors import Unavailable
 from kvstore.layout import IDENTITY_OFFSET, Fragment
-from kvstore.limits import DATA_CALL_BLOCKS_MAX, HANDLE_BYTES_MAX, PROBE_BYTES_MAX, KiB
+from kvstore.limits import DATA_CALL_BLOCKS_MAX, HANDLE_BYTES_MAX, PROBE_BYTES_MAX, KiB, MiB
 from kvstore.memory.arena import Arena
 from kvstore.node.coming import Coming
 from kvstore.node.moves import Held, Moves
@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 _IDLE_SECONDS = 1.0  # how often a quiet connection looks whether its session is over
 _ASK_SECONDS = 10.0  # that the node's loop may take to answer
+_TABLES_BYTES = 8 * MiB  # of strips that are taken from a caller's memory in one go
 _PROBE_PIECE = memoryview(bytes(256 * KiB))  # sent again and again: probes hold no memory
 
 
@@ -172,11 +173,14 @@ class DataConnection:
         try:
             moved = self._ucx.fitting(held, places, region)
             self._stream.send(_statuses(moved))
-            coming = list(Coming.few(self._arena, _moved(moved)))
-            self._stream.receive_into(entries for some in coming for entries in some.entries)
-            self._ucx.read(moved, places, region)
+            settled: list[Statuses] = []
+            for some in _few(moved):
+                coming = list(Coming.few(self._arena, _moved(moved[some])))
+                self._stream.receive_into(entries for one in coming for entries in one.entries)
+                self._ucx.read(moved[some], places[some], region)
+                settled += [one.settle() for one in coming]
             came = bytes_of(moved)
-            statuses = _with(_statuses(moved), [some.settle() for some in coming])
+            statuses = _with(_statuses(moved), settled)
         finally:
             self._tell(self._over, "ucx_received_bytes", came, held, self._session)
         self._stream.send(statuses)
@@ -228,6 +232,18 @@ class DataConnection:
 
 def _moved(held: Sequence[Held | Status]) -> list[Held]:
     return [one for one in held if isinstance(one, Held)]
+
+
+def _few(held: Sequence[Held | Status]) -> Iterator[slice]:
+    """All of these, in order, so many at a time that what their tables take stays small."""
+    first = size = 0
+    for row, one in enumerate(held):
+        table = one.layout.root_bytes if isinstance(one, Held) else 0
+        if size and size + table > _TABLES_BYTES:
+            yield slice(first, row)
+            first, size = row, 0
+        size += table
+    yield slice(first, len(held))
 
 
 def _statuses(held: Sequence[Held | Status]) -> bytes:
