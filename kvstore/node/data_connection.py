@@ -160,6 +160,8 @@ class DataConnection:
                 landed = next(landing, [])
                 self._stream.send(_statuses(moved))
                 while landed:
+                    if not self._session.streaming:
+                        raise Unavailable("its session is over")
                     self._stream.send_all(map(self._identity, landed))
                     landed = next(landing, [])
             sent = bytes_of(moved)

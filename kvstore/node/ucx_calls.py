@@ -132,7 +132,8 @@ class UcxCalls:
                     yield self._runs(piece, found)
                 first = end
 
-        with closing(found.agent.write(found.registration, runs())) as moved:
+        moving = found.agent.write(found.registration, runs())
+        with self._stream.kept(), closing(moving) as moved:
             for _ in moved:
                 yield pieces.popleft()
 
@@ -140,7 +141,7 @@ class UcxCalls:
         """The other way, all of it."""
         found = self._region(region)
         runs = (self._runs(piece, found) for piece in pieces_of(held, places, 0))
-        with closing(found.agent.read(found.registration, runs)) as moved:
+        with self._stream.kept(), closing(found.agent.read(found.registration, runs)) as moved:
             for _ in moved:
                 pass
 

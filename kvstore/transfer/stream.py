@@ -12,9 +12,10 @@ import select
 import socket
 import ssl
 import struct
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
@@ -60,6 +61,8 @@ class DataStream:
         self._tls = isinstance(connected, ssl.SSLSocket)
         if connected.family != socket.AF_UNIX:
             prepare(connected)
+        self._ending = threading.Lock()
+        self._ended = self._kept = False
         self._coming, self._going = select.poll(), select.poll()
         self._coming.register(connected, select.POLLIN)
         self._going.register(connected, select.POLLOUT)
@@ -157,9 +160,27 @@ class DataStream:
 
     def end(self) -> None:
         """Hang up, whoever may stand in a call on it: that call fails, and its caller closes."""
-        with suppress(OSError):  # it has ended by itself
+        with self._ending, suppress(OSError):  # it has ended by itself
+            self._ended = True
             # Not by the TLS socket's own way, which would go on in clear text.
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            way = socket.SHUT_RD if self._kept else socket.SHUT_RDWR
+            socket.socket.shutdown(self._socket, way)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """While the peer's memory is moved by other means: it lets go of that when it is hung up
+        on, so it hears of an `end` at the end of the block. Raises `Unavailable` after one."""
+        with self._ending:
+            if self._ended:
+                raise Unavailable("a data connection was ended")
+            self._kept = True
+        try:
+            yield
+        finally:
+            with self._ending:
+                self._kept, ended = False, self._ended
+            if ended:
+                self.end()
 
     def end_sending(self) -> None:
         """Ask for nothing more: what the peer is at it may finish, and then it hangs up."""

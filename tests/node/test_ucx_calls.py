@@ -3,17 +3,23 @@ a call less and less, so that little is left to prove when the last of it is the
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstore.errors import Unavailable
 from kvstore.layout import SlotLayout
 from kvstore.limits import KiB, MiB
 from kvstore.node.moves import Held
-from kvstore.node.ucx_calls import pieces_of
-from kvstore.transfer.frames import Status
+from kvstore.node.ucx_calls import UcxCalls, _Region, pieces_of
+from kvstore.transfer.frames import Segment, Status
+from kvstore.transfer.stream import DataStream
+from kvstore.transfer.ucx_memory import Registration
 
 
 def held(block_bytes: int) -> Held:
@@ -49,3 +55,36 @@ def test_blocks_that_are_refused_have_no_piece_and_others_keep_their_places() ->
     one = held(4 * MiB)
     pieces = pieces_of([Status.REFUSED, one, Status.LAPSED, one, one], range(0, 50, 10), 0)
     assert [place for piece in pieces for _, place in piece] == [10, 30, 40]
+
+
+def test_a_caller_hears_that_it_was_hung_up_on_when_nothing_of_its_memory_is_moved_any_more() -> (
+    None
+):
+    """It lets go of the memory then, and what lay there next would be written over."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    stream, over = DataStream(ours), list[bool]()
+
+    def moving(_: Registration, pieces: Iterator[Any]) -> Iterator[None]:
+        try:
+            for _ in pieces:
+                yield
+        finally:
+            with pytest.raises(BlockingIOError):  # nobody has hung up
+                theirs.recv(1)
+            over.append(True)
+
+    arena = cast(Any, SimpleNamespace(size=8 * MiB))
+    calls = UcxCalls(None, stream, cast(Any, None), arena)
+    agent = cast(Any, SimpleNamespace(write=moving))
+    calls._regions.append(_Region(0, 8 * MiB, Registration(1, Segment.DRAM), agent))
+    landing = calls.write([[held(4 * MiB)]], [0], 0)
+    next(landing)
+    stream.end()
+    landing.close()
+    assert over and theirs.recv(1) == b"", "now it has been hung up on"
+    with pytest.raises(Unavailable):
+        next(calls.write([[held(4 * MiB)]], [0], 0))
+    assert len(over) == 1, "nothing is moved after it"
+    stream.close()
+    theirs.close()
