@@ -67,7 +67,7 @@ class WriteBack:
         self._layout_of, self._threads = layout_of, threads
         self._clock, self._counters = clock, counters
         self._queue = WriteQueue(blocks, counters)
-        self._writing: dict[Slot, Slot] = {}  # and the slot on SSD that each gets
+        self._writing: dict[Slot, Copy] = {}
         self._committing = asyncio.Lock()
         self._turn = asyncio.Lock()  # a batch's, or an erasure's
         self._bug = ""
@@ -90,6 +90,7 @@ class WriteBack:
                 except Exception:
                     log.exception("writing to SSD failed in a way that nobody foresaw")
                     self._bug = "the node met a bug; its log says which"
+                    self._end_all()  # no thread has a slot of theirs any more
                     break
                 if not room:
                     await self._clock.sleep(FULL_SECONDS)
@@ -122,7 +123,7 @@ class WriteBack:
 
     def being_written(self) -> Iterable[Slot]:
         """Slots on SSD that get a block right now."""
-        return self._writing.values()
+        return [copy.target for copy in self._writing.values()]
 
     async def erase(self, slots: Sequence[Slot]) -> None:
         """As `Tiers.erase`. Other writes get their turn between two batches."""
@@ -164,16 +165,18 @@ class WriteBack:
 
     async def _batch(self) -> bool:
         """Write some of what waits; False when a disk has no room for it."""
-        copies = self._begun()
-        self._writing = {copy.slot: copy.target for copy in copies}
+        self._begin()
+        copies = [*self._writing.values()]
         await self._write(copies)
-        for copy in copies:
-            self._end(copy)
-        self._writing = {}
+        self._end_all()
         full = [copy.trouble for copy in copies if isinstance(copy.trouble, DiskFull)]
         for error in full[:1]:
             log.error("the SSD tier takes no blocks until there is room: %s", error)
         return not full
+
+    def _end_all(self) -> None:
+        for slot in [*self._writing]:
+            self._end(self._writing.pop(slot))
 
     def _end(self, copy: Copy) -> None:
         """Say what came of a block, or let it wait for its next try."""
@@ -188,7 +191,7 @@ class WriteBack:
         else:
             if there and not copy.whole:
                 self._blocks.examine(slot, layout)
-            why = (self.broken or str(copy.trouble)) if copy.trouble else DROPPED
+            why = self.broken or str(copy.trouble or DROPPED)
             self._counters.add("stored_blocks" if stored else "unstored_blocks")
             self._queue.answer(slot, None if stored else not_durable(why))
 
@@ -247,8 +250,12 @@ class WriteBack:
             for key, offset in self._blocks.unsaid:
                 gone[self._volumes.path_of(offset)].add((key, offset))
             changed = [one for one in paths if news[one] or gone[one]]
-            outcomes = await asyncio.gather(*(self._change(p, news[p], gone[p]) for p in changed))
-            return [error for error in outcomes if error is not None]
+            changes = (self._change(p, news[p], gone[p]) for p in changed)
+            outcomes = await asyncio.gather(*changes, return_exceptions=True)
+            for one in outcomes:  # all have ended: none may outlive its slots
+                if isinstance(one, BaseException) and not isinstance(one, DiskError):
+                    raise one
+            return [one for one in outcomes if isinstance(one, DiskError)]
 
     async def _change(
         self, path: int, news: Sequence[Copy], gone: set[tuple[bytes, int]]
@@ -274,9 +281,8 @@ class WriteBack:
             copy.recorded = True
         return None
 
-    def _begun(self) -> list[Copy]:
+    def _begin(self) -> None:
         """Slots on SSD for the next blocks that wait and are still there."""
-        copies: list[Copy] = []
         for slot, tries in self._queue.next(BATCH_BLOCKS, BATCH_BYTES):
             try:
                 target = self._blocks.between.begin_write(slot, self._layout_of(slot.owner))
@@ -284,8 +290,7 @@ class WriteBack:
                 self._counters.add("unstored_blocks")
                 self._queue.answer(slot, full)
                 continue
-            copies.append(Copy(slot, target, tries + 1))
-        return copies
+            self._writing[slot] = Copy(slot, target, tries + 1)
 
     def _good(self, copies: Iterable[Copy]) -> list[Copy]:
         """Those that are laid down without trouble, of blocks that the node still has."""

@@ -162,3 +162,24 @@ def test_while_a_disk_takes_nothing_what_is_dropped_does_not_pile_up_in_the_line
         serving.cancel()
 
     with_ssd(story)
+
+
+@pytest.mark.parametrize("step", ["write", "sync", "commit"])
+def test_a_bug_in_a_batch_holds_no_slot_of_it(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken(*given: object) -> None:
+        raise ValueError("a bug")
+
+    async def story(rig: Rig, tiers: Tiers) -> None:
+        assert rig.blocks.ssd is not None
+        monkeypatch.setattr(Volumes, step, mistaken)
+        slots = rig.put(rig.session(), SMALL, prompt(SMALL, 4 * SLOTS))
+        serving = asyncio.create_task(tiers.serve())
+        with pytest.raises(Unavailable, match="the node met a bug"):
+            await asyncio.wait_for(tiers.durable(slots), 5)
+        assert not any(slot.held for slot in slots), "they can be evicted"
+        assert rig.blocks.ssd.empty_slabs == 4, "a copy that nobody writes has a place"
+        assert (tiers.unwritten, *tiers.being_written()) == (0,), "a node that stops would wait"
+        rig.store.check()
+        serving.cancel()
+
+    with_ssd(story)
