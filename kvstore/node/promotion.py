@@ -63,9 +63,8 @@ class Promotion:
         fit and were read within `seconds`. What is read later is there for whoever asks next."""
         return self._brought(keys, self._blocks.index.get, seconds)  # no reader reads the unlisted
 
-    async def prove(self, slots: Sequence[Slot]) -> bool:
+    async def prove(self, doubted: Sequence[Slot]) -> bool:
         """Read what only an earlier run's records vouch for; whether all of it is there."""
-        doubted = [slot for slot in slots if slot.unproven]
         async with self._brought([slot.key for slot in doubted], self._blocks.index.held, None):
             return not any(slot.unproven for slot in doubted)
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from kvstore.clock import Clock
-from kvstore.core.lifecycle import Owner, Slot, Tier
+from kvstore.core.lifecycle import Owner, Slot, State, Tier
 from kvstore.core.tombstones import Tombstones
 from kvstore.disk.volumes import Volumes
 from kvstore.layout import SlotLayout
@@ -56,12 +56,19 @@ class Tiers:
 
     async def durable(self, slots: Sequence[Slot]) -> None:
         """Return once every one of these sealed blocks survives a power loss, or raise."""
-        generations = [slot.generation for slot in slots]
-        if not await self._up.prove(slots):
-            raise not_durable("what is recorded of it could not be read")
-        if generations != [slot.generation for slot in slots]:
-            raise not_durable("it was dropped meanwhile")
-        await self._down.durable(slots)
+        doubted = [slot for slot in slots if slot.unproven]
+        for slot in doubted:
+            slot.moves += 1  # what is written makes no room by them
+        try:
+            # What is to be proven takes places in DRAM: of those who are on SSD too by then.
+            await self._down.durable(slots)
+            if not await self._up.prove(doubted):
+                raise not_durable("what is recorded of it could not be read")
+            if any(slot.state is not State.SEALED for slot in doubted):
+                raise not_durable("it was dropped meanwhile")
+        finally:
+            for slot in doubted:
+                self._blocks.let_go(slot)
 
     async def flushed(self) -> None:
         """Return once no restart brings back what was dropped before now, or raise."""

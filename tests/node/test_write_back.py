@@ -183,3 +183,41 @@ def test_a_bug_in_a_batch_holds_no_slot_of_it(step: str, monkeypatch: pytest.Mon
         serving.cancel()
 
     with_ssd(story)
+
+
+def test_what_is_durable_is_not_refused_because_another_block_is_proven_in_its_place() -> None:
+    async def story(rig: Rig, tiers: Tiers) -> None:
+        session = rig.session()
+        serving = asyncio.create_task(tiers.serve())
+        (doubted,) = rig.put(session, SMALL, prompt(SMALL, 4))
+        await asyncio.wait_for(tiers.durable([doubted]), 5)
+        there = doubted.twin
+        assert there is not None
+        rig.blocks.leave_tier(doubted)
+        there.unproven = True  # as after a restart
+        slots = rig.put(session, SMALL, prompt(SMALL, 4 * SLOTS, 1_000))
+        await asyncio.wait_for(tiers.durable(slots), 5)
+        await asyncio.wait_for(tiers.durable([*slots, there]), 5)
+        assert not there.unproven
+        assert not all(slot.twin for slot in slots), "one has made room for what was read"
+        serving.cancel()
+
+    with_ssd(story)
+
+
+def test_what_is_to_be_durable_is_not_evicted_for_another_block_that_is_proven() -> None:
+    async def story(rig: Rig, tiers: Tiers) -> None:
+        session = rig.session()
+        serving = asyncio.create_task(tiers.serve())
+        (doubted,) = rig.put(session, SMALL, prompt(SMALL, 4))
+        await asyncio.wait_for(tiers.durable([doubted]), 5)
+        there = doubted.twin
+        assert there is not None
+        rig.blocks.leave_tier(doubted)
+        there.unproven = True  # as after a restart
+        slots = rig.put(session, SMALL, prompt(SMALL, 4 * SLOTS, 1_000))
+        await asyncio.wait_for(tiers.durable([there, *slots]), 5)
+        assert not there.unproven
+        serving.cancel()
+
+    with_ssd(story)
