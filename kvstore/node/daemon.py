@@ -272,7 +272,9 @@ class Node:
             await announcer.leave()
             await metadata.close()
             failpoint("shutdown.before_close")
-            self._threads.shutdown()
+            if not self._threads.shutdown():
+                log.error("stopped while a disk does not return from what it was asked")
+                os._exit(1)  # the interpreter would wait for its threads
             self._until_end.close()
             if self._volumes is not None:
                 self._volumes.close()

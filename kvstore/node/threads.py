@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 from kvstore.errors import ConfigError
@@ -18,6 +19,7 @@ G = TypeVar("G")
 T = TypeVar("T")
 
 DEPTH = 16  # reads, and writes, that the device has before it at once
+HANG_SECONDS = 4.0  # that the disk may take, at the end, to return from what it was asked
 
 
 class Threads:
@@ -37,9 +39,19 @@ class Threads:
         """As `map`, side by side in the threads that read: for a start, before anybody waits."""
         return self._readers.map(call, items)
 
-    def shutdown(self) -> None:
-        self._readers.shutdown()
-        self._writers.shutdown()
+    def shutdown(self, seconds: float = HANG_SECONDS) -> bool:
+        """End all of them; False where one has not come back from its disk in that time. What still
+        waits in the line then is never done."""
+        all_here = threading.Barrier(2 * DEPTH + 1)
+        for pool in (self._readers, self._writers):
+            for _ in range(DEPTH):
+                pool.submit(all_here.wait)
+        with suppress(threading.BrokenBarrierError):
+            all_here.wait(seconds)
+        idle = not all_here.broken
+        for pool in (self._readers, self._writers):
+            pool.shutdown(wait=idle, cancel_futures=True)
+        return idle
 
 
 def crew(name: str, count: int) -> ThreadPoolExecutor:

@@ -154,6 +154,40 @@ def test_what_a_node_does_by_itself_goes_on_after_a_bug_and_is_counted(tmp_path:
     assert "reading shares ended in a way that nobody foresaw" in (tmp_path / "log").read_text()
 
 
+# `moonpool` on a disk that answers no sync any more.
+HANGS = """
+import sys
+import threading
+from kvstore.cli.main import main
+from kvstore.disk.volumes import Volumes
+
+Volumes.sync = lambda *given: threading.Event().wait()
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_node_whose_disk_hangs_ends_all_the_same() -> None:
+    with short_directory() as home:
+        command = [sys.executable, "-c", HANGS, "node", "--dir", str(home)]
+        command += ["--listen", "127.0.0.1:0", "--dram", "16MiB", "--slab", "8MiB"]
+        command += ["--ssd-buffered", "--ssd", f"{home / 'ssd'}:64MiB"]
+        with (home / "log").open("w") as log:
+            node = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert node.stdout is not None
+        try:
+            caller = Caller(json.loads(node.stdout.readline())["ready"])
+            caller.register()
+            caller.put(prompt(1))
+            caller.close()
+            node.terminate()
+            assert node.wait(60) == 1
+        finally:
+            node.kill()
+            node.communicate()
+        assert "stopped while a disk does not return" in (home / "log").read_text()
+        assert records(home) == [], "it has taken its leave"
+
+
 def test_a_second_sigterm_ends_the_node_at_once(
     unhurried_node: NodeProcess, writer: Caller
 ) -> None:

@@ -44,3 +44,27 @@ def test_where_not_all_can_be_had_none_stays(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ConfigError, match=r"4 threads .*can't start new thread"):
         crew("tests", 4)
     assert threading.active_count() == before
+
+
+def test_threads_end_in_a_bounded_time_also_where_a_disk_does_not_answer() -> None:
+    threads, called, answer = Threads(), threading.Event(), threading.Event()
+
+    def hung() -> None:
+        called.set()
+        answer.wait(SECONDS)
+
+    async def story() -> None:
+        asked = asyncio.create_task(threads.write(hung))
+        assert await asyncio.to_thread(called.wait, SECONDS)
+        assert not threads.shutdown(0.01)
+        assert not answer.is_set()
+        answer.set()
+        await asked
+
+    asyncio.run(story())
+
+
+def test_threads_that_nothing_holds_up_have_all_ended() -> None:
+    before = threading.active_count()
+    assert Threads().shutdown(SECONDS)
+    assert threading.active_count() == before
