@@ -150,9 +150,8 @@ class StreamingKVService(KVService):
                 if len(data) == writer.missing and await incoming.part() is not None:
                     raise Invalid(f"more came than the announced {target.payload_bytes} bytes")
                 self.store.claims.window(session, target.handle, "handle")
-                self.store.stirred(session)
+                self._came(session, data)
                 writer.write(data)
-                self.counters.add("put_bytes", len(data))
         finally:
             window.moved(fragment)
         return pb.WriteReply()
@@ -201,9 +200,8 @@ class StreamingKVService(KVService):
         while writer.missing:
             data = await incoming.data(writer.missing)
             self.store.claims.window(session, reserved.handle, "the block that is being put")
-            self.store.stirred(session)
+            self._came(session, data)
             writer.write(data)
-            self.counters.add("put_bytes", len(data))
         key = reserved.slot.key
         sealed = self.store.seal(session, [reserved.handle])[0]
         if block.durable:
@@ -244,6 +242,12 @@ class StreamingKVService(KVService):
             raise Lapsed(
                 "the block was damaged while it was read: ask again, or recompute"
             ) from None
+
+    def _came(self, session: Session, data: bytes) -> None:
+        """A piece of a payload. An empty one is none: it would keep a window for ever."""
+        if data:
+            self.store.stirred(session)
+            self.counters.add("put_bytes", len(data))
 
     async def _landed(self, session: Session, handle: bytes, slot: Slot, part: Fragment) -> None:
         """Wait until a layer of a filling block has been written, while the pin holds."""
