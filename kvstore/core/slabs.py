@@ -159,8 +159,7 @@ class Slabs:
             free[within[some] // slab.slot_bytes] = False
             slab.free = np.flatnonzero(free)[::-1].tolist()
             if slab.free:
-                self._open.setdefault((slab.owner, slab.numa), {})[slab.number] = slab
-                self._room[slab.owner] += len(slab.free)
+                self._offer(slab)
         self._find_empty()
         self.generation = max(self.generation, int(generation[rows].max(initial=0)))
         return good
@@ -174,13 +173,21 @@ class Slabs:
     def retire(self, begin: int, end: int) -> None:
         """Give out no place of these whole slabs any more. What is in use there stays until it is
         back."""
-        assert begin % self.slab_bytes == end % self.slab_bytes == 0, "a part of a slab"
-        first, last = begin - self._first, end - self._first
-        for slab in self._slabs[first // self.slab_bytes : last // self.slab_bytes]:
+        for slab in self._between(begin, end):
             slab.retired = True
             self._close(slab)
-        for node, empty in self._empty.items():
-            self._empty[node] = [slab for slab in empty if not slab.retired]
+        self._find_empty()
+
+    def resume(self, begin: int, end: int) -> None:
+        """Undo `retire`."""
+        for slab in self._between(begin, end):
+            assert slab.retired, "a slab that was not retired"
+            slab.retired = False
+            if not slab.used:
+                slab.owner, slab.places, slab.free = None, 0, []
+            elif slab.free:
+                self._offer(slab)
+        self._find_empty()
 
     def retire_all(self) -> None:
         """The same of every slab."""
@@ -262,10 +269,15 @@ class Slabs:
         self.generation += 1
         return self.generation
 
+    def _between(self, begin: int, end: int) -> list[Slab]:
+        assert begin % self.slab_bytes == end % self.slab_bytes == 0, "a part of a slab"
+        first, last = begin - self._first, end - self._first
+        return self._slabs[first // self.slab_bytes : last // self.slab_bytes]
+
     def _find_empty(self) -> None:
         self._empty = {node: [] for node in self._numa}
         for slab in self._slabs[::-1]:
-            if slab.owner is None:
+            if slab.owner is None and not slab.retired:
                 self._empty[slab.numa].append(slab)
 
     def _found(self, owner: Owner, slot_bytes: int, near: int | None) -> Slab | None:
@@ -287,9 +299,14 @@ class Slabs:
         slab.owner, slab.slot_bytes = owner, slot_bytes
         slab.places = self.slots_in_slab(slot_bytes)
         slab.free = list(range(slab.places))[::-1]
-        self._open.setdefault((owner, slab.numa), {})[slab.number] = slab
-        self._room[owner] += slab.places
+        self._offer(slab)
         return slab
+
+    def _offer(self, slab: Slab) -> None:
+        """Have its free places found."""
+        assert slab.owner is not None
+        self._open.setdefault((slab.owner, slab.numa), {})[slab.number] = slab
+        self._room[slab.owner] += len(slab.free)
 
     def _close(self, slab: Slab) -> None:
         """Let nobody find its free places."""

@@ -2,7 +2,8 @@
 
 After a write or sync that failed nobody knows what a file has taken since its last good sync, and a
 second sync would lie: so no slot of it is given out again. What was durable in it before is still
-read. A path whose index or filesystem takes nothing is retired whole.
+read. A path whose index or filesystem takes nothing is retired whole. One that is merely full takes
+nothing for a while, and the others take what it was to have.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Retirement:
     def __init__(self, volumes: Volumes, slabs: Slabs, counters: Telemetry) -> None:
         self._volumes, self._slabs, self._counters = volumes, slabs, counters
         self.causes: dict[int, str] = {}  # by file
+        self._full: dict[int, float] = {}  # paths that are not asked before then
 
     @property
     def broken(self) -> str:
@@ -49,6 +51,30 @@ class Retirement:
         if len(self.causes) < self._volumes.files:
             return ""
         return f"every file of it is retired, the last for this: {list(self.causes.values())[-1]}"
+
+    @property
+    def taking(self) -> bool:
+        """Whether any path takes blocks now."""
+        paths = range(len(self._volumes.names))
+        return any(one not in self._full and not self.whole(one) for one in paths)
+
+    def full(self, path: int, error: DiskError, until: float) -> None:
+        """The path has no room: no slot of it is given out until then."""
+        if path in self._full:
+            return
+        self._full[path] = until
+        name = self._volumes.names[path]
+        log.error("SSD: %s takes no blocks until there is room: %s", name, error)
+        for file in self._volumes.files_of(path):
+            self._slabs.retire(*self._volumes.span(file))
+
+    def ask_again(self, now: float) -> None:
+        """Those that were full for long enough take blocks again, but for files that failed."""
+        for path in [path for path, until in self._full.items() if until <= now]:
+            del self._full[path]
+            for file in self._volumes.files_of(path):
+                if file not in self.causes:
+                    self._slabs.resume(*self._volumes.span(file))
 
     def failed(self, file: int, error: DiskError) -> None:
         """A write or sync of the file failed."""

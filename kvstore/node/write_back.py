@@ -3,7 +3,8 @@
 Blocks that wait are written in batches: bytes side by side, then one sync of each file, then one
 commit of each path's index, then every acknowledgement. A file that failed is retired, and what was
 being written to it is written elsewhere, so whoever waits for it hears of the failure only if that
-too goes wrong. A disk that is full is asked again later. Reading goes on in either case.
+too goes wrong. So it is with a path that is full, which is asked again later. Reading goes on in
+either case.
 """
 
 from __future__ import annotations
@@ -84,16 +85,18 @@ class WriteBack:
             await self._queue.changed.wait()
             self._queue.changed.clear()
             while len(self._queue) and not self.broken:
+                self.retirement.ask_again(self._clock.now())
+                if not self.retirement.taking:
+                    await self._clock.sleep(FULL_SECONDS)
+                    continue
                 try:
                     async with self._turn:
-                        room = await self._batch()
+                        await self._batch()
                 except Exception:
                     log.exception("writing to SSD failed in a way that nobody foresaw")
                     self._bug = "the node met a bug; its log says which"
                     self._end_all()  # no thread has a slot of theirs any more
                     break
-                if not room:
-                    await self._clock.sleep(FULL_SECONDS)
             if self.broken:
                 self._queue.give_up(self.broken)
 
@@ -163,16 +166,17 @@ class WriteBack:
                 self.retirement.failed(file, failed)
             raise
 
-    async def _batch(self) -> bool:
-        """Write some of what waits; False when a disk has no room for it."""
+    async def _batch(self) -> None:
+        """Write some of what waits."""
         self._begin()
         copies = [*self._writing.values()]
         await self._write(copies)
+        until = self._clock.now() + FULL_SECONDS
+        for copy in copies:
+            if isinstance(copy.trouble, DiskFull):
+                path = self._volumes.path_of(copy.target.offset)
+                self.retirement.full(path, copy.trouble, until)
         self._end_all()
-        full = [copy.trouble for copy in copies if isinstance(copy.trouble, DiskFull)]
-        for error in full[:1]:
-            log.error("the SSD tier takes no blocks until there is room: %s", error)
-        return not full
 
     def _end_all(self) -> None:
         for slot in [*self._writing]:
@@ -184,7 +188,8 @@ class WriteBack:
         stored = self._blocks.between.end_write(slot, copy.target, stored=copy.recorded)
         there = slot.state is State.SEALED
         if there and isinstance(copy.trouble, DiskFull):
-            self._queue.answer(slot, not_durable(str(copy.trouble)))
+            if not self.retirement.taking:
+                self._queue.answer(slot, not_durable(str(copy.trouble)))
             self._queue.add(slot, copy.tries - 1)
         elif there and copy.trouble is not None and copy.tries < TRIES_MAX and not self.broken:
             self._queue.add(slot, copy.tries)

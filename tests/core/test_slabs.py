@@ -321,6 +321,12 @@ def test_whatever_is_retired_when_no_later_slot_is_there(seed: int) -> None:
             slabs.retire(number * SLAB, (number + 1) * SLAB)
             retired.add(number)
         slabs.check()
+    slabs.give_all(used[: len(used) // 2])
+    for number in retired:
+        slabs.resume(number * SLAB, (number + 1) * SLAB)
+        slabs.check()
+    slabs.give_all(used[len(used) // 2 :])
+    assert slabs.empty_slabs == SLABS, "what is resumed is given out as before"
 
 
 def test_a_retired_slab_that_is_found_again_turns_the_suite_red() -> None:

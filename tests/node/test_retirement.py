@@ -169,6 +169,27 @@ def test_a_full_disk_is_no_failure_and_is_asked_again() -> None:
     assert rig.counters.totals()["ssd_failures"] == 0
 
 
+@pytest.mark.parametrize("call", ["write", "commit"])
+def test_what_a_full_path_does_not_take_another_takes_until_it_is_asked_again(call: str) -> None:
+    full, other = Failing(2), Failing(1)
+    rig = TieredRig({"full": full, "other": other})
+    full.errors = {(call, file): DiskFull("no room") for file in range(2)}
+
+    async def work() -> None:
+        slots = rig.put_some(1)
+        assert await rig.durable(slots) == ""
+        assert rig.files(slots) == {2}
+        full.errors.clear()
+        await rig.clock.advance(1.5)
+        slots = rig.put_some(2, blocks=8)
+        assert await rig.durable(slots) == ""
+        assert rig.files(slots) & {0, 1}, "it is asked again"
+
+    rig.run(work)
+    assert rig.counters.totals()["ssd_failures"] == 0
+    assert rig.counters.totals()["evicted_blocks"] == 0
+
+
 def test_a_full_tier_with_a_retired_file_evicts_from_the_others_alone() -> None:
     disk = Failing(2)
     rig = TieredRig({"a": disk})
