@@ -123,11 +123,13 @@ class Namespaces:
         """Nobody uses the namespace from now on, over restarts too. The first reason stays."""
         await self.place(digest, 0)  # it must be one that is known
         record = QuarantineRecord(digest.hex(), reason or "no reason was given")
+        known = self._records.get(record.digest) is not None
         self._said.add(digest)
         self.quarantined.setdefault(digest, record.reason)
         made = await self._metadata.put_if(record.key(), record.encode(), expected_revision=0)
-        if made is None and self._records.get(record.digest) is not None:
-            self._said.discard(digest)  # it was said before, so the metadata tells only of its end
+        if made is None and known:  # the metadata tells only of its end, perhaps by now
+            self._said.discard(digest)
+            self._see_quarantines()
 
     async def release(self, digest: bytes) -> bool:
         """Undo `quarantine`; False if the namespace was not in quarantine."""

@@ -177,3 +177,42 @@ def test_a_quarantine_that_was_said_again_ends_with_its_record_all_the_same(
             await asyncio.gather(keeping, return_exceptions=True)
 
     with_metadata(tmp_path, test)
+
+
+def test_a_quarantine_that_is_released_while_it_is_said_again_ends_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(metadata: Metadata) -> None:
+        one, other = of_a_node(metadata), of_a_node(metadata)
+        first, told = [await other.register(spec.canonical(), b"") for spec in SPECS[:2]]
+        put_if = metadata.put_if
+
+        async def dropped(_: bytes) -> None:
+            pass
+
+        async def released_meanwhile(key: str, value: bytes, expected_revision: int) -> int | None:
+            made = await put_if(key, value, expected_revision=expected_revision)
+            await other.release(first)
+            while one._records.get(first.hex()) is not None:  # until the metadata has told it
+                await asyncio.wait({keeping}, timeout=0.01)
+                assert not keeping.done()
+            return made
+
+        await other.quarantine(first, "wrong")
+        await one.load_quarantines()
+        keeping = asyncio.create_task(one.keep_quarantines(dropped))
+        try:
+            await other.quarantine(told, "wrong")
+            while told not in one.quarantined:
+                await asyncio.wait({keeping}, timeout=0.01)
+                assert not keeping.done()
+            monkeypatch.setattr(metadata, "put_if", released_meanwhile)
+            await one.quarantine(first, "wrong again")
+            for _ in range(10):  # turns for the drop, which is due by now
+                await asyncio.sleep(0)
+            assert first not in one.quarantined
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+    with_metadata(tmp_path, test)
