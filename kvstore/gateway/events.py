@@ -17,6 +17,7 @@ from typing import Any
 from kvstore.address import host_and_port
 from kvstore.errors import Denied, Invalid, KVStoreError, Overloaded, Unavailable
 from kvstore.limits import SERVE_EVENT_BYTES_MAX, SERVE_REFUSAL_BYTES_MAX
+from kvstore.rpc.http_answer import Until
 
 CONNECT_SECONDS = 2.0  # an engine that is there takes a connection at once
 _RETRY_MS = 1_000  # where the server does not say when
@@ -29,14 +30,13 @@ class Call:
     server stops what it does for it."""
 
     def __init__(self, address: str, seconds: float) -> None:
-        """Connects. Raises `Unavailable`. An event that does not come within so long never will."""
+        """Connects. Raises `Unavailable`. Each event is whole within so long, or never."""
         self._address, self._seconds = address, seconds
-        self._until = time.monotonic() + seconds
         self._http = HTTPConnection(*host_and_port(address), timeout=CONNECT_SECONDS)
         with self._typed():
             self._http.connect()
-        # The connection lets go of its socket once the answer is its last one, and has it no more.
-        self._socket: socket.socket = self._http.sock
+        self._socket: socket.socket = self._http.sock  # the connection has it no more once closed
+        self._socket.settimeout(seconds)
 
     def cancel(self) -> None:
         with suppress(OSError):
@@ -52,23 +52,24 @@ class Call:
     ) -> Iterator[dict[str, Any]]:
         """Raises what was refused by its type, and `Unavailable` where the answer breaks off."""
         with self._typed():
-            self._wait()
             said = {"Content-Type": "application/json", **headers}
             self._http.request("POST", path, json.dumps(body).encode(), said)
-            self._wait()
-            reply = self._http.getresponse()
-        with closing(reply):
+        source: Any = Until(self._socket, time.monotonic() + self._seconds)
+        with closing(HTTPResponse(source, method="POST")) as reply:
+            with self._typed():
+                reply.begin()
             if reply.status != 200:
                 raise self._refused(reply)
             kind = reply.headers.get_content_type()
             if kind != "text/event-stream":
                 raise self._bad(f"it answered with {kind[:64]} and not with a stream")
-            yield from self._stream(reply)
+            for event in self._stream(reply):
+                yield event
+                source.deadline = time.monotonic() + self._seconds
 
     def _stream(self, reply: HTTPResponse) -> Iterator[dict[str, Any]]:
         while True:
             with self._typed():
-                self._wait()
                 line = reply.readline(SERVE_EVENT_BYTES_MAX + 1)
             if not line:
                 raise self._bad("its stream broke off")
@@ -83,15 +84,9 @@ class Call:
             if event is None:
                 raise self._bad("an event is no JSON object")
             yield event
-            self._until = time.monotonic() + self._seconds
-
-    def _wait(self) -> None:
-        """What is received next may take as long as its event still may."""
-        self._socket.settimeout(max(1e-3, self._until - time.monotonic()))
 
     def _refused(self, reply: HTTPResponse) -> KVStoreError:
         with self._typed():
-            self._wait()
             body = reply.read(SERVE_REFUSAL_BYTES_MAX)
         words, found = reply.reason, _object(body) or {}
         error = found.get("error", found)

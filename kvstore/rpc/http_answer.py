@@ -22,7 +22,7 @@ def answer_of(
     deadline = time.monotonic() + seconds
     with closing(calling):
         calling.request("GET", path)
-        source: Any = _Until(calling.sock, deadline)
+        source: Any = Until(calling.sock, deadline)
         with closing(http.client.HTTPResponse(source, method="GET")) as answer:
             answer.begin()
             body = bytearray()
@@ -34,11 +34,12 @@ def answer_of(
             return answer.status, bytes(body)
 
 
-class _Until(io.RawIOBase):
-    """What a socket says until then. An `HTTPResponse` takes it for the socket."""
+class Until(io.RawIOBase):
+    """What a socket says until then. An `HTTPResponse` takes it for the socket. Whoever reads what
+    comes part by part puts the deadline off with each."""
 
     def __init__(self, sock: Any, deadline: float) -> None:
-        self._sock, self._deadline = sock, deadline
+        self._sock, self.deadline = sock, deadline
 
     def makefile(self, _: str) -> io.BufferedReader:
         return io.BufferedReader(self)
@@ -47,7 +48,7 @@ class _Until(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        left = self._deadline - time.monotonic()
+        left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("timed out")
         self._sock.settimeout(left)

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -16,6 +16,7 @@ from tests.nodes import CALL_SECONDS
 DONE = "[DONE]"
 BREAK = object()  # the connection ends here
 WAIT = object()  # until the caller hangs up
+DRIP = object()  # likewise, and meanwhile bytes come that make nothing whole
 
 
 def told(tokens: Sequence[int], reason: str | None = None) -> dict[str, Any]:
@@ -76,8 +77,20 @@ def _handler(double: Double) -> type[BaseHTTPRequestHandler]:
                     if not self.connection.recv(1):
                         double.left.set()
                     return
+                if one is DRIP:
+                    self._drip()
+                    return
                 self._send(_bytes(one, double.status))
             self._send(b"")
+
+        def _drip(self) -> None:
+            until = time.monotonic() + CALL_SECONDS
+            with suppress(OSError):
+                while time.monotonic() < until:
+                    self._send(b"x")
+                    time.sleep(0.05)
+                return
+            double.left.set()
 
         def _send(self, data: bytes) -> None:
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))

@@ -21,7 +21,7 @@ from kvstore.gateway.sampling import OnlyGreedy, Sampling
 from kvstore.gateway.spaces import One, Space
 from kvstore.logprobs import Logprobs
 from kvstore.wire.v1 import conductor_pb2
-from tests.gateway.openai_server import BREAK, DONE, WAIT, Double, serving, told, used
+from tests.gateway.openai_server import BREAK, DONE, DRIP, WAIT, Double, serving, told, used
 from tests.nodes import CALL_SECONDS, SPEC
 
 PROMPT = tuple(range(100))
@@ -301,15 +301,27 @@ def test_an_answer_may_take_as_long_as_it_will_while_its_tokens_come(
     assert tokens == TOKENS and outcome.tries == 1
 
 
-def test_a_server_of_which_nothing_is_heard_any_more_is_hung_up_on(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("rest", [WAIT, DRIP])
+def test_a_server_of_which_no_event_is_heard_any_more_is_hung_up_on(
+    rest: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines, "SILENCE_SECONDS", SILENCE_SECONDS)
-    silent, other = Double((told(TOKENS[:1]), WAIT)), Double(WHOLE[1:])
+    silent, other = Double((told(TOKENS[:1]), rest)), Double(WHOLE[1:])
     with serving(silent, other):
         tokens, outcome = run(Nobody(), silent.address, other.address, sampling=DRAWN)
         assert silent.left.wait(CALL_SECONDS)
     assert tokens == TOKENS and outcome.engines == [silent.address, other.address]
+
+
+def test_the_words_of_a_refusal_are_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engines, "SILENCE_SECONDS", SILENCE_SECONDS)
+    server = Double((DRIP,), 503)
+    with serving(server):
+        with pytest.raises(Unavailable):
+            run(Nobody(), server.address)
+        assert server.left.wait(CALL_SECONDS)
 
 
 @pytest.mark.parametrize("came", [(), (told(TOKENS[:2]),)])
