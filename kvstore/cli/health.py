@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import urllib.error
-import urllib.request
+from urllib.parse import urlsplit
 
 from kvstore.cli.options import Commands, add_directory, command
 from kvstore.config import OPEN, Credentials
 from kvstore.errors import ConfigError, Unavailable
+from kvstore.rpc.http_answer import answering
 from kvstore.rpc.locator import InDirectory
 
 SECONDS = 5.0  # supervisors ask again and again: later is as bad as never
@@ -60,12 +60,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_gateway(address: str) -> None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is on this host
+    where = urlsplit(address)
     try:
-        opener.open(f"{address.rstrip('/')}/ready", timeout=SECONDS).close()
-    except urllib.error.HTTPError as refusal:
-        said = refusal.read(_SAID_BYTES_MAX).decode("utf-8", "replace").strip()
-        raise Unavailable(f"{address} is not ready: {said or refusal.code}") from None
+        calling = http.client.HTTPConnection(where.hostname or "", where.port, timeout=SECONDS)
+        with answering(calling, f"{where.path.rstrip('/')}/ready", SECONDS) as answer:
+            if answer.status == http.client.OK:
+                return
+            said = answer.read(_SAID_BYTES_MAX).decode("utf-8", "replace").strip()
+            raise Unavailable(f"{address} is not ready: {said or answer.status}")
     except http.client.HTTPException:
         raise Unavailable(
             f"{address} does not speak HTTP, as a gateway does: write HOST:PORT alone for a node, "

@@ -17,7 +17,7 @@ from typing import Any
 from kvstore.address import host_and_port
 from kvstore.errors import Denied, Invalid, KVStoreError, Overloaded, Unavailable
 from kvstore.limits import SERVE_EVENT_BYTES_MAX, SERVE_REFUSAL_BYTES_MAX
-from kvstore.rpc.http_answer import Until
+from kvstore.rpc.http_answer import Until, answer_of
 
 CONNECT_SECONDS = 2.0  # an engine that is there takes a connection at once
 _RETRY_MS = 1_000  # where the server does not say when
@@ -109,9 +109,7 @@ def check_health(address: str, seconds: float) -> None:
     """Raises `Unavailable` unless the server there says that it is well."""
     http = HTTPConnection(*host_and_port(address), timeout=seconds)
     try:
-        with closing(http):
-            http.request("GET", "/health")
-            status = http.getresponse().status
+        status, _ = answer_of(http, "/health", seconds, 0)
     except (OSError, HTTPException) as error:
         raise Unavailable(f"{address}: {error}", _RETRY_MS) from error
     if status != 200:

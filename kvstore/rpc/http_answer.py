@@ -6,7 +6,8 @@ from __future__ import annotations
 import http.client
 import io
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from kvstore.limits import KiB
@@ -19,19 +20,28 @@ def answer_of(
 ) -> tuple[int, bytes]:
     """Its status, and its body if that is 200; of a longer one a byte more than `bytes_max`. Raises
     `TimeoutError`, what else sockets raise, and `http.client.HTTPException`."""
+    with answering(calling, path, seconds) as answer:
+        body = bytearray()
+        if answer.status == http.client.OK:
+            while (left := bytes_max + 1 - len(body)) and (
+                part := answer.read1(min(left, _PART_BYTES))
+            ):
+                body += part
+        return answer.status, bytes(body)
+
+
+@contextmanager
+def answering(
+    calling: http.client.HTTPConnection, path: str, seconds: float
+) -> Iterator[http.client.HTTPResponse]:
+    """The same, to be read within it. Raises as `answer_of` does, and reading it does too."""
     deadline = time.monotonic() + seconds
     with closing(calling):
         calling.request("GET", path)
         source: Any = Until(calling.sock, deadline)
         with closing(http.client.HTTPResponse(source, method="GET")) as answer:
             answer.begin()
-            body = bytearray()
-            if answer.status == http.client.OK:
-                while (left := bytes_max + 1 - len(body)) and (
-                    part := answer.read1(min(left, _PART_BYTES))
-                ):
-                    body += part
-            return answer.status, bytes(body)
+            yield answer
 
 
 class Until(io.RawIOBase):

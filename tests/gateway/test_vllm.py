@@ -23,6 +23,7 @@ from kvstore.logprobs import Logprobs
 from kvstore.wire.v1 import conductor_pb2
 from tests.gateway.openai_server import BREAK, DONE, DRIP, WAIT, Double, serving, told, used
 from tests.nodes import CALL_SECONDS, SPEC
+from tests.rpc.drops import saying
 
 PROMPT = tuple(range(100))
 TOKENS = [7, 8, 9, 10]
@@ -363,3 +364,5 @@ def test_a_server_is_well_if_it_says_so() -> None:
             check_health(bad.address, CALL_SECONDS)
     with pytest.raises(Unavailable):
         check_health(NOBODY_THERE, CALL_SECONDS)
+    with saying(b"HTTP/1.0 200 OK\r\nX: ", b"x", 40) as calling, pytest.raises(Unavailable):
+        check_health(f"http://{calling.host}:{calling.port}", 0.3)
