@@ -1,4 +1,5 @@
-"""Where an engine is sent requests, and how: its address says both, and nothing is guessed.
+"""Where an engine is sent requests, and how: its address says both, and nothing is guessed. And
+where a node or a conductor is called, which speak gRPC alone.
 
 HOST:PORT is an engine of ours, that speaks gRPC; http://HOST:PORT is one that speaks OpenAI's API,
 as vLLM's server does.
@@ -9,7 +10,7 @@ from __future__ import annotations
 from kvstore.errors import Invalid
 
 HTTP = "http://"
-_PORT_MAX = 65_535
+_PORT_MAX, _DIGITS_MAX = 65_535, 5
 
 
 def speaks_http(address: str) -> bool:
@@ -24,10 +25,21 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 def check_engine(name: str, address: str) -> None:
     """Raises `Invalid` unless requests can be sent there."""
-    host, _, port = address.removeprefix(HTTP).rpartition(":")
-    plain = host.isprintable() and not set(host) & set("/@?# ")
-    if not host or not plain or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
+    if not _is_host_and_port(address.removeprefix(HTTP)):
         raise Invalid(
             f"{name} = {address!r}: write HOST:PORT, like 127.0.0.1:7500, or for a server of "
             "OpenAI's API http://HOST:PORT, like http://127.0.0.1:8000"
         )
+
+
+def check_server(name: str, address: str) -> None:
+    """Raises `Invalid` unless a node or a conductor can be called there."""
+    if not _is_host_and_port(address):
+        raise Invalid(f"{name} = {address!r}: write HOST:PORT, like 127.0.0.1:7410")
+
+
+def _is_host_and_port(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    plain = host.isprintable() and not set(host) & set("/@?# ")
+    digits = port.isascii() and port.isdecimal() and len(port) <= _DIGITS_MAX
+    return bool(host) and plain and digits and 0 < int(port) <= _PORT_MAX

@@ -13,7 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from kvstore.address import check_engine
+from kvstore.address import check_engine, check_server
 from kvstore.errors import ConfigError, Invalid
 from kvstore.limits import (
     LABEL_BYTES_MAX,
@@ -366,14 +366,13 @@ class GatewayConfig:
     def __post_init__(self) -> None:
         if not (self.conductors or self.engines):
             raise ConfigError("name who knows engines with --conductor, or one with --engine")
-        for one in self.conductors:
-            if not re.fullmatch(r"[^\s/]+:\d{1,5}", one):
-                raise ConfigError(f"--conductor = {one!r}: write HOST:PORT, like 127.0.0.1:7420")
-        for one in self.engines:
-            try:
+        try:
+            for one in self.conductors:
+                check_server("--conductor", one)
+            for one in self.engines:
                 check_engine("--engine", one)
-            except Invalid as error:
-                raise ConfigError(str(error)) from None
+        except Invalid as error:
+            raise ConfigError(str(error)) from None
 
     @property
     def served_name(self) -> str:

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvstore.address import check_server
 from kvstore.cli.options import (
     Commands,
     add_codec,
@@ -165,6 +166,8 @@ def run_rank(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> EngineConfig:
+    for one in args.conductor:
+        check_server("--conductor", one)
     share_cores()
     # torch is an extra: only engines need it.
     from kvstore.engine.core import EngineSettings

@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from kvstore.address import check_server
 from kvstore.cli.options import Commands, command
 
 MISS = 3  # as of get and match
@@ -51,6 +52,8 @@ def run_explain(args: argparse.Namespace) -> int:
     from kvstore.client.conductors import Conductors
     from kvstore.client.explained import facts_of
 
+    for one in args.conductor:
+        check_server("--conductor", one)
     with Conductors(args.conductor) as conductors:
         reply = conductors.explain(args.request)
     if reply is None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import http.client
-from urllib.parse import urlsplit
 
+from kvstore.address import check_engine, host_and_port, speaks_http
 from kvstore.cli.options import Commands, add_directory, command
 from kvstore.config import OPEN, Credentials
-from kvstore.errors import ConfigError, Unavailable
+from kvstore.errors import Unavailable
 from kvstore.rpc.http_answer import answering
 from kvstore.rpc.locator import InDirectory
 
@@ -45,12 +45,11 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.address.startswith("http://"):
-        _check_gateway(args.address)
+    if args.address:
+        check_engine("ADDRESS", args.address.rstrip("/"))
+    if speaks_http(args.address):
+        _check_gateway(args.address.rstrip("/"))
         return 0
-    host, colon, port = args.address.rpartition(":")
-    if args.address and not (host and colon and port.isdecimal()):
-        raise ConfigError(f"{args.address!r}: write HOST:PORT, or http://HOST:PORT of a gateway")
     # gRPC's health service is an extra: only who serves has it.
     from kvstore.rpc.health import check_serves
 
@@ -60,10 +59,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_gateway(address: str) -> None:
-    where = urlsplit(address)
+    calling = http.client.HTTPConnection(*host_and_port(address), timeout=SECONDS)
     try:
-        calling = http.client.HTTPConnection(where.hostname or "", where.port, timeout=SECONDS)
-        with answering(calling, f"{where.path.rstrip('/')}/ready", SECONDS) as answer:
+        with answering(calling, "/ready", SECONDS) as answer:
             if answer.status == http.client.OK:
                 return
             said = answer.read(_SAID_BYTES_MAX).decode("utf-8", "replace").strip()

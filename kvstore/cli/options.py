@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from kvstore.address import check_server
 from kvstore.codec import CODECS, NONE
 from kvstore.config import EtcdConfig, NodeConfig, TlsConfig, state_dir
 from kvstore.errors import ConfigError, Unavailable
@@ -173,9 +174,7 @@ async def metadata(args: argparse.Namespace) -> AsyncIterator[Metadata]:
 def locator(args: argparse.Namespace) -> Locator:
     if not args.node:
         return InDirectory(args.dir)
-    host, _, port = args.node.rpartition(":")
-    if not (host and port.isdecimal()):
-        raise ConfigError(f"--node = {args.node!r}: write HOST:PORT, like 127.0.0.1:7410")
+    check_server("--node", args.node)
     return FixedAddress(args.node)
 
 

@@ -9,6 +9,7 @@ import math
 from contextlib import closing
 from typing import Any
 
+from kvstore.address import check_server
 from kvstore.cli.options import Commands, command
 from kvstore.errors import Unavailable
 from kvstore.rpc.channel import open_channel
@@ -53,6 +54,7 @@ def add(commands: Commands) -> None:
 
 
 def run_roles(args: argparse.Namespace) -> int:
+    check_server("--conductor", args.conductor)
     with closing(open_channel(args.conductor)) as channel, typed_errors(args.conductor):
         stub = conductor_pb2_grpc.ConductorStub(channel)
         reply = stub.Balance(pb.BalanceRequest(), timeout=ANSWER_SECONDS)

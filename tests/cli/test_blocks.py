@@ -23,11 +23,3 @@ def test_a_miss_leaves_the_file_as_it_was(
         assert main([*asked, "--node", node.address]) == 3
     assert "the next is absent" in capsys.readouterr().out
     assert kept.read_bytes() == b"of an earlier get" and not none.exists()
-
-
-@pytest.mark.parametrize("address", ["here", "here:", ":7410", "http://here"])
-def test_an_address_that_is_none_is_told_with_the_right_form(
-    address: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["stat", "--node", address]) == 2
-    assert f"--node = {address!r}: write HOST:PORT" in capsys.readouterr().err
