@@ -84,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"moonpool: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"moonpool: {error.filename}: {error.strerror or error}", file=sys.stderr)
+        said = [error.filename, error.strerror or str(error) or type(error).__name__]
+        print(f"moonpool: {': '.join(str(one) for one in said if one)}", file=sys.stderr)
         return 1
     except KVStoreError as error:
         print(f"moonpool: {error}", file=sys.stderr)

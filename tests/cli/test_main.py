@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 import pytest
 
+from kvstore.cli import roles
 from kvstore.cli.main import COMMANDS as MODULES
 from kvstore.cli.main import command_line, main
 
@@ -121,3 +122,26 @@ def test_ctrl_c_is_an_interrupt_again_once_it_is_loaded() -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert ran.stdout == "default_int_handler\n", ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "a.bin"), "a.bin: No such file or"),
+        (OSError(28, "No space left on device"), "No space left on device\n"),
+        (OSError("all of 2 addresses failed"), "all of 2 addresses failed\n"),
+        (TimeoutError(), "TimeoutError\n"),
+    ],
+)
+def test_what_the_system_refuses_is_told_with_what_is_known_of_it(
+    error: OSError,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(roles, "run_roles", fails)
+    assert main(["roles", "--conductor", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err.startswith(f"moonpool: {said}")
