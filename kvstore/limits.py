@@ -122,7 +122,7 @@ SWITCHING_KEPT = 256  # engines that switch, of a crew, whose role is remembered
 LINK_SPEEDS = (1e3, 1e15)  # bytes a second that a link is believed to carry: no time is 0 or NaN
 REPORT_SILENCE_SECONDS = 3.0  # an engine that was not heard of for so long is sent nothing
 REPORT_MEASURED_MAX = 256  # prefills in one message, steps, transfers: each costs some 50 us
-REPORT_REQUESTS_MAX = 4_096  # ids in each list of one message
+REPORT_REQUESTS_MAX = 4_096  # ids in each list of one message; engines of ours say so many in all
 REPORT_BLOCKS_MAX = 4_096  # of an engine's own, held and dropped each, in one message: some 5 ms
 ENGINE_BLOCKS_MAX = 1 * MiB  # of its own that one engine is believed to hold
 OWN_BLOCKS_MAX = 32 * MiB  # of all engines, of one crew three quarters: some 21 bytes each
@@ -203,7 +203,11 @@ assert (HASH_BYTES + 8) * RPC_KEYS_MAX < RPC_MESSAGE_BYTES_MAX
 assert TAKE_BLOCKS_MAX <= RPC_KEYS_MAX
 assert PIN_MS_DEFAULT <= PIN_MS_MAX
 assert RPC_STREAMS_MAX <= REPORTS_MAX < RPC_CONNECTIONS_MAX
-assert REPORT_REQUESTS_MAX * REQUEST_ID_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
+assert (
+    REPORT_REQUESTS_MAX * (REQUEST_ID_BYTES_MAX + 24)
+    + (RPC_KEYS_MAX + REPORT_BLOCKS_MAX) * (HASH_BYTES + 4)
+    < RPC_MESSAGE_BYTES_MAX
+)
 assert (2 * REPORT_BLOCKS_MAX + RPC_KEYS_MAX) * (HASH_BYTES + 4) < RPC_MESSAGE_BYTES_MAX
 assert ENGINE_BLOCKS_MAX < OWN_BLOCKS_MAX
 assert REPORT_SILENCE_SECONDS < SENT_SECONDS < IN_FLIGHT_SECONDS

@@ -197,7 +197,7 @@ class Outbox:
         """The newest message, or another where this would be said too early or too much in it."""
         message = self._message()
         early = self._last.get(request, 0) > _ORDER.index(what)
-        full = len(getattr(message, what)) >= REPORT_REQUESTS_MAX
+        full = sum(len(getattr(message, one)) for one in _ORDER) >= REPORT_REQUESTS_MAX
         return self._new() if early or full else message
 
     def _message(self) -> pb.ReportRequest:

@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from kvstore.client import outbox
 from kvstore.client.outbox import HASHED_MAX, MESSAGES_MAX, Outbox
 from kvstore.conductor.reports import _check as check
-from kvstore.limits import HASH_BYTES, REPORT_MEASURED_MAX, REPORT_REQUESTS_MAX, RPC_KEYS_MAX
+from kvstore.core.fit import TOKENS_MAX
+from kvstore.limits import (
+    HASH_BYTES,
+    REPORT_BLOCKS_MAX,
+    REPORT_MEASURED_MAX,
+    REPORT_REQUESTS_MAX,
+    REQUEST_ID_BYTES_MAX,
+    RPC_KEYS_MAX,
+    RPC_MESSAGE_BYTES_MAX,
+)
 from kvstore.wire.v1 import conductor_pb2 as pb
 from tests.conductor.reporting import engine
 
@@ -132,6 +141,19 @@ def test_every_message_is_one_that_a_conductor_takes() -> None:
         check(message, 4)
     assert sum(len(one.began) for one in messages) == 2 * REPORT_REQUESTS_MAX
     assert sum(len(one.accepted) for one in messages) == 2 * REPORT_REQUESTS_MAX + 1
+
+
+def test_no_message_is_larger_than_one_may_be_however_long_ids_are() -> None:
+    box, ids = Outbox(engine("one")), [f"{i:0{REQUEST_ID_BYTES_MAX}}" for i in range(10_000)]
+    for one in ids:
+        box.accept(one, TOKENS_MAX, TOKENS_MAX, [bytes(HASH_BYTES)] * 4)
+        box.became("began", one)
+    box.own([], [i.to_bytes(HASH_BYTES, "big") for i in range(2 * REPORT_BLOCKS_MAX)])
+    stream = box.begin()
+    for one in ids[:REPORT_REQUESTS_MAX]:
+        for what in (*LATER,)[2:]:
+            box.became(what, one)
+    assert max(one.ByteSize() for one in emptied(box, stream)) < RPC_MESSAGE_BYTES_MAX
 
 
 def test_an_engine_with_more_long_prompts_than_messages_begins_a_stream_all_the_same(
