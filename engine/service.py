@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from kvstore import traces
 from kvstore.errors import Invalid, Overloaded, Unavailable
+from kvstore.limits import REQUEST_ID_BYTES_MAX
 from kvstore.rpc.handler import typed
 from kvstore.wire.v1 import engine_pb2 as pb
 from kvstore.wire.v1 import engine_pb2_grpc
@@ -23,7 +24,6 @@ from .worker import Failed, Job, JobEvent, Started, Worker
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 Reserved: TypeAlias = tuple[bytes, ...]
 
-REQUEST_ID_MAX = 256
 SALT_MAX = 1_024  # characters, as vLLM takes
 
 
@@ -166,6 +166,8 @@ def _salt(text: str) -> str:
 
 
 def _checked(request_id: str) -> str:
-    if not 0 < len(request_id) <= REQUEST_ID_MAX:
-        raise Invalid(f"request_id must be 1 to {REQUEST_ID_MAX} characters")
+    """Itself: conductors hear of it, and end a report that says what they do not take."""
+    fits = 0 < len(request_id.encode()) <= REQUEST_ID_BYTES_MAX
+    if not fits or not request_id.isprintable():
+        raise Invalid(f"request_id must be 1 to {REQUEST_ID_BYTES_MAX} bytes of printable text")
     return request_id
