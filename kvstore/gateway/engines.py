@@ -17,6 +17,7 @@ from kvstore.gateway.caller import Caller
 from kvstore.gateway.logprobs import of_reply
 from kvstore.gateway.run import Run
 from kvstore.gateway.silence import ended_by_silence
+from kvstore.limits import REPORTS_MAX
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.status import typed_errors
 from kvstore.rpc.threads import begin_thread
@@ -25,6 +26,7 @@ from kvstore.wire.v1 import engine_pb2_grpc
 
 DEADLINE_SECONDS = 120.0  # of a prefill, however long its prompt
 SILENCE_SECONDS = 120.0  # in which something of an answer comes, or nothing will
+CHANNELS_MAX = REPORTS_MAX  # that are kept: as many engines as a conductor knows
 _OVER_SECONDS = 1.0  # what a prefill did is known about as soon as its request is decoded
 
 
@@ -83,9 +85,10 @@ class Engines:
 
     def _stub(self, address: str) -> engine_pb2_grpc.EngineStub:
         with self._lock:
-            channel = self._channels.get(address)
-            if channel is None:
-                channel = self._channels[address] = open_channel(address, self._credentials)
+            channel = self._channels.pop(address, None) or open_channel(address, self._credentials)
+            self._channels[address] = channel
+            if len(self._channels) > CHANNELS_MAX:
+                del self._channels[next(iter(self._channels))]  # that used longest ago
         return engine_pb2_grpc.EngineStub(channel)
 
 

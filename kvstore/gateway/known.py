@@ -27,9 +27,13 @@ class Known:
         self._lock = threading.Lock()
 
     def learn(self, address: str) -> None:
+        """It is about to be sent something: its turn is the last from now on. Of too many engines
+        that were learned of the first in line is forgotten."""
         with self._lock:
-            if address not in self._rests_until and len(self._rests_until) < KNOWN_MAX:
-                self._rests_until[address] = 0.0
+            self._rests_until[address] = self._rests_until.pop(address, 0.0)
+            learned = (one for one in self._rests_until if one not in self._fixed)
+            if len(self._rests_until) > KNOWN_MAX and (first := next(learned, "")):
+                del self._rests_until[first]
 
     def lost(self, address: str) -> bool:
         """It went away; True where it is forgotten."""

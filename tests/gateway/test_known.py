@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+
+from kvstore.errors import Unavailable
+from kvstore.gateway import known
+from kvstore.gateway.dispatch import anybody
+from kvstore.gateway.known import Known
+
+
+def turns(engines: Known) -> list[str]:
+    """All that it knows, each once."""
+    gone: set[str] = set()
+    while True:
+        try:
+            gone.add(engines.next(gone, anybody))
+        except Unavailable:
+            return sorted(gone)
+
+
+def test_of_too_many_those_are_known_that_were_heard_of_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known, "KNOWN_MAX", 3)
+    engines = Known(["fixed:1"])
+    for one in ("a:1", "b:1", "a:1", "c:1", "d:1", "a:1"):
+        engines.learn(one)
+    assert turns(engines) == ["a:1", "d:1", "fixed:1"]
+
+
+def test_those_that_it_was_configured_with_stay_however_many_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known, "KNOWN_MAX", 2)
+    engines = Known(["x:1", "y:1", "z:1"])
+    for one in ("a:1", "y:1"):
+        engines.learn(one)
+    assert turns(engines) == ["x:1", "y:1", "z:1"]
+    assert not engines.lost("x:1") and turns(engines) == ["x:1", "y:1", "z:1"]
