@@ -174,12 +174,14 @@ class Work:
     def _over(self, job: Job, index: int, request: Request, end: Outcome | KVStoreError) -> None:
         """It is counted and its place is free before its caller hears: one that asks one by one has
         never more than one."""
-        count(self._telemetry, len(request.prompt), end)
-        self.recent.add(request, end)
-        if isinstance(end, Outcome):
-            self.prefixes.add(end.blocks, end.block_tokens, time.monotonic())
-        self._give(request.client)
-        job.hear(index, end)
+        try:
+            count(self._telemetry, len(request.prompt), end)
+            self.recent.add(request, end)
+            if isinstance(end, Outcome):
+                self.prefixes.add(end.blocks, end.block_tokens, time.monotonic())
+        finally:  # whatever becomes of the figures
+            self._give(request.client)
+            job.hear(index, end)
 
     def _take(self, whose: Whose, count: int) -> None:
         client = whose.client

@@ -45,3 +45,23 @@ def test_where_no_thread_can_be_had_a_call_is_refused_and_keeps_no_place(
             assert len([one async for one in job.events(3)]) == 3
 
     asyncio.run(run())
+
+
+def test_an_answer_comes_and_its_place_is_free_where_it_cannot_be_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("a figure that is none")
+
+    async def run() -> None:
+        work = Work(AtOnce(), 4, Telemetry(GATEWAY))
+        monkeypatch.setattr(work.recent, "add", fails)
+        unforeseen: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: unforeseen.append(told))
+        with work.running(Whose(""), [Request("r", (1,), 1)]) as job:
+            async with asyncio.timeout(SECONDS):
+                assert [end async for _, end in job.events(1)] == [Outcome(tokens=[1])]
+                await work.idle()
+        assert len(unforeseen) == 1, "it is logged"
+
+    asyncio.run(run())
