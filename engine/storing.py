@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from kvstore.client.later import later
 from kvstore.errors import KVStoreError
 
 Put = Callable[[Any], None]
@@ -76,7 +77,11 @@ class Beside:
             with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
                 self._inner.store(request_id, lambda _: put(computed))
 
-        self._under_way.append(self._threads.submit(stored))
+        begun = later(self._threads, stored)
+        if begun is None:  # no thread can be had, so none is at work before it
+            stored()
+        else:
+            self._under_way.append(begun)
 
     def settle(self) -> dict[str, KVStoreError]:
         under_way, self._under_way = self._under_way, []

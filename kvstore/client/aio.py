@@ -16,10 +16,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from kvstore.block import Chain
 from kvstore.client.client import Client, Match
+from kvstore.client.later import later
 from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
 from kvstore.client.writer import Writer
-from kvstore.errors import SessionEnded
+from kvstore.errors import SessionEnded, Unavailable
 from kvstore.home import Home
 from kvstore.spec import KVSpec
 from kvstore.transfer.protocol import Memory
@@ -54,13 +55,17 @@ class AsyncClient:
         """Run any blocking call of this client's objects: `await client.run(writer.seal)`.
 
         It has the CUDA stream that is current here when it begins. A cancelled call is over only
-        when its thread is: deadlines see to that.
+        when its thread is: deadlines see to that. Raises `Unavailable`, and never makes it, where
+        no thread can be had.
         """
         self._home.check()
         if self._closed:
             raise SessionEnded("the client is closed")
         bound = _on_this_stream(functools.partial(call, *args, **kwargs))
-        return await _ended(asyncio.get_running_loop().run_in_executor(self._threads, bound))
+        begun = later(self._threads, bound)
+        if begun is None:
+            raise Unavailable("no thread can be had for this call")
+        return await _ended(asyncio.wrap_future(begun))
 
     async def _opened(self, call: Callable[P, Held], *args: P.args, **kwargs: P.kwargs) -> Held:
         """As `run`, of a call that opens blocks. Where it is cancelled nobody has what it made, and
@@ -70,7 +75,8 @@ class AsyncClient:
             await self.run(lambda: made.append(call(*args, **kwargs)))
         except asyncio.CancelledError:
             for one in made:
-                with suppress(asyncio.CancelledError, SessionEnded):  # by its end all is let go
+                # By the session's end all is let go, if it is not now.
+                with suppress(asyncio.CancelledError, SessionEnded, Unavailable):
                     await self.run(one.__exit__, None, None, None)
             raise
         return made[0]

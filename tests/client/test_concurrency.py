@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from kvstore.client import AsyncClient, Client, Match, Miss
-from kvstore.errors import KVStoreError, SessionEnded
+from kvstore.errors import KVStoreError, SessionEnded, Unavailable
 from tests.client.conftest import Node
 from tests.client.kv import Cache, spec_of, truth_of
+from tests.nodes import CALL_SECONDS
 
 TOKENS = 30
 Clients = Callable[..., Client]
@@ -320,3 +321,34 @@ def test_a_client_that_is_cancelled_while_it_connects_leaves_no_session(
     asyncio.run(talk())
     with pytest.raises(SessionEnded):
         made[0].connection.link()
+
+
+def test_a_call_for_which_no_thread_can_be_had_is_refused_and_not_made_later(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, begun, go_on = threading.Thread.start, threading.Event(), threading.Event()
+    made: list[str] = []
+
+    def first(_: object = None) -> None:
+        begun.set()
+        assert go_on.wait(CALL_SECONDS)
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name.startswith("moonpool_"):
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    async def run() -> None:
+        async with await AsyncClient.at(node.address, spec_of("no thread")) as client:
+            under_way = asyncio.create_task(client.run(first))
+            await asyncio.to_thread(begun.wait, CALL_SECONDS)
+            with monkeypatch.context() as short:
+                short.setattr(threading.Thread, "start", refused)
+                with pytest.raises(Unavailable, match="no thread"):
+                    await client.run(made.append, "refused")
+            go_on.set()
+            await under_way
+            await client.run(made.append, "after")
+        assert made == ["after"]
+
+    asyncio.run(run())

@@ -77,3 +77,18 @@ def test_the_step_goes_on_while_what_it_computed_is_stored() -> None:
     goes_on.set()
     assert storing.settle() == {} and waited == [True]
     storing.close()
+
+
+def test_where_no_thread_can_be_had_it_is_stored_all_the_same(
+    storing: Storing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    stored: list[int] = []
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", refused)
+        storing.store("a", lambda _: stored.append(1))
+    storing.store("a", lambda _: stored.append(2))
+    assert storing.settle() == {}
+    assert stored == [1, 2]

@@ -17,7 +17,8 @@ from lmcache.utils import CacheEngineKey
 from lmcache.v1.memory_management import MemoryObj
 from lmcache.v1.storage_backend.abstract_backend import StoragePluginInterface
 
-from ..threads import later
+from kvstore.client.later import later
+
 from ..unsupported import Unsupported
 from .facts import facts_of
 from .node import Node

@@ -14,7 +14,8 @@ from lmcache.logging import init_logger
 from lmcache.utils import CacheEngineKey
 from lmcache.v1.memory_management import MemoryObj
 
-from ..threads import later
+from kvstore.client.later import later
+
 from .node import Node
 
 log = init_logger(__name__)

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from kvstore.client import Chain, Keyed, KVStoreError, Memory, Reader
+from kvstore.client.later import later
 from kvstore.client.writer import Event
 
-from ..threads import later
 from .caches import GroupCache
 from .health import Health
 from .messages import Load, Loaded, Part

@@ -14,8 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from kvstore.client import Chain, Client, Hold, KVStoreError, Miss
+from kvstore.client.later import later
 
-from ..threads import later
 from .health import Health
 from .usable import Window
 

@@ -14,8 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from kvstore.client import Chain, Fragment, Keyed, KVStoreError, Writer
+from kvstore.client.later import later
 
-from ..threads import later
 from .caches import GroupCache
 from .health import Health
 from .messages import Part, Save, Step

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.engine.connectors.threads import later
+from kvstore.client.later import later
 
 SECONDS = 20.0
 

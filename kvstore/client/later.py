@@ -1,4 +1,4 @@
-"""Calls made beside an engine: each of them once, or never where the caller was told so.
+"""Calls made beside their caller: each of them once, or never where the caller was told so.
 
 An executor keeps a job though it could not start a thread for it and raised: another thread may
 come to it, long after its caller has taken back what it was lent for the job.
