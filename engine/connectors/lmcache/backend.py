@@ -20,7 +20,7 @@ from lmcache.v1.storage_backend.abstract_backend import StoragePluginInterface
 from kvstore.client.later import later
 
 from ..unsupported import Unsupported
-from .facts import facts_of
+from .facts import ADAPTER, facts_of
 from .node import Node
 from .pins import Pins
 from .settings import Settings
@@ -195,7 +195,7 @@ class MoonpoolBackend(StoragePluginInterface):
 
     def _names(self, keys: Sequence[CacheEngineKey]) -> list[str]:
         """What the chunks are called in the pool; none if they cannot be kept there."""
-        if self._closed or not self._as_expected():
+        if self._closed or not self._as_expected() or not all(map(self._named, keys)):
             return []
         return [key.to_string() for key in keys]
 
@@ -205,6 +205,15 @@ class MoonpoolBackend(StoragePluginInterface):
             self._node.tell(
                 f"chunks are now {self.metadata.get_shapes()} of {self.metadata.get_dtypes()}, "
                 f"not {self._facts.shape} of {self._facts.dtype}: they are not kept"
+            )
+        return meant
+
+    def _named(self, key: CacheEngineKey) -> bool:
+        meant = self._facts.tells(key)
+        if not meant:
+            self._node.tell(
+                "the engine has LoRA adapters, and LMCache's keys do not say whose KV a chunk is: "
+                f"kept are those of requests that say it, by lmcache.tag.{ADAPTER}"
             )
         return meant
 
@@ -218,7 +227,7 @@ class MoonpoolBackend(StoragePluginInterface):
             refusal = self._facts.refusal(obj)
             if refusal:
                 self._node.tell(f"not stored: {refusal}")
-            else:
+            elif self._named(key):
                 kept.append((key, obj))
         return self._stores.submit([key for key, _ in kept], [obj for _, obj in kept], told)
 

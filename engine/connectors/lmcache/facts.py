@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lmcache.utils import CacheEngineKey
 from lmcache.v1.memory_management import MemoryFormat, MemoryObj
 from lmcache.v1.metadata import LMCacheMetadata
 
@@ -19,6 +20,7 @@ from ..unsupported import Unsupported
 from .host import host_of
 from .settings import Settings
 
+ADAPTER = "lora"  # the tag: `lmcache.tag.lora` in a request's kv_transfer_params
 EXACT = "naive"  # of the ways in which LMCache writes chunks for other storages: it loses nothing
 
 
@@ -30,6 +32,12 @@ class Facts:
     shape: Any  # torch.Size
     dtype: Any  # torch.dtype
     format: MemoryFormat
+    adapters: bool = False  # see `Host`
+
+    def tells(self, key: CacheEngineKey) -> bool:
+        """Whether a key says all that its chunk depends on. LMCache's own name no adapter, and a
+        plug-in is not told of it: a tag of the request's does."""
+        return not self.adapters or any(name == ADAPTER for name, _ in key.tags or ())
 
     def refusal(self, chunk: MemoryObj) -> str:
         """Why this chunk is not kept; empty if it is."""
@@ -97,7 +105,7 @@ def facts_of(config: Any, metadata: LMCacheMetadata, settings: Settings) -> Fact
         ),
         rope=host.rope,
     )
-    return Facts(spec, shape, dtype, kept)
+    return Facts(spec, shape, dtype, kept, host.adapters)
 
 
 def _refuse(config: Any, name: str) -> None:

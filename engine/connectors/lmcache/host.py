@@ -23,6 +23,7 @@ class Host:
     revision: str
     rope: Mapping[str, str] = field(default_factory=dict)
     layer_first: int = 0  # of the model, in this rank
+    adapters: bool = False  # LoRA: KV depends on which of them a request has, if any
 
 
 def host_of(model: str, layers: int, settings: Settings) -> Host:
@@ -71,4 +72,5 @@ def _of_vllm(config: Any, layers: int, settings: Settings) -> Host:
             f"a chunk has {layers} layers, and this rank's part of the model {end - first}: the "
             "others are a draft's, whose weights nothing names; use no speculative_config"
         )
-    return Host(revision_of(config, settings) + images_of(model), turned_by(model), first)
+    revision, adapters = revision_of(config, settings) + images_of(model), bool(config.lora_config)
+    return Host(revision, turned_by(model), first, adapters)

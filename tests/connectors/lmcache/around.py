@@ -30,6 +30,7 @@ def vllm(
     layers: tuple[int, int] = (0, LAYERS),
     parallel: dict[str, Any] | None = None,
     kernels: dict[str, Any] | None = None,
+    lora: Any = None,
     **model: Any,
 ) -> None:
     """Be in a worker of vLLM's, for which LMCache makes the plug-in."""
@@ -58,6 +59,7 @@ def vllm(
         parallel_config=SimpleNamespace(**untold.RUN | whole | (parallel or {})),
         kernel_config=SimpleNamespace(**untold.KERNELS | (kernels or {})),
         additional_config=additional_config or {},
+        lora_config=lora,
     )
     shown(monkeypatch, told)
 

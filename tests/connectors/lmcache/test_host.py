@@ -17,6 +17,7 @@ from kvstore.engine.connectors.unsupported import Unsupported
 from tests.connectors import untold
 from tests.connectors.lmcache.around import ENVS, shown, vllm
 from tests.connectors.lmcache.engine import CHUNK, LAYERS, MODEL, Engine
+from tests.nodes import eventually
 
 Engines = Callable[..., Engine]
 TOKENS = [1] * 2 * CHUNK
@@ -119,6 +120,25 @@ def test_engines_that_were_told_otherwise_share_no_chunks(
     assert engine_of(revision="both").lookup(TOKENS) == len(TOKENS)
     vllm(monkeypatch, **told)
     assert engine_of(revision="both").lookup(TOKENS) == 0
+
+
+def test_where_there_are_adapters_a_chunk_is_kept_whose_key_says_of_which_it_is(
+    engine_of: Engines, monkeypatch: pytest.MonkeyPatch, heard: list[str]
+) -> None:
+    def found(tags: dict[str, str] | None) -> int:
+        return int(engine.engine.lookup(torch.tensor(TOKENS), request_configs=tags))
+
+    vllm(monkeypatch, lora=SimpleNamespace(max_loras=2))
+    engine = engine_of(revision="adapters")
+    engine.store(TOKENS)  # nobody knows by which
+    assert found(None) == 0
+    [said] = heard
+    assert "lmcache.tag.lora" in said
+    one, other = {"lmcache.tag.lora": "one"}, {"lmcache.tag.lora": "other"}
+    engine.engine.store(torch.tensor(TOKENS), request_configs=one)
+    eventually(lambda: found(one) == len(TOKENS))
+    assert found(other) == found(None) == found({"lmcache.tag.user": "one"}) == 0
+    assert len(heard) == 1
 
 
 def test_a_longer_prompt_parts_engines_where_vllm_then_takes_other_factors(

@@ -17,6 +17,7 @@ from vllm.config import (
     ModelConfig,
     MultiModalConfig,
     ParallelConfig,
+    VllmConfig,
     get_current_vllm_config_or_none,
 )
 from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
@@ -271,6 +272,7 @@ def test_pages_that_vllm_keeps_below_a_window_are_loaded_with_it(
 def test_what_lmcache_s_plug_in_asks_of_vllm_beside_this_is_there() -> None:
     assert callable(get_current_vllm_config_or_none)
     assert callable(ModelConfig.get_layers_start_end_indices)
+    assert VllmConfig().lora_config is None, "and where there are adapters it is something"
     said = {one.name for one in fields(ModelConfig)}
     assert untold.MODEL.keys() | {"enable_prompt_embeds"} <= said
     assert {name: getattr(MultiModalConfig(), name) for name in untold.IMAGES} == untold.IMAGES
