@@ -35,8 +35,9 @@ from .prefill_price import (
     split,
     waits,
 )
-from .source_choice import choose_source
+from .source_choice import choose_source, longest
 
+ROUNDED = 1.0 - 1e-9  # what is summed in another order than a price may be more by its rounding
 SAMPLE = 16  # of engines, whatever they have of a prompt, one in so many may be the guess
 
 
@@ -93,25 +94,27 @@ def _ends(fleet: Any, number: Any, found: Any, asked: Any, rules: Any) -> Any:
 @inner
 def _guess(fleet: Any, found: Any, asked: Any, rules: Any, first: Any) -> Any:
     """An engine that is likely to be one of the cheapest, so that few others need to be priced: of
-    one in `SAMPLE` of all, of those to which some of a prompt comes, and of one at each host that
-    has some, who ends it the soonest with what it has."""
+    one in `SAMPLE` of all, and of those that have more than half as much of a prompt as any has,
+    who ends it the soonest with what it has. Of engines at one host the first stands for all."""
     count, chosen, least = len(fleet.engines), first, np.inf
     for step in range(first, first + count, SAMPLE):
         number = step - (count if step >= count else 0)
         ends = _ends(fleet, number, found, asked, rules)
         if ends < least:
             chosen, least = number, ends
+    most = max(longest(found.coming), longest(found.dram))
     for number in range(count):
-        if found.coming[number]:
+        if 2 * found.coming[number] > most:
             ends = _ends(fleet, number, found, asked, rules)
             if ends < least:
                 chosen, least = number, ends
     for host in range(len(fleet.hosts)):
-        here = np.int64(fleet.hosts[host].prefills) if found.dram[host] else NONE
-        if here != NONE:
-            ends = _ends(fleet, here, found, asked, rules)
-            if ends < least:
-                chosen, least = here, ends
+        if 2 * found.dram[host] > most:
+            here = np.int64(fleet.hosts[host].prefills)
+            if here != NONE and found.coming[here] < found.dram[host]:
+                ends = _ends(fleet, here, found, asked, rules)
+                if ends < least:
+                    chosen, least = here, ends
     return chosen
 
 
@@ -158,6 +161,10 @@ def choose_prefill(
             continue
         hand = hand_on_seconds(hosts[at], asked)
         sent = sent_seconds(hosts[at], hand)
+        crowding = crowding_charge(engine, hosts[at], there, given, asked, rules)
+        least += crowding + rules.charge * sent
+        if in_time and least * ROUNDED >= chosen_cost:
+            continue
         if fetched > there >= local[at] and not labelled:
             least = least_cost(
                 engine, lines[number], hosts[at], giver, hand, sent, wait, there, fetched,
@@ -167,7 +174,6 @@ def choose_prefill(
             most_work = work_after(engine, asked.tokens, there, asked.block_tokens) * asked.factor
             imposed = work * (scarce + overtaken(lines[number], most_work, rules)) + sent
             least = handed_seconds(hosts[at], wait, work, hand, asked.now) + rules.charge * imposed
-        crowding = crowding_charge(engine, hosts[at], there, given, asked, rules)
         if in_time and least + crowding >= chosen_cost:
             continue
         row = split(

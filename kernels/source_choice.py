@@ -15,7 +15,7 @@ from .inner import BORROWED, inner
 def choose_source(fleet: Any, found: Any) -> Any:
     """The host with the longest prefix, of several the one whose link is free first; and how many
     blocks it has. Where hosts have labels, those of each are left in `near`."""
-    best, source, local, hosts = _longest(found.local), NONE, found.local, fleet.hosts
+    best, source, local, hosts = longest(found.local), NONE, found.local, fleet.hosts
     for host in range(len(local) if best else 0):
         if local[host] == best and (source == NONE or hosts[host].leaves < hosts[source].leaves):
             source = host
@@ -25,7 +25,7 @@ def choose_source(fleet: Any, found: Any) -> Any:
 
 
 @inner
-def _longest(local: Any) -> Any:
+def longest(local: Any) -> Any:
     """Alone in its loop, it looks at many hosts at once."""
     best = local[0]
     for host in range(1, len(local)):
