@@ -1,14 +1,14 @@
 """How many GPUs an engine of either phase is best given, and how many engines that makes.
 
 DistServe's search (OSDI'24, algorithm 1): each phase alone, beside plenty of the other, at every
-degree of tensor parallelism that the model can be split by and fits; the degree that serves most a
-GPU is taken, and engines are counted so that both phases bear one rate. What they bear together is
-then simulated.
+degree of tensor parallelism that the model can be split by and fits. Of the pairs of degrees that
+the same GPUs make, that is taken of which the slower phase bears the most, engines being counted so
+that both bear one rate. What they bear together is then simulated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kvstore.core.priors import kv_room, prefill_prior
@@ -41,7 +41,7 @@ class Parallelism:
     """What was tried of either phase, and what is best made of the same GPUs."""
 
     tried: tuple[Phase, ...]
-    cluster: str  # empty where some phase serves nothing at any degree
+    cluster: str  # empty where some phase serves nothing at any degree that there are GPUs for
     highest: float  # requests a second of that
 
 
@@ -59,14 +59,9 @@ def parallelism(
         for role in (Role.PREFILL, Role.DECODE)
         for phase in _phases(load, cluster, role, policy, seed, step)
     ]
-    best = [
-        max((one for one in tried if one.role is role), key=lambda one: one.each_gpu, default=None)
-        for role in (Role.PREFILL, Role.DECODE)
-    ]
-    if None in best or not all(one and one.highest for one in best):
+    made = _sized(cluster, tried)
+    if made is None:
         return Parallelism(tuple(tried), "", 0.0)
-    first, second = (one for one in best if one)
-    made = _sized(cluster, first, second)
     found = highest_rate(load, made, (policy,), seed, close=CLOSE, step=step)
     return Parallelism(tuple(tried), str(made), found.rate if found else 0.0)
 
@@ -99,23 +94,25 @@ def _degrees(cluster: Cluster, pool: Pool) -> Iterator[Pool]:
         yield replace(pool, engines=1, tensor_parallel=degree)
 
 
-def _sized(cluster: Cluster, first: Phase, second: Phase) -> Cluster:
-    """Of as many GPUs, engines for which the slower phase bears the most."""
+def _sized(cluster: Cluster, tried: Sequence[Phase]) -> Cluster | None:
+    """Of no more GPUs, engines of those degrees for which the slower phase bears the most."""
     gpus = sum(pool.engines * pool.tensor_parallel for pool in cluster.pools)
-    most = max(1, (gpus - second.tensor_parallel) // first.tensor_parallel)
-    counts = []
-    for prefills in range(1, most + 1):
-        decodes = max(1, (gpus - prefills * first.tensor_parallel) // second.tensor_parallel)
-        counts.append((min(prefills * first.highest, decodes * second.highest), prefills, decodes))
-    _, prefills, decodes = max(counts)
-    return replace(
-        cluster,
-        pools=(
-            replace(
-                cluster.pool(Role.PREFILL), engines=prefills, tensor_parallel=first.tensor_parallel
-            ),
-            replace(
-                cluster.pool(Role.DECODE), engines=decodes, tensor_parallel=second.tensor_parallel
-            ),
-        ),
+    serving = [one for one in tried if one.highest]
+    best, made = (0.0, 0), None
+    for first in (one for one in serving if one.role is Role.PREFILL):
+        for second in (one for one in serving if one.role is Role.DECODE):
+            left = gpus - second.tensor_parallel
+            for prefills in range(1, left // first.tensor_parallel + 1):
+                taken = prefills * first.tensor_parallel
+                decodes = (gpus - taken) // second.tensor_parallel
+                bears = min(prefills * first.highest, decodes * second.highest)
+                spare = gpus - taken - decodes * second.tensor_parallel
+                if (bears, spare) > best:
+                    best, made = (bears, spare), ((first, prefills), (second, decodes))
+    if made is None:
+        return None
+    pools = (
+        replace(cluster.pool(one.role), engines=engines, tensor_parallel=one.tensor_parallel)
+        for one, engines in made
     )
+    return replace(cluster, pools=tuple(pools))

@@ -1,0 +1,38 @@
+"""Engines of other sizes are made of the GPUs that there are."""
+
+from __future__ import annotations
+
+from kvstore.planner.cluster import Cluster, Role
+from kvstore.planner.parallelism import Phase, _sized
+from tests.planner.clusters import cluster
+
+TRIED = (
+    Phase(Role.PREFILL, 1, 28.0),
+    Phase(Role.PREFILL, 2, 47.0),
+    Phase(Role.DECODE, 1, 13.0),
+    Phase(Role.DECODE, 2, 28.0),  # serves more a GPU than one of one does
+    Phase(Role.DECODE, 8, 0.0),
+)
+
+
+def sizes(made: Cluster | None) -> list[tuple[int, int]]:
+    """Engines, and GPUs of each."""
+    return [(one.engines, one.tensor_parallel) for one in made.pools] if made else []
+
+
+def test_no_more_gpus_are_taken_than_there_are() -> None:
+    assert sizes(_sized(cluster(1, 1), TRIED)) == [(1, 1), (1, 1)]
+    assert sizes(_sized(cluster(1, 2), TRIED)) == [(1, 1), (1, 2)]
+    for prefill in range(1, 9):
+        made = sizes(_sized(cluster(prefill, 3), TRIED))
+        assert sum(engines * gpus for engines, gpus in made) <= prefill + 3
+
+
+def test_both_phases_bear_about_as_much() -> None:
+    assert sizes(_sized(cluster(3, 3), TRIED)) == [(2, 1), (2, 2)]
+
+
+def test_where_the_gpus_do_not_do_for_both_nothing_is_made() -> None:
+    large = (Phase(Role.PREFILL, 2, 9.0), Phase(Role.DECODE, 1, 9.0))
+    assert _sized(cluster(1, 1), large) is None
+    assert _sized(cluster(1, 1), TRIED[:2]) is None
