@@ -69,8 +69,8 @@ def _of_phases(answers: Answers) -> Iterator[str]:
     least = max(answers.highest_healthy, best.highest if best else 0.0)
     if found and found.highest > least * _MATTERS:
         yield (
-            f"With each phase's engines of the size that serves most a GPU, as many GPUs take"
-            f" {found.highest:.2f} requests a second: {found.cluster}."
+            f"With engines of other sizes for each phase, the same GPUs take {found.highest:.2f}"
+            f" requests a second: {found.cluster}."
         )
 
 
@@ -78,9 +78,15 @@ def _short_of(answers: Answers) -> str:
     told, rate = answers.outcome, f"at {answers.outcome.rate:.2f} requests a second"
     if told.share < SHARE:
         return f"There is too little {rate}: {_limit(told)}"
+    limit = _limit(answers.at_highest or told)
+    if answers.highest < told.rate:  # a queue that only grows is still in time to the load's end
+        least = f"{answers.highest:.2f} requests a second" if answers.highest else "none at all"
+        return (
+            f"There is enough {rate} for as long as this load lasts, and no longer: were it to go"
+            f" on, {least} could be borne. Beyond that, {limit}"
+        )
     spare = answers.highest / told.rate if told.rate else 1.0
-    begin = f"There is enough {rate}: it could be {spare:.1f} times as fast."
-    return f"{begin} Beyond that, {_limit(answers.at_highest or told)}"
+    return f"There is enough {rate}: it could be {spare:.1f} times as fast. Beyond that, {limit}"
 
 
 def _limit(told: Outcome) -> str:
@@ -97,10 +103,14 @@ def _limit(told: Outcome) -> str:
             f"the pace of tokens is what is short: {slow:,.0f} requests were served, but too slow."
             f" {quarters}"
         )
-    if told.decode_full >= _FULL or without_room > turned_away:
+    # Routers turn away at the door whom nobody will have room to decode, too: being turned away
+    # there says nothing of why.
+    foreseen = told.prefill_busy < told.decode_full
+    if told.decode_full >= _FULL or without_room > turned_away or foreseen:
+        nowhere = without_room + (turned_away if foreseen else 0)
         return (
-            f"decoding is what is short: KV fills {told.decode_full:.0%} of its engines' room,"
-            f" and {without_room:,} requests found none in time. {quarters}"
+            f"decoding is what is short: KV fills {told.decode_full:.0%} of its engines' room on"
+            f" average, and {nowhere:,} requests found none in time. {quarters}"
         )
     return (
         f"prefill is what is short: its engines work {told.prefill_busy:.0%} of the time."

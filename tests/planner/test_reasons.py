@@ -1,0 +1,48 @@
+"""Why a plan is as it is: what is said to be short is what is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvstore.planner.answers import Answers, answer
+from kvstore.planner.policies import OURS
+from kvstore.planner.reasons import why
+from tests.planner.clusters import apart, cluster
+
+
+@pytest.fixture(scope="module")
+def answers() -> Answers:
+    load = apart(np.arange(40) * 0.25, [2_000] * 40, output=20)
+    return answer(load, cluster(1, 1, ttft_seconds=2.0, tpot_seconds=0.05), OURS, (), 1, int)
+
+
+def at_highest(answers: Answers, **changes: Any) -> Answers:
+    assert answers.at_highest is not None
+    ended = dict.fromkeys(answers.at_highest.ended, 0) | {"refused": 41, "expired": 8}
+    return replace(answers, at_highest=replace(answers.at_highest, ended=ended, **changes))
+
+
+def test_prompts_that_were_turned_away_while_prefill_idled_found_no_room_to_decode(
+    answers: Answers,
+) -> None:
+    said = why(at_highest(answers, prefill_busy=0.39, decode_full=0.66, share=0.9))
+    assert "Beyond that, decoding is what is short: KV fills 66% of its engines' room" in said
+    assert "49 requests found none" in said
+    said = why(at_highest(answers, prefill_busy=0.97, decode_full=0.66, share=0.9))
+    assert "Beyond that, prefill is what is short: its engines work 97%" in said
+
+
+def test_a_load_that_is_over_before_its_queue_is_long_is_not_called_enough_for_good(
+    answers: Answers,
+) -> None:
+    curve = replace(answers.curves[0], highest=0.9 * answers.outcome.rate)
+    said = why(replace(answers, curves=(curve,)))
+    assert "for as long as this load lasts" in said and "times as fast" not in said
+    assert f"were it to go on, {curve.highest:.2f} requests a second" in said
+    never = why(replace(answers, curves=(replace(curve, highest=0.0),), at_highest=None))
+    assert "were it to go on, none at all" in never
+    assert "it could be" in why(answers) and "for as long as" not in why(answers)
