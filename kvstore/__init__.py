@@ -8,7 +8,7 @@ node of its own host; what that lacks it fetches from the others' (node/pool.py)
     codec.py address.py             they lie, and how they are written where not as computed; how
                                     an engine is reached
     errors.py limits.py config.py   every error, every limit, every setting
-    clock.py cadence.py             time; when to look again for what comes layer by layer
+    clock.py cadence.py percent.py  time; when to look again for what comes layer by layer; shares
     home.py                         the process that made a client; a fork of it has none
     logprobs.py failpoint.py        what a model says of tokens; where a test makes a node die
     telemetry.py traces.py          all that is counted and timed; a request's way as one trace

@@ -11,6 +11,7 @@ from kvstore.attach.compared import Brought, Compared
 from kvstore.attach.gain import Gain
 from kvstore.attach.pool import Size
 from kvstore.attach.reasons import Reasons
+from kvstore.percent import percent
 
 _WORDS = {
     "never": "nobody had computed it",
@@ -136,4 +137,4 @@ class Report:
 
 
 def _share(part: int, of: int) -> str:
-    return f"{part / of:.1%}" if of else "-"
+    return percent(part / of) if of else "-"

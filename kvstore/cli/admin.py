@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from kvstore.cli.options import Commands, add_node, admin, command, size_text
+from kvstore.percent import percent
 from kvstore.transfer.probe import Probe
 from kvstore.wire.v1 import admin_pb2 as pb
 
@@ -122,7 +123,8 @@ def run_stat(args: argparse.Namespace) -> int:
     print(f"blocks    {reply.blocks} sealed, {reply.blocks_unlisted} of them behind a hole")
     print(f"in use    {reply.windows} windows, {reply.pins} pins, {reply.sessions} sessions")
     asked, hit = reply.counters["query_tokens"], reply.counters["hit_tokens"]
-    print(f"hit rate  {hit / asked:.1%} of {asked} tokens asked for" if asked else "hit rate  -")
+    found = f"{percent(hit / asked)} of {asked} tokens asked for" if asked else "-"
+    print(f"hit rate  {found}")
     for one in reply.namespaces:
         name = one.namespace.hex()[:12]
         print(f"  {name}  {one.model}: {one.blocks} blocks of {size_text(one.block_bytes)}")

@@ -17,6 +17,7 @@ from kvstore.client.kv_events.subscription import Source
 from kvstore.config import parse_bytes
 from kvstore.errors import ConfigError, Invalid
 from kvstore.limits import ATTACH_ENGINES_MAX, ATTACH_MINUTES_MAX
+from kvstore.percent import percent
 from kvstore.planner import presets
 
 _PARTS = ("kv", "replay", "topic")
@@ -62,7 +63,7 @@ def _watch(watch: Watch, seconds: float, quiet: bool) -> None:
 
         def shown() -> None:
             asked, reasons = so_far(watch)
-            share = f"{asked.hits / asked.queries:.1%}" if asked.queries else "none"
+            share = percent(asked.hits / asked.queries) if asked.queries else "none"
             said = [f"{share} of {asked.queries:,} tokens found"]
             said += [f"{100 * n / asked.queries:.0f}% {why}" for why, n in reasons.most if n]
             progress.set_postfix_str(", ".join(said), refresh=False)

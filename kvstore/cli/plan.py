@@ -15,6 +15,7 @@ from kvstore.core.hardware import FABRICS, Gpu
 from kvstore.core.model_shape import ModelShape
 from kvstore.core.priors import kv_room, prefill_prior
 from kvstore.errors import ConfigError
+from kvstore.percent import percent
 from kvstore.planner import presets, trace
 from kvstore.planner.arrivals import spread
 from kvstore.planner.ceiling import Ceiling, ceiling
@@ -140,7 +141,7 @@ def _tell_load(load: Load, summary: Summary) -> None:
     print(f"prompts    {_tokens(summary.input_tokens)}")
     print(f"answers    {_tokens(summary.output_tokens)}")
     where = f"in an earlier one, in whole blocks of {load.block_tokens}"
-    print(f"reuse      {summary.hit_rate_max:.1%} of prompt tokens were {where}")
+    print(f"reuse      {percent(summary.hit_rate_max)} of prompt tokens were {where}")
 
 
 def _tell_ceiling(most: Ceiling, shape: ModelShape, gpu: Gpu, degree: int, load: Load) -> None:
@@ -151,11 +152,11 @@ def _tell_ceiling(most: Ceiling, shape: ModelShape, gpu: Gpu, degree: int, load:
         print("\nNo prompt begins as another did: a pool has nothing to give here.")
         return
     share = most.reusing / len(load)
-    print(f"\nfetching, for the {share:.1%} of prompts that have something to fetch")
+    print(f"\nfetching, for the {percent(share)} of prompts that have something to fetch")
     print(f"  half of them come sooner than computed from {most.break_even / 1e9:.2f} GB/s on")
     print(f"  {'link':<16} {'fetching is sooner':>20} {'prefill saved at most':>24}")
     for one in most.fetches:
-        print(f"  {one.fabric:<16} {one.pays_share:>20.1%} {one.saved_share:>24.1%}")
+        print(f"  {one.fabric:<16} {percent(one.pays_share):>20} {percent(one.saved_share):>24}")
 
 
 def _engines(count: float) -> str:

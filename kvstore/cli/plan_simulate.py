@@ -9,6 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from kvstore.percent import percent
 from kvstore.planner import page, replay
 from kvstore.planner.answers import Answers, answer
 from kvstore.planner.cluster import Cluster
@@ -41,14 +42,15 @@ def _tell(found: Answers, cluster: Cluster) -> None:
         f"{cluster.ttft_seconds:g} s to the first token, {cluster.tpot_seconds * 1e3:g} ms each"
     )
     print(f"\nsimulated: {found.cluster}; {cluster.fabric.name}; {found.policy} decides")
-    print(f"  in time             {told.share:>8.1%} of requests ({targets})")
+    print(f"  in time             {percent(told.share):>8} of requests ({targets})")
     if found.healthy is not None:
-        print(f"  did no engine die   {found.healthy.share:>8.1%}")
+        print(f"  did no engine die   {percent(found.healthy.share):>8}")
     print(f"  first token         {_times(told.ttft, 1, 's')}")
     print(f"  each after it       {_times(told.tpot, 1e3, 'ms')}")
     print(f"  goodput             {told.goodput:>8,.0f} tokens/s of requests in time")
-    parts = f"{told.hits.local:.1%} local, {told.hits.fetched:.1%} fetched, {told.hits.ssd:.1%} SSD"
-    print(f"  found in the pool   {told.hits.all:>8.1%} of prompt tokens ({parts})")
+    ways = {"local": told.hits.local, "fetched": told.hits.fetched, "SSD": told.hits.ssd}
+    parts = ", ".join(f"{percent(share)} {name}" for name, share in ways.items())
+    print(f"  found in the pool   {percent(told.hits.all):>8} of prompt tokens ({parts})")
     if cluster.racks or cluster.domains:
         ways = {
             "over links": told.carried.link,
@@ -57,17 +59,17 @@ def _tell(found: Answers, cluster: Cluster) -> None:
         }
         each = ", ".join(f"{size / 1e9:,.0f} GB {name}" for name, size in ways.items())
         print(f"  moved between hosts {each}")
-    quarters = ", ".join(f"{one:.0%}" for one in told.quartiles)
+    quarters = ", ".join(percent(one, 0) for one in told.quartiles)
     print(f"  by prompt length    {quarters} in time, the shortest quarter first")
     ended = ", ".join(f"{count:,} {name}" for name, count in told.ended.items() if count)
     print(f"  what became of them {ended.replace('_', ' ')}")
     print(
-        f"  engines             prefill works {told.prefill_busy:.0%} of the time,"
-        f" KV fills {told.decode_full:.0%} of decode's room"
+        f"  engines             prefill works {percent(told.prefill_busy, 0)} of the time,"
+        f" KV fills {percent(told.decode_full, 0)} of decode's room"
     )
     if told.switches:
         print(f"  roles               engines switched {told.switches} times")
-    print(f"  predicted TTFT      off by {told.error:.0%} of it")
+    print(f"  predicted TTFT      off by {percent(told.error, 0)} of it")
     print(f"  highest rate        {_rate(found.highest)} with {SHARE:.0%} in time")
     _tell_splits(found)
     _tell_phases(found)
@@ -92,7 +94,7 @@ def _tell_splits(found: Answers) -> None:
         print("\nat the load's own rate      TTFT p50      p99      TPOT p50      p99   in time")
         for name, one in told.items():
             ttft, tpot = _pair(one.ttft, 1, "s"), _pair(one.tpot, 1e3, "ms")
-            print(f"  {name:<20} {ttft} {tpot} {one.share:>9.1%}")
+            print(f"  {name:<20} {ttft} {tpot} {percent(one.share):>9}")
 
 
 def _tell_phases(found: Answers) -> None:
@@ -116,7 +118,7 @@ def _tell_memory(found: Answers) -> None:
         for one in some:
             ttft = "-" if one.ttft is None else f"{one.ttft:.2f} s"
             large = f"{getattr(one, size) / 1e9:,.0f} GB"
-            print(f"  {large:>10} {one.hits:>10.1%} {one.share:>9.1%} {ttft:>11}")
+            print(f"  {large:>10} {percent(one.hits):>10} {percent(one.share):>9} {ttft:>11}")
 
 
 def _times(times: Times | None, unit: float, name: str) -> str:

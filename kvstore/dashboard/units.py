@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvstore.dashboard.panels import Unit
+from kvstore.percent import percent
 
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -10,7 +11,7 @@ _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 def written(unit: Unit, value: float) -> str:
     match unit:
         case Unit.SHARE:
-            return f"{100 * value:.1f} %"
+            return percent(value).replace("%", " %")
         case Unit.SECONDS:
             return _seconds(value)
         case Unit.BYTES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from kvstore.percent import percent
 from kvstore.planner.answers import Answers, Memory
 from kvstore.planner.cluster import Role
 from kvstore.planner.load import Summary
@@ -65,11 +66,11 @@ def html(found: Answers, load: Summary, name: str) -> str:
 def _figures(found: Answers) -> str:
     told = found.outcome
     some = {
-        "in time": f"{told.share:.1%}",
+        "in time": percent(told.share),
         f"requests/s, {SHARE:.0%} in time": f"{found.highest:.2f}" if found.highest else "none",
         "TTFT, mean and p99": _pair(told.ttft, 1, "s"),
         "TPOT, mean and p99": _pair(told.tpot, 1e3, "ms"),
-        "prompt tokens found": f"{told.hits.all:.1%}",
+        "prompt tokens found": percent(told.hits.all),
         "goodput, tokens/s": f"{told.goodput:,.0f}",
     }
     if found.together:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvstore.percent import percent
 from kvstore.planner.answers import Answers
 from kvstore.planner.outcome import Outcome
 from kvstore.planner.search import SHARE
@@ -94,8 +95,8 @@ def _limit(told: Outcome) -> str:
     turned_away = told.ended["refused"] + told.ended["late"]
     without_room = told.ended["no_room"] + told.ended["expired"]
     quarters = (
-        f"{told.quartiles[-1]:.0%} of the longest quarter of prompts are in time then,"
-        f" {told.quartiles[0]:.0%} of the shortest."
+        f"{percent(told.quartiles[-1], 0)} of the longest quarter of prompts are in time then,"
+        f" {percent(told.quartiles[0], 0)} of the shortest."
     )
     slow = told.ended["served"] - told.share * told.requests
     if slow > turned_away + without_room:
@@ -109,11 +110,11 @@ def _limit(told: Outcome) -> str:
     if told.decode_full >= _FULL or without_room > turned_away or foreseen:
         nowhere = without_room + (turned_away if foreseen else 0)
         return (
-            f"decoding is what is short: KV fills {told.decode_full:.0%} of its engines' room on"
-            f" average, and {nowhere:,} requests found none in time. {quarters}"
+            f"decoding is what is short: KV fills {percent(told.decode_full, 0)} of its engines'"
+            f" room on average, and {nowhere:,} requests found none in time. {quarters}"
         )
     return (
-        f"prefill is what is short: its engines work {told.prefill_busy:.0%} of the time."
+        f"prefill is what is short: its engines work {percent(told.prefill_busy, 0)} of the time."
         f" {quarters}"
     )
 
@@ -123,14 +124,14 @@ def _of_memory(answers: Answers) -> str:
     now = next(one for one in answers.memory if one.hits >= answers.outcome.hits.all - 1e-9)
     if most.hits < _POINTS:
         return "Nothing is found again however much is kept: a pool has nothing to give here."
-    gained = most.share - answers.outcome.share
+    gained, found = most.share - answers.outcome.share, percent(answers.outcome.hits.all)
     if most.hits - answers.outcome.hits.all > 2 * _POINTS:
         return (
-            f"More DRAM pays: with {most.dram_bytes / 1e9:,.0f} GB a host {most.hits:.1%} of prompt"
-            f" tokens are found instead of {answers.outcome.hits.all:.1%}"
-            f" ({100 * gained:+.1f} points in time); with none {least.share:.1%} would be in time."
+            f"More DRAM pays: with {most.dram_bytes / 1e9:,.0f} GB a host {percent(most.hits)} of"
+            f" prompt tokens are found instead of {found} ({100 * gained:+.1f} points in time);"
+            f" with none {percent(least.share)} would be in time."
         )
     return (
-        f"More DRAM would not help: {answers.outcome.hits.all:.1%} of prompt tokens are found, and"
+        f"More DRAM would not help: {found} of prompt tokens are found, and"
         f" {now.dram_bytes / 1e9:,.0f} GB a host do as well."
     )

@@ -10,6 +10,7 @@ from kvstore.dashboard.units import written
     ("unit", "value", "text"),
     [
         (Unit.SHARE, 0.9253, "92.5 %"),
+        (Unit.SHARE, 0.99996, ">99.9 %"),
         (Unit.SECONDS, 12.34, "12.3 s"),
         (Unit.SECONDS, 1.234, "1.23 s"),
         (Unit.SECONDS, 0.1234, "123 ms"),

@@ -6,7 +6,9 @@ const COLOURS = ["#1f77d0", "#e8710a", "#2b9348", "#9c36b5", "#c2255c", "#0b7285
                  "#7048e8", "#5c940d", "#868e96"];
 
 const WRITE = {
-  "share": v => (100 * v).toFixed(1) + " %",
+  // Only all is 100 %, and only nothing 0 %.
+  "share": v => v < 1 - 1e-9 && v >= .9995 ? ">99.9 %" : v > 0 && v < .0005 ? "<0.1 %"
+                : (100 * v).toFixed(1) + " %",
   "seconds": v => v >= 10 ? v.toFixed(1) + " s" : v >= 1 ? v.toFixed(2) + " s"
                   : v >= .001 ? (1e3 * v).toFixed(v >= .1 ? 0 : 1) + " ms" : (1e6 * v).toFixed(0) + " µs",
   "bytes": v => bytes(v),

@@ -5,13 +5,19 @@
 const SIDES = ["left", "right"];
 const CHARTS = [
   ["ttft", "Time to first token, mean of those that came then", "s", v => v.toFixed(2) + " s"],
-  ["in_time", "Share in time", "", v => (100 * v).toFixed(1) + " %"],
+  ["in_time", "Share in time", "", v => share(v)],
   ["queued", "Prompts in line", "", v => v.toFixed(1)],
   ["decoding", "Sequences that are decoded", "", v => v.toFixed(1)],
 ];
 const asking = {left: null, right: null};
 const drawn = new Map();  // by side, what its charts were drawn of
 let line = Promise.resolve();  // one question at a time
+
+// Only all is 100 %, and only nothing 0 %.
+function share(v) {
+  if (v < 1 - 1e-9 && v >= .9995) return ">99.9 %";
+  return v > 0 && v < .0005 ? "<0.1 %" : (100 * v).toFixed(1) + " %";
+}
 
 function made(tag, text, name) {
   const one = document.createElement(tag);
@@ -55,7 +61,7 @@ function settings(side) {
 function figures(side, told) {
   const seconds = v => v >= 1 ? v.toFixed(2) + " s" : (1e3 * v).toFixed(1) + " ms";
   const times = one => one ? `${seconds(one.p50)} · ${seconds(one.p99)}` : "–";
-  const share = v => (100 * v).toFixed(1) + " %", of = told.outcome;
+  const of = told.outcome;
   const rows = [
     ["in time", share(of.share)], ["first token, p50 · p99", times(of.ttft)],
     ["each after it, p50 · p99", times(of.tpot)],
