@@ -16,8 +16,8 @@ from kvstore.core.model_shape import ModelShape
 from kvstore.core.priors import kv_room, prefill_prior
 from kvstore.errors import ConfigError
 from kvstore.percent import percent
-from kvstore.planner import presets, trace
-from kvstore.planner.arrivals import spread
+from kvstore.planner import bounds, presets, trace
+from kvstore.planner.arrivals import DURATION_S_MIN, RATE_MAX, RATE_MIN, SEED_MAX, spread
 from kvstore.planner.ceiling import Ceiling, ceiling
 from kvstore.planner.cluster import Cluster
 from kvstore.planner.kinds import KINDS, made
@@ -86,6 +86,7 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     simulated = plan_cluster.wanted(args)
+    _check_numbers(args)
     shape = presets.named("--model", args.model or "llama-3-8b", presets.MODELS)
     gpu = presets.named("--gpu", args.gpu or "h100", presets.CARDS)
     degree = 1 if args.tensor_parallel is None else args.tensor_parallel
@@ -99,6 +100,11 @@ def run(args: argparse.Namespace) -> int:
     kv_room(shape, gpu, degree)  # a model that does not fit is told of before the trace is read
     load = _load(args)
     summary, most = load.describe(), ceiling(load, shape, cost, FABRICS)
+    if cluster and not summary.rate:
+        raise ConfigError(
+            f"{args.trace}: all requests come at one time: no rate can be asked about, and a"
+            " cluster is asked about rates: leave the cluster out, or take a longer trace"
+        )
     said: dict[str, Any] = {"load": asdict(summary), "ceiling": asdict(most)}
     said["kv_bytes_per_token"] = shape.kv_bytes_per_token
     if not args.json:
@@ -115,6 +121,15 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(said))
     return 0
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    """By the names of the options, before anything is read. Raises ConfigError."""
+    bounds.whole("--seed", args.seed, 0, SEED_MAX)
+    if args.rate is not None:
+        bounds.number("--rate", args.rate, RATE_MIN, RATE_MAX)
+    if args.duration is not None:
+        bounds.number("--duration", args.duration, DURATION_S_MIN, bounds.SECONDS_MAX)
 
 
 def _load(args: argparse.Namespace) -> Load:

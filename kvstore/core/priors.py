@@ -130,7 +130,11 @@ def _reduce_latency(shape: ModelShape, gpus: int, efficiency: Efficiency) -> flo
 def _check_split(shape: ModelShape, tensor_parallel: int) -> None:
     if not (1 <= tensor_parallel <= GPUS_MAX and _splits(shape, tensor_parallel)):
         heads = f"{shape.heads} heads and {shape.kv_heads} KV heads"
-        raise Invalid(f"tensor_parallel {tensor_parallel} does not divide {shape.name}: {heads}")
+        right = ", ".join(str(gpus) for gpus in range(1, GPUS_MAX + 1) if _splits(shape, gpus))
+        raise Invalid(
+            f"tensor_parallel {tensor_parallel} does not divide {shape.name}, which has {heads}:"
+            f" take one of {right}"
+        )
 
 
 def _splits(shape: ModelShape, gpus: int) -> bool:

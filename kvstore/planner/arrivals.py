@@ -15,7 +15,9 @@ from kvstore.planner import bounds
 from kvstore.planner.load import Load
 from kvstore.planner.spans import Seconds
 
-_SEED_MAX = (1 << 63) - 1
+SEED_MAX = (1 << 63) - 1
+RATE_MIN, RATE_MAX = 1e-6, 1e6  # requests a second
+DURATION_S_MIN = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class Arrivals:
     burstiness: float = 1.0  # coefficient of variation of the time from one to the next
 
     def __post_init__(self) -> None:
-        bounds.number("arrivals.rate", self.rate, 1e-6, 1e6)
-        bounds.number("arrivals.duration_s", self.duration_s, 1e-3, bounds.SECONDS_MAX)
+        bounds.number("arrivals.rate", self.rate, RATE_MIN, RATE_MAX)
+        bounds.number("arrivals.duration_s", self.duration_s, DURATION_S_MIN, bounds.SECONDS_MAX)
         # Below, they are a timer's; above, the gaps are so rare that no trace is long enough.
         bounds.number("arrivals.burstiness", self.burstiness, 0.05, 20.0)
         if self.rate * self.duration_s > bounds.REQUESTS_MAX / 2:
@@ -69,7 +71,7 @@ class Arrivals:
 
 def generator(seed: int) -> np.random.Generator:
     """The dice of a seed; the same for the same seed and version of numpy."""
-    bounds.whole("seed", seed, 0, _SEED_MAX)
+    bounds.whole("seed", seed, 0, SEED_MAX)
     return np.random.default_rng(seed)
 
 

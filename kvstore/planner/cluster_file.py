@@ -81,6 +81,8 @@ def read(path: Path) -> Cluster:
     try:
         with path.open("rb") as file:
             table = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
     try:
@@ -145,7 +147,14 @@ def _own(table: Table, key: str, make: Callable[[str, Table], T]) -> dict[str, T
     found = table.get(key, {})
     if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
         raise ConfigError(f"{key}: wants tables, as in [{key}.mine]")
-    return {name.lower(): make(name, one) for name, one in found.items()}
+    return {name.lower(): _one(f"{key}.{name}", make, name, one) for name, one in found.items()}
+
+
+def _one(where: str, make: Callable[[str, Table], T], name: str, table: Table) -> T:
+    try:
+        return make(name, table)
+    except Invalid as error:  # names the field, and not whose
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _model(name: str, table: Table) -> ModelShape:

@@ -77,7 +77,13 @@ def test_a_trace_without_reuse_is_told_that_a_pool_gives_nothing(
         ([*SMALL, "--cross-rack-bytes-per-second", "1e9"], "1e+09: there is one rack"),
         ([*SMALL, "--ttft", "0"], "ttft = 0.0: wants a number from 0.001"),
         (["--duration", "5"], "--duration: is of a load made up"),
-        (["--rate", "0"], "rate_multiplier = 0.0: wants a number above 0"),
+        (["--rate", "0"], "--rate = 0.0: wants a number from 1e-06"),
+        (["--rate", "nan"], "--rate = nan: wants a number from 1e-06"),
+        (["--rate", "1e-300"], "--rate = 1e-300: wants a number from 1e-06"),
+        (["--seed", "-1"], "--seed = -1: wants a whole number from 0"),
+        (["--tensor-parallel", "-1"], "which has 32 heads and 8 KV heads: take one of 1, 2, 4, 8"),
+        ([*SMALL, "--html", "/"], "--html /: is a directory: name a file"),
+        (["--cluster", "not-there.toml"], "not-there.toml: No such file or directory"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_exit_code_2(
@@ -86,6 +92,24 @@ def test_what_cannot_be_is_one_line_and_exit_code_2(
     assert main(["plan", str(trace), *arguments]) == 2
     said = capsys.readouterr()
     assert why in said.err and len(said.err.splitlines()) == 1 and not said.out
+
+
+def test_requests_that_come_all_at_once_are_refused_to_a_cluster_before_it_is_simulated(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace.write_text(TRACE.replace("4000", "0"))
+    assert main(["plan", str(trace), *SMALL]) == 2
+    said = capsys.readouterr()
+    assert "trace.jsonl: all requests come at one time: no rate can be asked" in said.err
+    assert not said.out
+    assert main(["plan", str(trace)]) == 0
+
+
+def test_options_of_a_load_made_up_are_named_as_they_are_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "multi-turn", "--duration", "inf"]) == 2
+    assert "--duration = inf: wants a number from 0.001" in capsys.readouterr().err
 
 
 def test_a_name_that_is_neither_file_nor_load_is_told_with_the_loads_there_are(

@@ -161,3 +161,9 @@ def test_wrong_numbers_of_ones_own_are_named(
     with pytest.raises(ConfigError) as caught:
         cluster_file.read(write(tmp_path, OWN.replace(before, after)))
     assert why in str(caught.value)
+
+
+def test_a_field_that_cannot_be_is_told_with_whose_it_is(tmp_path: Path) -> None:
+    wrong = OWN.replace("memory_bytes = 96e9", "memory_bytes = 0")
+    with pytest.raises(ConfigError, match=r"cluster.toml: gpus.Mine: Gpu.memory_bytes cannot be 0"):
+        cluster_file.read(write(tmp_path, wrong))
