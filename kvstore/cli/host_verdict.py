@@ -6,7 +6,8 @@ error one day. Each names the setting and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,7 @@ CERTIFICATE_DAYS_LEAST = 7.0  # in which somebody has time to renew it
 ETCD_SECONDS_MAX = LEASE_MS_DEFAULT / 1e3 / 4  # a node renews its lease thrice in a lease
 _SHARED_HUGE = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 _DAY_SECONDS = 86_400.0
+_UNITS = (("TiB", 1024 * GiB), ("GiB", GiB), ("MiB", MiB))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ def _memory(config: NodeConfig, host: Host) -> Iterator[Finding]:
         yield Finding(
             True,
             f"{text} are more than the {_size(host.memory_bytes)} that processes may have here: "
-            f"give at most --dram {_size(most)}, or raise the limit of the container or service",
+            f"give at most --dram {_size(most, math.floor)}, or raise the limit of the container "
+            "or service",
         )
     elif host.free_bytes is not None and wanted > host.free_bytes:
         yield Finding(
@@ -170,5 +173,8 @@ def _clock(host: Host) -> Iterator[Finding]:
         yield Finding(False, f"the certificate is over in {left:.1f} days: have it renewed")
 
 
-def _size(count: int) -> str:
-    return f"{count / GiB:.4g}GiB" if count >= GiB else f"{count / MiB:.4g}MiB"
+def _size(count: int, rounded: Callable[[float], int] = round) -> str:
+    """To four digits, or to whole units where these are more; nearest, or as `rounded` has it."""
+    unit, size = next((one for one in _UNITS if count >= one[1]), _UNITS[-1])
+    digits = max(0, 4 - len(str(abs(count) // size)))
+    return f"{rounded(count / size * 10**digits) / 10**digits:.10g}{unit}"

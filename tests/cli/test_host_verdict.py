@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvstore.cli.host_verdict import Disk, Host, verdict
-from kvstore.config import NodeConfig, SsdConfig
+from kvstore.config import NodeConfig, SsdConfig, parse_bytes
 from kvstore.limits import NODE_OWN_BYTES, GiB, MiB
 
 DAY = 86_400.0
@@ -42,12 +42,21 @@ def test_nothing_is_said_of_a_host_that_is_fine() -> None:
 
 def test_memory_that_there_is_not_is_an_error_and_that_is_in_use_a_warning() -> None:
     wrong, text = said({}, memory_bytes=32 * GiB)
-    assert wrong and f"at most --dram {(32 * GiB - NODE_OWN_BYTES) / GiB:.4g}GiB" in text
+    assert wrong and "at most --dram 31.7GiB" in text
     wrong, text = said({}, free_bytes=32 * GiB)
     assert not wrong and "32GiB that are free now" in text
     exact = 32 * GiB + NODE_OWN_BYTES
     config = NodeConfig(Path("/n"), dram_bytes=32 * GiB)
     assert not list(verdict(config, replace(FINE, memory_bytes=exact, free_bytes=exact)))
+
+
+def test_the_memory_that_is_advised_is_there() -> None:
+    for memory in (23_540_000_000, 9_999_999_999_999, 700_000_000, 600_123_456_789_012):
+        _, text = said({"dram_bytes": 1 << 60}, memory_bytes=memory)
+        assert text.startswith("--dram 1048576TiB and 300MiB")
+        advised = text.partition("at most --dram ")[2].partition(",")[0]
+        assert 0.99 * (memory - NODE_OWN_BYTES) < parse_bytes("", advised)
+        assert parse_bytes("", advised) <= memory - NODE_OWN_BYTES
 
 
 def test_disks_of_more_files_than_a_process_may_open_are_an_error() -> None:
