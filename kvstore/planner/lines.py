@@ -6,17 +6,21 @@ number with a point is read as a decimal, so that a time is not rounded before i
 
 from __future__ import annotations
 
+import gzip
 import json
 import reprlib
+import zlib
 from collections.abc import Generator
 from dataclasses import dataclass
 from decimal import Decimal
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from kvstore.errors import Invalid
 from kvstore.planner import bounds
 
+_GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"  # some spreadsheets put it before what they write
 
 
@@ -40,9 +44,10 @@ class Line:
 
 
 def lines(path: Path) -> Generator[Line, None, None]:
-    """The lines of the file that are not blank. Raises Invalid, also when there are none."""
+    """The lines of the file that are not blank, unpacked where it is one of gzip. Raises Invalid,
+    also when there are none."""
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             number = 0
             some = False
             while raw := file.readline(bounds.LINE_BYTES_MAX + 1):
@@ -59,8 +64,29 @@ def lines(path: Path) -> Generator[Line, None, None]:
                     yield Line(path, number, text)
             if not some:
                 raise Invalid(f"{path}: no request in it")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise Invalid(f"{path}: gzip cannot unpack it to its end: {error}") from None
     except OSError as error:
         raise Invalid(f"{path}: {error.strerror or error}") from None
+
+
+def _opened(path: Path) -> BufferedReader | _Unpacked:
+    """Looked at once alone: what is read from a pipe is gone."""
+    file = path.open("rb")
+    packed = file.peek(len(_GZIP))[: len(_GZIP)] == _GZIP
+    return _Unpacked(file) if packed else file
+
+
+class _Unpacked(gzip.GzipFile):
+    """Closes the file that it reads, too."""
+
+    def __init__(self, file: BufferedReader) -> None:
+        super().__init__(fileobj=file, mode="rb")
+        self._packed = file
+
+    def close(self) -> None:
+        super().close()
+        self._packed.close()
 
 
 @dataclass(frozen=True, slots=True)

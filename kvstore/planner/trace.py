@@ -33,10 +33,15 @@ AUTO = "auto"
 def read(path: Path, format: str = AUTO, spread_seed: int | None = None) -> Load:
     """The load in a file. With a seed, requests of one time are spread over the time to the next.
 
-    Raises Invalid for a file that is not as it should be, ConfigError for a format there is not.
+    Raises Invalid for a file that is not as it should be, ConfigError for a format there is not,
+    and for a pipe whose format is to be told: what is read of one is gone.
     """
     if format != AUTO and format not in FORMATS:
         raise ConfigError(f"format = {format!r}: is one of {', '.join((AUTO, *FORMATS))}")
+    if format == AUTO and path.is_fifo():
+        raise ConfigError(
+            f"{path}: is a pipe: say what it has, with --format {' or '.join(FORMATS)}"
+        )
     load = (_format_of(path) if format == AUTO else FORMATS[format]).read(path)
     return load if spread_seed is None else arrivals.spread(load, spread_seed)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -102,3 +105,32 @@ def test_rounded_times_are_spread_by_a_seed(tmp_path: Path) -> None:
     assert spread == trace.read(path, spread_seed=1)
     assert spread != trace.read(path, spread_seed=2)
     assert len(set(spread.arrival.tolist())) == 100 > len(set(rounded.arrival.tolist()))
+
+
+@pytest.mark.parametrize("name", [trace.AUTO, "mooncake"])
+def test_a_file_of_gzip_is_unpacked(tmp_path: Path, name: str) -> None:
+    plain = write(tmp_path / "t", "", MOONCAKE % 0, MOONCAKE % 5)
+    packed = tmp_path / "t.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert trace.read(packed, format=name) == trace.read(plain)
+
+
+def test_a_file_of_gzip_that_is_cut_off_or_spoiled_is_refused(tmp_path: Path) -> None:
+    packed, path = gzip.compress(((MOONCAKE % 0) + "\n").encode() * 999), tmp_path / "t"
+    for wrong in (packed[:40], packed[:-8] + b"\0" * 8, packed[:20] + b"\xff" * 40):
+        path.write_bytes(wrong)
+        with pytest.raises(Invalid, match="t: gzip cannot unpack it to its end"):
+            trace.read(path)
+
+
+def test_of_a_pipe_the_format_is_to_be_said_since_what_is_read_is_gone(tmp_path: Path) -> None:
+    plain = write(tmp_path / "t", "", *(MOONCAKE % at for at in range(999)))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match="pipe: is a pipe: say what it has, with --format azure"):
+        trace.read(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(plain.read_bytes()))
+    writer.start()
+    found = trace.read(pipe, format="mooncake")
+    writer.join()
+    assert found == trace.read(plain)
