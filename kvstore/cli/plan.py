@@ -18,6 +18,7 @@ from kvstore.errors import ConfigError
 from kvstore.percent import percent
 from kvstore.planner import bounds, presets, trace
 from kvstore.planner.arrivals import DURATION_S_MIN, RATE_MAX, RATE_MIN, SEED_MAX, spread
+from kvstore.planner.caution import caution
 from kvstore.planner.ceiling import Ceiling, ceiling
 from kvstore.planner.cluster import Cluster
 from kvstore.planner.kinds import KINDS, made
@@ -38,6 +39,7 @@ shape and the GPU's data sheet; it is meant to be right within a factor of two.
 The simulator is compiled once, for about a minute.
 """
 _RATE, _DURATION_S = 10.0, 600.0  # of a load that is made up
+_MACHINE_GPUS = 8
 
 
 def add(commands: Commands) -> None:
@@ -151,18 +153,23 @@ def _load(args: argparse.Namespace) -> Load:
 
 
 def _tell_load(load: Load, summary: Summary) -> None:
-    times = f"{summary.duration_s:,.0f} s, {summary.rate:.2f} a second"
-    print(f"requests   {summary.requests:,} in {times}")
+    print(f"requests   {summary.requests:,}{_times(summary)}")
     print(f"prompts    {_tokens(summary.input_tokens)}")
     print(f"answers    {_tokens(summary.output_tokens)}")
     where = f"in an earlier one, in whole blocks of {load.block_tokens}"
     print(f"reuse      {percent(summary.hit_rate_max)} of prompt tokens were {where}")
+    if told := caution(summary.requests):
+        print(f"note       {told}")
 
 
 def _tell_ceiling(most: Ceiling, shape: ModelShape, gpu: Gpu, degree: int, load: Load) -> None:
     print(f"\nprefill of {shape.name} on {degree} x {gpu.name}, by its data sheet")
-    print(f"  nothing reused      {most.prefill_s:>12,.0f} s{_engines(most.engines)}")
-    print(f"  all that can be     {most.prefill_least_s:>12,.0f} s{_engines(most.engines_least)}")
+    if degree > _MACHINE_GPUS:
+        linked = "are taken to be linked as those of one machine: over a network it takes longer"
+        print(f"  {degree} GPUs {linked}")
+    whole, least = _seconds(most.prefill_s), _seconds(most.prefill_least_s)
+    print(f"  nothing reused          {whole:>8} s{_engines(most.engines)}")
+    print(f"  all reused that can be  {least:>8} s{_engines(most.engines_least)}")
     if most.break_even is None:
         print("\nNo prompt begins as another did: a pool has nothing to give here.")
         return
@@ -172,6 +179,18 @@ def _tell_ceiling(most: Ceiling, shape: ModelShape, gpu: Gpu, degree: int, load:
     print(f"  {'link':<16} {'fetching is sooner':>20} {'prefill saved at most':>24}")
     for one in most.fetches:
         print(f"  {one.fabric:<16} {percent(one.pays_share):>20} {percent(one.saved_share):>24}")
+
+
+def _times(summary: Summary) -> str:
+    if not summary.rate:
+        return ", all at one time" if summary.requests > 1 else ""
+    rate = f"{summary.rate:,.2f}" if summary.rate >= 0.1 else f"{summary.rate:.2g}"
+    return f" in {_seconds(summary.duration_s)} s, {rate} a second"
+
+
+def _seconds(value: float) -> str:
+    """To three digits, or to whole ones where these are more."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _engines(count: float) -> str:

@@ -61,12 +61,11 @@ def ceiling(load: Load, shape: ModelShape, cost: PrefillCost, fabrics: Iterable[
                 float(gained[pays].sum() / whole.sum()),
             )
         )
-    duration_s = float(load.arrival[-1])
     return Ceiling(
         float(whole.sum()),
         float(rest.sum()),
-        float(whole.sum()) / duration_s if duration_s else 0.0,
-        float(rest.sum()) / duration_s if duration_s else 0.0,
+        float(whole.mean()) * load.rate,
+        float(rest.mean()) * load.rate,
         int(reusing.sum()),
         float(np.median(size / saved[reusing])) if reusing.any() else None,
         tuple(fetches),

@@ -123,12 +123,18 @@ class Load:
             None if self.client is None else self.client[start:end],
         )
 
+    @property
+    def rate(self) -> float:
+        """Requests a second from the first to the last; 0 where all arrive at once."""
+        duration_s = float(self.arrival[-1])
+        return (len(self) - 1) / duration_s if duration_s else 0.0
+
     def describe(self) -> Summary:
         duration_s = float(self.arrival[-1])
         return Summary(
             requests=len(self),
             duration_s=duration_s,
-            rate=(len(self) - 1) / duration_s if duration_s else 0.0,
+            rate=self.rate,
             input_tokens=_quantiles(self.input_tokens),
             output_tokens=_quantiles(self.output_tokens),
             hit_rate_max=self._hit_rate_max(),

@@ -36,6 +36,32 @@ def test_it_tells_of_the_load_and_of_what_reuse_could_bring(
     assert "50.0% of prompts that have something to fetch" in said and "TCP 10 Gb/s" in said
 
 
+def test_figures_of_few_requests_and_short_times_are_told_as_such(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(trace)]) == 0
+    said = capsys.readouterr().out
+    assert "figures of 2 requests: what is told at p99 is about the longest" in said
+    (line,) = (one for one in said.splitlines() if one.startswith("  nothing reused"))
+    assert 0.05 < float(line.split()[2]) < 0.2, "and not 0 s"
+    trace.write_text(TRACE.splitlines()[0])
+    assert main(["plan", str(trace)]) == 0
+    said = capsys.readouterr().out
+    assert "requests   1\n" in said and "figures of 1 request:" in said
+    assert main(["plan", "bimodal"]) == 0
+    assert "figures of" not in capsys.readouterr().out
+
+
+def test_gpus_of_several_machines_are_told_to_be_taken_for_one(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["plan", str(trace), "--model", "deepseek-v3", "--tensor-parallel"]
+    assert main([*command, "16"]) == 0
+    assert "16 GPUs are taken to be linked as those of one machine" in capsys.readouterr().out
+    assert main([*command, "8", "--gpu", "h200"]) == 0
+    assert "as those of one machine" not in capsys.readouterr().out
+
+
 def test_as_json_it_says_the_same(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["plan", str(trace), "--json", "--model", "llama-3-70b", "--gpu", "a100"]
     assert main([*command, "--tensor-parallel", "8"]) == 0

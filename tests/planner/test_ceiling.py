@@ -49,8 +49,8 @@ def test_the_least_is_prefilling_what_is_not_found() -> None:
     rest = [COST.seconds(n - f, f) for n, f in zip(TOKENS, FOUND, strict=True)]
     assert most.prefill_s == pytest.approx(sum(whole))
     assert most.prefill_least_s == pytest.approx(sum(rest))
-    assert most.engines == pytest.approx(sum(whole) / 20.0)
-    assert most.engines_least == pytest.approx(sum(rest) / 20.0)
+    assert most.engines == pytest.approx(sum(whole) / 3 / 10.0), "one comes every 10 s"
+    assert most.engines_least == pytest.approx(sum(rest) / 3 / 10.0)
     assert (most.reusing, most.fetches) == (2, ())
 
 
