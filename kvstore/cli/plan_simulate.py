@@ -29,7 +29,7 @@ def run(args: argparse.Namespace, load: Load, cluster: Cluster) -> dict[str, Any
     with tqdm(unit="replay", file=sys.stderr, leave=False, disable=args.json or None) as bar:
         found = answer(load, cluster, policy, others, args.seed, bar.update)
     if args.html:
-        args.html.write_text(page.html(found, load.describe(), str(args.trace)))
+        args.html.write_text(page.html(found, load.describe(), str(args.trace), cluster))
     if not args.json:
         _tell(found, cluster)
     told = asdict(found) | {"why": why(found), "share_wanted": SHARE}

@@ -6,7 +6,8 @@ from html import escape
 
 from kvstore.percent import percent
 from kvstore.planner.answers import Answers, Memory
-from kvstore.planner.cluster import Role
+from kvstore.planner.caution import caution
+from kvstore.planner.cluster import Cluster, Role
 from kvstore.planner.load import Summary
 from kvstore.planner.outcome import Times
 from kvstore.planner.reasons import why
@@ -37,7 +38,8 @@ figure { margin: 0 } svg { width: 100%; height: auto }
 text { font: 11px system-ui, sans-serif; fill: var(--soft) }
 .middle { text-anchor: middle } .end { text-anchor: end } .name { font-size: 12px }
 .grid { stroke: var(--rule); fill: none } .mark { stroke: var(--soft); stroke-dasharray: 4 4 }
-.line { fill: none; stroke: currentColor; stroke-width: 1.8 } .line.s0 { stroke-width: 3 }
+.line { fill: none; stroke: currentColor; stroke-width: 1.8; stroke-linecap: round;
+  stroke-linejoin: round } .line.s0 { stroke-width: 3 }
 .bar { fill: #8fa3bf } .bar.best { fill: #1f6feb }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; list-style: none; padding: 0; margin: 0;
   font-size: .85rem }
@@ -45,21 +47,36 @@ text { font: 11px system-ui, sans-serif; fill: var(--soft) }
 """
 
 
-def html(found: Answers, load: Summary, name: str) -> str:
-    """Everything said by `found`, of the load of this name."""
+def html(found: Answers, load: Summary, name: str, cluster: Cluster) -> str:
+    """Everything said by `found`, of the load of this name on that cluster."""
     colours = "".join(f".s{i} {{ color: {colour} }}\n" for i, colour in enumerate(_COLOURS))
     plots = "".join(
         f"<figure><h2>{escape(title)}</h2>{plot}</figure>" for title, plot in _plots(found)
     )
     count = f"{load.requests:,} requests in {load.duration_s:,.0f} s"
+    told = f"{why(found)} {caution(load.requests)}".strip()
     return (
         '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>moonpool plan: {escape(name)}</title>\n<style>\n{_STYLE}{colours}</style></head>\n"
         f"<body>\n<h1>{escape(name)}</h1>\n"
-        f'<p class="soft">{count}; {escape(found.cluster)}; {escape(found.policy)} decides</p>\n'
-        f'<div class="figures">{_figures(found)}</div>\n<p>{escape(why(found))}</p>\n'
+        f'<p class="soft">{count}; {escape(found.cluster)}; {escape(found.policy)} decides.'
+        f"<br>{escape(_settings(cluster))}</p>\n"
+        f'<div class="figures">{_figures(found)}</div>\n<p>{escape(told)}</p>\n'
         f'<div class="plots">{plots}</div>\n</body>\n</html>\n'
+    )
+
+
+def _settings(cluster: Cluster) -> str:
+    """What the answers are of, for whoever has the page alone."""
+    memory = f"{cluster.dram_bytes / 1e9:,.4g} GB of DRAM"
+    if cluster.ssd_bytes:
+        memory += f" and {cluster.ssd_bytes / 1e9:,.4g} GB of SSD"
+    return (
+        f"{cluster.shape.name}, {cluster.shape.kv_bytes_per_token:,} bytes of KV a token;"
+        f" {memory} for it at each host that prefills; {cluster.fabric.name} between hosts. In time"
+        f" is a first token within {cluster.ttft_seconds:g} s, and each after it within"
+        f" {cluster.tpot_seconds * 1e3:g} ms on average."
     )
 
 

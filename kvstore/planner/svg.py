@@ -109,12 +109,14 @@ def _legend(series: Sequence[Series]) -> str:
 
 
 def _path(points: Sequence[tuple[float, float] | None]) -> str:
+    """A point that stands alone is a line of no length, which round ends make a dot."""
     drawn, pen = [], "M"
-    for point in points:
+    for point, following in zip(points, [*points[1:], None], strict=True):
         if point is None:
             pen = "M"
             continue
-        drawn.append(f"{pen}{point[0]:.1f} {point[1]:.1f}")
+        alone = "h0" if pen == "M" and following is None else ""
+        drawn.append(f"{pen}{point[0]:.1f} {point[1]:.1f}{alone}")
         pen = "L"
     return "".join(drawn)
 

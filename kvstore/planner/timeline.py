@@ -12,6 +12,7 @@ from kvstore.kernels.sim_world import World
 from kvstore.planner import outcome
 
 MOMENTS = 240  # that are looked at, evenly spread
+TOLD = 4  # requests, on average, that a mean is of: of one alone it would be that one's
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class Timeline:
     seconds: tuple[float, ...]
     queued: tuple[int, ...]  # prompts that wait to be prefilled
     decoding: tuple[int, ...]  # sequences
-    ttft: tuple[float | None, ...]  # mean, of requests that came since the moment before
+    # Mean, of requests that came then: since the moment before, or in as many as `TOLD` come in.
+    ttft: tuple[float | None, ...]
     in_time: tuple[float | None, ...]  # share of those
 
 
@@ -50,9 +52,10 @@ def _between(begins: Any, ends: Any, moments: NDArray[np.float64]) -> tuple[int,
 
 
 def _means(which: Any, values: Any) -> tuple[float | None, ...]:
-    count = np.bincount(which, minlength=MOMENTS)
-    total = np.bincount(which, values, minlength=MOMENTS)
+    each = min(MOMENTS, max(1, -(-TOLD * MOMENTS // max(1, len(which)))))  # moments
+    count = np.bincount(which // each)
+    total = np.bincount(which // each, values)
     means = total / np.maximum(1, count)
-    return tuple(
-        mean if some else None for mean, some in zip(means.tolist(), count.tolist(), strict=True)
-    )
+    told = [mean if some else None for mean, some in zip(means.tolist(), count, strict=True)]
+    told += [None] * (-(-MOMENTS // each) - len(told))
+    return tuple(told[moment // each] for moment in range(MOMENTS))

@@ -157,6 +157,8 @@ def test_the_page_is_one_file_that_needs_no_other(told: Told) -> None:
     text = told.page
     assert "<script" not in text and "http" not in text.replace("http://www.w3.org", "")
     assert "prefers-color-scheme: dark" in text
+    assert "Meta-Llama-3-8B, 131,072 bytes of KV a token; 274.9 GB of DRAM for it" in text
+    assert "within 2 s, and each after it within 100 ms" in text, "what in time is"
     begin = text.index("<svg")
     pictures = text[begin : text.rindex("</svg>") + 6]
     assert pictures.count("<svg") == pictures.count("</svg>") >= 4

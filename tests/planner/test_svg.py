@@ -1,0 +1,14 @@
+"""Plots in which all that is known can be seen."""
+
+from __future__ import annotations
+
+from kvstore.planner.svg import Axes, Series, lines
+
+
+def test_a_point_between_gaps_is_drawn_as_a_dot() -> None:
+    drawn = lines(
+        Axes("s", "share", 1.0), [Series("one", [0, 1, 2, 3, 4], [1, None, 1, None, 1], 0)]
+    )
+    assert drawn.count("h0") == 3
+    drawn = lines(Axes("s", "share", 1.0), [Series("one", [0, 1, 2], [None, 1, 1], 0)])
+    assert "h0" not in drawn
