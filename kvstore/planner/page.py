@@ -14,15 +14,20 @@ from kvstore.planner.reasons import why
 from kvstore.planner.search import SHARE
 from kvstore.planner.svg import Axes, Series, bars, lines
 
-_COLOURS = (
+COLOURS = (
     *("#1f6feb", "#d9480f", "#2b8a3e", "#862e9c", "#c2255c"),
-    *("#0b7285", "#e67700", "#5c940d", "#495057", "#7048e8"),
+    *("#0b7285", "#b35900", "#5c940d", "#495057", "#7048e8"),
+)
+DARK = (  # the same on what is nearly black, which they were not seen on
+    *("#58a6ff", "#ff8a4c", "#51cf66", "#cc8ce0", "#f783ac"),
+    *("#3bc9db", "#ffc078", "#a9e34b", "#adb5bd", "#9d8cff"),
 )
 _STYLE = """\
-:root { color-scheme: light dark; --ink: #1b1f24; --back: #fff; --soft: #66707b; --rule: #dde1e6 }
+:root { color-scheme: light dark; --ink: #1b1f24; --back: #fff; --soft: #66707b; --rule: #dde1e6;
+  --bar: #8fa3bf; --best: #1f6feb }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e8eb; --back: #14171a; --soft: #9aa4ae; --rule: #30363d }
-  .line, .bar { filter: brightness(1.35) }
+  :root { --ink: #e6e8eb; --back: #14171a; --soft: #9aa4ae; --rule: #30363d;
+    --bar: #46566c; --best: #4c8dff }
 }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back);
   max-width: 1200px; margin: 2rem auto; padding: 0 1rem }
@@ -38,18 +43,19 @@ figure { margin: 0 } svg { width: 100%; height: auto }
 text { font: 11px system-ui, sans-serif; fill: var(--soft) }
 .middle { text-anchor: middle } .end { text-anchor: end } .name { font-size: 12px }
 .grid { stroke: var(--rule); fill: none } .mark { stroke: var(--soft); stroke-dasharray: 4 4 }
-.line { fill: none; stroke: currentColor; stroke-width: 1.8; stroke-linecap: round;
+.line { fill: none; stroke: var(--line); stroke-width: 1.8; stroke-linecap: round;
   stroke-linejoin: round } .line.s0 { stroke-width: 3 }
-.bar { fill: #8fa3bf } .bar.best { fill: #1f6feb }
+.bar { fill: var(--bar) } .bar.best { fill: var(--best) }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; list-style: none; padding: 0; margin: 0;
   font-size: .85rem }
-.legend li::before { content: "\\2014\\00a0"; font-weight: bold }
+.legend li::before { content: "\\2014\\00a0"; font-weight: bold; color: var(--line) }
 """
 
 
 def html(found: Answers, load: Summary, name: str, cluster: Cluster) -> str:
     """Everything said by `found`, of the load of this name on that cluster."""
-    colours = "".join(f".s{i} {{ color: {colour} }}\n" for i, colour in enumerate(_COLOURS))
+    dark = f"@media (prefers-color-scheme: dark) {{\n{_lines_of(DARK)}}}\n"
+    style = f"{_STYLE}{_lines_of(COLOURS)}{dark}"
     plots = "".join(
         f"<figure><h2>{escape(title)}</h2>{plot}</figure>" for title, plot in _plots(found)
     )
@@ -58,13 +64,17 @@ def html(found: Answers, load: Summary, name: str, cluster: Cluster) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>moonpool plan: {escape(name)}</title>\n<style>\n{_STYLE}{colours}</style></head>\n"
+        f"<title>moonpool plan: {escape(name)}</title>\n<style>\n{style}</style></head>\n"
         f"<body>\n<h1>{escape(name)}</h1>\n"
         f'<p class="soft">{count}; {escape(found.cluster)}; {escape(found.policy)} decides.'
         f"<br>{escape(_settings(cluster))}</p>\n"
         f'<div class="figures">{_figures(found)}</div>\n<p>{escape(told)}</p>\n'
         f'<div class="plots">{plots}</div>\n</body>\n</html>\n'
     )
+
+
+def _lines_of(colours: tuple[str, ...]) -> str:
+    return "".join(f".s{i} {{ --line: {colour} }}\n" for i, colour in enumerate(colours))
 
 
 def _settings(cluster: Cluster) -> str:
@@ -120,14 +130,21 @@ def _plots(found: Answers) -> list[tuple[str, str]]:
     )
     plots = [
         ("Goodput against rate", lines(Axes("requests/s", "tokens/s in time"), goodput)),
-        ("In time against rate", lines(Axes("requests/s", "share", 1.0), share, SHARE)),
+        (
+            "In time against rate",
+            lines(Axes("requests/s", "share; dashed: wanted", 1.0), share, SHARE),
+        ),
         (
             "Time to first token, as requests came",
             lines(Axes("seconds", "mean TTFT, s"), _apart_and_together(found, "ttft")),
         ),
         (
             "In time, as requests came",
-            lines(Axes("seconds", "share", 1.0), _apart_and_together(found, "in_time"), SHARE),
+            lines(
+                Axes("seconds", "share; dashed: wanted", 1.0),
+                _apart_and_together(found, "in_time"),
+                SHARE,
+            ),
         ),
         (
             "Waiting and decoding",

@@ -37,9 +37,11 @@ def _sentences(answers: Answers) -> Iterator[str]:
     rivals = answers.curves[1:]
     if rivals:
         first = max(rivals, key=lambda one: one.highest)
+        level = sum(one.highest == first.highest for one in rivals)
+        name = f"{first.policy} comes" if level == 1 else f"{level} come alike"
         ratio = f" ({mine / first.highest:.2f} times)" if first.highest else ""
         yield (
-            f"Of the other policies {first.policy} comes highest, at {first.highest:.2f} requests"
+            f"Of the other policies {name} highest, at {first.highest:.2f} requests"
             f" a second against {mine:.2f}{ratio}."
         )
     if told.ended["lost"]:

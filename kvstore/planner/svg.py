@@ -44,7 +44,7 @@ def lines(axes: Axes, series: Sequence[Series], mark: float | None = None) -> st
     if mark is not None:
         at = _y(mark, y_max)
         parts.append(f'<path class="mark" d="M{_LEFT} {at:.1f}H{WIDTH - _RIGHT}"/>')
-    for one in series:
+    for one in reversed(series):  # the first, which all are held against, lies on top
         points = [
             (_x(x, x_max), _y(min(y, y_max), y_max)) if y is not None else None
             for x, y in zip(one.x, one.y, strict=True)

@@ -46,3 +46,13 @@ def test_a_load_that_is_over_before_its_queue_is_long_is_not_called_enough_for_g
     never = why(replace(answers, curves=(replace(curve, highest=0.0),), at_highest=None))
     assert "were it to go on, none at all" in never
     assert "it could be" in why(answers) and "for as long as" not in why(answers)
+
+
+def test_policies_that_are_level_are_not_told_as_one_that_leads(answers: Answers) -> None:
+    mine = answers.curves[0]
+    rivals = [replace(mine, policy=name, highest=2.0) for name in ("random", "dynamo")]
+    said = why(replace(answers, curves=(mine, *rivals)))
+    assert "Of the other policies 2 come alike highest, at 2.00" in said
+    rivals.append(replace(mine, policy="llm-d", highest=3.0))
+    said = why(replace(answers, curves=(mine, *rivals)))
+    assert "Of the other policies llm-d comes highest, at 3.00" in said
