@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 
 from kvstore.cli.options import Commands, command
@@ -14,6 +15,7 @@ from kvstore.dashboard.units import written
 from kvstore.dashboard.watch import TICK_SECONDS, Watch
 
 _CLEAR = "\x1b[H\x1b[2J"
+_BETWEEN = "   "  # two figures
 
 
 def add(commands: Commands) -> None:
@@ -63,15 +65,34 @@ async def _run(watch: Watch, args: argparse.Namespace) -> int:
 
 
 def text(watch: Watch, columns: int) -> str:
-    """A line for each chart that has something to show, and for each process."""
+    """Some lines for each chart that has something to show, and one for each process. No figure is
+    cut: half of one would be another."""
     every = (*PANELS, *VLLM_PANELS)
-    lines, wide = [], max(len(panel.title) for panel in every)
+    lines: list[str] = []
+    wide = max(len(panel.title) for panel in every)
     for panel in every:
         found = watch.history.last.get(panel.key, {})
         told = [f"{name} {written(panel.unit, value)}".strip() for name, value in found.items()]
         if told:
-            lines.append(f"{panel.title:<{wide}}  {'   '.join(told)}"[:columns])
+            lines += _folded(panel.title, told, wide, columns)
     for one in watch.processes():
         state = one["silent"].removeprefix(f"{one['address']}: ") or "answers"
-        lines.append(f"{one['process'] or '?':<{wide}}  {one['address']}  {state}"[:columns])
+        lines += _folded(one["process"] or "?", [f"{one['address']}  {state}"], wide, columns)
     return "\n".join(lines)
+
+
+def _folded(head: str, told: list[str], wide: int, columns: int) -> Iterator[str]:
+    """What is told behind the head, on as many lines as it takes; below it in few columns."""
+    indent = wide + 2
+    line = f"{head:<{indent}}"
+    if indent + max(map(len, told)) > columns:
+        yield head
+        indent, line = 2, "  "
+    empty = True
+    for one in told:
+        if not empty and len(line) + len(_BETWEEN) + len(one) > columns:
+            yield line
+            line, empty = " " * indent, True
+        line += one if empty else _BETWEEN + one
+        empty = False
+    yield line

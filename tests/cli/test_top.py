@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvstore.cli.top import text
+from kvstore.cli.top import _folded, text
 from kvstore.dashboard.samples import Sample
 from kvstore.dashboard.watch import Watch
 from kvstore.errors import Unavailable
@@ -22,3 +22,26 @@ def test_a_process_that_does_not_answer_is_named_once_with_the_reason() -> None:
     watch.take(0.0, 0.0, [("127.0.0.1:9", Unavailable("127.0.0.1:9: Connection refused", 1))])
     [line] = text(watch, 80).splitlines()
     assert line.split() == ["?", "127.0.0.1:9", "Connection", "refused"]
+
+
+def test_in_few_columns_no_figure_is_cut() -> None:
+    watch = Watch(["127.0.0.1:9"])
+    saved = Sample(CONNECTOR["connector_ttft_saved_seconds"].exposed, frozenset(), 12.5, False)
+    watch.take(0.0, 0.0, [("127.0.0.1:9", [saved])])
+    for columns in (20, 40, 60, 200):
+        assert "12.5 s" in text(watch, columns)
+        assert "127.0.0.1:9  answers" in text(watch, columns)
+
+
+def test_figures_that_do_not_fit_a_line_stand_on_the_next() -> None:
+    told = ["p50 123 ms", "p99 1.25 s", "token p50 8.0 ms"]
+    assert list(_folded("TTFT", told, 6, 80)) == [
+        "TTFT    p50 123 ms   p99 1.25 s   token p50 8.0 ms"
+    ]
+    assert list(_folded("TTFT", told, 6, 31)) == [
+        "TTFT    p50 123 ms   p99 1.25 s",
+        "        token p50 8.0 ms",
+    ]
+    assert list(_folded("time to first token", told, 19, 20)) == [
+        *("time to first token", "  p50 123 ms", "  p99 1.25 s", "  token p50 8.0 ms")
+    ]
