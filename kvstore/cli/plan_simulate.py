@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -29,11 +30,24 @@ def run(args: argparse.Namespace, load: Load, cluster: Cluster) -> dict[str, Any
     with tqdm(unit="replay", file=sys.stderr, leave=False, disable=args.json or None) as bar:
         found = answer(load, cluster, policy, others, args.seed, bar.update)
     if args.html:
-        args.html.write_text(page.html(found, load.describe(), str(args.trace), cluster))
+        _write(args.html, page.html(found, load.describe(), str(args.trace), cluster))
     if not args.json:
         _tell(found, cluster)
     told = asdict(found) | {"why": why(found), "share_wanted": SHARE}
     return {"simulated": told}
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or none: half a page looks like one."""
+    if path.exists() and not path.is_file():  # /dev/stdout
+        path.write_text(text, encoding="utf-8")
+        return
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")  # as it says of itself, whatever the locale is
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _tell(found: Answers, cluster: Cluster) -> None:

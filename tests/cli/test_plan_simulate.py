@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from kvstore.cli.main import main
+from kvstore.cli.plan_simulate import _write
 
 MADE = ["plan", "multi-turn", "--rate", "2", "--duration", "20"]
 SMALL = ["--prefill", "2", "--decode", "1"]
@@ -164,3 +165,21 @@ def test_the_page_is_one_file_that_needs_no_other(told: Told) -> None:
     assert pictures.count("<svg") == pictures.count("</svg>") >= 4
     for one in pictures.split("</svg>")[:-1]:
         ElementTree.fromstring(one[one.index("<svg") :] + "</svg>")
+
+
+def test_a_page_that_cannot_be_written_leaves_the_one_before_and_no_part_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan.html"
+    _write(path, "one \N{EN DASH}")
+    assert path.read_bytes() == "one \N{EN DASH}".encode(), "in UTF-8, as it says of itself"
+
+    def full(part: Path, text: str, **_: object) -> None:
+        part.write_bytes(text[:1].encode())
+        raise OSError("no space")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="no space"):
+        _write(path, "another")
+    assert path.read_bytes() == "one \N{EN DASH}".encode()
+    assert list(tmp_path.iterdir()) == [path]
