@@ -154,9 +154,11 @@ def _hits(world: World) -> Hits:
 
 
 def _quartiles(tokens: NDArray[np.float64], good: NDArray[np.bool_]) -> tuple[float, ...]:
-    shortest_first = np.argsort(tokens, kind="stable")
-    parts = np.array_split(good[shortest_first], 4)
-    return tuple(float(part.mean()) if len(part) else 1.0 for part in parts)
+    """Of fewer than four requests, some are in several quarters."""
+    ordered = good[np.argsort(tokens, kind="stable")]  # the shortest first
+    if len(ordered) < 4:
+        return tuple(float(ordered[quarter * len(ordered) // 4]) for quarter in range(4))
+    return tuple(float(part.mean()) for part in np.array_split(ordered, 4))
 
 
 def _clients(client: NDArray[np.int32], good: NDArray[np.bool_]) -> tuple[float, ...]:
