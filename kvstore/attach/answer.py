@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from kvstore.attach import gain as gains
 from kvstore.attach.asked import Asked
 from kvstore.attach.compared import Before
+from kvstore.attach.gain import Gain
 from kvstore.attach.lengths import fitting
 from kvstore.attach.pool import Size
 from kvstore.attach.reasons import Reasons, explain
@@ -64,8 +65,21 @@ def answer(
         size,
         found,
         before.compared(asked) if before is not None else None,
-        list(_notes(watch, lengths, asked, exact)),
+        [*_notes(watch, lengths, asked, exact), *_worth(found, watch.prefill.per_token)],
     )
+
+
+def _worth(found: Gain | None, token_seconds: float) -> Iterator[str]:
+    """Why tokens that the pool would have had are told to save no second."""
+    if found is None or not found.tokens:
+        return
+    if not token_seconds:
+        yield "the servers told of no prefill's seconds: what a token saves is not known, and not 0"
+    elif not found.fetched_bytes:
+        yield (
+            "over this link no prompt's blocks come sooner than they are computed: a pool would be"
+            " asked for none of them"
+        )
 
 
 def _notes(watch: Watch, lengths: Sequence[int] | None, asked: Asked, exact: bool) -> Iterator[str]:

@@ -14,6 +14,7 @@ from kvstore.attach.answer import answer
 from kvstore.attach.compared import Before, Brought, Compared
 from kvstore.attach.kinds import SGLANG, VLLM, Kind
 from kvstore.attach.pool import Size
+from kvstore.attach.prefill import PrefillTime
 from kvstore.attach.reasons import Reasons
 from kvstore.attach.watch import Engine, Watch
 from kvstore.client.kv_events.subscription import Source
@@ -103,6 +104,24 @@ def test_what_one_server_computed_and_another_computes_is_told_and_a_pool_would_
     assert "another server has it" in said and "192   48.0%  more, of 1 prompts" in said
     assert report.as_json["pool"]["tokens"] == 192
     assert report.as_json["reasons"] == asdict(report.reasons)
+
+
+def test_tokens_that_save_no_second_are_told_with_the_reason() -> None:
+    with served(2) as servers:
+        with watching(servers) as watch:
+            for one in servers:
+                one.serve(200, 1_000)
+                watch.look(0.5, lambda: None)
+        slow = answer(watch, None, SIZE, TransferCost(100.0, 1e9))
+        good = answer(watch, None, SIZE, LINK)
+        watch.prefill = PrefillTime()
+        untold = answer(watch, None, SIZE, LINK)
+    for report in (slow, untold):
+        assert report.gain is not None and report.gain.tokens == 192
+        assert report.gain.prefill_seconds == 0.0
+    assert any("over this link no prompt's blocks come sooner" in one for one in slow.notes)
+    assert any("told of no prefill's seconds" in one for one in untold.notes)
+    assert not any("sooner" in one or "no prefill" in one for one in good.notes)
 
 
 def test_servers_of_both_kinds_are_one_fleet_and_share_no_pool() -> None:
