@@ -65,6 +65,7 @@ FIELDS: Mapping[str, Choice | Number] = {
     "rate": Number("requests a second", 6, 0.5, 60, 0.5),
     "model": Choice("model", "llama-3-8b", tuple(presets.MODELS)),
     "gpu": Choice("GPU", "h100", tuple(presets.CARDS)),
+    "gpus": Choice("GPUs of an engine", "1", ("1", "2", "4", "8", "16")),
     "prefill": Number("engines that prefill", 2, 1, 32, 1),
     "decode": Number("engines that decode", 2, 1, 32, 1),
     "dram": Number("GiB of DRAM a host", 64, 0, 1024, 16),
@@ -90,6 +91,21 @@ def read(said: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+def cluster_of(asked: Mapping[str, Any]) -> Cluster:
+    """Raises `Invalid` where the model does not fit that many GPUs, or cannot be split so."""
+    gpu, degree = presets.CARDS[asked["gpu"]], int(asked["gpus"])
+    roles = (Role.PREFILL, Role.DECODE)
+    return Cluster(
+        presets.MODELS[asked["model"]],
+        tuple(Pool(role, int(asked[role]), gpu, degree) for role in roles),
+        presets.LINKS[asked["fabric"]],
+        dram_bytes=int(asked["dram"]) * GiB,
+        ssd_bytes=int(asked["ssd"]) * GiB,
+        ttft_seconds=asked["ttft"],
+        tpot_seconds=asked["tpot"] / 1e3,
+    )
+
+
 def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Of what `read` gave: what became of the load, and how full the cluster was over time."""
     # The simulator brings a compiler.
@@ -97,17 +113,7 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
     from kvstore.planner.policies import named
     from kvstore.planner.timeline import timeline
 
-    gpu, shape = presets.CARDS[asked["gpu"]], presets.MODELS[asked["model"]]
-    pools = tuple(Pool(role, int(asked[role]), gpu) for role in (Role.PREFILL, Role.DECODE))
-    cluster = Cluster(
-        shape,
-        pools,
-        presets.LINKS[asked["fabric"]],
-        dram_bytes=int(asked["dram"]) * GiB,
-        ssd_bytes=int(asked["ssd"]) * GiB,
-        ttft_seconds=asked["ttft"],
-        tpot_seconds=asked["tpot"] / 1e3,
-    )
+    cluster = cluster_of(asked)
     load = made(asked["load"], asked["rate"], DURATION_S, SEED)
     world = replay.ran(load, cluster, named("ours"), SEED)
     return {

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 
 import pytest
 
-from kvstore.errors import ConfigError
-from kvstore.planner import whatif
-from kvstore.planner.whatif import FIELDS, Choice, answer, choices, read
+from kvstore.errors import ConfigError, Invalid
+from kvstore.planner import presets, whatif
+from kvstore.planner.whatif import FIELDS, Choice, answer, choices, cluster_of, read
 
 
 def test_what_is_left_out_is_as_it_usually_is() -> None:
@@ -39,6 +40,18 @@ def test_every_field_can_be_set_to_its_ends() -> None:
         for end in ends:
             read({name: end})
     assert choices().keys() == FIELDS.keys()
+
+
+@pytest.mark.parametrize("model", presets.MODELS)
+def test_every_model_that_can_be_chosen_fits_as_many_gpus_as_can_be_chosen(model: str) -> None:
+    degrees = FIELDS["gpus"]
+    assert isinstance(degrees, Choice)
+    fitting = []
+    for degree in degrees.names:
+        with contextlib.suppress(Invalid):
+            cluster_of(read({"model": model, "gpus": degree}))
+            fitting.append(degree)
+    assert fitting
 
 
 def test_more_engines_and_more_memory_serve_more_and_the_same_question_has_one_answer() -> None:
