@@ -39,6 +39,7 @@ from .source_choice import choose_source, longest
 
 ROUNDED = 1.0 - 1e-9  # what is summed in another order than a price may be more by its rounding
 SAMPLE = 16  # of engines, whatever they have of a prompt, one in so many may be the guess
+SOME = 32  # of those that have much of it
 
 
 @inner
@@ -94,27 +95,31 @@ def _ends(fleet: Any, number: Any, found: Any, asked: Any, rules: Any) -> Any:
 @inner
 def _guess(fleet: Any, found: Any, asked: Any, rules: Any, first: Any) -> Any:
     """An engine that is likely to be one of the cheapest, so that few others need to be priced: of
-    one in `SAMPLE` of all, and of those that have more than half as much of a prompt as any has,
-    who ends it the soonest with what it has. Of engines at one host the first stands for all."""
+    one in `SAMPLE` of all, and of some that have more than half as much of a prompt as any has, who
+    ends it the soonest with what it has. Of engines at one host the first stands for all."""
     count, chosen, least = len(fleet.engines), first, np.inf
     for step in range(first, first + count, SAMPLE):
         number = step - (count if step >= count else 0)
         ends = _ends(fleet, number, found, asked, rules)
         if ends < least:
             chosen, least = number, ends
-    most = max(longest(found.coming), longest(found.dram))
-    for number in range(count):
-        if 2 * found.coming[number] > most:
+    most, left = max(longest(found.coming), longest(found.dram)), SOME
+    for step in range(first, first + count):
+        number = step - (count if step >= count else 0)
+        if left and 2 * found.coming[number] > most:
+            left -= 1
             ends = _ends(fleet, number, found, asked, rules)
             if ends < least:
                 chosen, least = number, ends
-    for host in range(len(fleet.hosts)):
-        if 2 * found.dram[host] > most:
-            here = np.int64(fleet.hosts[host].prefills)
-            if here != NONE and found.coming[here] < found.dram[host]:
-                ends = _ends(fleet, here, found, asked, rules)
-                if ends < least:
-                    chosen, least = here, ends
+    hosts, begin = len(fleet.hosts), fleet.engines[first].host
+    for step in range(begin, begin + hosts):
+        host = step - (hosts if step >= hosts else 0)
+        here = np.int64(fleet.hosts[host].prefills) if 2 * found.dram[host] > most else NONE
+        if left and here != NONE and found.coming[here] < found.dram[host]:
+            left -= 1
+            ends = _ends(fleet, here, found, asked, rules)
+            if ends < least:
+                chosen, least = here, ends
     return chosen
 
 
