@@ -360,3 +360,9 @@ def test_a_small_prompt_does_not_wait_behind_large_ones() -> None:
     wait_behind(made, 0, 20.0)
     assert chosen(made, found)[2][WAIT] == 0.0
     assert chosen(made, found, shortest_first=0.0, margin=1.0)[2][WAIT] == 20.0
+
+
+def test_of_hosts_that_have_as_much_of_it_each_is_chosen_where_chance_begins_there() -> None:
+    made, found = fleet(64), nothing(64, 64)
+    found.dram[[5, 20, 41]] = found.local[[5, 20, 41]] = BLOCKS
+    assert {chosen(made, found, first=first)[0] for first in (0, 6, 30)} == {5, 20, 41}
