@@ -7,8 +7,8 @@ up again after every wait, because the world may have changed meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from kvstore.block import Miss
@@ -103,9 +103,8 @@ class StreamingKVService(KVService):
                     block = pb.GetBlock(index=index, outcome=OUTCOME[opened])
                     yield pb.GetReply(block=block)
                     continue
-                slot = opened.slot
-                pieces = self._proven(slot, layout)
-                if pieces is None:
+                slot, blocks = opened.slot, self.store.blocks
+                if not blocks.examine(slot, layout):
                     self.store.readers.close(session, [opened.handle])
                     yield pb.GetReply(block=pb.GetBlock(index=index, outcome=pb.DAMAGED))
                     continue
@@ -117,8 +116,7 @@ class StreamingKVService(KVService):
                 # Bytes are read only while the pin holds, the first too: a slow caller loses it,
                 # and what its slot holds then is another block, perhaps another tenant's.
                 self.store.claims.pin(session, opened.handle, "the block that is being sent")
-                for piece in pieces:
-                    self.counters.add("get_bytes", len(piece))
+                async for piece in self._pieces(slot, layout, layout.whole):
                     yield pb.GetReply(data=piece)
                     self.store.claims.pin(session, opened.handle, "the block that is being sent")
                 self.store.readers.close(session, [opened.handle])
@@ -168,8 +166,7 @@ class StreamingKVService(KVService):
         for layer in range(fragment.layer_first, fragment.layer_first + fragment.layers):
             part = Fragment(layer, 1, fragment.head_first, fragment.heads)
             await self._landed(session, request.handle, slot, part)
-            for piece in self._pieces(slot, layout, part):
-                self.counters.add("get_bytes", len(piece))
+            async for piece in self._pieces(slot, layout, part):
                 yield pb.ReadReply(data=piece)
                 self.store.claims.pin(session, request.handle, "handle")
 
@@ -231,21 +228,17 @@ class StreamingKVService(KVService):
             copies |= await self.copied(keys, replicas, durable, context)
         return [copies[key] for key, _, _ in wanted] if kinds else []
 
-    def _proven(self, slot: Slot, layout: SlotLayout) -> Iterable[bytes] | None:
-        """What a caller is promised of a block, in pieces; None if it is damaged. A block of one
-        piece is proven as that is copied, now; of a larger one each piece is proven once more."""
-        blocks = self.store.blocks
-        if layout.block_bytes(slot.tokens) <= PUT_CHUNK_BYTES_MAX:
-            with suppress(Damaged):
-                return [*chunks(blocks.view, blocks.heads, slot, layout, layout.whole)]
-        return self._pieces(slot, layout, layout.whole) if blocks.examine(slot, layout) else None
-
-    def _pieces(self, slot: Slot, layout: SlotLayout, fragment: Fragment) -> Iterator[bytes]:
-        blocks = self.store.blocks
+    async def _pieces(
+        self, slot: Slot, layout: SlotLayout, fragment: Fragment
+    ) -> AsyncIterator[bytes]:
         try:
-            yield from chunks(blocks.view, blocks.heads, slot, layout, fragment)
+            for piece in chunks(
+                self.store.blocks.view, self.store.blocks.heads, slot, layout, fragment
+            ):
+                self.counters.add("get_bytes", len(piece))
+                yield piece
         except Damaged:
-            blocks.examine(slot, layout)
+            self.store.blocks.examine(slot, layout)
             raise Lapsed(
                 "the block was damaged while it was read: ask again, or recompute"
             ) from None

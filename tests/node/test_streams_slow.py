@@ -1,5 +1,4 @@
-"""Callers that take what is sent to them late: they lose the block, and are given no other's. And
-what is done to a block meanwhile reaches nobody."""
+"""Callers that take what is sent to them late: they lose the block, and are given no other's."""
 
 from __future__ import annotations
 
@@ -56,33 +55,6 @@ def test_of_a_block_whose_pin_ended_before_its_first_bytes_none_are_sent() -> No
         assert slot.offset in [one.offset for one in others], "its place is another tenant's"
         with pytest.raises(PinExpired):
             await anext(replies)
-
-    asyncio.run(work())
-
-
-@pytest.mark.parametrize("promised", [False, True])
-def test_of_a_block_that_is_damaged_no_byte_is_sent(promised: bool) -> None:
-    """It is promised once its one piece is copied and proven."""
-    rig, namespaces = Rig(slabs=1), OnePlace()
-    told: Any = (rig.store, namespaces, rig.sessions, rig.counters)
-    service = StreamingKVService(*told, pb.SessionEvent.Opened(), NOBODY)
-    mine = prompt(SMALL, TOKENS)
-    [slot] = rig.put(rig.session(), SMALL, mine)
-    sealed = rig.read(slot, SMALL)
-    request = pb.GetRequest(namespace=SMALL.owner[0], hashes=mine.hashes)
-
-    async def work() -> None:
-        CALLER.set(Caller(Role.OPEN, "", "default"))
-        replies = get.__wrapped__(service, request, NOBODY)
-        if not promised:
-            rig.flip(slot, SMALL)
-        outcome = (await anext(replies)).block.outcome
-        if promised:
-            rig.flip(slot, SMALL)
-        data = b"".join([one.data async for one in replies])
-        assert (outcome, data) == ((pb.HIT, sealed) if promised else (pb.DAMAGED, b""))
-        assert rig.hits(SMALL, mine) == promised
-        assert rig.counters.totals()["damaged_blocks"] == (not promised)
 
     asyncio.run(work())
 
