@@ -41,7 +41,7 @@ from .prefill_choice import choose_prefill, price_all
 from .prefill_price import COST, Asked
 from .room import room_seconds
 from .room import want_room as _want_room
-from .rules import of_row
+from .rules import Rules
 from .scarcity import lately_busy as _lately_busy
 from .scarcity import scarcity
 from .stale import forget_stale
@@ -74,7 +74,7 @@ def choose(
     price.
     """
     fleet, found = Fleet(engines, lines, hosts, near), Found(dram, local, on_way)
-    rules = of_row(rules_row)
+    rules = rules_of(rules_row)
     _at_hosts(found, holders, lengths, in_dram, host_of)
     kept = kept_by_decoders(fleet, found)
     asked = Asked(now, tokens, block_tokens, token_bytes, waited, 1.0, kept)
@@ -108,6 +108,15 @@ def choose(
         engines[chosen].host, now,
     )  # fmt: skip
     return chosen, way, room, decodes, _step_with(fleet, decodes, tokens)
+
+
+@inner
+def rules_of(row: Any) -> Any:
+    """The rules of a row, which has their numbers in order."""
+    return Rules(
+        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7],
+        row[8], row[9], row[10], row[11], row[12], row[13], row[14], row[15],
+    )  # fmt: skip
 
 
 @inner

@@ -3,9 +3,7 @@ take as they are: 1 is on, 0 is off."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-from .inner import inner
+from typing import NamedTuple
 
 
 class Rules(NamedTuple):
@@ -49,12 +47,3 @@ OURS = Rules(
     fair=1.0,
     latency=0.005,
 )
-
-
-@inner
-def of_row(row: Any) -> Any:
-    """The rules of a row, which has their numbers in order."""
-    return Rules(
-        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7],
-        row[8], row[9], row[10], row[11], row[12], row[13], row[14], row[15],
-    )  # fmt: skip

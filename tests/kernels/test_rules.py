@@ -3,12 +3,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from kvstore.kernels.rules import Rules, of_row
+from kvstore.kernels.decision import rules_of
+from kvstore.kernels.rules import Rules
 
 
 @njit
 def read(row: np.ndarray) -> Rules:
-    return of_row(row)
+    return rules_of(row)
 
 
 def test_rules_are_what_their_row_says_in_order() -> None:
