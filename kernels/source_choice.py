@@ -25,11 +25,11 @@ def choose_source(fleet: Any, found: Any) -> Any:
 
 
 @inner
-def longest(local: Any) -> Any:
-    """Alone in its loop, it looks at many hosts at once."""
-    best = local[0]
-    for host in range(1, len(local)):
-        best = max(best, local[host])
+def longest(prefixes: Any) -> Any:
+    """The most blocks that one has. It stands alone, so that several are looked at at once."""
+    best = 0
+    for blocks in prefixes:
+        best = max(best, blocks)
     return best
 
 

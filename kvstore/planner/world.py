@@ -233,7 +233,7 @@ def check(world: World) -> None:
     ordered = (served["arrival"] <= served["began"]) & (served["began"] < served["prefilled"])
     ordered &= (served["prefilled"] <= served["first_token"]) | (served["made"] > 0)
     ordered &= served["first_token"] <= served["finished"]
-    marked = world.fleet.hosts["decodes"].copy()
+    marked = world.fleet.hosts[["decodes", "prefills"]].copy()
     mark_roles(world.fleet)
     left = {
         "something happens in another order": ~ordered,
@@ -248,7 +248,7 @@ def check(world: World) -> None:
         "a router counts sequences": world.fleet.engines["batch"],
         "a router counts prompts": world.tally.engines["queued"],
         "events are to come": world.heap.counts[:1],
-        "it is not known where somebody decodes": marked != world.fleet.hosts["decodes"],
+        "hosts do not know their engines": marked != world.fleet.hosts[["decodes", "prefills"]],
     }
     lists = world.caches.lists.reshape(sim_caches.PLANES, -1)
     left["blocks are coming"] = lists["size"][sim_caches.COMING]

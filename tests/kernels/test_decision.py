@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 from numpy.typing import NDArray
 
 from kvstore.kernels import decision, expected
@@ -23,10 +24,15 @@ from kvstore.kernels.prefill_price import (
     unpriced,
 )
 from kvstore.kernels.room import DEMAND
-from kvstore.kernels.rules import OURS
+from kvstore.kernels.rules import OURS, Rules
 
 ENGINES, HOSTS = 24, 12
 RULES = OURS._replace(ttft=5.0, aging=0.1, charge=1.0, margin=1.0, latency=1e-3, crowding=0.0)
+
+
+@njit
+def rules_of(row: NDArray[np.float64]) -> Rules:
+    return decision.rules_of(row)
 
 
 def fleet(seed: int) -> Fleet:
@@ -164,3 +170,8 @@ def test_who_decodes_is_priced_with_the_request_and_what_it_has_of_it_is_not_mov
     assert decoder([5, 5], [3, 3])[3] == 1e6 - 3 * 16e4, "what is on its SSD is not there yet"
     made.engines["decodes"] = False
     assert decoder([0, 0], [0, 0]) == (NONE, False, 0.0, 0.0)
+
+
+def test_rules_are_what_their_row_says_in_order() -> None:
+    rules = Rules(*(1.5 * number for number in range(len(Rules._fields))))
+    assert rules_of(np.array(rules)) == rules
