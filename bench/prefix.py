@@ -5,12 +5,13 @@ one, else a small model on the CPU with one thread. Prompts of some lengths are 
 which is then started anew, so that their KV is on its SSD alone. Each round has prompts of its own:
 each is asked for once, and comes from SSD; once more, and comes from DRAM; and is computed, without
 a pool. On a GPU it is then taken out of the pool and published anew, into HBM that the node lends,
-and comes from there. Timed is the whole request to its first token: the pool asked, all but the
-last token loaded and verified, and what is left computed. That blocks came from where the row says
-is checked.
+comes from there, and is taken out again: no block has to make room for another. Timed is the whole
+request to its first token: the pool asked, all but the last token loaded and verified, and what is
+left computed. That blocks came from where the row says is checked.
 
 The rows of the longest prompts decide. Where the lines through the lengths cross is told: prefixes
-longer than that are quicker loaded. The node's directory is made below TMPDIR, or /var/tmp.
+longer than that are quicker loaded. The node's directory is made below TMPDIR, or /var/tmp. It has
+memory and disk for what all rounds publish, which --runs decides.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ from kvstore.engine.hooks import NoHooks
 from kvstore.engine.pool import Pool
 from kvstore.engine.pool_use import PoolUse
 from kvstore.errors import ConfigError
-from kvstore.limits import GiB, MiB
+from kvstore.limits import MiB
 
 RUNS = 5
 GOAL = 1.0
 SLAB_BYTES = 64 * MiB
+STALLED_SECONDS = 60.0  # in which a disk that works has written something
 WAYS = ("ssd", "dram", "computed", "hbm")  # the last where there is HBM
 
 
@@ -56,8 +58,6 @@ class Sizes:
     config: ModelConfig
     prompt_tokens: tuple[int, ...]
     chunk_tokens: int
-    dram: str
-    ssd_bytes: int
     hbm: str = "0"  # that the node lends
 
 
@@ -66,9 +66,9 @@ SMALL = Sizes(
         architecture="LlamaForCausalLM", hidden_size=512, intermediate_size=1408, layers=8,
         heads=8, kv_heads=4, head_dim=64, vocab_size=2048, max_positions=8192, rms_eps=1e-5,
     ),
-    (128, 512, 2048), 512, "1GiB", 2 * GiB,
+    (128, 512, 2048), 512,
 )  # fmt: skip
-LARGE = Sizes(LLAMA_8B, (1024, 4096, 16_384), 8192, "24GiB", 32 * GiB, "8GiB")
+LARGE = Sizes(LLAMA_8B, (1024, 4096, 16_384), 8192, "8GiB")
 
 
 def run(runs: int, say: Say, sizes: Sizes | None = None) -> Report:
@@ -109,6 +109,7 @@ class _Prefixes:
         self._sizes, self._dice = sizes, np.random.default_rng(1)
         self._spec = namespace_of("prefix", sizes.config)
         self._ways = WAYS if sizes.hbm != "0" else WAYS[:-1]
+        self._room = 0  # bytes of the node's DRAM, and of its SSD
 
     def rounds(self, runs: int, say: Say) -> dict[int, Rounds]:
         """Of each length the seconds of each way."""
@@ -116,11 +117,14 @@ class _Prefixes:
             {length: self._prompt(length) for length in self._sizes.prompt_tokens}
             for _ in range(WARM_ROUNDS + runs)
         ]
+        self._room = room_for(self._sizes, len(prompts))
         with self._node(), self._client() as client:
             for number, each in enumerate(prompts):
                 say(f"publishing, {number + 1} of {len(prompts)}")
                 for prompt in each.values():
                     self._published(client, prompt)
+            every = (len(client.chain(prompt)) for each in prompts for prompt in each.values())
+            _wait_for_disk(client, sum(every), say)
         found = {length: {way: list[float]() for way in self._ways} for length in prompts[0]}
         with self._node(), self._client() as client, self._client(on_device=True) as near:
             for number, each in enumerate(prompts):
@@ -135,8 +139,8 @@ class _Prefixes:
         return {length: Rounds(of) for length, of in found.items()}
 
     def _node(self) -> AbstractContextManager[None]:
-        sizes = self._sizes
-        return node_with_ssd(self._directory, sizes.dram, SLAB_BYTES, sizes.ssd_bytes, sizes.hbm)
+        room, hbm = self._room, self._sizes.hbm
+        return node_with_ssd(self._directory, str(room), SLAB_BYTES, room, hbm)
 
     def _client(self, *, on_device: bool = False) -> Client:
         """One that reaches the node's HBM, or one that does not."""
@@ -177,6 +181,7 @@ class _Prefixes:
             )
         if stats(client).hbm.used_bytes < len(chain) * client.space.layout.slot_bytes:
             raise RuntimeError("what was published did not go to HBM")
+        client.remove(chain)
         return seconds
 
     def _loaded(self, client: Client, prompt: tuple[int, ...]) -> tuple[float, int, PoolUse, Pool]:
@@ -195,6 +200,25 @@ class _Prefixes:
         events = prefill(self._core, prompt)
         took = time.perf_counter() - began
         return took, next(one.token for one in events if isinstance(one, TokenEvent))
+
+
+def room_for(sizes: Sizes, rounds: int) -> int:
+    """Bytes of whole slabs for what so many rounds publish: beside the slots a slab has a rest."""
+    kv = rounds * sum(sizes.prompt_tokens) * token_bytes(sizes.config)
+    return (kv * 5 // 4 // SLAB_BYTES + 4) * SLAB_BYTES
+
+
+def _wait_for_disk(client: Client, blocks: int, say: Say) -> None:
+    """Until the node has written them: one that stops waits for its disk for seconds only."""
+    written, since = 0, time.monotonic()
+    while written < blocks:
+        now = stats(client).counters["stored_blocks"]
+        if now > written:
+            written, since = now, time.monotonic()
+            say(f"{written} of {blocks} blocks are on SSD")
+        elif time.monotonic() - since > STALLED_SECONDS:
+            raise RuntimeError(f"only {written} of {blocks} blocks were written to SSD")
+        time.sleep(0.5)
 
 
 def _moved(client: Client) -> tuple[int, int]:
