@@ -124,7 +124,9 @@ def _parser() -> argparse.ArgumentParser:
         "and schedule",
     )
     parser.add_argument(
-        "--only", metavar="TEXT", help="goodput: only what has it in its name, as in 8+8"
+        "--only",
+        metavar="TEXT",
+        help="goodput: only what has it in its name, as in 8+8; publish: cpu or cuda alone",
     )
     parser.add_argument(
         "--requests",

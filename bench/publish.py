@@ -10,7 +10,8 @@ The row that counts computes with one thread; with one a core, a thread that wai
 neighbour would be what is timed. The other row uses every core, so there the prefill is shorter and
 the hooks, which are one thread's work, weigh more. Prefills differ from each other by more than the
 hooks cost, so what the hooks took by themselves is told too. Where there is a CUDA device a row of
-it counts too: a model of Llama 8B's shape in bfloat16, with random weights.
+it counts too: a model of Llama 8B's shape in bfloat16, with random weights. `--only cuda` has that
+row alone, `--only cpu` the others.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 import torch
 
 from bench.engine import Prompts, Say, Shape, check_published, prefill, torch_threads
+from bench.guest import NotInstalled
 from bench.pool import running_node
 from bench.random_model import BLOCK_TOKENS, LLAMA_8B, namespace_of, random_model, token_bytes
 from bench.report import Goal, Report, Row
@@ -42,6 +44,7 @@ from kvstore.engine.pool import Pool
 from kvstore.engine.pool_use import PoolUse
 
 RUNS = 15
+TAKES = ("only",)  # options of the command
 GOAL = 1.03
 SETTLE_SECONDS = 0.1  # the node lists and frees blocks after it has answered: not in our next run
 
@@ -66,9 +69,13 @@ class LargeSizes:
     dram: str = "2GiB"
 
 
-def run(runs: int, say: Say, sizes: Sizes | None = None) -> Report:
-    rows = on_cpu(runs, say, sizes or Sizes())
-    if torch.cuda.is_available():
+def run(runs: int, say: Say, sizes: Sizes | None = None, only: str | None = None) -> Report:
+    if only not in (None, "cpu", "cuda"):
+        raise SystemExit(f"--only {only}: is one of cpu, cuda")
+    if only == "cuda" and not torch.cuda.is_available():
+        raise NotInstalled("a CUDA GPU is needed, and torch sees none here")
+    rows = [] if only == "cuda" else on_cpu(runs, say, sizes or Sizes())
+    if only != "cpu" and torch.cuda.is_available():
         say("on the GPU")
         rows.append(on_device(runs, say, LargeSizes(), Device.named("cuda")))
     return Report(
