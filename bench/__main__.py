@@ -44,6 +44,7 @@ BENCHES = {
     "prefix": "time to first token of a prompt in DRAM and on SSD, against computing (at most 1.0)",
     "kernels": "gather and scatter of paged KV on a GPU, against copying there (at least 0.85)",
     "attention": "decode over pages on a GPU, against its bytes' time there (at most 1.2)",
+    "tokens": "an engine's greedy tokens on a GPU, against those of transformers there (1.0)",
     "tune": "launches of a GPU's kernels, against the default ones there (at least 1.0)",
     "hbm": "KV between a GPU's pages and pinned memory, against cudaMemcpyAsync (at least 0.95)",
     "recovery": "a node's restart to serving with 500,000 blocks on SSD (at most 5 s)",

@@ -16,7 +16,7 @@ import torch
 class Reference:
     """A `transformers` model kept loaded."""
 
-    def __init__(self, model_dir: str | Path) -> None:
+    def __init__(self, model_dir: str | Path, place: torch.device | str = "cpu") -> None:
         # Imported here: the engine runs without transformers, and the import takes seconds.
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
@@ -26,24 +26,25 @@ class Reference:
         model: Any = AutoModelForCausalLM.from_pretrained(
             str(model_dir), attn_implementation="sdpa", dtype="auto", local_files_only=True
         )
-        self._model = model.eval()
+        self._model, self._place = model.to(place).eval(), place
 
     @torch.inference_mode()
     def tokens(self, prompt_tokens: Sequence[int], max_new: int) -> list[int]:
         """Exactly max_new greedy tokens, end tokens ignored."""
         out: list[int] = []
-        fed, past = torch.tensor([list(prompt_tokens)]), None
+        fed, past = torch.tensor([list(prompt_tokens)], device=self._place), None
         while len(out) < max_new:
             result = self._model(fed, past_key_values=past, use_cache=True, logits_to_keep=1)
             past = result.past_key_values
             out.append(int(result.logits[0, -1].argmax()))
-            fed = torch.tensor([[out[-1]]])
+            fed = torch.tensor([[out[-1]]], device=self._place)
         return out
 
     @torch.inference_mode()
     def logits(self, prompt_tokens: Sequence[int]) -> torch.Tensor:
         """Logits of every position, in one pass: (tokens, vocab)."""
-        logits: torch.Tensor = self._model(torch.tensor([list(prompt_tokens)])).logits[0]
+        fed = torch.tensor([list(prompt_tokens)], device=self._place)
+        logits: torch.Tensor = self._model(fed).logits[0]
         return logits
 
 
