@@ -20,6 +20,7 @@ from .strip_programs import enter_strip, gather_strip, scatter_strip, verify_str
 from .tuned import launch_of
 
 WORD_BYTES = 8
+PAIR_BYTES = 2 * WORD_BYTES
 
 
 class Batch:
@@ -29,19 +30,22 @@ class Batch:
         self, arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages,
         block_table: NDArray[np.integer], span: tuple[int, int, int, int],
     ) -> None:  # fmt: skip
-        payloads, tokens, starts = checked(arena, geometry, blocks, pages, block_table, span)
+        payloads, tables, tokens, starts = checked(
+            arena, geometry, blocks, pages, block_table, span
+        )
         coding = geometry.coding
         unit = ITEM_BYTES[coding.item] if coding else WORD_BYTES
-        _check_slots(arena, geometry, blocks)
+        slots = _slots(arena, geometry, payloads, tables)
         steps = (pages.page_stride, pages.head_stride, pages.token_stride, pages.part_stride)
-        if common([*steps, geometry.run_bytes, *pages.layer_addresses.tolist()], unit) < unit:
+        multiple = common([*steps, geometry.run_bytes, *pages.layer_addresses.tolist()], PAIR_BYTES)
+        if multiple < unit:
             what = coding.item if coding else "8 bytes"
             raise ValueError(f"the pages' strides, runs and addresses are not multiples of {what}")
-        sizes = np.array([geometry.strip_bytes(int(count)) for count in tokens], np.int64)
+        self._paired = slots == PAIR_BYTES and bool(coding or multiple == PAIR_BYTES)
+        sizes = _sizes(geometry, tokens)
         if len(sizes) and sizes.min() < xxh3.BYTES_MIN:
             least = f"here it must have {xxh3.BYTES_MIN} at least"
             raise ValueError(f"a strip has {sizes.min()} bytes; {least}")
-        tables = blocks.columns[1]
         words = [one // WORD_BYTES for one in (payloads, tables, sizes)]
         described = np.stack([words[0], tokens, starts, words[1], words[2]])
         self._device, self._count = arena.device, len(tokens)
@@ -49,9 +53,9 @@ class Batch:
         self._each = span[1] * span[3]
         self.strips = self._count * self._each
         self._arena, self._memory = arena, arena.view(torch.int64)
-        self._blocks = torch.from_numpy(described).to(self._device)
         self._secret = xxh3.keys(self._device)
-        self._pages = on(self._device, block_table, pages)
+        layers, table, self._blocks = on(self._device, block_table, pages, described)
+        self._pages = layers, table
         strip_words = geometry.strip_stride // WORD_BYTES
         self._sizes = (self._count, strip_words, geometry.kv_heads, *span)
         self._steps = tuple(step // unit for step in steps)
@@ -91,26 +95,35 @@ class Batch:
     def gather_strip(self, launch: Launch) -> None:
         gather_strip[(self.strips,)](
             self._memory, *self._pages, self._blocks, self._secret, *self._sizes, *self._steps,
-            **self._form, STAGES=launch.stages, **launch.how,
+            **self._form, **self._turns(launch),
         )  # fmt: skip
 
     def scatter_strip(self, launch: Launch) -> None:
         scatter_strip[(self.strips,)](
             self._memory, *self._pages, self._blocks, self._secret, self.good, *self._sizes,
-            *self._steps, **self._form, STAGES=launch.stages, **launch.how,
+            *self._steps, **self._form, **self._turns(launch),
         )  # fmt: skip
 
     def verify_strip(self, launch: Launch) -> None:
         verify_strip[(self.strips,)](
             self._memory, self._blocks, self._secret, self.good, *self._sizes,
-            STAGES=launch.stages, **launch.how,
+            **self._turns(launch),
         )  # fmt: skip
 
     def enter_strip(self, launch: Launch) -> None:
         enter_strip[(self.strips,)](
             self._memory, self._blocks, self._secret, *self._sizes,
-            STAGES=launch.stages, **launch.how,
+            **self._turns(launch),
         )  # fmt: skip
+
+    def _turns(self, launch: Launch) -> dict[str, Any]:
+        """How a program goes through its strip."""
+        return {
+            "BLOCK": launch.block,
+            "PAIRED": self._paired,
+            "STAGES": launch.stages,
+            **launch.how,
+        }
 
     def encode_group(self, launch: Launch) -> None:
         encode_group[(self.strips * self._groups,)](
@@ -126,11 +139,25 @@ class Batch:
         )  # fmt: skip
 
 
-def _check_slots(arena: torch.Tensor, geometry: Geometry, blocks: Blocks) -> None:
-    payloads, tables, _, _ = blocks.columns
+def _sizes(geometry: Geometry, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bytes of each block's strips; most blocks have as many tokens as others."""
+    sizes = np.full(len(tokens), geometry.strip_stride, np.int64)
+    for short in np.flatnonzero(tokens != geometry.block_tokens).tolist():
+        sizes[short] = geometry.strip_bytes(int(tokens[short]))
+    return sizes
+
+
+def _slots(
+    arena: torch.Tensor, geometry: Geometry,
+    payloads: NDArray[np.int64], tables: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """The largest power of two, up to a pair of words, that all strips in slots begin at multiples
+    of. Raises `ValueError` unless it is a word, and so of the tables."""
     room = arena.numel() - 8 * geometry.strips
     if len(tables) and not 0 <= tables.min() <= tables.max() <= room:
         raise ValueError(f"table_offsets reach outside the arena's {arena.numel()} bytes")
-    each = [arena.data_ptr(), arena.numel(), *payloads.tolist(), *tables.tolist()]
-    if common([*each, geometry.strip_stride], WORD_BYTES) < WORD_BYTES:
+    each = [arena.data_ptr(), geometry.strip_stride, *payloads.tolist()]
+    multiple = common(each, PAIR_BYTES)
+    if common([multiple, arena.numel(), *tables.tolist()], WORD_BYTES) < WORD_BYTES:
         raise ValueError("payloads, tables and strips in the arena must be at multiples of 8 bytes")
+    return multiple

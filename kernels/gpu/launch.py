@@ -53,8 +53,16 @@ _TILES = _from(
         if 2 <= block // (WARP * warps) <= 32
     ),
 )
-# What is hashed at once is a block of xxh3, 128 words: more than 4 warps would have nothing to do.
-_STRIPS = _from(Launch(4), *itertools.starmap(Launch, itertools.product((1, 2, 4), (1, 2, 3, 4))))
+# What is hashed at once are blocks of xxh3, 128 words each. One warp has them without waiting for
+# another; several are for when there are too few strips to go round.
+_STRIPS = _from(
+    Launch(1, 1, 256),
+    *(
+        Launch(warps, stages, words)
+        for words, warps, stages in itertools.product((128, 256, 512), (1, 2, 4), (1, 3))
+        if words >= 128 * warps or words == 256 == 64 * warps
+    ),
+)
 _NO_LOOP = _from(Launch(4), *map(Launch, (1, 2, 8)))
 # Each warp has 8 positions of a score or more. A page's number must be there before its keys can be
 # asked for, so a turn further ahead takes two stages: 4 make the same program as 3 (Triton 3.9).

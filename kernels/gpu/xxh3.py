@@ -1,8 +1,10 @@
 """XXH3-64 (seed 0) in Triton, bit for bit what `kernels.xxh3` computes, of whole 64-bit words.
 
 A block of 1 KiB is absorbed at once: what its sixteen stripes add to the eight lanes is a sum, and
-its order does not matter; only the scrambling between blocks is one after the other. Messages are
-of 24 bytes or more, a multiple of 8: what a strip of KV is.
+its order does not matter; only the scrambling between blocks is one after the other. A word adds to
+its neighbour's lane too, so lanes are in two halves, even and odd: a thread that has a pair of
+words has both, and asks no other. Messages are of 24 bytes or more, a multiple of 8: what a strip
+of KV is.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
@@ -50,59 +52,83 @@ def avalanche(h):
 
 
 @triton.jit
-def neighbours(lanes):
-    """(8,) lanes, each in its neighbour's place."""
-    even, odd = tl.split(tl.reshape(lanes, (4, 2)))
-    return tl.reshape(tl.join(odd, even), (8,))
+def pairs(at, STEP: tl.constexpr):
+    """Of eight words, STEP apart, those of even lanes and those of odd ones, (4, 1) each."""
+    even = at + 2 * STEP * tl.arange(0, 4)[:, None]
+    return word(even), word(even + STEP)
 
 
 @triton.jit
 def begin(secret):
-    return word(secret + KEY_WORDS + tl.arange(0, 8))
+    return pairs(secret + KEY_WORDS, 1)
 
 
 @triton.jit
-def absorb(lanes, data, secret):
-    """All of a block's stripes, (16, 8)."""
-    stripe = tl.arange(0, 16)[:, None]
-    lane = tl.arange(0, 8)[None, :]
-    keyed = data ^ word(secret + 8 * stripe + 8 * lane)
+def stripe_keys(secret):
+    """What a block's stripes are mixed with, (4, 16, 2)."""
+    each = 2 * tl.arange(0, 4)[:, None] + tl.arange(0, 16)[None, :]
+    return word(secret + 8 * (each[:, :, None] + tl.arange(0, 2)[None, None, :]))
+
+
+@triton.jit
+def _summed(data, keys):
+    """What each pair of words adds to the two lanes, (4, 16) each."""
+    keyed = data ^ keys
     product = (keyed & 0xFFFFFFFF) * (keyed >> 32)
-    return lanes + tl.sum(product, 0) + neighbours(tl.sum(data, 0))
+    even_product, odd_product = tl.split(product)
+    even_data, odd_data = tl.split(data)
+    return even_product + odd_data, odd_product + even_data
 
 
 @triton.jit
-def absorb_some(lanes, data, stripes, secret):
-    """The first `stripes` of (16, 8)."""
-    stripe = tl.arange(0, 16)[:, None]
-    lane = tl.arange(0, 8)[None, :]
-    keyed = data ^ word(secret + 8 * stripe + 8 * lane)
-    product = (keyed & 0xFFFFFFFF) * (keyed >> 32)
-    nothing = tl.zeros_like(data)
-    there = stripe < stripes
-    sums = tl.sum(tl.where(there, product, nothing), 0)
-    return lanes + sums + neighbours(tl.sum(tl.where(there, data, nothing), 0))
+def absorb(even, odd, data, keys, scrambles):
+    """Lanes after a block, (4, 16, 2), that has more behind it."""
+    even_added, odd_added = _summed(data, keys)
+    even += tl.sum(even_added, 1, keep_dims=True)
+    odd += tl.sum(odd_added, 1, keep_dims=True)
+    return scramble(even, scrambles[0]), scramble(odd, scrambles[1])
 
 
 @triton.jit
-def absorb_last(lanes, data, secret):
-    """The message's last 64 bytes, (8,), which may have been absorbed before."""
-    keyed = data ^ word(secret + 121 + 8 * tl.arange(0, 8))
-    return lanes + (keyed & 0xFFFFFFFF) * (keyed >> 32) + neighbours(data)
+def absorb_some(even, odd, data, left, keys, scrambles):
+    """The same of a block that has `left` words there, and behind it: the last, if no more than it
+    takes, and none, if fewer than one."""
+    even_added, odd_added = _summed(data, keys)
+    counts = 8 * (tl.arange(0, 16)[None, :] + 1) < left
+    even += tl.sum(tl.where(counts, even_added, tl.zeros_like(even_added)), 1, keep_dims=True)
+    odd += tl.sum(tl.where(counts, odd_added, tl.zeros_like(odd_added)), 1, keep_dims=True)
+    if left > 128:
+        even, odd = scramble(even, scrambles[0]), scramble(odd, scrambles[1])
+    return even, odd
 
 
 @triton.jit
-def scramble(lanes, secret):
-    mixed = lanes ^ (lanes >> 47) ^ word(secret + 128 + 8 * tl.arange(0, 8))
-    return mixed * P32_1
+def _added(data, other, key):
+    """What a lane has of a word and of its neighbour's."""
+    keyed = data ^ key
+    return (keyed & 0xFFFFFFFF) * (keyed >> 32) + other
 
 
 @triton.jit
-def finish(lanes, size, secret):
+def absorb_last(even, odd, at, secret):
+    """The message's last 64 bytes, at a pointer to int64; they may have been absorbed before."""
+    data, keys = pairs(at, 1), pairs(secret + 121, 8)
+    even += _added(data[0], data[1], keys[0])
+    odd += _added(data[1], data[0], keys[1])
+    return even, odd
+
+
+@triton.jit
+def scramble(lanes, key):
+    return (lanes ^ (lanes >> 47) ^ key) * P32_1
+
+
+@triton.jit
+def finish(even, odd, size, secret):
     """The hash of a long message of so many bytes."""
-    keyed = lanes ^ word(secret + 11 + 8 * tl.arange(0, 8))
-    even, odd = tl.split(tl.reshape(keyed, (4, 2)))
-    return avalanche(tl.sum(fold(even, odd), 0) + size.to(tl.uint64) * P64_1)
+    keys = pairs(secret + 11, 8)
+    mixed = fold(even ^ keys[0], odd ^ keys[1])
+    return avalanche(tl.sum(tl.sum(mixed, 1), 0) + size.to(tl.uint64) * P64_1)
 
 
 @triton.jit

@@ -199,16 +199,16 @@ def harm(change: pytest.MonkeyPatch, what: str, there: There) -> None:
     checked, on = batch.checked, batch.on
 
     def slots(*asked: Any) -> Any:
-        payloads, tokens, starts = checked(*asked)
-        return payloads + (there.arena.numel() if what == "payloads" else 0), tokens, starts
+        payloads, *rest = checked(*asked)
+        return payloads + (there.arena.numel() if what == "payloads" else 0), *rest
 
     def pages_of(*asked: Any) -> Any:
-        layers, table = on(*asked)
+        layers, table, *rest = on(*asked)
         if what == "table":
-            return layers, table[:0]
+            table = table[:0]
         if what == "page":
-            return layers, table + 1_000_000
-        return layers + (8 * there.engine.numel() if what == "layers" else 0), table
+            table = table + 1_000_000
+        return layers + (8 * there.engine.numel() if what == "layers" else 0), table, *rest
 
     for module in (pages, batch):
         change.setattr(module, "checked", slots)
