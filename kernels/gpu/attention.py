@@ -23,7 +23,7 @@ from .tuned import attention_of, launch_of
 ROWS_MIN, ROWS_MAX = 16, 64
 ROWS_NUMBERS_MAX = 64 * 128  # of a program's queries: their sums are to stay in registers
 PART_TOKENS = 512  # at least, that a part of a decode's positions has
-PROGRAMS = 512  # with fewer than these the processors of a GPU are not all at work
+PROGRAMS = 1024  # of fewer than these the last leave many of a GPU's processors without work
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,8 @@ def join_parts(
     most = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     values = tl.zeros((ROWS, WIDE), tl.float32)
-    for part in range(tl.cdiv(end, _part_tokens(end, parts, PART, POSITIONS))):
+    count = tl.cdiv(end, _part_tokens(end, parts, PART, POSITIONS))
+    for part in tl.range(0, count, loop_unroll_factor=4):  # so many are loaded at once
         at_part = sums + ((place + part) * ROWS + tl.arange(0, ROWS)) * (WIDE + 2)
         theirs = tl.load(at_part + WIDE)
         new = tl.maximum(most, theirs)
