@@ -1,10 +1,11 @@
 """How close decode attention over pages comes to the time that its bytes alone take on a GPU.
 
 Llama-8B geometry in bfloat16: one token each of some sequences, whose K and V lie in pages in no
-order. What is timed is one layer of a step, whose spans the device knows, by the device's own
-clock. It is held against `Tensor.copy_` of half as many bytes within the device in the same rounds,
-which reads and writes, together, as many as attention reads. What the device is told of a step,
-once for all layers, is printed beside, and so are whole decode steps of an engine (`decode_steps`).
+order. What is timed is one layer of a step, whose spans the device knows, right behind another, as
+layers are, by the device's own clock. It is held against `Tensor.copy_` of half as many bytes
+within the device in the same rounds, which reads and writes, together, as many as attention reads. What
+the device is told of a step, once for all layers, is printed beside, and so are whole decode steps
+of an engine (`decode_steps`).
 Takes a CUDA GPU.
 """
 
@@ -20,7 +21,7 @@ import torch
 from bench import decode_steps
 from bench.decode_steps import StepSizes
 from bench.guest import NotInstalled
-from bench.kernels import on_device
+from bench.kernels import behind_another
 from bench.report import Goal, Report, Row
 from bench.rounds import Way, measure, timed
 from kvstore.engine.device import Device
@@ -45,7 +46,7 @@ def run(runs: int, say: Callable[[str], None], sizes: Sizes | None = None) -> Re
     if not torch.cuda.is_available():
         raise NotInstalled("a CUDA GPU is needed, and torch sees none here")
     device = Device.named("cuda")
-    return measured(runs, say, sizes or Sizes(), device, on_device)
+    return measured(runs, say, sizes or Sizes(), device, behind_another)
 
 
 def measured(

@@ -3,14 +3,18 @@
 Every candidate of every program is tried first: one that this device cannot launch is left out, and
 so is one that does not make what the default makes. The others take turns, each launch timed by the
 device's own clock, right behind another of the same, so that the host is ahead of the device. The
-default stays unless it is beaten by more than the rounds differ. With `--write` what won is written
-to `kernels/gpu/launches.json`, for this device. Takes a CUDA GPU.
+default stays unless it is beaten by more than the rounds differ. All of a program are compiled side
+by side before the first of them is timed, on as many threads as there are processors. With
+`--write` what won is written to `kernels/gpu/launches.json`, for this device. Takes a CUDA GPU.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
 RUNS = 15
 GOAL = 1.0
-SECONDS = 180.0  # after which nothing more is begun; compiling takes most of them
+SECONDS = 120.0  # after which nothing more is begun; compiling takes most of them
 TAKES = ("write",)  # options of the command
 
 
@@ -44,6 +48,7 @@ def run(
     # Late: Triton is for machines with a GPU.
     import triton
 
+    from bench.kernels import behind_another
     from bench.launched import Sizes
     from kvstore.kernels.gpu.launch import CANDIDATES
     from kvstore.kernels.gpu.launch_table import PATH, Tuned, formatted, parsed
@@ -59,21 +64,6 @@ def run(
         PATH.write_text(formatted({**known, device_name(device): tuned}))
         say(f"written to {PATH}")
     return found.report
-
-
-def behind_another(act: Callable[[], object]) -> Way:
-    """Seconds by the device's clock, of the second of two in a row."""
-
-    def timed() -> float:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        act()
-        begin.record()
-        act()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
-
-    return timed
 
 
 def measured(
@@ -95,6 +85,8 @@ def measured(
             say(f"{name}: not measured, {SECONDS:.0f} s are over")
             continue
         say(f"{name}: {len(candidates[task.program])} candidates")
+        if device.type == "cuda":  # the interpreter is one for all threads
+            compiled(task, candidates[task.program])
         row, won = _contest(task, candidates[task.program], runs, say, timed)
         rows.append(row)
         if won != candidates[task.program][0]:
@@ -109,6 +101,19 @@ def measured(
         rows=tuple(rows),
     )
     return Found(report, launches)
+
+
+def compiled(task: Task, candidates: Sequence[Launch]) -> None:
+    """Each is launched once, whatever comes of it: that is looked at when it is launched alone."""
+    torch.cuda.synchronize()  # before other threads, on streams that may be others, read what is
+
+    def once(launch: Launch) -> None:
+        with suppress(Exception):
+            task.act(launch)
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        list(threads.map(once, candidates))
+    torch.cuda.synchronize()
 
 
 def _contest(
