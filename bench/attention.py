@@ -3,9 +3,9 @@
 Llama-8B geometry in bfloat16: one token each of some sequences, whose K and V lie in pages in no
 order. What is timed is one layer of a step, whose spans the device knows, right behind another, as
 layers are, by the device's own clock. It is held against `Tensor.copy_` of half as many bytes
-within the device in the same rounds, which reads and writes, together, as many as attention reads. What
-the device is told of a step, once for all layers, is printed beside, and so are whole decode steps
-of an engine (`decode_steps`).
+within the device in the same rounds, which reads and writes, together, as many as attention reads.
+What the device is told of a step, once for all layers, is printed beside, and so are whole decode
+steps of an engine (`decode_steps`).
 Takes a CUDA GPU.
 """
 

@@ -104,11 +104,13 @@ def measured(
 
 
 def compiled(task: Task, candidates: Sequence[Launch]) -> None:
-    """Each is launched once, whatever comes of it: that is looked at when it is launched alone."""
+    """Each is launched once; what comes of it is looked at when it is launched alone."""
+    from triton.runtime.errors import OutOfResources, PTXASError
+
     torch.cuda.synchronize()  # before other threads, on streams that may be others, read what is
 
     def once(launch: Launch) -> None:
-        with suppress(Exception):
+        with suppress(OutOfResources, PTXASError):
             task.act(launch)
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:

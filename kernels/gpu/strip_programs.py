@@ -10,6 +10,7 @@ multiplies matrices.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
+# mypy: disable-error-code="assignment, var-annotated"
 # ruff: noqa: RUF005  (Triton unpacks nothing into a tuple)
 from __future__ import annotations
 

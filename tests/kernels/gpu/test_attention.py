@@ -11,8 +11,8 @@ from kvstore.kernels.gpu.attention import Heads, Span, Step
 from tests.gpu import DEVICE
 
 NEAR = {torch.float32: 2e-6, torch.float16: 2e-3}
-if DEVICE.type == "cuda":  # the interpreter multiplies a bfloat16's bits
-    NEAR[torch.bfloat16] = 2e-2
+if DEVICE.type == "cuda":  # the interpreter multiplies a bfloat16's bits, and has an exact `exp`
+    NEAR[torch.bfloat16], NEAR[torch.float32] = 2e-2, 5e-6
 
 
 class Scene:
@@ -181,7 +181,10 @@ def test_every_layer_of_a_step_is_attended_by_what_the_device_was_told_once() ->
     scene = Scene(2, [Span(1, 20), Span(7, 3)], torch.float32)
     step = scene.step()
     for _ in range(2):
-        assert (step.attend(scene.q, scene.layer).double() - scene.truth()).abs().max() < 2e-6
+        found = step.attend(scene.q, scene.layer).double()
+        assert (found - scene.truth()).abs().max() < 2 * NEAR[
+            torch.float32
+        ]  # of values twice those
         scene.layer = scene.layer * 2
 
 
