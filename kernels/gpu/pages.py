@@ -6,7 +6,6 @@ the widest words that every stride, run and address is a multiple of.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -23,9 +22,9 @@ from ..strips import Blocks
 from .launch import Launch, tile_shape
 from .page_programs import gather_tile, scatter_tile
 from .tuned import launch_of
+from .upload import uploaded
 
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
-APART = 16  # words at whose multiples each begins of what is sent: alike aligned in every call
 _KINDS = {8: tl.int64, 4: tl.int32, 2: tl.int16, 1: tl.int8}
 
 
@@ -114,19 +113,8 @@ def checked(
 def on(
     device: torch.device, block_table: NDArray[np.integer], pages: Pages, *rest: NDArray[np.int64]
 ) -> tuple[torch.Tensor, ...]:
-    """The layers' addresses, the block table and the rest, int64, where the kernels read them.
-
-    In one piece, and by way of pinned memory: the host waits for nothing that the stream has been
-    told before, and what is sent takes as long as one of them alone."""
-    told = [pages.layer_addresses.view(np.int64), block_table, *rest]
-    firsts = [0, *itertools.accumulate(-(-one.size // APART) * APART for one in told)]
-    host = torch.empty(firsts[-1], dtype=torch.int64, pin_memory=device.type == "cuda")
-    words = host.numpy()
-    places = [slice(a, a + one.size) for a, one in zip(firsts[:-1], told, strict=True)]
-    for place, one in zip(places, told, strict=True):
-        words[place] = one.ravel()
-    sent = host.to(device, non_blocking=True)
-    return tuple(sent[place] for place in places)
+    """The layers' addresses, the block table and the rest, int64, where the kernels read them."""
+    return uploaded([pages.layer_addresses.view(np.int64), block_table, *rest], device)
 
 
 def widest(arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages) -> int:

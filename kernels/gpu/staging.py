@@ -8,7 +8,7 @@ next is loaded. Two pieces are under way at most, whatever a call moves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..pieces import Piece, Run
 from .pages import gather, scatter
 from .straight import Straight
-from .turn import Mark, Turn
+from .turn import STREAMS, Mark, Turn
 
 PIECE_BYTES = 32 << 20
 
@@ -29,7 +29,7 @@ class Staging:
     def __init__(self, device: torch.device, piece_bytes: int = PIECE_BYTES) -> None:
         self.device, self._piece_bytes = device, piece_bytes
         self._turn = Turn(device)
-        self._lanes = (_Lane(device), _Lane(device))
+        self._lanes = tuple(_Lane(device, self._turn, number) for number in range(STREAMS))
         self.straight = Straight(device, Turn(device), piece_bytes)
 
     def gathered(self, run: Run, store: Callable[[Piece], None]) -> None:
@@ -41,10 +41,11 @@ class Staging:
         ready: tuple[_Lane, Piece] | None = None
         with self._turn.taken():
             for lane, rows in self._pieces(run):
-                staged = lane.room(len(rows) * run.geometry.payload_bytes)
-                blocks = run.blocks(rows, int(rows[0]))
-                gather(staged, *run.about(blocks))
-                piece = Piece(_slice(rows), lane.copied_out(len(staged)))
+                with lane.current():
+                    staged = lane.room(len(rows) * run.geometry.payload_bytes)
+                    blocks = run.blocks(rows, int(rows[0]))
+                    gather(staged, *run.about(blocks))
+                    piece = Piece(_slice(rows), lane.copied_out(len(staged)))
                 if ready is not None:
                     ready[0].wait()
                     store(ready[1])
@@ -65,16 +66,17 @@ class Staging:
                 lane.wait()
                 size = len(rows) * run.geometry.payload_bytes
                 good[rows] = load(Piece(_slice(rows), lane.host_room(size)))
-                staged, blocks = lane.copied_in(size), run.blocks(rows[good[rows]], int(rows[0]))
-                scatter(staged, *run.about(blocks))
-                lane.mark()
+                with lane.current():
+                    staged = lane.copied_in(size)
+                    scatter(staged, *run.about(run.blocks(rows[good[rows]], int(rows[0]))))
+                    lane.mark()
         return good
 
     def _pieces(self, run: Run) -> Iterator[tuple[_Lane, NDArray[np.int64]]]:
         each = max(1, self._piece_bytes // run.geometry.payload_bytes)
         every = np.arange(len(run.tokens))
         for number, first in enumerate(range(0, len(every), each)):
-            yield self._lanes[number % 2], every[first : first + each]
+            yield self._lanes[number % STREAMS], every[first : first + each]
 
 
 @cache
@@ -84,10 +86,12 @@ def staging_of(device: torch.device) -> Staging:
 
 
 class _Lane:
-    """One piece on the host and on the device; the larger of what was asked for stays."""
+    """One piece on the host and on the device; the larger of what was asked for stays. `current`:
+    inside it what is told goes behind what this lane was told alone; all of a lane's is told so."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, turn: Turn, number: int) -> None:
         self._device, self._cuda = device, device.type == "cuda"
+        self.current = partial(turn.beside, number)
         self._host = torch.empty(0, dtype=torch.uint8)
         self._staged = torch.empty(0, dtype=torch.uint8, device=device)
         mark = Mark(device)

@@ -11,6 +11,7 @@ other.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from ..strips import Blocks
 from . import strips, xxh3
 from .batch import WORD_BYTES
 from .pages import common
-from .turn import Mark, Turn
+from .turn import STREAMS, Mark, Turn
 
 Rows = NDArray[np.int64]
 
@@ -33,7 +34,7 @@ class Straight:
 
     def __init__(self, device: torch.device, turn: Turn, piece_bytes: int) -> None:
         self._turn, self._piece_bytes = turn, piece_bytes
-        self._lanes = (_Lane(device), _Lane(device))
+        self._lanes = tuple(_Lane(device, turn, number) for number in range(STREAMS))
 
     @staticmethod
     def takes(places: Places, pages: Pages) -> bool:
@@ -55,11 +56,12 @@ class Straight:
         with self._turn.taken():
             move = _Move(places, pages, block_table)
             for lane, rows in self._pieces(move):
-                lane.fit(move, rows)
-                strips.gather(lane.memory, *move.about(lane.blocks))
-                for slot, staged in move.runs(rows, lane):
-                    slot.copy_(staged, non_blocking=True)
-                lane.entries_out()
+                with lane.current():
+                    lane.fit(move, rows)
+                    strips.gather(lane.memory, *move.about(lane.blocks))
+                    for slot, staged in move.runs(rows, lane):
+                        slot.copy_(staged, non_blocking=True)
+                    lane.entries_out()
                 if ready is not None:
                     move.enter(ready[1], ready[0].entries())
                 ready = lane, rows
@@ -79,11 +81,12 @@ class Straight:
         with self._turn.taken():
             move = _Move(places, pages, block_table)
             for lane, rows in self._pieces(move):
-                lane.fit(move, rows)
-                lane.entries_in(move.entries(rows))
-                for slot, staged in move.runs(rows, lane):
-                    staged.copy_(slot, non_blocking=True)
-                lane.verify(move)
+                with lane.current():
+                    lane.fit(move, rows)
+                    lane.entries_in(move.entries(rows))
+                    for slot, staged in move.runs(rows, lane):
+                        staged.copy_(slot, non_blocking=True)
+                    lane.verify(move)
                 if ready is not None:
                     good[ready[1]] = _scatter(move, *ready)
                 ready = lane, rows
@@ -95,7 +98,7 @@ class Straight:
         each = max(1, self._piece_bytes // move.geometry.payload_bytes)
         every = np.arange(len(move.places.blocks.tokens))
         for number, first in enumerate(range(0, len(every), each)):
-            yield self._lanes[number % 2], every[first : first + each]
+            yield self._lanes[number % STREAMS], every[first : first + each]
 
 
 class _Move:
@@ -148,10 +151,12 @@ class _Move:
 
 
 class _Lane:
-    """One piece on the device, and its entries on the host; the larger of what was asked stays."""
+    """One piece on the device, and its entries on the host; the larger of what was asked stays.
+    `current`: inside it what is told goes behind what this lane was told alone; all of it is."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, turn: Turn, number: int) -> None:
         self._device, self._cuda = device, device.type == "cuda"
+        self.current = partial(turn.beside, number)
         self._room = torch.empty(0, dtype=torch.uint8, device=device)
         self._host = torch.empty(0, dtype=torch.int64)
         self._proven = torch.empty(0, dtype=torch.bool)
@@ -209,6 +214,7 @@ class _Lane:
 def _scatter(move: _Move, lane: _Lane, rows: Rows) -> NDArray[np.bool_]:
     good = lane.proven()
     if good.any():
-        strips.scatter(lane.memory, *move.about(lane.blocks.pick(good)))
-        lane.scattered()
+        with lane.current():
+            strips.scatter(lane.memory, *move.about(lane.blocks.pick(good)))
+            lane.scattered()
     return good

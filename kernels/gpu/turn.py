@@ -1,39 +1,52 @@
-"""A stream of its own for moves of one device, behind whatever their callers' streams were told.
+"""Streams of their own for moves of one device, behind whatever their callers' streams were told.
 
-Any thread may take a turn; one has it at a time. When a turn ends nothing of it is under way. In
-it torch's inference mode is off, whatever the caller's is: memory that is made in one turn is used
-in others, and what is made in that mode may be written to in that mode alone.
+Any thread may take a turn; one has it at a time. When a turn ends nothing of it is under way. There
+are two, so that kernels work on one piece while the bus moves another: in one order a bus would
+wait for them, and for whoever tells them. In a turn torch's inference mode is off, whatever the
+caller's is: memory that is made in one turn is used in others, and what is made in that mode may be
+written to in that mode alone.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
+
+STREAMS = 2
 
 
 class Turn:
     """Of one device. On a CPU, where tests run kernels, all is done when it is told."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._device, count = device, STREAMS if device.type == "cuda" else 0
+        self._streams = [torch.cuda.Stream(device) for _ in range(count)]
         self._moving = threading.Lock()
 
     @contextmanager
     def taken(self) -> Iterator[None]:
+        """In it the first of the streams is current."""
         with self._moving, torch.inference_mode(mode=False), torch.no_grad():
-            if self._stream is None:
+            if not self._streams:
                 yield
                 return
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            told = torch.cuda.current_stream(self._device).record_event()
+            for stream in self._streams:
+                stream.wait_event(told)
             try:
-                with torch.cuda.stream(self._stream):
+                with self.beside(0):
                     yield
             finally:
-                self._stream.synchronize()
+                for stream in self._streams:
+                    stream.synchronize()
+
+    def beside(self, number: int) -> AbstractContextManager[Any]:
+        """Inside this, which is inside a turn, that stream is current."""
+        return torch.cuda.stream(self._streams[number]) if self._streams else nullcontext()
 
 
 class Mark:
