@@ -34,7 +34,7 @@ PIN_SECONDS = 60.0  # that pinning the slots may take
 def run(runs: int, say: Callable[[str], None], sizes: Sizes | None = None) -> Report:
     if not torch.cuda.is_available():
         raise NotInstalled("a CUDA GPU is needed, and torch sees none here")
-    return measured(runs, say, sizes or Sizes(), torch.device("cuda"))
+    return measured(runs, say, sizes or Sizes(), torch.device("cuda", torch.cuda.current_device()))
 
 
 def measured(runs: int, say: Callable[[str], None], sizes: Sizes, device: torch.device) -> Report:
@@ -101,7 +101,8 @@ class _Moved:
         geometry, blocks, pages, table, *span = self._problem.asked
         self._staging, self._pages, self._table = Staging(device), pages, table
         self._arena = Arena.create(self._problem.arena.nbytes)
-        self._registered = Registered(self._arena.bytes, device)
+        # As one piece: these slots lie side by side, and none may be in two.
+        self._registered = Registered(self._arena.bytes, device, piece_bytes=self._arena.size)
         self._places = Places(self._arena.bytes, geometry, tuple(span), blocks)
         self._run = Run(geometry, pages, table, blocks.tokens, blocks.starts)
         self._device = device

@@ -9,7 +9,8 @@ import os
 
 import torch
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+# With its number, as tensors that are there say it.
+DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 if DEVICE.type == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
