@@ -29,8 +29,10 @@ class Downward:
         """`size` bytes, from an offset of the region to one of the host's memory; they are there
         when it returns."""
         with self._turn.taken():
-            source = self._region.bytes[here : here + size]
-            self._host[there : there + size].copy_(source, non_blocking=True)
+            # CUDA copies to memory that it knows as one, or does not know, and refuses a mixture.
+            for first, part in self._known.parts(there, size):
+                source = self._region.bytes[here + first - there :][:part]
+                self._host[first : first + part].copy_(source, non_blocking=True)
 
     def close(self) -> None:
         """The device is to forget the host's memory; for when nothing is copied."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -34,8 +34,9 @@ class Driver(Protocol):
 
 
 def cuda(device: torch.device) -> Driver:
-    """For a thread that does nothing else: its current device is this one from now on."""
-    torch.cuda.set_device(device)
+    """For a thread that does nothing else: its current device is this one from now on, the first
+    where no number is said."""
+    torch.cuda.set_device(device.index or 0)
     found: Driver = torch.cuda.cudart()
     return found
 
@@ -70,6 +71,14 @@ class Registered:
         piece = firsts // each
         within = (piece == (lasts - 1) // each) & (lasts <= size)
         return np.asarray(within & known[np.where(within, piece, 0)])
+
+    def parts(self, first: int, size: int) -> Iterator[tuple[int, int]]:
+        """A range of the memory in runs that lie in one piece each: where one begins, its bytes."""
+        last = first + size
+        while first < last:
+            end = min(last, first // self._piece_bytes * self._piece_bytes + self._piece_bytes)
+            yield first, end - first
+            first = end
 
     def end(self) -> None:
         """The device is to forget it; for when nothing moves there."""

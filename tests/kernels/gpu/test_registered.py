@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Sequence
 
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 from kvstore.kernels.gpu.registered import Registered
+from kvstore.memory.arena import Arena
+from tests.gpu import DEVICE
 
 PIECE, SIZE = 4_096, 4 * 4_096 - 1_000
 CUDA = torch.device("cuda")
@@ -146,3 +149,46 @@ def test_a_processor_knows_all_of_its_memory() -> None:
     assert covers(registered, (0, SIZE), (0, SIZE + 1)) == [True, False]
     registered.end()
     assert covers(registered, (0, SIZE)) == [False]
+
+
+def test_a_range_is_cut_where_pieces_meet() -> None:
+    registered = Registered(np.zeros(SIZE, np.uint8), torch.device("cpu"), piece_bytes=PIECE)
+    assert list(registered.parts(5, 0)) == []
+    assert list(registered.parts(0, PIECE)) == [(0, PIECE)]
+    assert list(registered.parts(PIECE - 3, PIECE + 5)) == [
+        (PIECE - 3, 3),
+        (PIECE, PIECE),
+        (2 * PIECE, 2),
+    ]
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")
+def test_a_gpu_copies_by_itself_to_and_from_memory_that_several_mappings_share() -> None:
+    """And is told of it again once it forgot it, and of another mapping meanwhile."""
+    size, piece = 6 << 20, 4 << 20
+    arena = Arena.create(size)
+    other = Arena(arena.descriptor, size, mmap.PROT_READ | mmap.PROT_WRITE)
+    there = torch.arange(size, device=DEVICE).to(torch.uint8)
+    for again in range(2):
+        both = [Registered(one.bytes, DEVICE, piece_bytes=piece) for one in (arena, other)]
+        for registered, one in zip(both, (arena, other), strict=True):
+            until(registered, size)
+            until(registered, piece)
+            assert not covers(registered, (piece - 1, piece + 1))[0]
+            host = torch.from_numpy(one.bytes)
+            assert host.is_pinned(), "CUDA knows it, whoever it was told by"
+            for first, last in ((again, piece), (piece, size)):
+                part = host[first:last]
+                part.zero_()
+                torch.cuda._sleep(100_000_000)  # some 50 ms, in which the host goes on
+                part.copy_(there[first:last], non_blocking=True)
+                assert not part[-1000:].any(), "it is told, and not waited for"
+                torch.cuda.synchronize()
+                assert torch.equal(part, there[first:last].cpu())
+                assert torch.equal(part.to(DEVICE, non_blocking=True), there[first:last])
+        for registered in both:
+            registered.end()
+        assert not torch.from_numpy(arena.bytes).is_pinned()
+    del host, part
+    other.descriptor = -1
+    assert other.close() and arena.close()
