@@ -12,7 +12,8 @@ import torch
 
 from kvstore.kernels.gpu.staging import Staging
 from kvstore.kernels.gpu.straight import Straight
-from kvstore.kernels.gpu.turn import Turn
+from kvstore.kernels.gpu.turn import Mark, Turn
+from kvstore.kernels.gpu.upload import uploaded
 from kvstore.kernels.pieces import Piece, Run
 from tests.gpu import DEVICE
 from tests.kernels.gpu.machine import There
@@ -20,6 +21,8 @@ from tests.kernels.gpu.test_straight import places
 from tests.kernels.gpu.test_strips import case_with
 
 WAIT_SECONDS = 10.0
+needs_gpu = pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")
+LONG = 500_000_000  # of a GPU's cycles: some 0.3 s
 MODES = {"inference mode": torch.inference_mode, "none": nullcontext}
 
 
@@ -110,3 +113,46 @@ def test_what_waits_for_another_host_holds_up_nothing_that_goes_straight(case_of
     loading.join(WAIT_SECONDS)
     storing.join(WAIT_SECONDS)
     assert not held_up
+
+
+@needs_gpu
+def test_what_is_uploaded_waits_for_nothing_and_is_there_for_what_follows() -> None:
+    turn, mark = Turn(DEVICE), Mark(DEVICE)
+    rows = [np.arange(row, row + 1000) for row in range(20)]
+    for warm in (False, True):  # for memory that is pinned anew, and programs, CUDA does wait
+        with turn.taken():
+            torch.cuda._sleep(LONG)
+            mark.set()
+            there = [uploaded(row, DEVICE) + 1 for row in rows]
+            waited = mark._event.query()  # type: ignore[union-attr]
+        assert not (warm and waited), "the stream was waited for"
+        for row, found in zip(rows, there, strict=True):
+            assert np.array_equal(found.cpu().numpy(), row + 1)
+
+
+@needs_gpu
+def test_streams_of_a_turn_wait_for_the_callers_not_for_each_other_and_its_end_for_both() -> None:
+    turn, marks = Turn(DEVICE), [Mark(DEVICE), Mark(DEVICE)]
+    one = torch.zeros(1, device=DEVICE)
+    one += one + 1  # programs that are read now are not waited for below
+    one -= 1
+    torch.cuda.synchronize()
+    torch.cuda._sleep(LONG)
+    one += 1  # as an engine's page, which is not there yet
+    with turn.taken():
+        with turn.beside(1):
+            two = one + 1
+            marks[1].set()
+        with turn.beside(0):
+            marks[0].wait()  # which was never set
+            assert not marks[1]._event.query()  # type: ignore[union-attr]
+            marks[1].wait()
+            torch.cuda._sleep(LONG)
+            marks[0].set()
+        with turn.beside(1):
+            two += 1
+            marks[1].set()
+        marks[1].wait()
+        assert not marks[0]._event.query(), "one waited for the other"  # type: ignore[union-attr]
+    assert marks[0]._event.query()  # type: ignore[union-attr]
+    assert two.item() == 3
