@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from kvstore.client import Client, Memory
 from kvstore.layout import SlotLayout
@@ -33,3 +36,18 @@ class OnDevice:
         for mine, there in zip(self.cache.tensors, self.tensors, strict=True):
             mine.copy_(there.cpu())
         return self.cache
+
+
+def told_at_once(change: pytest.MonkeyPatch) -> None:
+    """A GPU is told of the host's memory by a thread, for which nobody waits: from now on whoever
+    has it told does, so that all of it is known when the first block wants to go there."""
+    from kvstore.kernels.gpu.registered import Registered
+
+    made = Registered.__init__
+
+    def waiting(self: Registered, *some: Any, **more: Any) -> None:
+        made(self, *some, **more)
+        if self._thread is not None:
+            self._thread.join()
+
+    change.setattr(Registered, "__init__", waiting)

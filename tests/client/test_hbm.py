@@ -15,7 +15,7 @@ from kvstore.errors import Invalid, Unavailable
 from kvstore.limits import GiB
 from tests.client.coded import coded_spec, come_back, sequence
 from tests.client.kv import Cache, spec_of, truth_of
-from tests.client.on_device import OnDevice
+from tests.client.on_device import OnDevice, told_at_once
 from tests.client.stored import TOKENS, Stored
 
 Clients = Callable[..., Client]
@@ -38,6 +38,7 @@ def way(
     for one in (Straight, Area):
         monkeypatch.setattr(one, "scattered", noted(one, taken))
     monkeypatch.setattr("kvstore.transfer.reached.RUN_BYTES_MIN", 0 if wanted else GiB)
+    told_at_once(monkeypatch)
     if wanted is None:
         monkeypatch.setattr("kvstore.transfer.gpu_direct.gpu_of", lambda device: None)
     yield request.param

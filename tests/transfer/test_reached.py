@@ -19,6 +19,7 @@ from kvstore.layout import Fragment
 from kvstore.limits import KiB
 from kvstore.transfer import reached
 from tests.client.kv import Cache, spec_of
+from tests.client.on_device import told_at_once
 from tests.gpu import DEVICE
 from tests.kernels.gpu import fences
 from tests.nodes import NodeProcess, running
@@ -32,6 +33,11 @@ pytestmark = pytest.mark.usefixtures("fenced")
 def served() -> Iterator[NodeProcess]:
     with running() as node:
         yield node
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told_at_once(monkeypatch)
 
 
 @pytest.fixture
