@@ -33,7 +33,7 @@ class Batch:
         payloads, tables, tokens, starts = checked(
             arena, geometry, blocks, pages, block_table, span
         )
-        coding = geometry.coding
+        coding, self.coded = geometry.coding, geometry.coding is not None
         unit = ITEM_BYTES[coding.item] if coding else WORD_BYTES
         slots = _slots(arena, geometry, payloads, tables)
         steps = (pages.page_stride, pages.head_stride, pages.token_stride, pages.part_stride)
@@ -68,7 +68,7 @@ class Batch:
         self._strip_shape = strip_shape(geometry.strip_stride)
         if coding:
             group, items = coding.group_tokens, triton.next_power_of_2(run)
-            self._coded: dict[str, Any] = {
+            self._codec: dict[str, Any] = {
                 "GROUP": group,
                 "TOKENS": triton.next_power_of_2(group),
                 "ITEMS": items,
@@ -128,14 +128,14 @@ class Batch:
     def encode_group(self, launch: Launch) -> None:
         encode_group[(self.strips * self._groups,)](
             self._arena, *self._pages, self._blocks, self._groups, *self._sizes, *self._steps,
-            **self._form, **self._coded, **launch.how,
+            **self._form, **self._codec, **launch.how,
         )  # fmt: skip
 
     def decode_group(self, launch: Launch) -> None:
         """Of strips that are `good`."""
         decode_group[(self.strips * self._groups,)](
             self._arena, *self._pages, self._blocks, self.good, self._groups, *self._sizes,
-            *self._steps, **self._form, **self._coded, **launch.how,
+            *self._steps, **self._form, **self._codec, **launch.how,
         )  # fmt: skip
 
 

@@ -7,7 +7,8 @@ the widest words that every stride, run and address is a multiple of.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,19 @@ def scatter(
 ) -> None:  # fmt: skip
     """Fill the engine's pages from the slots, as `gather` the other way. Nothing is verified."""
     span = (layer_first, layer_count, head_first, head_count)
+    scattering(arena, geometry, blocks, pages, block_table, *span)()
+
+
+def scattering(
+    arena: torch.Tensor, geometry: Geometry, blocks: Blocks, pages: Pages,
+    block_table: NDArray[np.integer],
+    layer_first: int, layer_count: int, head_first: int, head_count: int,
+) -> Callable[[], None]:  # fmt: skip
+    """`scatter`, of which the device is told now; what is returned does it, once the slots are
+    there."""
+    span = (layer_first, layer_count, head_first, head_count)
     tiles = Tiles(arena, geometry, blocks, pages, block_table, span)
-    tiles.scatter(launch_of(arena.device, "scatter_tile", tiles.shape))
+    return partial(tiles.scatter, launch_of(arena.device, "scatter_tile", tiles.shape))
 
 
 class Tiles:

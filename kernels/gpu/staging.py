@@ -1,12 +1,13 @@
 """KV of a GPU on its way through pinned host memory, in slot order, a bounded piece at a time.
 
 Whoever moves host memory, over any transport, so moves HBM too. On the way out a piece is gathered
-and copied while the one before it is stored; on the way in one is copied and scattered while the
-next is loaded. Two pieces are under way at most, whatever a call moves.
+and copied while one before it is stored; on the way in one is copied and scattered while the next
+is loaded. Three pieces are under way at most, whatever a call moves.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..pieces import Piece, Run
-from .pages import gather, scatter
+from .pages import gather, scattering
 from .straight import Straight
 from .turn import STREAMS, Mark, Turn
 
@@ -38,21 +39,25 @@ class Staging:
         Pages are read once what the caller's stream has been told so far is done. Raises
         `ValueError` as `pages.gather` does, and what `store` raises.
         """
-        ready: tuple[_Lane, Piece] | None = None
+        ready = deque[tuple[_Lane, Piece]]()
+
+        def stored() -> None:
+            lane, piece = ready.popleft()
+            lane.wait()
+            store(piece)
+
         with self._turn.taken():
             for lane, rows in self._pieces(run):
+                if len(ready) == STREAMS - 1:
+                    stored()
                 with lane.current():
                     staged = lane.room(len(rows) * run.geometry.payload_bytes)
                     blocks = run.blocks(rows, int(rows[0]))
                     gather(staged, *run.about(blocks))
                     piece = Piece(_slice(rows), lane.copied_out(len(staged)))
-                if ready is not None:
-                    ready[0].wait()
-                    store(ready[1])
-                ready = lane, piece
-            if ready is not None:
-                ready[0].wait()
-                store(ready[1])
+                ready.append((lane, piece))
+            while ready:
+                stored()
 
     def scattered(self, run: Run, load: Callable[[Piece], NDArray[np.bool_]]) -> NDArray[np.bool_]:
         """Have `load` fill piece after piece; blocks that it says are good reach the pages.
@@ -67,8 +72,12 @@ class Staging:
                 size = len(rows) * run.geometry.payload_bytes
                 good[rows] = load(Piece(_slice(rows), lane.host_room(size)))
                 with lane.current():
-                    staged = lane.copied_in(size)
-                    scatter(staged, *run.about(run.blocks(rows[good[rows]], int(rows[0]))))
+                    # What the kernel is told goes first: behind the bytes it might wait for those
+                    # of the next piece, on the same bus.
+                    blocks = run.blocks(rows[good[rows]], int(rows[0]))
+                    scatter = scattering(lane.room(size), *run.about(blocks))
+                    lane.copied_in(size)
+                    scatter()
                     lane.mark()
         return good
 
@@ -116,9 +125,9 @@ class _Lane:
         self.mark()
         return found
 
-    def copied_in(self, size: int) -> torch.Tensor:
+    def copied_in(self, size: int) -> None:
         """What lies on the host, on the device for whatever the stream is told next."""
-        return self.room(size).copy_(self._host[:size], non_blocking=True)
+        self._staged[:size].copy_(self._host[:size], non_blocking=True)
 
 
 def _slice(rows: NDArray[np.int64]) -> slice:

@@ -4,12 +4,13 @@ and, under a codec, coded on the device.
 Out: a piece is gathered into slot order and hashed on the device, its bytes are copied to where
 they belong, and only when they are there do the strips' entries follow, as with every writer. In:
 a piece is copied to the device with the entries it is to have, and what has them is scattered;
-pages of other blocks are not touched. The bus is busy with one piece while the host sees to the
-other.
+pages of other blocks are not touched. The bus is busy with one piece while the host sees to another
+and has told of a third.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from ..pieces import Places
 from ..shapes import ITEM_BYTES, Geometry, Pages
 from ..strips import Blocks
 from . import strips, xxh3
-from .batch import WORD_BYTES
+from .batch import WORD_BYTES, Batch
 from .pages import common
 from .turn import STREAMS, Mark, Turn
 
@@ -52,21 +53,21 @@ class Straight:
         Pages are read once what the caller's stream has been told so far is done. Raises
         `ValueError` as `strips.gather` does, with nothing moved.
         """
-        ready: tuple[_Lane, Rows] | None = None
+        ready = deque[tuple[_Lane, Rows]]()
         with self._turn.taken():
             move = _Move(places, pages, block_table)
             for lane, rows in self._pieces(move):
+                if len(ready) == STREAMS - 1:
+                    _enter(move, *ready.popleft())
                 with lane.current():
                     lane.fit(move, rows)
                     strips.gather(lane.memory, *move.about(lane.blocks))
                     for slot, staged in move.runs(rows, lane):
                         slot.copy_(staged, non_blocking=True)
                     lane.entries_out()
-                if ready is not None:
-                    move.enter(ready[1], ready[0].entries())
-                ready = lane, rows
-            if ready is not None:
-                move.enter(ready[1], ready[0].entries())
+                ready.append((lane, rows))
+            while ready:
+                _enter(move, *ready.popleft())
 
     def scattered(
         self, places: Places, pages: Pages, block_table: NDArray[np.integer[Any]]
@@ -77,21 +78,22 @@ class Straight:
         `gathered` does.
         """
         good = np.zeros(len(places.blocks.tokens), np.bool_)
-        ready: tuple[_Lane, Rows] | None = None
+        ready = deque[tuple[_Lane, Rows]]()
         with self._turn.taken():
             move = _Move(places, pages, block_table)
             for lane, rows in self._pieces(move):
+                if len(ready) == STREAMS - 1:
+                    _scatter(move, *ready.popleft(), good)
                 with lane.current():
                     lane.fit(move, rows)
+                    lane.told(move)
                     lane.entries_in(move.entries(rows))
                     for slot, staged in move.runs(rows, lane):
                         staged.copy_(slot, non_blocking=True)
-                    lane.verify(move)
-                if ready is not None:
-                    good[ready[1]] = _scatter(move, *ready)
-                ready = lane, rows
-            if ready is not None:
-                good[ready[1]] = _scatter(move, *ready)
+                    lane.verify()
+                ready.append((lane, rows))
+            while ready:
+                _scatter(move, *ready.popleft(), good)
         return good
 
     def _pieces(self, move: _Move) -> Iterator[tuple[_Lane, Rows]]:
@@ -107,14 +109,18 @@ class _Move:
     def __init__(self, places: Places, pages: Pages, block_table: NDArray[np.integer[Any]]) -> None:
         self.places, self._pages, self._table = places, pages, block_table
         self.geometry: Geometry = places.moved
+        self.span = (0, self.geometry.layers, 0, self.geometry.kv_heads)
         self._slots = torch.from_numpy(places.memory)
         self._words = places.memory[: len(places.memory) // WORD_BYTES * WORD_BYTES].view(np.int64)
         self._each, self._payloads = places.strips, places.blocks.payload_offsets.tolist()
 
     def about(self, blocks: Blocks) -> tuple[Any, ...]:
-        """What `strips.gather` and `strips.scatter` take beside the memory."""
-        span = (0, self.geometry.layers, 0, self.geometry.kv_heads)
-        return (self.geometry, blocks, self._pages, self._table, *span)
+        """What `strips.gather` takes beside the memory."""
+        return (self.geometry, blocks, self._pages, self._table, *self.span)
+
+    def batch(self, memory: torch.Tensor, blocks: Blocks) -> Batch:
+        """These blocks on their way from a lane's memory to the pages."""
+        return Batch(memory, self.geometry, blocks, self._pages, self._table, self.span)
 
     def blocks(self, rows: Rows) -> Blocks:
         """Their places on a lane: all strip tables, then all payloads."""
@@ -193,10 +199,13 @@ class _Lane:
         said.copy_(torch.from_numpy(entries.ravel()))
         self._tables.copy_(said, non_blocking=True)
 
-    def verify(self, move: _Move) -> None:
-        geometry = move.geometry
-        span = (0, geometry.layers, 0, geometry.kv_heads)
-        good = strips.verify(self.memory, geometry, self.blocks, *span)
+    def told(self, move: _Move) -> None:
+        """Have the device know what kernels are told of these blocks. Behind their bytes that might
+        wait for the next piece's, on the same bus."""
+        self._told = move.batch(self.memory, self.blocks)
+
+    def verify(self) -> None:
+        good = strips.verified(self._told)
         self._proven[: self._count].copy_(good, non_blocking=True)
         self._mark.set()
 
@@ -206,15 +215,21 @@ class _Lane:
         found: NDArray[np.bool_] = self._proven[: self._count].numpy().copy()
         return found
 
-    def scattered(self) -> None:
-        """What is here has been told to go to the pages."""
+    def scatter(self, move: _Move, good: NDArray[np.bool_]) -> None:
+        """Have the blocks that are go to the pages."""
+        told = self._told if good.all() else move.batch(self.memory, self.blocks.pick(good))
+        strips.scattered(told)
+        del self._told  # which holds what is here, as it was given to these
         self._mark.set()
 
 
-def _scatter(move: _Move, lane: _Lane, rows: Rows) -> NDArray[np.bool_]:
-    good = lane.proven()
-    if good.any():
+def _enter(move: _Move, lane: _Lane, rows: Rows) -> None:
+    move.enter(rows, lane.entries())
+
+
+def _scatter(move: _Move, lane: _Lane, rows: Rows, good: NDArray[np.bool_]) -> None:
+    """Say which of these are, and have them go to the pages."""
+    proven = good[rows] = lane.proven()
+    if proven.any():
         with lane.current():
-            strips.scatter(lane.memory, *move.about(lane.blocks.pick(good)))
-            lane.scattered()
-    return good
+            lane.scatter(move, proven)

@@ -48,10 +48,14 @@ def scatter(
     """Fill the engine's pages from the slots; (n,) bool on the device: whether every entry of a
     block held. Of one that is False the engine's pages hold anything."""
     span = (layer_first, layer_count, head_first, head_count)
-    b = Batch(arena, geometry, blocks, pages, block_table, span)
+    return scattered(Batch(arena, geometry, blocks, pages, block_table, span))
+
+
+def scattered(b: Batch) -> torch.Tensor:
+    """As `scatter`, of what the device was told before."""
     if not b.strips:
         return b.good_blocks
-    if not geometry.coding:
+    if not b.coded:
         b.scatter_strip(b.launch("scatter_strip"))
         return b.good_blocks
     b.verify_strip(b.launch("verify_strip"))
@@ -69,7 +73,11 @@ def verify(
     nowhere = Pages(np.zeros(layer_count, np.uint64), 0, 0, 0, 0, geometry.block_tokens, 1)
     payloads, tables, tokens, starts = blocks.columns
     here = Blocks(payloads, tables, tokens.astype(np.int32), np.zeros_like(starts))
-    b = Batch(arena, geometry, here, nowhere, np.zeros(1, np.int64), span)
+    return verified(Batch(arena, geometry, here, nowhere, np.zeros(1, np.int64), span))
+
+
+def verified(b: Batch) -> torch.Tensor:
+    """As `verify`, of what the device was told before, be it to scatter that too."""
     if b.strips:
         b.verify_strip(b.launch("verify_strip"))
     return b.good_blocks

@@ -1,7 +1,7 @@
 """Streams of their own for moves of one device, behind whatever their callers' streams were told.
 
 Any thread may take a turn; one has it at a time. When a turn ends nothing of it is under way. There
-are two, so that kernels work on one piece while the bus moves another: in one order a bus would
+are some, so that kernels work on one piece while the bus moves another: in one order a bus would
 wait for them, and for whoever tells them. In a turn torch's inference mode is off, whatever the
 caller's is: memory that is made in one turn is used in others, and what is made in that mode may be
 written to in that mode alone.
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-STREAMS = 2
+STREAMS = 3  # of one the bus moves a piece, of one kernels do, and one is told of the next
 
 
 class Turn:
