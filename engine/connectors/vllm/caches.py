@@ -46,8 +46,10 @@ class GroupCache:
         tensor = self._tensors[0]
         if not tensor.is_cuda:
             return None
-        event: Event = torch.cuda.current_stream(tensor.device).record_event()
-        return event
+        event = torch.cuda.Event(blocking=True)  # who waits for it leaves its core to others
+        event.record(torch.cuda.current_stream(tensor.device))
+        told: Event = event
+        return told
 
     def layers(self, pages: Sequence[int]) -> list[Any]:
         """What vLLM has in these pages, one (pages, heads, tokens, content) copy a layer."""

@@ -9,8 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 from kvstore.client import Chain, Keyed, KVStoreError, Memory, Reader
 from kvstore.client.later import later
@@ -42,9 +45,10 @@ class Loads:
         stall_seconds: float,
         health: Health,
         trace: Trace,
+        beside: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self._caches, self._stall_seconds = caches, stall_seconds
-        self._health, self._trace = health, trace
+        self._health, self._trace, self._beside = health, trace, beside
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="moonpool-load")
         self._followers = ThreadPoolExecutor(FOLLOWS_MAX, thread_name_prefix="moonpool-follow")
         self._changed = threading.Condition()
@@ -91,7 +95,8 @@ class Loads:
         try:
             if told is not None:
                 told.synchronize()
-            good = min(self._load(load, part, asked) for part in load.parts)
+            with self._beside():
+                good = min(self._load(load, part, asked) for part in load.parts)
             self._health.well()
         except KVStoreError as error:
             self._health.failed(error)

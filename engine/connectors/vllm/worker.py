@@ -8,6 +8,7 @@ from typing import Any
 
 from kvstore.client import Client, KVStoreError
 
+from .beside import beside
 from .caches import GroupCache
 from .compare import NOTHING, compare
 from .facts import Facts
@@ -52,7 +53,8 @@ class WorkerSide:
         )
         self._health, self._trace = health_of(settings.node), Trace(settings.trace)
         self._loads = Loads(
-            self._caches, settings.loads_max, settings.stall_ms / 1e3, self._health, self._trace
+            *(self._caches, settings.loads_max, settings.stall_ms / 1e3),
+            *(self._health, self._trace, beside(self._device)),
         )
         wait = settings.save_ms / 1e3
         self._saves = Saves(self._caches, engine, facts.origin, wait, self._health, self._trace)
