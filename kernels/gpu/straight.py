@@ -23,7 +23,7 @@ from ..pieces import Places
 from ..shapes import ITEM_BYTES, Geometry, Pages
 from ..strips import Blocks
 from . import strips, xxh3
-from .batch import WORD_BYTES, Batch
+from .batch import PAIR_BYTES, WORD_BYTES, Batch
 from .pages import common
 from .turn import STREAMS, Mark, Turn
 
@@ -122,10 +122,14 @@ class _Move:
         """These blocks on their way from a lane's memory to the pages."""
         return Batch(memory, self.geometry, blocks, self._pages, self._table, self.span)
 
+    def tables_bytes(self, count: int) -> int:
+        """What strip tables of so many blocks take of a lane, in whole pairs of words."""
+        return -(-WORD_BYTES * self.geometry.strips * count // PAIR_BYTES) * PAIR_BYTES
+
     def blocks(self, rows: Rows) -> Blocks:
         """Their places on a lane: all strip tables, then all payloads."""
         tables = WORD_BYTES * self.geometry.strips * np.arange(len(rows), dtype=np.int64)
-        first = WORD_BYTES * self.geometry.strips * len(rows)
+        first = self.tables_bytes(len(rows))
         payloads = first + self.geometry.payload_bytes * np.arange(len(rows), dtype=np.int64)
         every = self.places.blocks
         return Blocks(payloads, tables, every.tokens[rows], every.starts[rows])
@@ -172,7 +176,7 @@ class _Lane:
         """Have room for these, once what was here before has left."""
         self._mark.wait()
         self._count, strips = len(rows), move.geometry.strips
-        size = self._count * (WORD_BYTES * strips + move.geometry.payload_bytes)
+        size = move.tables_bytes(self._count) + self._count * move.geometry.payload_bytes
         if len(self._room) < size:
             self._room = torch.empty(size, dtype=torch.uint8, device=self._device)
         if len(self._host) < self._count * strips:

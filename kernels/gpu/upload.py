@@ -1,5 +1,5 @@
-"""What kernels are told of a call, small arrays of the host, to where they read them, in one copy and
-without waiting for what the stream was told before.
+"""What kernels are told of a call, small arrays of the host, to where they read them: in one copy,
+and without waiting for what the stream was told before.
 
 From memory that is not pinned CUDA's copy, as torch makes it, waits for all of the stream: whoever
 tells a device of one piece while it moves another would wait for that.

@@ -85,7 +85,7 @@ def test_where_nothing_is_quicker_the_defaults_stay_and_nothing_is_to_be_written
     assert found.launches == {} and found.report.ratio == 1.0
     assert [row.sizes["shape"] for row in found.report.rows] == ["short", "long", "longer"]
     assert found.report.rows[0].sizes["candidates"] == len(CANDIDATES["enter_strip"])
-    assert found.report.rows[0].name == "enter_strip, short: warps 4, stages 1"
+    assert found.report.rows[0].name == "enter_strip, short: block 256, warps 1, stages 1"
 
 
 def test_once_the_time_is_over_nothing_more_is_begun(some: list[Task]) -> None:
@@ -93,7 +93,7 @@ def test_once_the_time_is_over_nothing_more_is_begun(some: list[Task]) -> None:
     clock = itertools.count(0.0, tune.SECONDS / 2).__next__
     found = tune.measured(1, said.append, TINY, CPU, clock_of(lambda _: False), TWO, clock)
     assert [row.sizes["shape"] for row in found.report.rows] == ["short", "long"]
-    assert said[-1] == "enter_strip, longer: not measured, 180 s are over"
+    assert said[-1] == "enter_strip, longer: not measured, 120 s are over"
 
 
 def test_shapes_are_those_that_a_real_run_is_looked_up_by() -> None:

@@ -123,7 +123,7 @@ def test_what_is_uploaded_waits_for_nothing_and_is_there_for_what_follows() -> N
         with turn.taken():
             torch.cuda._sleep(LONG)
             mark.set()
-            there = [uploaded(row, DEVICE) + 1 for row in rows]
+            there = [uploaded([row], DEVICE)[0] + 1 for row in rows]
             waited = mark._event.query()  # type: ignore[union-attr]
         assert not (warm and waited), "the stream was waited for"
         for row, found in zip(rows, there, strict=True):
