@@ -1,9 +1,11 @@
 """How close a GPU's gather and scatter come to copying: 1 GiB of paged KV, Llama-8B geometry.
 
-What is timed is a whole call, with its tables and launches, to the end of its work on the device,
-by the device's own clock. It is held against `Tensor.copy_` of as many bytes within the device in
-the same rounds. Moves alone and moves that hash decide; codecs are printed, and their ratio is by
-the bytes that the engine has. Takes a CUDA GPU.
+What is timed is a call's work on the device, tables and launches included, right behind another
+call, as they come where there is much to move, by the device's own clock. It is held against
+`Tensor.copy_` of as many bytes within the device, timed alike in the same rounds. What a call takes
+on a device that has nothing to do until the host has told it is in the JSON (`alone_ms`). Moves
+alone and moves that hash decide; codecs are printed, and their ratio is by the bytes that the
+engine has. Takes a CUDA GPU.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ KV_HEADS, DIM, LAYERS = 8, 128, 32
 ITEM = 2  # bytes, of bfloat16
 
 
+Clock = Callable[[Callable[[], object]], Way]
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Of one problem."""
@@ -43,11 +48,12 @@ class Sizes:
 def run(runs: int, say: Callable[[str], None], sizes: Sizes | None = None) -> Report:
     if not torch.cuda.is_available():
         raise NotInstalled("a CUDA GPU is needed, and torch sees none here")
-    return measured(runs, say, sizes or Sizes(), torch.device("cuda"), on_device)
+    device = torch.device("cuda", torch.cuda.current_device())
+    return measured(runs, say, sizes or Sizes(), device, behind_another, on_device)
 
 
 def on_device(act: Callable[[], object]) -> Way:
-    """Seconds by the device's clock."""
+    """Seconds by the device's clock, from when the host begins to tell it."""
 
     def timed() -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -80,7 +86,8 @@ def measured(
     say: Callable[[str], None],
     sizes: Sizes,
     device: torch.device,
-    timed: Callable[[Callable[[], object]], Way],
+    timed: Clock,
+    alone: Clock,
 ) -> Report:
     rows = []
     for name, coding, counted in (
@@ -92,11 +99,12 @@ def measured(
         say(name)
         problem = Problem(sizes, device, coding)
         module = _module(name == "moved")
-        ways = {
-            "gather": timed(partial(module.gather, problem.arena, *problem.asked)),
-            "scatter": timed(partial(module.scatter, problem.arena, *problem.asked)),
-            "copy": timed(problem.copy),
+        moves = {
+            "gather": partial(module.gather, problem.arena, *problem.asked),
+            "scatter": partial(module.scatter, problem.arena, *problem.asked),
         }
+        ways = {way: timed(move) for way, move in moves.items()} | {"copy": timed(problem.copy)}
+        ways |= {f"{way} alone": alone(move) for way, move in moves.items()}
         rounds = measure(ways, runs, say)
         for way in ("gather", "scatter"):
             rows.append(
@@ -109,7 +117,10 @@ def measured(
                     ratio=rounds.ratio("copy", way),
                     spread=rounds.spread("copy", way),
                     counted=counted,
-                    also={"gb_per_second": problem.engine.nbytes / rounds.median(way) / 1e9},
+                    also={
+                        "gb_per_second": problem.engine.nbytes / rounds.median(way) / 1e9,
+                        "alone_ms": 1e3 * rounds.median(f"{way} alone"),
+                    },
                 )
             )
     return Report(

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from .attention_programs import attend_part, attend_rows, join_parts
 from .launch import Launch, attention_shape
-from .tuned import attention_of, launch_of
+from .tuned import attention_of, launch_of, processors
 
 ROWS_MIN, ROWS_MAX = 16, 64
 ROWS_NUMBERS_MAX = 64 * 128  # of a program's queries: their sums are to stay in registers
 PART_TOKENS = 512  # at least, that a part of a decode's positions has
-PROGRAMS = 1024  # of fewer than these the last leave many of a GPU's processors without work
+EACH = 2  # programs of a GPU's processor: with fewer some have no work, more parts join for longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,8 @@ class Step:
         # In one piece: each that is sent takes as long as all together.
         both = np.concatenate([tiles.ravel(), facts.ravel()]).astype(np.int32)
         sent = torch.from_numpy(both).to(block_tables.device)
-        parts = _parts(len(tiles) * heads.kv, max((one.end for one in spans), default=0))
+        most = max((one.end for one in spans), default=0)
+        parts = _parts(len(tiles) * heads.kv, most, processors(block_tables.device))
         return cls(
             heads, page_tokens, int(sizes[:, 0].sum()), rows, parts, block_tables.contiguous(),
             sent[: tiles.size].view(-1, 2), sent[tiles.size :].view(-1, 3),
@@ -128,7 +129,7 @@ class Step:
         spans = len(facts)
         rows, tiles = _tiled(np.ones(spans, np.int32), heads)
         sent = torch.from_numpy(tiles).to(facts.device)
-        parts = _parts(len(tiles) * heads.kv, positions_max)
+        parts = _parts(len(tiles) * heads.kv, positions_max, processors(facts.device))
         return cls(heads, page_tokens, spans, rows, parts, block_tables, sent, facts)
 
     def attend(self, q: torch.Tensor, layer: torch.Tensor) -> torch.Tensor:
@@ -198,9 +199,10 @@ def _tiled(tokens: NDArray[np.int32], heads: Heads) -> tuple[int, NDArray[np.int
     return rows, np.stack([of_span, nth * rows], 1).astype(np.int32)
 
 
-def _parts(programs: int, positions: int) -> int:
+def _parts(programs: int, positions: int, processors: int) -> int:
     """In how many parts positions are looked at, so that there are programs enough."""
-    return max(1, min(triton.cdiv(positions, PART_TOKENS), triton.cdiv(PROGRAMS, max(1, programs))))
+    wanted = triton.cdiv(EACH * processors, max(1, programs))
+    return max(1, min(triton.cdiv(positions, PART_TOKENS), wanted))
 
 
 def _check_tables(block_tables: torch.Tensor, spans: int) -> None:

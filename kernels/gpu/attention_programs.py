@@ -129,9 +129,10 @@ def attend_part(
     )  # fmt: skip
     place = (tl.program_id(0) * tl.num_programs(1) + head) * parts + part
     to = sums + (place.to(tl.int64) * ROWS + tl.arange(0, ROWS)) * (WIDE + 2)
-    tl.store(to[:, None] + dim[None, :], values)
-    tl.store(to + WIDE, most)
-    tl.store(to + WIDE + 1, total)
+    ours = token < tokens
+    tl.store(to[:, None] + dim[None, :], values, mask=ours[:, None])
+    tl.store(to + WIDE, most, mask=ours)
+    tl.store(to + WIDE + 1, total, mask=ours)
 
 
 @triton.jit(do_not_specialize=(*OF_A_STEP, "parts"))
@@ -146,7 +147,8 @@ def join_parts(
     if end == 0:
         return
     dim = tl.arange(0, WIDE)
-    held = (token < tokens)[:, None] & (dim[None, :] < DIM)
+    ours = token < tokens
+    held = ours[:, None] & (dim[None, :] < DIM)
     place = (tl.program_id(0) * tl.num_programs(1) + head).to(tl.int64) * parts
     most = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
@@ -154,13 +156,13 @@ def join_parts(
     count = tl.cdiv(end, _part_tokens(end, parts, PART, POSITIONS))
     for part in tl.range(0, count, loop_unroll_factor=4):  # so many are loaded at once
         at_part = sums + ((place + part) * ROWS + tl.arange(0, ROWS)) * (WIDE + 2)
-        theirs = tl.load(at_part + WIDE)
+        theirs = tl.load(at_part + WIDE, mask=ours, other=0.0)
         new = tl.maximum(most, theirs)
         kept = tl.where(most == float("-inf"), 0.0, tl.exp(most - new))
         share = tl.where(theirs == float("-inf"), 0.0, tl.exp(theirs - new))
         values = values * kept[:, None]
-        values += tl.load(at_part[:, None] + dim[None, :]) * share[:, None]
-        total = total * kept + tl.load(at_part + WIDE + 1) * share
+        values += tl.load(at_part[:, None] + dim[None, :], mask=held, other=0.0) * share[:, None]
+        total = total * kept + tl.load(at_part + WIDE + 1, mask=ours, other=1.0) * share
         most = new
     made = values / total[:, None]
     tl.store(out + at[:, None] + dim[None, :], made.to(out.dtype.element_ty), mask=held)

@@ -78,7 +78,8 @@ class Batch:
                 "enable_fp_fusion": False,
             }
             self._group_shape = group_shape(coding.codec, unit, group * items)
-        self.good = torch.zeros(self.strips, dtype=torch.bool, device=self._device)
+        # (strips,) what `scatter_strip` and `verify_strip` say of each.
+        self.good = torch.empty(self.strips, dtype=torch.bool, device=self._device)
 
     @property
     def good_blocks(self) -> torch.Tensor:

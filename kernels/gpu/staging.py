@@ -20,7 +20,7 @@ from .pages import gather, scattering
 from .straight import Straight
 from .turn import STREAMS, Mark, Turn
 
-PIECE_BYTES = 32 << 20
+PIECE_BYTES = 64 << 20  # a bus takes a millisecond: the host tells of the next one meanwhile
 
 
 class Staging:

@@ -179,10 +179,9 @@ class _Lane:
         size = move.tables_bytes(self._count) + self._count * move.geometry.payload_bytes
         if len(self._room) < size:
             self._room = torch.empty(size, dtype=torch.uint8, device=self._device)
-        if len(self._host) < self._count * strips:
-            self._host = torch.empty(self._count * strips, dtype=torch.int64, pin_memory=self._cuda)
-        if len(self._proven) < self._count:
-            self._proven = torch.empty(self._count, dtype=torch.bool, pin_memory=self._cuda)
+        if len(self._host) < (each := self._count * strips):
+            self._host = torch.empty(each, dtype=torch.int64, pin_memory=self._cuda)
+            self._proven = torch.empty(each, dtype=torch.bool, pin_memory=self._cuda)
         self.memory, self.blocks = self._room[:size], move.blocks(rows)
         self._tables = self.memory[: WORD_BYTES * self._count * strips].view(torch.int64)
 
@@ -209,20 +208,20 @@ class _Lane:
         self._told = move.batch(self.memory, self.blocks)
 
     def verify(self) -> None:
-        good = strips.verified(self._told)
-        self._proven[: self._count].copy_(good, non_blocking=True)
+        strips.verify_told(self._told)
+        self._proven[: len(self._tables)].copy_(self._told.good, non_blocking=True)
         self._mark.set()
 
     def proven(self) -> NDArray[np.bool_]:
         """Which of the blocks are what their entries say."""
         self._mark.wait()
-        found: NDArray[np.bool_] = self._proven[: self._count].numpy().copy()
-        return found
+        each = self._proven[: len(self._tables)].numpy().reshape(self._count, -1)
+        return np.asarray(each.all(axis=1))
 
     def scatter(self, move: _Move, good: NDArray[np.bool_]) -> None:
         """Have the blocks that are go to the pages."""
         told = self._told if good.all() else move.batch(self.memory, self.blocks.pick(good))
-        strips.scattered(told)
+        strips.scatter_told(told)
         del self._told  # which holds what is here, as it was given to these
         self._mark.set()
 

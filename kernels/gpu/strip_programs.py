@@ -137,7 +137,9 @@ def scatter_strip(
 ):  # fmt: skip
     block, layer, head, row = _place(kv_heads, layer_first, layer_count, head_first, head_count)
     promised = tl.load(slots + tl.load(blocks + 3 * count + block) + row)
-    if promised != 0:
+    if promised == 0:
+        tl.store(good + tl.program_id(0), promised != 0)
+    else:
         slot = slots + tl.load(blocks + block) + row.to(tl.int64) * strip_words
         words = tl.load(blocks + 4 * count + block).to(tl.int32)
         start = tl.load(blocks + 2 * count + block).to(tl.uint32)

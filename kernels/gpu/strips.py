@@ -48,19 +48,21 @@ def scatter(
     """Fill the engine's pages from the slots; (n,) bool on the device: whether every entry of a
     block held. Of one that is False the engine's pages hold anything."""
     span = (layer_first, layer_count, head_first, head_count)
-    return scattered(Batch(arena, geometry, blocks, pages, block_table, span))
+    b = Batch(arena, geometry, blocks, pages, block_table, span)
+    scatter_told(b)
+    return b.good_blocks
 
 
-def scattered(b: Batch) -> torch.Tensor:
-    """As `scatter`, of what the device was told before."""
+def scatter_told(b: Batch) -> None:
+    """As `scatter`, of what the device was told before; `b.good` says of each strip whether it
+    held."""
     if not b.strips:
-        return b.good_blocks
+        return
     if not b.coded:
         b.scatter_strip(b.launch("scatter_strip"))
-        return b.good_blocks
+        return
     b.verify_strip(b.launch("verify_strip"))
     b.decode_group(b.launch("decode_group"))
-    return b.good_blocks
 
 
 def verify(
@@ -73,11 +75,13 @@ def verify(
     nowhere = Pages(np.zeros(layer_count, np.uint64), 0, 0, 0, 0, geometry.block_tokens, 1)
     payloads, tables, tokens, starts = blocks.columns
     here = Blocks(payloads, tables, tokens.astype(np.int32), np.zeros_like(starts))
-    return verified(Batch(arena, geometry, here, nowhere, np.zeros(1, np.int64), span))
+    b = Batch(arena, geometry, here, nowhere, np.zeros(1, np.int64), span)
+    verify_told(b)
+    return b.good_blocks
 
 
-def verified(b: Batch) -> torch.Tensor:
-    """As `verify`, of what the device was told before, be it to scatter that too."""
+def verify_told(b: Batch) -> None:
+    """As `verify`, of what the device was told before, be it to scatter that too; `b.good` says of
+    each strip whether it holds."""
     if b.strips:
         b.verify_strip(b.launch("verify_strip"))
-    return b.good_blocks

@@ -41,6 +41,15 @@ def device_name(device: torch.device) -> str:
     return f"{torch.cuda.get_device_name(device)}, {major}.{minor}"
 
 
+@cache
+def processors(device: torch.device) -> int:
+    """Multiprocessors of it. The interpreter is told of as many as a large GPU has, so that it cuts
+    work in the same parts."""
+    if device.type != "cuda":
+        return 132
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
 def _shared_bytes(device: torch.device) -> int:
     """That a program may have, by the same word by which Triton refuses to launch one. The
     interpreter has none, and refuses nothing."""

@@ -49,7 +49,7 @@ def timed(act: Callable[[], object]) -> Way:
 
 @pytest.mark.usefixtures("cold")
 def test_every_row_is_measured_against_a_copy() -> None:
-    report = kernels.measured(2, lambda _: None, SMALL, torch.device("cpu"), timed)
+    report = kernels.measured(2, lambda _: None, SMALL, torch.device("cpu"), timed, timed)
     names = [row.name for row in report.rows]
     assert names == [
         f"{way}, {what}"
@@ -59,6 +59,7 @@ def test_every_row_is_measured_against_a_copy() -> None:
     assert all(row.ratio and row.limit and row.value > 0 for row in report.rows)
     assert [row.counted for row in report.rows] == [True] * 4 + [False] * 4
     assert report.rows[0].sizes["bytes"] == SMALL.bytes
+    assert all(row.also["alone_ms"] > 0 for row in report.rows)
 
 
 @pytest.mark.usefixtures("cold")

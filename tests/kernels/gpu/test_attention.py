@@ -107,9 +107,10 @@ def test_parts_that_are_joined_are_one_softmax(
 
 
 def test_few_rows_that_see_much_are_cut_in_parts_and_many_are_not() -> None:
-    assert attention._parts(8, 32_768) == 64
-    assert attention._parts(8, 400) == 1
-    assert attention._parts(4_096, 32_768) == 1
+    assert attention._parts(8, 32_768, processors=132) == 33
+    assert attention._parts(8, 32_768, processors=66) == 17
+    assert attention._parts(8, 400, processors=132) == 1
+    assert attention._parts(4_096, 32_768, processors=132) == 1
 
 
 class Kept:
