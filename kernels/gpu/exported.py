@@ -158,11 +158,12 @@ def _current(device: torch.device) -> Iterator[Any]:
     what was before: an engine's own tensors go to whichever is."""
     with torch.cuda.device(device):
         torch.cuda.current_stream(device).synchronize()  # makes it, where nothing has yet
-        yield _driver()
+        yield driver()
 
 
 @cache
-def _driver() -> Any:
+def driver() -> Any:
+    """CUDA's driver library. Raises `CudaError`."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:

@@ -25,6 +25,7 @@ from ..strips import Blocks
 from . import strips, xxh3
 from .batch import PAIR_BYTES, WORD_BYTES, Batch
 from .pages import common
+from .rectangles import Rectangle, copied_in, copied_out, rectangles
 from .turn import STREAMS, Mark, Turn
 
 Rows = NDArray[np.int64]
@@ -62,8 +63,8 @@ class Straight:
                 with lane.current():
                     lane.fit(move, rows)
                     strips.gather(lane.memory, *move.about(lane.blocks))
-                    for slot, staged in move.runs(rows, lane):
-                        slot.copy_(staged, non_blocking=True)
+                    for one in move.rectangles(rows, lane.blocks):
+                        copied_out(one, lane.memory, move.slots)
                     lane.entries_out()
                 ready.append((lane, rows))
             while ready:
@@ -88,8 +89,8 @@ class Straight:
                     lane.fit(move, rows)
                     lane.told(move)
                     lane.entries_in(move.entries(rows))
-                    for slot, staged in move.runs(rows, lane):
-                        staged.copy_(slot, non_blocking=True)
+                    for one in move.rectangles(rows, lane.blocks):
+                        copied_in(one, move.slots, lane.memory)
                     lane.verify()
                 ready.append((lane, rows))
             while ready:
@@ -110,7 +111,7 @@ class _Move:
         self.places, self._pages, self._table = places, pages, block_table
         self.geometry: Geometry = places.moved
         self.span = (0, self.geometry.layers, 0, self.geometry.kv_heads)
-        self._slots = torch.from_numpy(places.memory)
+        self.slots = torch.from_numpy(places.memory)
         self._words = places.memory[: len(places.memory) // WORD_BYTES * WORD_BYTES].view(np.int64)
         self._each, self._payloads = places.strips, places.blocks.payload_offsets.tolist()
 
@@ -134,18 +135,16 @@ class _Move:
         every = self.places.blocks
         return Blocks(payloads, tables, every.tokens[rows], every.starts[rows])
 
-    def runs(self, rows: Rows, lane: _Lane) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def rectangles(self, rows: Rows, blocks: Blocks) -> list[Rectangle]:
         """Bytes of these blocks that move together: where their slots have them, where the lane."""
-        blocks = lane.blocks
-        for row, here, tokens in zip(
+        each = zip(
             rows.tolist(), blocks.payload_offsets.tolist(), blocks.tokens.tolist(), strict=True
-        ):
-            there = self._payloads[row]
-            for slot, staged, size in self.places.runs(tokens):
-                yield (
-                    self._slots[there + slot : there + slot + size],
-                    lane.memory[here + staged : here + staged + size],
-                )
+        )
+        return rectangles(
+            (self._payloads[row] + slot, here + staged, size)
+            for row, here, tokens in each
+            for slot, staged, size in self.places.runs(tokens)
+        )
 
     def entries(self, rows: Rows) -> NDArray[np.int64]:
         """(rows, strips): what the slots' tables say."""

@@ -210,7 +210,7 @@ def test_whoever_calls_has_the_device_that_was_current_before(
 
     driver, there = Asked({}), torch.device("cuda", 1)
     stream = SimpleNamespace(synchronize=lambda: None)
-    monkeypatch.setattr(exported, "_driver", lambda: driver)
+    monkeypatch.setattr(exported, "driver", lambda: driver)
     monkeypatch.setattr(exported.Region, "__init__", taken_as)
     monkeypatch.setattr(torch.cuda, "device", device)
     monkeypatch.setattr(torch.cuda, "set_device", lambda one: current.__setitem__(0, str(one)))
