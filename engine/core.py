@@ -157,10 +157,11 @@ class EngineCore:
         with self.model.device.current():
             logits = self._logits(chunks)
         tokens, yielding = logits.argmax(-1), [one.sequence for one in chunks if one.last]
-        said = logprobs_of(logits, tokens, [one.request.logprobs for one in yielding])
+        fetch, wanted = self.model.device.fetch, [one.request.logprobs for one in yielding]
+        said = logprobs_of(logits, tokens, wanted, fetch)
         for chunk in chunks:
             chunk.sequence.computed_tokens = chunk.end
-        for sequence, token, logprobs in zip(yielding, tokens.tolist(), said, strict=True):
+        for sequence, token, logprobs in zip(yielding, fetch(tokens).tolist(), said, strict=True):
             self._take(sequence, token, logprobs)
 
     def _logits(self, chunks: Chunks[Chunk]) -> torch.Tensor:

@@ -24,6 +24,7 @@ from .recording import Calls, CudaGraphs, Recorder
 from .storing import AtOnce, Beside, Storing
 
 KINDS = ("cpu", "cuda")
+Fetch = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,14 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`attention` is asked once a step; `storing` once an engine."""
+    """`attention` is asked once a step; `storing` once an engine; `fetch` brings what was computed
+    to the host, and meanwhile lets other threads tell the device of more."""
 
     place: torch.device
     attention: Callable[[Batch, ModelConfig], Attend]
     storing: Callable[[torch.device], Storing]
     recording: Recording | None = None  # None: no step is recorded
+    fetch: Fetch = torch.Tensor.cpu
 
     @classmethod
     def named(cls, name: str) -> Device:
@@ -70,14 +73,14 @@ class Device:
         """One whose pages are read by `kernels.gpu`, and stored while the step goes on."""
         try:
             # Late: Triton is for machines with a GPU.
-            from .paged_attention import PagedAttention, StandingAttention
+            from .paged_attention import PagedAttention, StandingAttention, fetched
         except ImportError as error:
             raise ConfigError(
                 f"--device {place.type}: {error.name or error} is missing: "
                 "pip install 'moonpool[gpu]'"
             ) from error
         recorder = CudaGraphs if place.type == "cuda" else Calls
-        return cls(place, PagedAttention, Beside, Recording(StandingAttention, recorder))
+        return cls(place, PagedAttention, Beside, Recording(StandingAttention, recorder), fetched)
 
     def current(self) -> AbstractContextManager[Any]:
         """Inside this it is the thread's own: Triton launches on that, wherever the tensors are."""

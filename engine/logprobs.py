@@ -11,12 +11,15 @@ import torch
 
 from kvstore.logprobs import Logprobs
 
+from .device import Fetch
+
 
 def logprobs_of(
-    logits: torch.Tensor, tokens: torch.Tensor, wanted: Sequence[int | None]
+    logits: torch.Tensor, tokens: torch.Tensor, wanted: Sequence[int | None], fetch: Fetch
 ) -> list[Logprobs | None]:
     """Of each row of `logits` (rows, vocab) and the token taken there, `tokens` int64 (rows,):
-    `wanted` says how many of the likeliest are told of beside it, None that nothing is.
+    `wanted` says how many of the likeliest are told of beside it, None that nothing is; `fetch` is
+    the device's.
 
     In float32, whatever the model's dtype, as vLLM computes its raw logprobs.
     """
@@ -28,7 +31,7 @@ def logprobs_of(
     most = max(count for count in wanted if count is not None)
     likeliest, ids = every.topk(min(most, every.shape[-1]))
     taken = every.gather(1, tokens[rows].unsqueeze(1)).squeeze(1)
-    said = zip(rows, taken.tolist(), ids.tolist(), likeliest.tolist(), strict=True)
-    for row, logprob, top, values in said:
+    said = (fetch(one).tolist() for one in (taken, ids, likeliest))
+    for row, logprob, top, values in zip(rows, *said, strict=True):
         found[row] = Logprobs(logprob, tuple(zip(top, values, strict=True))[: wanted[row]])
     return found

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from kvstore.kernels.gpu.attention import Heads, Span, Step
+from kvstore.kernels.gpu.fetch import fetched as fetched
 
 from .batch import Batch
 from .cache import PagedKV

@@ -12,5 +12,5 @@ within HBM, to and from slots there (`resident`), which one process takes and ot
 reaches.
 Triton's interpreter runs them on a CPU, for tests, and each of their loads and stores is checked
 there to be inside of what its kernel was told of. `make sanitize` has NVIDIA's memcheck do so on a
-GPU; no GPU has run them yet.
+GPU.
 """

@@ -20,7 +20,9 @@ from ..shapes import Pages
 from . import strips
 from .batch import WORD_BYTES
 from .exported import allocated
+from .fetch import fetched
 from .turn import Turn
+from .upload import uploaded
 
 
 class Area:
@@ -58,7 +60,7 @@ class Area:
         with self._turn.taken():
             about = (places.geometry, places.blocks, pages, block_table, *places.span)
             strips.gather(self.memory, *about)
-            made: NDArray[np.int64] = self._words[self._entries(places)].cpu().numpy()
+            made: NDArray[np.int64] = fetched(self._words[self._entries(places)]).numpy()
         return made  # the turn is over: whoever is told now finds the strips
 
     def scattered(
@@ -76,18 +78,21 @@ class Area:
         """
         geometry, span = places.geometry, places.span
         with self._turn.taken():
-            self._words[self._entries(places)] = torch.from_numpy(entries).to(self.memory.device)
+            self._words[self._entries(places)] = self._there(entries)
             proven = strips.verify(self.memory, geometry, places.blocks, *span)
-            good: NDArray[np.bool_] = proven.cpu().numpy()
+            good: NDArray[np.bool_] = fetched(proven).numpy()
             if good.any():
                 about = (geometry, places.blocks.pick(good), pages, block_table, *span)
-                good[good] = strips.scatter(self.memory, *about).cpu().numpy()
+                good[good] = fetched(strips.scatter(self.memory, *about)).numpy()
         return good
 
     def _entries(self, places: Places) -> torch.Tensor:
         """(blocks, strips that move): where their entries are, in words."""
-        at = places.blocks.table_offsets[:, None] // WORD_BYTES + places.strips
-        return torch.from_numpy(at).to(self.memory.device)
+        return self._there(places.blocks.table_offsets[:, None] // WORD_BYTES + places.strips)
+
+    def _there(self, numbers: NDArray[np.int64]) -> torch.Tensor:
+        (found,) = uploaded([numbers], self.memory.device)
+        return found.view(numbers.shape)
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:

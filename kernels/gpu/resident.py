@@ -20,7 +20,9 @@ from ..shapes import Pages
 from ..strips import Blocks
 from . import strips
 from .batch import WORD_BYTES
+from .fetch import fetched
 from .turn import Turn
+from .upload import uploaded
 
 
 class Resident:
@@ -55,10 +57,10 @@ class Resident:
         with self._turn.taken():
             proven = strips.verify(self._arena, places.geometry, here, *places.span)
             said = (self._tables(at) == _words(places)[at]).all(axis=1)
-            good: NDArray[np.bool_] = proven.cpu().numpy() & said
+            good: NDArray[np.bool_] = fetched(proven).numpy() & said
             if good.any():
                 about = (places.geometry, here.pick(good), pages, block_table, *places.span)
-                good[good] = strips.scatter(self._arena, *about).cpu().numpy()
+                good[good] = fetched(strips.scatter(self._arena, *about)).numpy()
         return good
 
     def _here(self, blocks: Blocks) -> Blocks:
@@ -72,8 +74,8 @@ class Resident:
 
     def _tables(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
         """Entries of the device's tables, by their places in the host's, after all told before."""
-        where = torch.from_numpy(at - self._first // WORD_BYTES).to(self._arena.device)
-        found: NDArray[np.int64] = self._words[where].cpu().numpy()
+        (where,) = uploaded([at - self._first // WORD_BYTES], self._arena.device)
+        found: NDArray[np.int64] = fetched(self._words[where.view(at.shape)]).numpy()
         return found
 
 

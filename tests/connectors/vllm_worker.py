@@ -130,6 +130,8 @@ class Worker:
         # What a step has computed, and where to: graphs read it where it is.
         self._new = torch.zeros_like(kv_of(kind, 0))
         self._at = torch.zeros((2, TOKENS), dtype=torch.int64, device=DEVICE)
+        if GPU:
+            torch.cuda.synchronize()  # that is all there, whichever stream was told of it
         with computing.current():
             made: Callable[[Any], Any] = computing.captured if is_graph else lambda task: task
             self._pieces = [made(self._piece(layer)) for layer in range(LAYERS)]

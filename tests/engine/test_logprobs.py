@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kvstore.engine.core import EngineCore, EngineSettings, TokenEvent
+from kvstore.engine.device import CPU
 from kvstore.engine.errors import BadRequest
 from kvstore.engine.logprobs import logprobs_of
 from kvstore.engine.model import Model
@@ -68,18 +69,18 @@ def test_where_nobody_asks_nothing_is_computed() -> None:
             raise AssertionError("somebody looked at logits")
 
     untouched: torch.Tensor = Untouched()  # type: ignore[assignment]
-    assert logprobs_of(untouched, untouched, [None, None]) == [None, None]
+    assert logprobs_of(untouched, untouched, [None, None], CPU.fetch) == [None, None]
 
 
 def test_a_vocabulary_has_no_more_of_them_than_tokens() -> None:
-    (one,) = logprobs_of(torch.tensor([[0.0, 0.0]]), torch.tensor([1]), [5])
+    (one,) = logprobs_of(torch.tensor([[0.0, 0.0]]), torch.tensor([1]), [5], CPU.fetch)
     assert one is not None and one.logprob == pytest.approx(-0.693147, abs=1e-6)
     assert sorted(token for token, _ in one.top) == [0, 1]
 
 
 def test_logits_of_half_precision_are_summed_in_single() -> None:
     logits = torch.linspace(-1, 1, 4_096).bfloat16().unsqueeze(0)
-    (one,) = logprobs_of(logits, torch.tensor([7]), [0])
+    (one,) = logprobs_of(logits, torch.tensor([7]), [0], CPU.fetch)
     assert one is not None
     assert one.logprob == pytest.approx(float(logits[0].double().log_softmax(-1)[7]), abs=1e-5)
 

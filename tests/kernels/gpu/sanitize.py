@@ -1,5 +1,5 @@
 """The tests of the GPU's kernels under memcheck, of NVIDIA's compute-sanitizer: on a device it sees
-each access that they make. `make sanitize` runs this. No GPU has yet.
+each access that they make. `make sanitize` runs this.
 
 memcheck knows of allocations. So torch is told to ask CUDA for each tensor by itself, and behind
 each there is room that is nobody's: one's end is not another's start. Whether calls of CUDA succeed

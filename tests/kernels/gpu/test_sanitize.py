@@ -1,6 +1,6 @@
 """memcheck over the kernels' tests: what it is asked, and what is said where it cannot be.
 
-A script plays it here. It has not been run on a GPU.
+A script plays it here.
 """
 
 from __future__ import annotations
