@@ -49,8 +49,13 @@ class Stream:
                 self._tasks[self._done]()
                 self._done += 1
 
-    def wait_stream(self, other: Stream) -> None:
-        other.synchronize()
+    def record_event(self) -> Event:
+        event = Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        event.synchronize()
 
 
 class Event:
