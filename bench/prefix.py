@@ -47,6 +47,7 @@ from kvstore.limits import MiB
 RUNS = 5
 GOAL = 1.0
 SLAB_BYTES = 64 * MiB
+DEADLINE_SECONDS = 30.0  # of a client's call: a slow disk is slow, and no miss
 STALLED_SECONDS = 60.0  # in which a disk that works has written something
 WAYS = ("ssd", "dram", "computed", "hbm")  # the last where there is HBM
 
@@ -145,7 +146,8 @@ class _Prefixes:
     def _client(self, *, on_device: bool = False) -> Client:
         """One that reaches the node's HBM, or one that does not."""
         device = self._device.place if on_device else None
-        return Client.at(self._directory, self._spec, label="bench prefix", device=device)
+        told = {"label": "bench prefix", "deadline_seconds": DEADLINE_SECONDS, "device": device}
+        return Client.at(self._directory, self._spec, **told)
 
     def _prompt(self, length: int) -> tuple[int, ...]:
         return tuple(self._dice.integers(1, self._sizes.config.vocab_size, length).tolist())

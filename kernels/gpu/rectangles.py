@@ -57,20 +57,25 @@ def rectangles(runs: Iterable[tuple[int, int, int]]) -> list[Rectangle]:
 def copied_out(one: Rectangle, here: torch.Tensor, host: torch.Tensor) -> None:
     """From the device to the host, behind what the current stream was told. Both uint8, 1-D, and
     the host's memory known to the device. Raises `RuntimeError`."""
-    if here.device.type != "cuda":
-        for there, its in _places(one):
-            host[there : there + one.size] = here[its : its + one.size]
+    if _is_cuda(here.device):
+        _copied(here.device, one, _on_device(one, here), _on_host(one, host))
         return
-    _copied(here.device, one, _on_device(one, here), _on_host(one, host))
+    for there, its in _places(one):
+        host[there : there + one.size].copy_(here[its : its + one.size], non_blocking=True)
 
 
 def copied_in(one: Rectangle, host: torch.Tensor, here: torch.Tensor) -> None:
     """The other way."""
-    if here.device.type != "cuda":
-        for there, its in _places(one):
-            here[its : its + one.size] = host[there : there + one.size]
+    if _is_cuda(here.device):
+        _copied(here.device, one, _on_host(one, host), _on_device(one, here))
         return
-    _copied(here.device, one, _on_host(one, host), _on_device(one, here))
+    for there, its in _places(one):
+        here[its : its + one.size].copy_(host[there : there + one.size], non_blocking=True)
+
+
+def _is_cuda(device: torch.device) -> bool:
+    """Whether CUDA's driver has it: torch calls AMD's devices so too."""
+    return device.type == "cuda" and torch.version.hip is None
 
 
 def _places(one: Rectangle) -> Iterable[tuple[int, int]]:
