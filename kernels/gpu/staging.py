@@ -72,11 +72,15 @@ class Staging:
                 size = len(rows) * run.geometry.payload_bytes
                 good[rows] = load(Piece(_slice(rows), lane.host_room(size)))
                 with lane.current():
+                    staged, first = lane.room(size), int(rows[0])
+                    blocks = run.blocks(rows[good[rows]], first)
+                    if not first:  # the bus has nothing to do: it moves these meanwhile
+                        lane.copied_in(size)
                     # What the kernel is told goes first: behind the bytes it might wait for those
                     # of the next piece, on the same bus.
-                    blocks = run.blocks(rows[good[rows]], int(rows[0]))
-                    scatter = scattering(lane.room(size), *run.about(blocks))
-                    lane.copied_in(size)
+                    scatter = scattering(staged, *run.about(blocks))
+                    if first:
+                        lane.copied_in(size)
                     scatter()
                     lane.mark()
         return good

@@ -87,10 +87,13 @@ class Straight:
                     _scatter(move, *ready.popleft(), good)
                 with lane.current():
                     lane.fit(move, rows)
-                    lane.told(move)
+                    if ready:
+                        lane.told(move)
                     lane.entries_in(move.entries(rows))
                     for one in move.rectangles(rows, lane.blocks):
                         copied_in(one, move.slots, lane.memory)
+                    if not ready:  # the bus had nothing to do: it moves these meanwhile
+                        lane.told(move)
                     lane.verify()
                 ready.append((lane, rows))
             while ready:
