@@ -8,8 +8,8 @@ Blocks whose slots lie next to each other are such runs, and so is one layer of 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -33,24 +33,23 @@ class Rectangle:
     here_step: int = 0
 
 
-def rectangles(runs: Iterable[tuple[int, int, int]]) -> list[Rectangle]:
+def rectangles(runs: Sequence[tuple[int, int, int]]) -> list[Rectangle]:
     """Of runs, each with its place on the host, its place on the device and its bytes, those next
     to each other that make one. Pure. None goes across two pieces that a device is told of."""
-    found: list[Rectangle] = []
-    for host, here, size in runs:
-        last = found[-1] if found else None
-        if last is not None and last.size == size:
-            steps = (
-                host - last.host - (last.count - 1) * last.host_step,
-                here - last.here - (last.count - 1) * last.here_step,
-            )
-            alike = last.count == 1 or steps == (last.host_step, last.here_step)
-            apart = size <= min(steps) and max(steps) <= STEP_MAX
-            if alike and apart and host // PIECE_BYTES == last.host // PIECE_BYTES:
-                count = last.count + 1
-                found[-1] = replace(last, count=count, host_step=steps[0], here_step=steps[1])
-                continue
-        found.append(Rectangle(host, here, size))
+    found, first = list[Rectangle](), 0
+    while first < len(runs):
+        host, here, size = runs[first]
+        piece, next_, steps = host // PIECE_BYTES, first + 1, (0, 0)
+        while next_ < len(runs) and runs[next_][2] == size:
+            there, its, _ = runs[next_]
+            apart = there - runs[next_ - 1][0], its - runs[next_ - 1][1]
+            if there // PIECE_BYTES != piece or (next_ > first + 1 and apart != steps):
+                break
+            if not (size <= min(apart) and max(apart) <= STEP_MAX):
+                break
+            steps, next_ = apart, next_ + 1
+        found.append(Rectangle(host, here, size, next_ - first, *steps))
+        first = next_
     return found
 
 

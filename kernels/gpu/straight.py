@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -117,6 +117,7 @@ class _Move:
         self.slots = torch.from_numpy(places.memory)
         self._words = places.memory[: len(places.memory) // WORD_BYTES * WORD_BYTES].view(np.int64)
         self._each, self._payloads = places.strips, places.blocks.payload_offsets.tolist()
+        self._runs = cache(lambda tokens: list(places.runs(tokens)))  # alike in most blocks
 
     def about(self, blocks: Blocks) -> tuple[Any, ...]:
         """What `strips.gather` takes beside the memory."""
@@ -144,9 +145,11 @@ class _Move:
             rows.tolist(), blocks.payload_offsets.tolist(), blocks.tokens.tolist(), strict=True
         )
         return rectangles(
-            (self._payloads[row] + slot, here + staged, size)
-            for row, here, tokens in each
-            for slot, staged, size in self.places.runs(tokens)
+            [
+                (self._payloads[row] + slot, here + staged, size)
+                for row, here, tokens in each
+                for slot, staged, size in self._runs(tokens)
+            ]
         )
 
     def entries(self, rows: Rows) -> NDArray[np.int64]:
