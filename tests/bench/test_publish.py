@@ -16,6 +16,6 @@ def test_a_prefill_that_publishes_is_held_against_one_alone() -> None:
     )  # fmt: skip
     sizes = LargeSizes(config, prompt_tokens=100, chunk_tokens=70, dram="64MiB")
     row = on_device(1, lambda _: None, sizes, Device.with_kernels(DEVICE))
-    assert row.name == f"prefill and publish on {DEVICE.type}"
+    assert row.name == f"prefill and publish on {DEVICE}"
     assert row.counted and row.ratio and row.sizes["kv_bytes"] == 100 * 2 * 2 * 2 * 16 * 4
     assert row.also["hooks_ms"]["chunk_done"] > 0
