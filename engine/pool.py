@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Chunks
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -186,7 +186,7 @@ class Pool(NoHooks):
             use.reserved(hand_offs)
 
     def chunk_started(self, chunks: Chunks[Chunk]) -> None:
-        self._settle_stores()  # left over only where the last step was cut short
+        self._storing.begin()
         self._ranges = {}
         for chunk in chunks:
             use = self._uses.get(chunk.sequence.id)
@@ -212,7 +212,7 @@ class Pool(NoHooks):
         self._storing.store(sequence.id, put)
 
     def _settle_stores(self) -> None:
-        """All that the step computed is stored, or its request stores no more."""
+        """All that was computed is stored and sealed, or its request stores no more."""
         for request_id, error in self._storing.settle().items():
             self._failed(error)
             use = self._uses.get(request_id)
@@ -220,16 +220,19 @@ class Pool(NoHooks):
                 self._stop_writing(use)
 
     def chunk_done(self, chunks: Chunks[Chunk]) -> None:
-        self._settle_stores()
+        """Have the step's blocks sealed behind their last layer. The next step waits for that only
+        once it has been told; what failed is seen to when nothing is under way."""
+        sealing = False
         for chunk in chunks:
-            first, last = self._ranges.get(chunk.sequence.id, (0, 0))
+            blocks = self._ranges.get(chunk.sequence.id, (0, 0))
             use = self._uses.get(chunk.sequence.id)
-            if first == last or use is None or use.writer is None:
-                continue
-            with self._attempt() as attempt:
-                use.published_blocks += len(use.writer.seal((first, last)))
-            if attempt.failed:
-                self._stop_writing(use)
+            if blocks[0] < blocks[1] and use is not None and use.writer is not None:
+                self._storing.store(chunk.sequence.id, _sealing(use, use.writer, blocks))
+                sealing = True
+        if sealing:
+            self._storing.stepped()
+        if self._storing.idle:
+            self._settle_stores()
 
     def finished(self, sequence: Sequence) -> None:
         self._settle_stores()
@@ -307,6 +310,15 @@ class Pool(NoHooks):
 @dataclass(slots=True)
 class _Attempt:
     failed: bool = False
+
+
+def _sealing(use: PoolUse, writer: Writer, blocks: tuple[int, int]) -> Callable[[Any], None]:
+    """Has `Storing` seal blocks [a, b) of a prompt."""
+
+    def seal(_: Any) -> None:
+        use.published_blocks += len(writer.seal(blocks))
+
+    return seal
 
 
 def _completed(writer: Writer, chain: Chain, chunk: Chunk) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""When a step's KV is stored: at once, or beside the step that goes on to compute.
+"""When a step's KV is stored: at once, or beside that step and the next, which go on to compute.
 
-What fails to be stored fails alone: of that request nothing more is stored in the step, others are,
-and the engine hears of it when it settles. No step computes before the last one's are settled, so
-no page is written anew while it is being read.
+What fails to be stored fails alone: of that request nothing more is stored, others are, and the
+engine hears of it when it settles. What is stored are tokens of a prompt that are computed: no step
+writes them anew, and their pages are nobody else's before the engine has settled.
 """
 
 from __future__ import annotations
@@ -27,6 +27,16 @@ class Storing(Protocol):
     def store(self, request_id: str, put: Put) -> None:
         """Have `put` store what the device has been told to compute so far."""
 
+    @property
+    def idle(self) -> bool:
+        """Whether all that was to be stored has been."""
+
+    def begin(self) -> None:
+        """A step begins. Of one that was cut short nothing is stored behind this."""
+
+    def stepped(self) -> None:
+        """All of a step has been told: wait for what the one before it was to store."""
+
     def settle(self) -> dict[str, KVStoreError]:
         """Wait for all that was to be stored; the requests of which something failed."""
 
@@ -47,6 +57,16 @@ class AtOnce:
             except KVStoreError as error:
                 self._failed[request_id] = error
 
+    @property
+    def idle(self) -> bool:
+        return True
+
+    def begin(self) -> None:
+        pass
+
+    def stepped(self) -> None:
+        pass
+
     def settle(self) -> dict[str, KVStoreError]:
         failed, self._failed = self._failed, {}
         return failed
@@ -62,7 +82,8 @@ class Beside:
     def __init__(self, place: torch.device) -> None:
         self._threads = ThreadPoolExecutor(1, "moonpool-stores")
         self._inner = AtOnce(place)  # of that thread, but for `settle`, which waits for it
-        self._under_way: list[Future[None]] = []
+        self._before: list[Future[None]] = []  # of the step before
+        self._under_way: list[Future[None]] = []  # of this one
         self._cuda = place.type == "cuda"
         # Its own, since what is moved waits for all that the mover's stream was told.
         self._stream = torch.cuda.Stream(place) if self._cuda else None
@@ -83,14 +104,34 @@ class Beside:
         else:
             self._under_way.append(begun)
 
+    @property
+    def idle(self) -> bool:
+        return all(one.done() for one in (*self._before, *self._under_way))
+
+    def begin(self) -> None:
+        cut_short, self._under_way = self._under_way, []
+        _over(cut_short)
+
+    def stepped(self) -> None:
+        before, self._before, self._under_way = self._before, self._under_way, []
+        _over(before)
+
     def settle(self) -> dict[str, KVStoreError]:
-        under_way, self._under_way = self._under_way, []
-        for one in under_way:
-            one.exception()  # waits for all of them, whatever one of them met
-        failed = self._inner.settle()
-        for one in under_way:
-            one.result()
+        every = self._before + self._under_way
+        self._before, self._under_way = [], []
+        try:
+            _over(every)
+        finally:
+            failed = self._inner.settle()
         return failed
 
     def close(self) -> None:
         self._threads.shutdown()
+
+
+def _over(under_way: list[Future[None]]) -> None:
+    """Wait for all of them, whatever one of them meets, which is raised then."""
+    for one in under_way:
+        one.exception()
+    for one in under_way:
+        one.result()

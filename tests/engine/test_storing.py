@@ -79,6 +79,54 @@ def test_the_step_goes_on_while_what_it_computed_is_stored() -> None:
     storing.close()
 
 
+def test_the_next_step_is_told_before_what_this_one_stores_is_waited_for() -> None:
+    storing, go, stored = Beside(CPU), [threading.Event() for _ in range(3)], list[int]()
+
+    def step(number: int) -> None:
+        storing.begin()
+
+        def put(_: Any) -> None:
+            assert go[number].wait(30.0)
+            stored.append(number)
+
+        storing.store("a", put)
+
+    step(0)
+    storing.stepped()  # waits for nothing: nothing was before
+    assert not storing.idle and stored == []
+    step(1)
+    go[0].set()
+    storing.stepped()
+    assert stored == [0] and not storing.idle
+    go[1].set(), go[2].set()
+    step(2)
+    assert storing.settle() == {} and stored == [0, 1, 2] and storing.idle
+    storing.close()
+
+
+def test_what_a_step_that_was_cut_short_stores_is_over_when_the_next_begins() -> None:
+    storing, go, stored = Beside(CPU), threading.Event(), list[int]()
+    storing.store("a", lambda _: stored.append(go.wait(30.0)))
+    later = threading.Timer(0.05, go.set)
+    later.start()
+    storing.begin()
+    assert stored == [True]
+    later.join()
+    storing.close()
+
+
+def test_of_a_request_that_failed_nothing_is_stored_in_the_next_step_either() -> None:
+    storing, stored = Beside(CPU), list[Any]()
+    storing.store("a", fails)
+    storing.stepped()
+    storing.begin()
+    storing.store("a", stored.append)
+    storing.store("b", stored.append)
+    storing.stepped()
+    assert list(storing.settle()) == ["a"] and len(stored) == 1
+    storing.close()
+
+
 def test_where_no_thread_can_be_had_it_is_stored_all_the_same(
     storing: Storing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
