@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from kvstore.kernels.gpu.attention import Heads, Span, Step
-from kvstore.kernels.gpu.fetch import fetched as fetched
+from kvstore.kernels.gpu.fetch import fetched as fetched  # for `device`: this file knows kernels
 
 from .batch import Batch
 from .cache import PagedKV

@@ -6,7 +6,8 @@ In how many warps and pieces each is launched, `launch` leaves to a few choices,
 knows the device's own, once `python -m bench tune --write` has put it into `launches.json`.
 By them KV goes between HBM and the host: `straight`, to and from slots of memory that the device
 knows (`registered`), or in slot order through pinned memory (`staging`), one `turn` at a time,
-which kernels are told of without waiting for it (`upload`); and
+which kernels are told of without waiting for it (`upload`), in copies of many runs (`rectangles`),
+and of which the host hears without holding up who tells the device of more (`fetch`); and
 within HBM, to and from slots there (`resident`), which one process takes and others open
 (`exported`), and from which bytes go `downward`; or to and from an `area` that a network device
 reaches.

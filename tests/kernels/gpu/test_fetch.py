@@ -27,15 +27,18 @@ def test_it_has_the_values_and_shape_of_what_is_there(
 @needs_gpu
 def test_it_waits_for_what_makes_the_values_and_no_other_thread_waits_with_it() -> None:
     made, beside = torch.zeros(4, device=DEVICE), torch.cuda.Stream()
-    fetched(made + 1), torch.cuda.synchronize()  # what is loaded or pinned once is
+    torch.cuda.synchronize()
+    with torch.cuda.stream(beside):  # what is loaded or pinned once is, before
+        assert not fetched(made + 2 == 1).any()
     moments = list[bool]()
 
     def tell() -> None:
         with torch.cuda.stream(beside):
-            told = made + 2
-            beside.synchronize()
-            moments.append(bool((told == 2).all()) and not late.query())
+            told = fetched(made + 2 == 2)
+            moments.append(bool(told.all()) and not late.query())
 
+    made.add_(0)
+    torch.cuda.synchronize()
     torch.cuda._sleep(LONG)
     made.add_(1)
     late = torch.cuda.Event()
@@ -44,4 +47,4 @@ def test_it_waits_for_what_makes_the_values_and_no_other_thread_waits_with_it() 
     other.start()
     assert torch.equal(fetched(made), torch.ones(4))
     other.join()
-    assert moments, "the other thread failed"
+    assert moments == [True]
