@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
@@ -278,6 +280,31 @@ async def test_an_etcd_that_was_put_back_behind_what_a_watch_has_given_is_not_wa
             await again(partial(store.put, "k/b", b"new"))  # at a revision that it had passed
             with pytest.raises(Compacted, match="list again"):
                 await asyncio.wait_for(watching, 60)
+
+
+async def test_no_connection_is_kept_by_what_failed_on_it(etcd: EtcdProcess) -> None:
+    gc.collect()
+    gc.disable()  # which would find it, some time
+    try:
+        async with opened(etcd) as store:
+            last = weakref.ref(store._endpoints.first)
+            lease = await store.grant(60_000)
+            start = await store.put("k/a", b"1")
+            async with contextlib.aclosing(store.watch("k/", start)) as watching:
+                change = asyncio.ensure_future(anext(watching))
+                await asyncio.sleep(0.3)
+                await asyncio.to_thread(etcd.kill)
+                for call in (partial(store.get, "k/a"), partial(store.keep_alive, lease)):
+                    with pytest.raises(Unavailable):
+                        await call()
+                await asyncio.to_thread(etcd.start)
+                await again(partial(store.put, "k/b", b"2"))
+                assert (await asyncio.wait_for(change, 60)).entry.key == "k/b"
+        async with asyncio.timeout(10):
+            while last() is not None:
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
 
 
 async def test_leases_outlive_a_restart_of_etcd(etcd: EtcdProcess) -> None:

@@ -73,13 +73,14 @@ class Endpoint:
         reading = asyncio.ensure_future(call.read())
         reading.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            done, _ = await asyncio.wait({reading}, timeout=timeout + _LATE_SECONDS)
-            reply = reading.result() if done else grpc.aio.EOF
+            await asyncio.wait({reading}, timeout=timeout + _LATE_SECONDS)
+            reply = reading.result() if reading.done() else grpc.aio.EOF
             if reply is grpc.aio.EOF:
                 raise broken("the stream ended without an answer")
             return reply
         finally:
             call.cancel()
+            del reading  # what it raised keeps this frame: each would keep the other and the member
 
     def watch(self, metadata: Metadata) -> Any:
         """A stream of questions and of changes; whoever asked for it cancels it."""

@@ -126,7 +126,8 @@ class Endpoints:
     async def _send(self, endpoint: Endpoint, method: Method, request: Any, seconds: float) -> Any:
         deadline = time.monotonic() + seconds
         try:
-            for _ in range(2):
+            token_is_new = False
+            while True:
                 metadata = await self.metadata(endpoint, max(0.0, deadline - time.monotonic()))
                 left = max(0.0, deadline - time.monotonic())
                 try:
@@ -134,9 +135,10 @@ class Endpoints:
                 except grpc.aio.AioRpcError as error:
                     if not failure.wants_token(error):
                         raise
-                    refused = error
-                self.refuses(metadata)  # it did nothing, so it may be sent again
-            raise refused
+                    self.refuses(metadata)  # it did nothing, so it may be sent again
+                    if token_is_new:
+                        raise
+                token_is_new = True
         except asyncio.CancelledError:
             self.cancelled()
             raise

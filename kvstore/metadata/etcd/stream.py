@@ -67,6 +67,8 @@ class Stream:
         except asyncio.CancelledError:
             self._endpoints.cancelled()
             raise self._over("cancelled") from None
+        finally:
+            del reading  # what it raised keeps this frame: each would keep the other and the member
         if response is grpc.aio.EOF:
             raise self._over("it ended")
         if response.canceled:
