@@ -4,11 +4,8 @@ Blocks lie in one array, ordered by a mix of their fingerprints, with gaps: a bl
 where an even spread would have it, and is a few places further on. So a look-up is one or two lines
 of memory, an array grows in one pass from its front to its end, and nothing is ever marked deleted.
 
-A place is two words: the mixed fingerprint, `EMPTY` where there is none, and who holds the block.
-One holder stands there as a member: its number and the tiers it has the block in. Several are a
-set, by its number, with `SETS` added; equal sets have one number. What a value becomes when a
-member changes is looked up in a table of turns: what is not there yet is for the caller to work
-out, so that nothing here allocates.
+A place is two words: the mixed fingerprint, `EMPTY` where there is none, and who holds the block,
+see `pool_word`.
 """
 
 from __future__ import annotations
@@ -19,21 +16,24 @@ import numpy as np
 from numba import njit
 
 from .inner import BORROWED, inner
+from .pool_word import SETS, TIER_BITS, member_at, member_count, named_count, tiers_in, turned
+from .stale import forget_stale
+
+forget_stale(__file__)
 
 WORDS = 2  # of a place
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # more than any block's
-TIER_BITS = 3  # of a member; the holder's number is above them
-TIERS = (1 << TIER_BITS) - 1
-SETS = 1 << 31  # added to the number of a set
-PART_BITS = 2  # of how many parts a span of a chain is looked at in
+PART_BITS = 3  # of how many parts a span of a chain is looked at in
 PARTS = 1 << PART_BITS
 SLACK = 4_096  # places behind the last that a block can be due at
 # What `put` and `sweep` leave in `state`, beside how far they came.
 BLOCKS, STOPPED_AT, CAUSE = range(3)
 DONE, FULL, TURN_UNKNOWN = range(3)
 
-_HALF, _BITS = np.uint64(32), np.uint64(TIER_BITS)
-_TAIL = 4  # places at the end of the array that stay empty: every run of blocks ends
+_HALF = np.uint64(32)
+_LOOKED_AT = 4  # places, with no question between them
+_LAST = WORDS * (_LOOKED_AT - 1)  # from the first of them to the last
+_TAIL = _LOOKED_AT  # places at the end of the array that stay empty: every run of blocks ends
 
 
 @inner
@@ -95,29 +95,6 @@ def _close_up(words: Any, capacity: Any, at: Any) -> None:
 
 
 @inner
-def _turn_at(asked: Any, places: Any) -> Any:
-    """Where in a table of 2**k places a turn is looked for first."""
-    return np.int64((asked * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & (places - 1)
-
-
-@inner
-def _turned(value: Any, holder: Any, tiers: Any, turns: Any, results: Any) -> Any:
-    """What a value becomes when a holder has the block in these tiers; -1 where it is unknown."""
-    member = np.int64(holder) << TIER_BITS | np.int64(tiers)
-    if value < SETS and (value == 0 or np.int64(value) >> TIER_BITS == holder):
-        return member if tiers else np.int64(0)
-    if value < SETS and tiers == 0:
-        return np.int64(value)
-    asked = np.uint64(value) << _HALF | np.uint64(member)
-    at = _turn_at(asked, len(turns))
-    while turns[at] != 0:
-        if turns[at] == asked:
-            return np.int64(results[at])
-        at = (at + 1) & (len(turns) - 1)
-    return np.int64(-1)
-
-
-@inner
 def _change(
     words: Any, capacity: Any, at: Any, before: Any, now: Any, references: Any, state: Any
 ) -> None:
@@ -133,38 +110,10 @@ def _change(
         words[WORDS * at + 1] = np.uint64(now)
 
 
-@inner
-def _has(value: Any, holder: Any, starts: Any, sizes: Any, members: Any) -> Any:
-    """The tiers that a holder has, by a value."""
-    if value < SETS:
-        return value & TIERS if value >> TIER_BITS == holder else 0
-    start = starts[value - SETS]
-    low, high = start, start + sizes[value - SETS]
-    while low < high:
-        middle = (low + high) // 2
-        if members[middle] >> TIER_BITS < holder:
-            low = middle + 1
-        else:
-            high = middle
-    if low < start + sizes[value - SETS] and members[low] >> TIER_BITS == holder:
-        return members[low] & TIERS
-    return 0
-
-
 @njit(cache=True, **BORROWED)
 def value_of(words: Any, capacity: Any, factor: Any, one: Any) -> Any:
     """Who holds the block of a fingerprint."""
     return _value(words, capacity, _mixed(one, factor))
-
-
-@njit(cache=True, **BORROWED)
-def remember(turns: Any, results: Any, value: Any, holder: Any, tiers: Any, result: Any) -> None:
-    """What a value becomes when a holder has the block in these tiers. There is room for it."""
-    asked = np.uint64(value) << _HALF | np.uint64(holder) << _BITS | np.uint64(tiers)
-    at = _turn_at(asked, len(turns))
-    while turns[at] != 0:
-        at = (at + 1) & (len(turns) - 1)
-    turns[at], results[at] = asked, result
 
 
 @njit(nogil=True, cache=True, **BORROWED)
@@ -181,11 +130,11 @@ def put(
         at = _place(words, capacity, mixed)
         there = words[WORDS * at] == mixed
         before = np.int64(words[WORDS * at + 1]) if there else np.int64(0)
-        now = _turned(before, holder, tiers[i], turns, results)
+        now = turned(before, holder, tiers[i], turns, results)
         if now < 0:
             state[STOPPED_AT], state[CAUSE] = i, TURN_UNKNOWN
             return
-        had = _has(before, holder, starts, sizes, members)
+        had = tiers_in(before, holder, starts, sizes, members)
         if there:
             _change(words, capacity, at, before, now, references, state)
         elif now != 0:
@@ -209,18 +158,15 @@ def sweep(
     while at < last:
         value = np.int64(words[WORDS * at + 1])
         holder = np.int64(-1)
-        if value != 0 and value < SETS and gone[value >> TIER_BITS]:
-            holder = np.int64(value >> TIER_BITS)
-        elif value >= SETS:
-            start = starts[value - SETS]
-            for one in range(start, start + sizes[value - SETS]):
-                if gone[members[one] >> TIER_BITS]:
-                    holder = np.int64(members[one] >> TIER_BITS)
-                    break
+        for one in range(member_count(value, sizes)):
+            holder = member_at(value, one, starts, members) >> TIER_BITS
+            if gone[holder]:
+                break
+            holder = np.int64(-1)
         if holder < 0:
             at += 1
             continue
-        now = _turned(value, holder, 0, turns, results)
+        now = turned(value, holder, 0, turns, results)
         if now < 0:
             state[STOPPED_AT], state[CAUSE] = at, TURN_UNKNOWN
             return
@@ -252,7 +198,7 @@ def tiers_of(
     """The tiers in which a holder has each block."""
     for i in range(len(prints)):
         value = _value(words, capacity, _mixed(prints[i], factor))
-        found[i] = 0 if value == 0 else _has(value, holder, starts, sizes, members)
+        found[i] = 0 if value == 0 else tiers_in(value, holder, starts, sizes, members)
 
 
 @njit(nogil=True, cache=True, **BORROWED)
@@ -263,20 +209,8 @@ def holding(
     """Add to each holder's count how many of these blocks it lists."""
     for one in prints:
         value = _value(words, capacity, _mixed(one, factor))
-        if value >= SETS:
-            start = starts[value - SETS]
-            for at in range(start, start + sizes[value - SETS]):
-                counts[members[at] >> TIER_BITS] += 1
-        elif value != 0:
-            counts[value >> TIER_BITS] += 1
-
-
-@inner
-def _count(value: Any, named: Any, set_named: Any) -> Any:
-    """Of how many holders that are named."""
-    if value < SETS:
-        return np.int64(value != 0 and named[value >> TIER_BITS])
-    return np.int64(set_named[value - SETS])
+        for at in range(member_count(value, sizes)):
+            counts[member_at(value, at, starts, members) >> TIER_BITS] += 1
 
 
 @inner
@@ -284,18 +218,29 @@ def _leaving(
     value: Any, beyond: Any, length: Any, named: Any,
     starts: Any, sizes: Any, members: Any, holders: Any, lengths: Any, found: Any,
 ) -> Any:  # fmt: skip
-    """Holders of a value that are not in the one beyond it have blocks up to there."""
-    start = starts[value - SETS] if value >= SETS else np.int64(0)
-    size = sizes[value - SETS] if value >= SETS else np.int64(1)
-    for one in range(start, start + size):
-        member = members[one] if value >= SETS else value
-        holder = member >> TIER_BITS
-        if not named[holder] or found == len(holders):
+    """Holders of a value that are not in the one beyond it have blocks up to there. Both have them
+    by their numbers."""
+    at, last = 0, member_count(beyond, sizes)
+    for one in range(member_count(value, sizes)):
+        holder = member_at(value, one, starts, members) >> TIER_BITS
+        while at < last and member_at(beyond, at, starts, members) >> TIER_BITS < holder:
+            at += 1
+        if at < last and member_at(beyond, at, starts, members) >> TIER_BITS == holder:
             continue
-        if _has(beyond, holder, starts, sizes, members) == 0:
+        if named[holder] and found < len(holders):
             holders[found], lengths[found] = holder, length
             found += 1
     return found
+
+
+@inner
+def _fetched(low: Any, long: Any, prints: Any, words: Any, capacity: Any, factor: Any) -> Any:
+    """Something of where each block is that parts a span, so that all of it is on its way."""
+    seen = np.uint64(0)
+    for part in range(1, PARTS):
+        due = WORDS * _due(_mixed(prints[low + (long * part >> PART_BITS)], factor), capacity)
+        seen |= words[due] | words[due + _LAST]  # two lines of memory, mostly
+    return seen
 
 
 @inner
@@ -306,23 +251,22 @@ def _last_with(
     """The last block from `low`, which has as many holders as `count`, up to `high`, which has
     fewer; and the first that was seen to have no more than `least`, or `high`.
 
-    Two halvings at a time: whatever they may come to look at is on its way before them.
+    Several halvings at a time: whatever they may come to look at is on its way before them.
     """
     seen, bare = np.uint64(0), high
     while high - low > 1:
         long, having = high - low, 0
-        for part in range(1, PARTS):
-            mixed = _mixed(prints[low + (long * part >> PART_BITS)], factor)
-            seen |= words[WORDS * _due(mixed, capacity)]
+        seen |= _fetched(low, long, prints, words, capacity, factor)
         half = PARTS >> 1
         while half:
             at = low + (long * (having + half) >> PART_BITS)
-            there = _count(_value(words, capacity, _mixed(prints[at], factor)), named, set_named)
+            value = _value(words, capacity, _mixed(prints[at], factor))
+            there = named_count(value, named, set_named)
             having += half * (there >= count)
             bare = at if there <= least else bare
             half >>= 1
         low, high = low + (long * having >> PART_BITS), low + (long * (having + 1) >> PART_BITS)
-    spare[len(spare) - 1] = np.int64(seen)  # or it would be of no use, and not be fetched
+    spare[len(spare) - 1] = np.int64(seen)
     return low, bare
 
 
@@ -341,10 +285,12 @@ def longest(
     end, found, low = len(prints), 0, 0
     if not end:
         return found
+    seen = _fetched(low, end - 1, prints, words, capacity, factor)
+    lengths[len(lengths) - 1] = np.int64(seen)  # or it would be of no use, and not be fetched
     value = _value(words, capacity, _mixed(prints[0], factor))
     ending = _value(words, capacity, _mixed(prints[end - 1], factor))
-    at_end = _count(ending, named, set_named)
-    count = _count(value, named, set_named)
+    at_end = named_count(ending, named, set_named)
+    count = named_count(value, named, set_named)
     bare = end - 1
     while count > at_end:
         last, bare = _last_with(
@@ -353,7 +299,7 @@ def longest(
         low = last + 1
         beyond = _value(words, capacity, _mixed(prints[low], factor))
         found = _leaving(value, beyond, low, named, starts, sizes, members, holders, lengths, found)
-        value, count = beyond, min(count - 1, _count(beyond, named, set_named))
+        value, count = beyond, min(count - 1, named_count(beyond, named, set_named))
     if count > 0:
         found = _leaving(
             value, np.int64(0), end, named, starts, sizes, members, holders, lengths, found
@@ -383,7 +329,7 @@ def longest_in_dram(
         middle = high - 1
         while high - low > 1:
             value = _value(words, capacity, _mixed(prints[middle], factor))
-            if value != 0 and _has(value, holders[i], starts, sizes, members) & bit:
+            if value != 0 and tiers_in(value, holders[i], starts, sizes, members) & bit:
                 low = middle
             else:
                 high = middle

@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from kvstore.core.fingerprints import IN_MEMORY, Prints, Tiers
 from kvstore.errors import Overloaded
 from kvstore.kernels import pool_index as loops
+from kvstore.kernels import pool_word as word
 from kvstore.limits import INDEX_BLOCKS_MAX
 
-HOLDERS_MAX = 1 << 14  # numbers, those included whose blocks are still to be swept out
+# Numbers, those included whose blocks are still to be swept out.
+HOLDERS_MAX = 1 << word.MEMBER_BITS - word.TIER_BITS
 SWEPT_PLACES = 1 << 17  # in one piece: some milliseconds
 _CAPACITY_MIN = 1 << 12
 _FULL, _GROWTH = 0.82, 1.2  # share of the array that blocks take before it grows, and by how much
@@ -45,7 +47,7 @@ class PoolIndex:
         self._words = _empty(self._capacity)
         self._state = np.zeros(3, np.int64)
         self._turns, self._results = (
-            np.zeros(2 * _TURNS, np.uint64),
+            np.zeros(2 * 2 * _TURNS, np.int64),
             np.zeros(2 * _TURNS, np.int64),
         )
         self._turn_count = 0
@@ -83,7 +85,7 @@ class PoolIndex:
 
     @property
     def sets(self) -> int:
-        """How many sets of several holders there are."""
+        """How many sets of holders there are, of more than stand in a place themselves."""
         return len(self._numbers)
 
     def add(self) -> int:
@@ -210,14 +212,14 @@ class PoolIndex:
         used = dict(zip(values.tolist(), uses.tolist(), strict=True))
         for value, count in used.items():
             for member in self._members_of(value):
-                assert member & loops.TIERS, "a member in no tier"
-                counts[member >> loops.TIER_BITS] += count
+                assert member & word.TIERS, "a member in no tier"
+                counts[member >> word.TIER_BITS] += count
         assert (counts == self._counts).all(), "a holder's blocks are miscounted"
         for members, number in self._numbers.items():
-            assert self._members_of(loops.SETS + number) == members and len(members) > 1
-            holders = [member >> loops.TIER_BITS for member in members]
+            assert self._members_of(word.SETS + number) == members and len(members) > word.INLINE
+            holders = [member >> word.TIER_BITS for member in members]
             assert holders == sorted(set(holders)), "a holder stands twice in a set"
-            assert self._references[number] == used.get(loops.SETS + number, 0)
+            assert self._references[number] == used.get(word.SETS + number, 0)
             assert self._set_named[number] == self._named[holders].sum(), "a set is miscounted"
         free = self._counts[self._free_holders]
         assert not free.any(), "a free number has blocks"
@@ -230,32 +232,33 @@ class PoolIndex:
         return int(loops.value_of(self._words, self._capacity, self._factor, one))
 
     def _members_of(self, value: int) -> tuple[int, ...]:
-        if value < loops.SETS:
-            return (value,) if value else ()
-        start, size = self._starts[value - loops.SETS], self._sizes[value - loops.SETS]
+        if value < word.SETS:
+            standing = (value >> word.MEMBER_BITS * i & word.MEMBER for i in range(word.INLINE))
+            return tuple(member for member in standing if member)
+        start, size = self._starts[value - word.SETS], self._sizes[value - word.SETS]
         return tuple(self._members[start : start + size].tolist())
 
     def _first_gone(self, value: int) -> int:
-        holders = (member >> loops.TIER_BITS for member in self._members_of(value))
+        holders = (member >> word.TIER_BITS for member in self._members_of(value))
         return next(holder for holder in holders if self._gone[holder])
 
     def _learn(self, value: int, holder: int, tiers: int) -> None:
         """Work out what a value becomes when a holder has the block in these tiers."""
-        others = [one for one in self._members_of(value) if one >> loops.TIER_BITS != holder]
-        mine = [holder << loops.TIER_BITS | tiers] if tiers else []
+        others = [one for one in self._members_of(value) if one >> word.TIER_BITS != holder]
+        mine = [holder << word.TIER_BITS | tiers] if tiers else []
         result = self._value_of(tuple(sorted(others + mine)))
         if self._turn_count >= _TURNS:
             self._forget_turns()
         self._turn_count += 1
-        loops.remember(self._turns, self._results, value, holder, tiers, result)
+        word.remember(self._turns, self._results, value, holder, tiers, result)
 
     def _value_of(self, members: tuple[int, ...]) -> int:
-        if len(members) < 2:
-            return members[0] if members else 0
+        if len(members) <= word.INLINE:
+            return sum(member << word.MEMBER_BITS * i for i, member in enumerate(members))
         number = self._numbers.get(members)
         if number is None:
             number = self._numbers[members] = self._new_set(members)
-        return loops.SETS + number
+        return word.SETS + number
 
     def _new_set(self, members: tuple[int, ...]) -> int:
         if self._free_sets:
@@ -272,13 +275,13 @@ class PoolIndex:
         self._members[self._members_used : end] = members
         self._starts[number], self._sizes[number] = self._members_used, len(members)
         self._members_used = end
-        named = self._named[[member >> loops.TIER_BITS for member in members]]
+        named = self._named[[member >> word.TIER_BITS for member in members]]
         self._references[number], self._set_named[number] = 0, named.sum()
         return number
 
     def _name_sets(self) -> None:
         """Count anew how many members of each set are shown."""
-        used = self._members[: self._members_used] >> loops.TIER_BITS
+        used = self._members[: self._members_used] >> word.TIER_BITS
         sums = np.concatenate([[0], np.cumsum(self._named[used])])
         some = slice(0, self._set_count)
         starts, sizes = self._starts[some], self._sizes[some]
@@ -333,15 +336,15 @@ def compiled() -> None:
     """Return once every loop is: some seconds where this is the machine's first time, else a part
     of one. Else the first callers would wait for it."""
     index, prints = PoolIndex(1), np.arange(8, dtype=np.uint64)
-    first, second = index.add(), index.add()
-    for holder in (first, second):
+    holders = [index.add() for _ in range(word.INLINE + 1)]  # and so a set
+    for holder in holders:
         index.put_all(holder, prints, np.ones(len(prints), np.uint8))
         index.show(holder)
     index.longest_in_dram(prints)
     index.holding(prints)
-    index.tiers(first, prints)
+    index.tiers(holders[0], prints)
     index._grow()
-    index.drop(first)
+    index.drop(holders[0])
     while index.sweep():
         pass
 

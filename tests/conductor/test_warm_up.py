@@ -8,13 +8,23 @@ from types import ModuleType
 
 from kvstore.conductor.explained import explain
 from kvstore.conductor.warm_up import compiled
-from kvstore.kernels import crowd, decision, expected, fairness, fitting, pool_index, roles, room
+from kvstore.kernels import (
+    crowd,
+    decision,
+    expected,
+    fairness,
+    fitting,
+    pool_index,
+    pool_word,
+    roles,
+    room,
+)
 from tests.conductor.crews import WHOSE, Rig, ask, chain
 from tests.conductor.test_reports import Streams, prefill, step, transfer
 from tests.nodes import prompt
 
 COMPILES_SECONDS = 400.0  # minutes, where nothing was compiled yet and others want the cores
-MODULES = crowd, decision, expected, fairness, fitting, pool_index, roles, room
+MODULES = crowd, decision, expected, fairness, fitting, pool_index, pool_word, roles, room
 
 
 def signatures(module: ModuleType) -> dict[str, int]:
