@@ -4,7 +4,7 @@ What is brought is fetched from the host with the longest prefix; or, where host
 the one with the longest of the engine's own domain or rack, if what is nearer costs less.
 
 Of a thousand engines few can be the cheapest. The others are passed over by what their price cannot
-be below, which is cheap to say.
+be below, which is cheap to say: first of all, with no question between them, then of each more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .fleet import NONE, most_placed, work_after
+from .fleet import NONE, busy_for, most_placed, work_after
 from .inner import BORROWED, inner
 from .prefill_price import (
     COST,
@@ -40,6 +40,7 @@ from .source_choice import choose_source, longest
 ROUNDED = 1.0 - 1e-9  # what is summed in another order than a price may be more by its rounding
 SAMPLE = 16  # of engines, whatever they have of a prompt, one in so many may be the guess
 SOME = 32  # of those that have much of it
+_BOUND = WAIT  # a column of rows that are of an earlier prompt yet: see `_bounds`
 
 
 @inner
@@ -123,6 +124,28 @@ def _guess(fleet: Any, found: Any, asked: Any, rules: Any, first: Any) -> Any:
     return chosen
 
 
+@inner
+def _bounds(
+    fleet: Any, found: Any, best: Any, source: Any, given: Any, asked: Any, rules: Any,
+    scarce: Any, priced: Any,
+) -> None:  # fmt: skip
+    """Leave in `_BOUND` what each engine's price cannot be below: as if all that may come to it
+    were there, and nobody waited there but for what runs."""
+    engines, hosts, dear = fleet.engines, fleet.hosts, 1.0 + rules.charge * scarce
+    for number in range(len(engines)):
+        engine = engines[number]
+        at = engine.host
+        there = max(found.dram[at], found.coming[number]) if rules.foresight else found.dram[at]
+        fetched = best if rules.fetch and source != at else 0
+        most = max(there, found.local[at], fetched)
+        work = work_after(engine, asked.tokens, most, asked.block_tokens) * asked.factor
+        least = least_work(engine, there, fetched, work, asked, rules)
+        least = least if fetched > there >= found.local[at] else work
+        crowding = crowding_charge(engine, hosts[at], there, given, asked, rules)
+        bound = ROUNDED * (dear * least + busy_for(engine, asked.now) + crowding)
+        priced[number, _BOUND] = bound if engine.prefills else np.inf
+
+
 @njit(**BORROWED)
 def choose_prefill(
     fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, first: Any, priced: Any
@@ -140,36 +163,30 @@ def choose_prefill(
     giver, best_in_dram = hosts[max(0, source)], dram[max(0, source)]
     count, labelled = len(engines), len(fleet.near) > 0
     chosen, chosen_cost, in_time = NONE, np.inf, False
-    given, dear = most_placed(fleet), 1.0 + rules.charge * scarce
+    given = most_placed(fleet)
+    _bounds(fleet, found, best, source, given, asked, rules, scarce, priced)
     guess = _guess(fleet, found, asked, rules, first)
     for step in range(-1, count):
         number = first + step - (count if first + step >= count else 0) if step >= 0 else guess
+        if (in_time and priced[number, _BOUND] >= chosen_cost) or (step >= 0 and number == guess):
+            continue
         engine = engines[number]
-        if not engine.prefills or (step >= 0 and number == guess):
+        if not engine.prefills:
             continue
         at = engine.host
         there = max(dram[at], coming[number]) if rules.foresight else dram[at]
         fetched = best if rules.fetch and source != at else 0
-        # What its price cannot be below: as if all that may come were there.
         most = max(there, local[at], fetched)
         work = work_after(engine, asked.tokens, most, asked.block_tokens) * asked.factor
-        least = work
-        if fetched > there >= local[at]:
-            least = least_work(engine, there, fetched, work, asked, rules)
-        least *= dear
-        if in_time and least >= chosen_cost:
-            continue
         wait = waits(engine, lines[number], work, asked, rules)
-        late = asked.waited + rules.margin * wait + work > rules.ttft
-        least += wait
-        if (late and rules.gated) or (in_time and least >= chosen_cost):
+        if rules.gated and asked.waited + rules.margin * wait + work > rules.ttft:
             continue
         hand = hand_on_seconds(hosts[at], asked)
         sent = sent_seconds(hosts[at], hand)
-        crowding = crowding_charge(engine, hosts[at], there, given, asked, rules)
-        least += crowding + rules.charge * sent
-        if in_time and least * ROUNDED >= chosen_cost:
+        more = wait - busy_for(engine, asked.now) + rules.charge * sent
+        if in_time and ROUNDED * (priced[number, _BOUND] + more) >= chosen_cost:
             continue
+        crowding = crowding_charge(engine, hosts[at], there, given, asked, rules)
         if fetched > there >= local[at] and not labelled:
             least = least_cost(
                 engine, lines[number], hosts[at], giver, hand, sent, wait, there, fetched,
