@@ -31,6 +31,7 @@ MISSES = {
     pb.DAMAGED: Miss.DAMAGED,
     pb.QUARANTINED: Miss.QUARANTINED,
     pb.NO_ROOM: Miss.NO_ROOM,
+    pb.LATE: Miss.LATE,
 }
 
 

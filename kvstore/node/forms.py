@@ -32,6 +32,7 @@ OUTCOME = {
     Miss.DAMAGED: pb.DAMAGED,
     Miss.QUARANTINED: pb.QUARANTINED,
     Miss.NO_ROOM: pb.NO_ROOM,
+    Miss.LATE: pb.LATE,
 }
 SEALED = {
     "sealed": pb.SealReply.SEALED,

@@ -385,4 +385,6 @@ class Store:
     def _in_reach(self, key: bytes, near: Collection[Tier]) -> Slot | Miss:
         """A block that was not brought where its reader can read it, in time, is none."""
         found = self.blocks.find(key)
-        return Miss.NO_ROOM if isinstance(found, Slot) and found.tier not in near else found
+        if not isinstance(found, Slot) or found.tier in near:
+            return found
+        return Miss.LATE if found.moves else Miss.NO_ROOM  # it is on its way, or was never taken

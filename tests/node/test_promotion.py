@@ -47,7 +47,8 @@ def test_a_disk_that_is_late_is_waited_for_no_longer_than_the_caller_does() -> N
         for _ in range(2):  # the second waits for the same reads
             async with asyncio.timeout(SECONDS), rig.tiers.brought(keys, 0.01):
                 opened = rig.store.open(rig.writing, SMALL, chain.hashes)
-                assert opened == [Miss.NO_ROOM] * BLOCKS
+                assert opened == [Miss.LATE] * BLOCKS
+                assert rig.counters.totals()["open_miss_blocks.late"]
         disk.may_read.set()
         async with asyncio.timeout(SECONDS), rig.tiers.brought(keys):
             opened = rig.store.open(rig.writing, SMALL, chain.hashes)

@@ -18,6 +18,7 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DAMAGED: _ClassVar[Outcome]
     QUARANTINED: _ClassVar[Outcome]
     NO_ROOM: _ClassVar[Outcome]
+    LATE: _ClassVar[Outcome]
 HIT: Outcome
 ABSENT: Outcome
 UNSEALED: Outcome
@@ -27,6 +28,7 @@ REMOVED: Outcome
 DAMAGED: Outcome
 QUARANTINED: Outcome
 NO_ROOM: Outcome
+LATE: Outcome
 
 class Fragment(_message.Message):
     __slots__ = ("layer_first", "layers", "head_first", "heads")
