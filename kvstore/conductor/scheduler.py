@@ -11,7 +11,6 @@ looked at every `LOOK_SECONDS` and whenever a node's number changes.
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ from functools import partial
 import numpy as np
 
 from kvstore.conductor.crews import Crews, Whose
+from kvstore.conductor.decided import Decided
 from kvstore.conductor.decision import (
     Ask,
     Decision,
@@ -77,7 +77,7 @@ class Scheduler(Crews):
         self._table, self._named, self._dice, self._rules = table, named, dice, rules
         super().__init__(table, dice.getrandbits(63) | 1)
         self._seen, self._seen_version = float("-inf"), -1
-        self._decisions: OrderedDict[tuple[str, str], Decision] = OrderedDict()
+        self._decided = Decided(DECISIONS_KEPT)
 
     def sweep(self, now: float) -> list[str]:
         """Drop what is over: engines that were not heard of, whose ids come back, and requests."""
@@ -107,13 +107,13 @@ class Scheduler(Crews):
         service = float(ask.tokens) + fairness.OUTPUT_WEIGHT * crew.output_tokens
         if before is None:
             in_flight.clients.asked(ask.client, service, now)
-        self._keep(whose[0], decision)
+        self._decided.keep(whose[0], decision)
         decision.or_raise()
         try:
             self._carry_out(whose, ask, decision, now)
         except Overloaded as error:  # no more are kept track of: it is sent to nobody
             refusal = Overloaded(str(error), error.retry_after_ms)
-            self._keep(whose[0], replace(decision, prefill=None, row=None, refusal=refusal))
+            self._decided.keep(whose[0], replace(decision, prefill=None, row=None, refusal=refusal))
             raise
         if before is None or before.prefill is None:
             in_flight.clients.had(ask.client, service)
@@ -223,7 +223,7 @@ class Scheduler(Crews):
 
     def decided(self, tenant: str, request: str) -> Decision | None:
         """What was lately decided of a request."""
-        return self._decisions.get((tenant, request))
+        return self._decided.get(tenant, request)
 
     def priority(self, decision: Decision) -> tuple[float, float]:
         """Seconds that a prompt goes to the line with, and what a second of waiting makes up."""
@@ -311,14 +311,6 @@ class Scheduler(Crews):
             loops.move(crew.fleet.hosts, source, engine.host, size, now)
         if row[READ]:
             crew.fleet.hosts["reads"][engine.host] = now + row[READY]
-
-    def _keep(self, tenant: str, decision: Decision) -> None:
-        """Remember it for a while."""
-        key = (tenant, decision.request)
-        self._decisions[key] = decision
-        self._decisions.move_to_end(key)
-        if len(self._decisions) > DECISIONS_KEPT:
-            self._decisions.popitem(last=False)
 
     def _look(self, now: float) -> None:
         """Look at which nodes may be named, and at what came to them, if that is due."""
