@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from kvstore.block import stored_keys
+import numpy as np
+
 from kvstore.clock import Clock
 from kvstore.conductor.crews import Whose
 from kvstore.conductor.decision import Ask, Decision
@@ -22,7 +23,8 @@ from kvstore.conductor.pool import Pool
 from kvstore.conductor.reports import Reporter, check_hashes, check_text
 from kvstore.conductor.scheduler import Scheduler
 from kvstore.conductor.silence import heard_within
-from kvstore.core.fingerprints import fingerprints
+from kvstore.conductor.stored import stored_prints
+from kvstore.core.fingerprints import Prints
 from kvstore.core.fit import TOKENS_MAX
 from kvstore.core.turns import Places
 from kvstore.errors import Invalid, Overloaded, Rejected, TooLate, Unavailable
@@ -219,11 +221,12 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
         crew, _ = self._scheduler.crew(whose)  # where nobody serves, nothing is hashed
         check_hashes("hashes", request.hashes, request.tokens, crew.block_tokens)
         secret = self._tenants.secrets.get(tenant)
-        hashes = request.hashes if secret is not None else []
-        keys = stored_keys(secret or b"", request.namespace, request.group, hashes)
+        named: Prints = np.zeros(0, np.uint64)
+        if secret is not None:
+            named = stored_prints(secret, request.namespace, request.group, request.hashes)
         return whose, Ask(
             request.request_id,
-            fingerprints(keys),
+            named,
             request.tokens,
             waited=1e-3 * request.waited_ms,
             ttft=1e-3 * request.ttft_ms,

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from kvstore.block import stored_keys
 from kvstore.conductor.balancing import balance
 from kvstore.conductor.listing import crews
 from kvstore.conductor.scheduling import SchedulingService
-from kvstore.core.fingerprints import IN_MEMORY, fingerprints
+from kvstore.conductor.stored import stored_prints
+from kvstore.core.fingerprints import IN_MEMORY
 from kvstore.errors import Invalid
 from kvstore.limits import GROUPS_MAX, HASH_BYTES, HOLDERS_MAX, RPC_KEYS_MAX
 from kvstore.rpc.handler import typed
@@ -38,8 +38,8 @@ class ConductorService(SchedulingService):
         if secret is None:
             return reply
         namespace, group = request.namespace, request.group
-        keys = stored_keys(secret, namespace, group, request.hashes)
-        prints, table = fingerprints(keys), self._pool.table
+        prints = stored_prints(secret, namespace, group, request.hashes)
+        table = self._pool.table
         named = {member.record.node_id: member for member in self._pool.named()}
         found = table.longest(prints, named)
         most = sorted(found, key=lambda node: (-found[node], node))[:HOLDERS_MAX]

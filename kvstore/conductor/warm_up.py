@@ -14,6 +14,7 @@ from kvstore.conductor.engines import Crew, Engine
 from kvstore.conductor.facts import Facts
 from kvstore.conductor.index import PoolIndex
 from kvstore.conductor.scheduler import Scheduler
+from kvstore.conductor.stored import stored_prints
 from kvstore.conductor.table import Table
 from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
 from kvstore.kernels import decision as loops
@@ -23,6 +24,7 @@ from kvstore.kernels import expected
 def compiled() -> None:
     """Return once every loop is."""
     index.compiled()
+    stored_prints(bytes(32), bytes(32), 0, [bytes(32)])
     scheduler = Scheduler(Table(PoolIndex(1)), lambda: (), random.Random(0))
     whose: Whose = ("", b"", 0)
     costs = PrefillCost(1e-3, 1e-5, 0.0), DecodeCost(1e-3, 1e-5, 0.0)

@@ -18,13 +18,17 @@ from kvstore.kernels import (
     pool_word,
     roles,
     room,
+    stored_prints,
 )
 from tests.conductor.crews import WHOSE, Rig, ask, chain
 from tests.conductor.test_reports import Streams, prefill, step, transfer
 from tests.nodes import prompt
 
 COMPILES_SECONDS = 400.0  # minutes, where nothing was compiled yet and others want the cores
-MODULES = crowd, decision, expected, fairness, fitting, pool_index, pool_word, roles, room
+MODULES = (
+    *(crowd, decision, expected, fairness, fitting),
+    *(pool_index, pool_word, roles, room, stored_prints),
+)
 
 
 def signatures(module: ModuleType) -> dict[str, int]:
