@@ -219,11 +219,12 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
             raise Invalid(f"wait_ms = {request.wait_ms}: at most {WAIT_MS_MAX} are waited")
         whose = (tenant, request.namespace, request.group)
         crew, _ = self._scheduler.crew(whose)  # where nobody serves, nothing is hashed
-        check_hashes("hashes", request.hashes, request.tokens, crew.block_tokens)
+        hashes = list(request.hashes)  # what the message has makes each anew whenever it is read
+        check_hashes("hashes", hashes, request.tokens, crew.block_tokens)
         secret = self._tenants.secrets.get(tenant)
         named: Prints = np.zeros(0, np.uint64)
         if secret is not None:
-            named = stored_prints(secret, request.namespace, request.group, request.hashes)
+            named = stored_prints(secret, request.namespace, request.group, hashes)
         return whose, Ask(
             request.request_id,
             named,
