@@ -10,14 +10,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from kvstore.address import check_engine
-from kvstore.block import stored_keys
 from kvstore.conductor.crews import Whose
 from kvstore.conductor.engines import Engine
 from kvstore.conductor.facts import Facts, Role
 from kvstore.conductor.in_flight import NO_PRINTS
 from kvstore.conductor.scheduler import Scheduler
+from kvstore.conductor.stored import stored_prints
 from kvstore.core.cost import BATCH_MAX, DecodeCost, PrefillCost, TransferCost
-from kvstore.core.fingerprints import Prints, fingerprints
+from kvstore.core.fingerprints import Prints
 from kvstore.core.fit import BYTES_MAX, SECONDS_MAX, TOKENS_MAX
 from kvstore.errors import Invalid, Unavailable
 from kvstore.limits import (
@@ -127,7 +127,7 @@ class Reporter:
         secret = self._secret()
         if secret is None or not hashes:
             return NO_PRINTS
-        return fingerprints(stored_keys(secret, self.whose[1], self.whose[2], hashes))
+        return stored_prints(secret, self.whose[1], self.whose[2], hashes)
 
 
 def facts_of(engine: pb.ReportRequest.Engine) -> Facts:
