@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kvstore.client import Locator, Stands  # its kernels load late: see connector.py
 
-_ADDRESS = re.compile(r"[^\s:]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
+_ADDRESS = re.compile(r"(?:[^\s:]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})")
+_PORT_MAX = 65_535
 _HTTP = "http://"
 REUSE = ("priced", "always")
 _STANDS = (  # settings that say where the host stands
@@ -65,9 +66,9 @@ class Settings:
         if self.reuse not in REUSE:
             raise ValueError(f"reuse is {self.reuse!r}; it may be {' or '.join(REUSE)}")
         for one in self.conductors:
-            if not (isinstance(one, str) and _ADDRESS.fullmatch(one)):
+            if not (isinstance(one, str) and _is_address(one)):
                 raise ValueError(f"kv_connector_extra_config.conductors: {one!r} is no HOST:PORT")
-        if self.conductors and not _ADDRESS.fullmatch(self.address.removeprefix(_HTTP)):
+        if self.conductors and not _is_address(self.address.removeprefix(_HTTP)):
             raise ValueError(
                 f"kv_connector_extra_config.address: {self.address!r} is no HOST:PORT; `address` "
                 "is where the server listens for requests, as those who send them see it"
@@ -124,6 +125,11 @@ class Settings:
             self.stands()  # its checks are those of these settings
         except Invalid as error:
             raise ValueError(f"kv_connector_extra_config: {error}") from None
+
+
+def _is_address(text: str) -> bool:
+    found = _ADDRESS.fullmatch(text)
+    return found is not None and 0 < int(found[1]) <= _PORT_MAX
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

@@ -112,6 +112,7 @@ def test_a_cache_of_another_kind_is_refused() -> None:
         ("deadline_ms", 0, "deadline_ms is 0; 1 to"),
         ("conductors", "127.0.0.1:7420", "conductors is '127.0.0.1:7420'; list is wanted"),
         ("conductors", ["nowhere"], "conductors: 'nowhere' is no HOST:PORT"),
+        ("conductors", ["127.0.0.1:74200"], "conductors: '127.0.0.1:74200' is no HOST:PORT"),
         ("conductors", [7420], "conductors: 7420 is no HOST:PORT"),
         ("conductors", ["127.0.0.1:7420"], "address: '' is no HOST:PORT; `address` is where"),
         ("nvlink_domain", "d1", "nvlink_domain, nvlink_bytes_per_second: say both"),
