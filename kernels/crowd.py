@@ -5,6 +5,9 @@ Waiting in line is good where a burst is waited out. Where most are refused what
 only makes those late who are served: it is kept short then, and as many are served as before. It is
 the thought of controlled delay (CoDel, ACM Queue 10(5), 2012), by what is refused and not by what
 waits: at the rate at which a tenth is refused there is always a line, and it is of use.
+
+What is used up of a target is the time to wait. What a prompt takes at least is none: else the long
+ones would be refused for being long, and those are most of the tokens.
 """
 
 from __future__ import annotations
@@ -42,6 +45,13 @@ def used(crowd: Any) -> Any:
     refused = crowd.lost / max(10.0, crowd.all)
     left = (CROWDED - refused) / (CROWDED - CALM)
     return min(1.0, max(LEAST, LEAST + left * (1.0 - LEAST)))
+
+
+@njit(cache=True, **BORROWED)
+def within(ttft: Any, takes: Any, share: Any) -> Any:
+    """Seconds within which a first token is wanted, if its prefill takes so many at least and so
+    much of the rest may be used."""
+    return ttft - max(0.0, ttft - takes) * (1.0 - share)
 
 
 @njit(cache=True, **BORROWED)

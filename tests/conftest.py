@@ -30,8 +30,8 @@ import psutil
 import pytest
 from hypothesis import settings
 
-settings.register_profile("same", derandomize=True, database=None)
-settings.register_profile("hunt", database=None, print_blob=True)
+settings.register_profile("same", derandomize=True, database=None, deadline=None)
+settings.register_profile("hunt", database=None, print_blob=True, deadline=None)
 settings.load_profile("same")  # unless --hypothesis-profile names the other
 
 # gRPC's handlers around fork hang or end the new process when other threads are in gRPC then. Read

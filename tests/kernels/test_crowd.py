@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.kernels.crowd import CALM, CROWD, CROWDED, LATELY, LEAST, ended, used
+from kvstore.kernels.crowd import CALM, CROWD, CROWDED, LATELY, LEAST, ended, used, within
 
 
 def crowd(refused: float, count: int = 1_000) -> np.void:
@@ -36,6 +36,14 @@ def test_between_these_each_more_that_is_refused_shortens_them() -> None:
     shares = [used(crowd(one)) for one in np.linspace(CALM, CROWDED, 7)]
     assert shares == sorted(shares, reverse=True) and len(set(shares)) == 7
     assert used(crowd((CALM + CROWDED) / 2)) == pytest.approx((1 + LEAST) / 2, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("takes", "share", "soon"),
+    [(0.0, 1.0, 30.0), (0.0, 0.1, 3.0), (10.0, 0.1, 12.0), (29.0, 0.0, 29.0), (50.0, 0.1, 30.0)],
+)
+def test_what_is_shortened_is_the_time_to_wait(takes: float, share: float, soon: float) -> None:
+    assert within(30.0, takes, share) == pytest.approx(soon)
 
 
 def test_a_few_that_are_refused_are_no_crowd() -> None:
