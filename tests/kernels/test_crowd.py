@@ -40,9 +40,11 @@ def test_between_these_each_more_that_is_refused_shortens_them() -> None:
 
 @pytest.mark.parametrize(
     ("takes", "share", "soon"),
-    [(0.0, 1.0, 30.0), (0.0, 0.1, 3.0), (10.0, 0.1, 12.0), (29.0, 0.0, 29.0), (50.0, 0.1, 30.0)],
+    [(0.0, 1.0, 30.0), (0.0, 0.1, 3.0), (10.0, 0.1, 7.5), (40.0, 0.0, 20.0), (90.0, 0.1, 30.0)],
 )
-def test_what_is_shortened_is_the_time_to_wait(takes: float, share: float, soon: float) -> None:
+def test_half_of_what_a_prompt_takes_is_not_shortened(
+    takes: float, share: float, soon: float
+) -> None:
     assert within(30.0, takes, share) == pytest.approx(soon)
 
 
