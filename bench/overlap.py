@@ -43,7 +43,7 @@ from kvstore.limits import KiB
 RUNS = 9
 GOAL = 0.90
 WARM_PROMPTS = 2
-TRIES = 5  # of one prompt
+TRIES = 5  # prompts, until one is followed
 LOADS = 3  # of each prompt's sealed blocks: their median is its total
 THREADS = 1
 ROOT = Path(__file__).resolve().parent.parent

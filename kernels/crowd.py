@@ -5,10 +5,6 @@ Waiting in line is good where a burst is waited out. Where most are refused what
 only makes those late who are served: it is kept short then, and as many are served as before. It is
 the thought of controlled delay (CoDel, ACM Queue 10(5), 2012), by what is refused and not by what
 waits: at the rate at which a tenth is refused there is always a line, and it is of use.
-
-What is shortened of a target is the time to wait, and half of what a prompt takes at least. All of
-that, and long ones would be refused for being long, who have most of the tokens; none of it, and
-where decoding is short they would take its room from more that are shorter.
 """
 
 from __future__ import annotations
@@ -28,7 +24,6 @@ LATELY = 60.0  # seconds over which the share is a mean
 # Services plan for a tenth. Found by simulation: see `bench goodput`.
 CALM, CROWDED = 0.3, 0.6
 LEAST = 0.1
-SPARED = 0.5  # of what a prompt takes
 
 CROWD = np.dtype(
     [
@@ -47,13 +42,6 @@ def used(crowd: Any) -> Any:
     refused = crowd.lost / max(10.0, crowd.all)
     left = (CROWDED - refused) / (CROWDED - CALM)
     return min(1.0, max(LEAST, LEAST + left * (1.0 - LEAST)))
-
-
-@njit(cache=True, **BORROWED)
-def within(ttft: Any, takes: Any, share: Any) -> Any:
-    """Seconds within which a first token is wanted of a prompt that takes so many at least, if this
-    share of a target may be used."""
-    return ttft - max(0.0, ttft - SPARED * takes) * (1.0 - share)
 
 
 @njit(cache=True, **BORROWED)

@@ -36,7 +36,6 @@ from .fleet import (
     way_seconds,
 )
 from .fleet import fade as _fade
-from .fleet import least_work_after as _least_work_after
 from .fleet import mark_roles as _mark_roles
 from .inner import BORROWED, inner
 from .prefill_choice import choose_prefill, price_all
@@ -170,11 +169,6 @@ def mark_roles(fleet: Any) -> None:
 @njit(cache=True, **BORROWED)
 def fade(hosts: Any, seconds: Any) -> None:
     _fade(hosts, seconds)
-
-
-@njit(cache=True, **BORROWED)
-def least_work_after(engines: Any, tokens: Any, blocks: Any, block_tokens: Any) -> Any:
-    return _least_work_after(engines, tokens, blocks, block_tokens)
 
 
 @njit(cache=True, **BORROWED)

@@ -150,16 +150,6 @@ def work_after(engine: Any, tokens: Any, blocks: Any, block_tokens: Any) -> Any:
     return prefill_seconds(engine, new, tokens - new)
 
 
-@njit(**BORROWED)
-def least_work_after(engines: Any, tokens: Any, blocks: Any, block_tokens: Any) -> Any:
-    """The same at the quickest of those that prefill; of none 0."""
-    least = np.inf
-    for number in range(len(engines)):
-        if engines[number].prefills:
-            least = min(least, work_after(engines[number], tokens, blocks, block_tokens))
-    return least if least < np.inf else 0.0
-
-
 @inner
 def busy_for(engine: Any, now: Any) -> Any:
     """Seconds until a record's engine is done with the prefill that runs. One that is overdue may

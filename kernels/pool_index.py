@@ -57,7 +57,7 @@ def _place(words: Any, capacity: Any, mixed: Any) -> Any:
     passed = np.int64(words[WORDS * at] < mixed) + np.int64(words[WORDS * at + 2] < mixed)
     passed += np.int64(words[WORDS * at + 4] < mixed) + np.int64(words[WORDS * at + 6] < mixed)
     at += passed
-    if passed == 4:
+    if passed == _LOOKED_AT:
         while words[WORDS * at] < mixed:
             at += 1
     return at

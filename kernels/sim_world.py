@@ -8,15 +8,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .crowd import used, within
+from .crowd import used
 from .fairness import OUTPUT_WEIGHT, fade, fair_share, used_by
-from .fleet import Fleet, Found, least_work_after
+from .fleet import Fleet, Found
 from .inner import BORROWED, inner
 from .rivals import Tally
 from .rules import Rules
 from .sim_caches import Caches
 from .sim_heap import Heap
-from .source_choice import longest
 
 # What became of a request.
 WAITING, SERVED, REFUSED, LATE, NO_ROOM, EXPIRED, LOST = range(7)
@@ -162,17 +161,12 @@ def crowded(w: Any) -> Any:
 
 @inner
 def target(w: Any, r: Any) -> Any:
-    """Seconds within which a request's first token is wanted, when it comes and what hosts have of
-    it was found."""
+    """Seconds within which a request's first token is wanted, when it comes."""
     patience = _patience(w)
     if w.rules.fair:
         had = w.clients[1, w.requests[r].client]
         patience = used_by(patience, fair_share(w.clients), had)
-    if patience >= 1.0:
-        return w.rules.ttft
-    request, found = w.requests[r], longest(w.found.local)
-    takes = least_work_after(w.fleet.engines, request.tokens, found, w.setting.block_tokens)
-    return within(w.rules.ttft, takes * request.factor, patience)
+    return w.rules.ttft * patience
 
 
 @inner

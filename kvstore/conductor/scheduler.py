@@ -35,8 +35,8 @@ from kvstore.conductor.roles import Advice
 from kvstore.conductor.room import Parked
 from kvstore.conductor.table import Table
 from kvstore.errors import Overloaded, TooLate
-from kvstore.kernels import crowd, fairness
 from kvstore.kernels import decision as loops
+from kvstore.kernels import fairness
 from kvstore.kernels.expected import marked
 from kvstore.kernels.fleet import NONE
 from kvstore.kernels.prefill_price import (
@@ -159,12 +159,11 @@ class Scheduler(Crews):
         self._look(now)
         crew.fit_hosts(self._hosts.count)
         wanted = float(ask.ttft or self._rules.ttft)
+        rules = self._rules_for(ask, crew, in_flight)
         # Whole numbers would be another type, for which all is compiled anew.
         tokens, block, waited = map(float, (ask.tokens, crew.block_tokens, ask.waited))
         holders, lengths, in_dram = self._table.leading(ask.prints)
         mine, long = self._own.leading(ask.prints)
-        found = max([0, *lengths[-1:].tolist(), *long[-1:].tolist()])  # the longest are the last
-        rules = self._rules_for(ask, crew, in_flight, found)
         best, owns = np.empty(loops.BEST, np.int64), np.empty(loops.BEST, np.int32)
         rows = np.empty((loops.BEST, PRICED))
         chosen, way, room, decodes, step = loops.choose(
@@ -183,7 +182,7 @@ class Scheduler(Crews):
         if not considered:
             return Decision(*of, refusal=nobody_prefills())
         if chosen == NONE:
-            crowded = self._target(ask, crew, self._patience(in_flight), found)
+            crowded = wanted * self._patience(in_flight)
             refusal = too_late(ask, considered, rows, rules, wanted, crowded, len(crew.by_id))
             return Decision(*of, ttft=wanted, refusal=refusal)
         if rules.gated and room > rules.forecast * rules.ttft > 0:
@@ -202,7 +201,7 @@ class Scheduler(Crews):
         crew, in_flight = self.crew(whose)
         self._look(now)
         crew.fit_hosts(self._hosts.count)
-        rules = self._rules_for(ask, crew, in_flight, found=0)
+        rules = self._rules_for(ask, crew, in_flight)
         before = self.decided(whose[0], ask.request)
         sent = None if before is None else before.prefill
         source = sent.host if sent is not None and self.has(whose, sent) else NONE
@@ -236,26 +235,18 @@ class Scheduler(Crews):
         """How engines are best split, and who is to switch. Raises `Unavailable`."""
         return self.crew(whose)[0].advise(self._rules, now)
 
-    def _rules_for(self, ask: Ask, crew: Crew, in_flight: InFlight, found: int) -> Rules:
+    def _rules_for(self, ask: Ask, crew: Crew, in_flight: InFlight) -> Rules:
         """The fleet's with this request's targets, the first token's sooner in a crowd, and for a
-        client that has had more than its share. `found`: how many of its blocks somebody has."""
-        rules, tpot = self._rules, crew.reachable(ask.tpot or self._rules.tpot)
+        client that has had more than its share."""
+        rules = self._rules
+        ttft, tpot = float(ask.ttft or rules.ttft), crew.reachable(ask.tpot or rules.tpot)
         patience = self._patience(in_flight)
         if rules.fair:
             patience = in_flight.clients.patience(ask.client, patience)
-        ttft = self._target(ask, crew, patience, found)
+        ttft *= patience
         if (ttft, tpot) == (rules.ttft, rules.tpot):
             return rules
         return rules._replace(ttft=ttft, tpot=tpot)
-
-    def _target(self, ask: Ask, crew: Crew, patience: float, found: int) -> float:
-        """Seconds within which its first token is wanted, if it may wait so much of its time."""
-        ttft = float(ask.ttft or self._rules.ttft)
-        if patience >= 1.0:
-            return ttft
-        size = float(ask.tokens), float(found), float(crew.block_tokens)
-        takes = loops.least_work_after(crew.fleet.engines, *size)
-        return float(crowd.within(ttft, takes, float(patience)))
 
     def _patience(self, in_flight: InFlight) -> float:
         """The share of a target that first tokens may take now."""

@@ -17,8 +17,8 @@ from kvstore.conductor.scheduler import Scheduler
 from kvstore.conductor.stored import stored_prints
 from kvstore.conductor.table import Table
 from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
-from kvstore.kernels import crowd, expected
 from kvstore.kernels import decision as loops
+from kvstore.kernels import expected
 
 
 def compiled() -> None:
@@ -34,8 +34,6 @@ def compiled() -> None:
     decision = scheduler.schedule(whose, ask, 0.0)
     scheduler.crew(whose)[1].crowd.lost("another", 0.0)
     scheduler.priority(decision)
-    engines = scheduler.crew(whose)[0].fleet.engines
-    crowd.within(1.0, loops.least_work_after(engines, 1.0, 0.0, 1.0), 1.0)
     _park(scheduler, whose, engine)
     _learn(scheduler.crew(whose)[0], engine)
     scheduler.crew(whose)[0].roles.asked_elsewhere(0.0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.kernels.crowd import CALM, CROWD, CROWDED, LATELY, LEAST, ended, used, within
+from kvstore.kernels.crowd import CALM, CROWD, CROWDED, LATELY, LEAST, ended, used
 
 
 def crowd(refused: float, count: int = 1_000) -> np.void:
@@ -36,16 +36,6 @@ def test_between_these_each_more_that_is_refused_shortens_them() -> None:
     shares = [used(crowd(one)) for one in np.linspace(CALM, CROWDED, 7)]
     assert shares == sorted(shares, reverse=True) and len(set(shares)) == 7
     assert used(crowd((CALM + CROWDED) / 2)) == pytest.approx((1 + LEAST) / 2, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("takes", "share", "soon"),
-    [(0.0, 1.0, 30.0), (0.0, 0.1, 3.0), (10.0, 0.1, 7.5), (40.0, 0.0, 20.0), (90.0, 0.1, 30.0)],
-)
-def test_half_of_what_a_prompt_takes_is_not_shortened(
-    takes: float, share: float, soon: float
-) -> None:
-    assert within(30.0, takes, share) == pytest.approx(soon)
 
 
 def test_a_few_that_are_refused_are_no_crowd() -> None:
