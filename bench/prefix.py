@@ -69,7 +69,7 @@ SMALL = Sizes(
     ),
     (128, 512, 2048), 512,
 )  # fmt: skip
-LARGE = Sizes(LLAMA_8B, (1024, 4096, 16_384), 8192, "8GiB")
+LARGE = Sizes(LLAMA_8B, (256, 1024, 4096, 16_384), 8192, "8GiB")
 
 
 def run(runs: int, say: Say, sizes: Sizes | None = None) -> Report:

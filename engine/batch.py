@@ -6,7 +6,7 @@ and everything before them is in its pages. That is why a cached prefix needs no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -48,13 +48,16 @@ class Inputs(Protocol):
     def logit_rows(self) -> torch.Tensor: ...
 
 
-_CPU = torch.device("cpu")
+Send = Callable[[npt.NDArray[Any]], torch.Tensor]
+"""Brings an array to where it is computed."""
 
 
 class Batch:
     """Spans, and their `Inputs`."""
 
-    def __init__(self, spans: Sequence[Span], page_tokens: int, place: torch.device = _CPU) -> None:
+    def __init__(
+        self, spans: Sequence[Span], page_tokens: int, send: Send = torch.from_numpy
+    ) -> None:
         assert all(len(span.tokens) for span in spans)
         self.spans, self.page_tokens = tuple(spans), page_tokens
         flat = [token for span in spans for token in span.tokens]
@@ -69,6 +72,5 @@ class Batch:
         pages, offsets = np.concatenate(owned), position % page_tokens
         parts = [np.array(one, np.int64) for one in (flat, position, pages, offsets, wanting)]
         # In one piece: to another device each that is sent takes as long as all together.
-        sent = torch.from_numpy(np.concatenate(parts)).to(place)
-        split = sent.split([len(one) for one in parts])
+        split = send(np.concatenate(parts)).split([len(one) for one in parts])
         self.tokens, self.positions, self.pages, self.offsets, self.logit_rows = split

@@ -178,7 +178,7 @@ class EngineCore:
                 self.hooks.layer_done(layer, chunks)
             return logits
         return self.model.forward(
-            Batch(spans, self.cache.page_tokens, self.model.device.place),
+            Batch(spans, self.cache.page_tokens, self.model.device.send),
             self.cache,
             on_layer=lambda layer: self.hooks.layer_done(layer, chunks),
             before_layer=lambda layer: self.hooks.layer_starting(layer, chunks),

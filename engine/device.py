@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ import torch
 from kvstore.errors import ConfigError
 
 from .attention import Attend, Attention
-from .batch import Batch
+from .batch import Batch, Send
 from .config import ModelConfig
 from .decode_inputs import DecodeRows
 from .recording import Calls, CudaGraphs, Recorder
@@ -38,13 +39,15 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`attention` is asked once a step; `storing` once an engine; `fetch` brings what was computed
-    to the host, and meanwhile lets other threads tell the device of more."""
+    """`attention` is asked once a step; `storing` once an engine; `send` brings it what a step
+    is told, without waiting for the step before; `fetch` brings what was computed to the host, and
+    meanwhile lets other threads tell the device of more."""
 
     place: torch.device
     attention: Callable[[Batch, ModelConfig], Attend]
     storing: Callable[[torch.device], Storing]
     recording: Recording | None = None  # None: no step is recorded
+    send: Send = torch.from_numpy
     fetch: Fetch = torch.Tensor.cpu
 
     @classmethod
@@ -73,14 +76,15 @@ class Device:
         """One whose pages are read by `kernels.gpu`, and stored while the step goes on."""
         try:
             # Late: Triton is for machines with a GPU.
-            from .paged_attention import PagedAttention, StandingAttention, fetched
+            from .paged_attention import PagedAttention, StandingAttention, fetched, sent
         except ImportError as error:
             raise ConfigError(
                 f"--device {place.type}: {error.name or error} is missing: "
                 "pip install 'moonpool[gpu]'"
             ) from error
         recorder = CudaGraphs if place.type == "cuda" else Calls
-        return cls(place, PagedAttention, Beside, Recording(StandingAttention, recorder), fetched)
+        recording, send = Recording(StandingAttention, recorder), partial(sent, device=place)
+        return cls(place, PagedAttention, Beside, recording, send, fetched)
 
     def current(self) -> AbstractContextManager[Any]:
         """Inside this it is the thread's own: Triton launches on that, wherever the tensors are."""

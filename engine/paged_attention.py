@@ -10,6 +10,7 @@ import torch
 
 from kvstore.kernels.gpu.attention import Heads, Span, Step
 from kvstore.kernels.gpu.fetch import fetched as fetched  # for `device`: this file knows kernels
+from kvstore.kernels.gpu.upload import sent as sent
 
 from .batch import Batch
 from .cache import PagedKV
@@ -26,7 +27,7 @@ class PagedAttention:
         for row, count, span in zip(tables, needed, batch.spans, strict=True):
             row[:count] = span.pages[:count]
         spans = [Span(len(one.tokens), one.start) for one in batch.spans]
-        there = torch.from_numpy(tables).to(batch.tokens.device)
+        there = sent(tables, batch.tokens.device)
         self._step = Step.of(spans, there, batch.page_tokens, _heads(config))
 
     def __call__(self, layer: int, q: torch.Tensor, cache: PagedKV) -> torch.Tensor:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvstore.block import salted
-from kvstore.client import PAGED, Chain, Client, Fragment, Memory, Miss, Writer
+from kvstore.client import PAGED, Chain, Client, Fragment, Memory, Miss, Windows
 from kvstore.errors import KVStoreError
 
 from .cache import PagedKV
@@ -27,6 +27,7 @@ from .hooks import NoHooks
 from .pool_use import Found, PoolUse, agreed, same_copies
 from .sequence import Chunk, Finish, Request, Sequence
 from .shard import KVHeads
+from .storing import evenly, tapering
 from .team import SOLO, Team
 
 log = logging.getLogger(__name__)
@@ -45,8 +46,9 @@ class Pool(NoHooks):
         layout = client.space.layout
         self._heads = KVHeads.of(layout.kv_heads, team.rank, team.ranks)
         self._fragment = Fragment(0, layout.layers, self._heads.first, self._heads.count)
+        self._block_layer_bytes = self._heads.count * layout.strip_bytes(layout.block_tokens)
         self._uses: dict[str, PoolUse] = {}
-        self._ranges: dict[str, tuple[int, int]] = {}  # blocks that the step under way completes
+        self._puts: dict[str, _Puts] = {}  # of the step under way
         self._loaded = False
         self.failures = 0  # calls to the pool that failed, and were done without
 
@@ -169,45 +171,56 @@ class Pool(NoHooks):
     # -- going out ----------------------------------------------------------------------------
 
     def _reserve(self, use: PoolUse, tokens: int) -> None:
-        """Windows on the blocks of the prompt that did not come from the pool."""
+        """Windows on the blocks of the prompt that did not come from the pool. They are waited for
+        by what is stored first, or by whoever is to be told of them."""
         assert use.chain is not None
         first = sum(end <= tokens for end in use.chain.ends)
         hand_offs, wanted = (b"",) * first, use.reserved is not None
         if first < len(use.chain) and self._heads.writes:
-            use.writer = self._client.writer(
+            use.windows = self._client.windows(
                 use.chain,
                 first=first,
                 fragment=self._fragment,
                 writer_group=use.writer_group,
                 hand_off=wanted,
             )
-            hand_offs += use.writer.hand_offs
+            if wanted:
+                hand_offs += use.windows.writer.hand_offs
         if use.reserved is not None:
             use.reserved(hand_offs)
 
     def chunk_started(self, chunks: Chunks[Chunk]) -> None:
         self._storing.begin()
-        self._ranges = {}
+        self._puts = {}
         for chunk in chunks:
             use = self._uses.get(chunk.sequence.id)
-            if use is not None and use.writer is not None:
-                assert use.chain is not None
-                self._ranges[chunk.sequence.id] = _completed(use.writer, use.chain, chunk)
+            if use is None or use.windows is None:
+                continue
+            assert use.chain is not None
+            first, last = _completed(use.windows.first, use.chain, chunk)
+            if first < last:
+                most = self._storing.layers((last - first) * self._block_layer_bytes)
+                # Whoever follows waits for what is still to be stored of the last layers.
+                cut = tapering if use.reserved is not None else evenly
+                self._puts[chunk.sequence.id] = _Puts.of(
+                    (first, last), cut(self._fragment.layers, most)
+                )
 
     def layer_done(self, layer: int, chunks: Chunks[Chunk]) -> None:
         for chunk in chunks:
-            first, last = self._ranges.get(chunk.sequence.id, (0, 0))
-            if first < last:
-                self._store(chunk.sequence, layer, (first, last))
+            puts = self._puts.get(chunk.sequence.id)
+            if puts is not None and layer in puts.behind:
+                self._store(chunk.sequence, puts.behind[layer], puts.blocks)
 
-    def _store(self, sequence: Sequence, layer: int, blocks: tuple[int, int]) -> None:
-        writer = self._uses[sequence.id].writer
-        if writer is None:
+    def _store(self, sequence: Sequence, layers: range, blocks: tuple[int, int]) -> None:
+        windows = self._uses[sequence.id].windows
+        if windows is None:
             return
-        tensor, table = self._cache.layers[layer], sequence.block_table
+        part = Fragment(layers.start, len(layers), self._heads.first, self._heads.count)
 
         def put(computed: Any) -> None:
-            writer.put_layer(layer, tensor, PAGED, block_table=table, blocks=blocks, after=computed)
+            memory = self._memory(sequence, layers)
+            windows.writer.put(memory, part, blocks=blocks, after=computed)
 
         self._storing.store(sequence.id, put)
 
@@ -224,10 +237,9 @@ class Pool(NoHooks):
         once it has been told; what failed is seen to when nothing is under way."""
         sealing = False
         for chunk in chunks:
-            blocks = self._ranges.get(chunk.sequence.id, (0, 0))
-            use = self._uses.get(chunk.sequence.id)
-            if blocks[0] < blocks[1] and use is not None and use.writer is not None:
-                self._storing.store(chunk.sequence.id, _sealing(use, use.writer, blocks))
+            puts, use = self._puts.get(chunk.sequence.id), self._uses.get(chunk.sequence.id)
+            if puts is not None and use is not None and use.windows is not None:
+                self._storing.store(chunk.sequence.id, _sealing(use, use.windows, puts.blocks))
                 sealing = True
         if sealing:
             self._storing.stepped()
@@ -241,8 +253,8 @@ class Pool(NoHooks):
             return
         if use.reader is not None:
             use.reader.close()
-        if use.writer is not None:
-            use.writer.abort()  # whatever a cut-short prompt left unsealed
+        if use.windows is not None:
+            use.windows.abort()  # whatever a cut-short prompt left unsealed
         if use.enabled and sequence.finish is not Finish.ABORT:
             if sequence.request.max_new_tokens > 1:
                 self._publish_reply(sequence, use)
@@ -278,15 +290,17 @@ class Pool(NoHooks):
         use.complete = all(row[1] for row in writers)
         use.published_blocks = min(row[2] for row in writers)
 
-    def _memory(self, sequence: Sequence) -> Memory:
-        """The sequence's pages, as the part of each block that this rank has."""
-        table = sequence.block_table
-        return self._client.memory(self._cache.layers, PAGED, table, head_first=self._heads.first)
+    def _memory(self, sequence: Sequence, layers: range | None = None) -> Memory:
+        """The sequence's pages of these layers, or of all, as the part of each block that this rank
+        has."""
+        of = layers or range(self._fragment.layers)
+        tensors, table = self._cache.layers[of.start : of.stop], sequence.block_table
+        return self._client.memory(tensors, PAGED, table, self._heads.first, of.start)
 
     def _stop_writing(self, use: PoolUse) -> None:
-        if use.writer is not None:
-            use.writer.abort()
-        use.writer, use.complete = None, False
+        if use.windows is not None:
+            use.windows.abort()
+        use.windows, use.complete = None, False
 
     @contextmanager
     def _attempt(self) -> Iterator[_Attempt]:
@@ -307,26 +321,38 @@ class Pool(NoHooks):
         self._storing.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Puts:
+    """What a step stores of a prompt: blocks [a, b), and which layers once which is done."""
+
+    blocks: tuple[int, int]
+    behind: dict[int, range]
+
+    @classmethod
+    def of(cls, blocks: tuple[int, int], each: Iterable[range]) -> _Puts:
+        return cls(blocks, {layers[-1]: layers for layers in each})
+
+
 @dataclass(slots=True)
 class _Attempt:
     failed: bool = False
 
 
-def _sealing(use: PoolUse, writer: Writer, blocks: tuple[int, int]) -> Callable[[Any], None]:
+def _sealing(use: PoolUse, windows: Windows, blocks: tuple[int, int]) -> Callable[[Any], None]:
     """Has `Storing` seal blocks [a, b) of a prompt."""
 
     def seal(_: Any) -> None:
-        use.published_blocks += len(writer.seal(blocks))
+        use.published_blocks += len(windows.writer.seal(blocks))
 
     return seal
 
 
-def _completed(writer: Writer, chain: Chain, chunk: Chunk) -> tuple[int, int]:
-    """Blocks [a, b) of the prompt's chain whose last token the chunk computes, less those held."""
+def _completed(reserved: int, chain: Chain, chunk: Chunk) -> tuple[int, int]:
+    """Blocks [a, b) of the prompt's chain, from `reserved` on, that the chunk completes."""
     if chunk.start >= chain.token_count:  # the reply's, which complete no block of the prompt
         return len(chain), len(chain)
     size = chain.block_tokens
     first = chunk.start // size
     last = len(chain) if chunk.end >= chain.token_count else chunk.end // size
-    first = max(first, writer.first)
+    first = max(first, reserved)
     return first, max(first, last)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kvstore.client import Chain, Miss, Reader, Writer
+from kvstore.client import Chain, Miss, Reader, Windows
 
 STALLED_SECONDS = 5.0  # a hand-off that brings nothing new for this long is given up
 _REASONS = ("", *Miss)  # by number, as ranks tell them to each other
@@ -68,7 +68,7 @@ class PoolUse:
     complete: bool = True  # whether all that was computed of the prompt has been sealed
     reader: Reader | None = field(default=None, repr=False)
     read: Reader | None = field(default=None, repr=False)  # that has loaded what it could
-    writer: Writer | None = field(default=None, repr=False)
+    windows: Windows | None = field(default=None, repr=False)
     progress: tuple[float, int] = (0.0, 0)  # when the reader last brought something, and its bytes
 
     def stalled(self) -> bool:

@@ -7,7 +7,7 @@ writes them anew, and their pages are nobody else's before the engine has settle
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any, Protocol
@@ -17,12 +17,17 @@ import torch
 from kvstore.client.later import later
 from kvstore.errors import KVStoreError
 
+TOGETHER_BYTES = 64 << 20  # a bus is busy with them for a millisecond
+
 Put = Callable[[Any], None]
 """Stores something once an event has come, or at once where that is None."""
 
 
 class Storing(Protocol):
     """One engine's, called on its thread alone."""
+
+    def layers(self, layer_bytes: int) -> int:
+        """How many layers one put stores at most, of a step that computes so much of each."""
 
     def store(self, request_id: str, put: Put) -> None:
         """Have `put` store what the device has been told to compute so far."""
@@ -49,6 +54,9 @@ class AtOnce:
 
     def __init__(self, place: torch.device) -> None:
         self._failed: dict[str, KVStoreError] = {}
+
+    def layers(self, layer_bytes: int) -> int:
+        return 1
 
     def store(self, request_id: str, put: Put) -> None:
         if request_id not in self._failed:
@@ -87,6 +95,11 @@ class Beside:
         self._cuda = place.type == "cuda"
         # Its own, since what is moved waits for all that the mover's stream was told.
         self._stream = torch.cuda.Stream(place) if self._cuda else None
+
+    def layers(self, layer_bytes: int) -> int:
+        """To tell the device of a put takes the host a part of a millisecond, whatever it moves,
+        and keeps the step's thread from telling it of more."""
+        return max(1, TOGETHER_BYTES // layer_bytes)
 
     def store(self, request_id: str, put: Put) -> None:
         computed = None
@@ -127,6 +140,22 @@ class Beside:
 
     def close(self) -> None:
         self._threads.shutdown()
+
+
+def evenly(layers: int, most: int) -> Iterator[range]:
+    """Layers in groups of `most`, the last of what is left. Pure."""
+    return (range(first, min(first + most, layers)) for first in range(0, layers, most))
+
+
+def tapering(layers: int, most: int) -> Iterator[range]:
+    """Layers in groups of up to `most`, and of half of what is left where that is less, but of a
+    quarter of `most` at least: little is stored behind the last layer. Pure."""
+    first = 0
+    while first < layers:
+        left = layers - first
+        size = min(left, most, max(left // 2, most // 4, 1))
+        yield range(first, first + size)
+        first += size
 
 
 def _over(under_way: list[Future[None]]) -> None:

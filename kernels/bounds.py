@@ -12,6 +12,8 @@ from .shapes import Geometry, Pages
 
 def within(name: str, values: NDArray[Any], first: int, last: int, unit: str) -> None:
     """Refuse the values unless all lie in first..last."""
+    if not values.size or (values.min() >= first and values.max() <= last):
+        return
     wrong = np.flatnonzero((values < first) | (values > last))
     if wrong.size:
         at = int(wrong[0])
@@ -26,6 +28,8 @@ def integers(name: str, values: NDArray[Any], length: int | None = None) -> NDAr
         raise ValueError(f"{name} is {kind}; it must be one dimension of integers")
     if length is not None and len(array) != length:
         raise ValueError(f"{name} has {len(array)} entries; it must have {length}")
+    if array.dtype == np.int64 and array.flags.carray:
+        return array
     return np.require(array, np.int64, ["C", "W"])
 
 
@@ -84,13 +88,14 @@ def check_pages(
     capacity = len(table) * pages.page_tokens
     if not len(starts):
         return
-    late = np.flatnonzero((starts < 0) | (starts > capacity - tokens))
-    if late.size:
-        at = int(late[0])
+    if starts.min() < 0 or (starts > capacity - tokens).any():
+        at = int(np.flatnonzero((starts < 0) | (starts > capacity - tokens))[0])
         raise ValueError(
             f"starts[{at}] is {starts[at]}, of {tokens[at]} tokens; "
             f"the block table has positions 0..{capacity - 1}"
         )
+    if table.min() >= 0 and table.max() < pages.page_count:  # whatever of it is used
+        return
     edges = np.zeros(len(table) + 1, np.int64)
     np.add.at(edges, starts // pages.page_tokens, 1)
     np.add.at(edges, (starts + tokens - 1) // pages.page_tokens + 1, -1)

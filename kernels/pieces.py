@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,11 @@ class Piece:
     host: NDArray[np.uint8]
 
 
+@lru_cache(1024)
+def _part(geometry: Geometry, layers: int, heads: int) -> Geometry:
+    return replace(geometry, layers=layers, kv_heads=heads)
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """Slots in host memory, of whose layers and heads those of `span` move: layer and head first
@@ -57,7 +63,7 @@ class Places:
     def moved(self) -> Geometry:
         """A slot that has what moves and nothing else."""
         _, layers, _, heads = self.span
-        return replace(self.geometry, layers=layers, kv_heads=heads)
+        return _part(self.geometry, layers, heads)
 
     @property
     def strips(self) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,7 @@ class Geometry:
     def strip_bytes(self, tokens: int) -> int:
         return int(strip_bytes(tokens, self.parts, self.code_bytes, self.group_tokens))
 
-    @property
+    @cached_property
     def strip_stride(self) -> int:
         return self.strip_bytes(self.block_tokens)
 
@@ -68,7 +69,7 @@ class Geometry:
     def strips(self) -> int:
         return self.layers * self.kv_heads
 
-    @property
+    @cached_property
     def payload_bytes(self) -> int:
         return self.strips * self.strip_stride
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from .attention_programs import attend_part, attend_rows, join_parts
 from .launch import Launch, attention_shape
 from .tuned import attention_of, launch_of, processors
+from .upload import sent
 
 ROWS_MIN, ROWS_MAX = 16, 64
 ROWS_NUMBERS_MAX = 64 * 128  # of a program's queries: their sums are to stay in registers
@@ -94,12 +95,12 @@ class Step:
         facts = np.concatenate([firsts[:, None], sizes], 1)
         # In one piece: each that is sent takes as long as all together.
         both = np.concatenate([tiles.ravel(), facts.ravel()]).astype(np.int32)
-        sent = torch.from_numpy(both).to(block_tables.device)
+        there = sent(both, block_tables.device)
         most = max((one.end for one in spans), default=0)
         parts = _parts(len(tiles) * heads.kv, most, processors(block_tables.device))
         return cls(
             heads, page_tokens, int(sizes[:, 0].sum()), rows, parts, block_tables.contiguous(),
-            sent[: tiles.size].view(-1, 2), sent[tiles.size :].view(-1, 3),
+            there[: tiles.size].view(-1, 2), there[tiles.size :].view(-1, 3),
         )  # fmt: skip
 
     @classmethod
@@ -128,9 +129,9 @@ class Step:
             raise ValueError("block_tables must be contiguous: a copy would not follow it")
         spans = len(facts)
         rows, tiles = _tiled(np.ones(spans, np.int32), heads)
-        sent = torch.from_numpy(tiles).to(facts.device)
+        there = sent(tiles, facts.device)
         parts = _parts(len(tiles) * heads.kv, positions_max, processors(facts.device))
-        return cls(heads, page_tokens, spans, rows, parts, block_tables, sent, facts)
+        return cls(heads, page_tokens, spans, rows, parts, block_tables, there, facts)
 
     def attend(self, q: torch.Tensor, layer: torch.Tensor) -> torch.Tensor:
         """Causal softmax(q k / sqrt(dim)) v of each span's tokens, the shape and dtype of q.

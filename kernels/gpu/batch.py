@@ -3,6 +3,7 @@ of them launched with that, some way."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -78,8 +79,11 @@ class Batch:
                 "enable_fp_fusion": False,
             }
             self._group_shape = group_shape(coding.codec, unit, group * items)
-        # (strips,) what `scatter_strip` and `verify_strip` say of each.
-        self.good = torch.empty(self.strips, dtype=torch.bool, device=self._device)
+
+    @cached_property
+    def good(self) -> torch.Tensor:
+        """(strips,): what `scatter_strip` and `verify_strip` say of each."""
+        return torch.empty(self.strips, dtype=torch.bool, device=self._device)
 
     @property
     def good_blocks(self) -> torch.Tensor:
@@ -143,6 +147,8 @@ class Batch:
 def _sizes(geometry: Geometry, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
     """Bytes of each block's strips; most blocks have as many tokens as others."""
     sizes = np.full(len(tokens), geometry.strip_stride, np.int64)
+    if not len(tokens) or tokens.min() == geometry.block_tokens:  # of which none has more
+        return sizes
     for short in np.flatnonzero(tokens != geometry.block_tokens).tolist():
         sizes[short] = geometry.strip_bytes(int(tokens[short]))
     return sizes

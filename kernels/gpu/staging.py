@@ -50,11 +50,11 @@ class Staging:
             for lane, rows in self._pieces(run):
                 if len(ready) == STREAMS - 1:
                     stored()
-                with lane.current():
-                    staged = lane.room(len(rows) * run.geometry.payload_bytes)
-                    blocks = run.blocks(rows, int(rows[0]))
-                    gather(staged, *run.about(blocks))
-                    piece = Piece(_slice(rows), lane.copied_out(len(staged)))
+                lane.use()
+                staged = lane.room(len(rows) * run.geometry.payload_bytes)
+                blocks = run.blocks(rows, int(rows[0]))
+                gather(staged, *run.about(blocks))
+                piece = Piece(_slice(rows), lane.copied_out(len(staged)))
                 ready.append((lane, piece))
             while ready:
                 stored()
@@ -71,18 +71,18 @@ class Staging:
                 lane.wait()
                 size = len(rows) * run.geometry.payload_bytes
                 good[rows] = load(Piece(_slice(rows), lane.host_room(size)))
-                with lane.current():
-                    staged, first = lane.room(size), int(rows[0])
-                    blocks = run.blocks(rows[good[rows]], first)
-                    if not first:  # the bus has nothing to do: it moves these meanwhile
-                        lane.copied_in(size)
-                    # What the kernel is told goes first: behind the bytes it might wait for those
-                    # of the next piece, on the same bus.
-                    scatter = scattering(staged, *run.about(blocks))
-                    if first:
-                        lane.copied_in(size)
-                    scatter()
-                    lane.mark()
+                lane.use()
+                staged, first = lane.room(size), int(rows[0])
+                if not first:  # the bus has nothing to do: it moves these meanwhile
+                    lane.copied_in(size)
+                blocks = run.blocks(rows[good[rows]], first)
+                # What the kernel is told goes first: behind the bytes it might wait for those
+                # of the next piece, on the same bus.
+                scatter = scattering(staged, *run.about(blocks))
+                if first:
+                    lane.copied_in(size)
+                scatter()
+                lane.mark()
         return good
 
     def _pieces(self, run: Run) -> Iterator[tuple[_Lane, NDArray[np.int64]]]:
@@ -99,12 +99,12 @@ def staging_of(device: torch.device) -> Staging:
 
 
 class _Lane:
-    """One piece on the host and on the device; the larger of what was asked for stays. `current`:
-    inside it what is told goes behind what this lane was told alone; all of a lane's is told so."""
+    """One piece on the host and on the device; the larger of what was asked for stays. `use`: from
+    then on what is told goes behind what this lane was told alone; all of a lane's is told so."""
 
     def __init__(self, device: torch.device, turn: Turn, number: int) -> None:
         self._device, self._cuda = device, device.type == "cuda"
-        self.current = partial(turn.beside, number)
+        self.use = partial(turn.use, number)
         self._host = torch.empty(0, dtype=torch.uint8)
         self._staged = torch.empty(0, dtype=torch.uint8, device=device)
         mark = Mark(device)

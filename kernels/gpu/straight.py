@@ -60,12 +60,12 @@ class Straight:
             for lane, rows in self._pieces(move):
                 if len(ready) == STREAMS - 1:
                     _enter(move, *ready.popleft())
-                with lane.current():
-                    lane.fit(move, rows)
-                    strips.gather(lane.memory, *move.about(lane.blocks))
-                    for one in move.rectangles(rows, lane.blocks):
-                        copied_out(one, lane.memory, move.slots)
-                    lane.entries_out()
+                lane.use()
+                lane.fit(move, rows)
+                strips.gather(lane.memory, *move.about(lane.blocks))
+                for one in move.rectangles(rows, lane.blocks):
+                    copied_out(one, lane.memory, move.slots)
+                lane.entries_out()
                 ready.append((lane, rows))
             while ready:
                 _enter(move, *ready.popleft())
@@ -85,16 +85,16 @@ class Straight:
             for lane, rows in self._pieces(move):
                 if len(ready) == STREAMS - 1:
                     _scatter(move, *ready.popleft(), good)
-                with lane.current():
-                    lane.fit(move, rows)
-                    if ready:
-                        lane.told(move)
-                    lane.entries_in(move.entries(rows))
-                    for one in move.rectangles(rows, lane.blocks):
-                        copied_in(one, move.slots, lane.memory)
-                    if not ready:  # the bus had nothing to do: it moves these meanwhile
-                        lane.told(move)
-                    lane.verify()
+                lane.use()
+                lane.fit(move, rows)
+                if ready:
+                    lane.told(move)
+                lane.entries_in(move.entries(rows))
+                for one in move.rectangles(rows, lane.blocks):
+                    copied_in(one, move.slots, lane.memory)
+                if not ready:  # the bus had nothing to do: it moves these meanwhile
+                    lane.told(move)
+                lane.verify()
                 ready.append((lane, rows))
             while ready:
                 _scatter(move, *ready.popleft(), good)
@@ -154,24 +154,25 @@ class _Move:
 
     def entries(self, rows: Rows) -> NDArray[np.int64]:
         """(rows, strips): what the slots' tables say."""
-        return self._words[self._at(rows)]
+        return self._words[self.at(rows)]
 
-    def enter(self, rows: Rows, entries: NDArray[np.int64]) -> None:
+    def enter(self, at: NDArray[np.int64], entries: NDArray[np.int64]) -> None:
         """Have the slots' tables say so: whoever sees an entry may read the strip."""
-        self._words[self._at(rows)] = entries
+        self._words[at] = entries
 
-    def _at(self, rows: Rows) -> NDArray[np.int64]:
+    def at(self, rows: Rows) -> NDArray[np.int64]:
+        """(rows, strips): words of the slots' tables."""
         tables = self.places.blocks.table_offsets[rows] // WORD_BYTES
         return np.asarray(tables[:, None] + self._each)
 
 
 class _Lane:
     """One piece on the device, and its entries on the host; the larger of what was asked stays.
-    `current`: inside it what is told goes behind what this lane was told alone; all of it is."""
+    `use`: from then on what is told goes behind what this lane was told alone; all of it is."""
 
     def __init__(self, device: torch.device, turn: Turn, number: int) -> None:
         self._device, self._cuda = device, device.type == "cuda"
-        self.current = partial(turn.beside, number)
+        self.use = partial(turn.use, number)
         self._room = torch.empty(0, dtype=torch.uint8, device=device)
         self._host = torch.empty(0, dtype=torch.int64)
         self._proven = torch.empty(0, dtype=torch.bool)
@@ -197,8 +198,8 @@ class _Lane:
 
     def entries(self) -> NDArray[np.int64]:
         """(blocks, strips): what the device says of its strips, all of which has left it."""
-        self._mark.wait()
         found: NDArray[np.int64] = self._host[: len(self._tables)].numpy()
+        self._mark.wait()
         return found.reshape(self._count, -1)
 
     def entries_in(self, entries: NDArray[np.int64]) -> None:
@@ -219,8 +220,8 @@ class _Lane:
 
     def proven(self) -> NDArray[np.bool_]:
         """Which of the blocks are what their entries say."""
-        self._mark.wait()
         each = self._proven[: len(self._tables)].numpy().reshape(self._count, -1)
+        self._mark.wait()
         return np.asarray(each.all(axis=1))
 
     def scatter(self, move: _Move, good: NDArray[np.bool_]) -> None:
@@ -232,12 +233,13 @@ class _Lane:
 
 
 def _enter(move: _Move, lane: _Lane, rows: Rows) -> None:
-    move.enter(rows, lane.entries())
+    at = move.at(rows)  # worked out before the bytes are there
+    move.enter(at, lane.entries())
 
 
 def _scatter(move: _Move, lane: _Lane, rows: Rows, good: NDArray[np.bool_]) -> None:
     """Say which of these are, and have them go to the pages."""
+    lane.use()
     proven = good[rows] = lane.proven()
     if proven.any():
-        with lane.current():
-            lane.scatter(move, proven)
+        lane.scatter(move, proven)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,27 +26,37 @@ class Turn:
         self._device, count = device, STREAMS if device.type == "cuda" else 0
         self._streams = [torch.cuda.Stream(device) for _ in range(count)]
         self._moving = threading.Lock()
+        # Of the turn that is taken: what its caller had told, and which streams wait for that.
+        self._told: Any = None
+        self._begun: list[int] = []
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """In it the first of the streams is current."""
+        """In it the first of the streams is current, until `use` says which is."""
         with self._moving, torch.inference_mode(mode=False), torch.no_grad():
             if not self._streams:
                 yield
                 return
-            told = torch.cuda.current_stream(self._device).record_event()
-            for stream in self._streams:
-                stream.wait_event(told)
-            try:
-                with self.beside(0):
+            with torch.cuda.device(self._device):
+                callers = torch.cuda.current_stream(self._device)
+                self._told, self._begun = callers.record_event(), []
+                try:
+                    self.use(0)
                     yield
-            finally:
-                for stream in self._streams:
-                    stream.synchronize()
+                finally:
+                    torch.cuda.set_stream(callers)
+                    for number in self._begun:
+                        self._streams[number].synchronize()
 
-    def beside(self, number: int) -> AbstractContextManager[Any]:
-        """Inside this, which is inside a turn, that stream is current."""
-        return torch.cuda.stream(self._streams[number]) if self._streams else nullcontext()
+    def use(self, number: int) -> None:
+        """That stream is current from now on; for whoever has the turn."""
+        if not self._streams:
+            return
+        stream = self._streams[number]
+        if number not in self._begun:
+            stream.wait_event(self._told)
+            self._begun.append(number)
+        torch.cuda.set_stream(stream)
 
 
 class Mark:

@@ -11,10 +11,20 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
 APART = 16  # words at whose multiples each of them begins: alike aligned in every call
+
+
+def sent(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """A copy, for whatever the current stream is told next; of a type that torch has too."""
+    here = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type != "cuda":
+        return here.to(device, copy=True)
+    # Pinned memory torch keeps until the copy has been made, whatever becomes of the tensor.
+    return here.pin_memory().to(device, non_blocking=True)
 
 
 def uploaded(arrays: Sequence[NDArray[Any]], device: torch.device) -> tuple[torch.Tensor, ...]:
@@ -23,8 +33,9 @@ def uploaded(arrays: Sequence[NDArray[Any]], device: torch.device) -> tuple[torc
     # Pinned memory torch keeps until the copy has been made, whatever becomes of the tensor.
     host = torch.empty(firsts[-1], dtype=torch.int64, pin_memory=device.type == "cuda")
     words = host.numpy()
-    places = [slice(a, a + one.size) for a, one in zip(firsts[:-1], arrays, strict=True)]
-    for place, one in zip(places, arrays, strict=True):
-        words[place] = one.ravel()
-    sent = host.to(device, non_blocking=True)
-    return tuple(sent[place] for place in places)
+    for first, one in zip(firsts, arrays, strict=False):
+        words[first : first + one.size] = one.ravel()
+    there = host.to(device, non_blocking=True)
+    return tuple(
+        there[first : first + one.size] for first, one in zip(firsts, arrays, strict=False)
+    )

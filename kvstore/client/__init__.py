@@ -15,6 +15,7 @@ from kvstore.client.memory import DENSE, PAGED
 from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
 from kvstore.client.weights import processors_digest, weights_digest
+from kvstore.client.windows import Windows
 from kvstore.client.writer import Writer
 from kvstore.config import Credentials, Stands, TlsConfig
 from kvstore.errors import Invalid, KVStoreError, Lapsed, Overloaded, Unavailable
@@ -50,6 +51,7 @@ __all__ = [
     "Stands",
     "TlsConfig",
     "Unavailable",
+    "Windows",
     "Writer",
     "chain",
     "foreign",

@@ -24,6 +24,7 @@ from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
 from kvstore.client.reserving import Reserving
 from kvstore.client.space import Space, calls
+from kvstore.client.windows import Windows
 from kvstore.client.writer import Writer
 from kvstore.config import Credentials
 from kvstore.errors import (
@@ -203,12 +204,32 @@ class Client:
 
         `origin` tells readers what computed the bytes, where the caller has a number for that.
         """
+        return self.windows(
+            blocks,
+            first=first,
+            fragment=fragment,
+            writer_group=writer_group,
+            hand_off=hand_off,
+            origin=origin,
+        ).writer
 
-        def reserve() -> Writer:
+    def windows(
+        self,
+        blocks: Blocks,
+        *,
+        first: int = 0,
+        fragment: Fragment | None = None,
+        writer_group: str = "",
+        hand_off: bool = False,
+        origin: int = 0,
+    ) -> Windows:
+        """Ask for what `writer` waits for; the node answers while the caller does other things."""
+
+        def ask() -> Reserving:
             where = (self.connection, self.space, blocks, first, fragment)
-            return Writer(Reserving(*where, writer_group, hand_off, origin))
+            return Reserving(*where, writer_group, hand_off, origin)
 
-        return self._again(reserve)
+        return self._again(lambda: Windows(ask, self._again))
 
     def reader(
         self,

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvstore.cli.stack import Stack
-from kvstore.client import Client, InDirectory, Miss, Writer
+from kvstore.client import Client, InDirectory, Memory, Miss, Overloaded, Writer
+from kvstore.client.reserving import Reserving
+from kvstore.engine import storing
 from kvstore.engine.core import EngineCore, EngineSettings, FinishEvent
+from kvstore.engine.device import CPU
 from kvstore.engine.model import Model
 from kvstore.engine.namespace import spec_of
 from kvstore.engine.pool import Pool
 from kvstore.engine.pool_use import PoolUse
 from kvstore.engine.reference import Reference
 from kvstore.engine.sequence import Request
+from kvstore.engine.storing import Beside
 from kvstore.engine.worker import Worker
 from tests.engine.asks import NEW, Run, ask, check, flip_a_bit, leave
-from tests.engine.runs import prompt
+from tests.engine.runs import finish, prompt
 
 
 class Engine:
@@ -67,20 +72,93 @@ def test_a_cold_prompt_is_computed_and_published(
     check(node)
 
 
+@pytest.fixture
+def puts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Layers [a, b) of each put from now on."""
+    noted, put = list[tuple[int, int]](), Writer.put
+
+    def watched(writer: Writer, memory: Memory, part: Any = None, **more: Any) -> None:
+        of = part or writer.fragment
+        noted.append((of.layer_first, of.layer_first + of.layers))
+        put(writer, memory, part, **more)
+
+    monkeypatch.setattr(Writer, "put", watched)
+    return noted
+
+
 @pytest.mark.parametrize("length", [63, 64, 100])
 def test_each_layer_of_a_prompt_is_stored_once_and_no_step_of_its_reply_stores_any(
-    make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, length: int
+    make: Callable[..., Engine], puts: list[tuple[int, int]], length: int
 ) -> None:
-    stored: list[int] = []
-    put_layer = Writer.put_layer
-
-    def noted(writer: Writer, layer: int, *about: Any, **more: Any) -> None:
-        stored.append(layer)
-        put_layer(writer, layer, *about, **more)
-
-    monkeypatch.setattr(Writer, "put_layer", noted)
     make().ask("a", prompt(length, seed=90)).finish()
-    assert stored == [0, 1, 2]
+    assert puts[:3] == [(0, 1), (1, 2), (2, 3)]
+    assert set(puts[3:]) <= {(0, 3)}, "a block that the reply has filled"
+
+
+BLOCK_LAYER_BYTES = 64 * 2 * 2 * 16 * 4  # tokens, KV heads, K and V, dim, float32
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"), [(1, [(0, 1), (1, 2), (2, 3)]), (2, [(0, 2), (2, 3)]), (9, [(0, 3)])]
+)
+def test_beside_the_step_so_many_layers_are_stored_at_once_as_a_bus_is_busy_with(
+    make: Callable[..., Engine],
+    model: Model,
+    reference: Reference,
+    puts: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    layers: int,
+    expected: list[tuple[int, int]],
+) -> None:
+    monkeypatch.setattr(storing, "TOGETHER_BYTES", layers * 2 * BLOCK_LAYER_BYTES)
+    core = EngineCore(model, EngineSettings(pages=96, max_batch_tokens=128))
+    core.hooks = pool = Pool(make().client, core.cache, device=replace(CPU, storing=Beside))
+    tokens = prompt(256, seed=910 + layers)  # two steps of two blocks
+    pool.expect("a", PoolUse())
+    core.add(Request("a", tuple(tokens), NEW, ignore_eos=True))
+    assert finish(core)["a"] == reference.tokens(tokens, NEW)
+    assert puts[: 2 * len(expected)] == 2 * expected and pool.failures == 0
+    pool.expect("b", PoolUse())
+    core.add(Request("b", tuple(tokens), NEW, ignore_eos=True))
+    assert finish(core)["b"] == reference.tokens(tokens, NEW), "from the pool"
+    pool.close()
+
+
+def test_windows_are_waited_for_by_the_first_layer_that_is_stored_and_no_sooner(
+    make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments, reply, put = list[str](), Reserving.reply, Pool.layer_done
+
+    def replied(asked: Reserving) -> Any:
+        moments.append("answer")
+        return reply(asked)
+
+    def layer_done(pool: Pool, layer: int, chunks: Any) -> None:
+        moments.append(f"layer {layer}")
+        put(pool, layer, chunks)
+
+    monkeypatch.setattr(Reserving, "reply", replied)
+    monkeypatch.setattr(Pool, "layer_done", layer_done)
+    make().ask("a", prompt(64, seed=92)).finish()
+    assert moments[:4] == ["layer 0", "answer", "layer 1", "layer 2"]
+
+
+def test_a_prompt_whose_windows_are_refused_is_computed_and_no_other_is_held_back(
+    make: Callable[..., Engine], reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: Reserving) -> Any:
+        raise Overloaded("no room")
+
+    engine, tokens = make(), prompt(200, seed=93)
+    with monkeypatch.context() as full:
+        full.setattr(Reserving, "reply", refused)
+        run = engine.ask("a", tokens)
+        assert run.finish() == reference.tokens(tokens, NEW)
+    assert not run.use.complete and run.use.published_blocks == 0
+    assert engine.pool.failures == 2, "the prompt's, and those of its reply"
+    again = engine.ask("b", tokens)
+    assert again.finish() == reference.tokens(tokens, NEW)
+    assert again.use.complete and engine.client.match(engine.client.chain(tokens)).blocks == 4
 
 
 @pytest.mark.parametrize("length", [256, 300, 64, 65, 63])

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from kvstore.engine.storing import AtOnce, Beside, Storing
+from kvstore.engine.storing import (
+    TOGETHER_BYTES,
+    AtOnce,
+    Beside,
+    Storing,
+    evenly,
+    tapering,
+)
 from kvstore.errors import Unavailable
 
 CPU = torch.device("cpu")
@@ -140,3 +147,29 @@ def test_where_no_thread_can_be_had_it_is_stored_all_the_same(
     storing.store("a", lambda _: stored.append(2))
     assert storing.settle() == {}
     assert stored == [1, 2]
+
+
+def test_what_is_stored_at_once_goes_layer_by_layer_and_beside_the_step_by_bytes() -> None:
+    beside = Beside(CPU)
+    assert [AtOnce(CPU).layers(size) for size in (1, TOGETHER_BYTES)] == [1, 1]
+    sizes = (TOGETHER_BYTES // 8, TOGETHER_BYTES, 3 * TOGETHER_BYTES)
+    assert [beside.layers(size) for size in sizes] == [8, 1, 1]
+    beside.close()
+
+
+def test_groups_that_taper_get_shorter_towards_the_last_layer() -> None:
+    assert [len(one) for one in tapering(32, 8)] == [8, 8, 8, 4, 2, 2]
+    assert [len(one) for one in tapering(32, 32)] == [16, 8, 8]
+    assert [len(one) for one in tapering(3, 1)] == [1, 1, 1]
+    assert [len(one) for one in evenly(32, 12)] == [12, 12, 8]
+
+
+@pytest.mark.parametrize("cut", [evenly, tapering])
+def test_groups_have_every_layer_once_in_order_and_none_is_larger_than_it_may_be(
+    cut: Callable[[int, int], Iterator[range]],
+) -> None:
+    for layers in range(1, 40):
+        for most in (1, 2, 3, 5, 8, 40, 1000):
+            each = list(cut(layers, most))
+            assert [layer for one in each for layer in one] == list(range(layers))
+            assert all(1 <= len(one) <= most for one in each)

@@ -120,13 +120,13 @@ def test_an_entry_stands_only_once_its_strip_is_there(
     there, expected, entered = There(case), on_the_cpu(case), []
     enter = module._Move.enter
 
-    def watched(self: Any, rows: Any, entries: Any) -> None:
+    def watched(self: Any, at: Any, entries: Any) -> None:
         for block, row, place, _ in case.strips():
-            if block in rows:
+            if self.at(np.array([block]))[0, 0] in at:
                 assert case.table(block)[row] == 0
                 assert np.array_equal(case.arena[place], expected[place])
                 entered.append(block)
-        enter(self, rows, entries)
+        enter(self, at, entries)
 
     monkeypatch.setattr(module._Move, "enter", watched)
     filled(case, there, 1)

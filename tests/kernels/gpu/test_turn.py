@@ -140,19 +140,20 @@ def test_streams_of_a_turn_wait_for_the_callers_not_for_each_other_and_its_end_f
     torch.cuda._sleep(LONG)
     one += 1  # as an engine's page, which is not there yet
     with turn.taken():
-        with turn.beside(1):
-            two = one + 1
-            marks[1].set()
-        with turn.beside(0):
-            marks[0].wait()  # which was never set
-            assert not marks[1]._event.query()  # type: ignore[union-attr]
-            marks[1].wait()
-            torch.cuda._sleep(LONG)
-            marks[0].set()
-        with turn.beside(1):
-            two += 1
-            marks[1].set()
+        turn.use(1)
+        two = one + 1
+        marks[1].set()
+        turn.use(0)
+        marks[0].wait()  # which was never set
+        assert not marks[1]._event.query()  # type: ignore[union-attr]
+        marks[1].wait()
+        torch.cuda._sleep(LONG)
+        marks[0].set()
+        turn.use(1)
+        two += 1
+        marks[1].set()
         marks[1].wait()
         assert not marks[0]._event.query(), "one waited for the other"  # type: ignore[union-attr]
     assert marks[0]._event.query()  # type: ignore[union-attr]
+    assert torch.cuda.current_stream() == torch.cuda.default_stream(), "the caller's own again"
     assert two.item() == 3
