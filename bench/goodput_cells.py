@@ -12,14 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from kvstore.planner import presets, trace
+import numpy as np
+
+from kvstore.kernels.sim_world import SERVED, World
+from kvstore.planner import outcome, presets, trace
 from kvstore.planner.arrivals import Arrivals
 from kvstore.planner.cluster import Cluster, Pool, Role
 from kvstore.planner.limit import rate_limit
 from kvstore.planner.load import Load
 from kvstore.planner.outcome import Outcome
 from kvstore.planner.policies import OURS, RIVALS, Policy, grid
-from kvstore.planner.replay import SURE, replay
+from kvstore.planner.replay import SURE, ran, replay
 from kvstore.planner.search import Highest, at_rate, highest_rate
 from kvstore.planner.synthetic import Bimodal
 from kvstore.planner.synthetic_turns import Agentic, MultiTurn
@@ -40,6 +43,10 @@ TTFT_S = 30.0
 TPOT_S = (0.3, 0.2, 0.1)  # the loosest first
 CLOSE = 1.005  # to this factor a highest rate is known
 OVERLOAD = 3.5  # times the highest rate
+# Of requests that are far too many those count that come after so many seconds. Until then a line
+# fills, in which a first token may be waited for, and as much is still in it when the last one has
+# come: in a run of minutes who keeps the longest line would be ahead by what is in it.
+FILLED_SECONDS = 3 * TTFT_S
 LIE, DOUBT = -0.3, 0.3
 # What a router loses that is told lies is a mean over rates about the highest: that one was chosen
 # because nine in ten were in time, and at 1 % less or more there may be two in a hundred fewer.
@@ -63,6 +70,15 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
+class Overload:
+    """What became of requests at `OVERLOAD`."""
+
+    ttft_s: float  # mean, of those behind `FILLED_SECONDS`,
+    goodput: float  # and of these the tokens in time, a second
+    goodput_of_all: float  # from the first request on
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """What came of it. Rates are requests a second with 90 % in time; shares are of requests."""
 
@@ -73,10 +89,8 @@ class Cell:
     rates: dict[str, float]  # of ours and each rival
     limit: float  # that nobody can exceed, see `kvstore.planner.limit`
     tuned: dict[str, tuple[float, ...]]  # each rival's knobs, and whether it foresees
-    overload_ttft_s: float  # mean, at `OVERLOAD`, ours
-    overload_ttft_mooncake_s: float
-    overload_goodput: float  # tokens a second
-    overload_goodput_mooncake: float
+    overload: Overload  # ours
+    overload_mooncake: Overload
     lie_cost: float  # share lost about ours' highest rate where all are thought to take less
     doubt_cost: float  # where each is thought to take another time than it does
     lengths: tuple[float, ...]  # by quartile, ours less the best rival's, at ours' highest rate
@@ -133,7 +147,7 @@ def _cell(setup: Setup, load: Load, cluster: Cluster) -> tuple[Cell, float]:
     best = max((one for name, one in found.items() if name != OURS.name), key=lambda one: one.rate)
     fifo = found["mooncake"].policy if "mooncake" in found else _gated("mooncake")
     crowded = at_rate(load, cluster, OVERLOAD * ours.multiplier)
-    mine, theirs = (replay(crowded, cluster, one, setup.seed) for one in (OURS, fifo))
+    mine, theirs = (ran(crowded, cluster, one, setup.seed) for one in (OURS, fifo))
     same = at_rate(load, cluster, ours.multiplier)
     near = [at_rate(load, cluster, one * ours.multiplier) for one in NEAR]
     sure, lied, doubted = (
@@ -149,15 +163,29 @@ def _cell(setup: Setup, load: Load, cluster: Cluster) -> tuple[Cell, float]:
         rates={name: one.rate for name, one in found.items()},
         limit=rate_limit(same, cluster, setup.seed),
         tuned={name: (*one.policy.knobs, one.policy.foresight) for name, one in found.items()},
-        overload_ttft_s=_mean(mine),
-        overload_ttft_mooncake_s=_mean(theirs),
-        overload_goodput=mine.goodput,
-        overload_goodput_mooncake=theirs.goodput,
+        overload=overload(mine, FILLED_SECONDS),
+        overload_mooncake=overload(theirs, FILLED_SECONDS),
         lie_cost=_share(sure) - _share(lied),
         doubt_cost=_share(sure) - _share(doubted),
         lengths=tuple(a - b for a, b in zip(ours.outcome.quartiles, rival.quartiles, strict=True)),
     )
-    return cell, _slowest(found, (mine, theirs, rival, *sure, *lied, *doubted))
+    crowds = outcome.of(mine), outcome.of(theirs)
+    return cell, _slowest(found, (*crowds, rival, *sure, *lied, *doubted))
+
+
+def overload(world: World, filled_s: float) -> Overload:
+    """Of a run of far too many; of a short one its second half counts."""
+    requests, good = world.requests, outcome.in_time(world)
+    ends = float(requests["arrival"][-1])
+    since = min(filled_s, ends / 2)
+    late = requests["arrival"] >= since
+    tokens = np.where(good, requests["tokens"] + requests["output"], 0)
+    served = requests[late & (requests["status"] == SERVED)]
+    return Overload(
+        ttft_s=float(outcome.ttft(served).mean()) if len(served) else float("inf"),
+        goodput=float(tokens[late].sum()) / max(1e-9, ends - since),
+        goodput_of_all=float(tokens.sum()) / max(1e-9, ends),
+    )
 
 
 def _share(some: list[Outcome]) -> float:
@@ -166,10 +194,6 @@ def _share(some: list[Outcome]) -> float:
 
 def _gated(name: str) -> Policy:
     return next(one for one in RIVALS if one.name == name).with_gate()
-
-
-def _mean(told: Outcome) -> float:
-    return told.ttft.mean if told.ttft else float("inf")
 
 
 def _slowest(found: dict[str, Highest], others: tuple[Outcome, ...]) -> float:

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from bench import goodput, simulate
-from bench.goodput_cells import CLUSTERS, CONVERSATION, MADE, MEMORY, Cell, Setup
+from bench.goodput_cells import (
+    CLUSTERS,
+    CONVERSATION,
+    MADE,
+    MEMORY,
+    Cell,
+    Overload,
+    Setup,
+    overload,
+)
+from kvstore.kernels.rules import OURS
+from kvstore.kernels.sim_world import REFUSED, REQUEST, SERVED
 
 CELL = Cell(
     name="a",
@@ -17,10 +31,8 @@ CELL = Cell(
     rates={"ours": 12.0, "mooncake": 10.0, "random": 4.0},
     limit=15.0,
     tuned={},
-    overload_ttft_s=5.0,
-    overload_ttft_mooncake_s=20.0,
-    overload_goodput=110.0,
-    overload_goodput_mooncake=100.0,
+    overload=Overload(5.0, 110.0, 95.0),
+    overload_mooncake=Overload(20.0, 100.0, 100.0),
     lie_cost=0.01,
     doubt_cost=0.02,
     lengths=(0.0, 0.01, -0.01, 0.0),
@@ -29,8 +41,7 @@ OTHER = replace(
     CELL,
     name="b",
     rates={"ours": 11.0, "mooncake": 8.0, "random": 10.0},
-    overload_ttft_s=10.0,
-    overload_goodput=90.0,
+    overload=Overload(10.0, 90.0, 105.0),
 )
 
 
@@ -39,6 +50,7 @@ def test_the_worst_cell_is_told_against_its_own_best_rival() -> None:
     assert goodput.ratio_rate([CELL, OTHER]) == pytest.approx(1.1)
     assert goodput.ttft_overload([CELL, OTHER]) == pytest.approx(2.0)
     assert goodput.goodput_overload([CELL, OTHER]) == pytest.approx(0.9)
+    assert goodput.goodput_overload_of_all([CELL, OTHER]) == pytest.approx(0.95)
 
 
 def test_one_fixed_rival_is_compared_by_the_geometric_mean_over_cells() -> None:
@@ -47,6 +59,22 @@ def test_one_fixed_rival_is_compared_by_the_geometric_mean_over_cells() -> None:
     assert found["random"] == pytest.approx((3 * 1.1) ** 0.5)
     without = replace(OTHER, rates={"ours": 11.0, "mooncake": 8.0})
     assert goodput.fixed((CELL, without)).keys() == {"mooncake"}, "random was nowhere near"
+
+
+@pytest.mark.parametrize(("filled_s", "since"), [(4.0, 4), (100.0, 5)])
+def test_of_far_too_many_those_count_that_come_once_lines_have_filled(
+    filled_s: float, since: int
+) -> None:
+    requests = np.zeros(11, REQUEST)  # one a second, every second of them in time
+    requests["arrival"] = np.arange(11)
+    requests["first_token"] = requests["arrival"] + np.where(np.arange(11) < since, 9.0, 2.0)
+    requests["finished"], requests["tokens"] = requests["first_token"] + 0.5, 100
+    requests["output"], requests["status"] = 10, np.where(np.arange(11) % 2, SERVED, REFUSED)
+    world: Any = SimpleNamespace(requests=requests, rules=OURS)
+    found = overload(world, filled_s)
+    assert found.ttft_s == 2.0
+    assert found.goodput == pytest.approx(110 * 3 / (10 - since))  # those at 5, 7 and 9
+    assert found.goodput_of_all == pytest.approx(110 * 5 / 10)
 
 
 def test_setups_are_every_workload_on_every_cluster() -> None:
