@@ -16,6 +16,8 @@ from kvstore.errors import KVStoreError
 from kvstore.layout import Fragment
 from kvstore.wire.v1 import kv_pb2 as pb
 
+UNREAD_BLOCKS = 1_024  # whose answer a socket holds while nobody reads it
+
 
 class Reserving:
     """Of blocks `first` on of a chain, as `Client.writer` says."""
@@ -38,6 +40,13 @@ class Reserving:
         self.link: Link = connection.link()
         self._requests = self._in_calls(writer_group, hand_off, origin)
         self._answer = connection.begin("Reserve", next(self._requests))
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the answer may be left unread. One that may not is to be read at once: until it
+        has left it is one of the few calls that the node has under way, and after some seconds of
+        that the node hangs up, which ends the session."""
+        return len(self.blocks) <= UNREAD_BLOCKS
 
     def reply(self) -> pb.ReserveReply:
         """For all of the blocks, once. Raises what the node refused one of them for."""
