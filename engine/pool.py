@@ -177,7 +177,7 @@ class Pool(NoHooks):
         first = sum(end <= tokens for end in use.chain.ends)
         hand_offs, wanted = (b"",) * first, use.reserved is not None
         if first < len(use.chain) and self._heads.writes:
-            use.windows = self._client.windows(
+            windows = self._client.windows(
                 use.chain,
                 first=first,
                 fragment=self._fragment,
@@ -185,7 +185,8 @@ class Pool(NoHooks):
                 hand_off=wanted,
             )
             if wanted:
-                hand_offs += use.windows.writer.hand_offs
+                hand_offs += windows.writer.hand_offs
+            use.windows = windows  # none where they were refused: what is stored would ask anew
         if use.reserved is not None:
             use.reserved(hand_offs)
 

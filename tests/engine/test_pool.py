@@ -161,6 +161,26 @@ def test_a_prompt_whose_windows_are_refused_is_computed_and_no_other_is_held_bac
     assert again.use.complete and engine.client.match(engine.client.chain(tokens)).blocks == 4
 
 
+def test_windows_whose_hand_off_is_refused_are_not_asked_for_again_by_what_would_be_stored(
+    make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, reply = list[Reserving](), Reserving.reply
+
+    def refused_once(one: Reserving) -> Any:
+        asked.append(one)
+        if len(asked) > 1:
+            return reply(one)
+        one.drop()
+        raise Overloaded("no room")
+
+    engine, tokens = make(), prompt(200, seed=94)
+    monkeypatch.setattr(Reserving, "reply", refused_once)
+    run = engine.ask("a", tokens, new=1)  # a prefill: whoever follows is told of its windows
+    run.finish()
+    assert len(asked) == 1 and engine.pool.failures == 1
+    assert not run.use.complete and run.use.published_blocks == 0
+
+
 @pytest.mark.parametrize("length", [256, 300, 64, 65, 63])
 def test_a_full_prefix_hit_computes_the_last_prompt_token_only(
     make: Callable[..., Engine], reference: Reference, length: int
