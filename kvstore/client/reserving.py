@@ -65,9 +65,14 @@ class Reserving:
 
     def drop(self) -> None:
         """Nobody wants them, if `reply` was not asked for. Never raises."""
-        with contextlib.suppress(KVStoreError):
+        try:
             if not self._answer.had:
                 self.abort([handle for handle in self._answer.get().handles if handle])
+        except KVStoreError:
+            pass
+        except BaseException:  # interrupted, as in `reply`
+            self.connection.give_up(self.link)
+            raise
 
     def abort(self, handles: list[bytes]) -> None:
         """Give windows back. Never raises: the session's end does the same."""
