@@ -110,12 +110,13 @@ class EngineCore:
 
     def abort(self, request_id: str) -> bool:
         """End a request now, its pages freed; False where there is none of this id. No event."""
+        # Left over where a step was cut short, of one that it ended too: another request may have
+        # this id by the next one.
+        self._events = [event for event in self._events if event.request_id != request_id]
         sequence = self.scheduler.find(request_id)
         if sequence is None:
             return False
         sequence.finish = Finish.ABORT
-        # Left over where a step was cut short: another request may have this id by the next one.
-        self._events = [event for event in self._events if event.request_id != request_id]
         self._retire(sequence)
         return True
 

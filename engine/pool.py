@@ -177,7 +177,7 @@ class Pool(NoHooks):
         first = sum(end <= tokens for end in use.chain.ends)
         hand_offs, wanted = (b"",) * first, use.reserved is not None
         if first < len(use.chain) and self._heads.writes:
-            use.windows = self._client.windows(
+            windows = self._client.windows(
                 use.chain,
                 first=first,
                 fragment=self._fragment,
@@ -185,7 +185,8 @@ class Pool(NoHooks):
                 hand_off=wanted,
             )
             if wanted:
-                hand_offs += use.windows.writer.hand_offs
+                hand_offs += windows.writer.hand_offs
+            use.windows = windows  # none where they were refused: what is stored would ask anew
         if use.reserved is not None:
             use.reserved(hand_offs)
 
@@ -247,14 +248,15 @@ class Pool(NoHooks):
             self._settle_stores()
 
     def finished(self, sequence: Sequence) -> None:
-        self._settle_stores()
-        use = self._uses.pop(sequence.id, None)
+        use = self._uses.get(sequence.id)
+        try:
+            self._settle_stores()
+        finally:  # where that raises, too: nobody hears of the sequence again
+            self._uses.pop(sequence.id, None)
+            if use is not None:
+                _let_go(use)
         if use is None:
             return
-        if use.reader is not None:
-            use.reader.close()
-        if use.windows is not None:
-            use.windows.abort()  # whatever a cut-short prompt left unsealed
         if use.enabled and sequence.finish is not Finish.ABORT:
             if sequence.request.max_new_tokens > 1:
                 self._publish_reply(sequence, use)
@@ -336,6 +338,14 @@ class _Puts:
 @dataclass(slots=True)
 class _Attempt:
     failed: bool = False
+
+
+def _let_go(use: PoolUse) -> None:
+    """Of what is read, and of whatever a cut-short prompt left unsealed."""
+    if use.reader is not None:
+        use.reader.close()
+    if use.windows is not None:
+        use.windows.abort()
 
 
 def _sealing(use: PoolUse, windows: Windows, blocks: tuple[int, int]) -> Callable[[Any], None]:

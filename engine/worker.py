@@ -263,10 +263,11 @@ class Worker:
     def _fail_all(self, error: Exception) -> None:
         jobs, self._jobs = self._jobs, {}
         self.telemetry.add("failed_requests", len(jobs))
-        for request_id, job in jobs.items():
+        for job in jobs.values():  # first: to end one may fail by the same
+            job.tell(Failed(error))
+        for request_id in jobs:
             if self._teller is not None:
                 self._teller.given_up(request_id)
             self.core.abort(request_id)
             self.pool.forget(request_id)
             self._measuring.forget(request_id)
-            job.tell(Failed(error))

@@ -223,7 +223,8 @@ class Client:
         hand_off: bool = False,
         origin: int = 0,
     ) -> Windows:
-        """Ask for what `writer` waits for; the node answers while the caller does other things."""
+        """Ask for what `writer` waits for; the node answers while the caller does other things.
+        Of so many blocks that no socket holds the answer, it is waited for here."""
 
         def ask() -> Reserving:
             where = (self.connection, self.space, blocks, first, fragment)

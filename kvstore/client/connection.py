@@ -212,7 +212,12 @@ class Connection:
         """Send the call of this name; its answer is had, or dropped, whatever happens meanwhile."""
         link, seconds = self.link(), self.deadline_seconds
         wait = self._typed(link, request, lambda: link.kv.begin(method, request, seconds))
-        return Answer(lambda: self._typed(link, request, wait))
+
+        def waited() -> Any:
+            self._home.check()  # a copy would read what the process waits for
+            return self._typed(link, request, wait)
+
+        return Answer(waited)
 
     def _typed(self, link: Link, request: Any, ask: Callable[[], T]) -> T:
         try:

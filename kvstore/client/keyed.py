@@ -28,9 +28,6 @@ from kvstore.transfer.protocol import Mask, Memory
 from kvstore.wire.v1 import kv_pb2 as pb
 
 PART_BLOCKS = 512  # of which a node is asked at once: a call more costs what a hundred blocks do
-# Whose answer a socket holds while nobody reads it. One of more is read at once: until it has left,
-# it is one of the few calls that the node has under way, and the node waits for that some seconds.
-UNREAD_BLOCKS = 1_024
 
 
 def exists_each(connection: Connection, space: Space, blocks: Blocks) -> Mask:
@@ -100,7 +97,7 @@ def store_all(connection: Connection, space: Space, blocks: Keyed, memory: Memor
             asked.append(Reserving(connection, space, blocks.between(0, last), first))
             open_.callback(asked[-1].drop)
         writers: Iterable[Writer] = (open_.enter_context(Writer(one)) for one in asked)
-        if max(len(one.blocks) for one in asked) > UNREAD_BLOCKS:
+        if not all(one.keeps for one in asked):
             writers = list(writers)
         sealed = Answer[list[str]](list)
         for writer in writers:

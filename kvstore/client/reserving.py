@@ -16,6 +16,8 @@ from kvstore.errors import KVStoreError
 from kvstore.layout import Fragment
 from kvstore.wire.v1 import kv_pb2 as pb
 
+UNREAD_BLOCKS = 1_024  # whose answer a socket holds while nobody reads it
+
 
 class Reserving:
     """Of blocks `first` on of a chain, as `Client.writer` says."""
@@ -39,6 +41,13 @@ class Reserving:
         self._requests = self._in_calls(writer_group, hand_off, origin)
         self._answer = connection.begin("Reserve", next(self._requests))
 
+    @property
+    def keeps(self) -> bool:
+        """Whether the answer may be left unread. One that may not is to be read at once: until it
+        has left it is one of the few calls that the node has under way, and after some seconds of
+        that the node hangs up, which ends the session."""
+        return len(self.blocks) <= UNREAD_BLOCKS
+
     def reply(self) -> pb.ReserveReply:
         """For all of the blocks, once. Raises what the node refused one of them for."""
         reply = pb.ReserveReply()
@@ -56,9 +65,14 @@ class Reserving:
 
     def drop(self) -> None:
         """Nobody wants them, if `reply` was not asked for. Never raises."""
-        with contextlib.suppress(KVStoreError):
+        try:
             if not self._answer.had:
                 self.abort([handle for handle in self._answer.get().handles if handle])
+        except KVStoreError:
+            pass
+        except BaseException:  # interrupted, as in `reply`
+            self.connection.give_up(self.link)
+            raise
 
     def abort(self, handles: list[bytes]) -> None:
         """Give windows back. Never raises: the session's end does the same."""

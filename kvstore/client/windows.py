@@ -17,11 +17,13 @@ class Windows:
     def __init__(
         self, ask: Callable[[], Reserving], again: Callable[[Callable[[], Writer]], Writer]
     ) -> None:
-        """Asks. `again` calls what it is given, and once more where the node has forgotten us."""
+        """Asks, and waits at once for an answer that does not keep. `again` calls what it is given,
+        and once more where the node has forgotten us."""
         self._ask, self._again = ask, again
-        self._asked: Reserving | None = ask()
-        self._writer: Writer | None = None
-        self.first = self._asked.first
+        asked = ask()
+        self.first = asked.first
+        self._asked: Reserving | None = asked if asked.keeps else None
+        self._writer: Writer | None = None if asked.keeps else Writer(asked)
 
     @property
     def writer(self) -> Writer:

@@ -60,6 +60,16 @@ def test_no_process_is_given_the_answer_to_what_its_copy_asked(
     assert stored.got().tokens == TOKENS
 
 
+def test_a_copy_that_gives_up_windows_leaves_their_answer_to_the_process_that_asked(
+    client_of: Callable[..., Client],
+) -> None:
+    client = client_of(SPEC, deadline_seconds=5.0)
+    windows = client.windows(client.chain(range(2_000, 2_000 + TOKENS)))
+    in_a_fork(windows.abort)
+    assert windows.writer.granted.all()
+    windows.abort()
+
+
 def test_in_a_copy_of_its_process_all_is_a_miss_at_once(client_of: Callable[..., Client]) -> None:
     client = client_of(SPEC)
     stored = Stored(client)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -25,15 +26,34 @@ def test_blocks_that_were_reserved_for_who_was_interrupted_are_given_up(
     client, other = client_of(SPEC), client_of(SPEC)
     chain, cache = client.chain(range(TOKENS)), Cache(SPEC, TOKENS)
     cache.fill(truth_of(SPEC, TOKENS, 1))
+    with interrupting(monkeypatch):
+        client.writer(chain)
+    eventually(lambda: stats_of(other).windows == 0)
+    assert client.put(chain, cache.memory(client)) == len(chain), "by a session of its own"
+
+
+def test_so_are_those_that_were_asked_for_ahead_and_are_not_wanted_any_more(
+    client_of: Callable[..., Client],
+    stats_of: Callable[[Client], admin_pb2.StatsReply],
+    eventually: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, other = client_of(SPEC), client_of(SPEC)
+    windows = client.windows(client.chain(range(100, 100 + TOKENS)))
+    with interrupting(monkeypatch):
+        windows.abort()
+    eventually(lambda: stats_of(other).windows == 0)
+
+
+@contextmanager
+def interrupting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In it an answer comes, and before its caller has it, it is interrupted."""
 
     def interrupted(answer: Answer[Any]) -> None:
         get(answer)
         raise KeyboardInterrupt
 
     get = Answer.get
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Answer, "get", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            client.writer(chain)
-    eventually(lambda: stats_of(other).windows == 0)
-    assert client.put(chain, cache.memory(client)) == len(chain), "by a session of its own"
+        yield

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.client import Client, Keyed
+from kvstore.client import Client, Keyed, reserving
 from kvstore.client import keyed as each
 from kvstore.client import space as space_module
 from kvstore.client.connection import Connection
@@ -180,7 +180,7 @@ def test_answers_that_no_socket_would_hold_are_read_before_a_block_is_copied(
 
     monkeypatch.setattr(Reserving, "reply", read)
     monkeypatch.setattr(staged, "store", stored_some)
-    monkeypatch.setattr(each, "UNREAD_BLOCKS", unread)
+    monkeypatch.setattr(reserving, "UNREAD_BLOCKS", unread)
     memory = stored.source.memory(client)
     assert client.store_each(stored.blocks, memory) == [True] * BLOCKS
     every = SOCKET_CALLS_MAX
@@ -191,7 +191,7 @@ def test_answers_that_no_socket_would_hold_are_read_before_a_block_is_copied(
 
 
 def test_a_socket_holds_an_answer_that_is_not_read_at_once() -> None:
-    count = each.UNREAD_BLOCKS
+    count = reserving.UNREAD_BLOCKS
     answer = pb.ReserveReply(
         grants=[pb.ReserveReply.GRANTED] * count,
         slot_offsets=[1 << 40] * count,

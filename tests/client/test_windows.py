@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.client import Client, Writer
+from kvstore.client import Client, Writer, reserving
 from kvstore.client.reserving import Reserving
 from kvstore.errors import SessionEnded, Unavailable
 from kvstore.wire.v1 import admin_pb2
@@ -45,6 +45,18 @@ def test_the_writer_is_one_and_waits_for_the_answer_once(
     assert windows.first == 1 and not waited
     assert isinstance(windows.writer, Writer) and windows.writer is windows.writer
     assert len(waited) == 1 and windows.writer.first == 1
+    windows.abort()
+
+
+def test_an_answer_that_no_socket_would_hold_is_waited_for_at_once(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited, reply = [], Reserving.reply
+    monkeypatch.setattr(Reserving, "reply", lambda one: (waited.append(1), reply(one))[1])
+    monkeypatch.setattr(reserving, "UNREAD_BLOCKS", BLOCKS - 1)
+    windows = client.windows(client.chain(range(500, 500 + TOKENS)))
+    assert len(waited) == 1, "else the node waits for it to leave, and hangs up on its session"
+    assert windows.first == 0 and windows.writer.granted.all() and len(waited) == 1
     windows.abort()
 
 

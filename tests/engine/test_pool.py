@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -159,6 +160,53 @@ def test_a_prompt_whose_windows_are_refused_is_computed_and_no_other_is_held_bac
     again = engine.ask("b", tokens)
     assert again.finish() == reference.tokens(tokens, NEW)
     assert again.use.complete and engine.client.match(engine.client.chain(tokens)).blocks == 4
+
+
+def test_windows_whose_hand_off_is_refused_are_not_asked_for_again_by_what_would_be_stored(
+    make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, reply = list[Reserving](), Reserving.reply
+
+    def refused_once(one: Reserving) -> Any:
+        asked.append(one)
+        if len(asked) > 1:
+            return reply(one)
+        one.drop()
+        raise Overloaded("no room")
+
+    engine, tokens = make(), prompt(200, seed=94)
+    monkeypatch.setattr(Reserving, "reply", refused_once)
+    run = engine.ask("a", tokens, new=1)  # a prefill: whoever follows is told of its windows
+    run.finish()
+    assert len(asked) == 1 and engine.pool.failures == 1
+    assert not run.use.complete and run.use.published_blocks == 0
+
+
+def test_a_request_that_ends_as_storing_breaks_lets_its_windows_go(
+    make: Callable[..., Engine], model: Model, node: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = EngineCore(model, EngineSettings(pages=96, max_batch_tokens=128))
+    core.hooks = pool = Pool(make().client, core.cache, device=replace(CPU, storing=Beside))
+    settles, settle = threading.Event(), Beside.settle
+
+    def broken(writer: Writer, *_: Any, **__: Any) -> None:
+        assert settles.wait(30.0)
+        raise ZeroDivisionError
+
+    def settled(one: Beside) -> Any:
+        settles.set()
+        return settle(one)
+
+    monkeypatch.setattr(Writer, "put", broken)
+    monkeypatch.setattr(Beside, "settle", settled)
+    pool.expect("a", PoolUse())
+    core.add(Request("a", tuple(prompt(64, seed=95)), 1))
+    with pytest.raises(ZeroDivisionError):
+        core.step()
+    assert not core.abort("a"), "it has ended"
+    pool.forget("a")
+    check(node)
+    pool.close()
 
 
 @pytest.mark.parametrize("length", [256, 300, 64, 65, 63])
