@@ -56,7 +56,8 @@ class PoolUse:
 
     enabled: bool = True
     hand_offs: tuple[bytes, ...] | None = None  # follow a prefill, instead of asking by prefix
-    reserved: Callable[[tuple[bytes, ...]], None] | None = None  # told the hand-off to pass on
+    handed_off: bool = False  # whether whoever asked passes a hand-off on
+    reserved: Callable[[tuple[bytes, ...]], None] | None = None  # told of it
     writer_group: str = ""  # that a team's ranks write as; a rank alone needs none
     chain: Chain | None = None  # of the prompt
     found: Found = Found()  # at this rank

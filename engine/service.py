@@ -48,7 +48,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             due=_due(request.turn, now),
             salt=_salt(request.cache_salt),
         )
-        use = PoolUse()
+        use = PoolUse(handed_off=True)
         started: Started | None = None
         async for event in self._events(asked, use, _begin_by(request.turn, now)):
             if isinstance(event, tuple):
@@ -114,7 +114,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         def tell(event: JobEvent | Reserved) -> None:
             loop.call_soon_threadsafe(events.put_nowait, event)
 
-        use.reserved = tell
+        if use.handed_off:
+            use.reserved = tell
         job = Job(asked, use, tell, begin_by, traces.traceparent())
         self._worker.submit(job)
         try:
