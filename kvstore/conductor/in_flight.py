@@ -2,8 +2,9 @@
 
 A prompt counts from the decision on, in the line of one engine; its blocks count as coming there.
 It leaves when the engine says what became of it, when the engine leaves, or when its time is over:
-some seconds if the engine never said that it came. Whatever is counted in is counted out with the
-same numbers, so an engine that has nothing has exactly nothing.
+some seconds if the engine never said that it came, and of one that is to be decoded, some seconds
+behind its prefill. Whatever is counted in is counted out with the same numbers, so an engine that
+has nothing has exactly nothing.
 
 A prompt wants room to be decoded in (`.room`), also for some seconds after its prefill where that
 was done by an engine that does not decode. What becomes of those that this conductor was asked for
@@ -138,6 +139,8 @@ class InFlight:
             self.crowd.served(request, now)
         wants = request in self.room and request not in self.sequences
         self._take_out(request, prompt, now)
+        if request in self.sequences:
+            self._owe_longer(request, now)
         alone = engine.decode is None
         if wants and alone and self._requests_allowed.try_take(self.held[0], 1):
             self._prefilled[request] = now + SENT_SECONDS
@@ -192,6 +195,12 @@ class InFlight:
         engine.owed += 1
         engine.owed_tokens += tokens
         self._crew.load(engine)
+
+    def _owe_longer(self, request: str, now: float) -> None:
+        """Whoever is to decode it waits for its prefill, and says nothing of it before that."""
+        sequence = self.sequences.pop(request)
+        sequence.until = now + SENT_SECONDS
+        self.sequences[request] = sequence
 
     def wait(self, parked: Parked, now: float) -> None:
         """A caller waits until an engine has room. Raises `Overloaded`."""
@@ -278,7 +287,10 @@ class InFlight:
             request = next(iter(self.sequences))
             if self.sequences[request].until > now:
                 break
-            self.forgive(request)
+            if request in self.prompts:
+                self._owe_longer(request, now)
+            else:
+                self.forgive(request)
         if not self._blocks and len(self.expected.places) > _PLACES_MIN:
             self.expected = expected.empty(_PLACES_MIN)
 
