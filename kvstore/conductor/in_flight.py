@@ -184,7 +184,9 @@ class InFlight:
             self.drop(request, now)
         elif request not in self.prompts:
             self._has_room(request)
-        self._forgive_at(request, engine)
+        sequence = self.sequences.get(request)
+        if sequence is not None and sequence.engine is engine:
+            self.forgive(request)
 
     def owe(self, request: str, engine: Engine, tokens: int, now: float) -> None:
         """A request is sent to an engine to be decoded. Raises `Overloaded`."""
@@ -222,10 +224,10 @@ class InFlight:
             self.room.step_out(one)
             one.served(engine, now)
 
-    def decoding(self, request: str, engine: Engine) -> None:
-        """An engine counts a request itself from now on, or will not decode it."""
+    def decoding(self, request: str) -> None:
+        """An engine counts a request itself from now on, and no other is to decode it."""
         self._has_room(request)
-        self._forgive_at(request, engine)
+        self.forgive(request)
 
     def drop(self, request: str, now: float) -> None:
         """A prompt counts nowhere any more."""
@@ -363,12 +365,6 @@ class InFlight:
             sequence.engine.owed -= 1
             sequence.engine.owed_tokens -= sequence.tokens
             self._crew.load(sequence.engine)
-
-    def _forgive_at(self, request: str, engine: Engine) -> None:
-        """This engine does not owe it."""
-        sequence = self.sequences.get(request)
-        if sequence is not None and sequence.engine is engine:
-            self.forgive(request)
 
     def _make_room(self, places: int) -> None:
         while 2 * (int(self.expected.state[expected.USED]) + places) > len(self.expected.places):

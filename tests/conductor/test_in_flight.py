@@ -77,7 +77,7 @@ def test_when_all_is_over_exactly_nothing_is_left(
         elif action == "owe":
             in_flight.owe(request, engine, 1 + blocks, rig.now)
         elif action == "decoding":
-            in_flight.decoding(request, engine)
+            in_flight.decoding(request)
         elif action == "wait":
             parked[request] = Parked(request, 1 + blocks, rig.now, 1.0, lambda *_: None)
             in_flight.wait(parked[request], rig.now)

@@ -285,6 +285,19 @@ def test_a_request_that_is_to_be_decoded_counts_until_the_engine_counts_it() -> 
     assert (row["batch"], row["context"]) == (2, 512)
 
 
+def test_a_request_that_another_engine_decodes_is_owed_by_none() -> None:
+    """Its caller got no answer here in time, and another conductor sent it there."""
+    streams = Streams()
+    reporters = {name: streams.begin(name) for name in ("a", "b")}
+    ask = Ask("r", fingerprints([]), 500, 0.0)
+    placed = streams.rig.scheduler.place(OURS, ask, streams.rig.now)
+    assert isinstance(placed, Decision) and placed.decode is not None
+    (other,) = reporters.keys() - {placed.decode.facts.engine_id}
+    streams.say(reporters[other], decoding=["r"], load=load(batch=1, context_tokens=500))
+    engines = streams.crew.fleet.engines
+    assert (engines["batch"].sum(), engines["context"].sum()) == (1, 500)
+
+
 def test_what_requests_came_to_is_learned_from_whoever_decoded_them() -> None:
     streams = Streams()
     reporter = streams.begin()
