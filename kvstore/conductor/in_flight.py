@@ -346,7 +346,7 @@ class InFlight:
         prompt = Prompt(engine, Stage.SENT, size, work, prints, now + SENT_SECONDS, float("nan"))
         self.prompts[request] = prompt
         self._sent[request] = None
-        if tokens and self._crew.decoders:
+        if tokens and self._crew.decoders and request not in self.sequences:
             self.room.want(request, tokens)
         return prompt
 

@@ -346,6 +346,17 @@ def test_one_that_a_decoder_has_whole_wants_no_room_any_more() -> None:
     rig.check()
 
 
+def test_one_that_an_engine_is_to_decode_wants_no_room_when_its_prompt_is_told_of_anew() -> None:
+    rig = Rig()
+    prefills, decodes = rig.engine("p", decode=None), rig.engine("d", prefill=None)
+    rig.in_flight.send("r", prefills, 1.0, chain(1), rig.now, 1.0, 1_024)
+    rig.in_flight.owe("r", decodes, 1_024, rig.now)
+    again = rig.engine("p", decode=None)  # its stream broke
+    rig.in_flight.accepted("r", again, 1.0, chain(1), rig.now, 1_024)
+    assert decodes.owed_tokens == 1_024 and "r" not in rig.in_flight.room
+    rig.check()
+
+
 def test_an_engine_that_gives_up_what_another_has_by_now_takes_no_wish_for_room_away() -> None:
     rig = Rig()
     first, second = rig.engine("a"), rig.engine("b")
