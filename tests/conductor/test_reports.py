@@ -245,6 +245,17 @@ def test_what_waits_at_an_engine_is_its_load_whoever_sent_it() -> None:
     assert streams.rig.scheduler.crew(OURS)[1].held == (0, 0)
 
 
+def test_a_prompt_that_another_conductor_sent_is_work_once_however_often_a_stream_begins() -> None:
+    streams = Streams()
+    streams.begin("stays")
+    streams.say(streams.begin("a"), accepted=[accepted("r", 100)])
+    for _ in range(3):  # its stream breaks, and says anew what waits there
+        again = Reporter(streams.rig.scheduler, "team", lambda: SECRET)
+        streams.say(again, engine=engine("a"), accepted=[accepted("r", 100)])
+    assert streams.crew.roles._work["others"] == 1
+    assert len(streams.rig.scheduler.crew(OURS)[1].prompts) == 1
+
+
 def test_what_an_engine_holds_itself_is_there_for_it_alone_until_it_says_otherwise() -> None:
     streams = Streams()
     first, _second = streams.begin("a"), streams.begin("b")
