@@ -3,7 +3,8 @@
 Whoever answered last is asked first. One that does not answer is left alone for a while, longer
 each time, and then tried by one caller while the others still pass it over: a dead conductor costs
 a few callers a quarter of a second, and nobody more. A refusal is an answer: all conductors know
-the same, so no other is asked.
+the same, so no other is asked. One that knows no engine for a request may just have begun, so the
+next is asked; but it has answered, and is asked about others.
 """
 
 from __future__ import annotations
@@ -72,12 +73,15 @@ class Conductors:
             try:
                 reply = self._ask(one, lambda stub: stub.Schedule(request, timeout=timeout))
             except Overloaded:
-                self._answered(one)
+                self._stay_with(one)
                 raise
             except (Rejected, Broken) as error:
-                self._failed(one, 1e-3 * getattr(error, "retry_after_ms", 0))
+                if getattr(error, "retry_after_ms", 0):  # its own word
+                    self._answered(one)
+                else:
+                    self._failed(one)
                 continue
-            self._answered(one)
+            self._stay_with(one)
             assert isinstance(reply, pb.ScheduleReply)
             return reply
         return None
@@ -141,16 +145,19 @@ class Conductors:
                     return one
         return None
 
-    def _answered(self, one: _Conductor) -> None:
+    def _stay_with(self, one: _Conductor) -> None:
+        """It is asked first from now on."""
+        self._answered(one)
         with self._lock:
-            one.pause, one.rests_until = 0.0, 0.0
             self._all.remove(one)
             self._all.insert(0, one)
 
-    def _failed(self, one: _Conductor, seconds: float) -> None:
-        """It rests for so long where it said so itself."""
+    def _answered(self, one: _Conductor) -> None:
+        with self._lock:
+            one.pause, one.rests_until = 0.0, 0.0
+
+    def _failed(self, one: _Conductor) -> None:
         with self._lock:
             one.pause = min(max(2 * one.pause, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX)
             # By chance: callers that saw it die together are not to come back together.
-            chosen = min(seconds, PAUSE_SECONDS_MAX) or one.pause * random.uniform(0.5, 1.0)
-            one.rests_until = time.monotonic() + chosen
+            one.rests_until = time.monotonic() + one.pause * random.uniform(0.5, 1.0)

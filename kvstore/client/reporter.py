@@ -8,8 +8,10 @@ again, with what it is shown by then, and told all anew.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 PACE_SECONDS = 0.02  # between two messages: what happens meanwhile is in one
 QUIET_SECONDS = 1.0  # after which an engine to which nothing happens says that it is there
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 2.0  # before a conductor is tried again
+_HEARD_SECONDS = 1.0  # of a stream: who refuses one, or is not there, ends it sooner
 _CLOSE_SECONDS = 5.0
 
 
@@ -151,12 +154,13 @@ class _Stream:
         kind = conductor_pb2_grpc.ConductorStub
         with closing(LastingStub(self._address, kind, self._credentials)) as conductor:
             while not self._over.is_set():
-                stub = conductor.now
+                stub, began = conductor.now, math.inf
                 try:
                     self.outbox.on_node(self._node())
                     said = self._said()
                     with self._calling, threads_for(self._address):
                         self._call = stub.Report.future(said)
+                    began = time.monotonic()
                     self._call.result()
                     pause = PAUSE_SECONDS_MIN
                 except (grpc.RpcError, grpc.FutureCancelledError, KVStoreError) as error:
@@ -168,6 +172,8 @@ class _Stream:
                     complaint = text
                     conductor.renewed(stub)
                 self.outbox.end()
+                if time.monotonic() - began > _HEARD_SECONDS:
+                    pause = PAUSE_SECONDS_MIN
                 self._over.wait(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, PAUSE_SECONDS_MAX)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import logging
 import random
-from asyncio import timeout
 from collections.abc import Callable
 
 import grpc
 
 from kvstore.clock import Clock
+from kvstore.conductor.silence import heard_within
 from kvstore.conductor.tracked import Tracked
 from kvstore.config import Credentials
 from kvstore.errors import KVStoreError, Unavailable
@@ -65,7 +65,7 @@ async def _stream(
         try:
             with typed_errors(tracked.node_id):
                 while True:
-                    async with timeout(FOLLOW_SILENCE_SECONDS):
+                    async with heard_within(FOLLOW_SILENCE_SECONDS):
                         reply = await call.read()
                     if reply is grpc.aio.EOF:
                         raise Unavailable("the node ended the stream")

@@ -2,8 +2,9 @@
 
 A prompt counts from the decision on, in the line of one engine; its blocks count as coming there.
 It leaves when the engine says what became of it, when the engine leaves, or when its time is over:
-some seconds if the engine never said that it came. Whatever is counted in is counted out with the
-same numbers, so an engine that has nothing has exactly nothing.
+some seconds if the engine never said that it came, and of one that is to be decoded, some seconds
+behind its prefill. Whatever is counted in is counted out with the same numbers, so an engine that
+has nothing has exactly nothing.
 
 A prompt wants room to be decoded in (`.room`), also for some seconds after its prefill where that
 was done by an engine that does not decode. What becomes of those that this conductor was asked for
@@ -138,6 +139,8 @@ class InFlight:
             self.crowd.served(request, now)
         wants = request in self.room and request not in self.sequences
         self._take_out(request, prompt, now)
+        if request in self.sequences:
+            self._owe_longer(request, now)
         alone = engine.decode is None
         if wants and alone and self._requests_allowed.try_take(self.held[0], 1):
             self._prefilled[request] = now + SENT_SECONDS
@@ -181,7 +184,9 @@ class InFlight:
             self.drop(request, now)
         elif request not in self.prompts:
             self._has_room(request)
-        self._forgive_at(request, engine)
+        sequence = self.sequences.get(request)
+        if sequence is not None and sequence.engine is engine:
+            self.forgive(request)
 
     def owe(self, request: str, engine: Engine, tokens: int, now: float) -> None:
         """A request is sent to an engine to be decoded. Raises `Overloaded`."""
@@ -192,6 +197,12 @@ class InFlight:
         engine.owed += 1
         engine.owed_tokens += tokens
         self._crew.load(engine)
+
+    def _owe_longer(self, request: str, now: float) -> None:
+        """Whoever is to decode it waits for its prefill, and says nothing of it before that."""
+        sequence = self.sequences.pop(request)
+        sequence.until = now + SENT_SECONDS
+        self.sequences[request] = sequence
 
     def wait(self, parked: Parked, now: float) -> None:
         """A caller waits until an engine has room. Raises `Overloaded`."""
@@ -213,10 +224,10 @@ class InFlight:
             self.room.step_out(one)
             one.served(engine, now)
 
-    def decoding(self, request: str, engine: Engine) -> None:
-        """An engine counts a request itself from now on, or will not decode it."""
+    def decoding(self, request: str) -> None:
+        """An engine counts a request itself from now on, and no other is to decode it."""
         self._has_room(request)
-        self._forgive_at(request, engine)
+        self.forgive(request)
 
     def drop(self, request: str, now: float) -> None:
         """A prompt counts nowhere any more."""
@@ -278,7 +289,10 @@ class InFlight:
             request = next(iter(self.sequences))
             if self.sequences[request].until > now:
                 break
-            self.forgive(request)
+            if request in self.prompts:
+                self._owe_longer(request, now)
+            else:
+                self.forgive(request)
         if not self._blocks and len(self.expected.places) > _PLACES_MIN:
             self.expected = expected.empty(_PLACES_MIN)
 
@@ -332,7 +346,7 @@ class InFlight:
         prompt = Prompt(engine, Stage.SENT, size, work, prints, now + SENT_SECONDS, float("nan"))
         self.prompts[request] = prompt
         self._sent[request] = None
-        if tokens and self._crew.decoders:
+        if tokens and self._crew.decoders and request not in self.sequences:
             self.room.want(request, tokens)
         return prompt
 
@@ -351,12 +365,6 @@ class InFlight:
             sequence.engine.owed -= 1
             sequence.engine.owed_tokens -= sequence.tokens
             self._crew.load(sequence.engine)
-
-    def _forgive_at(self, request: str, engine: Engine) -> None:
-        """This engine does not owe it."""
-        sequence = self.sequences.get(request)
-        if sequence is not None and sequence.engine is engine:
-            self.forgive(request)
 
     def _make_room(self, places: int) -> None:
         while 2 * (int(self.expected.state[expected.USED]) + places) > len(self.expected.places):

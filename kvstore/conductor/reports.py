@@ -92,13 +92,14 @@ class Reporter:
 
     def _follow(self, message: pb.ReportRequest, engine: Engine, now: float) -> None:
         crew, in_flight = self._scheduler.crew(self.whose)
+        begins = message.HasField("engine")  # with what was there, and may have been told of before
         for one in message.accepted:
             work, prints = 0.0, NO_PRINTS
             if engine.prefill is None:
                 in_flight.elsewhere(one.request_id, now)
                 continue
             if not in_flight.knows(one.request_id, engine):
-                if self._scheduler.decided(self._tenant, one.request_id) is None:
+                if not begins and self._scheduler.decided(self._tenant, one.request_id) is None:
                     crew.roles.asked_elsewhere(now)
                 new, row = one.tokens - one.prefix_tokens, crew.fleet.engines[engine.number]
                 pairs = row["prefill_c"] * (new + 2.0 * one.prefix_tokens)
@@ -110,7 +111,7 @@ class Reporter:
         for request in message.ended:
             in_flight.ended(request, engine, now)
         for request in message.decoding:
-            in_flight.decoding(request, engine)
+            in_flight.decoding(request)
         for request in message.given_up:
             in_flight.given_up(request, engine, now)
         if message.cleared or message.dropped or message.held:

@@ -92,6 +92,15 @@ def test_a_request_that_nobody_could_serve_in_time_is_refused_with_a_time_to_com
         assert knows(conductors), "a refusal is an answer: nobody rests for that"
 
 
+def test_conductors_that_know_nobody_for_one_request_are_asked_about_others(
+    two: dict[str, ConductorProcess],
+) -> None:
+    with closing(Reporter(engine("one"), list(two))), Conductors(list(two)) as conductors:
+        eventually(lambda: knows(conductors))
+        assert conductors.schedule(asked("another kind", namespace=bytes(32))) is None
+        assert knows(conductors), "they are there, and know who is meant now"
+
+
 def test_a_conductor_that_is_wrongly_asked_says_so(two: dict[str, ConductorProcess]) -> None:
     with Conductors(list(two)) as conductors, pytest.raises(Invalid, match="tokens = 0"):
         conductors.schedule(asked("r", tokens=0))

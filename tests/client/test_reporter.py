@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import grpc
 import pytest
 
-from kvstore.client.reporter import Reporter
+from kvstore.client import reporter as module
+from kvstore.client.reporter import PACE_SECONDS, Reporter
 from kvstore.wire.v1 import conductor_pb2 as pb
+from tests.conductor.doubles import Double, serving
 from tests.conductor.reporting import asked, engine, scheduled
 from tests.nodes import CALL_SECONDS, eventually, prompt
 from tests.pools import ConductorProcess, Nodes, pool
@@ -130,3 +133,38 @@ def test_an_engine_that_finds_no_thread_for_its_stream_tells_of_itself_once_ther
 def test_closing_does_not_wait_for_a_conductor_that_is_not_there() -> None:
     with closing(Reporter(engine("one"), ["127.0.0.1:1"])) as reporter:
         reporter.accepted("r", 10)
+
+
+class Breaking(Double):
+    """Refuses streams, then hears one and breaks it when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses, self.breaks, self.streams = True, False, 0
+
+    def Report(self, requests: Iterator[pb.ReportRequest], context: Any) -> pb.ReportReply:
+        self.streams += 1
+        if self.refuses:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+        for one in requests:
+            self.said.append(one)
+            if self.breaks:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "no more")
+        return pb.ReportReply()
+
+
+def test_a_stream_that_lasted_is_begun_again_at_once_however_often_it_was_refused_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    share = [0.0]  # of the pauses: they grow, and are not waited for yet
+    monkeypatch.setattr(module.random, "uniform", lambda *_: share[0])
+    monkeypatch.setattr(module, "PAUSE_SECONDS_MAX", 3_600.0)
+    monkeypatch.setattr(module, "QUIET_SECONDS", 0.0)
+    double = Breaking()
+    with serving(double), closing(Reporter(engine("one"), [double.address])):
+        eventually(lambda: double.streams > 20)
+        double.refuses = False
+        eventually(lambda: PACE_SECONDS * len(double.said) > 1.5)
+        share[0], before = 1.0, double.streams
+        double.breaks = True
+        eventually(lambda: double.streams > before)

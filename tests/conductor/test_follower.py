@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
+import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -204,6 +206,57 @@ def test_a_bug_met_in_what_one_node_says_does_not_leave_it_unfollowed_for_good(
         await rig.until(lambda: rig.same)
 
     followed(work)
+
+
+def test_what_a_node_said_while_the_loop_stood_still_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin = pb.FollowReply(begin=pb.FollowReply.Begin(node_id="n", epoch=1, snapshot=True))
+
+    class Call:
+        """Says something while nobody can listen, and then nothing."""
+
+        def read(self) -> asyncio.Future[pb.FollowReply]:
+            loop = asyncio.get_running_loop()
+            said: asyncio.Future[pb.FollowReply] = loop.create_future()
+            if not rig.heard:
+                loop.call_later(0.01, self.stand_still, loop, said)
+            return said
+
+        def stand_still(
+            self, loop: asyncio.AbstractEventLoop, said: asyncio.Future[pb.FollowReply]
+        ) -> None:
+            telling = (said.set_result, begin)
+            thread = threading.Thread(target=loop.call_soon_threadsafe, args=telling)
+            thread.start()
+            time.sleep(0.3)
+            thread.join()
+
+        def cancel(self) -> None:
+            ended.append(rig.heard)
+
+    class Stub:
+        def __init__(self, channel: Any) -> None:
+            pass
+
+        def Follow(self, request: pb.FollowRequest) -> Call:
+            return Call()
+
+    async def run() -> None:
+        given = (SystemClock(), random.Random(1), Credentials())
+        task = asyncio.create_task(follow(rig.tracked, "127.0.0.1:1", heard, *given))
+        await rig.until(lambda: bool(ended))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    def heard() -> None:
+        rig.heard += 1
+
+    rig, ended = Rig(), list[int]()
+    monkeypatch.setattr(module.directory_pb2_grpc, "DirectoryStub", Stub)
+    monkeypatch.setattr(module, "FOLLOW_SILENCE_SECONDS", 0.1)
+    asyncio.run(run())
+    assert ended[0] == 1, "its stream was ended for a silence that there was not"
 
 
 def test_a_node_for_which_there_is_no_room_is_asked_ever_more_rarely_for_all_it_has(

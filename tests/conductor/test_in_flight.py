@@ -77,7 +77,7 @@ def test_when_all_is_over_exactly_nothing_is_left(
         elif action == "owe":
             in_flight.owe(request, engine, 1 + blocks, rig.now)
         elif action == "decoding":
-            in_flight.decoding(request, engine)
+            in_flight.decoding(request)
         elif action == "wait":
             parked[request] = Parked(request, 1 + blocks, rig.now, 1.0, lambda *_: None)
             in_flight.wait(parked[request], rig.now)
@@ -114,6 +114,38 @@ def test_what_an_engine_never_took_is_forgotten_soon_and_what_it_has_is_not() ->
     rig.now += IN_FLIGHT_SECONDS
     rig.in_flight.expire(rig.now)
     assert not rig.in_flight.prompts
+    rig.check()
+
+
+def test_one_that_is_to_be_decoded_is_owed_while_its_prompt_is_prefilled_however_long() -> None:
+    rig = Rig()
+    prefills, decodes = rig.engine("p", decode=None), rig.engine("d", prefill=None)
+    rig.in_flight.send("r", prefills, 25.0, chain(1), rig.now, 25.0, 1_024)
+    rig.in_flight.began("r", prefills, rig.now)
+    rig.in_flight.owe("r", decodes, 1_024, rig.now)
+    rig.in_flight.owe("of another's prompt", decodes, 1, rig.now)
+    rig.now += SENT_SECONDS
+    rig.in_flight.expire(rig.now)
+    assert list(rig.in_flight.sequences) == ["r"], "who decodes it has nothing to say of it yet"
+    rig.now += 0.9 * SENT_SECONDS
+    rig.in_flight.ended("r", prefills, rig.now)
+    rig.now += 0.9 * SENT_SECONDS
+    rig.in_flight.expire(rig.now)
+    assert decodes.owed == 1, "from then on it has as long as any to say that it decodes it"
+    rig.now += 0.1 * SENT_SECONDS
+    rig.in_flight.expire(rig.now)
+    assert decodes.owed == 0
+    rig.check()
+
+
+def test_one_that_is_to_be_decoded_is_owed_no_longer_than_its_prompt_may_be_in_flight() -> None:
+    rig = Rig()
+    prefills, decodes = rig.engine("p", decode=None), rig.engine("d", prefill=None)
+    rig.in_flight.send("r", prefills, 25.0, chain(1), rig.now, 25.0, 1_024)
+    rig.in_flight.owe("r", decodes, 1_024, rig.now)
+    rig.now += SENT_SECONDS
+    rig.in_flight.expire(rig.now)
+    assert rig.in_flight.held == (0, 0), "nobody ever said that it has the prompt"
     rig.check()
 
 
@@ -311,6 +343,17 @@ def test_one_that_a_decoder_has_whole_wants_no_room_any_more() -> None:
     rig.now += IN_FLIGHT_SECONDS
     rig.in_flight.expire(rig.now)
     assert "r" not in rig.in_flight.room, "room is wanted for ever by what is nowhere"
+    rig.check()
+
+
+def test_one_that_an_engine_is_to_decode_wants_no_room_when_its_prompt_is_told_of_anew() -> None:
+    rig = Rig()
+    prefills, decodes = rig.engine("p", decode=None), rig.engine("d", prefill=None)
+    rig.in_flight.send("r", prefills, 1.0, chain(1), rig.now, 1.0, 1_024)
+    rig.in_flight.owe("r", decodes, 1_024, rig.now)
+    again = rig.engine("p", decode=None)  # its stream broke
+    rig.in_flight.accepted("r", again, 1.0, chain(1), rig.now, 1_024)
+    assert decodes.owed_tokens == 1_024 and "r" not in rig.in_flight.room
     rig.check()
 
 

@@ -245,6 +245,17 @@ def test_what_waits_at_an_engine_is_its_load_whoever_sent_it() -> None:
     assert streams.rig.scheduler.crew(OURS)[1].held == (0, 0)
 
 
+def test_a_prompt_that_another_conductor_sent_is_work_once_however_often_a_stream_begins() -> None:
+    streams = Streams()
+    streams.begin("stays")
+    streams.say(streams.begin("a"), accepted=[accepted("r", 100)])
+    for _ in range(3):  # its stream breaks, and says anew what waits there
+        again = Reporter(streams.rig.scheduler, "team", lambda: SECRET)
+        streams.say(again, engine=engine("a"), accepted=[accepted("r", 100)])
+    assert streams.crew.roles._work["others"] == 1
+    assert len(streams.rig.scheduler.crew(OURS)[1].prompts) == 1
+
+
 def test_what_an_engine_holds_itself_is_there_for_it_alone_until_it_says_otherwise() -> None:
     streams = Streams()
     first, _second = streams.begin("a"), streams.begin("b")
@@ -283,6 +294,19 @@ def test_a_request_that_is_to_be_decoded_counts_until_the_engine_counts_it() -> 
     assert (row["batch"], row["context"]) == (2, 510)
     streams.say(reporter, decoding=["r"], load=load(batch=2, context_tokens=512))
     assert (row["batch"], row["context"]) == (2, 512)
+
+
+def test_a_request_that_another_engine_decodes_is_owed_by_none() -> None:
+    """Its caller got no answer here in time, and another conductor sent it there."""
+    streams = Streams()
+    reporters = {name: streams.begin(name) for name in ("a", "b")}
+    ask = Ask("r", fingerprints([]), 500, 0.0)
+    placed = streams.rig.scheduler.place(OURS, ask, streams.rig.now)
+    assert isinstance(placed, Decision) and placed.decode is not None
+    (other,) = reporters.keys() - {placed.decode.facts.engine_id}
+    streams.say(reporters[other], decoding=["r"], load=load(batch=1, context_tokens=500))
+    engines = streams.crew.fleet.engines
+    assert (engines["batch"].sum(), engines["context"].sum()) == (1, 500)
 
 
 def test_what_requests_came_to_is_learned_from_whoever_decoded_them() -> None:

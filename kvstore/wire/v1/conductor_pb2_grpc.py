@@ -93,7 +93,7 @@ class ConductorServicer(object):
         """Where a request is to run. A refusal is the status RESOURCE_EXHAUSTED with the trailer
         "moonpool-retry-after-ms": nobody would give its first token in time, so it had better not wait.
         What is answered counts as that engine's load at once, and until the engine reports what came of
-        it, or 10 s if it never says that it has it.
+        it, or 10 s if it never says that it has it; who is to decode it has these after its prefill.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
