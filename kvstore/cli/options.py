@@ -13,7 +13,7 @@ from typing import Any
 from kvstore.address import check_server
 from kvstore.codec import CODECS, NONE
 from kvstore.config import EtcdConfig, NodeConfig, TlsConfig, state_dir
-from kvstore.errors import ConfigError, Unavailable
+from kvstore.errors import ConfigError, Invalid, Unavailable
 from kvstore.limits import GiB, KiB, MiB
 from kvstore.metadata import Metadata, open_metadata
 from kvstore.rpc.channel import open_channel
@@ -201,6 +201,12 @@ def add_tls(parser: Options) -> None:
 def tls(args: argparse.Namespace) -> TlsConfig | None:
     given = {"--tls-ca": args.tls_ca, "--tls-cert": args.tls_cert, "--tls-key": args.tls_key}
     return TlsConfig.of(given)
+
+
+def check_number(option: str, given: int, least: int, most: int) -> None:
+    """Before it is put in a message, which refuses it without saying what it was."""
+    if not least <= given <= most:
+        raise Invalid(f"{option} {given}: {least} to {most}")
 
 
 def size_text(count: int) -> str:
