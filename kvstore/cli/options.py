@@ -161,8 +161,8 @@ async def metadata(args: argparse.Namespace) -> AsyncIterator[Metadata]:
     shared, path = etcd(args), NodeConfig(args.dir, metadata=named).metadata_file
     if shared is None and not path.exists():
         raise Unavailable(
-            f"no node has kept its metadata in {args.dir}: start one with `moonpool up`, or give "
-            "--etcd as the pool's nodes have it"
+            f"no node has kept its metadata in {named or args.dir}: start one with `moonpool up`, "
+            f"or give --{'metadata' if named else 'etcd'} as the pool's nodes have it"
         )
     store = open_metadata(shared or os.fspath(path))
     try:
