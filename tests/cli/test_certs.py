@@ -88,7 +88,8 @@ def test_an_authority_that_is_over_signs_nothing(
     "wrong",
     [
         *(["--node", "../x"], ["--client", "é"], ["--days", "0"], ["--days", "9999999"]),
-        ["--host", "é"],
+        *(["--host", "é"], ["--host", "10.0.0.1:7410"], ["--host", "http://a"]),
+        *(["--host", "10.0.0.300"], ["--host", "[::1]"], ["--host", ""]),
     ],
 )
 def test_what_cannot_be_in_a_certificate_is_refused(
@@ -96,6 +97,7 @@ def test_what_cannot_be_in_a_certificate_is_refused(
 ) -> None:
     code, _, error = run(capsys, "certs", str(tmp_path / "certs"), *wrong)
     assert code == 2 and wrong[0] in error
+    assert not (tmp_path / "certs").exists(), "an authority was made for it"
 
 
 def test_tenants_and_tokens_are_made_listed_and_revoked(
