@@ -97,6 +97,8 @@ def etcd(args: argparse.Namespace) -> EtcdConfig | None:
             raise ConfigError("--cluster and --etcd-... are for a pool in etcd: give --etcd too")
         return None
     user, password = os.environ.get(_ETCD_USER, ""), os.environ.get(_ETCD_PASSWORD, "")
+    if getattr(args, "metadata", None) is not None:  # `up` has no such option
+        raise ConfigError("--etcd and --metadata: a pool's metadata is in one of them, give one")
     return EtcdConfig.parse(args.etcd, **settings, user=user, password=password)
 
 
@@ -157,12 +159,11 @@ def admin_at(address: str) -> Iterator[Any]:
 @asynccontextmanager
 async def metadata(args: argparse.Namespace) -> AsyncIterator[Metadata]:
     """The metadata that `add_directory`, `add_etcd` and `add_metadata` name."""
-    named = getattr(args, "metadata", None)
-    shared, path = etcd(args), NodeConfig(args.dir, metadata=named).metadata_file
+    shared, path = etcd(args), NodeConfig(args.dir, metadata=args.metadata).metadata_file
     if shared is None and not path.exists():
         raise Unavailable(
-            f"no node has kept its metadata in {named or args.dir}: start one with `moonpool up`, "
-            f"or give --{'metadata' if named else 'etcd'} as the pool's nodes have it"
+            f"no node has kept its metadata in {args.metadata or args.dir}: start one with "
+            "`moonpool up`, or give --metadata or --etcd as the pool's nodes have it"
         )
     store = open_metadata(shared or os.fspath(path))
     try:

@@ -127,6 +127,17 @@ def test_tenants_and_tokens_are_made_listed_and_revoked(
     assert run(capsys, "token", "ls", *where)[1] == ""
 
 
+def test_metadata_that_nodes_of_a_host_share_is_named_as_they_name_it(
+    node: NodeProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--dir", str(tmp_path), "--metadata", str(node.directory / "metadata.db")]
+    assert run(capsys, "tenant", "add", "team-b", *where)[0] == 0
+    assert run(capsys, "token", "new", "--tenant", "team-b", *where)[1].startswith("mpt_")
+    assert run(capsys, "share", "team-b", "--weight", "2", *where)[0] == 0
+    code, _, error = run(capsys, "tenant", "ls", *where, "--etcd", "http://127.0.0.1:1")
+    assert code == 2 and "--etcd and --metadata" in error
+
+
 def test_where_no_node_has_run_there_is_nothing_to_add_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
