@@ -24,7 +24,7 @@ from kvstore.client.who import tell
 from kvstore.config import Credentials, Stands
 from kvstore.errors import ConfigError, Unavailable
 from kvstore.layout import SlotLayout
-from kvstore.rpc.identity import listen_address
+from kvstore.rpc.identity import loopback_address
 from kvstore.rpc.metrics_port import MetricsPort
 from kvstore.rpc.process import look_seldom_for_garbage
 from kvstore.rpc.server import NOT_SERVING, Server
@@ -93,6 +93,7 @@ async def run(
     """
     traces.begin("engine")
     elastic, begins = _role(config)
+    address = loopback_address(config.listen)
     _set_threads(config)
     node_id = _node_id(config.directory) if config.conductors else ""
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -124,7 +125,7 @@ async def run(
     worker = Worker(core, pool, team, broken)
     service = EngineService(worker, _SAID[begins], str(config.model), spec.digest)
     server = Server(
-        listen_address(config.listen),
+        address,
         {"moonpool.v1.Engine": lambda s: engine_pb2_grpc.add_EngineServicer_to_server(service, s)},
     )
     metrics = MetricsPort(worker.telemetry, Credentials.of_environment().tls)

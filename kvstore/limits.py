@@ -39,6 +39,7 @@ FETCH_PEER_BYTES_MAX = (
 FETCH_PEER_STRIPES_MAX = 4  # likewise: each takes a thread here and some of its connections there
 COPY_SECONDS_MAX = 5.0  # that one waits for its blocks to be copied to other nodes
 REPLICAS_MAX = 8  # nodes that one put can ask for
+LIST_MAX = 1_000_000  # blocks that one List names
 OFFERS_MAX = 256  # puts whose copies are on their way at once; those of more are not made
 TAKE_SECONDS_MAX = 8.0  # that a node takes blocks for one call of another's
 TAKES_MAX = 4  # such calls at once, each of another node's: they hold places among the calls

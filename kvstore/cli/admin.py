@@ -6,7 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from kvstore.cli.options import Commands, add_node, admin, command, size_text
+from kvstore.cli.options import Commands, add_node, admin, check_number, command, size_text
+from kvstore.limits import LIST_MAX
 from kvstore.percent import percent
 from kvstore.transfer.probe import Probe
 from kvstore.wire.v1 import admin_pb2 as pb
@@ -152,6 +153,7 @@ def contact_facts(contact: pb.ContactStats) -> dict[str, Any]:
 
 
 def run_ls(args: argparse.Namespace) -> int:
+    check_number("--limit", args.limit, 1, LIST_MAX)
     request = pb.ListRequest(limit=args.limit)
     with admin(args) as stub:
         for one in stub.List(request, timeout=DEADLINE_SECONDS):

@@ -11,10 +11,10 @@ from tqdm import tqdm
 
 from kvstore.block import chain
 from kvstore.cli.blocks import tokens_of
-from kvstore.cli.options import Commands, add_node, admin, command
+from kvstore.cli.options import Commands, add_node, admin, check_number, command
 from kvstore.config import DEFAULT_TENANT
 from kvstore.errors import Invalid
-from kvstore.limits import MOVE_OUT_SECONDS_MAX
+from kvstore.limits import GROUPS_MAX, MOVE_OUT_SECONDS_MAX, REPLICAS_MAX
 from kvstore.spec import KVSpec
 from kvstore.wire.v1 import admin_pb2 as pb
 
@@ -81,6 +81,8 @@ def add(commands: Commands) -> None:
 
 
 def run_replicate(args: argparse.Namespace) -> int:
+    check_number("--copies", args.copies, 1, REPLICAS_MAX)
+    check_number("--group", args.group, 0, GROUPS_MAX - 1)
     reply = pb.ReplicateReply()
     with admin(args) as stub, _bar(args.json) as bar:
         request = pb.ReplicateRequest(
@@ -103,8 +105,7 @@ def run_replicate(args: argparse.Namespace) -> int:
 
 
 def run_drain(args: argparse.Namespace) -> int:
-    if not 0 <= args.seconds <= MOVE_OUT_SECONDS_MAX:
-        raise Invalid(f"--seconds {args.seconds}: 0 to {MOVE_OUT_SECONDS_MAX}")
+    check_number("--seconds", args.seconds, 0, MOVE_OUT_SECONDS_MAX)
     with admin(args) as stub:
         if args.move:
             reply = pb.MoveOutReply()

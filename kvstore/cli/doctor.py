@@ -142,8 +142,10 @@ def _host(args: argparse.Namespace, credentials: Credentials) -> Said:
 def _records(args: argparse.Namespace, said: Said) -> list[NodeRecord]:
     """The nodes of the pool, if it is known which pool is meant."""
     here = NodeConfig(args.dir, metadata=args.metadata).metadata_file
-    if args.etcd is None and (args.node or not here.exists()):
-        if not args.node and not args.before_start:
+    if args.before_start and args.etcd is None and not here.exists():
+        return []  # the node is to make it
+    if args.etcd is None and args.metadata is None and (args.node or not here.exists()):
+        if not args.node:
             said["warnings"].append(
                 "which other nodes there are is not known: give --etcd (or --metadata) as this "
                 "host's node was given it"
@@ -174,11 +176,12 @@ def _records(args: argparse.Namespace, said: Said) -> list[NodeRecord]:
 
 
 def _own(args: argparse.Namespace, known: Mapping[str, NodeRecord], said: Said) -> list[str]:
-    """The node of this host, or the one that was named; none only where the pool has others."""
+    """The node of this host, or the one that was named; none only where the pool has others, or
+    nobody knows whether it has."""
     try:
         address = locator(args).find()
     except Unavailable as error:
-        if not known:
+        if not known and not said["errors"]:
             raise
         said["warnings"].append(f"no node of this host was looked at: {error}")
         return []

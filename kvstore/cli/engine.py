@@ -175,6 +175,8 @@ def _config(args: argparse.Namespace) -> EngineConfig:
 
     if args.tp < 1:
         raise ConfigError(f"--tp {args.tp}: at least one process computes")
+    if args.threads < 0:
+        raise ConfigError(f"--threads {args.threads}: 1 or more, or 0 for the host's cores")
     return EngineConfig(
         model=args.model,
         directory=args.dir,

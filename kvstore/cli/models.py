@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from kvstore.cli.options import Commands, add_codec, command
+from kvstore.errors import ConfigError
 
 
 def add(commands: Commands) -> None:
@@ -42,6 +43,8 @@ def add(commands: Commands) -> None:
 
 
 def run_make(args: argparse.Namespace) -> int:
+    if args.seed < 0:
+        raise ConfigError(f"--seed {args.seed}: 0 or more")
     from kvstore.engine.make_model import make_model
 
     print(make_model(args.path, seed=args.seed))

@@ -13,7 +13,7 @@ from typing import Any
 from kvstore.address import check_server
 from kvstore.codec import CODECS, NONE
 from kvstore.config import EtcdConfig, NodeConfig, TlsConfig, state_dir
-from kvstore.errors import ConfigError, Unavailable
+from kvstore.errors import ConfigError, Invalid, Unavailable
 from kvstore.limits import GiB, KiB, MiB
 from kvstore.metadata import Metadata, open_metadata
 from kvstore.rpc.channel import open_channel
@@ -97,6 +97,8 @@ def etcd(args: argparse.Namespace) -> EtcdConfig | None:
             raise ConfigError("--cluster and --etcd-... are for a pool in etcd: give --etcd too")
         return None
     user, password = os.environ.get(_ETCD_USER, ""), os.environ.get(_ETCD_PASSWORD, "")
+    if getattr(args, "metadata", None) is not None:  # `up` has no such option
+        raise ConfigError("--etcd and --metadata: a pool's metadata is in one of them, give one")
     return EtcdConfig.parse(args.etcd, **settings, user=user, password=password)
 
 
@@ -157,12 +159,11 @@ def admin_at(address: str) -> Iterator[Any]:
 @asynccontextmanager
 async def metadata(args: argparse.Namespace) -> AsyncIterator[Metadata]:
     """The metadata that `add_directory`, `add_etcd` and `add_metadata` name."""
-    named = getattr(args, "metadata", None)
-    shared, path = etcd(args), NodeConfig(args.dir, metadata=named).metadata_file
+    shared, path = etcd(args), NodeConfig(args.dir, metadata=args.metadata).metadata_file
     if shared is None and not path.exists():
         raise Unavailable(
-            f"no node has kept its metadata in {args.dir}: start one with `moonpool up`, or give "
-            "--etcd as the pool's nodes have it"
+            f"no node has kept its metadata in {args.metadata or args.dir}: start one with "
+            "`moonpool up`, or give --metadata or --etcd as the pool's nodes have it"
         )
     store = open_metadata(shared or os.fspath(path))
     try:
@@ -201,6 +202,12 @@ def add_tls(parser: Options) -> None:
 def tls(args: argparse.Namespace) -> TlsConfig | None:
     given = {"--tls-ca": args.tls_ca, "--tls-cert": args.tls_cert, "--tls-key": args.tls_key}
     return TlsConfig.of(given)
+
+
+def check_number(option: str, given: int, least: int, most: int) -> None:
+    """Before it is put in a message, which refuses it without saying what it was."""
+    if not least <= given <= most:
+        raise Invalid(f"{option} {given}: {least} to {most}")
 
 
 def size_text(count: int) -> str:

@@ -14,6 +14,7 @@ from kvstore.cli.options import (
     Commands,
     add_directory,
     add_etcd,
+    add_metadata,
     admin,
     command,
     metadata,
@@ -54,6 +55,7 @@ def add(commands: Commands) -> None:
     share.description = _TEACHING
     add_directory(share)
     add_etcd(share)
+    add_metadata(share)
     share.add_argument("name", nargs="?", metavar="NAME", help="the tenant to set")
     share.add_argument("--weight", type=float, help="above 0; a tenant with none set has 1")
     share.add_argument("--quota", metavar="SIZE|none", help="of each tier, like 8GiB")

@@ -15,7 +15,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from kvstore.cli.options import Commands, add_directory, add_etcd, command, metadata
+from kvstore.cli.options import (
+    Commands,
+    add_directory,
+    add_etcd,
+    add_metadata,
+    command,
+    metadata,
+)
 from kvstore.errors import ConfigError
 from kvstore.limits import TENANT_NAME_BYTES_MAX, TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
 from kvstore.metadata import Metadata
@@ -79,6 +86,7 @@ def _one(
     parser = command(group, name.split()[-1], text, f"moonpool {name} {like}")
     add_directory(parser)
     add_etcd(parser)
+    add_metadata(parser)
     parser.set_defaults(run=run)
     return parser
 

@@ -15,7 +15,13 @@ from kvstore.core.lifecycle import State, Tier
 from kvstore.core.shares import FAIR
 from kvstore.errors import Invalid
 from kvstore.layout import SlotLayout
-from kvstore.limits import CONTACTS_SHOWN_MAX, MOVE_OUT_SECONDS_MAX, REPLICAS_MAX, TAKE_BLOCKS_MAX
+from kvstore.limits import (
+    CONTACTS_SHOWN_MAX,
+    LIST_MAX,
+    MOVE_OUT_SECONDS_MAX,
+    REPLICAS_MAX,
+    TAKE_BLOCKS_MAX,
+)
 from kvstore.node.contacts import Contact, Contacts
 from kvstore.node.departure import Departure, Progress
 from kvstore.node.forms import hashes_of
@@ -37,7 +43,7 @@ from kvstore.wire.v1 import admin_pb2_grpc
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
-LIST_DEFAULT, LIST_MAX = 1_000, 1_000_000
+LIST_DEFAULT = 1_000
 SHORT_NAME = 12  # hex digits that name a block to a person
 _COMPLAINT_CHARS_MAX = 200
 _LOOKED_AT = 4_096  # blocks between two turns of others

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from kvstore.rpc.access import Role
 from kvstore.rpc.identity import role_uri
 
 _NAME = "Moonpool throw-away authority"
+_DNS_NAME = re.compile(r"(\*\.)?([\w-]+\.)*(?!\d+$)[\w-]+", re.ASCII)
 _BACK = datetime.timedelta(hours=1)  # before now: clocks of hosts differ
 _SECRET, _PUBLIC = 0o600, 0o644
 _CLIENT, _SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
@@ -42,6 +44,8 @@ class Holder:
         plain = self.name.isascii() and all(one.isalnum() or one in "-_." for one in self.name)
         if not self.name or not plain:  # a certificate's URI is ASCII
             raise ConfigError(f"--{self.role.value} = {self.name!r}: use letters, digits and - _ .")
+        for one in self.hosts:
+            _host(one)
 
     def files(self, folder: Path) -> TlsConfig:
         stem = f"{self.role.value}-{self.name}"
@@ -149,10 +153,12 @@ def _host(text: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(text)
-    except ValueError:
-        raise ConfigError(f"--host = {text!r}: a name or an address, like 10.0.0.1") from None
+    if not _DNS_NAME.fullmatch(text):
+        raise ConfigError(
+            f"--host = {text!r}: write a name or an address alone, like a.example.org, 10.0.0.1 or "
+            "2001:db8::1, without a port"
+        )
+    return x509.DNSName(text)
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:

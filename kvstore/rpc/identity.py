@@ -170,16 +170,30 @@ def _token_in(shown: Mapping[str, Any]) -> str:
 def listen_address(address: str, tls: TlsConfig | None = None) -> str:
     """`address` if callers may be served there, else a `ConfigError`: beyond this host they are
     served over TLS only."""
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal() or int(port) > 65_535:
-        raise ConfigError(f"node.listen = {address!r}: write HOST:PORT, like 127.0.0.1:7410")
-    if not host or not (on_loopback(host) or tls):
+    if not (on_loopback(_listened_host(address)) or tls):
         raise ConfigError(
-            f"node.listen = {address!r}: callers of other hosts are served over TLS only. Make "
+            f"--listen = {address!r}: callers of other hosts are served over TLS only. Make "
             "certificates with `moonpool certs`, then name them with --tls-ca, --tls-cert and "
             "--tls-key; or listen on 127.0.0.1"
         )
     return address
+
+
+def loopback_address(address: str) -> str:
+    """The same of who has no TLS, and so serves this host alone."""
+    if not on_loopback(_listened_host(address)):
+        raise ConfigError(
+            f"--listen = {address!r}: it serves callers of this host alone, without TLS: listen on "
+            "127.0.0.1"
+        )
+    return address
+
+
+def _listened_host(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"--listen = {address!r}: write HOST:PORT, like 127.0.0.1:7410")
+    return host
 
 
 def on_loopback(host: str) -> bool:
@@ -202,7 +216,7 @@ def announced_host(listen: str, advertise: str) -> str:
         return advertise
     if host.strip("[]") in ("0.0.0.0", "::"):
         raise ConfigError(
-            f"node.listen = {listen!r} is every address of this host: name the one at which others "
+            f"--listen = {listen!r} is every address of this host: name the one at which others "
             "reach it with --advertise HOST"
         )
     return host

@@ -1,4 +1,9 @@
-"""How fingerprints and tiers travel: packed, little endian, and checked before they are used."""
+"""How fingerprints and tiers travel: packed, little endian, and checked before they are used.
+
+What comes is copied out of its message. Loops are compiled for each type of array by itself, and
+one that may not be written, as a message's bytes, is another type: whoever hears of the first
+block would wait for a compiler.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ def packed(prints: Prints, tiers: Tiers, sequence: int = 0) -> pb.FollowReply.En
 
 def unpacked(entries: pb.FollowReply.Entries) -> tuple[Prints, Tiers]:
     """The blocks of a message, as it says. Raises `Invalid`."""
-    raw, tiers = entries.fingerprints, np.frombuffer(entries.tiers, np.uint8)
+    raw, tiers = entries.fingerprints, np.frombuffer(entries.tiers, np.uint8).copy()
     if len(raw) != _PRINT_BYTES * len(tiers) or len(tiers) > FOLLOW_ENTRIES_MAX:
         raise Invalid(
             f"{len(raw)} bytes of fingerprints and {len(tiers)} of tiers: 8 and 1 for each block, "
@@ -42,4 +47,4 @@ def asked(fingerprints: bytes) -> Prints:
 
 
 def _prints(raw: bytes) -> Prints:
-    return np.frombuffer(raw, "<u8").astype(np.uint64, copy=False)
+    return np.frombuffer(raw, "<u8").astype(np.uint64)

@@ -88,7 +88,8 @@ def test_an_authority_that_is_over_signs_nothing(
     "wrong",
     [
         *(["--node", "../x"], ["--client", "é"], ["--days", "0"], ["--days", "9999999"]),
-        ["--host", "é"],
+        *(["--host", "é"], ["--host", "10.0.0.1:7410"], ["--host", "http://a"]),
+        *(["--host", "10.0.0.300"], ["--host", "[::1]"], ["--host", ""]),
     ],
 )
 def test_what_cannot_be_in_a_certificate_is_refused(
@@ -96,6 +97,7 @@ def test_what_cannot_be_in_a_certificate_is_refused(
 ) -> None:
     code, _, error = run(capsys, "certs", str(tmp_path / "certs"), *wrong)
     assert code == 2 and wrong[0] in error
+    assert not (tmp_path / "certs").exists(), "an authority was made for it"
 
 
 def test_tenants_and_tokens_are_made_listed_and_revoked(
@@ -123,6 +125,17 @@ def test_tenants_and_tokens_are_made_listed_and_revoked(
     assert run(capsys, "token", "revoke", name, *where)[0] == 0
     assert run(capsys, "token", "revoke", name, *where)[0] == 2
     assert run(capsys, "token", "ls", *where)[1] == ""
+
+
+def test_metadata_that_nodes_of_a_host_share_is_named_as_they_name_it(
+    node: NodeProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--dir", str(tmp_path), "--metadata", str(node.directory / "metadata.db")]
+    assert run(capsys, "tenant", "add", "team-b", *where)[0] == 0
+    assert run(capsys, "token", "new", "--tenant", "team-b", *where)[1].startswith("mpt_")
+    assert run(capsys, "share", "team-b", "--weight", "2", *where)[0] == 0
+    code, _, error = run(capsys, "tenant", "ls", *where, "--etcd", "http://127.0.0.1:1")
+    assert code == 2 and "--etcd and --metadata" in error
 
 
 def test_where_no_node_has_run_there_is_nothing_to_add_to(

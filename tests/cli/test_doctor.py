@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +102,26 @@ def test_a_node_that_stands_still_is_an_error_that_says_so(
 def test_a_host_with_no_node_says_so(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--dir", str(tmp_path)]) == 1
     assert "no node has run" in capsys.readouterr().err
+
+
+def test_where_no_node_runs_either_what_is_wrong_with_the_pools_metadata_is_told(
+    tmp_path: Path, doctor: Doctor
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert doctor.asked("--dir", tmp_path, "--etcd", url) == 1
+    assert f"--etcd = {url}" in doctor.said["errors"][0]
+    assert "no node has run" in doctor.said["warnings"][0]
+
+
+def test_metadata_that_is_not_where_it_was_said_to_be_is_an_error(
+    node: NodeProcess, tmp_path: Path, doctor: Doctor
+) -> None:
+    nowhere = tmp_path / "pool.db"
+    for where in (["--dir", node.directory], ["--node", node.address]):
+        assert doctor.asked(*where, "--metadata", nowhere) == 1
+        assert f"kept its metadata in {nowhere}" in doctor.said["errors"][0]
+        assert not doctor.only["errors"]
 
 
 def test_a_data_port_that_cannot_be_reached_is_an_error_though_calls_are_answered(

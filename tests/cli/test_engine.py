@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from kvstore.cli.main import main
 from kvstore.engine.make_model import make_model
 
 
@@ -27,3 +30,13 @@ def test_an_engine_that_finds_no_node_serves_and_says_what_that_means(tmp_path: 
     assert (
         f"every prompt is computed whole until a node serves: no node has run in {nowhere}" in said
     )
+
+
+def test_an_engine_that_is_to_serve_other_hosts_is_refused_before_it_looks_for_its_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["engine", "--model", str(tmp_path / "nowhere"), "--listen", "0.0.0.0:7501"]
+    assert main(asked) == 2
+    said = capsys.readouterr().err
+    assert "--listen = '0.0.0.0:7501'" in said and "127.0.0.1" in said
+    assert "--tls" not in said, "an engine has no such option"

@@ -87,6 +87,26 @@ def test_who_names_no_command_is_told_of_all(capsys: pytest.CaptureFixture[str])
     assert all(name in told for names in MODULES.values() for name in names.split())
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "ls --node 127.0.0.1:1 --limit -1",
+        "ls --node 127.0.0.1:1 --limit 99999999999",
+        "replicate --node 127.0.0.1:1 --namespace ab --copies -1",
+        "replicate --node 127.0.0.1:1 --namespace ab --copies 99999999999",
+        "replicate --node 127.0.0.1:1 --namespace ab --copies 2 --group -1",
+        "make-model tiny --seed -1",
+        "engine --model tiny --threads -1",
+    ],
+)
+def test_a_number_that_nothing_takes_is_refused_by_its_options_name(
+    asked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(asked.split()) == 2
+    option, number = asked.split()[-2:]
+    assert f"moonpool: {option} {number}: " in capsys.readouterr().err
+
+
 def test_the_version_is_that_of_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

@@ -6,8 +6,11 @@ import subprocess
 import sys
 from types import ModuleType
 
+import numpy as np
+
 from kvstore.conductor.explained import explain
 from kvstore.conductor.warm_up import compiled
+from kvstore.core.fingerprints import IN_DRAM
 from kvstore.kernels import (
     crowd,
     decision,
@@ -20,6 +23,7 @@ from kvstore.kernels import (
     room,
     stored_prints,
 )
+from kvstore.wire.prints import asked, packed, unpacked
 from tests.conductor.crews import WHOSE, Rig, ask, chain
 from tests.conductor.test_reports import Streams, prefill, step, transfer
 from tests.nodes import prompt
@@ -62,6 +66,7 @@ def do_what_a_conductor_does() -> None:
     rig.in_flight.ended("1", rig.in_flight.prompts["1"].engine, rig.now)
     rig.in_flight.drop("2", rig.now)
     _prefill_here_and_decode_there()
+    _hear_of_a_node(rig)
     rig.check()
     rig.scheduler.sweep(rig.now)
     streams = Streams()
@@ -79,6 +84,18 @@ def _prefill_here_and_decode_there() -> None:
     rig.in_flight.ended("r", prefills, rig.now + 1)
     rig.scheduler.place(WHOSE, ask("r", chain(1)), rig.now)
     rig.check()
+
+
+def _hear_of_a_node(rig: Rig) -> None:
+    """As it comes over the wire, and as others ask of it."""
+    said = packed(chain(2), np.full(len(chain(2)), IN_DRAM, np.uint8))
+    rig.table.begin("heard of")
+    rig.table.add("heard of", *unpacked(said))
+    rig.table.finish("heard of")
+    rig.table.change("heard of", *unpacked(said))
+    prints = asked(said.fingerprints)
+    assert rig.table.holding(prints) == {"heard of": len(prints)}
+    rig.table.tiers("heard of", prints)
 
 
 if __name__ == "__main__":

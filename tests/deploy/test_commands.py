@@ -16,7 +16,7 @@ from kvstore.cli.copies import run_drain
 from kvstore.cli.main import command_line
 from kvstore.cli.node_options import node_config
 from kvstore.config import CREDENTIALS, GatewayConfig
-from kvstore.rpc.identity import announced_host, listen_address, on_loopback
+from kvstore.rpc.identity import announced_host, listen_address, loopback_address, on_loopback
 from tests.deploy.files import (
     COMPOSE,
     DEPLOY,
@@ -66,7 +66,7 @@ def test_a_command_is_taken_with_its_settings(run: Run) -> None:
         GatewayConfig(model=args.model, listen=args.listen, conductors=tuple(args.conductor))
         assert on_loopback(args.listen.rpartition(":")[0])
     elif run.arguments[0] == "engine":
-        listen_address(args.listen)
+        loopback_address(args.listen)
         assert args.conductor
     elif run.arguments[0] == "drain":
         assert args.run is run_drain and args.seconds

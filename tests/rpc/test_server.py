@@ -15,7 +15,7 @@ from kvstore.errors import ConfigError, Overloaded, PinExpired
 from kvstore.limits import RPC_BULK_MAX, RPC_UNARY_MAX
 from kvstore.rpc.access import TENANTS
 from kvstore.rpc.handler import typed
-from kvstore.rpc.identity import announced_host, listen_address
+from kvstore.rpc.identity import announced_host, listen_address, loopback_address
 from kvstore.rpc.server import Server
 
 SECONDS = 20.0
@@ -229,6 +229,15 @@ def test_only_this_hosts_addresses_are_listened_on() -> None:
     for address in ("0.0.0.0:0", "[::]:1", "10.0.0.1:1", "example.org:1", ":1", "127.0.0.1:65536"):
         with pytest.raises(ConfigError, match=r"127\.0\.0\.1"):
             listen_address(address)
+
+
+def test_who_has_no_tls_is_not_told_to_take_certificates() -> None:
+    for address in ("127.0.0.1:0", "[::1]:0", "localhost:65535"):
+        assert loopback_address(address) == address
+    for address in ("0.0.0.0:0", "10.0.0.1:1", "example.org:1", ":1", "127.0.0.1:x"):
+        with pytest.raises(ConfigError, match=r"^--listen = .*127\.0\.0\.1") as caught:
+            loopback_address(address)
+        assert "--tls" not in str(caught.value)
 
 
 def test_what_others_are_told_is_a_host_alone() -> None:
