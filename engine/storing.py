@@ -92,7 +92,7 @@ class Beside:
         self._inner = AtOnce(place)  # of that thread, but for `settle`, which waits for it
         self._before: list[Future[None]] = []  # of the step before
         self._under_way: list[Future[None]] = []  # of this one
-        self._cuda = place.type == "cuda"
+        self._place, self._cuda = place, place.type == "cuda"
         # Its own, since what is moved waits for all that the mover's stream was told.
         self._stream = torch.cuda.Stream(place) if self._cuda else None
 
@@ -105,7 +105,7 @@ class Beside:
         computed = None
         if self._cuda:
             computed = torch.cuda.Event()
-            computed.record()
+            computed.record(torch.cuda.current_stream(self._place))
 
         def stored() -> None:
             with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):

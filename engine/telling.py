@@ -1,8 +1,9 @@
 """What conductors hear of this engine: which prompts wait, run and are over, how much it decodes,
 and what steps took. Around the pool's hooks it hears all that they hear, on the engine's thread.
 
-A prefill is measured where a step computed one prompt's tokens and nothing else, a decode step
-where it computed one token of each. A request that follows a prefill by its hand-off waits for that
+A prefill is measured where steps computed one prompt's tokens and nothing else, a decode step where
+it computed one token of each; both up to a token, since until then a device may compute behind what
+it was told. A request that follows a prefill by its hand-off waits for that
 and not for this engine, so it is told of only once it is decoded here.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from collections.abc import Sequence as Chunks
+from dataclasses import dataclass
 
 from kvstore.client.teller import Teller
 
@@ -26,6 +28,7 @@ class Telling:
         self._began: set[str] = set()
         self._decoding: dict[str, int] = {}  # tokens of each
         self._since = 0.0
+        self._run: _Run | None = None  # of steps of which no token has come yet
 
     def comes(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
         return self._hooks.comes(sequence, running)
@@ -69,9 +72,27 @@ class Telling:
         self._hooks.finished(sequence)
 
     def _measure(self, chunks: Chunks[Chunk], seconds: float) -> None:
-        if all(chunk.end - chunk.start == 1 for chunk in chunks):
-            context = sum(chunk.end for chunk in chunks)
-            self._teller.stepped(len(chunks), context, seconds)
-        elif len(chunks) == 1:
-            (chunk,) = chunks
-            self._teller.prefilled(chunk.end - chunk.start, chunk.start, seconds)
+        run, first = self._run, chunks[0]
+        if run is None:
+            run = _Run(first.sequence.id, first.start, len(chunks) == 1)
+        run.alone = run.alone and len(chunks) == 1 and first.sequence.id == run.prompt
+        run.seconds += seconds
+        if not any(chunk.last for chunk in chunks):
+            run.steps, self._run = run.steps + 1, run
+            return
+        self._run = None
+        if run.steps == 0 and all(chunk.end - chunk.start == 1 for chunk in chunks):
+            self._teller.stepped(len(chunks), sum(chunk.end for chunk in chunks), seconds)
+        elif run.alone:
+            self._teller.prefilled(first.end - run.start, run.start, run.seconds)
+
+
+@dataclass(slots=True)
+class _Run:
+    """Steps up to the first of which a token came."""
+
+    prompt: str
+    start: int  # of its tokens
+    alone: bool  # nothing else was computed
+    seconds: float = 0.0
+    steps: int = 0  # before the one that is over

@@ -21,6 +21,7 @@ from kvstore.engine.model import Model
 from kvstore.engine.namespace import spec_of
 from kvstore.engine.pool_use import PoolUse
 from kvstore.engine.sequence import Request
+from kvstore.engine.sequence import Sequence as Running
 from kvstore.engine.telling import Telling
 from kvstore.engine.worker import Job, Worker
 from kvstore.errors import ConfigError
@@ -192,9 +193,35 @@ def test_a_request_is_told_of_from_its_first_chunk_to_its_last_token(model: Mode
     while not core.idle:
         core.step()
     assert heard.said == [("began", "a"), ("ended", "a"), ("decoding", "a")]
-    assert heard.prefills == [(64, 0), (64, 64), (22, 128)]
+    assert heard.prefills == [(150, 0)], "in three steps, of which the last has a token"
     assert heard.steps == [(1, 151), (1, 152)]
     assert heard.loads[-2:] == [(1, 153), (0, 0)] and heard.outputs == [3]
+
+
+def test_a_prefill_that_another_joins_before_its_token_is_no_measure(model: Model) -> None:
+    core, heard = EngineCore(model, EngineSettings(pages=48, max_batch_tokens=64)), Heard()
+    core.hooks = Telling(NoHooks(), heard)
+    core.add(Request("a", tuple(prompt(100, seed=1)), 2))
+    core.step()
+    core.add(Request("b", tuple(prompt(90, seed=2)), 1))  # 28 in the step of a's last 36
+    while not core.idle:
+        core.step()
+    assert heard.prefills == [] and heard.steps == [], "every token came of two prompts' steps"
+
+
+def test_a_prompt_behind_tokens_that_are_there_is_measured_with_them_as_its_prefix(
+    model: Model,
+) -> None:
+    class Has(NoHooks):
+        def admitted(self, sequence: Running) -> int:
+            return 64
+
+    core, heard = EngineCore(model, EngineSettings(pages=48, max_batch_tokens=64)), Heard()
+    core.hooks = Telling(Has(), heard)
+    core.add(Request("a", tuple(prompt(150, seed=1)), 1))
+    while not core.idle:
+        core.step()
+    assert heard.prefills == [(86, 64)]
 
 
 class NoPool(NoHooks):
