@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -43,14 +44,15 @@ TTFT_S = 30.0
 TPOT_S = (0.3, 0.2, 0.1)  # the loosest first
 CLOSE = 1.005  # to this factor a highest rate is known
 OVERLOAD = 3.5  # times the highest rate
-# Of requests that are far too many those count that come after so many seconds. Until then a line
-# fills, in which a first token may be waited for, and as much is still in it when the last one has
-# come: in a run of minutes who keeps the longest line would be ahead by what is in it.
+# Tokens of requests that are far too many count behind so many seconds. Until then a line fills, in
+# which a first token may be waited for, and as much is still in it when the last one has come: in a
+# run of minutes who keeps the longest line would be ahead by what is in it.
 FILLED_SECONDS = 3 * TTFT_S
 LIE, DOUBT = -0.3, 0.3
 # What a router loses that is told lies is a mean over rates about the highest: that one was chosen
 # because nine in ten were in time, and at 1 % less or more there may be two in a hundred fewer.
 NEAR = (0.98, 0.99, 1.0, 1.01, 1.02)
+_SOON = 1e-9  # seconds: of a load that comes all at once
 _FAR = 0.7  # of a target: below it nothing is decided by it
 
 
@@ -71,11 +73,12 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """What became of requests at `OVERLOAD`."""
+    """What became of requests at `OVERLOAD`: of all, and of those behind `FILLED_SECONDS`."""
 
-    ttft_s: float  # mean, of those behind `FILLED_SECONDS`,
-    goodput: float  # and of these the tokens in time, a second
-    goodput_of_all: float  # from the first request on
+    ttft_s: float  # mean of those that were served
+    ttft_filled_s: float
+    goodput: float  # tokens in time, a second
+    goodput_filled: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +183,17 @@ def overload(world: World, filled_s: float) -> Overload:
     since = min(filled_s, ends / 2)
     late = requests["arrival"] >= since
     tokens = np.where(good, requests["tokens"] + requests["output"], 0)
-    served = requests[late & (requests["status"] == SERVED)]
     return Overload(
-        ttft_s=float(outcome.ttft(served).mean()) if len(served) else float("inf"),
-        goodput=float(tokens[late].sum()) / max(1e-9, ends - since),
-        goodput_of_all=float(tokens.sum()) / max(1e-9, ends),
+        ttft_s=_mean_ttft(requests),
+        ttft_filled_s=_mean_ttft(requests[late]),
+        goodput=float(tokens.sum()) / max(_SOON, ends),
+        goodput_filled=float(tokens[late].sum()) / max(_SOON, ends - since),
     )
+
+
+def _mean_ttft(requests: Any) -> float:
+    served = requests[requests["status"] == SERVED]
+    return float(outcome.ttft(served).mean()) if len(served) else float("inf")
 
 
 def _share(some: list[Outcome]) -> float:

@@ -31,8 +31,8 @@ CELL = Cell(
     rates={"ours": 12.0, "mooncake": 10.0, "random": 4.0},
     limit=15.0,
     tuned={},
-    overload=Overload(5.0, 110.0, 95.0),
-    overload_mooncake=Overload(20.0, 100.0, 100.0),
+    overload=Overload(5.0, 4.0, 95.0, 110.0),
+    overload_mooncake=Overload(20.0, 6.0, 100.0, 100.0),
     lie_cost=0.01,
     doubt_cost=0.02,
     lengths=(0.0, 0.01, -0.01, 0.0),
@@ -41,7 +41,7 @@ OTHER = replace(
     CELL,
     name="b",
     rates={"ours": 11.0, "mooncake": 8.0, "random": 10.0},
-    overload=Overload(10.0, 90.0, 105.0),
+    overload=Overload(10.0, 3.0, 105.0, 90.0),
 )
 
 
@@ -51,6 +51,7 @@ def test_the_worst_cell_is_told_against_its_own_best_rival() -> None:
     assert goodput.ttft_overload([CELL, OTHER]) == pytest.approx(2.0)
     assert goodput.goodput_overload([CELL, OTHER]) == pytest.approx(0.9)
     assert goodput.goodput_overload_of_all([CELL, OTHER]) == pytest.approx(0.95)
+    assert goodput.ttft_overload_filled([CELL, OTHER]) == pytest.approx(1.5)
 
 
 def test_one_fixed_rival_is_compared_by_the_geometric_mean_over_cells() -> None:
@@ -72,9 +73,9 @@ def test_of_far_too_many_those_count_that_come_once_lines_have_filled(
     requests["output"], requests["status"] = 10, np.where(np.arange(11) % 2, SERVED, REFUSED)
     world: Any = SimpleNamespace(requests=requests, rules=OURS)
     found = overload(world, filled_s)
-    assert found.ttft_s == 2.0
-    assert found.goodput == pytest.approx(110 * 3 / (10 - since))  # those at 5, 7 and 9
-    assert found.goodput_of_all == pytest.approx(110 * 5 / 10)
+    assert found.ttft_filled_s == 2.0 and found.ttft_s == pytest.approx((2 * 9.0 + 3 * 2.0) / 5)
+    assert found.goodput_filled == pytest.approx(110 * 3 / (10 - since))  # those at 5, 7 and 9
+    assert found.goodput == pytest.approx(110 * 5 / 10)
 
 
 def test_setups_are_every_workload_on_every_cluster() -> None:
