@@ -75,6 +75,7 @@ class Batch:
                 "ITEMS": items,
                 "FP8": coding.codec == CODECS[1],
                 "ITEM": list(ITEM_BYTES).index(coding.item),
+                "PAIRED": multiple == PAIR_BYTES,
                 # What rounds is one operation of IEEE 754: nothing may be fused.
                 "enable_fp_fusion": False,
             }

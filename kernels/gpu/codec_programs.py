@@ -1,4 +1,6 @@
 """The programs of codecs: one has a strip's tokens that share scales. Nothing here checks anything.
+Where an engine's runs all begin at multiples of 16 bytes, `PAIRED`, so much is loaded and stored as
+one.
 
 The codes are those of `kernels.codec_vectors`, bit for bit: whatever rounds is one IEEE operation
 (so no multiplication may be fused with an addition) or whole-number arithmetic on a float's bits.
@@ -121,6 +123,7 @@ def _group_of(
     page_step, head_step, token_step,
     PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN: tl.constexpr,
     GROUP: tl.constexpr, TOKENS: tl.constexpr, ITEMS: tl.constexpr, ITEM: tl.constexpr,
+    PAIRED: tl.constexpr,
 ):  # fmt: skip
     """This program's tokens: where they lie at the engine (their first part) and in the slot."""
     group = tl.program_id(0) % groups
@@ -146,7 +149,10 @@ def _group_of(
         base = tl.load(layers + layer).to(tl.pointer_type(tl.int16))
     there = real[:, None] & (item < RUN)
     codes = slot + token[:, None] * (PARTS * RUN) + item
-    return base + inner[:, None] + item, codes, there, slot, group, tokens, size
+    runs = base + inner
+    if PAIRED:  # else a thread has each element of 2 bytes by itself
+        runs = tl.multiple_of(runs, [16])
+    return runs[:, None] + item, codes, there, slot, group, tokens, size
 
 
 @triton.jit(do_not_specialize=OF_A_CALL)
@@ -156,13 +162,13 @@ def encode_group(
     page_step, head_step, token_step, part_step,
     PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN: tl.constexpr,
     GROUP: tl.constexpr, TOKENS: tl.constexpr, ITEMS: tl.constexpr,
-    FP8: tl.constexpr, ITEM: tl.constexpr,
+    FP8: tl.constexpr, ITEM: tl.constexpr, PAIRED: tl.constexpr,
 ):  # fmt: skip
     """Codes and scales of these tokens; the first group's program writes the zeros behind all."""
     engine, codes, there, slot, group, tokens, size = _group_of(
         slots, layers, table, blocks, groups, count, strip_words, kv_heads,
         layer_first, layer_count, head_first, head_count, page_step, head_step, token_step,
-        PAGE_TOKENS, PARTS, RUN, GROUP, TOKENS, ITEMS, ITEM,
+        PAGE_TOKENS, PARTS, RUN, GROUP, TOKENS, ITEMS, ITEM, PAIRED,
     )  # fmt: skip
     octet = tl.arange(0, 4)
     scales = slot + tokens * (PARTS * RUN)
@@ -189,13 +195,13 @@ def decode_group(
     page_step, head_step, token_step, part_step,
     PAGE_TOKENS: tl.constexpr, PARTS: tl.constexpr, RUN: tl.constexpr,
     GROUP: tl.constexpr, TOKENS: tl.constexpr, ITEMS: tl.constexpr,
-    FP8: tl.constexpr, ITEM: tl.constexpr,
+    FP8: tl.constexpr, ITEM: tl.constexpr, PAIRED: tl.constexpr,
 ):  # fmt: skip
     """The engine's elements of these tokens, where the strip is good."""
     engine, codes, there, slot, group, tokens, _ = _group_of(
         slots, layers, table, blocks, groups, count, strip_words, kv_heads,
         layer_first, layer_count, head_first, head_count, page_step, head_step, token_step,
-        PAGE_TOKENS, PARTS, RUN, GROUP, TOKENS, ITEMS, ITEM,
+        PAGE_TOKENS, PARTS, RUN, GROUP, TOKENS, ITEMS, ITEM, PAIRED,
     )  # fmt: skip
     octet = tl.arange(0, 4)
     scales = slot + tokens * (PARTS * RUN)
