@@ -2,7 +2,7 @@
 
 One engine computes each prompt twice in a row, once with the pool's hooks and once with none: same
 weights, pages, chunks and tokens. With them it asks the pool for the prompt (nothing is there),
-reserves its blocks, stores every layer as soon as it is computed, and seals each chunk, all inside
+reserves its blocks, stores layers soon after they are computed, and seals each chunk, all inside
 the time that is measured. Every block must have been sealed, and is removed off the clock; every
 round has a new prompt. The node has just room enough for one, so the warm rounds touch all of it.
 
