@@ -164,7 +164,7 @@ def test_a_share_is_granted_to_all_nodes_of_the_pool(
         caller = node.caller()
         eventually(lambda asked=caller: [one.weight for one in asked.stats().tenants] == [3.0])
     ran = subprocess.run([*command, "--weight", "3"], capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 1 and "give --etcd" in ran.stderr, ran
+    assert ran.returncode == 1 and "--etcd as the pool" in ran.stderr, ran
 
 
 def refuses(register: object, spec: object) -> bool:
