@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -149,6 +150,8 @@ def default_stream(change: pytest.MonkeyPatch, worker: Any, cache: Any) -> Any:
     change.setattr(torch.cuda, "Event", Event)
     change.setattr(torch.cuda, "current_stream", lambda *_: getattr(mine, "stream", default))
     change.setattr(torch.cuda, "stream", entered)
+    change.setattr(torch.cuda, "set_stream", partial(setattr, mine, "stream"))
+    change.setattr(torch.cuda, "device", lambda _: nullcontext())
     real_turn, told = turn.Turn.__init__, cache.told
     tensors = (SimpleNamespace(is_cuda=True, device=LIKE_CUDA),)
     like_cuda: Any = SimpleNamespace(_tensors=tensors)
