@@ -9,6 +9,7 @@ from typing import Any
 
 from kvstore.address import check_server
 from kvstore.cli.options import Commands, command
+from kvstore.errors import Invalid
 
 MISS = 3  # as of get and match
 _COLUMNS = (
@@ -55,15 +56,11 @@ def run_explain(args: argparse.Namespace) -> int:
     for one in args.conductor:
         check_server("--conductor", one)
     with Conductors(args.conductor) as conductors:
-        reply = conductors.explain(args.request)
-    if reply is None:
-        asked = ", ".join(args.conductor)
-        print(
-            f"no conductor remembers {args.request}, or none answers: asked {asked}; "
-            "`moonpool health HOST:PORT` says whether one serves",
-            file=sys.stderr,
-        )
-        return MISS
+        try:
+            reply = conductors.explain(args.request)
+        except Invalid as unknown:
+            print(f"no conductor remembers {args.request}: {unknown}", file=sys.stderr)
+            return MISS
     facts = facts_of(reply)
     print(json.dumps(facts) if args.json else text(facts))
     return 0

@@ -25,6 +25,7 @@ from kvstore.cli.options import (
 from kvstore.cli.parts import Plan
 from kvstore.cli.stack import Stack
 from kvstore.config import ConductorConfig, parse_bytes
+from kvstore.gateway.http.listener import listening_at
 from kvstore.limits import TPOT_MS_DEFAULT, TTFT_MS_DEFAULT
 
 
@@ -156,6 +157,8 @@ def _gateway(args: argparse.Namespace, model: Path | None) -> str:
     if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
         print("no gateway: pip install 'moonpool[serve]' brings it", file=sys.stderr)
         return ""
+    # Another who has this port is told now, and not once all before the gateway have started.
+    listening_at(args.listen, "--listen").close()
     return str(args.listen)
 
 

@@ -13,12 +13,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
 from kvstore.config import Credentials
-from kvstore.errors import Broken, Invalid, Overloaded, Rejected, Unavailable
+from kvstore.errors import Broken, Invalid, KVStoreError, Overloaded, Rejected, Unavailable
 from kvstore.rpc.lasting import LastingStub
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
@@ -86,18 +85,27 @@ class Conductors:
             return reply
         return None
 
-    def explain(self, request_id: str) -> pb.ExplainReply | None:
-        """Why a request was lately sent where it was; None where no conductor remembers it, or none
-        answers."""
+    def explain(self, request_id: str) -> pb.ExplainReply:
+        """Why a request was lately sent where it was. Raises `Invalid` where all conductors have
+        answered and none remembers it; where one has not, its error. Either way the message has
+        what each of them said."""
         with self._lock:
             every = list(self._all)
         asked = pb.ExplainRequest(request_id=request_id)
+        said = list[str]()
+        error: KVStoreError = Invalid("no conductor is asked")
         for one in every:
-            with suppress(Rejected, Broken, Invalid):
+            try:
                 reply = self._ask(one, lambda stub: stub.Explain(asked, timeout=EXPLAIN_SECONDS))
+            except Invalid as unknown:
+                said.append(f"{one.stub.address} says that {unknown}")
+            except KVStoreError as failed:
+                error = failed
+                said.append(str(failed))
+            else:
                 assert isinstance(reply, pb.ExplainReply)
                 return reply
-        return None
+        raise type(error)("; ".join(said) or str(error))
 
     def consider(self, request: pb.ScheduleRequest) -> pb.ScheduleReply | None:
         """Where it would run, which changes nothing; None where it would be refused, and where no

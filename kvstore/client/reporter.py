@@ -40,6 +40,9 @@ class Reporter:
 
     Where `engine` does not say which node's memory is its own, `node` does: it is asked before each
     stream, on a thread of its own, and where it raises a `KVStoreError` it is asked again later.
+
+    Raises `ConfigError` where the token or the certificate cannot be read now; from then on those
+    of before are shown for as long as new ones cannot be read.
     """
 
     def __init__(
@@ -50,7 +53,11 @@ class Reporter:
         node: Callable[[], str] | None = None,
     ) -> None:
         told = node or (lambda: engine.node_id)
-        self._streams = [_Stream(one, Outbox(engine), credentials, told) for one in conductors]
+        kind = conductor_pb2_grpc.ConductorStub
+        # All of them before the first thread: credentials that cannot be read are whoever starts an
+        # engine's to hear of.
+        stubs = [LastingStub(one, kind, credentials) for one in conductors]
+        self._streams = [_Stream(one, Outbox(engine), told) for one in stubs]
 
     def accepted(
         self, request: str, tokens: int, prefix_tokens: int = 0, hashes: Sequence[bytes] = ()
@@ -124,19 +131,14 @@ class Reporter:
 class _Stream:
     """To one conductor, again and again."""
 
-    def __init__(
-        self,
-        address: str,
-        outbox: Outbox,
-        credentials: Credentials | None,
-        node: Callable[[], str],
-    ) -> None:
+    def __init__(self, conductor: LastingStub, outbox: Outbox, node: Callable[[], str]) -> None:
         self.outbox, self._node = outbox, node
-        self._address, self._credentials = address, credentials
+        self._conductor, self._address = conductor, conductor.address
         self._over = threading.Event()
         self._calling = threading.Lock()
         self._call: Any = None  # grpc has no types
-        self._thread = threading.Thread(target=self._run, name=f"report {address}", daemon=True)
+        name = f"report {self._address}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -151,8 +153,7 @@ class _Stream:
 
     def _run(self) -> None:
         pause, complaint = PAUSE_SECONDS_MIN, ""
-        kind = conductor_pb2_grpc.ConductorStub
-        with closing(LastingStub(self._address, kind, self._credentials)) as conductor:
+        with closing(self._conductor) as conductor:
             while not self._over.is_set():
                 stub, began = conductor.now, math.inf
                 try:

@@ -13,12 +13,15 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import grpc
 
 from kvstore.client.reporter import Reporter
 from kvstore.config import Credentials
+from kvstore.errors import Unavailable
 from kvstore.rpc.lasting import LastingStub
+from kvstore.rpc.threads import threads_for
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
 
@@ -71,10 +74,18 @@ class Switching:
             self._took(role)
 
     def _answers(self) -> list[pb.BalanceReply.Crew]:
-        stubs = [one.now for one in self._conductors]
-        calls = [one.Balance.future(self._asked, timeout=ANSWER_SECONDS) for one in stubs]
-        found: list[pb.BalanceReply.Crew] = []
-        for one, stub, call in zip(self._conductors, stubs, calls, strict=True):
+        calls = list[tuple[LastingStub, Any, Any]]()  # grpc has no types
+        for one in self._conductors:
+            stub = one.now
+            try:
+                with threads_for(one.address):
+                    call = stub.Balance.future(self._asked, timeout=ANSWER_SECONDS)
+            except Unavailable as error:
+                log.debug("a conductor is not asked of roles: %s", error)
+            else:
+                calls.append((one, stub, call))
+        found = list[pb.BalanceReply.Crew]()
+        for one, stub, call in calls:
             try:
                 found += call.result().crews[:1]
             except (grpc.RpcError, grpc.FutureCancelledError) as error:

@@ -85,6 +85,9 @@ class Authority:
             raise ConfigError(f"{folder} holds no authority that can sign: {error}") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ConfigError(f"{folder / 'ca.key'} is no key that `moonpool certs` made")
+        if key.public_key() != cert.public_key():
+            what = f"{folder / 'ca.key'} is not the key of {folder / 'ca.pem'}"
+            raise ConfigError(f"{what}: nobody would believe what it signs")
         return cls(folder, cert, key)
 
     @property

@@ -61,6 +61,18 @@ def test_nothing_is_overwritten_and_an_authority_signs_more(
     assert code == 2 and "no authority that can sign" in error
 
 
+def test_the_key_of_another_authority_signs_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        assert run(capsys, "certs", str(folder), "--client", "a")[0] == 0
+    (other / "ca.key").replace(one / "ca.key")
+    code, _, error = run(capsys, "certs", str(one), "--node", "b")
+    assert code == 2 and f"{one / 'ca.key'} is not the key of {one / 'ca.pem'}" in error
+    assert not (one / "node-b.pem").exists() and not (one / "node-b.key").exists()
+
+
 def test_no_certificate_says_that_it_holds_for_longer_than_its_authority_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import pytest
 
 from kvstore.cli.demo.route import dispatcher
 from kvstore.cli.demo.workload import Ask
+from kvstore.cli.main import main
 from kvstore.client import Client, InDirectory
 from kvstore.engine.make_model import make_model
 from kvstore.engine.namespace import spec_of
@@ -192,3 +194,15 @@ def test_a_model_that_is_none_is_told_before_anything_is_started(tmp_path: Path)
     assert ran.returncode == 2
     assert f"{none}/config.json is not there" in ran.stderr
     assert not home.exists()
+
+
+def test_a_port_that_another_process_has_is_told_before_anything_is_started(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "home"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        at = f"127.0.0.1:{taken.getsockname()[1]}"
+        code = main(["up", "--dir", str(home), "--model", str(model), "--listen", at])
+    assert code == 2 and not home.exists()
+    said = capsys.readouterr().err
+    assert f"--listen = '{at}': another process listens there" in said and "starting" not in said

@@ -15,7 +15,7 @@ import pytest
 from kvstore.client import conductors as module
 from kvstore.client.conductors import Conductors
 from kvstore.client.reporter import Reporter
-from kvstore.errors import Invalid, Overloaded
+from kvstore.errors import Broken, Invalid, Overloaded, Unavailable
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
 from tests.conductor.reporting import asked, engine
@@ -200,4 +200,26 @@ def test_a_thread_that_still_asks_when_they_are_closed_hears_nothing() -> None:
         conductors.close()
         assert conductors.crews("r1", 1.0) is None
         assert conductors.schedule(pb.ScheduleRequest()) is None
-        assert conductors.explain("r1") is None
+        with pytest.raises(Unavailable, match="closed"):
+            conductors.explain("r1")
+
+
+def test_of_a_request_that_is_not_explained_it_says_what_each_conductor_said() -> None:
+    def explained(*addresses: str) -> None:
+        with Conductors(addresses) as conductors:
+            conductors.explain("r1")
+
+    with served(Double()) as other, pytest.raises(Broken, match=f"{other} does not know this call"):
+        explained(other)
+    with pool() as nodes:
+        alive, dead = nodes.conductor("alive"), nodes.conductor("dead")
+        unknown = f"{alive.address} says that request_id names none"
+        with pytest.raises(Invalid, match=unknown):
+            explained(alive.address)
+        dead.kill()
+        with pytest.raises(Unavailable) as said:
+            explained(alive.address, dead.address)
+        assert f"{dead.address} cannot be reached" in str(said.value)
+        assert unknown in str(said.value)
+    with pytest.raises(Invalid, match="no conductor is asked"):
+        explained()

@@ -79,6 +79,25 @@ def test_it_reports_anew_in_its_new_role_to_all_conductors_and_then_rests(quick:
         assert roles == [pb.DECODES] and len(first.asked) == counts, "it has just switched"
 
 
+def test_an_engine_that_finds_no_thread_to_ask_with_asks_once_there_are(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        tries.append(1)
+        raise RuntimeError("can't start new thread")
+
+    one, tries = Double(), list[int]()
+    one.crew = NAMED
+    with serving(one):
+        monkeypatch.setattr(switching, "ASK_SECONDS", (0.3, 0.3))
+        with elastic(one.address) as (roles, once):
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", refused)
+                eventually(lambda: len(tries) >= 3)
+                assert not roles
+            assert once.wait(10) and roles == [pb.DECODES]
+
+
 def test_a_dead_conductor_changes_no_role_and_keeps_none_from_changing(quick: None) -> None:
     with elastic("127.0.0.1:1") as (roles, _):
         time.sleep(0.3)

@@ -16,7 +16,7 @@ import pytest
 
 from kvstore.client.reporter import Reporter
 from kvstore.config import Credentials, TlsConfig
-from kvstore.errors import Unauthenticated, Unavailable
+from kvstore.errors import ConfigError, Unauthenticated, Unavailable
 from kvstore.rpc.access import Role
 from kvstore.rpc.authority import Authority, Holder
 from kvstore.rpc.identity import TOKEN_KEY
@@ -180,6 +180,12 @@ def test_an_engine_goes_on_to_report_with_a_token_that_was_renewed(house: House)
         assert not house.service.heard, "it is refused, and tries again"
         house.token.write_text("second\n")
         eventually(lambda: house.service.heard)
+
+
+def test_an_engine_whose_token_cannot_be_read_when_it_starts_hears_of_it(house: House) -> None:
+    house.token.unlink()
+    with pytest.raises(ConfigError, match=str(house.token)):
+        Reporter(pb.ReportRequest.Engine(engine_id="one"), [house.address])
 
 
 def test_what_is_given_and_not_named_by_the_environment_stays(house: House) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -25,17 +24,17 @@ from kvstore.clock import SystemClock
 from kvstore.config import OPEN, Credentials, GatewayConfig
 from kvstore.dashboard import board
 from kvstore.dashboard.watch import Watch
-from kvstore.errors import ConfigError
+from kvstore.errors import ConfigError, KVStoreError
 from kvstore.gateway.dispatch import Dispatcher
 from kvstore.gateway.http.app import app_of
 from kvstore.gateway.http.connection import Connection
 from kvstore.gateway.http.keys import Anybody, KeyFile
+from kvstore.gateway.http.listener import address_of, listening_at
 from kvstore.gateway.http.ready import Readiness
 from kvstore.gateway.http.served import Served
 from kvstore.gateway.http.work import Work
 from kvstore.gateway.spaces import Told
 from kvstore.limits import SERVE_CONNECTIONS_MAX, SERVE_DRAIN_SECONDS, SERVE_REQUESTS_MAX
-from kvstore.rpc.identity import on_loopback
 from kvstore.rpc.kept import kept
 from kvstore.rpc.metrics_port import MetricsPort
 from kvstore.rpc.process import bound_files, look_seldom_for_garbage
@@ -66,7 +65,7 @@ async def run(config: GatewayConfig, ready: Callable[..., None]) -> None:
         loop.add_signal_handler(signal.SIGHUP, _read_again, keys)
     with (
         ExitStack() as stack,
-        closing(_listening(config.listen, "--listen")) as listener,
+        closing(listening_at(config.listen, "--listen")) as listener,
         Conductors(config.conductors) as conductors,
         # Engines of ours serve loopback, without TLS.
         closing(
@@ -81,8 +80,11 @@ async def run(config: GatewayConfig, ready: Callable[..., None]) -> None:
         watch = Watch([metrics.address, *config.watch])
 
         def explain(request_id: str) -> dict[str, Any] | None:
-            reply = conductors.explain(request_id)
-            return None if reply is None else facts_of(reply)
+            try:
+                return facts_of(conductors.explain(request_id))
+            except KVStoreError as unknown:
+                log.debug("nobody explains %s: %s", request_id, unknown)
+                return None
 
         def prefixes() -> list[dict[str, Any]]:
             return work.prefixes.hottest(time.monotonic())
@@ -93,9 +95,9 @@ async def run(config: GatewayConfig, ready: Callable[..., None]) -> None:
         app = app_of(work, served, readiness, keys, () if behind_keys else shown)
         servers = [(_server(app), listener)]
         if config.board:
-            listening = closing(_listening(config.board, "--board"))
+            listening = closing(listening_at(config.board, "--board"))
             servers.append((_server(Starlette(routes=shown)), stack.enter_context(listening)))
-        address, *boards = (_address(at) for _, at in servers)
+        address, *boards = (address_of(at) for _, at in servers)
         serving = asyncio.gather(*(one.serve(sockets=[at]) for one, at in servers))
         watching = asyncio.create_task(kept("reading metrics", watch.keep, SystemClock()))
         look_seldom_for_garbage()
@@ -144,28 +146,6 @@ def _server(app: Starlette) -> _Server:
             timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
         )
     )
-
-
-def _listening(address: str, option: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        raise ConfigError(f"{option} = {address!r}: write HOST:PORT, like 127.0.0.1:8000")
-    if not on_loopback(host):
-        raise ConfigError(
-            f"{option} = {address!r}: the gateway speaks HTTP without TLS, and serves loopback "
-            "alone. Listen on 127.0.0.1, and put a proxy with TLS before it"
-        )
-    plain = host.strip("[]")
-    family = socket.AF_INET6 if ":" in plain else socket.AF_INET
-    try:
-        return socket.create_server((plain, int(port)), family=family, backlog=1024)
-    except OSError as error:
-        raise ConfigError(f"{option} = {address!r}: {error.strerror}") from None
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _first(*awaited: Awaitable[object], seconds: float | None = None) -> None:
