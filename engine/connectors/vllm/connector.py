@@ -74,6 +74,12 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
             *(config.parallel_config.rank, config.parallel_config.world_size),
         )
 
+    def unregister_kv_caches(self) -> None:
+        """The pages' memory goes, as where vLLM sleeps. It comes back at the same addresses, so
+        there is nothing to be done then. vLLM calls this from 0.33 on."""
+        if self._worker is not None:
+            self._worker.drain()
+
     def get_handshake_metadata(self) -> Ready | None:
         return self._worker.ready() if self._worker is not None else None
 

@@ -33,6 +33,7 @@ FOLLOW_SECONDS = 0.002  # between looks for a followed writer's next blocks
 # Prefills followed at once. They wait more than they load, maybe for one that never comes: they may
 # not keep from loading what is stored.
 FOLLOWS_MAX = 64
+DRAIN_SECONDS = 120.0
 
 
 class Loads:
@@ -56,7 +57,7 @@ class Loads:
         self._done: dict[str, Loaded] = {}
         self._bad_pages: set[int] = set()
         self._failed: set[str] = set()
-        self._closing = False
+        self._ending = False
 
     def start(self, load: Load) -> None:
         with self._changed:
@@ -85,8 +86,19 @@ class Loads:
             failed, self._failed = self._failed, set()
             return failed
 
+    def drain(self) -> None:
+        """End what is under way, with what it has. Nothing is written to any page when this
+        returns; raises `TimeoutError` where that takes longer than any load may."""
+        with self._changed:
+            self._ending = True
+            try:
+                if not self._changed.wait_for(lambda: not self._under_way, DRAIN_SECONDS):
+                    raise TimeoutError(f"a load still writes to pages after {DRAIN_SECONDS} s")
+            finally:
+                self._ending = False
+
     def close(self) -> None:
-        self._closing = True
+        self._ending = True
         for threads in (self._threads, self._followers):
             threads.shutdown(wait=True, cancel_futures=True)
 
@@ -150,7 +162,7 @@ class Loads:
         )
         share = cache.fragment.layers * cache.fragment.heads / layout.strips
         budget, size = load.budget_seconds, FIRST_BYTES
-        while at < end and not self._closing:
+        while at < end and not self._ending:
             began = time.monotonic()
             left = asked + budget - began if budget else self._stall_seconds
             if left <= 0:
@@ -170,7 +182,7 @@ class Loads:
         """Behind a writer that may not even have begun: give up when nothing new comes."""
         chain = _chain(part, cache.client.space.layout.block_tokens)
         at, moved = part.first, time.monotonic()
-        while at < len(chain) and not self._closing:
+        while at < len(chain) and not self._ending:
             with cache.client.reader(
                 chain, memory, first=at, writer_group=load.follow, writer_node=load.follow_at
             ) as reader:
@@ -192,7 +204,7 @@ class Loads:
             if reader.layers > layers and not (over and not reader.blocks):
                 layers, moved = reader.layers, now
                 self._trace.event("loaded", load.request, layers=layers, name=load.follow)
-            if over or self._closing or now - moved > self._stall_seconds:
+            if over or self._ending or now - moved > self._stall_seconds:
                 return moved
 
     def _load_edge(self, load: Load, cache: GroupCache, part: Part, begin: int) -> bool:

@@ -188,7 +188,9 @@ class SchedulerSide:
             tracked.asked = False
             if tokens == 0 and tracked.end > tracked.computed:
                 # vLLM takes none of what was found, as where another connector has as much.
-                tracked.end, tracked.verb = tracked.computed, None
+                tracked.verb = None
+            # Nor all of it, where it wants whole pages: what it does not take is what comes last.
+            tracked.end = tracked.computed + tokens
             if request.num_preemptions == 0:
                 self._count(tracked, request.num_tokens - tracked.computed, tokens)
         if tokens == 0:

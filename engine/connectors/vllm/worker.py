@@ -123,6 +123,10 @@ class WorkerSide:
         report, self._report = self._report, Report()
         return report if report != Report() else None
 
+    def drain(self) -> None:
+        """Nobody writes to vLLM's pages when this returns."""
+        self._loads.drain()
+
     def close(self) -> None:
         self._loads.close()
         self._saves.close()

@@ -83,6 +83,41 @@ def test_the_half_of_a_block_that_vllm_lacks_is_there_once_its_load_is_over() ->
     assert cache.order[-2:] == ["told to copy", "done"]
 
 
+class Slow(Loads):
+    """A load writes to its pages until it may end, and looks up only then."""
+
+    def __init__(self) -> None:
+        self.writes, self.may_end = threading.Event(), threading.Event()
+        self.ended_early: list[bool] = []
+        super().__init__(caches(), 1, 1.0, health_of("nowhere"), Trace(""))
+
+    def _load(self, load: Load, part: Part, asked: float) -> int:
+        self.writes.set()
+        assert self.may_end.wait(SECONDS)
+        self.ended_early.append(self._ending)
+        return load.begin if self._ending else load.end
+
+
+def test_no_page_is_written_to_once_loads_are_drained_and_later_ones_run_as_before() -> None:
+    loads, drained = Slow(), threading.Event()
+    loads.start(Load("under way", 0, 4, (PART,)))
+    loads.start(Load("in line", 0, 4, (PART,)))
+    assert loads.writes.wait(SECONDS)
+    thread = threading.Thread(target=lambda: (loads.drain(), drained.set()))
+    thread.start()
+    assert not drained.wait(0.05)
+    loads.may_end.set()
+    assert drained.wait(SECONDS) and loads.ended_early == [True, True]
+    assert {name: one.good for name, one in loads.finished(0.0).items()} == {
+        "under way": 0,
+        "in line": 0,
+    }
+    loads.start(Load("later", 0, 4, (PART,)))
+    assert loads.finished(SECONDS)["later"].good == 4
+    loads.close()
+    thread.join()
+
+
 class Waiting(Loads):
     """Whoever follows waits until something that is stored has been loaded."""
 
