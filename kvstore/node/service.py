@@ -172,7 +172,7 @@ class KVService(kv_pb2_grpc.KVServicer):
             return self.store.reserve(session, place, chain, fragment, *told)
 
         patience = self.waiting.patience(context, place.layout, len(chain))
-        reserved = await self.waiting.for_room(reserve, patience)
+        reserved = await self.waiting.for_room(asking.tenant, reserve, patience)
         granted, existed = pb.ReserveReply.GRANTED, pb.ReserveReply.EXISTS
         reply = pb.ReserveReply(
             grants=[granted if one else existed for one in reserved],

@@ -185,7 +185,7 @@ class StreamingKVService(KVService):
         chain, whole = [(name, parent, tokens)], place.layout.whole
         patience = self.waiting.patience(context, place.layout, 1)
         found = await self.waiting.for_room(
-            lambda: self.store.reserve(session, place, chain, whole), patience
+            session.tenant, lambda: self.store.reserve(session, place, chain, whole), patience
         )
         reserved = found[0]
         if reserved is None:

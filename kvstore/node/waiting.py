@@ -1,9 +1,13 @@
-"""Calls that wait for room in a full pool: first come, first served, and never past their deadline.
+"""Calls that wait for room in a full pool: of each tenant first come, first served, and never past
+their deadline.
 
 Eviction makes room at once wherever it can. What it cannot take is held: pinned, being written, on
-its way between the tiers. Every hold that ends lets the first in the line look again; nobody looks
+its way between the tiers. Every hold that ends lets the first of each line look again; nobody looks
 in between. Few may wait, because each that does occupies one of the calls that a node serves at
 once, and those that end holds must always get in.
+
+Each tenant has a line of its own: who makes room for it, and its quota, are other than the next
+one's, so where one finds none there may be plenty for another.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 from kvstore.core.room import RETRY_MS
+from kvstore.core.turns import Places
 from kvstore.errors import Overloaded
 from kvstore.layout import SlotLayout
 from kvstore.limits import ROOM_SECONDS_MAX, ROOM_WAITERS_MAX
@@ -26,32 +32,33 @@ MARGIN_SECONDS, MARGIN_SHARE = 0.1, 0.2
 
 
 class Waiting:
-    """The line for one pool's memory."""
+    """The lines for one pool's memory."""
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
-        self._first = asyncio.Lock()  # is given on in the order it was asked for
+        # By tenant, while somebody waits; each is given on in the order it was asked for.
+        self._firsts = WeakValueDictionary[str, asyncio.Lock]()
         self._let_go = asyncio.Event()
-        self._line = 0
+        self._places = Places(ROOM_WAITERS_MAX)
         blocks.on_unheld = self._let_go.set
 
-    async def for_room(self, attempt: Callable[[], T], seconds: float) -> T:
+    async def for_room(self, tenant: str, attempt: Callable[[], T], seconds: float) -> T:
         """What `attempt` gives as soon as it is not `Overloaded`; after `seconds` it raises that.
 
         An attempt that fails must have changed nothing. It may find the world changed: it looks up
         again whatever it works on.
         """
         full = Overloaded("other calls wait for room before this one", RETRY_MS)
-        if not self._line:
+        if not self._places.held(tenant):
             try:
                 return attempt()
             except Overloaded as refusal:
                 full = refusal
-        if seconds <= 0 or self._line >= ROOM_WAITERS_MAX:
+        if seconds <= 0 or not self._places.try_take(tenant):
             raise full
-        self._line += 1
+        first = self._firsts.setdefault(tenant, asyncio.Lock())
         try:
-            async with asyncio.timeout(seconds), self._first:
+            async with asyncio.timeout(seconds), first:
                 while True:
                     self._let_go.clear()
                     try:
@@ -61,9 +68,9 @@ class Waiting:
                     await self._let_go.wait()
         except TimeoutError:
             waited = f"{full}; none came in {seconds:.2f} s"
-            raise Overloaded(waited, full.retry_after_ms) from None
+            raise type(full)(waited, full.retry_after_ms) from None
         finally:
-            self._line -= 1
+            self._places.give_back(tenant)
 
     def patience(self, context: Context, layout: SlotLayout, count: int) -> float:
         """Seconds that a call for so many blocks may wait: none, if they could never all fit."""

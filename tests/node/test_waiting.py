@@ -1,4 +1,5 @@
-"""A call that finds the pool full waits in line for what ends a hold, within its deadline."""
+"""A call that finds the pool full waits in line for what ends a hold, within its deadline, and no
+line of one tenant's keeps another out."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ from typing import Any
 import grpc
 import pytest
 
-from kvstore.errors import Overloaded
+from kvstore.core.shares import Share
+from kvstore.errors import Overloaded, QuotaExceeded
 from kvstore.layout import SlotLayout
 from kvstore.limits import ROOM_SECONDS_MAX, ROOM_WAITERS_MAX
+from kvstore.node.sessions import Session
 from kvstore.node.waiting import MARGIN_SECONDS, Waiting
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.node.rig import SLAB, SMALL, Rig, prompt, triples
@@ -21,6 +24,7 @@ from tests.nodes import CALL_SECONDS, SPEC, Caller, Refusal, eventually, pairs, 
 from tests.nodes import prompt as chain_of
 
 SLOTS = 16  # of the rig's four slabs
+OF_ONE = ROOM_WAITERS_MAX * 3 // 4  # that wait, of one tenant
 ROOM = 16 * 2**20 // SlotLayout.of(SPEC, 0).slot_bytes  # of the node's DRAM
 
 
@@ -37,16 +41,19 @@ class Full:
         self.order: list[int] = []
         self.attempts = 0
 
-    def ask(self, number: int, blocks: int = 1, seconds: float = 5.0) -> asyncio.Task[Any]:
+    def ask(
+        self, number: int, blocks: int = 1, seconds: float = 5.0, of: Session | None = None
+    ) -> asyncio.Task[Any]:
         """A call for the first blocks of a prompt of its own."""
+        session = of or self.session
         some = triples(prompt(SMALL, blocks * 4, 1_000 * (number + 1)))
 
         def attempt() -> Any:
             self.attempts += 1
-            return self.rig.store.reserve(self.session, SMALL, some, SMALL.layout.whole)
+            return self.rig.store.reserve(session, SMALL, some, SMALL.layout.whole)
 
         async def call() -> None:
-            await self.waiting.for_room(attempt, seconds)
+            await self.waiting.for_room(session.tenant, attempt, seconds)
             self.order.append(number)
 
         return asyncio.create_task(call())
@@ -122,12 +129,43 @@ def test_a_call_whose_time_is_over_or_whose_caller_left_makes_room_in_the_line()
 
 def test_only_so_many_wait() -> None:
     async def test(full: Full) -> None:
-        tasks = [full.ask(number) for number in range(ROOM_WAITERS_MAX)]
+        tasks = [full.ask(number) for number in range(OF_ONE)]
         await turns()
         with pytest.raises(Overloaded, match="other calls wait"):
             await full.ask(99)
-        full.unpin(ROOM_WAITERS_MAX)
+        full.unpin(OF_ONE)
         await asyncio.wait_for(asyncio.gather(*tasks), 5)
+
+    run(test)
+
+
+def test_a_tenant_that_waits_at_its_quota_keeps_nobody_from_room_that_there_is() -> None:
+    async def test(full: Full) -> None:
+        full.unpin(4)
+        full.rig.store.remove([slot.key for slot in full.rig.blocks.index if not slot.held])
+        has = (SLOTS - 4) * SMALL.layout.slot_bytes
+        full.rig.blocks.shares.granted = {"default": Share(bytes_max=has)}
+        line = [full.ask(number, seconds=0.1) for number in range(OF_ONE)]
+        await turns()
+        await full.ask(50, blocks=4, of=full.rig.session("other"))
+        assert full.order == [50]
+        first, *others = await asyncio.gather(*line, return_exceptions=True)
+        assert isinstance(first, QuotaExceeded), "it hears what kept it out"
+        assert all(isinstance(one, Overloaded) for one in others)
+
+    run(test)
+
+
+def test_of_two_tenants_that_wait_the_one_for_whom_there_is_room_goes_on() -> None:
+    async def test(full: Full) -> None:
+        other = full.rig.session("other")
+        first, second = full.ask(0, blocks=2), full.ask(1, of=other)
+        await turns()
+        full.unpin(1)
+        await asyncio.wait_for(second, 5)
+        assert full.order == [1] and not first.done()
+        full.unpin(2)
+        await asyncio.wait_for(first, 5)
 
     run(test)
 
@@ -223,9 +261,9 @@ def test_those_who_wait_leave_room_for_the_calls_that_end_holds(
             session=caller.session, **caller.about(chain_of(7_000 + number))
         )
         calls.append(caller.kv.Reserve.future(request, timeout=10.0))
-    eventually(lambda: sum(one.done() for one in calls) == len(calls) - ROOM_WAITERS_MAX)
-    caller.ask("Unpin", handles=pinned[-ROOM_WAITERS_MAX:])
+    eventually(lambda: sum(one.done() for one in calls) == len(calls) - OF_ONE)
+    caller.ask("Unpin", handles=pinned[-OF_ONE:])
     eventually(lambda: all(one.done() for one in calls))
     kinds = [Refusal(one.exception()).kind if one.exception() else "granted" for one in calls]
-    assert kinds.count("granted") == ROOM_WAITERS_MAX
+    assert kinds.count("granted") == OF_ONE
     assert set(kinds) == {"granted", "Overloaded"}
