@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import islice
 
 from kvstore.block import Miss
 from kvstore.clock import Clock
 from kvstore.core.carried import Line
-from kvstore.core.lifecycle import Slot, Tier
+from kvstore.core.lifecycle import Owner, Slot, Tier
 from kvstore.core.slabs import Slabs
 from kvstore.layout import SlotLayout
 from kvstore.node.blocks import Blocks
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 FREE_SHARE = 1 / 8  # of the tier, kept free for what comes next
 BATCH_BLOCKS = 64  # that are on their way at once
 FULL_SECONDS = 0.05  # until it is tried again, where neither tier has room
+
+Whose = tuple[Owner, str]  # owner and tenant
 
 
 class Hbm:
@@ -92,32 +95,39 @@ class Hbm:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            while some := coldest(self._blocks, self._slabs, self._free_share):
-                await self._make_room(some)
+            stuck = set[Whose]()  # of whom nothing can go now
+            while some := coldest(self._blocks, self._slabs, self._free_share, stuck):
+                await self._make_room(some, stuck)
+            if stuck:
+                await self._clock.sleep(FULL_SECONDS)
+                self._changed.set()
 
-    async def _make_room(self, slots: Sequence[Slot]) -> None:
+    async def _make_room(self, slots: Sequence[Slot], stuck: set[Whose]) -> None:
         async with self.brought([slot.key for slot in slots]):
             pass
-        left = [slot for slot in slots if self._blocks.index.held(slot.key) is slot]
-        if not left:
-            return
-        # DRAM is full of what is held, or of what stands before blocks in HBM. Those go then, from
-        # their ends: what stands before them can go from DRAM once they have.
-        leaves = self._blocks.index.coldest(lowest=Tier.HBM)
-        gone = list(islice(leaves, len(left)))
-        self._blocks.drop_all(gone, Miss.EVICTED)
-        self._blocks.evicted(len(gone))
-        if not gone:
-            await self._clock.sleep(FULL_SECONDS)
+        index = self._blocks.index
+        left = Counter((one.owner, one.tenant) for one in slots if index.held(one.key) is one)
+        for whose, count in left.items():
+            # DRAM is full of what is held, or of what stands before blocks in HBM; or the tenant is
+            # at its quota. Its own go then, from their ends: what stands before them can go from
+            # DRAM once they have.
+            gone = list(islice(index.coldest(*whose, lowest=Tier.HBM), count))
+            self._blocks.drop_all(gone, Miss.EVICTED)
+            self._blocks.evicted(len(gone))
+            if not gone:
+                stuck.add(whose)
 
 
-def coldest(blocks: Blocks, slabs: Slabs, free_share: float) -> list[Slot]:
-    """What is to leave HBM next, so that a share of it becomes free: of much the first."""
+def coldest(
+    blocks: Blocks, slabs: Slabs, free_share: float, but: Collection[Whose] = ()
+) -> list[Slot]:
+    """What is to leave HBM next, so that a share of it becomes free: of much the first. None of
+    those in `but` goes."""
     used = sum(blocks.shares.used(Tier.HBM).values())
     over = used - slabs.capacity_bytes * (1 - free_share)
     if over <= 0:
         return []
-    lanes = [blocks.lent.coldest(*place, ()) for place in blocks.lent.places()]
+    lanes = [blocks.lent.coldest(*one, ()) for one in blocks.lent.places() if one not in but]
     worth = blocks.index.worth
     some = list[Slot]()
     for slot in heapq.merge(*lanes, key=lambda one: (*worth(one), one.number)):

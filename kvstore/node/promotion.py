@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kvstore.block import Miss
 from kvstore.clock import Clock
 from kvstore.core.carried import Line
-from kvstore.core.lifecycle import Slot, Tier
+from kvstore.core.lifecycle import Owner, Slot, Tier
 from kvstore.disk.protocol import DiskError
 from kvstore.errors import Overloaded
 from kvstore.failpoint import failpoint
@@ -74,14 +74,18 @@ class Promotion:
     ) -> AsyncIterator[None]:
         waits: list[Coming] = []
         try:
-            spared = set(keys)
+            spared, full = set(keys), set[tuple[Owner, str]]()
             for key in keys:
                 slot = find(key)
                 if slot is None or slot.tier is not self._source:
                     continue
+                whose = (slot.owner, slot.tenant)
+                if whose in full:
+                    continue
                 coming = self._coming.get(key) or self._begin_read(slot, spared)
                 if coming is None:
-                    break  # DRAM is full of what others hold
+                    full.add(whose)  # of what others hold; or it is at its quota
+                    continue
                 coming.target.moves += 1  # so that nothing takes it before this caller looks
                 waits.append(coming)
             if waits:

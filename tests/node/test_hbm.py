@@ -211,6 +211,24 @@ def test_where_dram_is_full_of_what_is_held_the_ends_of_prompts_go() -> None:
     lent(story, slabs=1, hbm_slabs=2)
 
 
+def test_what_a_tenant_cannot_bring_down_costs_no_other_a_block() -> None:
+    """It is at its quota in DRAM, with what stands behind its coldest block in HBM."""
+
+    async def story(rig: Lender) -> None:
+        other, chain = rig.session("other"), prompt(SMALL, 2 * TOKENS, start=9_000)
+        (above,) = rig.put(other, SMALL, chain, last=1, reach=Tier.HBM)
+        rig.put(other, SMALL, chain, first=1, reach=Tier.DRAM)
+        rig.pinned(other, chain.hashes[1])
+        rig.blocks.shares.granted = {"other": Share(bytes_max=SMALL.layout.slot_bytes)}
+        for number in range(1, 5):
+            rig.put_some(number)
+        await until(lambda: rig.hbm.left == 14)
+        assert above.tier is Tier.HBM and above.state is State.SEALED
+        assert rig.count("demoted_blocks") == 2 and rig.count("evicted_blocks") == 0
+
+    lent(story)
+
+
 def test_a_prompt_whose_start_fills_dram_gives_way_from_its_end() -> None:
     """What stands before blocks in HBM cannot go from DRAM; so those go first."""
 
