@@ -1,7 +1,8 @@
 """The port at which the node moves blocks' bytes to and from other hosts, over plain sockets.
 
 Each connection belongs to one session and has a thread of its own (`data_connection`). They are
-bounded in number, a peer that stalls is hung up on, and a session's end ends its connections.
+bounded in number, and no tenant has all of them; a peer that stalls is hung up on, and a session's
+end ends its connections.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+from kvstore.core.turns import Places
 from kvstore.errors import ConfigError, KVStoreError, Unavailable
 from kvstore.limits import (
     DATA_CONNECTIONS_MAX,
@@ -68,6 +70,7 @@ class DataPort:
         self._lock = threading.Lock()
         self._streams: dict[DataStream, Session] = {}
         self._served = Counter[Session]()
+        self._places = Places(DATA_CONNECTIONS_MAX)
         self._greeting = 0
         self._calls: DataCalls | None = None
 
@@ -190,6 +193,7 @@ class DataPort:
                 if stream is not None:
                     self._streams.pop(stream, None)
                 if session is not None:
+                    self._places.give_back(session.tenant)
                     self._served[session] -= 1
                     if not self._served[session]:
                         del self._served[session]
@@ -203,8 +207,8 @@ class DataPort:
         if session is None:
             return Welcome.UNKNOWN, None
         with self._lock:
-            full = self._served.total() >= DATA_CONNECTIONS_MAX
-            if full or self._served[session] >= DATA_SESSION_CONNECTIONS_MAX:
+            few = self._served[session] < DATA_SESSION_CONNECTIONS_MAX
+            if not (few and self._places.try_take(session.tenant)):
                 return Welcome.FULL, None
             self._served[session] += 1
             self._streams[stream] = session

@@ -45,7 +45,7 @@ def greet(stream: DataStream, session: bytes, token: bytes) -> int:
     if magic != HELLO_MAGIC:
         raise Unavailable("what answers there is no data port of a node")
     if answer == Welcome.FULL:
-        raise Unavailable("the node serves as many data connections as it can")
+        raise Unavailable("the node has no data connection left for this tenant")
     if answer != Welcome.COME_IN:
         raise Unauthenticated("the node does not know this session, or not by this token")
     return int(number)

@@ -77,7 +77,7 @@ class Welcome(enum.IntEnum):
 
     COME_IN = 0
     UNKNOWN = 1  # no such session, or not by this token
-    FULL = 2  # as many connections as it serves, or as the session may have
+    FULL = 2  # as many connections as it serves, or as the session or its tenant may have
 
 
 class Status(enum.IntEnum):

@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import xxhash
@@ -24,6 +24,8 @@ from kvstore.limits import (
 )
 from kvstore.node import data_port
 from kvstore.node.data_port import DataPort
+from kvstore.node.moves import Moves
+from kvstore.node.read_ahead import ReadAhead
 from kvstore.node.sessions import Session, Sessions
 from kvstore.rpc.socket_server import SocketCaller
 from kvstore.telemetry import NODE, Telemetry
@@ -38,6 +40,7 @@ from kvstore.transfer.frames import (
     Status,
     Welcome,
 )
+from tests.node.rig import Rig
 from tests.nodes import (
     LAYOUT,
     Caller,
@@ -270,6 +273,37 @@ def test_no_session_takes_all_the_connections(shared: Caller, shared_node: NodeP
     eventually(again)
     for one in mine:
         one.close()
+
+
+def test_no_tenant_takes_all_the_connections_however_many_sessions_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(data_port, "DATA_CONNECTIONS_MAX", 8)
+    rig, nobody = Rig(), cast(Any, None)
+    moves = Moves(rig.store, nobody)
+    given = (rig.arena, moves, ReadAhead(moves), rig.sessions, Telemetry(NODE))
+    port = DataPort("127.0.0.1", 0, *given)
+
+    async def greeted(tenant: str) -> Welcome:
+        session = rig.session(tenant)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
+        there.append(writer)
+        writer.write(HELLO.pack(HELLO_MAGIC, session.token, session.data_token))
+        return Welcome(WELCOME.unpack(await reader.readexactly(WELCOME.size))[1])
+
+    async def serve() -> None:
+        serving = asyncio.create_task(port.serve(nobody))
+        assert [await greeted("default") for _ in range(8)] == (
+            [Welcome.COME_IN] * 6 + [Welcome.FULL] * 2
+        )
+        assert await greeted("other") is Welcome.COME_IN
+        for one in there:
+            one.close()
+        serving.cancel()
+
+    there: list[asyncio.StreamWriter] = []
+    asyncio.run(asyncio.wait_for(serve(), 20.0))
+    port.close()
 
 
 def is_over(caller: Caller) -> bool:
