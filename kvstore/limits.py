@@ -90,7 +90,7 @@ LABEL_BYTES_MAX = 256  # of a rack or an NVLink domain: kept of every engine tha
 GARBAGE_YOUNG, GARBAGE_MIDDLE, GARBAGE_OLD = 50_000, 20, 100
 
 SESSIONS_MAX = 344  # open sessions a node serves at once, of one tenant three quarters
-HOLDS_MAX = 131_072  # pins at a node, and write windows: each costs it some 300 bytes
+HOLDS_MAX = 131_072  # pins at a node, and write windows, 300 bytes each; of one tenant 3 quarters
 NAMESPACES_MAX = 4_096
 SPECS_BYTES_MAX = 1 * MiB  # of all namespaces a node knows, as text: Stats answers with them
 SHARES_MAX = 256  # tenants with a share of their own: Stats answers with them too
@@ -180,7 +180,7 @@ assert ROOM_SECONDS_MAX < RPC_UNARY_SECONDS
 assert PLACE_WAITERS_MAX < RPC_UNARY_MAX * 3 // 4  # else nobody is sent to prefill meanwhile
 assert FETCH_STRIPE_BYTES_MAX <= FETCH_PEER_BYTES_MAX
 assert FETCH_SECONDS_MAX < RPC_UNARY_SECONDS
-assert RPC_KEYS_MAX < HOLDS_MAX
+assert RPC_KEYS_MAX < HOLDS_MAX // 4 * 3 // 4  # of what one tenant leaves, of another the same
 assert DATA_CALL_BLOCKS_MAX <= RPC_KEYS_MAX
 assert DATA_STREAMS <= DATA_SESSION_CONNECTIONS_MAX < DATA_CONNECTIONS_MAX
 assert DATA_GREETING_SECONDS < STALL_SECONDS < REMOTE_WINDOW_SECONDS

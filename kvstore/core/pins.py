@@ -7,6 +7,7 @@ clock never counts.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ class Pins:
     def __init__(self) -> None:
         self._pins: dict[int, Pin] = {}
         self._of_session: dict[int, set[int]] = {}
+        self.of_tenant = Counter[str]()  # how many; a session pins its own tenant's slots alone
         self._by_expiry: list[tuple[float, int, int]] = []  # end, first serial, how many from it
         self._next = 1
 
@@ -56,6 +58,7 @@ class Pins:
             slot.pins += 1
         if slots:
             self._next += len(slots)
+            self.of_tenant[slots[0].tenant] += len(slots)
             self._of_session.setdefault(session, set()).update(range(first, self._next))
             heapq.heappush(self._by_expiry, (expires, first, len(slots)))
         return first
@@ -77,7 +80,9 @@ class Pins:
             del self._pins[pin.serial]
             pin.slot.pins -= 1
         if pins:
-            session = next(iter(pins)).session
+            one = next(iter(pins))
+            session = one.session
+            self.of_tenant[one.slot.tenant] -= len(pins)
             serials = self._of_session[session]
             serials.difference_update([pin.serial for pin in pins])
             if not serials:
@@ -104,6 +109,8 @@ class Pins:
             held[id(pin.slot)] = held.get(id(pin.slot), 0) + 1
         for pin in self._pins.values():
             assert pin.slot.pins == held[id(pin.slot)], "a slot miscounts its pins"
+        of_tenant = Counter(pin.slot.tenant for pin in self._pins.values())
+        assert of_tenant == self.of_tenant, "a tenant's pins are miscounted"
         assert sum(map(len, self._of_session.values())) == len(self._pins)
         waiting = {
             (expires, serial)

@@ -13,7 +13,7 @@ of its windows comes to be when somebody asks for it by itself.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -67,6 +67,7 @@ class Windows:
         self._windows: dict[int, Window] = {}
         self._of_group: dict[GroupKey, list[Window]] = {}  # only blocks that can become whole
         self._of_session: dict[int, set[int]] = {}
+        self.of_tenant = Counter[str]()  # how many; a session writes its own tenant's slots alone
         self._waiting: deque[tuple[float, int]] = deque()  # sealed before their partners, by time
         self._runs: list[Run] = []  # of which no window is among the others yet, by serial
         self._in_runs = 0  # windows
@@ -146,6 +147,8 @@ class Windows:
         for slot in slots:
             assert slot.state is State.FILLING, "only a filling slot can be written"
             slot.windows += 1
+        if slots:
+            self.of_tenant[slots[0].tenant] += len(slots)
         if slots and not groups and fragment == layout.whole:
             self._runs.append(Run(first, slots, session, layout))
             self._in_runs += len(slots)
@@ -194,6 +197,7 @@ class Windows:
         """The member has written all of each, and each is whole."""
         for slot in run.slots:
             slot.windows -= 1
+        self.of_tenant[run.slots[0].tenant] -= len(run.slots)
         self._take(run)
 
     def give_up(self, window: Window) -> None:
@@ -237,6 +241,10 @@ class Windows:
             else:
                 assert window.slot.state is State.DOOMED, "a window on sealed memory"
         assert sum(map(len, self._of_session.values())) == len(self._windows)
+        slots = [slot for run in self._runs for slot in run.slots]
+        slots += [window.slot for window in self._windows.values()]
+        of_tenant = Counter(slot.tenant for slot in slots)
+        assert of_tenant == self.of_tenant, "a tenant's windows are miscounted"
         opened = [serial for run in self._runs for serial in run.serials]
         assert len(opened) == self._in_runs, "windows in runs are miscounted"
         assert opened == sorted(opened) and not self._windows.keys() & set(opened), "opened twice"
@@ -281,6 +289,8 @@ class Windows:
     def _forget(self, windows: Sequence[Window]) -> None:
         for window in windows:
             del self._windows[window.serial]
+        if windows:
+            self.of_tenant[windows[0].slot.tenant] -= len(windows)
         sessions = {window.session for window in windows}
         for session in sessions:
             mine = windows if len(sessions) == 1 else [w for w in windows if w.session == session]

@@ -155,7 +155,14 @@ class Claims:
         return claim
 
 
-def check_holds(what: str, held: int, more: int) -> None:
-    """Raise `Overloaded` where one call's handles would pass what a node gives out."""
-    if held + more > HOLDS_MAX:
-        raise Overloaded(f"{held} {what} are open; {more} more pass {HOLDS_MAX}", _HOLDS_RETRY_MS)
+def check_holds(holds: Pins | Windows, tenant: str, more: int) -> None:
+    """Raise `Overloaded` where one call's handles would pass what a node gives out, or what one
+    tenant has of that: three times as many as are left to the others."""
+    mine, left = holds.of_tenant[tenant], HOLDS_MAX - len(holds) - more
+    if more and mine + more > 3 * left:
+        what = "pins" if isinstance(holds, Pins) else "write windows"
+        raise Overloaded(
+            f"{mine} {what} of {tenant} are open, of {len(holds)} in all; {more} more pass the "
+            f"{HOLDS_MAX} that a node gives out, of which no tenant takes all",
+            _HOLDS_RETRY_MS,
+        )

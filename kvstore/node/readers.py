@@ -63,7 +63,7 @@ class Readers:
         """Pin what was found, and count what was not."""
         expires = self._clock.now() + _seconds(pin_ms)
         hits = _slots(found)
-        check_holds("pins", len(self._pins), len(hits))
+        check_holds(self._pins, session.tenant, len(hits))
         first = self._pins.pin_all(hits, session.serial, expires)
         return self._told(found, hits, self._claims.for_pins(session, first, len(hits), expires))
 

@@ -177,7 +177,7 @@ class Store:
         wanted = list(compress(keyed, fresh))
         if len(set(keys)) < len(keys):
             raise Invalid("a hash stands twice in one call")
-        check_holds("write windows", len(self.windows), len(wanted) + len(joined))
+        check_holds(self.windows, tenant, len(wanted) + len(joined))
         # Not evicted for these: what the caller is told exists, and what stands before them.
         spared = {*keys, *parents}.difference(compress(keys, fresh))
         near = session.numa_node if session.may_write else None  # who maps none of it is far anyway

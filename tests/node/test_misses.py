@@ -168,7 +168,7 @@ def test_pins_are_limited_so_that_their_memory_is(caller: Caller) -> None:
     blocks = prompt(1)
     caller.put(blocks)
     many = list(blocks.hashes) * RPC_KEYS_MAX
-    for _ in range(HOLDS_MAX // RPC_KEYS_MAX):
+    for _ in range(HOLDS_MAX * 3 // 4 // RPC_KEYS_MAX):
         caller.ask("Pin", namespace=SPEC.digest, hashes=many)
     found = refused(lambda: caller.ask("Pin", **caller.about(blocks)))
     assert (found.code, found.kind) == (CODE.RESOURCE_EXHAUSTED, "Overloaded")

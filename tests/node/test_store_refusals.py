@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from kvstore.block import Miss
 from kvstore.errors import (
     AlreadyWritten,
     Draining,
@@ -25,6 +26,8 @@ from kvstore.errors import (
 from kvstore.layout import Fragment
 from kvstore.limits import PIN_MS_MAX
 from kvstore.memory.heads import Heads
+from kvstore.node import claims
+from kvstore.node.readers import Opened
 from tests.node.rig import LARGE, SMALL, Rig, prompt, triples
 
 TURNS_RED = pytest.raises((AssertionError, pytest.fail.Exception))
@@ -251,3 +254,36 @@ def test_a_draining_node_takes_no_new_blocks_and_finishes_the_old() -> None:
     rig.write(window.slot, SMALL)
     assert rig.store.seal(me, [window.handle]) == ["sealed"]
     assert rig.read(rig.pinned(me, blocks.hashes[0]).slot, SMALL)
+
+
+def test_no_tenant_takes_all_the_pins_that_a_node_gives_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(claims, "HOLDS_MAX", 16)
+    rig, block = Rig(), prompt(SMALL, 4)
+    greedy, other = rig.session(), rig.session("other")
+    for one in (greedy, other):
+        rig.put(one, SMALL, block)
+    held = rig.store.open(greedy, SMALL, block.hashes * 12)
+    with refused(rig, Overloaded, r"12 pins of default are open, of 12 in all; 1 more"):
+        rig.store.open(rig.session(), SMALL, block.hashes)
+    assert rig.pinned(other, block.hashes[0])
+    assert rig.store.open(greedy, SMALL, prompt(SMALL, 4, 99).hashes) == [Miss.ABSENT]
+    rig.store.readers.close(greedy, [one.handle for one in held if isinstance(one, Opened)])
+    assert rig.pinned(greedy, block.hashes[0])
+    rig.store.check()
+
+
+def test_no_tenant_takes_all_the_windows_that_a_node_gives_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(claims, "HOLDS_MAX", 8)
+    rig = Rig()
+    greedy = rig.session()
+    windows = rig.reserve(greedy, SMALL, prompt(SMALL, 4 * 6))
+    with refused(rig, Overloaded, r"6 write windows of default are open, of 6 in all; 1 more"):
+        rig.reserve(greedy, SMALL, prompt(SMALL, 4, 99))
+    assert rig.reserve(rig.session("other"), SMALL, prompt(SMALL, 4))
+    rig.store.abort(greedy, [one.handle for one in windows])
+    assert rig.reserve(greedy, SMALL, prompt(SMALL, 4, 99))
+    rig.store.check()
