@@ -224,6 +224,10 @@ class Windows:
             if window is not None:
                 yield window
 
+    def any_of(self, session: int) -> bool:
+        """Whether a session has windows."""
+        return session in self._of_session or any(run.session == session for run in self._runs)
+
     def of_session(self, session: int) -> list[Window]:
         self._part([run for run in self._runs if run.session == session])
         return [self._windows[serial] for serial in self._of_session.get(session, ())]

@@ -31,12 +31,12 @@ class Writers:
         """
         found, before = [], now - REMOTE_WINDOW_SECONDS
         for session in list(self._sessions.values()):
-            windows = self._windows.of_session(session.serial)
-            if not windows:
+            if not self._windows.any_of(session.serial):
                 del self._sessions[session.serial]
                 continue
-            moving = any(window.slot.moves for window in windows)
-            if session.stirred <= before and not session.may_write and not moving:
+            if session.stirred > before or session.may_write:
+                continue  # and what it opened by one call stays one run
+            if not any(one.slot.moves for one in self._windows.of_session(session.serial)):
                 session.lapsed = True
                 found.append(session)
         return found

@@ -211,6 +211,18 @@ def test_a_thousand_mutations_of_real_handles_move_nothing(
 # Writers that stand still
 
 
+def test_looking_for_them_leaves_what_one_call_opened_together() -> None:
+    rig = Rig()
+    here, far = rig.session(mapped=True), rig.session()
+    first = rig.reserve(here, SMALL, prompt(SMALL, 12))
+    then = rig.reserve(far, SMALL, prompt(SMALL, 8, start=500))
+    rig.pass_time(REMOTE_WINDOW_SECONDS - 1.0)
+    rig.store.expire()
+    for session, windows in ((here, first), (far, then)):
+        handles = [one.handle for one in windows]
+        assert rig.store.claims.whole_run(session, handles) is not None
+
+
 def test_windows_of_a_remote_session_that_stands_still_end(rig: Rig, session: Session) -> None:
     slot, handle = window(rig, session)
     rig.pass_time(REMOTE_WINDOW_SECONDS - 1)
