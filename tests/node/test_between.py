@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvstore.core.lifecycle import Tier
 from kvstore.node.readers import Opened
-from tests.node.test_hbm import Lender, lent
+from tests.node.lender import Lender, lent
 
 
 def test_what_somebody_holds_stays_where_it_was_brought_for_another() -> None:
