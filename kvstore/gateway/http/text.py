@@ -20,7 +20,13 @@ class Text:
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise ConfigError(f"--model = {folder}: it has no tokenizer.json, which makes text")
-        self._tokenizer = Tokenizer.from_file(str(path))
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # it has no type of its own
+            raise ConfigError(f"{path} cannot be read as a tokenizer: {error}") from None
+        # Some files keep the lengths to which a training cut and filled its texts.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         self._spelling = Spelling(self._tokenizer)
         added = self._tokenizer.get_added_tokens_decoder()
         self.specials = frozenset(id for id, token in added.items() if token.special)

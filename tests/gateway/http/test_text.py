@@ -128,3 +128,19 @@ def test_a_word_brings_the_space_that_stands_before_it_in_a_text(
 def test_a_folder_without_a_tokenizer_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no tokenizer\.json"):
         Text(tmp_path)
+
+
+def test_a_tokenizer_that_is_none_is_told_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ConfigError, match=r"tokenizer\.json cannot be read"):
+        Text(tmp_path)
+
+
+def test_a_prompt_is_whole_whatever_lengths_the_tokenizer_was_trained_with(tmp_path: Path) -> None:
+    tokenizer = bytes_alone()
+    tokenizer.enable_truncation(max_length=4)
+    tokenizer.enable_padding(length=16)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    text = Text(tmp_path)
+    for tokens in (text.tokens("all of it"), text.template_tokens("all of it")):
+        assert text.decode(tokens) == "all of it" and len(tokens) == len("all of it")
