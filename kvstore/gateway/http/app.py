@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 
@@ -89,4 +90,6 @@ async def _not_found(call: Request, error: Exception) -> Response:
 
 
 def _refused(refusal: Refusal) -> Response:
-    return JSONResponse(refusal.body, refusal.status, refusal.headers)
+    # In ASCII: half of a surrogate pair, which a field's name can have, is nothing in UTF-8.
+    text = json.dumps(refusal.body)
+    return Response(text, refusal.status, refusal.headers, "application/json")

@@ -285,6 +285,18 @@ def test_what_there_is_not_is_told_as_openai_does(served: Served) -> None:
     asyncio.run(run())
 
 
+def test_a_field_whose_name_is_no_unicode_is_refused_as_any_other(served: Served) -> None:
+    async def run() -> None:
+        caller, name = Caller(served, Scripted()), "\ud83c"
+        message = {"role": "user", "content": "w1", name: 1}
+        refused = await caller.ask(**{name: 1})
+        assert refused.status == 400 and refused.error["param"] == name
+        chat = json.dumps({"model": "tiny", "messages": [message]}).encode()
+        assert (await caller.call("POST", "/v1/chat/completions", chat)).status == 400
+
+    asyncio.run(run())
+
+
 def test_clients_are_told_apart_by_their_keys_which_go_no_further(served: Served) -> None:
     runner = Scripted()
     for key in ("sk-1", "sk-1", "sk-2", ""):
