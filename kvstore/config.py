@@ -362,8 +362,12 @@ class GatewayConfig:
     board: str = ""
     revision: str = ""  # of the weights, as engines say it; empty: a digest of the folder's
     keys: Path | None = None  # a file of those that callers show; None: everybody may call
+    # Tokens of a prompt and its answer, as vLLM servers were told; 0: all positions it has.
+    max_model_len: int = 0
 
     def __post_init__(self) -> None:
+        if self.max_model_len < 0:
+            raise ConfigError(f"--max-model-len = {self.max_model_len}: write 1 or more")
         if not (self.conductors or self.engines):
             raise ConfigError("name who knows engines with --conductor, or one with --engine")
         try:

@@ -67,6 +67,14 @@ def add(commands: Commands) -> None:
         "what is in the folder: as for models from the hub, commit:HASH (default: that digest)",
     )
     serve.add_argument(
+        "--max-model-len",
+        type=int,
+        default=0,
+        metavar="N",
+        help="tokens of a prompt and its answer, at most: as vLLM servers were told, if they were "
+        "(default: as many as the model has positions for)",
+    )
+    serve.add_argument(
         "--block-tokens",
         type=int,
         default=64,
@@ -107,6 +115,7 @@ def run_serve(args: argparse.Namespace) -> int:
         board=args.board,
         revision=args.revision,
         keys=args.keys,
+        max_model_len=args.max_model_len,
     )
     # HTTP and tokenizers are an extra: only gateways need them.
     from kvstore.gateway.http import daemon

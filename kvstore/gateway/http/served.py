@@ -43,7 +43,7 @@ class Served:
             text=Text(config.model),
             template=Template(config.model),
             eos=found.eos,
-            positions=found.positions,
+            positions=config.max_model_len or found.positions,
             vocabulary=found.vocabulary,
             created=int(time.time()),
         )
