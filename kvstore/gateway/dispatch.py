@@ -100,6 +100,7 @@ class Dispatcher:
                 if self._known.lost(sent[0]):
                     self._engines.forget(sent[0])
         run.outcome.seconds = time.monotonic() - run.since
+        run.outcome.count_prompt(len(request.prompt))
         return run.outcome
 
     def _asks(self, run: Run) -> list[Ask]:

@@ -50,3 +50,11 @@ class Outcome:
     block_tokens: int = 0  # of each of those
     expected_tokens: int = 0  # of the prompt, that the conductor thought were in the pool
     expected_seconds: float = 0.0  # until its first token, as the conductor thought; 0: unasked
+
+    def count_prompt(self, tokens: int) -> None:
+        """Of what was loaded and computed only so many count: behind them is the answer so far,
+        which was part of what it ran with where it went on elsewhere."""
+        self.pool_tokens = min(self.pool_tokens, tokens)
+        self.hand_off_tokens = min(self.hand_off_tokens, tokens - self.pool_tokens)
+        left = tokens - self.pool_tokens - self.hand_off_tokens
+        self.computed_tokens = min(self.computed_tokens, left)

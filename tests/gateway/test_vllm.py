@@ -138,6 +138,15 @@ def test_engines_that_draw_no_tokens_are_not_asked_to() -> None:
             run(Names("127.0.0.1:9"), sampling=DRAWN)
 
 
+def test_what_is_loaded_of_an_answer_that_is_gone_on_with_is_nothing_of_the_prompt() -> None:
+    bad = Double((told(TOKENS[:3]), used(64), BREAK))
+    good = Double((told(TOKENS[2:], "length"), used(len(PROMPT) + 2), DONE))
+    with serving(bad, good):
+        tokens, outcome = run(Nobody(), bad.address, good.address)
+    assert tokens == TOKENS and outcome.tries == 2
+    assert (outcome.pool_tokens, outcome.computed_tokens) == (len(PROMPT), 0)
+
+
 BROKEN = {
     "its connection ends": (told(TOKENS[:2]), BREAK),
     "its connection ends within an event": (told(TOKENS[:2]), b'data: {"cho', BREAK),
