@@ -19,7 +19,7 @@ from kvstore import traces
 from kvstore.core.turns import Places
 from kvstore.errors import Broken, Draining, KVStoreError, Overloaded, Unavailable
 from kvstore.gateway.caller import Caller
-from kvstore.gateway.counted import count
+from kvstore.gateway.counted import count, how
 from kvstore.gateway.http.keys import Whose
 from kvstore.gateway.prefixes import Prefixes
 from kvstore.gateway.recent import Recent
@@ -151,7 +151,8 @@ class Work:
             except RuntimeError as error:  # none can be had: it is better in a while
                 for one in requests[index:]:  # those that run give theirs back by themselves
                     self._give(one.client)
-                raise Overloaded("the gateway has no thread for it now", RETRY_MS) from error
+                text = "the gateway has no thread for it now"
+                raise self._refused(len(requests) - index, text) from error
 
     def _run(self, job: Job, index: int, request: Request, caller: Caller) -> None:
         def told(token: int, logprobs: Logprobs | None) -> None:
@@ -190,15 +191,21 @@ class Work:
         places, taken = self._places, 0
         if places.held(client) + count > whose.requests:
             text = f"{whose.requests} prompts of yours may be in the gateway at once"
-            raise Overloaded(f"{text}, and {places.held(client)} are", RETRY_MS)
+            raise self._refused(count, f"{text}, and {places.held(client)} are")
         while taken < count and places.try_take(client):
             taken += 1
         if taken < count:
             for _ in range(taken):
                 places.give_back(client)
             held = places.held(client)
-            raise Overloaded(f"the gateway is full; {held} prompts in it are yours", RETRY_MS)
+            raise self._refused(count, f"the gateway is full; {held} prompts in it are yours")
         self._idle.clear()
+
+    def _refused(self, count: int, why: str) -> Overloaded:
+        """So many are not let in, and are over. A call that is not read yet counts as one."""
+        error = Overloaded(why, RETRY_MS)
+        self._telemetry.add("requests", count, how(error))
+        return error
 
     def _give(self, client: str) -> None:
         self._places.give_back(client)

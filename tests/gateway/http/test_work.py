@@ -65,3 +65,17 @@ def test_an_answer_comes_and_its_place_is_free_where_it_cannot_be_counted(
         assert len(unforeseen) == 1, "it is logged"
 
     asyncio.run(run())
+
+
+def test_what_is_not_let_in_is_counted_as_refused() -> None:
+    async def run() -> None:
+        telemetry = Telemetry(GATEWAY)
+        work, asked = Work(AtOnce(), 2, telemetry), [Request(f"r{i}", (1,), 1) for i in range(3)]
+        for whose in (Whose("all places"), Whose("its own", requests=1)):
+            with pytest.raises(Overloaded), work.running(whose, asked):
+                raise AssertionError("it was let in")
+        with work.place(whose), pytest.raises(Overloaded), work.place(whose):
+            raise AssertionError("it was let in")
+        assert telemetry.values("requests") == {"refused": 7}
+
+    asyncio.run(run())
