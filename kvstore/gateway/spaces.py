@@ -117,6 +117,8 @@ class Told:
     def _look(self) -> None:
         crews = self._conductors.crews(self._revision, self._patience)
         self._patience = ANSWER_SECONDS
+        # From now on: else, where all are waited for in vain, each request waits anew, in turn.
+        self._good_until = time.monotonic() + KEPT_SECONDS
         if crews is None:
             return
         self._all = tuple(

@@ -129,6 +129,32 @@ def test_a_crew_whose_blocks_have_no_tokens_is_none(fresh: None) -> None:
     assert not told.now()
 
 
+class Silent:
+    """Stands for conductors of which none answers: each time they are all waited for."""
+
+    def __init__(self) -> None:
+        self.now, self.asked = 0.0, 0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def crews(self, revision: str, seconds: float) -> None:
+        self.now, self.asked = self.now + 4 * seconds, self.asked + 1
+
+
+def test_that_nobody_answers_is_as_good_as_new_from_when_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = Silent()
+    monkeypatch.setattr(spaces, "time", silent)
+    told = Told(cast(Conductors, silent), "w1")
+    for _ in range(3):
+        assert not told.now()
+    assert silent.asked == 1
+    silent.now += spaces.KEPT_SECONDS
+    assert not told.now() and silent.asked == 2
+
+
 def test_what_is_known_is_gone_on_with_where_no_thread_can_be_had(
     fresh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
