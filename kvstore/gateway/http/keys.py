@@ -84,7 +84,8 @@ class KeyFile:
 
 def _shown(authorization: str) -> bytes:
     scheme, _, key = authorization.partition(" ")
-    return key.strip().encode() if scheme.lower() == "bearer" else b""
+    # As it was sent: a header's bytes are told as characters of Latin-1, one each.
+    return key.strip(" ").encode("latin-1") if scheme.lower() == "bearer" else b""
 
 
 def _read(path: Path) -> Mapping[str, Whose]:

@@ -297,6 +297,20 @@ def test_a_field_whose_name_is_no_unicode_is_refused_as_any_other(served: Served
     asyncio.run(run())
 
 
+def test_a_key_is_known_by_the_bytes_that_were_sent_whatever_they_are(
+    served: Served, tmp_path: Path
+) -> None:
+    file, key = tmp_path / "keys.toml", "schlüssel à"
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    file.write_text(f'secret = "{"5e" * 32}"\n[client.web]\nkeys = ["{digest}"]')
+
+    async def run() -> list[int]:
+        caller = Caller(served, Scripted(), keys=KeyFile(file))
+        return [(await caller.ask(key=one)).status for one in (key, "schlussel a")]
+
+    assert asyncio.run(run()) == [200, 401]
+
+
 def test_clients_are_told_apart_by_their_keys_which_go_no_further(served: Served) -> None:
     runner = Scripted()
     for key in ("sk-1", "sk-1", "sk-2", ""):
