@@ -36,6 +36,13 @@ def test_tenants_of_one_name_are_one_whatever_their_clients(tmp_path: Path) -> N
     assert (one.client, other.client) == ("web", "b") and one.salt == other.salt
 
 
+def test_a_key_is_known_by_the_bytes_that_were_sent_whatever_they_are(tmp_path: Path) -> None:
+    key = "schlüssel à"
+    keys = KeyFile(written(tmp_path / "keys", good(key=key)))
+    as_told = key.encode().decode("latin-1")  # of a header
+    assert keys.whose(f"Bearer {as_told}").client == "web"
+
+
 def test_another_secret_makes_other_names_of_the_same_tenants(tmp_path: Path) -> None:
     one = KeyFile(written(tmp_path / "one", good()))
     other = KeyFile(written(tmp_path / "other", good().replace(SECRET, "1f" * 32)))
