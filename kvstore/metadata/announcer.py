@@ -5,6 +5,9 @@ One whose lease ended although it runs (it was stopped for longer, was cut off, 
 made anew) was held for dead by others. It is told so before its record is put again, so that it can
 part with what they may have given away, and it comes back after a pause of chance: a thousand nodes
 do not come back in one instant.
+
+Now and then it looks whether the record still stands: one that somebody deleted is put again, and
+that of another process, as where a node's directory was copied, is told of and left alone.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ R = TypeVar("R", NodeRecord, ConductorRecord)
 log = logging.getLogger(__name__)
 
 _RENEWALS = 3  # in the time of a lease: two may fail
+_LOOKS = (
+    16  # renewals between two looks at the record: a thousand processes cost 100 reads a second
+)
 _PACE = (0.7, 1.0)  # of that interval, by chance: nodes started together do not stay in step
 
 
@@ -51,6 +57,8 @@ class Announcer(Generic[R]):
         self._lease: Lease | None = None  # under which the record stands
         self._stands: R | None = None  # as last put there
         self._away = False  # no sign of life was given when it was last due
+        self._unlooked = 0  # since the last look
+        self._doubled = False  # then another process's record stood there
 
     async def announce(self) -> None:
         """Put the record under a new lease. Raises what the metadata raises."""
@@ -93,14 +101,32 @@ class Announcer(Generic[R]):
             return
         try:
             await self._metadata.keep_alive(self._lease)
+            self._unlooked += 1
             if self._stands != self._record:
                 await self._put(self._lease)
+            elif self._unlooked >= _LOOKS:
+                await self._look(self._lease)
         except LeaseLost:
             self._record = self._lapsed(self._record)  # if it cannot, it is told again
             self._lease = None
             log.warning("the lease of %s ended, and is asked for anew", self._record.key())
             await self._clock.sleep(self._dice.uniform(0, self._lease_ms / 1e3))
             await self.announce()
+
+    async def _look(self, lease: Lease) -> None:
+        key, self._unlooked = self._record.key(), 0
+        entry = await self._metadata.get(key)
+        another = entry is not None and entry.lease != lease.id
+        if another and not self._doubled:
+            log.error(
+                "another process serves as %s, and is known in the place of this one: it runs on "
+                "a copy of this one's directory, or with its id; give each its own",
+                key,
+            )
+        self._doubled = another
+        if entry is None:
+            log.warning("%s had been deleted, and is put again", key)
+            await self._put(lease)
 
     async def _put(self, lease: Lease) -> None:
         record = self._record

@@ -7,7 +7,8 @@ import errno
 import itertools
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from kvstore.clock import SimClock
 from kvstore.errors import Unavailable
-from kvstore.metadata.announcer import Announcer
+from kvstore.metadata.announcer import _LOOKS, Announcer
 from kvstore.metadata.embedded import EmbeddedMetadata
 from kvstore.metadata.records import NodeRecord
 
@@ -108,6 +109,19 @@ class World:
             raise OSError(errno.ENOSPC, "No space left on device")
         self.lapses += 1
         return replace(record, epoch=RECORD.epoch + self.lapses)
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("kvstore.metadata.announcer")
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
 
 
 def announced(test: Callable[[World], Any]) -> Callable[[Path], None]:
@@ -247,6 +261,31 @@ async def test_what_could_not_be_said_is_said_with_the_next_renewal(world: World
 
 
 @announced
+async def test_a_record_that_somebody_deleted_is_put_again(world: World) -> None:
+    await world.turn()
+    assert await world.metadata.delete(RECORD.key())
+    for _ in range(_LOOKS):
+        await world.turn(after=0.5)
+    assert await world.record() == RECORD and not world.lapses
+
+
+@announced
+async def test_another_process_of_this_name_is_told_of_once_and_succeeded(world: World) -> None:
+    other = replace(RECORD, address="127.0.0.1:7411")
+    lease = await world.metadata.grant(3_600_000)
+    with logged() as said:
+        await world.metadata.put(other.key(), other.encode(), lease=lease.id)
+        for _ in range(3 * _LOOKS):
+            await world.turn(after=0.5)
+        assert await world.record() == other
+        assert len(said) == 1 and "another process serves as nodes/n1" in said[0]
+    await world.metadata.revoke(lease)
+    for _ in range(_LOOKS):
+        await world.turn(after=0.5)
+    assert await world.record() == RECORD and not world.lapses
+
+
+@announced
 async def test_a_state_is_said_at_once_where_the_metadata_answers(world: World) -> None:
     await world.announcer.change_state("draining")
     assert (await world.record()).state == "draining"
@@ -254,20 +293,13 @@ async def test_a_state_is_said_at_once_where_the_metadata_answers(world: World) 
 
 @announced
 async def test_an_outage_is_one_line_in_the_log(world: World) -> None:
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("kvstore.metadata.announcer")
-    logger.addHandler(handler)
-    try:
+    with logged() as lines:
         world.cut.lost = {"keep_alive"}
         for _ in range(10):
             await world.turn()
         world.cut.lost = set()
         await world.turn()
         await world.turn()
-    finally:
-        logger.removeHandler(handler)
     assert [line.split(":")[0] for line in lines] == [
         "this process cannot give its sign of life",
         "this process gives its sign of life again",

@@ -238,7 +238,7 @@ def test_what_is_dropped_on_its_way_down_is_nowhere() -> None:
         copy, loop = rig.copy, asyncio.get_running_loop()
 
         def dropping(*what: int) -> None:
-            asyncio.run_coroutine_threadsafe(_called(drop), loop).result(SECONDS)
+            asyncio.run_coroutine_threadsafe(_called(drop), loop).result(10.0)
             copy(*what)
 
         rig.copy = dropping  # type: ignore[method-assign]
