@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from kvstore.end_tokens import end_tokens
 
 from .errors import UnsupportedModel
 
@@ -68,11 +70,12 @@ class ModelConfig:
         path = Path(folder) / "config.json"
         if not path.is_file():
             raise UnsupportedModel(f"{path} is not there; a Hugging Face model folder has one")
-        return cls.read(json.loads(path.read_text()))
+        config = cls.read(json.loads(path.read_text()))
+        return replace(config, eos_ids=tuple(sorted(end_tokens(path.parent))))
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> ModelConfig:
-        """The config from the parsed config.json."""
+        """The config from the parsed config.json, less the tokens that end an answer."""
         architecture = _architecture(raw)
         _refuse_unread_settings(raw)
         heads = _size(raw, "num_attention_heads")
@@ -98,7 +101,6 @@ class ModelConfig:
             o_bias=bias,
             mlp_bias=bool(raw.get("mlp_bias", False)) and architecture == "LlamaForCausalLM",
             qk_norm=architecture == "Qwen3ForCausalLM",
-            eos_ids=_eos_ids(raw),
         )
 
 
@@ -177,10 +179,3 @@ def _rope(raw: Mapping[str, Any], max_positions: int) -> RopeConfig:
         high_freq_factor=float(found.get("high_freq_factor") or 4.0),
         original_positions=int(original),
     )
-
-
-def _eos_ids(raw: Mapping[str, Any]) -> tuple[int, ...]:
-    found = raw.get("eos_token_id")
-    if found is None:
-        return ()
-    return tuple(int(one) for one in (found if isinstance(found, list) else [found]))

@@ -10,7 +10,8 @@ node of its own host; what that lacks it fetches from the others' (node/pool.py)
     errors.py limits.py config.py   every error, every limit, every setting
     clock.py cadence.py percent.py  time; when to look again for what comes layer by layer; shares
     home.py                         the process that made a client; a fork of it has none
-    logprobs.py failpoint.py        what a model says of tokens; where a test makes a node die
+    logprobs.py end_tokens.py       what a model says of tokens; which of them end an answer
+    failpoint.py                    where a test makes a node die
     telemetry.py traces.py          all that is counted and timed; a request's way as one trace
     core/                           decisions, pure: lifecycle, index and eviction, pins, windows
     memory/  disk/                  the arena (one shared mapping, over the host's NUMA nodes),

@@ -52,10 +52,10 @@ def test_rope_scaling_is_read_from_where_old_and_new_configs_keep_it() -> None:
     assert ModelConfig.read(linear).rope.kind == "linear"
 
 
-def test_end_tokens_may_be_none_one_or_several() -> None:
-    assert ModelConfig.read(PLAIN).eos_ids == ()
-    assert ModelConfig.read(PLAIN | {"eos_token_id": 7}).eos_ids == (7,)
-    assert ModelConfig.read(PLAIN | {"eos_token_id": [7, 9]}).eos_ids == (7, 9)
+def test_what_ends_an_answer_is_read_of_the_whole_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(PLAIN | {"eos_token_id": 9}))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [9, 7]}))
+    assert ModelConfig.load(tmp_path).eos_ids == (7, 9)
 
 
 def test_the_dtype_is_read_under_its_old_and_new_name() -> None:

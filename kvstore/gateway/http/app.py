@@ -45,7 +45,7 @@ def app_of(
         keys.whose(call.headers.get("authorization", ""))
         return JSONResponse(models(served.name, served.created))
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route(
                 "/v1/completions", Completions(work, served, keys, asked, Answer), methods=["POST"]
@@ -66,6 +66,9 @@ def app_of(
             Exception: _failed,
         },
     )
+    # A path with a slash too many is none, and not another at the host that a caller names.
+    app.router.redirect_slashes = False
+    return app
 
 
 async def _failed(call: Request, error: Exception) -> Response:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvstore.end_tokens import end_tokens
 from kvstore.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """By its config.json; of a model of several kinds of input, what it says of text."""
+    """By its config.json and what else says which tokens end an answer; of a model of several kinds
+    of input, what it says of text."""
 
     vocabulary: int
     positions: int  # tokens of a prompt and its answer, at most
@@ -41,7 +43,7 @@ class Model:
         return cls(
             _size(path, said, "vocab_size"),
             _size(path, said, "max_position_embeddings"),
-            frozenset(_ids(path, said.get("eos_token_id"))),
+            end_tokens(folder),
         )
 
 
@@ -50,10 +52,3 @@ def _size(path: Path, said: Mapping[str, Any], name: str) -> int:
     if type(value) is not int or value < 1:
         raise ConfigError(f"{path}: {name} = {value!r}: a whole number from 1 is wanted")
     return value
-
-
-def _ids(path: Path, value: Any) -> list[int]:
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(type(one) is int for one in ids):
-        raise ConfigError(f"{path}: eos_token_id = {value!r}: a token id or a list is wanted")
-    return ids
