@@ -104,3 +104,12 @@ def test_a_bug_that_a_node_goes_on_after_is_told_of_for_an_hour(firing: Firing) 
     name = 'moonpool_task_failures_total{instance="a"}'
     firing({name: "0x10 1+0x600"}, "30m", "MoonpoolBug")
     firing({name: "0x10 1+0x600"}, "80m")
+
+
+def test_requests_that_fail_are_told_of_where_none_has_ever_run(firing: Firing) -> None:
+    failed = 'moonpool_failed_requests_total{instance="a"}'
+    ran = 'moonpool_prompts_total{instance="a",miss="absent"}'
+    firing({failed: "0 0+3x600"}, "30m", "MoonpoolRequestsFail")
+    firing({failed: "0 0+3x600", ran: "0 0+200x600"}, "30m", "MoonpoolRequestsFail")
+    firing({failed: "0 0+1x600", ran: "0 0+200x600"}, "30m")
+    firing({failed: "0"}, "30m")
