@@ -133,7 +133,8 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
     else:
         w.requests[engine.line_end].after = r
     engine.line_end = r
-    carry_on(w, d, now)
+    if engine.current == NONE:  # else it is let in once the prompt that is computed there is done
+        carry_on(w, d, now)
 
 
 @inner
@@ -176,15 +177,21 @@ def carry_on(w: Any, d: Any, now: Any) -> None:
         let_out(w, d, now)
     else:
         engine.since = now
-    _let_in(w, d, now)
-    tell(w, d)
-    if w.fleet.engines[d].decodes:  # one that is to switch takes no more
-        _unpark(w, d, now)
+    take_in(w, d, now)
     engine.version += 1
     if engine.batch:
         left = steps_left(w, d)
         takes = decode_takes(w.times, d, left, engine.batch, engine.context)
         push(w.heap, engine.since + takes, STEPPED, d, engine.version)
+
+
+@inner
+def take_in(w: Any, d: Any, now: Any) -> None:
+    """Between two steps: those that wait at an engine, and those in the pool that fit it now."""
+    _let_in(w, d, now)
+    tell(w, d)
+    if w.fleet.engines[d].decodes:  # one that is to switch takes no more
+        _unpark(w, d, now)
 
 
 @inner

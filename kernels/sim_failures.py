@@ -46,7 +46,7 @@ def returns(w: Any, e: Any, now: Any) -> None:
     mark_roles(w.fleet)
     engine.since = now
     rests(w, e, now)
-    if seen.decodes and not seen.prefills:
+    if seen.decodes:
         carry_on(w, e, now)  # some may wait for room
 
 

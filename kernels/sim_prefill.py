@@ -18,7 +18,7 @@ from .prefill_price import BLOCKS, FETCHED, FIRST_TOKEN, HAND, READ, READY, WORK
 from .rivals import sent
 from .room import want_room
 from .sim_caches import DRAM, SSD, expect, leading, touch
-from .sim_decode import hand_over, room_in
+from .sim_decode import hand_over, room_in, take_in
 from .sim_heap import push
 from .sim_learning import prefill_took, whole_took
 from .sim_mixed import begin_prompt, chunked, decode_only, has_room, is_mixed, slowed, stepped
@@ -224,6 +224,7 @@ def mixed_step(w: Any, e: Any, now: Any) -> None:
         touch(w.caches, host, SSD, blocks)
         leave(w, r, e)
     if engine.current == NONE:
+        take_in(w, e, now)
         begin_next(w, e, now)
     if engine.current == NONE:
         decode_only(w, e, now)

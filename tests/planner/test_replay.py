@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from kvstore.errors import ConfigError
+from kvstore.kernels import sim_world
 from kvstore.kernels.engine_time import decode_takes, prefill_takes
-from kvstore.planner import world
+from kvstore.planner import presets, world
 from kvstore.planner.arrivals import Arrivals
+from kvstore.planner.cluster import Pool, Role
 from kvstore.planner.policies import POLICIES, Policy, named
 from kvstore.planner.replay import ran, replay
 from kvstore.planner.synthetic import Bimodal, PrefixTree
@@ -20,6 +22,7 @@ from tests.planner import clusters
 from tests.planner.clusters import PLAIN
 
 SURE = Doubt(noise=0.0)
+H100 = presets.CARDS["h100"]
 
 
 def test_a_prompt_alone_takes_its_prefill_and_the_tail_of_its_transfer() -> None:
@@ -129,6 +132,15 @@ def test_every_request_ends_once_and_nothing_is_left(name: str, kind: str) -> No
         for one in (cluster, cluster.together()):
             done = ran(LOADS[kind].load(seed), one, named(name), seed, Doubt(error=0.3))
             world.check(done)
+
+
+@pytest.mark.parametrize("name", ["ours", "raw-round-robin"])
+def test_an_engine_that_does_both_decodes_what_others_have_prefilled(name: str) -> None:
+    pools = Pool(Role.PREFILL, 1, H100), Pool(Role.MIXED, 1, H100)
+    both = replace(clusters.cluster(), pools=pools)
+    done = ran(MultiTurn(Arrivals(30, 40)).load(3), both, named(name), 0)
+    world.check(done)
+    assert (done.requests["status"] == sim_world.SERVED).all()
 
 
 def test_a_cluster_under_no_strain_serves_all_in_time() -> None:
