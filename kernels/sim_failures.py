@@ -101,6 +101,7 @@ def _stop_decoding(w: Any, e: Any, now: Any) -> None:
         r = w.members[e, i]
         request = w.requests[r]
         left = max(1.0, np.float64(w.until[e, i] - engine.steps - steps))  # the last is made again
+        left = min(left, request.output - 1.0)  # that of its prefill it has, whatever step ran
         made = request.output - left
         request.tokens += made
         request.output -= made

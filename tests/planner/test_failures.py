@@ -58,6 +58,13 @@ def test_what_was_being_decoded_goes_on_elsewhere_behind_its_tokens() -> None:
     assert found["first_token"].tolist() == healthy["first_token"].tolist(), "they had them"
 
 
+def test_who_had_come_in_a_step_that_never_ended_keeps_its_prefill_s_token() -> None:
+    load, one = apart([0.0, 1.0], [4_000, 4_000], output=400), cluster()
+    at = float(died(load, one).requests["first_token"][1]) + 1e-6
+    found = died(load, one, Failure(Role.DECODE, 0, at, 0.5)).requests
+    assert (found["made"][1], found["tokens"][1]) == (1, 4_001)
+
+
 def test_parked_kv_dies_with_the_host_that_prefilled_it() -> None:
     load = apart([0.0, 0.01], [4_000, 4_000], output=400)
     one = cluster(2, 1, tpot_seconds=0.006)  # one at a time
