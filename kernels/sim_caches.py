@@ -67,7 +67,7 @@ def caches(blocks: int, dram: Longs, ssd: Longs, coming: int) -> Caches:
     lists = np.zeros(PLANES * hosts, LIST)
     lists["newest"] = lists["oldest"] = NONE
     most = np.iinfo(np.int32).max
-    lists["capacity"] = np.concatenate([dram, ssd, np.full(hosts, most)])
+    lists["capacity"] = np.minimum(np.concatenate([dram, ssd, np.full(hosts, most)]), most)
     return Caches(
         row_of=np.full(blocks, NONE, np.int32),
         bits=np.zeros((rows, PLANES, words), np.uint64),

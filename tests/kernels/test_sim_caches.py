@@ -131,3 +131,9 @@ def test_more_that_is_coming_than_there_is_place_for_is_not_noted() -> None:
     assert 3 <= found.coming[0] < 10
     expect(caches, 0, blocks, -1)
     assert caches.lists["size"].sum() == 0
+
+
+def test_a_host_that_has_room_for_more_blocks_than_are_numbered_has_room_for_all() -> None:
+    made = sim_caches.caches(BLOCKS, np.array([1 << 31]), np.array([(1 << 33) + 5]), 0)
+    assert touch(made, 0, DRAM, np.array(PATHS[0], np.int32)) == len(PATHS[0])
+    assert (made.lists["capacity"] >= BLOCKS).all()
