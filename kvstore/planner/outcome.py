@@ -79,6 +79,7 @@ class Outcome:
     quartiles: tuple[float, ...]  # `share` by length of prompt: the shortest quarter first
     clients: tuple[float, ...]  # `share` by client
     ended: dict[str, int]  # requests, by what became of them
+    slow: int  # of those served, whose first token was in time and whose pace was not
     prefill_busy: float  # share of time that engines work, until the last is done
     decode_busy: float
     decode_full: float  # share of their room for KV that sequences take, on average
@@ -129,6 +130,7 @@ def of(world: World) -> Outcome:
         quartiles=_quartiles(requests["tokens"] - requests["made"], good),
         clients=_clients(requests["client"], good),
         ended={name: int((requests["status"] == end).sum()) for name, end in ENDS.items()},
+        slow=int(((ttft(served) <= world.rules.ttft) & (tpot(served) > world.rules.tpot)).sum()),
         prefill_busy=_busy(world, sim_world.PREFILLS, max(arrivals_s, last)),
         decode_busy=_busy(world, sim_world.DECODES, max(arrivals_s, last)),
         decode_full=_full(world, served, max(arrivals_s, last)),

@@ -94,17 +94,18 @@ def _short_of(answers: Answers) -> str:
 
 def _limit(told: Outcome) -> str:
     """What it is first short of."""
-    turned_away = told.ended["refused"] + told.ended["late"]
+    # Where nobody is turned away, those who would be have their first token, and have it late.
+    late = told.ended["served"] - round(told.share * told.requests) - told.slow
+    turned_away = told.ended["refused"] + told.ended["late"] + late
     without_room = told.ended["no_room"] + told.ended["expired"]
     quarters = (
         f"{percent(told.quartiles[-1], 0)} of the longest quarter of prompts are in time then,"
         f" {percent(told.quartiles[0], 0)} of the shortest."
     )
-    slow = told.ended["served"] - told.share * told.requests
-    if slow > turned_away + without_room:
+    if told.slow > turned_away + without_room:
         return (
-            f"the pace of tokens is what is short: {slow:,.0f} requests were served, but too slow."
-            f" {quarters}"
+            f"the pace of tokens is what is short: {told.slow:,} requests were served, but too"
+            f" slow. {quarters}"
         )
     # Routers turn away at the door whom nobody will have room to decode, too: being turned away
     # there says nothing of why.

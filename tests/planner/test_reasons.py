@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from kvstore.planner.answers import Answers, answer
-from kvstore.planner.policies import OURS
+from kvstore.planner.policies import OURS, named
 from kvstore.planner.reasons import why
+from kvstore.planner.replay import replay
 from tests.planner.clusters import apart, cluster
 
 
@@ -20,10 +21,13 @@ def answers() -> Answers:
     return answer(load, cluster(1, 1, ttft_seconds=2.0, tpot_seconds=0.05), OURS, (), 1, int)
 
 
-def at_highest(answers: Answers, **changes: Any) -> Answers:
-    assert answers.at_highest is not None
-    ended = dict.fromkeys(answers.at_highest.ended, 0) | {"refused": 41, "expired": 8}
-    return replace(answers, at_highest=replace(answers.at_highest, ended=ended, **changes))
+def at_highest(answers: Answers, share: float, **changes: Any) -> Answers:
+    told = answers.at_highest
+    assert told is not None
+    ended = dict.fromkeys(told.ended, 0) | {"refused": 41, "expired": 8}
+    ended["served"] = round(share * told.requests)
+    changed = replace(told, share=share, slow=0, ended=ended, **changes)
+    return replace(answers, at_highest=changed)
 
 
 def test_prompts_that_were_turned_away_while_prefill_idled_found_no_room_to_decode(
@@ -56,3 +60,15 @@ def test_policies_that_are_level_are_not_told_as_one_that_leads(answers: Answers
     rivals.append(replace(mine, policy="llm-d", highest=3.0))
     said = why(replace(answers, curves=(mine, *rivals)))
     assert "Of the other policies llm-d comes highest, at 3.00" in said
+
+
+def test_where_nobody_is_turned_away_first_tokens_that_are_late_are_not_called_a_slow_pace(
+    answers: Answers,
+) -> None:
+    load, strict = apart(np.arange(40) * 0.01, [8_000] * 40, output=20), cluster(ttft_seconds=0.5)
+    late = replay(load, strict, named("raw-round-robin"), 1)
+    assert late.ended["served"] == 40 and late.share < 0.1 and late.slow == 0
+    assert "prefill is what is short" in why(replace(answers, outcome=late))
+    slow = replay(load, replace(strict, ttft_seconds=100, tpot_seconds=1e-4), OURS, 1)
+    assert slow.slow == slow.ended["served"] > 0
+    assert "the pace of tokens is what is short" in why(replace(answers, outcome=slow))
