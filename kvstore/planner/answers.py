@@ -85,6 +85,7 @@ class Answers:
 
     cluster: str
     policy: str
+    hits_max: float  # share of prompt tokens that a cache which forgets nothing would have had
     outcome: Outcome  # at the load's own rate
     healthy: Outcome | None  # the same, did no engine die; None where none does
     at_highest: Outcome | None  # at the highest rate; None where none is low enough
@@ -126,6 +127,7 @@ def answer(
     return Answers(
         cluster=str(cluster),
         policy=policy.name,
+        hits_max=load.describe().hit_rate_max,
         outcome=outcome.of(world),
         healthy=healthy,
         at_highest=found.outcome if found else None,

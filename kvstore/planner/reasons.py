@@ -125,8 +125,13 @@ def _limit(told: Outcome) -> str:
 def _of_memory(answers: Answers) -> str:
     least, most = answers.memory[0], answers.memory[-1]
     now = next(one for one in answers.memory if one.hits >= answers.outcome.hits.all - 1e-9)
-    if most.hits < _POINTS:
+    if answers.hits_max < _POINTS:
         return "Nothing is found again however much is kept: a pool has nothing to give here."
+    if most.hits < _POINTS:
+        return (
+            f"{percent(answers.hits_max)} of prompt tokens were in an earlier one, and"
+            f" {most.dram_bytes / 1e9:,.4g} GB of DRAM a host keep next to nothing of them."
+        )
     gained, found = most.share - answers.outcome.share, percent(answers.outcome.hits.all)
     if most.hits - answers.outcome.hits.all > 2 * _POINTS:
         return (

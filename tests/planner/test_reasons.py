@@ -72,3 +72,12 @@ def test_where_nobody_is_turned_away_first_tokens_that_are_late_are_not_called_a
     slow = replay(load, replace(strict, ttft_seconds=100, tpot_seconds=1e-4), OURS, 1)
     assert slow.slow == slow.ended["served"] > 0
     assert "the pace of tokens is what is short" in why(replace(answers, outcome=slow))
+
+
+def test_a_pool_that_was_given_no_memory_is_not_told_that_nothing_can_be_found(
+    answers: Answers,
+) -> None:
+    assert "however much is kept: a pool has nothing to give here" in why(answers)
+    said = why(replace(answers, hits_max=0.975))
+    assert "97.5% of prompt tokens were in an earlier one, and 0 GB of DRAM a host keep" in said
+    assert "nothing to give" not in said
