@@ -22,6 +22,7 @@ from kvstore.planner.policies import Policy
 from kvstore.planner.replay import ran, replay
 from kvstore.planner.search import Step, at_rate, highest_rate
 from kvstore.planner.timeline import Timeline, timeline
+from kvstore.planner.world import SECONDS_MAX
 
 SPLITS_MAX = 9  # that are tried: of many engines, evenly spread ones
 MEMORY = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)  # times the DRAM that there is
@@ -174,7 +175,10 @@ def _points(
 ) -> tuple[Point, ...]:
     points = []
     for rate in rates:
-        told = replay(at_rate(load, cluster, _multiplier(load, rate)), cluster, policy, seed)
+        multiplier = _multiplier(load, rate)
+        if load.arrival[-1] / multiplier > SECONDS_MAX:
+            continue  # so slow, it would last longer than can be simulated
+        told = replay(at_rate(load, cluster, multiplier), cluster, policy, seed)
         points.append(Point(rate, told.share, told.goodput))
         step()
     return tuple(points)
