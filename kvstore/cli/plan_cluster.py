@@ -171,4 +171,7 @@ def _of_file(args: argparse.Namespace, changes: dict[str, Any]) -> Cluster:
         return found
     counts = [found.engines(Role.PREFILL), found.engines(Role.DECODE)]
     given = (args.prefill, args.decode)
-    return found.sized(*(n if n is not None else was for n, was in zip(given, counts, strict=True)))
+    sized = found.sized(
+        *(n if n is not None else was for n, was in zip(given, counts, strict=True))
+    )
+    return replace(sized, failures=found.failures)

@@ -121,6 +121,17 @@ def test_a_file_describes_the_cluster_and_options_replace_parts(
     assert "--gpu: " in capsys.readouterr().err
 
 
+def test_an_engine_that_dies_in_a_file_dies_however_many_others_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(f'{CLUSTER}\n[[failure]]\nrole = "decode"\nengine = 1\nat = 5\n')
+    assert main([*MADE, "--cluster", str(path), "--prefill", "2"]) == 0
+    assert "did no engine die" in capsys.readouterr().out
+    assert main([*MADE, "--cluster", str(path), "--decode", "1"]) == 2
+    assert "decode engine 1: there are 1" in capsys.readouterr().err
+
+
 def test_engines_that_switch_are_told_of_and_how_often_they_did(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
