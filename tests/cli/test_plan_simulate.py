@@ -132,6 +132,15 @@ def test_an_engine_that_dies_in_a_file_dies_however_many_others_there_are(
     assert "decode engine 1: there are 1" in capsys.readouterr().err
 
 
+def test_what_the_same_engines_would_do_otherwise_is_held_against_healthy_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*MADE, "--prefill", "1", "--decode", "1", *SOON, "--fail", "decode:0@5"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    rows = {line[:20].strip(): line.split()[-1] for line in said if line}
+    assert rows["did no engine die"] == rows["as asked"] == rows["every one both"] == "100.0%"
+
+
 def test_engines_that_switch_are_told_of_and_how_often_they_did(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
