@@ -17,7 +17,7 @@ from kvstore.core.priors import kv_room, prefill_prior
 from kvstore.errors import ConfigError
 from kvstore.percent import percent
 from kvstore.planner import bounds, presets, trace
-from kvstore.planner.arrivals import DURATION_S_MIN, RATE_MAX, RATE_MIN, SEED_MAX, spread
+from kvstore.planner.arrivals import DURATION_S_MIN, RATE_MAX, RATE_MIN, SEED_MAX
 from kvstore.planner.caution import caution
 from kvstore.planner.ceiling import Ceiling, ceiling
 from kvstore.planner.cluster import Cluster
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         shape, gpu, degree = cluster.shape, pool.gpu, pool.tensor_parallel
     cost = prefill_prior(shape, gpu, degree)
     kv_room(shape, gpu, degree)  # a model that does not fit is told of before the trace is read
-    load = _load(args)
+    load = _load(args, simulated)
     summary, most = load.describe(), ceiling(load, shape, cost, FABRICS)
     if cluster and not summary.rate:
         raise ConfigError(
@@ -117,8 +117,6 @@ def run(args: argparse.Namespace) -> int:
         # Late: it loads a compiler, which nothing else here needs.
         from kvstore.cli import plan_simulate
 
-        if args.trace not in KINDS:
-            load = spread(load, args.seed)  # queues are of requests that do not come all at once
         said |= plan_simulate.run(args, load, cluster)
     if args.json:
         print(json.dumps(said))
@@ -134,7 +132,9 @@ def _check_numbers(args: argparse.Namespace) -> None:
         bounds.number("--duration", args.duration, DURATION_S_MIN, bounds.SECONDS_MAX)
 
 
-def _load(args: argparse.Namespace) -> Load:
+def _load(args: argparse.Namespace, simulated: bool) -> Load:
+    """Of a trace that is simulated, requests that were rounded to one time come one after another:
+    queues are of such, and every figure is then of the same load."""
     if args.trace in KINDS:
         rate = _RATE if args.rate is None else args.rate
         duration_s = _DURATION_S if args.duration is None else args.duration
@@ -143,7 +143,7 @@ def _load(args: argparse.Namespace) -> Load:
         raise ConfigError("--duration: is of a load made up: a trace is as long as it is")
     if not Path(args.trace).exists():
         raise ConfigError(f"{args.trace}: no such file, and no load made up: {', '.join(KINDS)}")
-    load = trace.read(Path(args.trace), args.format)
+    load = trace.read(Path(args.trace), args.format, args.seed if simulated else None)
     if args.rate is None:
         return load
     own = load.describe().rate

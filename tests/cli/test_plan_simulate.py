@@ -141,6 +141,18 @@ def test_what_the_same_engines_would_do_otherwise_is_held_against_healthy_ones(
     assert rows["did no engine die"] == rows["as asked"] == rows["every one both"] == "100.0%"
 
 
+def test_a_rate_that_is_asked_for_is_the_rate_that_is_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.jsonl"  # whose times are rounded, as those that are published
+    line = '{{"timestamp": {}, "input_length": 700, "output_length": 10, "hash_ids": [0, 1]}}\n'
+    path.write_text("".join(line.format(at) * 10 for at in (0, 3_000)))
+    assert main(["plan", str(path), *SMALL, *SOON, "--rate", "5", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["load"]["rate"] == pytest.approx(5)
+    assert said["simulated"]["outcome"]["rate"] == pytest.approx(5)
+
+
 def test_engines_that_switch_are_told_of_and_how_often_they_did(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
