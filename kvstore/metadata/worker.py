@@ -1,8 +1,10 @@
 """One thread that does all the work on one metadata file, and never keeps a caller past its time.
 
 A call that finds the file locked is put aside and tried again every millisecond until its deadline;
-calls that need no lock pass it. While anyone watches, the same thread looks every few milliseconds
-whether the file has changed and rings the watchers' bells; while nobody does, it sleeps.
+calls that need no lock pass it. While anyone watches, the same thread looks whether the file has
+changed and rings the watchers' bells: every few milliseconds while there are changes, less often
+once there were none for a while, since that is most of a process's life and each look wakes a core.
+While nobody watches, it sleeps.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from kvstore.metadata.sqlite_failure import Busy
 T = TypeVar("T")
 
 CALLS_MAX = 1_024  # calls waiting for one store: more means the disk does not keep up
-POLL_S = 0.005  # how soon another process's change is noticed; a poll costs about 10 us
+# How soon another process's change is noticed: one that follows another, and one after some quiet.
+POLL_S, POLL_QUIET_S = 0.005, 0.05
+QUIET_S = 1.0  # without a change
 RETRY_S = 0.001
 GRACE_S = 0.5  # on top of the lock deadline, for the disk itself
 
@@ -86,11 +90,12 @@ class Worker:
     def __init__(self, name: str, open_ledger: Callable[[], Ledger], busy_s: float) -> None:
         self._name = name
         self._busy_s = busy_s
-        # SimpleQueue waits at half the cost of Queue, 200 times a second; call() bounds it.
+        # SimpleQueue waits at half the cost of Queue; call() bounds it.
         self._inbox: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._aside: deque[Call] = deque()  # found the file locked; the oldest is due first
         self._bells: frozenset[Bell] = frozenset()  # replaced, never changed: the thread reads it
         self._closing = threading.Event()
+        self._moved = time.monotonic()  # when a change was last seen
         opened: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(open_ledger, opened), name=f"metadata {name}", daemon=True
@@ -169,10 +174,16 @@ class Worker:
             self._look(ledger)
 
     def _next(self) -> Call | None:
-        patience = RETRY_S if self._aside else POLL_S if self._bells else None
         with contextlib.suppress(queue.Empty):
-            return self._inbox.get(timeout=patience)
+            return self._inbox.get(timeout=self._patience())
         return None
+
+    def _patience(self) -> float | None:
+        if self._aside:
+            return RETRY_S
+        if not self._bells:
+            return None
+        return POLL_S if time.monotonic() - self._moved < QUIET_S else POLL_QUIET_S
 
     def _look(self, ledger: Ledger) -> None:
         try:
@@ -180,6 +191,7 @@ class Worker:
         except KVStoreError:
             moved = True  # every watcher meets the error in its own next call
         if moved:
+            self._moved = time.monotonic()
             for bell in self._bells:
                 bell.ring()
 

@@ -46,6 +46,34 @@ async def test_nobody_polls_while_nobody_watches(
     await store.close()
 
 
+async def test_a_store_in_which_nothing_happens_is_looked_at_less_often_until_something_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+    patience = worker.Worker._patience
+
+    def told(self: worker.Worker) -> float | None:
+        waits.append(patience(self))
+        return waits[-1]
+
+    monkeypatch.setattr(worker.Worker, "_patience", told)
+    monkeypatch.setattr(worker, "QUIET_S", 0.1)
+    store, other = (open_metadata(str(tmp_path / "metadata.db")) for _ in range(2))
+    watch = store.watch("k", 0)
+    await store.put("k", b"")
+    await anext(watch)
+    waiting = asyncio.create_task(anext(watch))
+    while worker.POLL_QUIET_S not in waits:
+        await asyncio.sleep(0.01)
+    waits.clear()
+    await other.put("k", b"1")
+    assert (await waiting).revision == 2
+    while worker.POLL_S not in waits:
+        await asyncio.sleep(0.01)
+    await store.close()
+    await other.close()
+
+
 async def test_a_watch_with_nothing_to_see_does_not_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
