@@ -31,7 +31,8 @@ SOCKET_CALL_BYTES = 16 * KiB  # of a call on one that are received before it is 
 PUT_CHUNK_BYTES_MAX = 1 * MiB  # put and get stream in pieces of this size; bulk rides shm
 ROOM_WAITERS_MAX = 8  # calls that wait for room in a full pool, of one tenant three quarters
 ROOM_SECONDS_MAX = 5.0  # that one waits, whatever its deadline: it holds a place among the calls
-FETCH_SECONDS_MAX = 5.0  # that a call waits for other nodes, or its disk, whatever its deadline
+FETCH_SECONDS_MAX = 5.0  # that another node has for what is asked of it in one go
+BROUGHT_SECONDS_MAX = 3.0  # that a call waits for each of HBM, disk and others, at any deadline
 FETCH_STRIPE_BYTES_MAX = 16 * MiB  # that another node is asked for in one go, if blocks allow it
 FETCH_PEER_BYTES_MAX = (
     64 * MiB
@@ -179,7 +180,7 @@ assert ROOM_WAITERS_MAX < RPC_BULK_MAX * 3 // 4
 assert ROOM_SECONDS_MAX < RPC_UNARY_SECONDS
 assert PLACE_WAITERS_MAX < RPC_UNARY_MAX * 3 // 4  # else nobody is sent to prefill meanwhile
 assert FETCH_STRIPE_BYTES_MAX <= FETCH_PEER_BYTES_MAX
-assert FETCH_SECONDS_MAX < RPC_UNARY_SECONDS
+assert 3 * BROUGHT_SECONDS_MAX < RPC_UNARY_SECONDS  # one after the other
 assert RPC_KEYS_MAX < HOLDS_MAX // 4 * 3 // 4  # of what one tenant leaves, of another the same
 assert DATA_CALL_BLOCKS_MAX <= RPC_KEYS_MAX
 assert DATA_STREAMS <= DATA_SESSION_CONNECTIONS_MAX < DATA_CONNECTIONS_MAX

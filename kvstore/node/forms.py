@@ -11,7 +11,7 @@ from kvstore.errors import Invalid
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import (
     BLOCK_TOKENS_MAX,
-    FETCH_SECONDS_MAX,
+    BROUGHT_SECONDS_MAX,
     HASH_BYTES,
     NAME_BYTES_MAX,
     REPLICAS_MAX,
@@ -60,8 +60,8 @@ def opened_columns(
     return reply
 
 
-def patience(context: Context, most: float = FETCH_SECONDS_MAX) -> float:
-    """Seconds that a call may wait for other nodes, or for this one's disk."""
+def patience(context: Context, most: float = BROUGHT_SECONDS_MAX) -> float:
+    """Seconds that a call may wait for other nodes, for this one's disk, or for its HBM."""
     left = context.time_remaining()
     return most if left is None else min(most, 0.8 * float(left))
 
