@@ -102,8 +102,8 @@ def _figures(found: Answers) -> str:
     }
     if found.together:
         other = found.together.outcome
-        some["TTFT where each does both"] = _pair(other.ttft, 1, "s")
-        some["TPOT where each does both"] = _pair(other.tpot, 1e3, "ms")
+        some[f"TTFT where each does both{_sound(found)}"] = _pair(other.ttft, 1, "s")
+        some[f"TPOT where each does both{_sound(found)}"] = _pair(other.tpot, 1e3, "ms")
     return "".join(
         f'<div><b>{escape(value)}</b><span class="soft">{escape(name)}</span></div>'
         for name, value in some.items()
@@ -200,9 +200,14 @@ def _apart_and_together(found: Answers, name: str) -> list[Series]:
     over, both = found.timeline, found.together
     series = [Series("as asked", over.seconds, getattr(over, name), 0)]
     if both:
-        title = f"each does both, chunks of {both.chunk_tokens}"
+        title = f"each does both, chunks of {both.chunk_tokens}{_sound(found)}"
         series.append(Series(title, both.timeline.seconds, getattr(both.timeline, name), 1))
     return series
+
+
+def _sound(found: Answers) -> str:
+    """What else the same engines would do is told of healthy ones."""
+    return ", and none dies" if found.healthy else ""
 
 
 def _against(hosts: tuple[Memory, ...], size: str, name: str) -> tuple[list[float], list[float]]:

@@ -133,9 +133,13 @@ def test_an_engine_that_dies_in_a_file_dies_however_many_others_there_are(
 
 
 def test_what_the_same_engines_would_do_otherwise_is_held_against_healthy_ones(
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*MADE, "--prefill", "1", "--decode", "1", *SOON, "--fail", "decode:0@5"]) == 0
+    path = tmp_path / "plan.html"
+    asked = ["--prefill", "1", "--decode", "1", *SOON, "--fail", "decode:0@5", "--html", str(path)]
+    assert main([*MADE, *asked]) == 0
+    page = path.read_text()
+    assert page.count("each does both, chunks of") == page.count(", and none dies") - 2 > 0
     said = capsys.readouterr().out.splitlines()
     rows = {line[:20].strip(): line.split()[-1] for line in said if line}
     assert rows["did no engine die"] == rows["as asked"] == rows["every one both"] == "100.0%"
