@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvstore.dashboard.panels import Unit
 from kvstore.percent import percent
 
+_LONG = ((86_400, "days"), (3_600, "h"))
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -25,6 +26,13 @@ def written(unit: Unit, value: float) -> str:
 
 
 def _seconds(value: float) -> str:
+    if value < 0:  # as where a certificate is over
+        return f"-{_seconds(-value)}"
+    for size, name in _LONG:
+        if value >= 2 * size:
+            return f"{value / size:,.1f} {name}"
+    if not value:
+        return "0 s"
     if value >= 1:
         return f"{value:.1f} s" if value >= 10 else f"{value:.2f} s"
     if value >= 0.001:

@@ -11,7 +11,11 @@ from kvstore.dashboard.units import written
     [
         (Unit.SHARE, 0.9253, "92.5 %"),
         (Unit.SHARE, 0.99996, ">99.9 %"),
+        (Unit.SECONDS, 90 * 86_400.0, "90.0 days"),
+        (Unit.SECONDS, 9_000.0, "2.5 h"),
         (Unit.SECONDS, 12.34, "12.3 s"),
+        (Unit.SECONDS, 0.0, "0 s"),
+        (Unit.SECONDS, -5.0, "-5.00 s"),
         (Unit.SECONDS, 1.234, "1.23 s"),
         (Unit.SECONDS, 0.1234, "123 ms"),
         (Unit.SECONDS, 0.01234, "12.3 ms"),

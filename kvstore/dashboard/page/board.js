@@ -9,8 +9,7 @@ const WRITE = {
   // Only all is 100 %, and only nothing 0 %.
   "share": v => v < 1 - 1e-9 && v >= .9995 ? ">99.9 %" : v > 0 && v < .0005 ? "<0.1 %"
                 : (100 * v).toFixed(1) + " %",
-  "seconds": v => v >= 10 ? v.toFixed(1) + " s" : v >= 1 ? v.toFixed(2) + " s"
-                  : v >= .001 ? (1e3 * v).toFixed(v >= .1 ? 0 : 1) + " ms" : (1e6 * v).toFixed(0) + " µs",
+  "seconds": v => seconds(v),
   "bytes": v => bytes(v),
   "bytes/s": v => bytes(v) + "/s",
   "1/s": v => number(v) + "/s",
@@ -26,6 +25,17 @@ const FIGURES = [
 ];
 const plots = new Map();
 let shown = "";
+
+function seconds(v) {
+  if (v < 0) return "-" + seconds(-v);  // as where a certificate is over
+  for (const [size, name] of [[86400, "days"], [3600, "h"]])
+    if (v >= 2 * size)
+      return (v / size).toLocaleString("en", {minimumFractionDigits: 1, maximumFractionDigits: 1})
+             + " " + name;
+  if (v === 0) return "0 s";
+  return v >= 10 ? v.toFixed(1) + " s" : v >= 1 ? v.toFixed(2) + " s"
+         : v >= .001 ? (1e3 * v).toFixed(v >= .1 ? 0 : 1) + " ms" : (1e6 * v).toFixed(0) + " µs";
+}
 
 function bytes(v) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
