@@ -301,10 +301,8 @@ def test_a_request_for_which_vllm_reads_no_cache_is_neither_looked_up_nor_waited
     assert here.matched(reads_none, 0) == (0, False) and not asked
 
 
-def test_of_a_hit_that_vllm_takes_in_part_what_comes_last_is_not_loaded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It may want whole pages of a size of its own."""
+def hit_of_two_blocks(monkeypatch: pytest.MonkeyPatch) -> tuple[SchedulerSide, Any]:
+    """A side, and a request of vLLM's to which it has offered 32 tokens."""
     found = Found(chain_blocks=2, windows=(), miss=None)
     monkeypatch.setattr(module, "Lookups", lambda *_: Late())
     monkeypatch.setattr(Late, "result", lambda *_: found)
@@ -314,6 +312,14 @@ def test_of_a_hit_that_vllm_takes_in_part_what_comes_last_is_not_loaded(
     one.num_preemptions = one.num_output_tokens = 0
     here.arrived(one)
     assert here.matched(one, 0) == (32, True)
+    return here, one
+
+
+def test_of_a_hit_that_vllm_takes_in_part_what_comes_last_is_not_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may want whole pages of a size of its own."""
+    here, one = hit_of_two_blocks(monkeypatch)
     here.allocated(one, ([7, 8, 9],), 16)
     [load] = here._loads
     assert (load.begin, load.end) == (0, 16)
@@ -325,15 +331,7 @@ def test_a_hit_that_vllm_does_not_take_is_in_no_estimate_of_what_loading_saves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another connector had as much: it was neither loaded nor computed for us."""
-    found = Found(chain_blocks=2, windows=(), miss=None)
-    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
-    monkeypatch.setattr(Late, "result", lambda *_: found)
-    here = side(reuse="always", self_test=False, audit_rate=0.0)
-    here.ready(ready())
-    one = request("a")
-    one.num_preemptions = one.num_output_tokens = 0
-    here.arrived(one)
-    assert here.matched(one, 0) == (32, True)
+    here, one = hit_of_two_blocks(monkeypatch)
     here.allocated(one, ([7, 8, 9],), 0)
     here._audits.scheduled(here._requests["a"], here.stats)
     one.num_output_tokens = 1
