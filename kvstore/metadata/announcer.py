@@ -29,9 +29,7 @@ R = TypeVar("R", NodeRecord, ConductorRecord)
 log = logging.getLogger(__name__)
 
 _RENEWALS = 3  # in the time of a lease: two may fail
-_LOOKS = (
-    16  # renewals between two looks at the record: a thousand processes cost 100 reads a second
-)
+_LOOKS = 32  # renewals between two looks at the record: 60 a second of a thousand processes
 _PACE = (0.7, 1.0)  # of that interval, by chance: nodes started together do not stay in step
 
 
