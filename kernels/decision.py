@@ -223,20 +223,20 @@ def want_room(demand: Any, tokens: Any, more: Any) -> None:
 def wait_in_line(lines: Any, engine: Any, work: Any, shortest_first: Any) -> Any:
     """A prompt waits at an engine from now on; the size that it waits in."""
     size = size_of(work) if shortest_first else np.int64(0)
-    enqueue(lines[engine], size, work)
+    enqueue(lines, engine, size, work)
     return size
 
 
 @njit(cache=True, **BORROWED)
 def leave_line(lines: Any, engine: Any, size: Any, work: Any) -> None:
     """One that waited there is gone."""
-    dequeue(lines[engine], size, work)
+    dequeue(lines, engine, size, work)
 
 
 @njit(cache=True, **BORROWED)
 def begin(engines: Any, lines: Any, engine: Any, size: Any, work: Any, now: Any) -> None:
     """One that waited there is computed from now on."""
-    dequeue(lines[engine], size, work)
+    dequeue(lines, engine, size, work)
     row = engines[engine]
     row.running += work
     row.busy_until = max(now, row.busy_until) + work
@@ -258,5 +258,5 @@ def rank_of(work: Any) -> Any:
 
 def waiting(fleet: Any, engine: int) -> tuple[int, float]:
     """How many prompts wait at an engine, and the seconds of their work."""
-    row = fleet.lines[engine]
-    return int(row["waiting"][SIZES - 1]), float(row["ahead"][SIZES - 1])
+    line = fleet.lines[SIZES - 1, engine]
+    return int(line["waiting"]), float(line["ahead"])

@@ -2,8 +2,8 @@
 
 Work that waits is held by its size, in `SIZES` sizes that are each at most a quarter above the one
 before, and summed up to and with each: how long a newcomer waits behind what is no longer than it
-is one look-up, and how many it delays another. These lines stand apart: of each engine's a choice
-reads a number, and what it reads of engines is to be close together.
+is one look-up, and how many it delays another. All engines' sums up to a size lie together: a
+choice reads those of the sizes that a prompt has, of every engine, and of no other size.
 
 Functions take records, which compiled code passes as plain pointers: arrays are counted at every
 call, and that costs more than pricing an engine does.
@@ -55,8 +55,8 @@ ENGINE = np.dtype(
 )
 LINE = np.dtype(
     [
-        ("ahead", np.float64, (SIZES,)),  # seconds of prefill that wait, of sizes up to each
-        ("waiting", np.int32, (SIZES,)),  # how many, likewise
+        ("ahead", np.float64),  # seconds of prefill that wait, of sizes up to this
+        ("waiting", np.int64),  # how many, likewise
     ],
     align=True,
 )
@@ -94,7 +94,7 @@ class Fleet(NamedTuple):
     """All engines, and the hosts whose memory they use."""
 
     engines: Records  # of ENGINE
-    lines: Records  # of LINE: what waits at each
+    lines: Records  # of LINE, [SIZES, engine]: what waits at each
     hosts: Records  # of HOST
     near: Ints  # of one prompt, by label: the host to fetch from. Empty while nobody is labelled
 
@@ -102,8 +102,8 @@ class Fleet(NamedTuple):
 def empty(engines: int, hosts: int) -> Fleet:
     """Engines that nobody may be sent to, on the first host; links that take no time, no SSD, no
     labels."""
-    rows = np.zeros(engines, ENGINE), np.zeros(engines, LINE), np.zeros(hosts, HOST)
-    found = Fleet(*rows, np.zeros(0, np.int32))
+    lines = np.zeros((SIZES, engines), LINE)
+    found = Fleet(np.zeros(engines, ENGINE), lines, np.zeros(hosts, HOST), np.zeros(0, np.int32))
     found.hosts["ssd_seconds"] = found.hosts["domain_seconds"] = np.inf
     found.hosts["domain"] = found.hosts["rack"] = UNLABELLED
     found.hosts["prefills"] = NONE
@@ -268,17 +268,18 @@ def most_placed(fleet: Any) -> Any:
 
 
 @njit(**BORROWED)
-def enqueue(line: Any, size: Any, seconds: Any) -> None:
-    """Work of this size waits in a line, a record, from now on."""
+def enqueue(lines: Any, engine: Any, size: Any, seconds: Any) -> None:
+    """Work of this size waits at an engine from now on."""
     for one in range(size, SIZES):
-        line.ahead[one] += seconds
-        line.waiting[one] += 1
+        line = lines[one, engine]
+        line.ahead += seconds
+        line.waiting += 1
 
 
 @njit(**BORROWED)
-def dequeue(line: Any, size: Any, seconds: Any) -> None:
+def dequeue(lines: Any, engine: Any, size: Any, seconds: Any) -> None:
     """It waits no more. What rounding leaves is gone once nothing waits."""
     for one in range(size, SIZES):
-        line.waiting[one] -= 1
-        left = line.ahead[one] - seconds
-        line.ahead[one] = max(0.0, left) if line.waiting[one] else 0.0
+        line = lines[one, engine]
+        line.waiting -= 1
+        line.ahead = max(0.0, line.ahead - seconds) if line.waiting else 0.0

@@ -59,10 +59,10 @@ class Asked(NamedTuple):
 
 
 @inner
-def waits(engine: Any, line: Any, work: Any, asked: Any, rules: Any) -> Any:
+def waits(fleet: Any, number: Any, work: Any, asked: Any, rules: Any) -> Any:
     """Seconds until an engine gets to a newcomer of so much work."""
     size = size_of(work) if rules.shortest_first else SIZES - 1
-    return busy_for(engine, asked.now) + line.ahead[size]
+    return busy_for(fleet.engines[number], asked.now) + fleet.lines[size, number].ahead
 
 
 @inner
@@ -84,7 +84,7 @@ def handed_seconds(host: Any, begins: Any, work: Any, hand: Any, now: Any) -> An
 
 
 @inner
-def _links_scarcity(host: Any) -> Any:
+def links_scarcity(host: Any) -> Any:
     """Seconds that others wait for a second of a host's way out, likewise."""
     return scarcity(min(1.0, host.sent / LATELY_SECONDS))
 
@@ -92,31 +92,34 @@ def _links_scarcity(host: Any) -> Any:
 @inner
 def sent_seconds(host: Any, hand: Any) -> Any:
     """That others wait for what a prompt's KV takes to leave its host."""
-    return hand * _links_scarcity(host) if hand > 0.0 else 0.0
+    return hand * links_scarcity(host) if hand > 0.0 else 0.0
 
 
 @inner
-def overtaken(line: Any, work: Any, rules: Any) -> Any:
-    """How many of those that wait begin later for so much work."""
-    return line.waiting[SIZES - 1] - line.waiting[size_of(work)] if rules.shortest_first else 0
+def overtaken(fleet: Any, number: Any, work: Any, rules: Any) -> Any:
+    """How many of those that wait at an engine begin later for so much work."""
+    if not rules.shortest_first:
+        return 0
+    return fleet.lines[SIZES - 1, number].waiting - fleet.lines[size_of(work), number].waiting
 
 
 @inner
 def _option(
-    engine: Any, line: Any, host: Any, hand: Any, sent: Any, giver: Any, link: Any, blocks: Any,
+    fleet: Any, number: Any, host: Any, hand: Any, sent: Any, giver: Any, link: Any, blocks: Any,
     fetched: Any, read: Any, ready: Any, asked: Any, rules: Any, scarce: Any,
 ) -> Any:  # fmt: skip
     """One split of the prompt, priced: a row of `priced`, but for its SOURCE. `hand` is what its KV
     takes to leave, and `sent` what others wait for that; `link` is seconds of a byte at the
     engine's end of the way that it is fetched by."""
+    engine = fleet.engines[number]
     work = work_after(engine, asked.tokens, blocks, asked.block_tokens) * asked.factor
-    wait = waits(engine, line, work, asked, rules)
+    wait = waits(fleet, number, work, asked, rules)
     begins = max(wait, ready)
     handed = handed_seconds(host, begins, work, hand, asked.now)
     copied = fetched * asked.block_tokens
-    imposed = work * (scarce + overtaken(line, work, rules)) + sent
+    imposed = work * (scarce + overtaken(fleet, number, work, rules)) + sent
     if fetched:
-        imposed += copied * asked.token_bytes * link * _links_scarcity(giver)
+        imposed += copied * asked.token_bytes * link * links_scarcity(giver)
     displaced = rules.crowding * copied * engine.prefill_b
     cost = handed + rules.charge * imposed + displaced * (1.0 + rules.charge * scarce)
     return (
@@ -146,19 +149,20 @@ def _few(wait: Any, there: Any, begins: Any, a_block: Any) -> Any:
 
 @inner
 def split(
-    engine: Any, line: Any, host: Any, there: Any, local: Any, source: Any, best: Any, in_dram: Any,
+    fleet: Any, number: Any, there: Any, local: Any, source: Any, best: Any, in_dram: Any,
     asked: Any, rules: Any, scarce: Any,
 ) -> Any:  # fmt: skip
     """An engine's best split of a prompt: a row of `priced`, but for its SOURCE.
 
-    `engine`, its `line`, its `host` and the `source` to fetch from are records. Of the prompt's
-    leading blocks `there` need neither be moved nor computed, `local` are on the host with its SSD,
-    `best` at the source, 0 for nothing to fetch, and `in_dram` of these in its DRAM.
+    The `source` to fetch from is a record. Of the prompt's leading blocks `there` need neither be
+    moved nor computed, `local` are on the engine's host with its SSD, `best` at the source, 0 for
+    nothing to fetch, and `in_dram` of these in its DRAM.
     """
+    host = fleet.hosts[fleet.engines[number].host]
     hand = hand_on_seconds(host, asked)
     sent = sent_seconds(host, hand)
     most = _option(
-        engine, line, host, hand, sent, host, 0.0, there, 0, 0, 0.0, asked, rules, scarce
+        fleet, number, host, hand, sent, host, 0.0, there, 0, 0, 0.0, asked, rules, scarce
     )
     if local > there:
         begins = max(0.0, host.reads - asked.now) + rules.latency
@@ -166,32 +170,35 @@ def split(
         more = local - there
         ready = begins + a_block * more
         whole = _option(
-            engine, line, host, hand, sent, host, 0.0, local, 0, more, ready, asked, rules, scarce
-        )
+            fleet, number, host, hand, sent, host, 0.0, local, 0, more, ready, asked, rules,
+            scarce,
+        )  # fmt: skip
         few = _few(whole[WAIT], there, begins, a_block)
         most = whole if whole[COST] < most[COST] else most
         if there < few < local:
             more = few - there
             ready = begins + a_block * more
             some = _option(
-                engine, line, host, hand, sent, host, 0.0, few, 0, more, ready, asked, rules, scarce
-            )
+                fleet, number, host, hand, sent, host, 0.0, few, 0, more, ready, asked, rules,
+                scarce,
+            )  # fmt: skip
             most = some if some[COST] < most[COST] else most
     if best > there:
         begins, a_block, link = _fetching(source, host, best, in_dram, asked, rules)
         more = best - there
         ready = begins + a_block * more
         whole = _option(
-            engine, line, host, hand, sent, source, link, best, more, 0, ready, asked, rules, scarce
-        )
+            fleet, number, host, hand, sent, source, link, best, more, 0, ready, asked, rules,
+            scarce,
+        )  # fmt: skip
         few = _few(whole[WAIT], there, begins, a_block)
         most = whole if whole[COST] < most[COST] else most
         if there < few < best:
             more = few - there
             ready = begins + a_block * more
             some = _option(
-                engine, line, host, hand, sent, source, link, few, more, 0, ready,
-                asked, rules, scarce,
+                fleet, number, host, hand, sent, source, link, few, more, 0, ready, asked, rules,
+                scarce,
             )  # fmt: skip
             most = some if some[COST] < most[COST] else most
     return most
@@ -204,15 +211,15 @@ def nearer(
 ) -> Any:  # fmt: skip
     """The better of a split with `source` and of those with the best hosts of the engine's domain
     and rack; and which host that one fetches from."""
-    engine, line, hosts = fleet.engines[number], fleet.lines[number], fleet.hosts
-    at, local, chosen, before = engine.host, found.local, source, source
+    hosts, at = fleet.hosts, fleet.engines[number].host
+    local, chosen, before = found.local, source, source
     for label in (hosts[at].domain, hosts[at].rack):
         other = np.int64(fleet.near[label]) if label != UNLABELLED else NONE
         if other != NONE and other != at and other != source and other != before:
             before = other
             another = split(
-                engine, line, hosts[at], there, local[at], hosts[other], local[other],
-                found.dram[other], asked, rules, scarce,
+                fleet, number, there, local[at], hosts[other], local[other], found.dram[other],
+                asked, rules, scarce,
             )  # fmt: skip
             if another[COST] < row[COST]:
                 row, chosen = another, other
@@ -228,37 +235,3 @@ def crowding_charge(engine: Any, host: Any, there: Any, given: Any, asked: Any, 
         return 0.0
     worth = work_after(engine, asked.tokens, there, asked.block_tokens) - engine.prefill_a
     return rules.crowding * worth * (host.placed + new) / (given + new)
-
-
-@inner
-def least_work(engine: Any, there: Any, best: Any, work: Any, asked: Any, rules: Any) -> Any:
-    """What is computed for a prompt and for what its copies displace, at least; `work`: with all of
-    them. An earlier block saves less than a later one, so it is at one end or the other."""
-    whole = work_after(engine, asked.tokens, there, asked.block_tokens) * asked.factor
-    copied = (best - there) * asked.block_tokens
-    return min(whole, work + rules.crowding * engine.prefill_b * copied)
-
-
-@inner
-def least_cost(
-    engine: Any, line: Any, host: Any, source: Any, hand: Any, sent: Any, wait: Any, there: Any,
-    best: Any, in_dram: Any, asked: Any, rules: Any, scarce: Any,
-) -> Any:  # fmt: skip
-    """What the best split costs of those that fetch some of `best` blocks or none, summed in the
-    order of `split`, which says more of it and takes longer. `wait`: with all of them."""
-    starts, a_block, link = _fetching(source, host, best, in_dram, asked, rules)
-    scarce_link, dear = _links_scarcity(source), 1.0 + rules.charge * scarce
-    few, least = min(best, _few(wait, there, starts, a_block)), np.inf
-    for blocks in (np.int64(there), np.int64(few), np.int64(best)):
-        more = blocks - there
-        ready = starts + a_block * more if more else 0.0
-        work = work_after(engine, asked.tokens, blocks, asked.block_tokens) * asked.factor
-        begins = max(waits(engine, line, work, asked, rules), ready)
-        handed = handed_seconds(host, begins, work, hand, asked.now)
-        copied = more * asked.block_tokens
-        imposed = work * (scarce + overtaken(line, work, rules)) + sent
-        if more:
-            imposed += copied * asked.token_bytes * link * scarce_link
-        displaced = rules.crowding * copied * engine.prefill_b
-        least = min(least, handed + rules.charge * imposed + displaced * dear)
-    return least

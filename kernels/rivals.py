@@ -114,7 +114,7 @@ def _least_loaded(fleet: Any, now: Any, first: Any) -> Any:
     best, least, count = NONE, np.inf, len(fleet.engines)
     for step in range(count):
         engine = (first + step) % count
-        load = busy_for(fleet.engines[engine], now) + fleet.lines[engine].ahead[SIZES - 1]
+        load = busy_for(fleet.engines[engine], now) + fleet.lines[SIZES - 1, engine].ahead
         if fleet.engines[engine].prefills and load < least:
             best, least = engine, load
     return best
@@ -174,7 +174,7 @@ def _mooncake(
             work_after(fleet.engines[engine], asked.tokens, blocks, asked.block_tokens)
             * asked.factor
         )
-        wait = busy_for(fleet.engines[engine], asked.now) + fleet.lines[engine].ahead[SIZES - 1]
+        wait = busy_for(fleet.engines[engine], asked.now) + fleet.lines[SIZES - 1, engine].ahead
         first_token = max(wait, ready) + work
         if first_token < least:
             chosen, least = engine, first_token

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .fleet import NONE, busy_for
+from .fleet import NONE, SIZES, busy_for
 from .inner import BORROWED, OWN, inner
 from .stale import forget_stale
 
@@ -161,7 +161,7 @@ def _least_on_it(engines: Any, lines: Any, gone: Any, role: Any, now: Any) -> An
             continue
         left = engine.context
         if role == DECODES:
-            left = lines[number].ahead[-1] + busy_for(engine, now)
+            left = lines[SIZES - 1, number].ahead + busy_for(engine, now)
         if left < least or (left == least and engine.tie < engines[best].tie):
             best, least = number, left
     return best

@@ -24,7 +24,7 @@ def busy_share(fleet: Any, now: Any) -> Any:
     for one in range(len(engines)):
         if engines[one].prefills:
             some += 1
-            busy += busy_for(engines[one], now) > 0.0 or fleet.lines[one].waiting[SIZES - 1] > 0
+            busy += busy_for(engines[one], now) > 0.0 or fleet.lines[SIZES - 1, one].waiting > 0
     return busy / max(1, some)
 
 

@@ -65,7 +65,7 @@ def _stop_prefills(w: Any, e: Any, now: Any) -> None:
         w.heads[e, size] = NONE
         while r != NONE:
             request = w.requests[r]
-            dequeue(w.fleet.lines[e], size, request.work)
+            dequeue(w.fleet.lines, e, size, request.work)
             give_up(w, r, e, now)
             r = request.after
     if engine.current != NONE:

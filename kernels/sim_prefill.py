@@ -49,7 +49,7 @@ def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
     request.hand = row[HAND]
     fleet.hosts[host].owed += request.hand
     request.size = size_of(row[WORK]) if w.rules.shortest_first else 0
-    enqueue(fleet.lines[e], request.size, row[WORK])
+    enqueue(fleet.lines, e, request.size, row[WORK])
     if w.rules.foresight:
         expect(w.caches, host, blocks, 1)
     want_room(w.demand[0], request.tokens, 1.0)
@@ -77,7 +77,7 @@ def _tell(w: Any, r: Any, e: Any, more: Any) -> None:
 def brought(w: Any, r: Any, now: Any, e: Any) -> None:
     """What was to be brought is there; it is of use if what stands before it is."""
     if not (w.fleet.engines[e].prefills or w.engines[e].turns):  # it has died meanwhile
-        dequeue(w.fleet.lines[e], w.requests[r].size, w.requests[r].work)
+        dequeue(w.fleet.lines, e, w.requests[r].size, w.requests[r].work)
         leave(w, r, e)
         want_room(w.demand[0], w.requests[r].tokens, -1.0)
         w.requests[r].until = np.inf
@@ -159,7 +159,7 @@ def begin_next(w: Any, e: Any, now: Any) -> None:
         if mixed and not has_room(w, r, e):
             return
         w.heads[e, size] = request.after
-        dequeue(w.fleet.lines[e], size, request.work)
+        dequeue(w.fleet.lines, e, size, request.work)
         there = _there(w, r, e)
         work = request.factor * work_after(w.fleet.engines[e], request.tokens, there, block_tokens)
         if w.rules.gated and now + _from_now(w, r, work) > request.until:

@@ -62,7 +62,7 @@ def drains(w: Any, e: Any, now: Any) -> None:
     engine, seen = w.engines[e], w.fleet.engines[e]
     if not engine.turns:
         return  # it has died
-    waits = w.fleet.lines[e].waiting[SIZES - 1] > 0 or engine.current != NONE
+    waits = w.fleet.lines[SIZES - 1, e].waiting > 0 or engine.current != NONE
     if waits or engine.batch or engine.line != NONE or engine.owed_batch > 0.0:
         push(w.heap, now + DRAIN_SECONDS, DRAINS, e, 0)
         return

@@ -120,7 +120,7 @@ class Crew:
         self.decoders -= engine.decode is not None
         self.rows[engine.number] = None
         self.fleet.engines[engine.number] = np.zeros((), self.fleet.engines.dtype)
-        self.fleet.lines[engine.number] = np.zeros((), self.fleet.lines.dtype)
+        self.fleet.lines[:, engine.number] = np.zeros((), self.fleet.lines.dtype)
         loops.mark_roles(self.fleet)
         self._free.append(engine.number)
         self.roles.forget(self.by_id)
@@ -236,7 +236,7 @@ class Crew:
             if engine is None:
                 assert number in self._free, "a row is lost"
                 assert not row["prefills"] and not row["decodes"], "nobody may be sent requests"
-                line = self.fleet.lines[number]
+                line = self.fleet.lines[:, number]
                 assert not line["waiting"].any(), "work waits for nobody"
                 assert not line["ahead"].any(), "seconds of nothing"
                 continue
@@ -296,7 +296,7 @@ class Crew:
         self.fleet = empty(engines, hosts)._replace(near=before.near)
         self.fleet.hosts[:] = _unknown_hosts(hosts)
         self.fleet.engines[: len(before.engines)] = before.engines
-        self.fleet.lines[: len(before.lines)] = before.lines
+        self.fleet.lines[:, : len(before.engines)] = before.lines
         self.fleet.hosts[: len(before.hosts)] = before.hosts
         known = len(self.rows)
         self._kin.grow(engines)

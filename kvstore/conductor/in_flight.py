@@ -320,7 +320,7 @@ class InFlight:
             count, seconds = loops.waiting(fleet, engine.number)
             assert count == len(waiting) and engine.running == len(mine) - count
             assert abs(seconds - sum(one.work for one in waiting)) < 1e-6 * (1 + seconds)
-            ahead = fleet.lines[engine.number]["ahead"]
+            ahead = fleet.lines["ahead"][:, engine.number]
             assert waiting or not ahead.any(), "seconds of nothing"
             runs = sum(one.work for one in mine if one.stage is Stage.RUNNING)
             assert abs(fleet.engines[engine.number]["running"] - runs) < 1e-6 * (1 + runs)

@@ -62,7 +62,7 @@ def chosen(
 
 def wait_behind(made: Fleet, engine: int, seconds: float) -> None:
     """One more prompt waits at an engine."""
-    enqueue(made.lines[engine], size_of(seconds), seconds)
+    enqueue(made.lines, engine, size_of(seconds), seconds)
 
 
 def labelled(made: Fleet, domains: list[int], racks: list[int]) -> Fleet:

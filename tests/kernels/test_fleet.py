@@ -49,12 +49,13 @@ def test_sizes_ascend_and_the_first_and_the_last_take_all_that_is_beyond() -> No
 def test_what_waits_is_summed_by_size_and_nothing_is_left_of_what_went(
     works: list[tuple[float, bool]],
 ) -> None:
-    line = fleet(1).lines[0]
+    lines = fleet(1).lines
+    line = lines[:, 0]
     for seconds, _ in works:
-        enqueue(line, size_of(seconds), seconds)
+        enqueue(lines, 0, size_of(seconds), seconds)
     for seconds, leaves in works:
         if leaves:
-            dequeue(line, size_of(seconds), seconds)
+            dequeue(lines, 0, size_of(seconds), seconds)
     left = [seconds for seconds, leaves in works if not leaves]
     for size in range(SIZES):
         up_to = [seconds for seconds in left if size_of(seconds) <= size]

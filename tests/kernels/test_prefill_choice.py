@@ -113,7 +113,7 @@ def charge_of(busy: float) -> float:
 
 
 def _cost(made: Fleet, engine: int, rules: Rules, blocks: int, ready: float, moved: float) -> float:
-    row, line, work = made.engines[engine], made.lines[engine], seconds(made, engine, blocks)
+    row, line, work = made.engines[engine], made.lines[:, engine], seconds(made, engine, blocks)
     size = max(0, np.searchsorted(np.array(SIZE_STARTS), work, side="right") - 1)
     if not rules.shortest_first:
         size = len(SIZE_STARTS) - 1
@@ -149,7 +149,7 @@ def test_the_choice_is_the_cheapest_of_those_in_time(
         assert not in_time.any()
     else:
         assert in_time[engine]
-        assert row[COST] == priced[in_time, COST].min()
+        assert row[COST] <= priced[in_time, COST].min() * (1 + 1e-9)
 
 
 @settings(max_examples=200, deadline=None)
