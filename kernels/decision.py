@@ -56,10 +56,11 @@ WHOLE = 64  # engines at most of which all are priced to explain a decision that
 @njit(cache=True, **BORROWED)
 def choose(
     engines: Any, lines: Any, hosts: Any, near: Any, dram: Any, local: Any, on_way: Any,
-    places: Any, state: Any, prints: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any,
-    own_holders: Any, own_lengths: Any, of_holder: Any, own: Any, priced: Any, best: Any, rows: Any,
-    owns: Any, demand: Any, rules_row: Any, now: Any, tokens: Any, block_tokens: Any,
-    token_bytes: Any, waited: Any, first: Any, whole: Any, reserve: Any, alike: Any, busy: Any,
+    bounds: Any, places: Any, state: Any, prints: Any, holders: Any, lengths: Any, in_dram: Any,
+    host_of: Any, own_holders: Any, own_lengths: Any, of_holder: Any, own: Any, priced: Any,
+    best: Any, rows: Any, owns: Any, demand: Any, rules_row: Any, now: Any, tokens: Any,
+    block_tokens: Any, token_bytes: Any, waited: Any, first: Any, whole: Any, reserve: Any,
+    alike: Any, busy: Any,
 ) -> Any:  # fmt: skip
     """Who is to prefill a prompt, or `NONE`; by which way what it fetches comes; how long it would
     then wait for room to be decoded (`alike`: behind all that came before); who would decode it, or
@@ -74,7 +75,7 @@ def choose(
     With `whole` all engines are among those looked at; else only those that the choice had to
     price.
     """
-    fleet, found = Fleet(engines, lines, hosts, near), Found(dram, local, on_way)
+    fleet, found = Fleet(engines, lines, hosts, near), Found(dram, local, on_way, bounds)
     rules = rules_of(rules_row)
     _at_hosts(found, holders, lengths, in_dram, host_of)
     kept = kept_by_decoders(fleet, found)
@@ -181,13 +182,13 @@ def ends_of(hosts: Any, giver: Any, taker: Any) -> Any:
 @njit(cache=True, **BORROWED)
 def decoder(
     engines: Any, lines: Any, hosts: Any, near: Any, dram: Any, local: Any, on_way: Any,
-    holders: Any, lengths: Any, in_dram: Any, host_of: Any, tokens: Any, block_tokens: Any,
-    token_bytes: Any, reserve: Any, tpot: Any, first: Any, source: Any, now: Any,
+    bounds: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any, tokens: Any,
+    block_tokens: Any, token_bytes: Any, reserve: Any, tpot: Any, first: Any, source: Any, now: Any,
 ) -> Any:  # fmt: skip
     """Who is to decode a request, whether it fits there now, what a step with it takes, and how
     many bytes of its KV are not in that engine's host's memory."""
     fleet = Fleet(engines, lines, hosts, near)
-    _at_hosts(Found(dram, local, on_way), holders, lengths, in_dram, host_of)
+    _at_hosts(Found(dram, local, on_way, bounds), holders, lengths, in_dram, host_of)
     chosen, good = choose_decode(
         fleet, dram, tokens, block_tokens, token_bytes, reserve, tpot, first, source, now
     )

@@ -21,3 +21,7 @@ OWN: dict[str, Any] = {"_nrt": True}
 
 inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **BORROWED)
 making = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **OWN)
+
+across = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, **BORROWED)
+"""For loops that ask nothing, so that a processor goes through them several numbers at a time:
+whether a divisor is 0 is a question too."""

@@ -4,6 +4,9 @@ It is the price, but for its rounding, of who fetches nothing and of who fetches
 Of others that fetch, the blocks that come while the prompt waits may be a part of those that there
 are: what an earlier block saves is less than what a later one does, so a part costs no less than
 the better of both ends. And what is read from an SSD is taken to be there when it is wanted.
+
+What is looked up of each engine is laid in rows first. What is worked out of those asks nothing, so
+that the processor does so for several engines at once.
 """
 
 from __future__ import annotations
@@ -12,80 +15,150 @@ from typing import Any
 
 import numpy as np
 
-from .fleet import work_after
-from .inner import inner
-from .prefill_price import (
-    WAIT,
-    crowding_charge,
-    hand_on_seconds,
-    handed_seconds,
-    links_scarcity,
-    overtaken,
-    sent_seconds,
-    waits,
-)
+from .fleet import BOUNDS, OVERDUE, SIZES, size_of
+from .inner import across, inner
+from .prefill_price import hand_on_seconds, leaving_seconds, links_scarcity, sent_seconds
 
-BOUND = WAIT  # a column of rows that are of an earlier prompt yet
+# Rows of `Found.bounds`, whose columns are the engines that prefill, one after the other. Of an
+# engine: its number; leading blocks that need not be moved or computed, those behind them that it
+# could fetch, and all that it would not compute; seconds until it is free, or gets to the prompt;
+# its costs; of its host the way in, and what a prompt's KV takes to leave. And of the prompt there:
+# least and most work, what others wait for it, other charges, and all together.
+NUMBER, THERE, MORE, ALL, WAIT, A, B, C, LINK, ARRIVES = range(10)
+HAND, LEAVES, WORK, WHOLE, OTHERS, CHARGES, BOUND = range(10, BOUNDS)
 
 
 @inner
 def bound_all(
-    fleet: Any, found: Any, best: Any, source: Any, given: Any, asked: Any, rules: Any,
-    scarce: Any, priced: Any,
-) -> None:  # fmt: skip
-    """Leave every engine's bound in its row of `priced`; infinite where nothing may be sent. For
-    `source`, `best` and `given` see `.prefill_choice.price_engine`."""
-    engines, hosts, giver = fleet.engines, fleet.hosts, fleet.hosts[max(0, source)]
-    dram, local, coming = found.dram, found.local, found.coming
-    dear, labelled = 1.0 + rules.charge * scarce, len(fleet.near) > 0
+    fleet: Any, found: Any, best: Any, source: Any, given: Any, asked: Any, rules: Any, scarce: Any
+) -> Any:
+    """Fill the rows of `found.bounds`; for how many engines. `BOUND` is infinite where a prompt
+    would be too late. For `source`, `best` and `given` see `.prefill_choice.price_engine`."""
+    rows, giver = found.bounds, fleet.hosts[max(0, source)]
+    count = _look_up(fleet, found, best, source, asked, rules)
+    _work(rows, count, given, asked, rules)
+    _wait(fleet.lines, rows, count, rules, rules.charge * scarce)
     # From hosts with labels it may come from another, and sooner.
-    leaves = asked.now if labelled else max(asked.now, giver.leaves)
-    a_byte = giver.link_seconds if found.dram[max(0, source)] >= best else giver.ssd_seconds
-    a_byte = 0.0 if labelled else max(a_byte, giver.link_seconds)
-    imposed = 0.0 if labelled else rules.charge * links_scarcity(giver)
-    block_bytes = asked.block_tokens * asked.token_bytes
-    for number in range(len(engines)):
-        engine = engines[number]
-        priced[number, BOUND] = np.inf
-        if not engine.prefills:
-            continue
-        at = engine.host
-        host = hosts[at]
-        there = max(dram[at], coming[number]) if rules.foresight else dram[at]
-        fetched = best if rules.fetch and source != at else 0
-        most = max(there, local[at], fetched)
-        work = work_after(engine, asked.tokens, most, asked.block_tokens) * asked.factor
-        wait = waits(fleet, number, work, asked, rules)
-        if rules.gated and asked.waited + rules.margin * wait + work > rules.ttft:
-            continue
-        whole = work_after(engine, asked.tokens, there, asked.block_tokens) * asked.factor
-        hand = hand_on_seconds(host, asked)
-        others = rules.charge * (scarce + overtaken(fleet, number, whole, rules))
-        least = handed_seconds(host, wait, work, hand, asked.now) + others * work
-        if fetched > there >= local[at]:
-            size, link = block_bytes * (fetched - there), host.link_seconds
-            comes = rules.latency
-            comes += 0.0 if labelled else max(leaves, host.arrives) - asked.now
-            ready = comes + size * (0.0 if labelled else max(a_byte, link))
-            displaced = rules.crowding * engine.prefill_b * (fetched - there) * asked.block_tokens
-            copies = dear * displaced + imposed * link * size
-            none = handed_seconds(host, wait, whole, hand, asked.now) + others * whole
-            least = handed_seconds(host, max(wait, ready), work, hand, asked.now) + others * work
-            least = min(none, least + copies)
-            if wait > comes:
-                some = min((1.0 + others) * whole, (1.0 + others) * work + copies)
-                least = min(least, wait + some)
-        least += rules.charge * sent_seconds(host, hand)
-        priced[number, BOUND] = least + crowding_charge(engine, host, there, given, asked, rules)
+    alone = 1.0 if len(fleet.near) == 0 else 0.0
+    in_dram = found.dram[max(0, source)] >= best
+    a_byte = giver.link_seconds if in_dram else max(giver.link_seconds, giver.ssd_seconds)
+    imposed = alone * rules.charge * links_scarcity(giver)
+    dear = (1.0 + rules.charge * scarce) * rules.crowding
+    _bound(rows, count, alone, giver.leaves, a_byte, imposed, dear, asked, rules)
+    return count
 
 
 @inner
-def least_bound(priced: Any, first: Any) -> Any:
-    """Whose bound is the least: who is likely to be the cheapest. Of equals the first, from engine
-    number `first` on."""
-    count, chosen, least = len(priced), first, np.inf
+def _look_up(fleet: Any, found: Any, best: Any, source: Any, asked: Any, rules: Any) -> Any:
+    rows, hosts, count = found.bounds, fleet.hosts, 0
+    dram, local, coming = found.dram, found.local, found.coming
+    for number in range(len(fleet.engines)):
+        engine = fleet.engines[number]
+        if not engine.prefills:
+            continue
+        at = np.uint32(engine.host)
+        host = hosts[at]
+        there = max(dram[at], coming[number]) if rules.foresight else dram[at]
+        fetched = best if rules.fetch and source != at else 0
+        rows[NUMBER, count], rows[THERE, count] = number, there
+        rows[ALL, count] = max(there, local[at], fetched)
+        rows[MORE, count] = fetched - there if fetched > there >= local[at] else 0
+        rows[WAIT, count] = engine.busy_until - asked.now  # what is overdue is seen to below
+        rows[WORK, count] = engine.running
+        rows[A, count], rows[B, count] = engine.prefill_a, engine.prefill_b
+        rows[C, count] = engine.prefill_c
+        rows[CHARGES, count] = host.placed
+        rows[LINK, count], rows[ARRIVES, count] = host.link_seconds, host.arrives
+        hand = hand_on_seconds(host, asked)
+        rows[HAND, count], rows[OTHERS, count] = hand, sent_seconds(host, hand)
+        rows[LEAVES, count] = leaving_seconds(host, asked.now) if hand > 0.0 else 0.0
+        count += 1
+    return count
+
+
+@across
+def _work(rows: Any, count: Any, given: Any, asked: Any, rules: Any) -> None:
+    """When an engine is free, what the prompt takes there with all and with what is there, and the
+    charge for what it displaces: as `.fleet.busy_for` and `.work_after` say, and
+    `.prefill_price.crowding_charge`."""
+    tokens, block_tokens, crowding = asked.tokens, asked.block_tokens, rules.crowding
+    full, factor, charge = np.floor(tokens / block_tokens), asked.factor, rules.charge
+    for one in range(count):
+        a, b, c, there = rows[A, one], rows[B, one], rows[C, one], rows[THERE, one]
+        left, running = rows[WAIT, one], rows[WORK, one]
+        rows[WAIT, one] = left if left > 0.0 else min(-OVERDUE * left, running)
+        least = max(1.0, tokens - rows[ALL, one] * block_tokens)
+        most = max(1.0, tokens - there * block_tokens)
+        pairs = most * (b + c * (2.0 * tokens - most))
+        rows[WORK, one] = factor * (a + least * (b + c * (2.0 * tokens - least)))
+        rows[WHOLE, one] = factor * (a + pairs)
+        new = max(0.0, full - there)
+        displaced = crowding * pairs * (rows[CHARGES, one] + new) / (given + new)
+        rows[CHARGES, one] = (displaced if new > 0.0 else 0.0) + charge * rows[OTHERS, one]
+
+
+@inner
+def _wait(lines: Any, rows: Any, count: Any, rules: Any, scarce: Any) -> None:
+    """What waits before the prompt, and those that it overtakes."""
+    every, charge = SIZES - 1, rules.charge
+    for one in range(count):
+        number = np.uint32(rows[NUMBER, one])
+        size = size_of(rows[WORK, one]) if rules.shortest_first else every
+        rows[WAIT, one] += lines[size, number].ahead
+        size = size_of(rows[WHOLE, one]) if rules.shortest_first else every
+        overtaken = lines[every, number].waiting - lines[size, number].waiting
+        rows[OTHERS, one] = scarce + charge * overtaken
+
+
+@across
+def _bound(
+    rows: Any,
+    count: Any,
+    alone: Any,
+    leaves: Any,
+    a_byte: Any,
+    imposed: Any,
+    dear: Any,
+    asked: Any,
+    rules: Any,
+) -> None:
+    now, latency, block_tokens = asked.now, rules.latency, asked.block_tokens
+    block_bytes, waited = asked.block_tokens * asked.token_bytes, asked.waited
+    gated, margin, ttft = rules.gated, rules.margin, rules.ttft
+    for one in range(count):
+        wait, work, whole = rows[WAIT, one], rows[WORK, one], rows[WHOLE, one]
+        others, hand, ahead = rows[OTHERS, one], rows[HAND, one], rows[LEAVES, one]
+        more, link = rows[MORE, one], rows[LINK, one]
+        comes = latency + alone * (max(now, leaves, rows[ARRIVES, one]) - now)
+        size = block_bytes * more
+        ready = comes + alone * size * max(a_byte, link) if more > 0.0 else 0.0
+        copies = dear * rows[B, one] * more * block_tokens + imposed * link * size
+        begins = max(wait, ready)
+        fetch = max(begins + work, max(begins, ahead) + hand) + others * work + copies
+        none = max(wait + whole, max(wait, ahead) + hand) + others * whole
+        some = wait + min(whole + others * whole, work + others * work + copies)
+        least = min(fetch, none)
+        least = min(least, some) if (more > 0.0) & (wait > comes) else least
+        late = gated * (waited + margin * wait + work) > ttft
+        rows[BOUND, one] = np.inf if late else least + rows[CHARGES, one]
+
+
+@inner
+def least_bound(bounds: Any, count: Any, first: Any) -> Any:
+    """In which column the least bound is, of equal ones the first from column `first` on: who is
+    likely to be the cheapest."""
+    chosen, least = first, np.inf
     for step in range(first, first + count):
-        number = step - (count if step >= count else 0)
-        if priced[number, BOUND] < least:
-            chosen, least = number, priced[number, BOUND]
+        one = step - (count if step >= count else 0)
+        if bounds[BOUND, one] < least:
+            chosen, least = one, bounds[BOUND, one]
     return chosen
+
+
+@inner
+def column_of(bounds: Any, count: Any, number: Any) -> Any:
+    """Of the first engine from this number on."""
+    for one in range(count):
+        if bounds[NUMBER, one] >= number:
+            return one
+    return 0

@@ -16,7 +16,7 @@ from numba import njit
 
 from .fleet import NONE, most_placed
 from .inner import BORROWED, inner
-from .prefill_bound import BOUND, bound_all, least_bound
+from .prefill_bound import BOUND, NUMBER, bound_all, column_of, least_bound
 from .prefill_price import (
     COST,
     FETCHED,
@@ -85,13 +85,17 @@ def choose_prefill(
     who cannot be the best is not priced: see `price_all`.
     """
     (best, source), given = choose_source(fleet, found), most_placed(fleet)
-    bound_all(fleet, found, best, source, given, asked, rules, scarce, priced)
-    count, chosen, chosen_cost, in_time = len(priced), NONE, np.inf, False
-    likely, limit = least_bound(priced, first), np.inf
-    for step in range(-1, count):
-        number = first + step - (count if first + step >= count else 0) if step >= 0 else likely
-        if priced[number, BOUND] >= limit or (step >= 0 and number == likely):
+    count, bounds = bound_all(fleet, found, best, source, given, asked, rules, scarce), found.bounds
+    if count == 0:
+        return NONE, NONE
+    chosen, chosen_cost, in_time = NONE, np.inf, False
+    begin = column_of(bounds, count, first)
+    likely, limit = least_bound(bounds, count, begin), np.inf
+    for step in range(begin - 1, begin + count):
+        one = step - (count if step >= count else 0) if step >= begin else likely
+        if bounds[BOUND, one] >= limit or (step >= begin and one == likely):
             continue
+        number = int(bounds[NUMBER, one])
         price_engine(fleet, number, found, best, source, given, asked, rules, scarce, priced)
         begins = max(priced[number, WAIT], priced[number, READY])
         good = asked.waited + rules.margin * begins + priced[number, WORK] <= rules.ttft

@@ -78,9 +78,14 @@ def handed_seconds(host: Any, begins: Any, work: Any, hand: Any, now: Any) -> An
     prefill, and behind all that is to leave its host before."""
     if hand == 0.0:
         return begins + work
+    return max(begins + work, max(begins, leaving_seconds(host, now)) + hand)
+
+
+@inner
+def leaving_seconds(host: Any, now: Any) -> Any:
+    """Until all has left a host that is to leave it before what comes now."""
     leaves = host.domain_leaves if host.domain_seconds < host.link_seconds else host.leaves
-    ahead = max(0.0, leaves - now) + host.owed
-    return max(begins + work, max(begins, ahead) + hand)
+    return max(0.0, leaves - now) + host.owed
 
 
 @inner

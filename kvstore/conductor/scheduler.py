@@ -22,6 +22,7 @@ from kvstore.conductor.decided import Decided
 from kvstore.conductor.decision import (
     Ask,
     Decision,
+    Rows,
     no_room,
     no_room_in_time,
     nobody_decodes,
@@ -75,6 +76,7 @@ class Scheduler(Crews):
         rules: Rules = RULES,
     ) -> None:
         self._table, self._named, self._dice, self._rules = table, named, dice, rules
+        self._row = np.array(rules)  # the same: to make it takes a good part of a choice's time
         super().__init__(table, dice.getrandbits(63) | 1)
         self._seen, self._seen_version = float("-inf"), -1
         self._decided = Decided(DECISIONS_KEPT)
@@ -169,7 +171,7 @@ class Scheduler(Crews):
         chosen, way, room, decodes, step = loops.choose(
             *crew.fleet, *crew.found, *in_flight.expected, marked(ask.prints),
             holders, lengths, in_dram, self._hosts.of_holder, mine, long, crew.of_holder, crew.own,
-            crew.priced, best, rows, owns, in_flight.room.demand, np.array(rules),
+            crew.priced, best, rows, owns, in_flight.room.demand, self._row_of(rules),
             float(now), tokens, block, float(crew.token_bytes), waited,
             self._any_row(crew), whole or len(crew.by_id) <= loops.WHOLE,
             crew.output_tokens, in_flight.crowd.presses(rules), crew.busy,
@@ -247,6 +249,9 @@ class Scheduler(Crews):
         if (ttft, tpot) == (rules.ttft, rules.tpot):
             return rules
         return rules._replace(ttft=ttft, tpot=tpot)
+
+    def _row_of(self, rules: Rules) -> Rows:
+        return self._row if rules is self._rules else np.array(rules)
 
     def _patience(self, in_flight: InFlight) -> float:
         """The share of a target that first tokens may take now."""
