@@ -108,8 +108,10 @@ def _engine(text: str) -> Engine:
 def _size(args: argparse.Namespace) -> Size | None:
     """The pool that is told of, if one is."""
     if args.dram is None:
-        if args.ssd is not None:
-            raise ConfigError("--ssd: is of a pool that has DRAM too: give --dram")
+        for name in ("ssd", "model", "kv_bytes_per_token"):
+            if getattr(args, name) is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{option}: is of a pool that is told of: give --dram as well")
         return None
     if (args.model is None) == (args.kv_bytes_per_token is None):
         raise ConfigError("--dram: how many blocks fit? give --model or --kv-bytes-per-token")
