@@ -136,9 +136,11 @@ def _bound(
         begins = max(wait, ready)
         fetch = max(begins + work, max(begins, ahead) + hand) + others * work + copies
         none = max(wait + whole, max(wait, ahead) + hand) + others * whole
+        # Of a part: what is between the ends of either of both that it waits for, and of the later.
         some = wait + min(whole + others * whole, work + others * work + copies)
+        sent = max(wait, ahead) + hand + min(others * whole, others * work + copies)
         least = min(fetch, none)
-        least = min(least, some) if (more > 0.0) & (wait > comes) else least
+        least = min(least, max(some, sent)) if (more > 0.0) & (wait > comes) else least
         late = gated * (waited + margin * wait + work) > ttft
         rows[BOUND, one] = np.inf if late else least + rows[CHARGES, one]
 
