@@ -84,8 +84,10 @@ def _pass(work: Any, now: Any) -> None:
 
 
 @njit(cache=True, **BORROWED)
-def asked(work: Any, tokens: Any, new: Any, now: Any) -> None:
-    """A prompt was asked for, of which so much is new; it counts whether it is refused or not."""
+def asked(works: Any, tokens: Any, new: Any, now: Any) -> None:
+    """A prompt was asked for, of which so much is new; it counts whether it is refused or not.
+    `works` is one record of WORK."""
+    work = works[0]  # Python's calls take an array apart sooner than a record
     _pass(work, now)
     work.prompts += 1.0
     work.tokens += tokens
@@ -94,8 +96,9 @@ def asked(work: Any, tokens: Any, new: Any, now: Any) -> None:
 
 
 @njit(cache=True, **BORROWED)
-def asked_elsewhere(work: Any, now: Any) -> None:
+def asked_elsewhere(works: Any, now: Any) -> None:
     """Another was asked for a prompt, and all that is known of it is that it came."""
+    work = works[0]
     _pass(work, now)
     work.others += 1.0
 

@@ -47,7 +47,7 @@ def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
         d, good = _choose(w, r, now)
         if setting.check and not good and request.until < np.inf:
             request.status = NO_ROOM
-            ended(w.crowd[0], 1.0, now)
+            ended(w.crowd, 1.0, now)
             want_room(w.demand[0], request.tokens, -1.0)
             return
         if d != NONE:
@@ -61,7 +61,7 @@ def answered(w: Any, r: Any, now: Any) -> None:
     """Its first token is there; unless it had it before."""
     if np.isnan(w.requests[r].first_token):
         w.requests[r].first_token = now
-        ended(w.crowd[0], 0.0, now)
+        ended(w.crowd, 0.0, now)
 
 
 @inner
@@ -146,7 +146,7 @@ def expires(w: Any, r: Any, now: Any) -> None:
             if w.parked[i].who == r:
                 request.status = EXPIRED
                 leave_pool(w, i)
-                ended(w.crowd[0], 1.0, now)
+                ended(w.crowd, 1.0, now)
                 want_room(w.demand[0], request.tokens, -1.0)
                 break
 

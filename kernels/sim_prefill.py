@@ -164,7 +164,7 @@ def begin_next(w: Any, e: Any, now: Any) -> None:
         work = request.factor * work_after(w.fleet.engines[e], request.tokens, there, block_tokens)
         if w.rules.gated and now + _from_now(w, r, work) > request.until:
             request.status = LATE
-            ended(w.crowd[0], 1.0, now)
+            ended(w.crowd, 1.0, now)
             want_room(w.demand[0], request.tokens, -1.0)
             leave(w, r, e)
             continue

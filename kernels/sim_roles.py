@@ -32,7 +32,7 @@ def came(w: Any, r: Any, e: Any, now: Any) -> None:
     if e != NONE:
         blocks = w.priced[e, BLOCKS]
     new = max(1.0, tokens - blocks * w.setting.block_tokens)
-    asked(w.work[0], tokens, new, now)
+    asked(w.work, tokens, new, now)
 
 
 @inner

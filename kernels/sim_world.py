@@ -151,7 +151,7 @@ def roll(w: Any, sides: Any) -> Any:
 
 @inner
 def _patience(w: Any) -> Any:
-    return used(w.crowd[0]) if w.rules.hurry else 1.0
+    return used(w.crowd) if w.rules.hurry else 1.0
 
 
 @inner

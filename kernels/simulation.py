@@ -118,7 +118,7 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
     if e == NONE:
         request.status = LOST if again else REFUSED
         if not again:
-            ended(w.crowd[0], 1.0, now)
+            ended(w.crowd, 1.0, now)
         return
     plan(w, r, now, e, source)
 

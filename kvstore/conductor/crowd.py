@@ -21,7 +21,7 @@ class Crowd:
         self._record = np.zeros(1, crowd.CROWD)
         self._served: OrderedDict[str, float] = OrderedDict()  # when
         # The share of its target that a first token may take now: every decision asks for it.
-        self.patience: float = crowd.used(self._record[0])
+        self.patience: float = crowd.used(self._record)
 
     def presses(self, rules: Rules) -> bool:
         """Whether first tokens are wanted sooner for it."""
@@ -30,7 +30,7 @@ class Crowd:
     def served(self, request: str, now: float) -> None:
         if self.has_served(request, now):
             return
-        self.patience = crowd.ended(self._record[0], 0.0, now)
+        self.patience = crowd.ended(self._record, 0.0, now)
         self._served[request] = now
         self._served.move_to_end(request)
         if len(self._served) > SERVED_KEPT:
@@ -43,10 +43,10 @@ class Crowd:
     def lost(self, request: str, now: float) -> None:
         """It was refused, or given up."""
         if self.has_served(request, now):
-            self.patience = crowd.lost_after_all(self._record[0], now)
+            self.patience = crowd.lost_after_all(self._record, now)
             del self._served[request]
         else:
-            self.patience = crowd.ended(self._record[0], 1.0, now)
+            self.patience = crowd.ended(self._record, 1.0, now)
 
     @property
     def counted(self) -> tuple[float, float]:

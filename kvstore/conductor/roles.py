@@ -87,11 +87,11 @@ class Roles:
         None where nobody prefills."""
         blocks = 0.0 if row is None else float(row[BLOCKS])
         new = max(1.0, tokens - blocks * block_tokens)
-        loops.asked(self._work[0], float(tokens), new, float(now))
+        loops.asked(self._work, float(tokens), new, float(now))
 
     def asked_elsewhere(self, now: float) -> None:
         """An engine has a prompt that this conductor was not asked for."""
-        loops.asked_elsewhere(self._work[0], float(now))
+        loops.asked_elsewhere(self._work, float(now))
 
     def enter(self, facts: Facts, now: float) -> tuple[PrefillFit | None, DecodeFit | None]:
         """An engine begins to report; what is known of its costs, whatever it does now."""

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from kvstore.kernels.crowd import CALM, CROWD, CROWDED, LATELY, LEAST, ended, used
 
 
-def crowd(refused: float, count: int = 1_000) -> np.void:
+def crowd(refused: float, count: int = 1_000) -> np.ndarray[tuple[int], np.dtype[np.void]]:
     """A fleet that lately refused this share of so many."""
-    made = np.zeros(1, CROWD)[0]
+    made = np.zeros(1, CROWD)
     for number in range(count):
         ended(made, float(int((number + 1) * refused) > int(number * refused)), 5.0)
     return made
 
 
 def test_a_fleet_that_refused_nobody_takes_all_of_the_time_it_has() -> None:
-    assert used(np.zeros(1, CROWD)[0]) == used(crowd(0.0)) == 1.0
+    assert used(np.zeros(1, CROWD)) == used(crowd(0.0)) == 1.0
 
 
 @pytest.mark.parametrize("refused", [0.05, 0.1, 0.2, CALM - 0.01])
@@ -55,7 +55,7 @@ def test_what_was_refused_is_forgotten() -> None:
 def test_the_share_that_is_used_is_one_whatever_the_clock_says(
     ends: list[tuple[float, bool]],
 ) -> None:
-    made = np.zeros(1, CROWD)[0]
+    made = np.zeros(1, CROWD)
     for now, lost in ends:
         ended(made, float(lost), now)
         assert LEAST <= used(made) <= 1.0

@@ -42,7 +42,8 @@ class Crew:
         self.engines = self.fleet.engines
         self.engines["prefills"][prefills:], self.engines["decodes"][:prefills] = False, False
         self.engines["switches"], self.engines["tie"] = True, np.arange(prefills + decodes)
-        self.work, self.now, self.switched = np.zeros(1, WORK)[0], 1_000.0, 0
+        self.works, self.now, self.switched = np.zeros(1, WORK), 1_000.0, 0
+        self.work = self.works[0]
         self.dice = np.random.default_rng(seed)
 
     def asked(self, rate: float, tokens: float, seconds: float, steady: bool = True) -> None:
@@ -50,7 +51,7 @@ class Crew:
         while (gap := (1.0 if steady else self.dice.exponential()) / rate) <= end - self.now:
             self.now += gap
             size = tokens if steady else max(16.0, tokens * self.dice.lognormal(0.0, 0.5))
-            asked(self.work, size, size, self.now)
+            asked(self.works, size, size, self.now)
         self.now = end
         look(self.work, self.engines, TPOT, self.now)
 
@@ -177,7 +178,7 @@ def test_what_others_were_asked_for_counts_as_like_what_is_known() -> None:
     alone.asked(2.0, 8_000.0, 300.0)
     for _ in range(300):
         beside.asked(1.0, 8_000.0, 1.0)
-        asked_elsewhere(beside.work, beside.now)
+        asked_elsewhere(beside.works, beside.now)
     for load in ("prefill_load", "decode_load"):
         assert beside.advice[load] == pytest.approx(alone.advice[load], rel=0.02)
 
