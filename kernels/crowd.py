@@ -25,8 +25,8 @@ LATELY = 60.0  # seconds over which the share is a mean
 CALM, CROWDED = 0.3, 0.6
 LEAST = 0.1
 
-# Of a fleet there is one, in an array of one: Python's calls take an array apart in a third of the time
-# that they take a record.
+# Of a fleet there is one, in an array of one: what Python calls takes an array apart in a third of
+# the time that it takes a record.
 CROWD = np.dtype(
     [
         ("lost", np.float64),  # requests refused or dropped lately,

@@ -38,7 +38,7 @@ def bound_all(
     count = _look_up(fleet, found, best, source, asked, rules)
     _work(rows, count, given, asked, rules)
     _wait(fleet.lines, rows, count, rules, rules.charge * scarce)
-    # From hosts with labels it may come from another, and sooner.
+    # Where hosts have labels a part may come from another, and sooner: at once, for all we know.
     alone = 1.0 if len(fleet.near) == 0 else 0.0
     in_dram = found.dram[max(0, source)] >= best
     a_byte = giver.link_seconds if in_dram else max(giver.link_seconds, giver.ssd_seconds)
@@ -129,7 +129,7 @@ def _bound(
         wait, work, whole = rows[WAIT, one], rows[WORK, one], rows[WHOLE, one]
         others, hand, ahead = rows[OTHERS, one], rows[HAND, one], rows[LEAVES, one]
         more, link = rows[MORE, one], rows[LINK, one]
-        comes = latency + alone * (max(now, leaves, rows[ARRIVES, one]) - now)
+        comes = alone * (latency + max(now, leaves, rows[ARRIVES, one]) - now) - (1.0 - alone)
         size = block_bytes * more
         ready = comes + alone * size * max(a_byte, link) if more > 0.0 else 0.0
         copies = dear * rows[B, one] * more * block_tokens + imposed * link * size
