@@ -160,11 +160,11 @@ class Crew:
         self._least_step = float(alone.min()) if len(alone) else 0.0
         if self.roles.look(engines, rules.pace * self.reachable(rules.tpot), now):
             learned = self.roles.learned()
-            for engine in self.by_id.values():
-                costs = self.roles.costs(engine.facts, learned)
-                if costs is not None:  # also of what it does not do now, which nobody measures
-                    _write(engines[engine.number], "prefill", costs[0], engine.bias.factor)
-                    _write(engines[engine.number], "decode", costs[1])
+            for engine in map(self.by_id.get, self.roles.known):
+                if engine is not None:  # also of what it does not do now, which nobody measures
+                    prefill, decode = self.roles.costs(engine.facts, learned)
+                    _write(engines[engine.number], "prefill", prefill, engine.bias.factor)
+                    _write(engines[engine.number], "decode", decode)
         self._reckon(now)
 
     def over(self, sequences: int, output_tokens: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -116,6 +116,11 @@ class Roles:
         self._known[facts.engine_id] = _Known(facts, prefill, decode)
         return prefill, decode
 
+    @property
+    def known(self) -> Collection[str]:
+        """Engines that can switch, and were here at some time: few of a fleet, as often as not."""
+        return self._known.keys()
+
     def learned(self) -> Learned:
         """By those that have done most of it."""
         found = Learned({}, {})
@@ -127,11 +132,10 @@ class Roles:
                 found.decode[one.facts.decode] = one.decode.cost
         return found
 
-    def costs(self, facts: Facts, learned: Learned) -> tuple[PrefillCost, DecodeCost] | None:
-        """Of an engine that switches, whatever it does now; None of others."""
-        known = self._known.get(facts.engine_id)
-        if known is None or facts.prefill is None or facts.decode is None:
-            return None
+    def costs(self, facts: Facts, learned: Learned) -> tuple[PrefillCost, DecodeCost]:
+        """Of an engine that is `known`, whatever it does now."""
+        known = self._known[facts.engine_id]
+        assert facts.prefill is not None and facts.decode is not None, "it could not switch"
         prefill, decode = known.prefill, known.decode
         return (
             prefill.cost if prefill.taken else learned.prefill.get(facts.prefill, facts.prefill),
