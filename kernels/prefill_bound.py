@@ -112,16 +112,10 @@ def _wait(lines: Any, rows: Any, count: Any, rules: Any, scarce: Any) -> None:
 
 @across
 def _bound(
-    rows: Any,
-    count: Any,
-    alone: Any,
-    leaves: Any,
-    a_byte: Any,
-    imposed: Any,
-    dear: Any,
-    asked: Any,
-    rules: Any,
-) -> None:
+    rows: Any, count: Any, alone: Any, leaves: Any, a_byte: Any, imposed: Any, dear: Any,
+    asked: Any, rules: Any,
+) -> None:  # fmt: skip
+    """All together. `alone` is 1 where nothing comes from nearer by than `source`, else 0."""
     now, latency, block_tokens = asked.now, rules.latency, asked.block_tokens
     block_bytes, waited = asked.block_tokens * asked.token_bytes, asked.waited
     gated, margin, ttft = rules.gated, rules.margin, rules.ttft
