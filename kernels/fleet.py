@@ -64,8 +64,6 @@ LINK, DOMAIN, FAR = range(3)  # ways between two hosts
 WAYS = 3
 UNLABELLED = -1
 NONE = -1  # no engine, no host
-_LINE = 8  # numbers in a line of a processor's cache
-BOUNDS = 17  # rows of `Found.bounds`: see `.prefill_bound`
 LATELY_SECONDS = 60.0  # over which what a host was given, and what left it, fade
 OVERDUE = 0.5  # of the time that a prefill is late by: how much longer it will take
 HOST = np.dtype(
@@ -112,6 +110,10 @@ def empty(engines: int, hosts: int) -> Fleet:
     return found
 
 
+BOUNDS = 17  # rows of `Found.bounds`: see `.prefill_bound`
+_CACHE_LINE = 8  # numbers in one
+
+
 class Found(NamedTuple):
     """Of one prompt's leading blocks, how many are where; and what is worked out of that."""
 
@@ -124,8 +126,8 @@ class Found(NamedTuple):
 def nothing(engines: int, hosts: int) -> Found:
     some = np.zeros(hosts, np.int32), np.zeros(hosts, np.int32), np.zeros(engines, np.int32)
     # Of an odd number of cache lines: rows of a power of two would all want the same few places.
-    lines = -(-engines // _LINE) | 1
-    return Found(*some, np.zeros((BOUNDS, _LINE * lines)))
+    lines = -(-engines // _CACHE_LINE) | 1
+    return Found(*some, np.zeros((BOUNDS, _CACHE_LINE * lines)))
 
 
 @njit(**BORROWED)

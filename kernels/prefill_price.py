@@ -90,7 +90,7 @@ def leaving_seconds(host: Any, now: Any) -> Any:
 
 @inner
 def links_scarcity(host: Any) -> Any:
-    """Seconds that others wait for a second of a host's way out, likewise."""
+    """Seconds that others wait for a second of a host's way out."""
     return scarcity(min(1.0, host.sent / LATELY_SECONDS))
 
 
