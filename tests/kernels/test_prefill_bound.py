@@ -10,10 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from kvstore.kernels.fleet import Fleet, Found, most_placed, nothing, size_of, work_after
+from kvstore.kernels.fleet import (
+    Fleet,
+    Found,
+    mark_roles,
+    most_placed,
+    nothing,
+    size_of,
+    work_after,
+)
 from kvstore.kernels.prefill_bound import BOUND, NUMBER, bound_all
 from kvstore.kernels.prefill_choice import price_all
-from kvstore.kernels.prefill_price import COST, READ
+from kvstore.kernels.prefill_price import COST, FETCHED, READ
 from kvstore.kernels.rules import Rules
 from kvstore.kernels.source_choice import choose_source
 from tests.kernels.fleets import (
@@ -80,6 +88,19 @@ def test_who_is_free_is_bound_by_what_it_costs_to_fetch_it_all() -> None:
     made.hosts["arrives"][1], made.hosts["leaves"][0] = ASKED.now + 0.2, ASKED.now + 0.1
     bounds, prices = bounds_and_prices(made, found, RULES)
     assert bounds == pytest.approx(prices)
+
+
+def test_who_fetches_a_part_while_it_waits_costs_its_bound_or_a_little_more() -> None:
+    made, found = fleet(2), nothing(2, 2)
+    found.dram[1] = found.local[1] = 30
+    made.engines["prefills"], made.engines["decodes"] = (True, False), (False, True)
+    mark_roles(made)
+    made.engines["busy_until"][0] = ASKED.now + 10
+    made.hosts["link_seconds"] = 1 / 250e6  # 0.67 s a block, and 21 s to hand it over
+    rules = RULES._replace(gated=0.0)
+    bounds, prices = bounds_and_prices(made, found, rules)
+    assert 0 < chosen(made, found, gated=0.0)[2][FETCHED] < 30
+    assert 0.9 * prices[0] < bounds[0] <= prices[0]
 
 
 def test_who_would_be_late_by_its_line_alone_has_no_bound_that_could_be_the_least() -> None:
