@@ -11,6 +11,10 @@ finds in the pool, and whoever is due sooner goes before it. If that step comput
 prompt for another, it enters one later: else both would compute it. One that follows a prefill
 elsewhere takes no such room, and enters as soon as there is a place.
 
+When a request is due goes by what was to be computed of it when it came, what another had still to
+compute left out. So one that came later may be due before another with which its prompt begins:
+that one goes first then, or its KV would be computed while it waits on.
+
 When a request is due is decided once, by whoever takes it in. Here no clock is read: ranks that
 were told the same requests order them alike.
 """
@@ -103,6 +107,7 @@ class Scheduler:
         self.limits = limits
         self.waiting: list[Sequence] = []
         self.running: dict[str, Sequence] = {}
+        self._taken_in = 0
 
     def add(self, request: Request) -> Sequence:
         """Queue a request, or raise `BadRequest` or `RequestTooLong`."""
@@ -111,7 +116,8 @@ class Scheduler:
             raise refused
         if self.find(request.id) is not None:
             raise BadRequest(f"request {request.id}: this id is waiting or running already")
-        sequence = Sequence(request)
+        sequence = Sequence(request, came=self._taken_in)
+        self._taken_in += 1
         insort(self.waiting, sequence, key=_due)  # behind those that are due at the same moment
         return sequence
 
@@ -127,7 +133,7 @@ class Scheduler:
         if len(self.running) >= self.limits.max_running:
             return None
         if self.waiting and self._left() > 0:
-            first = self.waiting[0]
+            first = self._before(self.waiting[0])
             if first.request.follows or not comes(first, self.running.values()):
                 return first
         return next((one for one in self.waiting if one.request.follows), None)
@@ -136,6 +142,13 @@ class Scheduler:
         """Move the next in line, which has its pages now, into the running set."""
         self.waiting.remove(sequence)
         self.running[sequence.id] = sequence
+
+    def _before(self, first: Sequence) -> Sequence:
+        """Of those that came before it, the shortest that its prompt begins with; else itself."""
+        if first.request.follows:
+            return first
+        before = [one for one in self.waiting if one.came < first.came and one.begins(first)]
+        return min(before, key=lambda one: one.prompt_len, default=first)
 
     def _left(self) -> int:
         """Tokens of the next step that those who run leave."""

@@ -63,6 +63,7 @@ class Sequence:
     block_table: BlockTable = field(default_factory=lambda: NO_PAGES)
     finish: Finish | None = None
     loading: bool = False  # its prefix is still landing in its pages: no step may run it
+    came: int = 0  # how many were taken in before it
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -90,6 +91,13 @@ class Sequence:
     def remaining(self) -> int:
         """Tokens to compute before the next one can be sampled; 1 while decoding."""
         return len(self.tokens) - self.computed_tokens
+
+    def begins(self, other: Sequence) -> bool:
+        """Whether the other's prompt begins with this one, and goes on; KV is of use to both."""
+        mine, its = self.request.prompt, other.request.prompt
+        if self.request.salt != other.request.salt or len(mine) >= len(its):
+            return False
+        return mine[-1] == its[len(mine) - 1] and mine == its[: len(mine)]
 
     def append(self, token: int) -> None:
         """Take a sampled token, and finish if it is the last."""

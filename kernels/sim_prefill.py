@@ -1,7 +1,7 @@
-"""Prefilling in a simulated fleet: an engine's queue, what is brought for a prompt, its time.
+"""Prefilling in a simulated fleet: what is brought for a prompt, when it begins, its time.
 
-An engine prefills one prompt at a time, by the rules the shortest that waits or the first that
-came; one that cannot be in time any more is dropped when its turn comes.
+An engine prefills one prompt at a time, as `sim_line` says whose turn it is; one that cannot be in
+time any more is dropped then.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from .crowd import ended
 from .engine_time import prefill_takes
-from .fleet import NONE, SIZES, dequeue, enqueue, seconds_of, size_of, work_after
+from .fleet import NONE, dequeue, enqueue, size_of, work_after
 from .inner import inner
 from .prefill_price import BLOCKS, FETCHED, FIRST_TOKEN, HAND, READ, READY, WORK
 from .rivals import sent
@@ -21,6 +21,7 @@ from .sim_caches import DRAM, SSD, expect, leading, touch
 from .sim_decode import hand_over, room_in, take_in
 from .sim_heap import push
 from .sim_learning import prefill_took, whole_took
+from .sim_line import join, next_in_line, take_out
 from .sim_mixed import begin_prompt, chunked, decode_only, has_room, is_mixed, slowed, stepped
 from .sim_ways import bring
 from .sim_world import AGAIN, LATE, PREFILLED, blocks_of
@@ -58,7 +59,8 @@ def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
     if request.moved:
         push(w.heap, ready, IS_READY, e, r)
     else:
-        queue(w, r, now, e)
+        join(w, r, e)
+        begin_next(w, e, now)
 
 
 @inner
@@ -86,18 +88,7 @@ def brought(w: Any, r: Any, now: Any, e: Any) -> None:
     host, blocks, planned = w.fleet.engines[e].host, blocks_of(w, r), w.requests[r].planned
     if leading(w.caches, host, blocks) >= planned - w.requests[r].moved:
         w.fleet.hosts[host].placed += touch(w.caches, host, DRAM, blocks[:planned])
-    queue(w, r, now, e)
-
-
-@inner
-def queue(w: Any, r: Any, now: Any, e: Any) -> None:
-    size = w.requests[r].size
-    w.requests[r].after = NONE
-    if w.heads[e, size] == NONE:
-        w.heads[e, size] = r
-    else:
-        w.requests[w.tails[e, size]].after = r
-    w.tails[e, size] = r
+    join(w, r, e)
     begin_next(w, e, now)
 
 
@@ -108,19 +99,6 @@ def _there(w: Any, r: Any, e: Any) -> Any:
     found = leading(w.caches, w.fleet.engines[e].host, blocks_of(w, r))
     held = request.moved > 0 and found >= request.planned - request.moved
     return max(found, request.planned) if held else found
-
-
-@inner
-def _whose_turn(w: Any, e: Any, now: Any) -> Any:
-    """The size whose first has the least work left after what it waited; NONE if nobody waits."""
-    size, least = NONE, np.inf
-    for one in range(SIZES):
-        head = w.heads[e, one]
-        if head != NONE:
-            key = seconds_of(one) - w.rules.aging * (now - w.requests[head].arrival)
-            if key < least:
-                size, least = one, key
-    return size
 
 
 @inner
@@ -150,16 +128,15 @@ def begin_next(w: Any, e: Any, now: Any) -> None:
     """Let an idle engine begin the prompt whose turn it is; who comes too late is dropped."""
     engine, block_tokens = w.engines[e], w.setting.block_tokens
     while engine.current == NONE:
-        size = _whose_turn(w, e, now)
-        if size == NONE:
+        r = next_in_line(w, e, now)
+        if r == NONE:
             return
-        r = w.heads[e, size]
         request = w.requests[r]
         mixed = is_mixed(w, e)
         if mixed and not has_room(w, r, e):
             return
-        w.heads[e, size] = request.after
-        dequeue(w.fleet.lines, e, size, request.work)
+        take_out(w, r, e)
+        dequeue(w.fleet.lines, e, request.size, request.work)
         there = _there(w, r, e)
         work = request.factor * work_after(w.fleet.engines[e], request.tokens, there, block_tokens)
         if w.rules.gated and now + _from_now(w, r, work) > request.until:

@@ -23,6 +23,14 @@ def _shown(chunks: list[Chunk]) -> list[tuple[str, int, int, bool]]:
     return [(c.sequence.id, c.start, c.end, c.last) for c in chunks]
 
 
+def _entering(scheduler: Scheduler) -> str:
+    entered = []
+    while (one := scheduler.next_in_line()) is not None:
+        scheduler.enter(one)
+        entered.append(one.id)
+    return " ".join(entered)
+
+
 def test_nothing_runs_when_nobody_is_there() -> None:
     assert plan([], 512) == []
 
@@ -129,11 +137,31 @@ def test_those_that_wait_enter_as_they_are_due_and_equals_as_they_came() -> None
     scheduler = Scheduler(Limits())
     for name, due in (("a", 5.0), ("b", 1.0), ("c", 5.0), ("d", 0.5), ("e", 1.0)):
         scheduler.add(Request(name, (1,), 4, due=due))
-    entered = []
-    while (one := scheduler.next_in_line()) is not None:
-        scheduler.enter(one)
-        entered.append(one.id)
-    assert entered == ["d", "b", "e", "a", "c"] and not scheduler.waiting
+    assert _entering(scheduler) == "d b e a c" and not scheduler.waiting
+
+
+def test_what_a_prompt_begins_with_enters_before_it_the_shortest_first() -> None:
+    """A conversation's turns that all wait: of each only what is new was reckoned, so the last is
+    due first."""
+    scheduler = Scheduler(Limits())
+    scheduler.add(Request("another", (1, 9), 4, due=3.0))
+    for turn, due in ((3, 8.0), (5, 5.0), (9, 2.0)):
+        scheduler.add(Request(f"turn-{turn}", tuple(range(1, 1 + turn)), 4, due=due))
+    scheduler.add(Request("soon", (8,), 4, due=1.0))
+    assert _entering(scheduler) == "soon turn-3 turn-5 turn-9 another"
+
+
+def test_nobody_is_overtaken_by_what_comes_later_or_shares_no_kv_or_is_computed_elsewhere() -> None:
+    scheduler = Scheduler(Limits())
+    scheduler.add(Request("salted", (1, 2), 4, due=2.0, salt="another"))
+    scheduler.add(Request("other", (2, 2), 4, due=3.0))
+    scheduler.add(Request("first", (1, 2, 3), 4, due=1.0))
+    scheduler.add(Request("later", (1,), 4, due=4.0))
+    assert _entering(scheduler) == "first salted other later"
+    scheduler = Scheduler(Limits())
+    scheduler.add(Request("begins", (1, 2), 4, due=2.0))
+    scheduler.add(Request("follows", (1, 2, 3), 4, due=1.0, follows=True))
+    assert _entering(scheduler) == "follows begins"
 
 
 def test_nobody_enters_a_full_running_set() -> None:
