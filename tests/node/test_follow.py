@@ -217,8 +217,14 @@ def test_a_block_that_its_group_begins_anew_is_followed_once_by_all_its_readers(
 
     held = opened(blocks)
     writer.ask("Abort", handles=handles[:1])
-    about_first = pair.at_b.about(first)
-    eventually(lambda: pair.at_b.ask("Open", **about_first, **named).outcomes[0] != pb.HIT)
+
+    def given_up() -> bool:
+        reply = pair.at_b.ask("Open", **pair.at_b.about(first), **named)
+        if reply.handles[0]:
+            pair.at_b.ask("Close", handles=reply.handles)
+        return reply.outcomes[0] != pb.HIT
+
+    eventually(given_up)
     again = writer.reserve(first, writer_group="anew").handles[0]
     held += opened(first)
     followed = pair.at_b.counters()["followed_blocks"]
