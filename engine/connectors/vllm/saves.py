@@ -222,13 +222,12 @@ class Saves:
 def gathered(
     parts: list[Part], block_tokens: int, page_tokens: int, window: bool
 ) -> tuple[Keyed, tuple[int, ...]]:
-    """Full blocks of several requests in one group, and the pages of each, one after another.
+    """Full blocks of several requests in one group, each once, and their pages, one after another.
 
     Blocks of a window stand alone, and those whose pages vLLM has given up are left out. A page
     that is larger than a block is named once for each of its blocks.
     """
-    hashes: list[bytes] = []
-    parents: list[bytes] = []
+    parents: dict[bytes, bytes] = {}  # by hash
     pages: list[int] = []
     per_block = block_tokens // page_tokens
     for part in parts:
@@ -239,10 +238,12 @@ def gathered(
                 continue
             if index == len(part.hashes) - 1 and part.last_tokens < block_tokens:
                 continue  # a short block has a name of its own, though its pages are there
-            hashes.append(one)
-            parents.append(part.hashes[index - 1] if index else part.parent)
+            if one in parents:
+                continue  # another request has computed it in this step, or shares it
+            parents[one] = part.hashes[index - 1] if index else part.parent
             pages.extend(held)
-    return Keyed(tuple(hashes), block_tokens, () if window else tuple(parents)), tuple(pages)
+    before = () if window else tuple(parents.values())
+    return Keyed(tuple(parents), block_tokens, before), tuple(pages)
 
 
 def _give_up(reserving: Future[list[Window]]) -> None:

@@ -11,7 +11,8 @@ import pytest
 from kvstore.client import KVGroup, KVSpec
 from kvstore.engine.connectors.vllm import scheduler as module
 from kvstore.engine.connectors.vllm.lookup import Found
-from kvstore.engine.connectors.vllm.messages import Loaded, Ready, Report
+from kvstore.engine.connectors.vllm.messages import Loaded, Ready, Report, Save
+from kvstore.engine.connectors.vllm.saves import gathered
 from kvstore.engine.connectors.vllm.scheduler import SchedulerSide
 from kvstore.engine.connectors.vllm.settings import Settings
 
@@ -182,16 +183,19 @@ class Beside:
         one.num_computed_tokens = cached + loaded
         return one
 
-    def stored(self, **scheduled: int) -> dict[str, int]:
-        """Of how many blocks a step that computes so many tokens stores whose."""
+    def saves(self, **scheduled: int) -> list[Save]:
+        """What a step that computes so many tokens of each stores."""
         held = SimpleNamespace(get_block_ids=lambda name: self.pages[name])
         step: Any = SimpleNamespace(
             total_num_scheduled_tokens=sum(scheduled.values()),
             num_scheduled_tokens=scheduled,
             kv_connector_block_state=held,
         )
-        saves = self.here.step(step).saves
-        return {save.request: len(save.parts[0].hashes) for save in saves}
+        return self.here.step(step).saves
+
+    def stored(self, **scheduled: int) -> dict[str, int]:
+        """Of whom so many blocks are."""
+        return {one.request: len(one.parts[0].hashes) for one in self.saves(**scheduled)}
 
     def close(self) -> None:
         self.here.close()
@@ -284,6 +288,21 @@ def test_what_vllm_has_itself_or_was_loaded_by_us_is_stored_as_it_is_completed(
     beside.here.allocated(ours, beside.pages["a"], 16)
     ours.num_computed_tokens = 32
     assert beside.stored(a=8) == {"a": 1}
+
+
+def test_a_block_that_two_requests_of_a_step_complete_is_stored_by_one_of_them(
+    beside: Beside,
+) -> None:
+    """The later one shares what vLLM has, of which nobody knows yet that the pool has it too. A
+    block that stands twice in one call has the node refuse all of them."""
+    first = beside.given("a", [7, 8, 9], cached=0)
+    assert beside.stored(a=16) == {"a": 1}
+    first.num_computed_tokens = 16
+    beside.given("b", [7, 8, 10], cached=16)
+    parts = [save.parts[0] for save in beside.saves(a=24, b=24)]
+    blocks, pages = gathered(parts, 16, 16, window=False)
+    assert sorted(blocks.hashes) == sorted(beside.here._requests["a"].chains()[0].hashes)
+    assert sorted(pages) == [7, 8]
 
 
 def test_a_request_for_which_vllm_reads_no_cache_is_neither_looked_up_nor_waited_for(
