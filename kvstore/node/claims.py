@@ -118,6 +118,8 @@ class Claims:
 
     def handed_off(self, session: Session, handle: bytes, where: str) -> Slot | None:
         """The slot of a hand-off; None when it was given up or is over and the key must do."""
+        if self._handles.outlived(handle):
+            return None
         claim = self._handles.open(handle, Direction.HAND_OFF, where)
         slot = self._slabs.at(claim.serial)
         if slot is None or slot.generation != claim.generation or claim.expires < self._clock.now():

@@ -72,7 +72,8 @@ class Handles:
         self.renew(epoch)
 
     def renew(self, epoch: int) -> None:
-        """From now on no hand-off made before counts. Other handles end with their sessions."""
+        """Hand-offs made until now have outlived what they are for. Other handles end with their
+        sessions."""
         self._epoch = epoch
 
     def seal(self, claim: Claim) -> bytes:
@@ -93,11 +94,14 @@ class Handles:
         if claim.direction != direction:
             was, want = claim.direction.name, direction.name
             raise NotYours(f"{where} is a {was} handle; this call takes a {want} handle")
-        if direction is Direction.HAND_OFF:
-            epoch = _COMMON.unpack_from(handle, TAG_BYTES)[0]
-            if epoch != self._epoch:
-                raise NotYours(f"{where} was made before this node was held for dead")
         return claim
+
+    def outlived(self, handle: bytes) -> bool:
+        """Whether it says that this node made it before it was started anew, or held for dead: then
+        what it was for is gone, be that true or not."""
+        if len(handle) != HANDLE_BYTES or tag_of(handle) != self.tag:
+            return False
+        return bool(_COMMON.unpack_from(handle, TAG_BYTES)[0] != self._epoch)
 
     def open_run(self, handles: Sequence[bytes], direction: Direction) -> Claim | None:
         """The first's claim, where all were made by one call for this and stand as it made them,

@@ -235,6 +235,22 @@ def test_a_follower_of_a_node_that_died_does_not_wait_for_what_cannot_come(
     assert target.holds(truth_of(SPEC, TOKENS, 1), 0, 16)
 
 
+def test_a_hand_off_from_before_a_node_s_restart_is_a_miss(
+    own_node: Node, client: Client, cache: Cache, eventually: Callable[..., Any]
+) -> None:
+    chain, target = client.chain(range(TOKENS)), Cache(SPEC, TOKENS, seed=2)
+    hand_offs = client.writer(chain, hand_off=True).hand_offs
+    own_node.kill()
+    own_node.start()
+    assert eventually(lambda: client.match(chain).miss is Miss.ABSENT)
+    with client.reader(chain, target.memory(client), hand_offs=hand_offs) as reader:
+        assert reader.poll() and (reader.blocks, reader.miss) == (0, Miss.ABSENT)
+    client.put(chain, cache.memory(client))
+    with client.reader(chain, target.memory(client), hand_offs=hand_offs) as reader:
+        assert reader.poll() and reader.blocks == BLOCKS, "by its key"
+    assert target.holds(truth_of(SPEC, TOKENS, 1))
+
+
 def test_nobody_is_there_from_the_start(tmp_path: Any, cache: Cache) -> None:
     for where in (tmp_path, "127.0.0.1:1"):
         with pytest.raises(Unavailable):
