@@ -94,10 +94,11 @@ class Follow:
             if self._blocks.index.get(asked.keys[row]) is None:
                 rows.setdefault(node, []).append(row)
         for node, some in rows.items():
-            new = [row for row in some if not self._known(asked, row)]
+            # By name: of a block that stands twice in one call each would be followed.
+            new = {self._name(asked, row): row for row in some if not self._known(asked, row)}
             if new:
                 try:
-                    await self._begin(node, asked, new)
+                    await self._begin(node, asked, [*new.values()])
                 except KVStoreError as error:
                     log.info("node %s is not followed: %s", node, error)
                     if isinstance(error, Unavailable):

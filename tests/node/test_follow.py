@@ -297,6 +297,24 @@ def test_a_hand_off_of_a_node_that_is_gone_is_a_miss_and_a_forged_one_is_refused
         assert "Traceback" not in pair.b.log
 
 
+def test_a_block_that_stands_twice_in_one_call_is_followed_once(pair: Pair) -> None:
+    hand_off, before = HandOff(pair), pair.at_b.counters()["followed_blocks"]
+    about = pair.at_b.about(hand_off.blocks) | {"hashes": hand_off.blocks.hashes * 2}
+
+    def opened() -> Any:
+        reply = pair.at_b.ask("Open", **about, hand_offs=[*hand_off.hand_offs] * 2)
+        return reply if list(reply.outcomes) == [pb.HIT] * 2 else None
+
+    handles = eventually(opened, KNOWN_SECONDS).handles
+    hand_off.write(0)
+    hand_off.write(1)
+    hand_off.seal()
+    assert Reading(pair.at_b, handles[0]).end() == hand_off.data
+    pair.at_b.ask("Close", handles=handles)
+    pair.at_rest()
+    assert pair.at_b.counters()["followed_blocks"] == before + 1
+
+
 def test_a_reader_that_goes_while_blocks_are_opened_leaves_none_open_at_their_writers() -> None:
     async def main() -> None:
         rig, holder = Rig(), Holder([b"handle"])
