@@ -203,11 +203,13 @@ class Stub:
     def begin(self, name: str, request: Any, timeout: float) -> Callable[[], Any]:
         """Send a call of the method of this name; what is returned waits for its reply. It is to be
         called, whatever happens meanwhile."""
+        until = time.monotonic() + timeout
         made = self._calls.take(timeout) if self._calls is not None else None
+        left = _left(until)
         if self._calls is None or made is None:
-            asked: Callable[[], Any] = getattr(self._other, name).future(request, timeout).result
+            asked: Callable[[], Any] = getattr(self._other, name).future(request, left).result
             return asked
-        return self._calls.begin(made, _NUMBERS[name], request, timeout)
+        return self._calls.begin(made, _NUMBERS[name], request, left)
 
     def post_close(self, request: pb.CloseRequest, timeout: float) -> None:
         """Have pins end. Nobody waits for it: one that fails ends with its time or its session."""
@@ -223,15 +225,22 @@ class Stub:
         assert calls is not None
 
         def call(request: Any, timeout: float) -> Any:
+            until = time.monotonic() + timeout
             made = calls.take(timeout)
             if made is None:
-                return other(request, timeout=timeout)
-            return calls.call(made, number, request, timeout)
+                return other(request, timeout=_left(until))
+            return calls.call(made, number, request, _left(until))
 
         return call
 
 
 _NUMBERS = {name: number for number, (name, _, _) in enumerate(METHODS)}
+
+
+def _left(until: float) -> float:
+    """Seconds of a call whose caller has waited for a socket: a node that answers nothing would be
+    waited for twice. Never none at all, which has meanings of its own."""
+    return max(until - time.monotonic(), 1e-3)
 
 
 def _end(one: socket.socket) -> None:

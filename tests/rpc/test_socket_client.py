@@ -11,7 +11,7 @@ from kvstore.client.call_sockets import on_this_host
 from kvstore.errors import Unavailable
 from kvstore.limits import SOCKET_CALLS_MAX
 from kvstore.rpc import socket_client
-from kvstore.rpc.socket_client import Show, SocketCalls
+from kvstore.rpc.socket_client import Show, SocketCalls, Stub
 from kvstore.rpc.socket_frames import ANSWER, METHODS, OK
 from kvstore.wire.v1 import kv_pb2 as pb
 
@@ -112,3 +112,39 @@ def test_an_answer_that_comes_by_drops_moves_no_deadline(monkeypatch: pytest.Mon
     with pytest.raises(Unavailable, match="a:1 did not answer within the deadline"):
         calls.call(made, number, pb.MatchRequest(), 5.0)
     assert made.closed and made.now == 5.0
+
+
+class Noted:
+    """Another way to make any call, that notes how long each of them may take."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, request: Any, timeout: float) -> None:
+        self.seconds.append(timeout)
+
+    def future(self, request: Any, timeout: float) -> Any:
+        self.seconds.append(timeout)
+        return self
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(10.0, 2.0), (3.0, 0.0)])
+def test_what_waiting_for_a_socket_took_is_not_had_again_over_grpc(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, left: float
+) -> None:
+    """One that owes an answer is hung up on after eight seconds, or says nothing until the end."""
+    number = [name for name, _, _ in METHODS].index("Close")
+    for way in ("call", "begin"):
+        made, other = Dripping(b""), Noted()
+        monkeypatch.setattr(socket_client.time, "monotonic", lambda made=made: made.now)
+        calls = SocketCalls(on_this_host("nowhere", b"token"), "a:1")
+        calls.post(made, number, pb.CloseRequest(), 5.0)  # type: ignore[arg-type]
+        stub = Stub(other, calls)
+        if way == "call":
+            stub.Match(pb.MatchRequest(), timeout=seconds)
+        else:
+            stub.begin("Match", pb.MatchRequest(), seconds)
+        assert other.seconds == [pytest.approx(left, abs=0.01)]
