@@ -103,18 +103,20 @@ class Claims:
         return found if len(found) == len(handles) else None
 
     def pin(self, session: Session, handle: bytes, where: str) -> Pin:
-        """The live pin of a handle; `PinExpired` says since when it is over."""
+        """The live pin of a handle; `PinExpired` says since when it is over, if that is known."""
         claim = self._own(session, handle, Direction.READ, where)
         pin = self._pins.get(claim.serial)
         now = self._clock.now()
         if pin is not None and pin.expires > now:
             return pin
-        if pin is None and claim.expires > now:
+        if pin is not None:
+            late = round(1e3 * (now - pin.expires))
+            over = f"expired {late} ms ago by this node's clock"
+        elif claim.expires > now:
             raise Lapsed(f"{where} was closed before")
-        late = round(1e3 * (now - (pin.expires if pin else claim.expires)))
-        raise PinExpired(
-            f"{where} expired {late} ms ago by this node's clock: open the block again"
-        )
+        else:  # since when is not known any more: its time may have been moved
+            over = "was closed before, or expired by this node's clock"
+        raise PinExpired(f"{where} {over}: open the block again")
 
     def handed_off(self, session: Session, handle: bytes, where: str) -> Slot | None:
         """The slot of a hand-off; None when it was given up or is over and the key must do."""

@@ -156,9 +156,9 @@ def test_a_pin_that_expired_was_closed_or_is_another_sessions_is_refused() -> No
     rig.store.readers.close(me, [closed.handle])
     rig.pass_time(1.25)
     handles = [long.handle, short.handle]
-    for swept in range(2):
+    for swept, why in enumerate(("expired 250 ms ago", "was closed before, or expired")):
         for call in (partial(rig.store.readers.renew, pin_ms=1_000), rig.store.readers.unpin):
-            with refused(rig, PinExpired, r"handles\[1\] expired 250 ms ago by this node's clock"):
+            with refused(rig, PinExpired, rf"handles\[1\] {why} by this node's clock"):
                 call(me, handles)
             with refused(rig, Lapsed, r"handles\[1\] was closed before"):
                 call(me, [long.handle, closed.handle])
@@ -173,6 +173,19 @@ def test_a_pin_that_expired_was_closed_or_is_another_sessions_is_refused() -> No
     ):
         with refused(rig, NotYours, r"handles\[0\] belongs to another session"):
             refusal()
+
+
+def test_of_a_pin_that_was_renewed_and_is_gone_nobody_says_when_it_expired() -> None:
+    """Its handle has the time that it was given first."""
+    rig = Rig()
+    me, blocks = rig.session(), prompt(SMALL, 4)
+    rig.put(me, SMALL, blocks)
+    pin = rig.pinned(me, blocks.hashes[0], pin_ms=1_000)
+    rig.store.readers.renew(me, [pin.handle], 9_000)
+    rig.pass_time(5.0)
+    rig.store.readers.close(me, [pin.handle])
+    with refused(rig, PinExpired, r"handles\[0\] was closed before, or expired by this node's"):
+        rig.store.readers.unpin(me, [pin.handle])
 
 
 def test_a_pin_longer_than_the_longest_is_refused() -> None:
