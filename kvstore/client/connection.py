@@ -73,6 +73,8 @@ class Link:
             self._sockets = SocketCalls(self._connect(credentials), address)
             self.kv = Stub(over_grpc, self._sockets)
         except BaseException as error:
+            if hasattr(self, "transport"):
+                self.transport.close()
             self._hang_up()
             if isinstance(error, grpc.RpcError):
                 raise raised_by(error, address) from error

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from kvstore.client import connection
 from kvstore.client.connection import Connection, Link
 from kvstore.errors import Unavailable
 from kvstore.rpc.locator import FixedAddress
@@ -127,3 +128,29 @@ def test_where_the_last_thread_is_gone_before_one_reads_the_session_it_is_ended(
             connection.link()
     connection.close()
     assert node.hung_up.wait(SECONDS)
+
+
+def test_who_is_interrupted_while_a_session_begins_keeps_no_way_to_its_node(
+    teller: tuple[Teller, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A way that maps the node's memory and stays keeps what is written there from being freed."""
+
+    class Way:
+        name, closed = "shm", False
+
+        def close(self) -> None:
+            self.closed = True
+
+        def give_back(self) -> None:
+            pass
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    way = Way()
+    monkeypatch.setattr(Link, "_attached", lambda *_: way)
+    monkeypatch.setattr(connection, "SocketCalls", interrupted)
+    node, address = teller
+    with pytest.raises(KeyboardInterrupt):
+        Link(address, "interrupted", SECONDS)
+    assert way.closed and node.hung_up.wait(SECONDS)
