@@ -5,7 +5,7 @@ KVStoreError
  ├ Lapsed     (open again)        ├ PinExpired ├ WindowClosed ├ AlreadyWritten ├ Incomplete
  │                                └ SessionEnded
  ├ Rejected   (you may retry)     ├ Overloaded (├ QuotaExceeded ├ TooLate) ├ Draining
- │                                └ Unavailable
+ │                                └ Unavailable (└ Crowded)
  ├ Denied     (you may not)       ├ NotYours ├ Unauthenticated ├ WrongTenant
  │                                └ Quarantined
  └ Broken     (file a bug)        └ InvariantError
@@ -91,6 +91,10 @@ class Draining(Rejected):
 
 class Unavailable(Rejected):
     """The node cannot be reached, or did not answer within the deadline."""
+
+
+class Crowded(Unavailable):
+    """The node is well, and has no data connection left for this tenant."""
 
 
 class Denied(KVStoreError):

@@ -28,7 +28,7 @@ from kvstore.node.handles import tag_of
 from kvstore.node.link import Link
 from kvstore.node.namespaces import Place
 from kvstore.node.openings import Openings
-from kvstore.node.peers import Peers
+from kvstore.node.peers import Peers, fails
 from kvstore.node.replies import hits_of, slots_of
 from kvstore.telemetry import Telemetry
 from kvstore.transfer.frames import Found
@@ -101,7 +101,7 @@ class Follow:
                     await self._begin(node, asked, [*new.values()])
                 except KVStoreError as error:
                     log.info("node %s is not followed: %s", node, error)
-                    if isinstance(error, Unavailable):
+                    if fails(error):
                         self._peers.failed(node)
             for row in some:
                 slot = self._known(asked, row)
@@ -214,7 +214,7 @@ class Follow:
                 await self._clock.sleep(cadence.pause(now))
         except KVStoreError as error:
             log.info("node %s is followed no more: %s", run.link.node_id, error)
-            if isinstance(error, Unavailable):
+            if fails(error):
                 self._peers.failed(run.link.node_id)
         finally:
             for row in left.tolist():

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from kvstore.clock import Clock
 from kvstore.config import Credentials
-from kvstore.errors import KVStoreError, Unavailable
+from kvstore.errors import Crowded, KVStoreError, Unavailable
 from kvstore.limits import NODES_MAX
 from kvstore.metadata.records import NodeRecord
 from kvstore.metadata.roster import Roster
@@ -144,14 +144,16 @@ class Peers:
         try:
             async with asyncio.timeout(BEGIN_SECONDS):
                 await link.begin()
-        except (Unavailable, TimeoutError) as error:
+        except (KVStoreError, TimeoutError) as error:
             await _ended(link)
+            if not (isinstance(error, TimeoutError) or fails(error)):
+                raise  # what it refuses one tenant is no failure of its own
             if link.session:  # it answers, and lets no data connection in
                 self._contacts.refused(link, "tcp", error)
             self.failed(record.node_id)
             raise Unavailable(f"node {record.address} cannot be used: {error}") from error
-        except (KVStoreError, asyncio.CancelledError):
-            await _ended(link)  # what it refuses one tenant is no failure of its own
+        except asyncio.CancelledError:
+            await _ended(link)
             raise
         self._links[where] = link
         self._contacts.met(link)
@@ -183,6 +185,11 @@ class Peers:
             _, link = self._links.popitem()
             await _ended(link)
         await asyncio.gather(*self._parting.values())
+
+
+def fails(error: BaseException) -> bool:
+    """Whether a peer that was asked for something and raised this does not do its part."""
+    return isinstance(error, Unavailable) and not isinstance(error, Crowded)
 
 
 async def _ended(link: Link) -> None:

@@ -14,9 +14,9 @@ from weakref import WeakValueDictionary
 from kvstore.core.chains import Part, parts
 from kvstore.core.lifecycle import Owner
 from kvstore.core.replica_choice import Candidate, choose
-from kvstore.errors import KVStoreError, Unavailable
+from kvstore.errors import KVStoreError
 from kvstore.limits import OFFERS_MAX, TAKE_BLOCKS_MAX, TAKE_SECONDS_MAX
-from kvstore.node.peers import Peers
+from kvstore.node.peers import Peers, fails
 from kvstore.node.store import Store
 from kvstore.node.whereabouts import Whereabouts
 from kvstore.telemetry import Telemetry
@@ -109,7 +109,7 @@ class Replicas:
                     reply = await link.call(link.directory.Take, request, wait)
                 except KVStoreError as error:
                     log.info("node %s does not take blocks: %s", node_id, error)
-                    if isinstance(error, Unavailable):
+                    if fails(error):
                         self._peers.failed(node_id)
                     return has
                 self._free[node_id] = reply.free_bytes

@@ -8,10 +8,10 @@ import asyncio
 import logging
 from collections import deque
 
-from kvstore.errors import KVStoreError, Unavailable
+from kvstore.errors import KVStoreError
 from kvstore.limits import FETCH_SECONDS_MAX
 from kvstore.node.delivery import Deliveries, Wanted
-from kvstore.node.peers import Peers
+from kvstore.node.peers import Peers, fails
 from kvstore.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -76,11 +76,10 @@ class StripeRun:
             async with self._to.turn(holder, wanted, patience):
                 self._at_work.add(holder)
                 await self._to.bring(holder, wanted)
-        except Unavailable as error:
-            log.info("node %s: %s", holder, error)
-            self._peers.failed(holder)
         except KVStoreError as error:
             log.info("node %s: %s", holder, error)
+            if fails(error):
+                self._peers.failed(holder)
         finally:
             self._at_work.discard(holder)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvstore.errors import Unauthenticated, Unavailable
+from kvstore.errors import Crowded, Unauthenticated, Unavailable
 from kvstore.layout import Fragment
 from kvstore.limits import PROBE_BYTES_MIN
 from kvstore.transfer.frames import CALL, HELLO, HELLO_MAGIC, LOOKED, WELCOME, Op, Status, Welcome
@@ -39,13 +39,14 @@ class Looked:
 def greet(stream: DataStream, session: bytes, token: bytes) -> int:
     """Say whose connection this is; the number by which the node knows it, 0 for none.
 
-    Raises `Unauthenticated` where the node knows no such session."""
+    Raises `Unauthenticated` where the node knows no such session, `Crowded` where it has as many
+    connections as it, or its tenant, may have."""
     stream.send(HELLO.pack(HELLO_MAGIC, session, token))
     magic, answer, number = WELCOME.unpack(stream.receive(WELCOME.size))
     if magic != HELLO_MAGIC:
         raise Unavailable("what answers there is no data port of a node")
     if answer == Welcome.FULL:
-        raise Unavailable("the node has no data connection left for this tenant")
+        raise Crowded("the node has no data connection left for this tenant")
     if answer != Welcome.COME_IN:
         raise Unauthenticated("the node does not know this session, or not by this token")
     return int(number)

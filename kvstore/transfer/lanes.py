@@ -1,6 +1,7 @@
 """A bounded pool of data connections to one node: one call is spread over a few of them.
 
-Whoever wants one while all are busy waits for it, for a bounded time. A connection that failed is
+Whoever wants one while all are busy, or while the node has no more, waits for it, for a bounded
+time. A connection that failed is
 closed, and those that lay idle beside it too: what cut one has most likely cut them. Nothing here
 is compiled, so a storage node can pull from another with it.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from kvstore.errors import SessionEnded, Unavailable
+from kvstore.errors import Crowded, SessionEnded, Unavailable
 from kvstore.home import Home
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import (
@@ -39,6 +41,7 @@ from kvstore.transfer.stream import DataStream, host_and_port
 from kvstore.transfer.term import Term
 
 _SPREAD_BYTES = 2 * MiB  # for less than this on each, another connection does not pay
+_CROWDED_SECONDS = 1.0  # in which a node that had no connection left is not asked for one again
 # One call is spread over no more than there are cores to receive: more would only take turns.
 STREAMS = min(DATA_STREAMS, len(os.sched_getaffinity(0)))
 
@@ -111,6 +114,7 @@ class Lanes:
         self._idle: list[Lane] = []
         self._spare: set[Lane] = set()  # held by somebody, with no call under way; busy too
         self._busy = 0
+        self._crowded_until = 0.0
         self._closed = False
         self._threads = _pool()
         try:
@@ -285,9 +289,25 @@ class Lanes:
                 return self._idle.pop()
         try:
             return self._connected()
+        except Crowded as crowded:
+            return self._another(crowded, seconds)
         except BaseException:
             self._failed(None)
             raise
+
+    def _another(self, crowded: Crowded, seconds: float) -> Lane:
+        """One of those that there are, once it lies idle; nobody waits where none is in use."""
+        with self._changed:
+            self._busy -= 1
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self._closed or self._idle or self._busy == len(self._spare), seconds
+            )
+            self._check_open()
+            if not self._idle:
+                raise crowded
+            self._busy += 1
+            return self._idle.pop()
 
     @contextmanager
     def _call(self, lane: Lane) -> Iterator[Lane]:
@@ -320,14 +340,18 @@ class Lanes:
             one.close()
 
     def _connected(self) -> Lane:
+        if time.monotonic() < self._crowded_until:
+            raise Crowded("the node had no data connection left for this tenant a moment ago")
         stream = DataStream.connect(self._address, self._deadline, self._tls)
         try:
             number = calls.greet(stream, self._session, self._token)
             lane = self._lane_of(stream)
             lane.number = number
             return lane
-        except BaseException:
+        except BaseException as error:
             stream.close()
+            if isinstance(error, Crowded):
+                self._crowded_until = time.monotonic() + _CROWDED_SECONDS
             raise
 
 

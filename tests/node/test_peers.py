@@ -7,7 +7,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from kvstore.clock import SETTLE_TURNS, SimClock
 from kvstore.config import OPEN
 from kvstore.errors import Denied, SessionEnded, Unavailable
+from kvstore.limits import DATA_CONNECTIONS_MAX, DATA_SESSION_CONNECTIONS_MAX
 from kvstore.metadata.embedded import EmbeddedMetadata
 from kvstore.metadata.records import NodeRecord
 from kvstore.metadata.roster import Roster
@@ -26,6 +27,7 @@ from kvstore.node.peers import IDLE_SECONDS, REST_SECONDS_MAX, REST_SECONDS_MIN,
 from kvstore.telemetry import NODE, Telemetry
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.nodes import Caller, NodeProcess, eventually, running
+from tests.transfer.raw import Raw
 
 SECONDS = 20.0
 
@@ -216,6 +218,25 @@ def test_one_that_fails_rests_ever_longer_and_is_asked_again(peer: NodeProcess) 
             await desk.clock.advance(0.02)
             assert peers.may_ask(name)
         assert await peers.link(name, "default")
+
+    with_desk(peer, test)
+
+
+def test_a_node_that_has_no_connection_left_for_one_tenant_is_asked_for_others(
+    peer: NodeProcess,
+) -> None:
+    sessions = DATA_CONNECTIONS_MAX * 3 // 4 // DATA_SESSION_CONNECTIONS_MAX
+
+    async def test(desk: Desk) -> None:
+        with ExitStack() as crowd:
+            for _ in range(sessions):
+                one = peer.caller()
+                crowd.callback(one.close)
+                for _ in range(DATA_SESSION_CONNECTIONS_MAX):
+                    crowd.enter_context(Raw.of(one))
+            with pytest.raises(Unavailable, match="no data connection left for this tenant"):
+                await desk.peers.link(desk.name, "default")
+            assert desk.peers.may_ask(desk.name), "it serves everybody else"
 
     with_desk(peer, test)
 
