@@ -201,6 +201,27 @@ def test_a_caller_tells_its_secret_to_no_data_port_but_the_nodes(
     assert impostor.heard is None
 
 
+def test_what_is_not_sealed_is_not_taken_for_the_end_of_a_peer(people: People) -> None:
+    """It may still write to memory that is kept from others for as long as it may."""
+    listening, returned = socket.create_server((HOST, 0)), threading.Event()
+
+    def serve() -> None:
+        context = data_server(people.node)
+        with listening, context.wrap_socket(listening.accept()[0], server_side=True) as peer:
+            socket.socket.sendall(peer, b"what no TLS has said")
+            early.append(returned.wait(0.2))
+
+    early: list[bool] = []
+    serving = threading.Thread(target=serve)
+    serving.start()
+    stream = DataStream.connect(listening.getsockname(), SECONDS, data_client(people.client))
+    stream.wait_for_end()
+    returned.set()
+    serving.join(SECONDS)
+    stream.close()
+    assert early == [False]
+
+
 # What passes
 
 
