@@ -111,6 +111,7 @@ class Arena:
         except BufferError:
             self.bytes = np.frombuffer(self._map, dtype=np.uint8)
             return False
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
         return True

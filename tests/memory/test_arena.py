@@ -59,9 +59,19 @@ def test_memory_that_is_looked_at_stays_until_nobody_does() -> None:
     view[0] = 9
     assert arena.bytes[0] == 9
     view.release()
+    descriptor = arena.descriptor
     assert arena.close()
     with pytest.raises(OSError):
-        os.fstat(arena.descriptor)
+        os.fstat(descriptor)
+
+
+def test_what_has_the_number_of_a_closed_arena_next_is_not_closed_with_it() -> None:
+    arena = Arena.create(MiB)
+    descriptor = arena.descriptor
+    assert arena.close()
+    os.dup2(0, descriptor)
+    assert arena.close()
+    os.close(descriptor)
 
 
 def test_heads_of_slots_in_hbm_lie_behind_it_and_take_what_is_touched_alone() -> None:
