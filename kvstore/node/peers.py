@@ -125,7 +125,7 @@ class Peers:
             return await self._begun(where, record)
 
     def _part(self, where: Where, link: Link) -> None:
-        """End it, which may take long, beside whoever wants another."""
+        """End it, which may take long, beside whoever wants another, and beside others that end."""
         if self._links.get(where) is link:
             del self._links[where]
             self._parting[where] = task = asyncio.create_task(_ended(link))
@@ -174,17 +174,14 @@ class Peers:
             now = self._clock.now()
             for where, link in list(self._links.items()):
                 idle = link.used < now - IDLE_SECONDS or not link.alive
-                if idle and self._links.get(where) is link:
-                    del self._links[where]
-                    await _ended(link)
+                if idle and where not in self._parting:  # else it is looked at again
+                    self._part(where, link)
             over = now - REST_SECONDS_MAX
             self._resting = {name: one for name, one in self._resting.items() if one.until > over}
 
     async def close(self) -> None:
-        while self._links:
-            _, link = self._links.popitem()
-            await _ended(link)
-        await asyncio.gather(*self._parting.values())
+        links, self._links = self._links, {}
+        await asyncio.gather(*map(_ended, links.values()), *self._parting.values())
 
 
 def fails(error: BaseException) -> bool:

@@ -7,9 +7,9 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -187,6 +187,39 @@ def test_a_link_that_is_slow_to_end_holds_up_no_other_and_there_is_one_such_at_a
         finally:
             may_end.set()
         assert (await third).alive and ending == [first, second]
+
+    with_desk(peer, test)
+
+
+def test_links_that_are_slow_to_end_end_side_by_side_once_unused_and_with_the_node(
+    peer: NodeProcess,
+) -> None:
+    together: asyncio.Barrier
+
+    class Slow:
+        """Stands for a link that nobody uses any more, and that ends once others do too."""
+
+        alive, used = False, 0.0
+
+        async def close(self) -> None:
+            with suppress(asyncio.BrokenBarrierError):  # the test is over
+                await together.wait()
+
+    async def test(desk: Desk) -> None:
+        nonlocal together
+        together, peers = asyncio.Barrier(3), desk.peers
+        keeping = asyncio.create_task(peers.keep())
+        try:
+            async with asyncio.timeout(SECONDS):
+                peers._links |= {("a node", str(i)): cast(Link, Slow()) for i in range(2)}
+                await desk.clock.advance(IDLE_SECONDS)
+                await together.wait()
+                peers._links |= {("a node", str(i)): cast(Link, Slow()) for i in range(3)}
+                await peers.close()
+        finally:
+            keeping.cancel()
+            await together.abort()
+        assert not peers._links
 
     with_desk(peer, test)
 
