@@ -77,7 +77,7 @@ class Deliveries:
     ) -> AbstractAsyncContextManager[None]:
         """Inside it a holder may `bring` these; `Overloaded` where no turn comes in that time."""
         size = len(wanted.keys) * wanted.place.layout.sent_bytes
-        return self._in_flight.turn(holder, size, patience)
+        return self._in_flight.turn(holder, wanted.tenant, size, patience)
 
     async def bring(self, holder: str, wanted: Wanted) -> None:
         """Seal here what a holder has of these, whose turn it is. Raises a `KVStoreError` where the

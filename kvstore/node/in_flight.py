@@ -1,13 +1,14 @@
-"""What is on its way from each other node, bounded: the rest waits its turn, in the order it came.
+"""What is on its way from each other node, bounded: the rest waits its turn, a tenant at a time, of
+each in the order it came.
 
-So one slow node holds up those who want something of it, and neither this node's threads and
-connections nor anybody else.
+So no tenant has others wait for all that it wants; and one slow node holds up those who want
+something of it, and neither this node's threads and connections nor anybody else.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,12 +26,36 @@ class _Way:
     bytes: int = 0
     stripes: int = 0
     wanting: int = 0  # that wait, or were just called
-    line: deque[asyncio.Future[None]] = field(default_factory=deque)
+    # Who waits, by tenant, in the order of their turns.
+    line: OrderedDict[str, deque[asyncio.Future[None]]] = field(default_factory=OrderedDict)
 
     def fits(self, size: int) -> bool:
         """A block that is larger than all that may be under way goes alone."""
         some = self.stripes < FETCH_PEER_STRIPES_MAX
         return not self.stripes or (some and self.bytes + size <= FETCH_PEER_BYTES_MAX)
+
+    def join(self, tenant: str, called: asyncio.Future[None]) -> None:
+        self.line.setdefault(tenant, deque()).append(called)
+
+    def stay_first(self, tenant: str, called: asyncio.Future[None]) -> None:
+        """Whose turn it is, as long as there is no room."""
+        self.line.setdefault(tenant, deque()).appendleft(called)
+        self.line.move_to_end(tenant, last=False)
+
+    def leave(self, tenant: str, called: asyncio.Future[None]) -> None:
+        queue = self.line.get(tenant, deque())
+        if called in queue:
+            queue.remove(called)
+            if not queue:
+                del self.line[tenant]
+
+    def next(self) -> asyncio.Future[None]:
+        """Take out whose turn it is of those that wait."""
+        tenant, queue = self.line.popitem(last=False)
+        called = queue.popleft()
+        if queue:
+            self.line[tenant] = queue  # it is the last in turn from now on
+        return called
 
 
 class InFlight:
@@ -45,13 +70,15 @@ class InFlight:
         return 0 if way is None else way.bytes
 
     @asynccontextmanager
-    async def turn(self, node_id: str, size: int, seconds: float) -> AsyncIterator[None]:
+    async def turn(
+        self, node_id: str, tenant: str, size: int, seconds: float
+    ) -> AsyncIterator[None]:
         """Inside it so many bytes may come from a node; `Overloaded` if no turn comes in time."""
         way = self._ways.setdefault(node_id, _Way())
         way.wanting += 1
         try:
             async with asyncio.timeout(max(0.0, seconds)):
-                await self._wait(way, size)
+                await self._wait(way, tenant, size)
         except TimeoutError:
             why = f"{way.bytes} bytes are on their way from node {node_id} already"
             raise Overloaded(why, _RETRY_MS) from None
@@ -70,26 +97,25 @@ class InFlight:
             self._call_next(way)
             self._tidy(node_id, way)
 
-    async def _wait(self, way: _Way, size: int) -> None:
+    async def _wait(self, way: _Way, tenant: str, size: int) -> None:
         first = not way.line
         while not (first and way.fits(size)):
             called = asyncio.get_running_loop().create_future()
             if first:
-                way.line.appendleft(called)
+                way.stay_first(tenant, called)
             else:
-                way.line.append(called)
+                way.join(tenant, called)
             try:
                 await called
             except asyncio.CancelledError:
-                if called in way.line:
-                    way.line.remove(called)
+                way.leave(tenant, called)
                 self._call_next(way)  # it may have been called just now
                 raise
             first = True  # it was the first, and is again if there is no room
 
     def _call_next(self, way: _Way) -> None:
         while way.line:
-            called = way.line.popleft()
+            called = way.next()
             if not called.done():
                 called.set_result(None)
                 return

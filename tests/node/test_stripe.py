@@ -65,7 +65,7 @@ def test_a_holder_that_was_asked_and_does_not_answer_is_left_alone() -> None:
 def test_a_holder_whose_line_is_long_is_no_failure_of_it() -> None:
     async def main() -> None:
         desk = Desk()
-        async with desk.deliveries._in_flight.turn("a", FETCH_PEER_BYTES_MAX, 60.0):
+        async with desk.deliveries._in_flight.turn("a", "default", FETCH_PEER_BYTES_MAX, 60.0):
             await desk.run()
         assert desk.peers.asked == desk.peers.resting == []
 
