@@ -121,10 +121,10 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         reply = pb.ReplicateReply(blocks=len(keys))
         for at in range(0, len(keys), TAKE_BLOCKS_MAX):
             some = keys[at : at + TAKE_BLOCKS_MAX]
-            have = (await self._replicas.copied(some, request.copies, False, None)).values()
+            have = await self._replicas.copied(tenant, some, request.copies, False, None)
             reply.blocks_done += len(some)
-            reply.whole += sum(one >= request.copies for one in have)
-            reply.least = min([reply.least or REPLICAS_MAX, *have])
+            reply.whole += sum(one >= request.copies for one in have.values())
+            reply.least = min([reply.least or REPLICAS_MAX, *have.values()])
             yield reply
         if not keys:
             yield reply

@@ -16,7 +16,7 @@ from kvstore.clock import Clock
 from kvstore.core.chains import Part, parts
 from kvstore.core.lifecycle import Owner
 from kvstore.core.replica_choice import Candidate, choose
-from kvstore.limits import MOVE_OUT_BLOCKS_MAX, TAKE_BLOCKS_MAX, TAKE_SECONDS_MAX
+from kvstore.limits import MOVE_OUT_BLOCKS_MAX, TAKE_BLOCKS_MAX
 from kvstore.node.replicas import Replicas
 from kvstore.node.store import Store
 from kvstore.node.whereabouts import Whereabouts
@@ -66,7 +66,7 @@ class Departure:
                 return
             some = keys[at : at + TAKE_BLOCKS_MAX]
             lone = await self._lone(some, candidates)
-            moved = await self._move(lone, candidates, min(left, TAKE_SECONDS_MAX))
+            moved = await self._move(lone, candidates, deadline)
             self._counters.add("moved_blocks", len(moved))
             so_far.elsewhere += len(some) - len(lone)
             so_far.moved += len(moved)
@@ -97,7 +97,7 @@ class Departure:
         return [key for i, key in enumerate(keys) if not any(found[i] for found in tiers)]
 
     async def _move(
-        self, keys: Sequence[bytes], candidates: Sequence[Candidate], seconds: float
+        self, keys: Sequence[bytes], candidates: Sequence[Candidate], deadline: float
     ) -> set[bytes]:
         groups, moved = parts(self._index.peek, keys), set[bytes]()
         holding = await self._replicas.holding(groups)
@@ -111,7 +111,8 @@ class Departure:
                 if one < len(ranked[part.first]) and not moved.issuperset(part.keys):
                     to = (ranked[part.first][one].node_id, (part.tenant, part.owner))
                     batches.setdefault(to, []).append(part)
-            offers = [self._offer(*to, some, seconds) for to, some in batches.items()]
+            left = deadline - self._clock.now()
+            offers = [self._offer(*to, some, left) for to, some in batches.items()]
             for has in await asyncio.gather(*offers):
                 moved |= has
         return moved & set(keys)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 from kvstore.core.chains import Part, parts
 from kvstore.core.lifecycle import Owner
 from kvstore.core.replica_choice import Candidate, choose
+from kvstore.core.turns import Places
 from kvstore.errors import KVStoreError
 from kvstore.limits import OFFERS_MAX, TAKE_BLOCKS_MAX, TAKE_SECONDS_MAX
 from kvstore.node.peers import Peers, fails
@@ -45,6 +47,7 @@ class Replicas:
         # By node, for as long as somebody has it: each takes one batch of ours at a time.
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._places = Places(OFFERS_MAX)
 
     def candidates(self, *, durable: bool = False) -> list[Candidate]:
         """Nodes that may be asked to take blocks."""
@@ -63,19 +66,20 @@ class Replicas:
         ]
 
     async def copied(
-        self, keys: Sequence[bytes], copies: int, durable: bool, seconds: float | None
+        self, tenant: str, keys: Sequence[bytes], copies: int, durable: bool, seconds: float | None
     ) -> dict[bytes, int]:
         """See to it that so many nodes have these blocks; how many have each after that time, as
         far as it is known. What takes longer goes on; nothing that another node does raises."""
         have = dict.fromkeys(keys, 1)
         if copies < 2 or not have:
             return have
-        if len(self._tasks) >= OFFERS_MAX:
+        if not self._places.try_take(tenant):
             log.info("%d puts' copies are on their way: these are not made", len(self._tasks))
             return have
         task = asyncio.create_task(self._copy(copies, durable, have))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._places.give_back(tenant))
         await asyncio.wait({task}, timeout=seconds)
         return dict(have)
 
@@ -87,14 +91,20 @@ class Replicas:
         *,
         durable: bool = False,
         worth: Sequence[float] = (),
-        seconds: float = TAKE_SECONDS_MAX,
+        seconds: float = math.inf,
     ) -> list[bool]:
-        """Have a node take blocks, each after what stands before it; which it has at the end."""
+        """Have a node take blocks, each after what stands before it; which it has at the end. What
+        others offer it has its turn between two batches; none begins once the time is over."""
         (tenant, owner), has = whose, [False] * len(keys)
         turn = self._turns.setdefault(node_id, asyncio.Lock())
-        async with turn:
-            for at in range(0, len(keys), TAKE_BLOCKS_MAX):
-                some = slice(at, at + TAKE_BLOCKS_MAX)
+        now = asyncio.get_running_loop().time
+        ends = now() + seconds
+        for at in range(0, len(keys), TAKE_BLOCKS_MAX):
+            some = slice(at, at + TAKE_BLOCKS_MAX)
+            async with turn:
+                left = min(ends - now(), TAKE_SECONDS_MAX)
+                if left <= 0:
+                    return has
                 request = pb.TakeRequest(
                     namespace=owner[0],
                     group=owner[1],
@@ -105,7 +115,7 @@ class Replicas:
                 )
                 try:
                     link = await self._peers.link(node_id, tenant)
-                    wait = min(seconds, TAKE_SECONDS_MAX) + _ANSWER_SECONDS
+                    wait = left + _ANSWER_SECONDS
                     reply = await link.call(link.directory.Take, request, wait)
                 except KVStoreError as error:
                     log.info("node %s does not take blocks: %s", node_id, error)

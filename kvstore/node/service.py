@@ -386,8 +386,8 @@ class KVService(kv_pb2_grpc.KVServicer):
         """How many nodes have each of these blocks, once so many do or the caller waits no more."""
         if self.pool is None:
             return dict.fromkeys(keys, 1)
-        seconds = patience(context, COPY_SECONDS_MAX)
-        return await self.pool.replicas.copied(keys, replicas, durable, seconds)
+        told = (keys, replicas, durable, patience(context, COPY_SECONDS_MAX))
+        return await self.pool.replicas.copied(tenant_of(context), *told)
 
     def session(self, token: bytes, context: Context) -> NodeSession:
         """The caller's session. A token of another tenant's is as unknown as any."""

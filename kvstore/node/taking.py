@@ -1,7 +1,8 @@
 """Blocks that this node takes because another asks it to: replicas, and what a leaving node had.
 
 They are fetched as a reader's are, with the same proofs, but behind whatever readers wait for: a
-few at a time, one batch of each source at once, and no longer than the call may last.
+few at a time, of no tenant all of them, one batch of each source at once, and no longer than the
+call may last.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvstore.core.turns import Places
 from kvstore.errors import (
     Draining,
     Invalid,
@@ -58,7 +60,7 @@ class Taking:
     ) -> None:
         self._store, self._fetch, self._peers, self._tiers = store, fetch, peers, tiers
         self._counters = counters
-        self._sources: set[str] = set()
+        self._sources, self._places = set[str](), Places(TAKES_MAX)
 
     async def take(self, offer: Offer, seconds: float) -> list[bool]:
         """Which of the blocks are listed here at the end, durably if that is asked.
@@ -66,8 +68,7 @@ class Taking:
         Raises `Draining`, `Quarantined`, `Overloaded` while it takes enough or where the source
         cannot be asked, or `Invalid` where durable blocks are asked of a node without SSD.
         """
-        self._check(offer)
-        self._sources.add(offer.source)
+        self._begin(offer)
         ends = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout_at(ends):
@@ -76,6 +77,7 @@ class Taking:
             log.info("not all that node %s offered came within %.1f s", offer.source, seconds)
         finally:
             self._sources.discard(offer.source)
+            self._places.give_back(offer.tenant)
         here = self._here(offer)
         return await self._kept(offer.keys, here, ends) if offer.durable else here
 
@@ -85,20 +87,21 @@ class Taking:
         slabs = self._store.blocks.slabs
         return slabs.empty_slabs * slabs.slab_bytes
 
-    def _check(self, offer: Offer) -> None:
+    def _begin(self, offer: Offer) -> None:
         if self._store.draining:
             raise Draining("this node is draining: ask another", _RETRY_MS)
         if offer.place.owner[0] in self._store.quarantined:
             raise Quarantined("this namespace gave wrong KV: `moonpool stat` says what")
         if offer.durable and self._tiers is None:
             raise Invalid("durable: this node has no SSD")
-        if offer.source in self._sources or len(self._sources) >= TAKES_MAX:
-            raise Overloaded("this node is taking what was offered before", _RETRY_MS)
         if not self._peers.may_ask(offer.source):
             # No `Unavailable`: that is what the source has of a node that is gone, and it would
             # read from this one no more for a while.
             why = f"node {offer.source} is not known here, or failed a moment ago"
             raise Overloaded(why, _RETRY_MS)
+        if offer.source in self._sources or not self._places.try_take(offer.tenant):
+            raise Overloaded("this node is taking what was offered before", _RETRY_MS)
+        self._sources.add(offer.source)
 
     async def _take(self, offer: Offer) -> None:
         index = self._store.blocks.index

@@ -8,7 +8,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from kvstore.block import Chain
 from kvstore.cli.main import main
 from kvstore.client import Client
+from kvstore.limits import OFFERS_MAX, TAKE_BLOCKS_MAX
 from kvstore.metadata.records import NodeRecord
 from kvstore.node.replicas import Replicas
 from kvstore.rpc.channel import open_channel
@@ -25,6 +26,8 @@ from tests.copies import between, copied, holding, knowing, put
 from tests.faults.system_calls import spoilt
 from tests.nodes import CALL_SECONDS, SPEC, Caller, Refusal, eventually, payload, prompt, refused
 from tests.pools import pool
+
+LEFT = 0.05  # seconds that an offer has
 
 
 @pytest.fixture(scope="module")
@@ -297,7 +300,10 @@ class Passing:
     node_id, directory = "a", directory_pb2_grpc.DirectoryServicer
 
     def __init__(self) -> None:
-        self.other = ""
+        self.other, self.asked = "", list[bytes]()
+
+    async def answers(self, seconds: float) -> None:
+        await asyncio.sleep(0)
 
     def known(self) -> list[NodeRecord]:
         tiers = {"dram": 1 << 30}
@@ -307,6 +313,8 @@ class Passing:
         return self
 
     async def call(self, method: Any, request: Any, seconds: float) -> Any:
+        self.asked.append(request.stored_keys[0])
+        await self.answers(seconds)
         has = b"\x01" * len(request.stored_keys)
         return directory_pb2.TakeReply(has=has, free_bytes=7)
 
@@ -323,5 +331,56 @@ def test_of_nodes_that_are_gone_nothing_is_remembered() -> None:
             assert await replicas.offer(one.node_id, ("t", (b"n", 0)), [b"k"]) == [True]
             assert [one.free_bytes for one in replicas.candidates()] == [7]
         assert len(replicas._free) == 1 and not len(replicas._turns)
+
+    asyncio.run(run())
+
+
+def keys_of(name: bytes, count: int) -> list[bytes]:
+    return [name + i.to_bytes(4, "big") for i in range(count)]
+
+
+def test_of_what_two_offer_one_node_each_has_a_batch_in_turn() -> None:
+    async def run() -> None:
+        peers, nobody = cast(Any, Passing()), cast(Any, None)
+        replicas = Replicas(nobody, peers, nobody, {}, nobody)
+        much, little = keys_of(b"much", 3 * TAKE_BLOCKS_MAX), keys_of(b"little", 1)
+        whose = ("t", (b"n", 0))
+        offers = [replicas.offer("b", whose, keys) for keys in (much, little)]
+        assert await asyncio.gather(*offers) == [[True] * len(much), [True]]
+        assert [key[:4] for key in peers.asked] == [b"much", b"litt", b"much", b"much"]
+
+    asyncio.run(run())
+
+
+def test_when_the_time_for_an_offer_is_over_no_more_of_it_is_made() -> None:
+    async def run() -> None:
+        class Late(Passing):
+            async def answers(self, seconds: float) -> None:
+                await asyncio.sleep(2 * LEFT)
+
+        peers, nobody = cast(Any, Late()), cast(Any, None)
+        replicas = Replicas(nobody, peers, nobody, {}, nobody)
+        keys, whose = keys_of(b"", TAKE_BLOCKS_MAX + 1), ("t", (b"n", 0))
+        has = await replicas.offer("b", whose, keys, seconds=LEFT)
+        assert has == [True] * TAKE_BLOCKS_MAX + [False]
+        assert await replicas.offer("b", whose, keys, seconds=0.0) == [False] * len(keys)
+
+    asyncio.run(run())
+
+
+def test_a_tenants_copies_that_are_on_their_way_leave_room_for_anothers() -> None:
+    async def run() -> None:
+        nobody = cast(Any, None)
+        replicas, begun = Replicas(nobody, nobody, nobody, {}, nobody), list[str]()
+
+        async def copy(copies: int, durable: bool, have: dict[bytes, int]) -> None:
+            begun.extend(key.decode() for key in have)
+            await asyncio.Event().wait()
+
+        replicas._copy = copy  # type: ignore[method-assign]
+        for tenant in ["greedy"] * OFFERS_MAX + ["other"]:
+            assert await replicas.copied(tenant, [tenant.encode()], 2, False, 0.0)
+        assert begun == ["greedy"] * (OFFERS_MAX * 3 // 4) + ["other"]
+        await replicas.close()
 
     asyncio.run(run())

@@ -190,14 +190,37 @@ def test_of_each_source_one_batch_is_taken_at_a_time_and_of_all_a_few() -> None:
                 await soon(node.take(offer(keys_of(1, 50), source=name), SOON))
 
         for i in range(TAKES_MAX):
-            one = offer(keys_of(1, i), source=f"node {i}")
+            one = replace(offer(keys_of(1, i), source=f"node {i}"), tenant=f"tenant {i}")
             going.append(asyncio.create_task(node.take(one, SOON)))
             await turns()
             await is_refused(f"node {i}")
         await is_refused("one more")
         source.open.set()
-        assert await soon(asyncio.gather(*going)) == [[True]] * TAKES_MAX
+        await soon(asyncio.gather(*going))
+        assert len(source.asked) == TAKES_MAX
         assert await soon(node.take(offer(keys_of(1, 50), source="node 0"), SOON)) == [True]
+
+    asyncio.run(run())
+
+
+def test_no_tenant_takes_all_the_places_for_what_is_offered() -> None:
+    async def run() -> None:
+        rig = Rig()
+        source = Source(rig, ())
+        source.open.clear()
+        node, going = taking(rig, source), []
+        for i in range(TAKES_MAX * 3 // 4):
+            one = offer(keys_of(1, i), source=f"node {i}")
+            going.append(asyncio.create_task(node.take(one, SOON)))
+            await turns()
+        with pytest.raises(Overloaded, match="taking what was offered before"):
+            await soon(node.take(offer(keys_of(1, 50), source="one more"), SOON))
+        other = replace(offer(keys_of(1, 51), source="one more"), tenant="other")
+        going.append(asyncio.create_task(node.take(other, SOON)))
+        await turns()
+        assert source.asked[-1] == keys_of(1, 51)
+        source.open.set()
+        await soon(asyncio.gather(*going))
 
     asyncio.run(run())
 
