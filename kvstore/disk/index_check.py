@@ -2,11 +2,13 @@
 
 LMDB aborts the process that meets some kinds of damage, and a page that is missing from the file is
 a SIGBUS: better for a child than for a node, which would never start again.
-`python -m kvstore.disk.index_check PATH` ends with 0, or says what is wrong and ends with 1.
+`python -m kvstore.disk.index_check PATH` ends with 0, or says what is wrong and ends with 1; with 2
+where it is the system that keeps it from the index.
 """
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
@@ -16,7 +18,9 @@ from pathlib import Path
 import lmdb
 
 CHECK_SECONDS = 120.0  # a million blocks take half a second where the disk is idle
-DAMAGED = 1
+DAMAGED, HINDERED = 1, 2
+# Of these the index knows nothing: it may be as it was once there is memory, or the right to read.
+_HINDRANCES = {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM, errno.ENOSPC}
 _CRASHES = {-signal.SIGABRT, -signal.SIGBUS, -signal.SIGSEGV}
 
 
@@ -46,6 +50,9 @@ def main(path: str, map_bytes: str) -> int:
             transaction.abort()
         environment.close()
     except lmdb.Error as error:
+        if error.code in _HINDRANCES:
+            print(error, file=sys.stderr)
+            return HINDERED
         print(error)
         return DAMAGED
     return 0

@@ -12,6 +12,7 @@ import pytest
 
 from kvstore.disk.local import LocalDisk
 from kvstore.disk.protocol import DISK_ALIGN
+from kvstore.errors import ConfigError
 from kvstore.limits import KiB
 
 FILE_BYTES = 256 * KiB
@@ -110,6 +111,17 @@ def test_a_second_damaged_index_is_kept_beside_the_first(tmp_path: Path) -> None
         zero(tmp_path / "index")
         opened(tmp_path).close()
         assert (tmp_path / f"index.damaged-{number}").is_dir()
+
+
+def test_an_index_that_cannot_be_mapped_for_now_is_left_where_it_is(tmp_path: Path) -> None:
+    entries = filled(tmp_path)
+    with pytest.MonkeyPatch.context() as little_memory:
+        little_memory.setattr("kvstore.disk.ledger._MAP_BYTES_MIN", 1 << 56)
+        with pytest.raises(ConfigError, match="Cannot allocate memory"):
+            opened(tmp_path)
+    disk = opened(tmp_path)
+    assert not disk.index_lost and dict(disk.scan()) == entries
+    disk.close()
 
 
 def test_a_new_directory_has_lost_nothing(tmp_path: Path) -> None:
