@@ -15,6 +15,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
@@ -76,7 +77,7 @@ class DataStream:
         later. Raises `Unavailable`."""
         made: socket.socket | None = None
         try:
-            made = socket.create_connection(address, seconds)
+            made = _reached(address, seconds)
             if tls is not None:
                 made = tls.wrap_socket(made, server_hostname=address[0])
             return cls(made, seconds)
@@ -267,6 +268,33 @@ class DataStream:
         still = isinstance(error, BlockingIOError | TimeoutError)
         why = "it stood still for too long" if still else str(error)
         return Unavailable(f"a data connection broke: {why}")
+
+
+def _reached(address: tuple[str, int], seconds: float) -> socket.socket:
+    """As `create_connection`, of which each address of a host has that time, and its name, which
+    may be resolved for as long as the resolver likes, has no end."""
+    made: Future[socket.socket] = Future()
+
+    def connect() -> None:
+        try:
+            made.set_result(socket.create_connection(address, seconds))
+        except Exception as error:
+            made.set_exception(error)
+
+    try:
+        threading.Thread(target=connect, name="moonpool-connect", daemon=True).start()
+    except RuntimeError:  # none can be had
+        return socket.create_connection(address, seconds)
+    try:
+        return made.result(seconds)
+    except TimeoutError:
+        made.add_done_callback(_unwanted)
+        raise TimeoutError("its name was not resolved, or nobody answered, in time") from None
+
+
+def _unwanted(late: Future[socket.socket]) -> None:
+    if late.exception() is None:
+        late.result().close()
 
 
 class _Pace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,3 +142,21 @@ def test_nobody_there_is_unavailable() -> None:
         address = listening.getsockname()
     with pytest.raises(Unavailable, match="cannot be reached"):
         DataStream.connect(address, 1.0)
+
+
+def test_a_name_that_nobody_resolves_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve, over = socket.getaddrinfo, threading.Event()
+
+    def silent(host: str, *given: Any, **more: Any) -> Any:
+        if host == "node.example":
+            assert over.wait(20.0)
+        return resolve("127.0.0.1", *given, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match=r"node\.example:1 cannot be reached: .*resolved"):
+        DataStream.connect(("node.example", 1), STILL_SECONDS)
+    assert time.monotonic() - began < 10.0
+    over.set()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        DataStream.connect(("node.example", listening.getsockname()[1]), 20.0).close()
