@@ -1,7 +1,8 @@
 """The other nodes of the pool: who they are, and a link to each that this node fetches from.
 
 A peer that fails rests for a while, in which nobody waits for it; what it then costs to ask it is a
-miss, never an error. Links that nobody uses are ended.
+miss, never an error. One that has no connection left for a tenant rests for that tenant. Links that
+nobody uses are ended.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Peers:
         self._links: dict[Where, Link] = {}
         self._parting: dict[Where, asyncio.Task[None]] = {}
         self._making = WeakValueDictionary[Where, asyncio.Lock]()  # while somebody has it
-        self._resting: dict[str, Rest] = {}
+        self._resting: dict[str | Where, Rest] = {}  # for all tenants, or for one
         self._tags: OrderedDict[bytes, str] = OrderedDict()  # of all there are or lately were
 
     def known(self) -> list[NodeRecord]:
@@ -84,8 +85,7 @@ class Peers:
         record = self._roster.get(node_id)
         if record is None or node_id == self.node_id or epoch not in (None, record.epoch):
             return False
-        rest = self._resting.get(node_id)
-        return rest is None or rest.until <= self._clock.now()
+        return not self._rests(node_id)
 
     def seen(self) -> None:
         """The roster has changed: remember whose handles begin how, also once they are gone."""
@@ -116,6 +116,9 @@ class Peers:
             record, link = self._roster.get(node_id), self._links.get(where)
             if record is None or not self.may_ask(node_id):
                 raise Unavailable(f"node {node_id} is not there, or failed a moment ago")
+            if self._rests(where):
+                why = "had no data connection left for this tenant a moment ago"
+                raise Crowded(f"node {node_id} {why}")
             same = link is not None and (link.epoch, link.address) == (record.epoch, record.address)
             if link is not None and same and link.alive:
                 return link
@@ -146,6 +149,8 @@ class Peers:
                 await link.begin()
         except (KVStoreError, TimeoutError) as error:
             await _ended(link)
+            if isinstance(error, Crowded):
+                self._rest(where)
             if not (isinstance(error, TimeoutError) or fails(error)):
                 raise  # what it refuses one tenant is no failure of its own
             if link.session:  # it answers, and lets no data connection in
@@ -161,11 +166,18 @@ class Peers:
 
     def failed(self, node_id: str) -> None:
         """It did not do what it was asked: it is left alone, for longer each time."""
-        last, now = self._resting.get(node_id), self._clock.now()
+        self._rest(node_id)
+
+    def _rest(self, whom: str | Where) -> None:
+        last, now = self._resting.get(whom), self._clock.now()
         if last is not None and now < last.until:
             return  # others were told the same at the same time
-        self._resting[node_id] = rest = Rest.after(last, now)
-        log.info("node %s rests for %.1f s", node_id, rest.seconds)
+        self._resting[whom] = rest = Rest.after(last, now)
+        log.info("node %s rests for %.1f s", whom, rest.seconds)
+
+    def _rests(self, whom: str | Where) -> bool:
+        rest = self._resting.get(whom)
+        return rest is not None and rest.until > self._clock.now()
 
     async def keep(self) -> None:
         """End links that nobody uses, and forget who is gone, until cancelled."""
