@@ -93,7 +93,8 @@ class Follow:
             found[row] = b""  # also where the writer's node is gone: then its key must do
             if self._blocks.index.get(asked.keys[row]) is None:
                 rows.setdefault(node, []).append(row)
-        for node, some in rows.items():
+
+        async def set_out(node: str, some: list[int]) -> None:
             # By name: of a block that stands twice in one call each would be followed.
             new = {self._name(asked, row): row for row in some if not self._known(asked, row)}
             if new:
@@ -106,6 +107,8 @@ class Follow:
             for row in some:
                 slot = self._known(asked, row)
                 found[row] = b"" if slot is None else self._claims.for_hand_off(slot)
+
+        await asyncio.gather(*(set_out(node, some) for node, some in rows.items()))
         return found
 
     async def close(self) -> None:

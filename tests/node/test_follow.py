@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import numpy as np
@@ -17,6 +17,7 @@ import pytest
 
 from kvstore.block import Chain
 from kvstore.client.space import slots_of
+from kvstore.errors import Unavailable
 from kvstore.layout import IDENTITY_OFFSET, Fragment, SlotLayout
 from kvstore.node.follow import Asked, Follow, _Run
 from kvstore.transfer.hashed_landing import HashedLanding
@@ -324,6 +325,32 @@ def test_a_reader_that_goes_while_blocks_are_opened_leaves_none_open_at_their_wr
         asking = asyncio.create_task(Follow(*given).local(asked))
         await cancelled_while_it_asks(asking, holder)
         assert not holder.open
+
+    asyncio.run(main())
+
+
+class Together:
+    """Stands for `Peers` of which each is as late as all the others."""
+
+    def __init__(self, nodes: int) -> None:
+        self._asked, self.failed = asyncio.Barrier(nodes), list[str]().append
+
+    def by_tag(self, tag: bytes) -> str:
+        return tag.hex()
+
+    async def link(self, node_id: str, tenant: str) -> Any:
+        await self._asked.wait()
+        raise Unavailable(f"node {node_id} is gone")
+
+
+def test_writers_at_several_nodes_are_asked_at_once() -> None:
+    async def main() -> None:
+        rig, peers = Rig(), cast(Any, Together(3))
+        given = (rig.arena, peers, rig.store.claims, rig.clock, rig.counters)
+        follow, hashes = Follow(rig.blocks, *given), [bytes([i]) * 32 for i in range(3)]
+        asked = Asked("default", SMALL, hashes, hashes, [bytes([i]) * 60 for i in range(3)])
+        async with asyncio.timeout(5.0):
+            assert await follow.local(asked) == [b""] * 3
 
     asyncio.run(main())
 
