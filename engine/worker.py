@@ -137,8 +137,10 @@ class Worker:
         except Exception as error:
             log.error("the engine ends: %s", error, exc_info=error)
             self.error = error
-            self._fail_all(error)
-            self._broken()
+            try:
+                self._fail_all(error)
+            finally:  # else nobody ends a process that answers no request any more
+                self._broken()
 
     def _serve(self) -> None:
         cadence = Cadence(SOON_SECONDS, LATER_SECONDS, time.monotonic())
@@ -149,10 +151,7 @@ class Worker:
             try:
                 events = self.core.step()
             except Exception as error:
-                if self._team.ranks > 1:
-                    raise
-                log.error("a step failed", exc_info=error)  # one rank outlives any one batch
-                self._fail_all(error)
+                self._outlive(error)
                 continue
             self._announce_started()
             for event in events:
@@ -176,7 +175,10 @@ class Worker:
                 self._add(one)
             elif self._jobs.get(one.job.request.id) is one.job:
                 self._order(Drop(one.job.request.id))
-                self._cancel(one.job.request.id)
+                try:
+                    self._cancel(one.job.request.id)
+                except Exception as error:  # of what steps before it were to do
+                    self._outlive(error)
         if self._team.ranks > 1:
             # Also where there is nothing to do: so the others know that this rank is alive.
             self._team.tell(STEP)
@@ -259,6 +261,13 @@ class Worker:
             if not job.started:
                 self._start(job, event.cached_tokens)
         job.tell(event)
+
+    def _outlive(self, error: Exception) -> None:
+        """A step failed; one rank outlives any one batch. Raises it where there are others."""
+        if self._team.ranks > 1:
+            raise error
+        log.error("a step failed", exc_info=error)
+        self._fail_all(error)
 
     def _fail_all(self, error: Exception) -> None:
         jobs, self._jobs = self._jobs, {}

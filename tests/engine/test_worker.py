@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Sequence
 
-from kvstore.engine.core import EngineCore, EngineSettings
+from kvstore.engine.core import EngineCore, EngineSettings, FinishEvent, TokenEvent
 from kvstore.engine.model import Model
 from kvstore.engine.pool_use import PoolUse
 from kvstore.engine.sequence import Chunk, Request
 from kvstore.engine.sequence import Sequence as Running
-from kvstore.engine.worker import Failed, Job, JobEvent, Worker
+from kvstore.engine.worker import Failed, Job, JobEvent, Started, Worker
 from tests.engine.runs import prompt
 from tests.engine.test_telling import SECONDS, NoPool
 
@@ -41,4 +42,61 @@ def test_all_jobs_of_a_step_that_fails_hear_of_it_though_one_of_them_cannot_be_e
         failed = one.get(timeout=SECONDS)
         assert isinstance(failed, Failed) and "the device failed" in str(failed.error)
         assert one.empty()
+    worker.stop(SECONDS)
+
+
+class Unsettled(NoPool):
+    """Steps are well, and what they were to store fails whoever settles it, so many times."""
+
+    def __init__(self, times: int) -> None:
+        self._left = times
+
+    def finished(self, sequence: Running) -> None:
+        if self._left:
+            self._left -= 1
+            raise OSError("the device failed")
+
+
+def begun(worker: Worker, number: int, new_tokens: int) -> tuple[Job, queue.SimpleQueue[JobEvent]]:
+    """A job that runs."""
+    heard: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+    request = Request(str(number), tuple(prompt(20, seed=number)), new_tokens)
+    job = Job(request, PoolUse(), heard.put)
+    worker.submit(job)
+    assert isinstance(heard.get(timeout=SECONDS), Started)
+    return job, heard
+
+
+def ended(heard: queue.SimpleQueue[JobEvent]) -> JobEvent:
+    """What it hears behind its tokens."""
+    while isinstance(event := heard.get(timeout=SECONDS), TokenEvent):
+        pass
+    return event
+
+
+def test_a_caller_that_leaves_before_what_failed_was_settled_fails_a_batch_and_no_engine(
+    model: Model,
+) -> None:
+    core = EngineCore(model, EngineSettings(pages=48))
+    worker = Worker(core, Unsettled(times=1))  # type: ignore[arg-type]
+    worker.start()
+    (left, _), (_, other) = (begun(worker, number, 1_000) for number in range(2))
+    worker.cancel(left)
+    assert isinstance(ended(other), Failed)
+    _, later = begun(worker, 2, 4)
+    assert isinstance(ended(later), FinishEvent) and worker.error is None
+    worker.stop(SECONDS)
+    core.cache.allocator.check()
+
+
+def test_an_engine_of_which_no_job_can_be_ended_says_that_it_is_broken(model: Model) -> None:
+    broken = threading.Event()
+    core = EngineCore(model, EngineSettings(pages=48))
+    hooks = Unsettled(times=4)
+    worker = Worker(core, hooks, broken=broken.set)  # type: ignore[arg-type]
+    worker.start()
+    left, others = begun(worker, 0, 1_000), [begun(worker, number, 1_000) for number in (1, 2)]
+    worker.cancel(left[0])
+    assert broken.wait(SECONDS) and worker.error is not None
+    assert all(isinstance(ended(heard), Failed) for _, heard in others)
     worker.stop(SECONDS)
