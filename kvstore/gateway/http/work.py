@@ -21,6 +21,7 @@ from kvstore.errors import Broken, Draining, KVStoreError, Overloaded, Unavailab
 from kvstore.gateway.caller import Caller
 from kvstore.gateway.counted import count, how
 from kvstore.gateway.http.keys import Whose
+from kvstore.gateway.http.refusal import BadField
 from kvstore.gateway.prefixes import Prefixes
 from kvstore.gateway.recent import Recent
 from kvstore.gateway.request import Outcome, Request, Told
@@ -114,7 +115,7 @@ class Work:
     @contextmanager
     def running(self, whose: Whose, requests: Sequence[Request]) -> Iterator[Job]:
         """They run within it, and whatever of them still does at its end is left. Raises as
-        `place` does."""
+        `place` does, and `BadField` where they are more than may ever run at once."""
         self._take(whose, len(requests))
         job = Job()
         self._jobs.add(job)
@@ -189,6 +190,9 @@ class Work:
         if self._draining:
             raise Draining("the gateway is shutting down: ask another", RETRY_MS)
         places, taken = self._places, 0
+        if count > whose.requests:  # it would be refused again, however long it waits
+            most = f"{whose.requests} of yours may be in the gateway at once: send fewer"
+            raise BadField("prompt", f"prompt: {count} in one call, and {most}")
         if places.held(client) + count > whose.requests:
             text = f"{whose.requests} prompts of yours may be in the gateway at once"
             raise self._refused(count, f"{text}, and {places.held(client)} are")
