@@ -28,12 +28,12 @@ class Caller:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: set[Cancels] = set()
-        self._left = False
+        self._left = threading.Event()
         self.has_enough = False
 
     def leave(self) -> None:
         """It waits no more."""
-        self._left = True
+        self._left.set()
         self._end()
 
     def enough(self) -> None:
@@ -43,15 +43,20 @@ class Caller:
 
     def check(self) -> None:
         """Raises `CallerLeft`."""
-        if self._left:
+        if self._left.is_set():
             raise CallerLeft("the caller left")
+
+    def pause(self, seconds: float) -> None:
+        """Returns after so long. Raises `CallerLeft`, as soon as it has."""
+        self._left.wait(seconds)
+        self.check()
 
     @contextmanager
     def waits_for(self, call: Cancels) -> Iterator[None]:
         """Inside this the call is cancelled if the caller leaves."""
         with self._lock:
             self._calls.add(call)
-        if self._left or self.has_enough:
+        if self._left.is_set() or self.has_enough:
             call.cancel()
         try:
             yield

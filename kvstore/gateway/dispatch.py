@@ -205,7 +205,7 @@ class Dispatcher:
                     break
                 # From when it asked: one that has waited in line does not stay away from it.
                 pause = max(PAUSE_SECONDS_MIN, 1e-3 * full.retry_after_ms)
-                time.sleep(max(0.0, since + pause - now))
+                run.caller.pause(max(0.0, since + pause - now))
         if placed is None or placed.decode.address in gone | {""}:
             return plan.decode.address
         return placed.decode.address

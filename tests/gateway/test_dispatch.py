@@ -143,6 +143,26 @@ def test_a_prompt_whose_prefill_runs_waits_for_room_to_decode() -> None:
     assert tokens == TOKENS and len(planner.asked) == 5
 
 
+def test_a_caller_that_leaves_while_all_are_full_is_waited_for_no_longer() -> None:
+    caller, first, second = Caller(), Double(lasts=True), Double()
+
+    class Full(Planner):
+        def schedule(self, request: conductor_pb2.ScheduleRequest) -> Any:
+            if request.phase != conductor_pb2.DECODE:
+                return super().schedule(request)
+            caller.leave()
+            raise Overloaded("come again later", int(1e3 * CALL_SECONDS))
+
+    with serving(first, second):
+        dispatcher = Dispatcher(Full(first.address, second.address), One(SPEC), (), OPEN)
+        began = time.monotonic()
+        with pytest.raises(CallerLeft):
+            dispatcher.run(Request("r", PROMPT, 1), caller=caller)
+        dispatcher.close()
+        assert time.monotonic() - began < CALL_SECONDS / 2
+        assert first.stopped.wait(CALL_SECONDS)
+
+
 def test_one_that_room_comes_too_late_for_is_refused_and_its_prefill_stopped() -> None:
     first, second = Double(lasts=True), Double()
     with serving(first, second):
