@@ -226,8 +226,8 @@ class InFlight:
 
     def decoding(self, request: str) -> None:
         """An engine counts a request itself from now on, and no other is to decode it."""
-        self._has_room(request)
         self.forgive(request)
+        self._has_room(request)
 
     def drop(self, request: str, now: float) -> None:
         """A prompt counts nowhere any more."""
@@ -358,13 +358,15 @@ class InFlight:
         prompt.until = now + IN_FLIGHT_SECONDS
 
     def forgive(self, request: str) -> None:
-        """No engine owes it to be decoded."""
+        """No engine owes it to be decoded: while it is prefilled it wants room anew."""
         sequence = self.sequences.pop(request, None)
         if sequence is not None:
             self._requests_allowed.give_back(1)
             sequence.engine.owed -= 1
             sequence.engine.owed_tokens -= sequence.tokens
             self._crew.load(sequence.engine)
+            if request in self.prompts:
+                self.room.want(request, sequence.tokens)
 
     def _make_room(self, places: int) -> None:
         while 2 * (int(self.expected.state[expected.USED]) + places) > len(self.expected.places):

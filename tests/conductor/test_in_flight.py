@@ -357,6 +357,24 @@ def test_one_that_an_engine_is_to_decode_wants_no_room_when_its_prompt_is_told_o
     rig.check()
 
 
+def test_one_that_nobody_is_to_decode_after_all_wants_room_while_it_is_prefilled() -> None:
+    rig = Rig()
+    rig.engine("p", decode=None)
+    decodes, other = rig.engine("d", prefill=None), rig.engine("e", prefill=None)
+    assert rig.sent_to("r") == "p"
+    rig.in_flight.owe("r", decodes, 1_024, rig.now)
+    assert "r" not in rig.in_flight.room
+    rig.in_flight.forgive("r")  # as its caller asks anew who decodes it
+    assert "r" in rig.in_flight.room
+    rig.in_flight.owe("r", other, 1_024, rig.now)
+    rig.scheduler.leave(WHOSE, other, rig.now)
+    assert "r" in rig.in_flight.room
+    rig.in_flight.owe("r", decodes, 1_024, rig.now)
+    rig.in_flight.decoding("r")
+    assert "r" not in rig.in_flight.room
+    rig.check()
+
+
 def test_an_engine_that_gives_up_what_another_has_by_now_takes_no_wish_for_room_away() -> None:
     rig = Rig()
     first, second = rig.engine("a"), rig.engine("b")
