@@ -20,6 +20,9 @@ from kvstore.wire.v1 import engine_pb2 as pb
 
 PATH = "/v1/completions"
 RANK = "X-data-parallel-rank"  # of the engines behind one server, which one is meant
+# What a server else takes from its model's generation_config.json, where a call does not say it:
+# engines of ours know none of it, and an answer is not to depend on who gives it.
+PLAIN = {"repetition_penalty": 1.0, "top_k": -1, "min_p": 0.0}  # -1: all tokens
 REASONS = ("stop", "length")  # for which an answer is whole
 _RETRY_MS = 1_000
 
@@ -64,7 +67,7 @@ def body_of(wanted: pb.GenerateRequest, sampling: Sampling | None) -> dict[str, 
         # By their ids, for two tokens may have one text.
         body |= {"logprobs": wanted.logprobs, "return_tokens_as_token_ids": True}
     drawn = {"temperature": 0} if sampling is None else asdict(sampling)
-    body |= {name: value for name, value in drawn.items() if value is not None}
+    body |= PLAIN | {name: value for name, value in drawn.items() if value is not None}
     return body
 
 

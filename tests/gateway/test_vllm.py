@@ -97,6 +97,18 @@ def test_a_server_is_asked_by_token_ids_and_its_own_are_the_answer() -> None:
     assert asked.body["kv_transfer_params"] == {"moonpool": {"request": "r"}}
 
 
+@pytest.mark.parametrize("sampling", [None, Sampling(0.7)])
+def test_nothing_of_an_answer_is_left_to_the_generation_config_of_a_server(
+    sampling: Sampling | None,
+) -> None:
+    server = Double(WHOLE)
+    with serving(server):
+        run(Nobody(), server.address, sampling=sampling)
+    said = server.asked[0].body
+    assert (said["repetition_penalty"], said["top_k"], said["min_p"]) == (1.0, -1, 0.0)
+    assert "temperature" in said and ("top_p" in said) == (sampling is not None)
+
+
 def test_a_plan_s_server_gets_the_whole_request_and_the_engine_that_is_meant_there() -> None:
     server, other = Double(WHOLE), Double(WHOLE)
     with serving(server, other):
