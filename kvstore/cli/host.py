@@ -22,7 +22,7 @@ from kvstore.cli.host_verdict import Disk, Host
 from kvstore.config import NodeConfig, SsdConfig, TlsConfig
 from kvstore.disk.files import held_bytes
 from kvstore.disk.ledger import room_bytes
-from kvstore.disk.local import data_path
+from kvstore.disk.local import held_by_files
 from kvstore.rpc.address_file import address_in
 from kvstore.rpc.tls import valid_between
 
@@ -157,8 +157,7 @@ def _disk(config: NodeConfig, ssd: SsdConfig) -> Disk:
     except OSError as error:
         cure = "give a directory that the node's user can write"
         return Disk(ssd.path, failure=f"{there} takes no file ({error.strerror}): {cure}")
-    files = range(ssd.size_bytes // config.ssd_file_bytes(ssd))
-    held = sum(held_bytes(data_path(ssd.path, number)) for number in files)
+    held = held_by_files(ssd.path, config.ssd_file_bytes(ssd))
     held += held_bytes(ssd.path / "index" / "data.mdb")
     system = os.statvfs(there)
     return Disk(

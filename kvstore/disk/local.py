@@ -103,6 +103,12 @@ def data_path(path: Path, number: int) -> Path:
     return path / f"blocks-{number:05}"
 
 
+def held_by_files(path: Path, file_bytes: int) -> int:
+    """How many bytes of its filesystem the data files of a directory have, each as much as it is to
+    have at most. Those that are there are looked at: a size far too large has millions."""
+    return sum(min(held_bytes(one), file_bytes) for one in path.glob("blocks-*"))
+
+
 def _header(path: Path, size_bytes: int, file_bytes: int) -> Header:
     at = f"node.ssd {str(path)!r}"
     if file_bytes < DISK_ALIGN or file_bytes % DISK_ALIGN:
@@ -147,8 +153,7 @@ def _opened(
 
 def _check_room(path: Path, header: Header) -> None:
     """Refuse a size that the filesystem has no room for, before any of it is taken."""
-    numbers = range(header.files)
-    held = sum(min(held_bytes(data_path(path, n)), header.file_bytes) for n in numbers)
+    held = held_by_files(path, header.file_bytes)
     index_held = held_bytes(path / "index" / "data.mdb")
 
     def takes(files: int) -> int:
@@ -160,7 +165,10 @@ def _check_room(path: Path, header: Header) -> None:
         return  # the filesystem does not tell
     free, wanted = system.f_bavail * system.f_frsize, takes(header.files)
     if wanted > free + held:
-        fits = max(0, bisect_right(numbers, free + held, key=takes) - 1) * header.file_bytes
+        fits = (
+            max(0, bisect_right(range(header.files), free + held, key=takes) - 1)
+            * header.file_bytes
+        )
         raise ConfigError(
             f"node.ssd {str(path)!r}: {size} bytes and {wanted - size} for their index do not fit: "
             f"{free} bytes are free there and {held} are the node's already: free some, or give "

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kvstore.disk import local
 from kvstore.disk.local import LocalDisk, data_path
 from kvstore.disk.protocol import DISK_ALIGN
 from kvstore.errors import ConfigError
@@ -107,6 +108,21 @@ def test_a_size_that_is_far_too_large_is_told_what_would_fit(mounted: Mounted) -
     path = mounted("tmpfs", "size=16m")
     refused(path, f"give at most {14 * MiB}", files=1 << 20, file_bytes=MiB)
     assert opened(path, files=14, file_bytes=MiB).files == 14
+
+
+def test_of_a_size_that_no_disk_has_no_file_is_looked_for_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Path] = []
+    opened(tmp_path, files=2).close()
+
+    def held(one: Path) -> int:
+        looked.append(one)
+        return 0
+
+    monkeypatch.setattr(local, "held_bytes", held)
+    refused(tmp_path, "do not fit", files=1 << 40)
+    assert len(looked) == 3, "two files, and the index"
 
 
 def test_what_the_files_hold_already_counts_as_free_for_them(mounted: Mounted) -> None:
