@@ -42,6 +42,7 @@ def _write(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():  # /dev/stdout
         path.write_text(text, encoding="utf-8")
         return
+    path = path.resolve()  # a link stays one
     part = path.with_name(f"{path.name}.part")
     try:
         part.write_text(text, encoding="utf-8")  # as it says of itself, whatever the locale is

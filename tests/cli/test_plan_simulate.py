@@ -203,6 +203,16 @@ def test_the_page_is_one_file_that_needs_no_other(told: Told) -> None:
         ElementTree.fromstring(one[one.index("<svg") :] + "</svg>")
 
 
+def test_a_page_that_is_a_link_is_written_where_that_leads(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    page, link = tmp_path / "kept" / "plan.html", tmp_path / "latest.html"
+    link.symlink_to(page)
+    for text in ("one", "another"):
+        _write(link, text)
+        assert link.is_symlink() and page.read_text() == text
+    assert sorted(tmp_path.rglob("*")) == sorted([page.parent, page, link])
+
+
 def test_a_page_that_cannot_be_written_leaves_the_one_before_and_no_part_of_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
