@@ -70,8 +70,8 @@ class ModelConfig:
         path = Path(folder) / "config.json"
         if not path.is_file():
             raise UnsupportedModel(f"{path} is not there; a Hugging Face model folder has one")
-        config = cls.read(json.loads(path.read_text()))
-        return replace(config, eos_ids=tuple(sorted(end_tokens(path.parent))))
+        ends = tuple(sorted(end_tokens(path.parent)))  # first: it refuses what is no JSON object
+        return replace(cls.read(json.loads(path.read_text())), eos_ids=ends)
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> ModelConfig:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from .errors import BrokenCheckpoint
 from .shard import Shard
@@ -71,7 +71,7 @@ def load(folder: str | Path, shard: Shard, place: torch.device) -> Weights:
         slices = {
             name: file.get_slice(name)
             for path in _files(Path(folder))
-            for file in [opened.enter_context(safe_open(path, framework="pt"))]
+            for file in [opened.enter_context(_opened(path))]
             for name in file.keys()  # noqa: SIM118  (a handle, not a dict)
         }
         weights = _assemble(_Checkpoint(slices, getattr(torch, config.dtype), place), shard)
@@ -89,12 +89,24 @@ def load(folder: str | Path, shard: Shard, place: torch.device) -> Weights:
 def _files(folder: Path) -> list[Path]:
     index, single = folder / INDEX, folder / "model.safetensors"
     if index.is_file():
-        return [
-            folder / n for n in sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        ]
+        try:
+            named = json.loads(index.read_text())["weight_map"].values()
+            return [folder / name for name in sorted(set(named))]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            text = f"{index} does not say which file has which tensor, as its `weight_map` would"
+            raise BrokenCheckpoint(f"{text}: {error!r}") from None
     if single.is_file():
         return [single]
     raise BrokenCheckpoint(f"{folder} has neither {single.name} nor {index.name}")
+
+
+def _opened(path: Path) -> Any:
+    """A file of tensors: what a download left half, or Git LFS as a pointer, is told of by name."""
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        text = f"{path} is no safetensors file, or not all of one ({error}): download it again"
+        raise BrokenCheckpoint(text) from None
 
 
 class _Checkpoint:

@@ -10,6 +10,7 @@ import pytest
 
 from kvstore.engine.config import ModelConfig, RopeConfig
 from kvstore.engine.errors import UnsupportedModel
+from kvstore.errors import ConfigError
 
 PLAIN: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -96,3 +97,12 @@ def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
         ModelConfig.load(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(PLAIN))
     assert ModelConfig.load(tmp_path) == ModelConfig.read(PLAIN)
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b"\xff"])
+def test_a_config_that_is_no_json_object_is_refused_by_its_name(
+    text: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(ConfigError, match=r"config\.json is no JSON"):
+        ModelConfig.load(tmp_path)

@@ -56,3 +56,22 @@ def test_a_folder_without_weights_is_refused(model_dir: Path, tmp_path: Path) ->
     shutil.copy(model_dir / "config.json", tmp_path)
     with pytest.raises(BrokenCheckpoint, match="neither"):
         Model.load(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [b"version https://git-lfs.github.com/spec/v1\n", None])
+def test_a_file_that_is_not_all_there_is_named(
+    kept: bytes | None, model_dir: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(model_dir, tmp_path / "m"))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(kept or weights.read_bytes()[:-1])  # a pointer of Git LFS, or cut off
+    with pytest.raises(BrokenCheckpoint, match=r"model\.safetensors is no .*: download it again"):
+        Model.load(folder)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
+def test_an_index_that_says_of_no_file_is_named(text: str, model_dir: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model_dir, tmp_path / "m"))
+    (folder / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(BrokenCheckpoint, match=r"index\.json does not say which file"):
+        Model.load(folder)
