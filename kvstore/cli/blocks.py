@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -80,7 +81,7 @@ class _Call:
     """What all four commands begin with: the blocks that are meant, and a stub to ask."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.spec = KVSpec.parse(args.spec.read_text())
+        self.spec = _spec_of(args.spec)
         if not 0 <= args.group < len(self.spec.groups):
             raise Invalid(f"--group {args.group}: the spec has 0..{len(self.spec.groups) - 1}")
         self.group: int = args.group
@@ -174,12 +175,20 @@ def _report(hits: int, blocks: Chain, miss: str) -> None:
     print(f"{hits} of {len(blocks)} blocks, {tokens} of {blocks.token_count} tokens{why}")
 
 
+def _spec_of(path: Path) -> KVSpec:
+    try:
+        return KVSpec.parse(path.read_text())
+    except (Invalid, UnicodeDecodeError) as error:
+        raise Invalid(f"--spec {path}, which `moonpool spec` would make: {error}") from None
+
+
 def tokens_of(given: str) -> list[int]:
     """Token ids from the command line, or from a file with a JSON list."""
     try:
-        raw = json.loads(f"[{given}]") if given[:1].isdigit() else _read(given)
-    except ValueError as error:
-        raise Invalid(f"--tokens {given!r} is neither ids like 1,2,3 nor a file: {error}") from None
+        raw = json.loads(f"[{given}]") if re.fullmatch(r"[\d,\s]+", given) else _read(given)
+    except (OSError, ValueError) as error:
+        wanted = "neither ids like 1,2,3 nor a file with a JSON list of them"
+        raise Invalid(f"--tokens {given!r} is {wanted}: {error}") from None
     if not isinstance(raw, list) or not raw or not all(type(t) is int and t >= 0 for t in raw):
         raise Invalid("--tokens: a list of at least one token id, each 0 or more")
     return raw

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kvstore.cli.blocks import tokens_of
 from kvstore.cli.main import main
+from kvstore.errors import Invalid
 from tests.nodes import SPEC, NodeProcess, node
 
 __all__ = ["node"]
@@ -23,3 +25,27 @@ def test_a_miss_leaves_the_file_as_it_was(
         assert main([*asked, "--node", node.address]) == 3
     assert "the next is absent" in capsys.readouterr().out
     assert kept.read_bytes() == b"of an earlier get" and not none.exists()
+
+
+def test_tokens_are_read_from_a_file_whose_name_begins_with_a_digit(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        Path("2-turns.json").write_text("[7, 8]")
+        assert tokens_of("2-turns.json") == [7, 8]
+    assert tokens_of("7, 8") == [7, 8]
+
+
+@pytest.mark.parametrize("given", ["", "1,a", "-1", "none.json"])
+def test_what_is_neither_ids_nor_a_file_of_them_is_named(given: str) -> None:
+    with pytest.raises(Invalid, match=f"--tokens '{given}' is neither ids like 1,2,3 nor a file"):
+        tokens_of(given)
+
+
+@pytest.mark.parametrize("text", [b"\x80", b"{", b"[]"])
+def test_a_file_that_holds_no_spec_is_named(
+    text: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_bytes(text)
+    assert main(["match", "--spec", str(spec), "--tokens", "1"]) == 2
+    assert f"--spec {spec}, which `moonpool spec` would make: " in capsys.readouterr().err
