@@ -13,7 +13,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -81,7 +81,7 @@ def run_doctor(args: argparse.Namespace) -> int:
     credentials = Credentials.of_environment()
     said: Said = {"nodes": [], "warnings": [], "errors": []}
     said["host"] = _host(args, credentials)
-    known = {record.address: record for record in _records(args, said)}
+    known = _by_address(_records(args, said), said)
     if args.before_start:
         return _told(args, said)
     own = _own(args, known, said)
@@ -173,6 +173,21 @@ def _records(args: argparse.Namespace, said: Said) -> list[NodeRecord]:
         where = f"--etcd = {args.etcd}" if args.etcd else str(here)
         said["errors"].append(f"the pool's metadata ({where}) cannot be read: {error}")
         return []
+
+
+def _by_address(records: Iterable[NodeRecord], said: Said) -> dict[str, NodeRecord]:
+    """Hosts whose nodes all listen on loopback have one address between them: whoever calls it
+    finds himself, and would hold the pool for well."""
+    known: dict[str, NodeRecord] = {}
+    for record in records:
+        other = known.setdefault(record.address, record)
+        if other is not record:
+            said["errors"].append(
+                f"nodes {other.node_id} and {record.node_id} both announce {record.address}: give "
+                "each an address that the other hosts reach (--listen, with certificates, or "
+                "--advertise); one that is gone is forgotten with its lease"
+            )
+    return known
 
 
 def _own(args: argparse.Namespace, known: Mapping[str, NodeRecord], said: Said) -> list[str]:

@@ -196,6 +196,18 @@ def test_a_node_of_another_pool_than_was_named_is_an_error(
         assert "not in the pool that was named" in doctor.said["errors"][0]
 
 
+@pytest.mark.parametrize("other", ["0", "z"])  # listed before and behind the one that answers
+def test_nodes_of_two_hosts_that_announce_one_address_are_an_error(
+    other: str, doctor: Doctor
+) -> None:
+    with pool() as nodes:
+        record = replace(nodes.record_of(first := nodes.node("a")), node_id=other)
+        nodes.with_metadata(lambda metadata: metadata.put(record.key(), record.encode()))
+        assert doctor.asked("--dir", first.directory, "--metadata", nodes.metadata) == 1
+        (error,) = doctor.said["errors"]
+        assert f"both announce {first.address}: give each" in error and other in error
+
+
 def test_a_node_that_another_cannot_take_blocks_from_is_an_error_of_that_one(
     doctor: Doctor,
 ) -> None:
