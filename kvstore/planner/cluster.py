@@ -129,6 +129,9 @@ class Cluster:
             if self.racks < 2:
                 text = f"cross_rack_bytes_per_second = {speed:g}: there is one rack"
                 raise ConfigError(f"{text}: say how many `racks` there are, 2 or more")
+        if (speed := self.nvlink_bytes_per_second) != NVLINK5.bytes_per_second and not self.domains:
+            text = f"nvlink_bytes_per_second = {speed:g}: there is no NVLink domain"
+            raise ConfigError(f"{text}: say how many `domains` there are, 1 or more")
         if self.racks and self.domains % self.racks:
             several = f"{self.domains} in {self.racks} racks"
             raise ConfigError(f"domains: {several}: as many in each, as {2 * self.racks} would be")

@@ -101,6 +101,8 @@ def test_a_trace_without_reuse_is_told_that_a_pool_gives_nothing(
         (["--nvlink-bytes-per-second", "1e9"], "--nvlink-bytes-per-second: is of a simulated"),
         ([*SMALL, "--racks", "2", "--domains", "3"], "domains: 3 in 2 racks: as many in each"),
         ([*SMALL, "--cross-rack-bytes-per-second", "1e9"], "1e+09: there is one rack"),
+        ([*SMALL, "--nvlink-bytes-per-second", "1e9"], "1e+09: there is no NVLink domain"),
+        ([*SMALL, "--fail", "decode:0@1.2.3"], "--fail decode:0@1.2.3: wants ROLE:N@T or ROLE"),
         ([*SMALL, "--ttft", "0"], "ttft = 0.0: wants a number from 0.001"),
         (["--duration", "5"], "--duration: is of a load made up"),
         (["--rate", "0"], "--rate = 0.0: wants a number from 1e-06"),

@@ -34,6 +34,7 @@ LARGE = presets.MODELS["llama-3-70b"]
         (lambda: cluster(racks=2, domains=3), "domains: 3 in 2 racks: as many in each, as 4"),
         (lambda: cluster(cross_rack_bytes_per_second=1e9), "1e+09: there is one rack: say how"),
         (lambda: cluster(nvlink_bytes_per_second=0.0), "nvlink_bytes_per_second = 0.0: wants"),
+        (lambda: cluster(nvlink_bytes_per_second=1e9), "1e+09: there is no NVLink domain: say how"),
         (lambda: cluster(2, 2).split(4), "decode.engines = 0: wants"),
     ],
 )
