@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     interrupted = False
     try:
         watch.start()
-        _watch(watch, 60 * args.minutes, args.json)
+        _watch(watch, 60 * args.minutes)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -52,13 +52,13 @@ def run(args: argparse.Namespace) -> int:
     return 130 if interrupted else 0
 
 
-def _watch(watch: Watch, seconds: float, quiet: bool) -> None:
+def _watch(watch: Watch, seconds: float) -> None:
     with tqdm(
         total=math.ceil(seconds),
         unit="s",
         file=sys.stderr,
         leave=False,
-        disable=quiet or None,
+        disable=None,
     ) as progress:
 
         def shown() -> None:

@@ -84,7 +84,7 @@ def run_replicate(args: argparse.Namespace) -> int:
     check_number("--copies", args.copies, 1, REPLICAS_MAX)
     check_number("--group", args.group, 0, GROUPS_MAX - 1)
     reply = pb.ReplicateReply()
-    with admin(args) as stub, _bar(args.json) as bar:
+    with admin(args) as stub, _bar() as bar:
         request = pb.ReplicateRequest(
             namespace=args.namespace,
             group=args.group,
@@ -110,7 +110,7 @@ def run_drain(args: argparse.Namespace) -> int:
         if args.move:
             reply = pb.MoveOutReply()
             timeout = args.seconds + _GRACE_SECONDS
-            with _bar(False) as bar:
+            with _bar() as bar:
                 for reply in stub.MoveOut(pb.MoveOutRequest(seconds=args.seconds), timeout=timeout):
                     bar.total = reply.blocks
                     bar.update(reply.moved + reply.elsewhere - bar.n)
@@ -129,8 +129,8 @@ def _moved(reply: pb.MoveOutReply) -> str:
     )
 
 
-def _bar(hidden: bool) -> Any:
-    return tqdm(unit="block", file=sys.stderr, leave=False, disable=hidden or None)
+def _bar() -> Any:
+    return tqdm(unit="block", file=sys.stderr, leave=False, disable=None)
 
 
 def _hash(text: str) -> bytes:

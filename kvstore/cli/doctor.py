@@ -95,7 +95,7 @@ def run_doctor(args: argparse.Namespace) -> int:
         unit="node",
         file=sys.stderr,
         leave=False,
-        disable=args.json or None,
+        disable=None,
     )
     for address, reply in progress:
         node: Said = {"address": address, "reachable": False, "tls": credentials.tls is not None}

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace, load: Load, cluster: Cluster) -> dict[str, Any
     others = [named(name) for name in POLICIES if name != policy.name] if args.compare else []
     if not replay.compiled():
         print("compiling the simulator: about a minute, once", file=sys.stderr)
-    with tqdm(unit="replay", file=sys.stderr, leave=False, disable=args.json or None) as bar:
+    with tqdm(unit="replay", file=sys.stderr, leave=False, disable=None) as bar:
         found = answer(load, cluster, policy, others, args.seed, bar.update)
     if args.html:
         _write(args.html, page.html(found, load.describe(), str(args.trace), cluster))

@@ -81,7 +81,7 @@ def run_scrub(args: argparse.Namespace) -> int:
     reply = pb.ScrubReply()
     with (
         admin(args) as stub,
-        tqdm(unit="block", file=sys.stderr, leave=False, disable=args.json or None) as bar,
+        tqdm(unit="block", file=sys.stderr, leave=False, disable=None) as bar,
     ):
         for reply in stub.Scrub(request, timeout=SCRUB_SECONDS_MAX):
             bar.total = reply.blocks

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import pytest
 
@@ -22,6 +24,24 @@ def test_a_scrub_of_sound_blocks_ends_with_0_and_its_figures(
     found = json.loads(capsys.readouterr().out)
     assert (found["blocks"], found["blocks_done"], found["damaged"]) == (3, 3, 0)
     assert found["bytes_done"] > 0
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_scrub_whose_figures_go_to_a_file_says_on_the_terminal_how_it_goes(
+    node: NodeProcess,
+    caller: Caller,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caller.put(prompt(1, 3))
+    monkeypatch.setattr(sys, "stderr", terminal := _Terminal())
+    assert main(["scrub", "--node", node.address, "--json"]) == 0
+    assert "block" in terminal.getvalue()
+    assert json.loads(capsys.readouterr().out)["blocks"] == 3
 
 
 def test_a_scrub_of_nothing_ends_at_once(
