@@ -210,6 +210,16 @@ def check_number(option: str, given: int, least: int, most: int) -> None:
         raise Invalid(f"{option} {given}: {least} to {most}")
 
 
+def check_output(option: str, path: Path) -> None:
+    """Of a file that is written once all is done, which may take minutes: before any of it is."""
+    if path.is_dir():
+        raise ConfigError(f"{option} {path}: is a directory: name a file")
+    if not (parent := path.absolute().parent).is_dir():
+        raise ConfigError(f"{option} {path}: there is no directory {path.parent}")
+    if not os.access(path if path.exists() else parent, os.W_OK):
+        raise ConfigError(f"{option} {path}: cannot be written")
+
+
 def size_text(count: int) -> str:
     """Bytes as a person reads them."""
     for unit, size in (("GiB", GiB), ("MiB", MiB), ("KiB", KiB)):

@@ -10,8 +10,11 @@ import urllib.request
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from kvstore.cli.demo.report import Report, Row
 from kvstore.cli.demo.workload import Ask, Shape, Workload
+from kvstore.cli.main import main
 from kvstore.engine.control import Sample
 from kvstore.gateway.request import Outcome
 
@@ -36,6 +39,15 @@ def test_the_demo_reuses_kv_and_its_tokens_are_those_of_transformers(tmp_path: P
     assert facts["control"]["strip_ratio_median"] >= 100
     assert "random" in ran.stdout and "noise" in ran.stdout
     assert "identical   8/8" in ran.stdout
+
+
+def test_where_its_figures_cannot_go_it_says_so_before_it_starts_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, why in ((tmp_path, "is a directory"), (tmp_path / "no" / "f", "there is no")):
+        assert main(["demo", "--json", str(path)]) == 2
+        said = capsys.readouterr()
+        assert f"--json {path}: {why}" in said.err and not said.out
 
 
 def test_kept_it_shows_what_came_of_the_workload_on_every_chart_until_it_is_stopped() -> None:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kvstore.cli.options import Commands, command, share_cores
+from kvstore.cli.options import Commands, check_output, command, share_cores
 
 
 def add(commands: Commands) -> None:
@@ -33,6 +33,8 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.json is not None:
+        check_output("--json", args.json)
     share_cores()
     # torch and transformers come with the extra `engine`; no other command pays for them.
     from kvstore.cli.demo.run import run_demo
