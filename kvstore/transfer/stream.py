@@ -8,6 +8,7 @@ after it. One thread at a time moves on a stream; any thread may `end` it.
 
 from __future__ import annotations
 
+import ipaddress
 import select
 import socket
 import ssl
@@ -271,8 +272,8 @@ class DataStream:
 
 
 def _reached(address: tuple[str, int], seconds: float) -> socket.socket:
-    """As `create_connection`, of which each address of a host has that time, and its name, which
-    may be resolved for as long as the resolver likes, has no end."""
+    """As `create_connection`, which waits for a name for as long as the resolver likes, and so long
+    for each of its addresses."""
     made: Future[socket.socket] = Future()
 
     def connect() -> None:
@@ -282,14 +283,24 @@ def _reached(address: tuple[str, int], seconds: float) -> socket.socket:
             made.set_exception(error)
 
     try:
+        if _is_number(address[0]):
+            return socket.create_connection(address, seconds)
         threading.Thread(target=connect, name="moonpool-connect", daemon=True).start()
-    except RuntimeError:  # none can be had
+    except RuntimeError:  # no thread can be had
         return socket.create_connection(address, seconds)
     try:
         return made.result(seconds)
     except TimeoutError:
         made.add_done_callback(_unwanted)
         raise TimeoutError("its name was not resolved, or nobody answered, in time") from None
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _unwanted(late: Future[socket.socket]) -> None:
