@@ -32,7 +32,7 @@ class Rules(NamedTuple):
 OURS = Rules(
     ttft=30.0,
     tpot=0.1,
-    pace=0.95,  # what is decoded grows after that
+    pace=0.9,  # what is decoded grows after that
     gated=1.0,
     shortest_first=1.0,
     aging=0.03,
