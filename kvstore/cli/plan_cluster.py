@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kvstore.cli.options import check_output
 from kvstore.config import parse_bytes
 from kvstore.core.hardware import NVLINK5, Gpu
 from kvstore.core.model_shape import ModelShape
@@ -115,14 +115,8 @@ def wanted(args: argparse.Namespace) -> bool:
 def check(args: argparse.Namespace) -> None:
     """What is only used once all is simulated is looked at before. Raises ConfigError."""
     policies.named(args.policy or "ours")
-    if args.html is None:
-        return
-    if args.html.is_dir():
-        raise ConfigError(f"--html {args.html}: is a directory: name a file, as in plan.html")
-    if not (parent := args.html.absolute().parent).is_dir():
-        raise ConfigError(f"--html {args.html}: there is no directory {args.html.parent}")
-    if not os.access(args.html if args.html.exists() else parent, os.W_OK):
-        raise ConfigError(f"--html {args.html}: cannot be written")
+    if args.html is not None:
+        check_output("--html", args.html)
 
 
 def cluster(args: argparse.Namespace, shape: ModelShape, gpu: Gpu, degree: int) -> Cluster:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from kvstore.conductor.allowance import Allowance
 from kvstore.conductor.decision import NOBODY_MS
 from kvstore.conductor.engines import Crew, Engine
 from kvstore.conductor.facts import Facts
@@ -38,7 +37,7 @@ class Crews:
         self._in_flight: dict[Whose, InFlight] = {}
         self._hosts = Hosts(table, self._forget_host)
         self._places = Places(CREWS_MAX)
-        self._allowed = Allowance(IN_FLIGHT_MAX), Allowance(EXPECTED_BLOCKS_MAX)
+        self._of_flights = Places(IN_FLIGHT_MAX), Places(EXPECTED_BLOCKS_MAX)
         self._own = Own(secret)
         self._engines = 0
 
@@ -74,7 +73,7 @@ class Crews:
                 text = f"{held} kinds of engines of {whose[0]} report: no tenant takes all places"
                 raise Overloaded(text, NOBODY_MS)
             crew = self._crews[whose] = Crew(facts, self._hosts.count)
-            self._in_flight[whose] = InFlight(crew, *self._allowed)
+            self._in_flight[whose] = InFlight(crew, whose[0], *self._of_flights)
         self._engines += 1
         return crew.enter(facts, self._hosts.use(facts.node_id), now)
 
@@ -84,7 +83,7 @@ class Crews:
             return
         crew, in_flight = self._crews[whose], self._in_flight[whose]
         in_flight.leave(engine, now)
-        self._own.clear(crew, engine)
+        self._own.clear(whose[0], crew, engine)
         crew.leave(engine)
         self._engines -= 1
         if not crew.by_id:
@@ -99,9 +98,9 @@ class Crews:
         """What an engine holds in memory of its own has changed so, in this order."""
         crew = self._crews[whose]
         if cleared:
-            self._own.clear(crew, engine)
-        self._own.drop(crew, engine, dropped)
-        self._own.hold(crew, engine, held)
+            self._own.clear(whose[0], crew, engine)
+        self._own.drop(whose[0], crew, engine, dropped)
+        self._own.hold(whose[0], crew, engine, held)
 
     def has(self, whose: Whose, engine: Engine) -> bool:
         """Whether it may be sent requests."""
@@ -151,9 +150,10 @@ class Crews:
         assert self._crews.keys() == self._in_flight.keys()
         self._own.check(self._crews.values())
         self._places.check()
-        for number, allowed in enumerate(self._allowed):
+        for number, places in enumerate(self._of_flights):
+            places.check()
             held = sum(one.held[number] for one in self._in_flight.values())
-            assert held == allowed.taken, "something in flight is nobody's"
+            assert held == places.total - places.free, "something in flight is nobody's"
 
     def _forget_host(self, number: int) -> None:
         for crew in self._crews.values():

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvstore.conductor.allowance import Allowance
 from kvstore.conductor.clients import Clients
 from kvstore.conductor.crowd import Crowd
 from kvstore.conductor.engines import Crew, Engine
@@ -26,6 +25,7 @@ from kvstore.conductor.prompts import Computes, Prompt, Sequence, Stage
 from kvstore.conductor.refused import Refused
 from kvstore.conductor.room import Parked, Room
 from kvstore.core.fingerprints import Prints
+from kvstore.core.turns import Places
 from kvstore.errors import Overloaded
 from kvstore.kernels import decision as loops
 from kvstore.kernels import expected
@@ -38,11 +38,11 @@ _RETRY_MS = 1_000
 
 
 class InFlight:
-    """Of one crew, within what requests and blocks are allowed to all."""
+    """Of one crew, within what its tenant may have of the places for all requests and blocks."""
 
-    def __init__(self, crew: Crew, requests: Allowance, blocks: Allowance) -> None:
+    def __init__(self, crew: Crew, tenant: str, requests: Places, blocks: Places) -> None:
         self._crew, self.room = crew, Room(crew)
-        self._requests_allowed, self._blocks_allowed = requests, blocks
+        self._tenant, self._request_places, self._block_places = tenant, requests, blocks
         self.prompts: dict[str, Prompt] = {}
         # That nobody decodes yet, until when: the first to be over comes first.
         self._prefilled: dict[str, float] = {}
@@ -105,7 +105,7 @@ class InFlight:
         prompt = self.prompts.get(request)
         if prompt is None or prompt.engine is not engine:
             self.drop(request, now)
-            if not self._requests_allowed.try_take(self.held[0], 1):
+            if not self._request_places.try_take(self._tenant):
                 return
             prompt = self._enter(request, engine, work, prints, now, tokens)
         if prompt.stage is Stage.SENT:
@@ -142,7 +142,7 @@ class InFlight:
         if request in self.sequences:
             self._owe_longer(request, now)
         alone = engine.decode is None
-        if wants and alone and self._requests_allowed.try_take(self.held[0], 1):
+        if wants and alone and self._request_places.try_take(self._tenant):
             self._prefilled[request] = now + SENT_SECONDS
         else:
             self.room.forget(request)
@@ -243,11 +243,11 @@ class InFlight:
 
     def _forget_prefilled(self, request: str) -> None:
         if self._prefilled.pop(request, None) is not None:
-            self._requests_allowed.give_back(1)
+            self._request_places.give_back(self._tenant)
 
     def _take_out(self, request: str, prompt: Prompt, now: float) -> None:
         del self.prompts[request]
-        self._requests_allowed.give_back(1)
+        self._request_places.give_back(self._tenant)
         self._sent.pop(request, None)
         self._held.pop(request, None)
         self._settle(prompt)
@@ -261,7 +261,7 @@ class InFlight:
         if len(prompt.prints):
             expected.settle(*self.expected, prompt.prints, engine.number)
             self._blocks -= len(prompt.prints)
-            self._blocks_allowed.give_back(len(prompt.prints))
+            self._block_places.give_back(self._tenant, len(prompt.prints))
 
     def leave(self, engine: Engine, now: float) -> None:
         """All that was at an engine counts no more."""
@@ -336,7 +336,7 @@ class InFlight:
         self, request: str, engine: Engine, work: float, prints: Prints, now: float, tokens: int
     ) -> Prompt:
         prints = expected.marked(prints)
-        if not self._blocks_allowed.try_take(self._blocks, len(prints)):
+        if len(prints) and not self._block_places.try_take(self._tenant, len(prints)):
             prints = NO_PRINTS  # it counts as load, and nobody counts on its blocks
         if len(prints):
             self._make_room(2 * len(prints))
@@ -361,7 +361,7 @@ class InFlight:
         """No engine owes it to be decoded: while it is prefilled it wants room anew."""
         sequence = self.sequences.pop(request, None)
         if sequence is not None:
-            self._requests_allowed.give_back(1)
+            self._request_places.give_back(self._tenant)
             sequence.engine.owed -= 1
             sequence.engine.owed_tokens -= sequence.tokens
             self._crew.load(sequence.engine)
@@ -375,7 +375,7 @@ class InFlight:
             self.expected = wider
 
     def _take_place(self) -> None:
-        held, _ = self.held
-        if not self._requests_allowed.try_take(held, 1):
-            text = f"{held} requests are in flight at these engines: no more are kept track of"
+        if not self._request_places.try_take(self._tenant):
+            held = self._request_places.held(self._tenant)
+            text = f"{held} requests of {self._tenant} are in flight: no more are kept track of"
             raise Overloaded(text, _RETRY_MS)

@@ -2,8 +2,8 @@
 
 Like all that conductors know of blocks these are hints. They are kept as the nodes' are, in an
 index by fingerprint; an engine is one of its holders from its first block on, until it holds
-nothing any more or leaves. Blocks beyond what an engine, its crew or all together may have are not
-counted: that is no reason to send it nothing.
+nothing any more or leaves. Blocks beyond what an engine, its tenant or all together may have are
+not counted: that is no reason to send it nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from kvstore.conductor.allowance import Allowance
 from kvstore.conductor.engines import NO_HOLDER, Crew, Engine
 from kvstore.conductor.index import Lengths, PoolIndex
 from kvstore.core.fingerprints import Prints
+from kvstore.core.turns import Places
 from kvstore.errors import Overloaded
 from kvstore.limits import ENGINE_BLOCKS_MAX, OWN_BLOCKS_MAX
 
@@ -27,13 +27,13 @@ class Own:
 
     def __init__(self, factor: int, blocks_max: int = OWN_BLOCKS_MAX) -> None:
         self._index = PoolIndex(factor, blocks_max)
-        self._allowed = Allowance(blocks_max)
+        self._places = Places(blocks_max)
 
-    def hold(self, crew: Crew, engine: Engine, prints: Prints) -> None:
+    def hold(self, tenant: str, crew: Crew, engine: Engine, prints: Prints) -> None:
         """These blocks are there from now on, as far as there is room for them."""
         if not len(prints) or self.count(engine) + len(prints) > ENGINE_BLOCKS_MAX:
             return
-        if not self._allowed.try_take(crew.own_blocks, len(prints)):
+        if not self._places.try_take(tenant, len(prints)):
             return
         before = self.count(engine)
         try:
@@ -42,21 +42,21 @@ class Own:
         except Overloaded:
             pass  # those that found room count
         more = self.count(engine) - before
-        self._allowed.give_back(len(prints) - more)
+        self._places.give_back(tenant, len(prints) - more)
         crew.own_blocks += more
 
-    def drop(self, crew: Crew, engine: Engine, prints: Prints) -> None:
+    def drop(self, tenant: str, crew: Crew, engine: Engine, prints: Prints) -> None:
         """These are not there any more."""
         before = self.count(engine)
         if before and len(prints):
             self._index.put_all(engine.holder, prints, np.zeros(len(prints), np.uint8))
-            self._give_back(crew, before - self.count(engine))
+            self._give_back(tenant, crew, before - self.count(engine))
 
-    def clear(self, crew: Crew, engine: Engine) -> None:
+    def clear(self, tenant: str, crew: Crew, engine: Engine) -> None:
         """It holds nothing any more."""
         if engine.holder == NO_HOLDER:
             return
-        self._give_back(crew, self.count(engine))
+        self._give_back(tenant, crew, self.count(engine))
         self._index.drop(engine.holder)
         crew.of_holder[engine.holder] = NO_HOLDER
         engine.holder = NO_HOLDER
@@ -84,7 +84,7 @@ class Own:
             rows = crew.of_holder
             assert {int(one): int(rows[one]) for one in np.flatnonzero(rows >= 0)} == known
             taken, holders = taken + crew.own_blocks, holders + len(engines)
-        assert self._allowed.taken == taken, "blocks are nobody's"
+        assert self._places.total - self._places.free == taken, "blocks are nobody's"
         assert self._index.holders == holders, "a holder is nobody's"
 
     def _holder(self, crew: Crew, engine: Engine) -> None:
@@ -93,6 +93,6 @@ class Own:
             self._index.show(engine.holder)
             crew.of_holder[engine.holder] = engine.number
 
-    def _give_back(self, crew: Crew, count: int) -> None:
-        self._allowed.give_back(count)
+    def _give_back(self, tenant: str, crew: Crew, count: int) -> None:
+        self._places.give_back(tenant, count)
         crew.own_blocks -= count

@@ -29,18 +29,18 @@ class Places:
     def held(self, who: str) -> int:
         return self._held[who]
 
-    def try_take(self, who: str) -> bool:
-        """Take a place, if this tenant may have one more."""
-        if self._held[who] >= _PATIENCE * self.free:
+    def try_take(self, who: str, count: int = 1) -> bool:
+        """Take a place, or so many together, if this tenant may have one more up to the last."""
+        if self._held[who] + count - 1 >= _PATIENCE * (self.free - count + 1):
             return False
-        self._held[who] += 1
-        self.free -= 1
+        self._held[who] += count
+        self.free -= count
         return True
 
-    def give_back(self, who: str) -> None:
-        assert self._held[who] > 0, "a place was given back that nobody holds"
-        self._held[who] -= 1
-        self.free += 1
+    def give_back(self, who: str, count: int = 1) -> None:
+        assert self._held[who] >= count, "a place was given back that nobody holds"
+        self._held[who] -= count
+        self.free += count
         if not self._held[who]:
             del self._held[who]
 

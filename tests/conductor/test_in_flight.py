@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.conductor.allowance import Allowance
 from kvstore.conductor.engines import Crew, Engine
 from kvstore.conductor.in_flight import Stage
 from kvstore.conductor.room import Parked
 from kvstore.conductor.scheduler import RULES
-from kvstore.errors import Overloaded
+from kvstore.core.turns import Places
 from kvstore.kernels import decision as loops
 from kvstore.kernels import expected
 from kvstore.kernels.decision import waiting
@@ -256,41 +255,6 @@ def test_a_prefill_that_may_have_waited_for_something_says_nothing_of_others(why
     assert engine.bias.taken == (why != "it decodes"), "the next runs alone, and nothing is brought"
 
 
-def test_nobody_takes_all_that_is_allowed() -> None:
-    allowed, first, second = Allowance(100), 0, 0
-    while allowed.try_take(first, 1):
-        first += 1
-    while allowed.try_take(second, 1):
-        second += 1
-    assert (first, second) == (75, 18)
-    allowed.give_back(first + second)
-    assert allowed.taken == 0
-
-
-def test_more_requests_than_are_kept_track_of_are_refused() -> None:
-    rig = Rig()
-    engine = rig.engine("a")
-    rig.in_flight._requests_allowed._total = 4
-    for request in ("a", "b", "c"):
-        rig.in_flight.send(request, engine, 1.0, chain(1), rig.now, 1.0)
-    with pytest.raises(Overloaded, match="3 requests are in flight"):
-        rig.in_flight.send("d", engine, 1.0, chain(1), rig.now, 1.0)
-    rig.in_flight.send("c", engine, 1.0, chain(1), rig.now, 1.0)
-    rig.in_flight.accepted("d", engine, 1.0, chain(1), rig.now)
-    assert len(rig.in_flight.prompts) == 3, "an engine that has more goes on being chosen"
-    rig.check()
-
-
-def test_blocks_beyond_what_is_kept_are_not_counted_on_and_their_prompts_are() -> None:
-    rig = Rig()
-    engine = rig.engine("a")
-    rig.in_flight._blocks_allowed._total = 70
-    rig.in_flight.send("a", engine, 1.0, chain(1, 64), rig.now, 1.0)
-    rig.in_flight.send("b", engine, 1.0, chain(2, 64), rig.now, 1.0)
-    assert rig.in_flight.held == (2, 32)
-    rig.check()
-
-
 def test_what_rounding_leaves_of_prefills_is_gone_once_none_runs() -> None:
     rig = Rig()
     engine = rig.engine("a")
@@ -313,7 +277,7 @@ def _nothing(*_: object) -> None:
         (loops, "leave_line"),
         (loops, "wait_in_line"),
         (expected, "settle"),
-        (Allowance, "give_back"),
+        (Places, "give_back"),
         (Crew, "load"),
     ],
 )

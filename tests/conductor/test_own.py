@@ -11,6 +11,7 @@ from kvstore.conductor import own
 from kvstore.conductor.engines import Engine
 from kvstore.conductor.explained import explain, reply_of, sentence_of
 from kvstore.core.fingerprints import Prints
+from kvstore.core.turns import Places
 from kvstore.kernels.prefill_price import BLOCKS, FETCHED
 from tests.conductor.crews import WHOSE, Rig, ask, chain
 
@@ -116,7 +117,7 @@ def test_another_crew_s_engine_in_the_same_row_has_nothing_of_it() -> None:
     assert rig.scheduler.consider(other, ask(prints=prints), rig.now).own == 0
 
 
-@pytest.mark.parametrize("limit", ["ENGINE_BLOCKS_MAX", "_total", "_blocks_max"])
+@pytest.mark.parametrize("limit", ["ENGINE_BLOCKS_MAX", "places", "_blocks_max"])
 def test_blocks_beyond_the_limits_are_not_counted_and_nothing_fails(
     limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,9 +125,10 @@ def test_blocks_beyond_the_limits_are_not_counted_and_nothing_fails(
     engine = rig.engine("a")
     if limit == "ENGINE_BLOCKS_MAX":
         monkeypatch.setattr(own, limit, 5_000)
+    elif limit == "places":
+        rig.scheduler._own._places = Places(5_000)
     else:
-        kept = rig.scheduler._own
-        monkeypatch.setattr(kept._allowed if limit == "_total" else kept._index, limit, 5_000)
+        monkeypatch.setattr(rig.scheduler._own._index, limit, 5_000)
     for seed in range(20):
         holds(rig, engine, chain(seed, 1_000))
     assert 1_000 <= rig.scheduler._own.count(engine) < 12_000

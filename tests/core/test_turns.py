@@ -37,6 +37,19 @@ def test_two_who_take_turns_get_as_much_as_each_other() -> None:
     assert got == {"a": 14, "b": 14} and places.free == 4
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 32])
+def test_many_together_are_taken_where_each_of_them_could_be_alone(count: int) -> None:
+    for held in range(25):
+        alone, together = Places(32), Places(32)
+        assert held == sum(alone.try_take("a") for _ in range(held))
+        assert together.try_take("a", held)
+        possible = sum(alone.try_take("a") for _ in range(count)) == count
+        assert together.try_take("a", count) == possible
+        together.check()
+        together.give_back("a", together.held("a"))
+        assert together.free == 32
+
+
 def test_a_place_that_nobody_holds_cannot_be_given_back() -> None:
     places = Places(4)
     places.try_take("a")
