@@ -107,6 +107,10 @@ def run(args: argparse.Namespace) -> int:
             f"{args.trace}: all requests come at one time: no rate can be asked about, and a"
             " cluster is asked about rates: leave the cluster out, or take a longer trace"
         )
+    for failure in cluster.failures if cluster else ():
+        if failure.at_seconds > summary.duration_s:
+            ends = f"the last request comes after {_seconds(summary.duration_s)} s"
+            raise ConfigError(f"a failure at {failure.at_seconds:g} s meets nobody: {ends}")
     said: dict[str, Any] = {"load": asdict(summary), "ceiling": asdict(most)}
     said["kv_bytes_per_token"] = shape.kv_bytes_per_token
     if not args.json:

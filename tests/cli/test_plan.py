@@ -103,6 +103,10 @@ def test_a_trace_without_reuse_is_told_that_a_pool_gives_nothing(
         ([*SMALL, "--cross-rack-bytes-per-second", "1e9"], "1e+09: there is one rack"),
         ([*SMALL, "--nvlink-bytes-per-second", "1e9"], "1e+09: there is no NVLink domain"),
         ([*SMALL, "--fail", "decode:0@1.2.3"], "--fail decode:0@1.2.3: wants ROLE:N@T or ROLE"),
+        (
+            [*SMALL, "--fail", "decode:0@50"],
+            "a failure at 50 s meets nobody: the last request comes",
+        ),
         ([*SMALL, "--ttft", "0"], "ttft = 0.0: wants a number from 0.001"),
         (["--duration", "5"], "--duration: is of a load made up"),
         (["--rate", "0"], "--rate = 0.0: wants a number from 1e-06"),
