@@ -9,7 +9,7 @@ others call too: alone it may have everything.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
@@ -53,7 +53,7 @@ class Line(Generic[T]):
     """Who waits, tenant by tenant: each tenant's in the order they came, the tenants in turn."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[T]] = {}  # in the order of their turns
+        self._waiting: OrderedDict[str, deque[T]] = OrderedDict()  # in the order of their turns
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -63,6 +63,19 @@ class Line(Generic[T]):
 
     def join(self, who: str, one: T) -> None:
         self._waiting.setdefault(who, deque()).append(one)
+
+    def stay_first(self, who: str, one: T) -> None:
+        """It had its turn, and there is nothing for it yet."""
+        self._waiting.setdefault(who, deque()).appendleft(one)
+        self._waiting.move_to_end(who, last=False)
+
+    def next(self) -> T:
+        """Take out whose turn it is of those that wait: its tenant is the last from now on."""
+        who, queue = self._waiting.popitem(last=False)
+        one = queue.popleft()
+        if queue:
+            self._waiting[who] = queue
+        return one
 
     def leave(self, who: str, one: T) -> None:
         """Whoever gave up waiting. It may have been let in already."""

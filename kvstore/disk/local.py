@@ -165,10 +165,8 @@ def _check_room(path: Path, header: Header) -> None:
         return  # the filesystem does not tell
     free, wanted = system.f_bavail * system.f_frsize, takes(header.files)
     if wanted > free + held:
-        fits = (
-            max(0, bisect_right(range(header.files), free + held, key=takes) - 1)
-            * header.file_bytes
-        )
+        files = max(0, bisect_right(range(header.files), free + held, key=takes) - 1)
+        fits = files * header.file_bytes
         raise ConfigError(
             f"node.ssd {str(path)!r}: {size} bytes and {wanted - size} for their index do not fit: "
             f"{free} bytes are free there and {held} are the node's already: free some, or give "

@@ -8,11 +8,11 @@ something of it, and neither this node's threads and connections nor anybody els
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from kvstore.core.turns import Line
 from kvstore.errors import Overloaded
 from kvstore.limits import FETCH_PEER_BYTES_MAX, FETCH_PEER_STRIPES_MAX
 
@@ -26,36 +26,12 @@ class _Way:
     bytes: int = 0
     stripes: int = 0
     wanting: int = 0  # that wait, or were just called
-    # Who waits, by tenant, in the order of their turns.
-    line: OrderedDict[str, deque[asyncio.Future[None]]] = field(default_factory=OrderedDict)
+    line: Line[asyncio.Future[None]] = field(default_factory=Line)  # who waits
 
     def fits(self, size: int) -> bool:
         """A block that is larger than all that may be under way goes alone."""
         some = self.stripes < FETCH_PEER_STRIPES_MAX
         return not self.stripes or (some and self.bytes + size <= FETCH_PEER_BYTES_MAX)
-
-    def join(self, tenant: str, called: asyncio.Future[None]) -> None:
-        self.line.setdefault(tenant, deque()).append(called)
-
-    def stay_first(self, tenant: str, called: asyncio.Future[None]) -> None:
-        """Whose turn it is, as long as there is no room."""
-        self.line.setdefault(tenant, deque()).appendleft(called)
-        self.line.move_to_end(tenant, last=False)
-
-    def leave(self, tenant: str, called: asyncio.Future[None]) -> None:
-        queue = self.line.get(tenant, deque())
-        if called in queue:
-            queue.remove(called)
-            if not queue:
-                del self.line[tenant]
-
-    def next(self) -> asyncio.Future[None]:
-        """Take out whose turn it is of those that wait."""
-        tenant, queue = self.line.popitem(last=False)
-        called = queue.popleft()
-        if queue:
-            self.line[tenant] = queue  # it is the last in turn from now on
-        return called
 
 
 class InFlight:
@@ -102,20 +78,20 @@ class InFlight:
         while not (first and way.fits(size)):
             called = asyncio.get_running_loop().create_future()
             if first:
-                way.stay_first(tenant, called)
+                way.line.stay_first(tenant, called)
             else:
-                way.join(tenant, called)
+                way.line.join(tenant, called)
             try:
                 await called
             except asyncio.CancelledError:
-                way.leave(tenant, called)
+                way.line.leave(tenant, called)
                 self._call_next(way)  # it may have been called just now
                 raise
             first = True  # it was the first, and is again if there is no room
 
     def _call_next(self, way: _Way) -> None:
         while way.line:
-            called = way.next()
+            called = way.line.next()
             if not called.done():
                 called.set_result(None)
                 return

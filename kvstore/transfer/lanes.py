@@ -1,9 +1,8 @@
 """A bounded pool of data connections to one node: one call is spread over a few of them.
 
 Whoever wants one while all are busy, or while the node has no more, waits for it, for a bounded
-time. A connection that failed is
-closed, and those that lay idle beside it too: what cut one has most likely cut them. Nothing here
-is compiled, so a storage node can pull from another with it.
+time. A connection that failed is closed, and those that lay idle beside it too: what cut one has
+most likely cut them. Nothing here is compiled, so a storage node can pull from another with it.
 """
 
 from __future__ import annotations
