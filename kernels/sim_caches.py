@@ -1,293 +1,311 @@
-"""Which blocks every host of a simulated pool has: least recently used lists of bounded size, one a
-host and tier, and for each block the hosts that have it, as bits.
+"""What hosts of a simulated pool keep, in DRAM and on SSD, and what goes: as nodes have it.
 
-A block's bits lie in a row that it has while anybody has the block, so memory is bounded by what
-the pool holds and not by what was ever asked for. A prompt's blocks are touched from its end to its
-start: what is before a block is always younger than it, so blocks go from the ends of prompts, and
-what a host has of a prompt is a prefix of it.
+A block that is stored is in DRAM and, if it is worth what it would displace, on SSD too. Room in
+DRAM is made by copies of what is on SSD, then by blocks that are lost with it; on SSD by blocks
+that are lost, from DRAM too. What goes is worth least, as `.sim_ranking` says, and nothing that
+stays stands behind what is lost: what a host has of a prompt is a prefix of it.
+
+The nodes' own are `kvstore.core.room` and `placement`. Here all blocks are of one size and tenant,
+nothing is pinned, and writing takes no time.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from .inner import BORROWED, inner
-
-DRAM, SSD, COMING = range(3)  # what a bit says: in that tier of the host, or being computed there
-PLANES = 3
-NONE = -1
-_WORD = 64
-
-Words = NDArray[np.uint64]
-Ints = NDArray[np.int32]
-Longs = NDArray[np.int64]
-
-
-ENTRY = np.dtype(
-    [
-        ("block", np.int32),
-        ("place", np.int32),  # its list
-        ("prompts", np.int32),  # that compute it, of one that is COMING
-        ("newer", np.int32),
-        ("older", np.int32),
-    ]
+from .keeping import GIFT, ONE_USE
+from .sim_known import (
+    BY_LRU,
+    COMING,
+    DRAM,
+    GONE,
+    HELD,
+    NONE,
+    SSD,
+    STORES,
+    TAKEN,
+    find,
+    know,
+    mark,
+    unknown,
+    unmark,
 )
-LIST = np.dtype(
-    [("newest", np.int32), ("oldest", np.int32), ("size", np.int32), ("capacity", np.int32)]
+from .sim_leaves import empty as empty_tree
+from .sim_life import KINDS, begin
+from .sim_lists import ITS_OWN, link_newest, unlink
+from .sim_lists import empty as empty_list
+from .sim_look import has
+from .sim_ranking import (
+    back,
+    coldest,
+    copies,
+    forget_one,
+    leaf,
+    no_leaf,
+    sooner,
+    touched,
+    used,
+    went,
+    worth,
 )
 
-
-class Caches(NamedTuple):
-    """Lists of all hosts: that of a plane and host is number plane * hosts + host."""
-
-    row_of: Ints  # [block]: its row; NONE
-    bits: Words  # [row, PLANES, words]
-    users: Ints  # [row]: entries of its block
-    free_rows: Ints  # a stack
-    table: Ints  # entry by (block, list), open addressing; NONE
-    entries: NDArray[np.void]  # of ENTRY
-    free_entries: Ints  # a stack
-    lists: NDArray[np.void]  # of LIST
-    tops: Longs  # of the two stacks: rows, entries
-
-
-def caches(blocks: int, dram: Longs, ssd: Longs, coming: int) -> Caches:
-    """Empty ones, for blocks numbered below `blocks`, with the hosts' capacities in blocks.
-
-    So many pairs of block and host may be `coming` at a time; more of them are not noted.
-    """
-    hosts, words = len(dram), -(-len(dram) // _WORD)
-    entries = int(min(dram.sum() + ssd.sum(), 2 * hosts * blocks)) + 2 * hosts + coming
-    rows = min(entries, blocks) + 1
-    table = 1 << max(4, (2 * entries - 1).bit_length())
-    lists = np.zeros(PLANES * hosts, LIST)
-    lists["newest"] = lists["oldest"] = NONE
-    most = np.iinfo(np.int32).max
-    lists["capacity"] = np.minimum(np.concatenate([dram, ssd, np.full(hosts, most)]), most)
-    return Caches(
-        row_of=np.full(blocks, NONE, np.int32),
-        bits=np.zeros((rows, PLANES, words), np.uint64),
-        users=np.zeros(rows, np.int32),
-        free_rows=np.arange(rows, dtype=np.int32),
-        table=np.full(table, NONE, np.int32),
-        entries=np.zeros(entries, ENTRY),
-        free_entries=np.arange(entries, dtype=np.int32),
-        lists=lists,
-        tops=np.array([rows, entries]),
-    )
+_BOTH = 1 << DRAM | 1 << SSD
 
 
 @inner
-def _home(table: Any, block: Any, place: Any) -> Any:
-    mixed = (np.uint64(block) << np.uint64(20) ^ np.uint64(place)) * np.uint64(0x9E3779B97F4A7C15)
-    return np.int64(mixed >> np.uint64(24)) & (len(table) - 1)
+def _held(c: Any, host: Any, blocks: Any) -> Any:
+    """How many leading blocks a host has, in whatever tier."""
+    low, high = 0, len(blocks)
+    while low < high:
+        middle = (low + high) // 2
+        if has(c, host, DRAM, blocks[middle]) or has(c, host, SSD, blocks[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @inner
-def _slot(c: Any, block: Any, place: Any) -> Any:
-    """Where in the table an entry is, or would be."""
-    at = _home(c.table, block, place)
-    while c.table[at] != NONE:
-        entry = c.table[at]
-        if c.entries[entry].block == block and c.entries[entry].place == place:
+def _copied(c: Any, entry: Any) -> None:
+    """It is in DRAM and on SSD now, or was used there."""
+    one = c.entries[entry]
+    link_newest(c.lists, c.links[ITS_OWN], copies(c, one.host, one.kind), entry)
+
+
+@inner
+def _not_copied(c: Any, entry: Any) -> None:
+    one = c.entries[entry]
+    unlink(c.lists, c.links[ITS_OWN], copies(c, one.host, one.kind), entry)
+
+
+@inner
+def _evict(c: Any, entry: Any) -> Any:
+    """A leaf that is among the leaves no more is lost. What was bared by that, or NONE."""
+    one = c.entries[entry]
+    before, bare = one.before, np.int32(NONE)
+    if one.state & HELD == _BOTH:
+        _not_copied(c, entry)
+    for tier in (DRAM, SSD):
+        if one.state & (1 << tier):
+            unmark(c, entry, tier)
+    one.before = NONE
+    if before != NONE:
+        c.entries[before].behind -= 1
+        if c.entries[before].behind == 0:
+            bare = before
+    went(c, entry)
+    return bare
+
+
+@inner
+def _coldest_copy(c: Any, host: Any, store: Any) -> Any:
+    """The copy that goes first, of those that are no part of a store."""
+    least = np.int32(NONE)
+    for kind in range(KINDS):
+        some = c.lists[copies(c, host, kind)]
+        for end in range(2):
+            one = some.newest if end else some.oldest
+            while one != NONE and c.entries[one].spared == store:
+                one = c.links[ITS_OWN, one, end]
+            if one != NONE and one != least and sooner(c, one, least):
+                least = one
+    return least
+
+
+@inner
+def _make_room(c: Any, host: Any, wanted: Any, store: Any) -> Any:
+    """Room in DRAM for so many, as far as it can be made without what is part of this store."""
+    room, bare = c.most[host, DRAM] - c.sizes[host, DRAM], np.int32(NONE)
+    copied = c.most[host, SSD] > 0
+    while room < wanted:
+        if copied:
+            entry = _coldest_copy(c, host, store)
+            copied = entry != NONE
+            if copied:
+                _not_copied(c, entry)
+                unmark(c, entry, DRAM)
+                room += 1
+                continue
+        entry = coldest(c, host, DRAM, bare)
+        if entry == NONE:
             break
-        at = (at + 1) & (len(c.table) - 1)
-    return at
+        # Most of what goes is a prompt from its end to its start: what was bared is put among the
+        # leaves only if it does not go right away.
+        if entry != bare:
+            no_leaf(c, entry)
+            if bare != NONE:
+                leaf(c, bare)
+        bare = _evict(c, entry)
+        room += 1
+        if bare != NONE and c.entries[bare].spared == store:
+            bare = np.int32(NONE)  # there is to be something behind it
+        elif bare != NONE and c.entries[bare].state & (1 << SSD):
+            leaf(c, bare)
+            bare = np.int32(NONE)
+    if bare != NONE:
+        leaf(c, bare)
+    return min(room, wanted)
 
 
 @inner
-def _unslot(c: Any, at: Any) -> None:
-    """Take out what is at a place of the table; those behind it close up."""
-    last = len(c.table) - 1
-    hole, behind = at, (at + 1) & last
-    while c.table[behind] != NONE:
-        entry = c.table[behind]
-        home = _home(c.table, c.entries[entry].block, c.entries[entry].place)
-        if ((behind - home) & last) >= ((behind - hole) & last):
-            c.table[hole] = entry
-            hole = behind
-        behind = (behind + 1) & last
-    c.table[hole] = NONE
-
-
-@inner
-def _bear(c: Any, at: Any, block: Any, place: Any, host: Any, plane: Any) -> Any:
-    """A new entry in a free place of the table; NONE where there are as many as there may be."""
-    if c.tops[1] == 0 or (c.row_of[block] == NONE and c.tops[0] == 0):
-        return NONE
-    c.tops[1] -= 1
-    entry = c.free_entries[c.tops[1]]
-    c.entries[entry].block, c.entries[entry].place, c.entries[entry].prompts = block, place, 0
-    c.table[at] = entry
-    if c.row_of[block] == NONE:
-        c.tops[0] -= 1
-        c.row_of[block] = c.free_rows[c.tops[0]]
-    row = c.row_of[block]
-    c.users[row] += 1
-    c.bits[row, plane, host // _WORD] |= np.uint64(1) << np.uint64(host % _WORD)
-    c.lists[place].size += 1
-    return entry
-
-
-@inner
-def _bury(c: Any, at: Any, host: Any, plane: Any) -> None:
-    entry = c.table[at]
-    block, place = c.entries[entry].block, c.entries[entry].place
-    _unslot(c, at)
-    c.free_entries[c.tops[1]] = entry
-    c.tops[1] += 1
-    row = c.row_of[block]
-    c.bits[row, plane, host // _WORD] &= ~(np.uint64(1) << np.uint64(host % _WORD))
-    c.users[row] -= 1
-    if c.users[row] == 0:
-        c.row_of[block] = NONE
-        c.free_rows[c.tops[0]] = row
-        c.tops[0] += 1
-    c.lists[place].size -= 1
-
-
-@inner
-def _unlink(c: Any, entry: Any) -> None:
-    place, newer, older = c.entries[entry].place, c.entries[entry].newer, c.entries[entry].older
-    if newer == NONE:
-        c.lists[place].newest = older
-    else:
-        c.entries[newer].older = older
-    if older == NONE:
-        c.lists[place].oldest = newer
-    else:
-        c.entries[older].newer = newer
-
-
-@inner
-def _link_newest(c: Any, entry: Any) -> None:
-    place = c.entries[entry].place
-    first = c.lists[place].newest
-    c.entries[entry].newer, c.entries[entry].older = NONE, first
-    if first == NONE:
-        c.lists[place].oldest = entry
-    else:
-        c.entries[first].newer = entry
-    c.lists[place].newest = entry
+def _write(c: Any, entry: Any) -> None:
+    """What is in DRAM alone is written to SSD too, if there is room or it is worth it."""
+    one = c.entries[entry]
+    host = one.host
+    if c.sizes[host, SSD] >= c.most[host, SSD]:
+        gone = coldest(c, host, SSD, np.int32(NONE))
+        if gone == NONE or worth(c, entry) < worth(c, gone):
+            return
+        no_leaf(c, gone)
+        bare = _evict(c, gone)
+        if bare != NONE:
+            leaf(c, bare)
+    if one.behind == 0:
+        no_leaf(c, entry)
+    mark(c, entry, SSD)
+    if one.behind == 0:
+        leaf(c, entry)
+    _copied(c, entry)
 
 
 @njit(**BORROWED)
-def has(c: Any, host: Any, plane: Any, block: Any) -> Any:
-    row = c.row_of[block]
-    if row == NONE:
-        return False
-    word = c.bits[row, plane, host // _WORD]
-    return (word >> np.uint64(host % _WORD)) & np.uint64(1) != 0
+def use(c: Any, host: Any, blocks: Any) -> None:
+    """Those of these leading blocks of a prompt that a host has are used now, its start last."""
+    count = _held(c, host, blocks)
+    if count == 0:
+        return
+    deepest = find(c, host, blocks[count - 1])
+    if c.entries[deepest].behind == 0:
+        no_leaf(c, deepest)
+    again, entry = max(c.hosts[host].held // ONE_USE, count), deepest
+    for _ in range(count):
+        one = c.entries[entry]
+        if one.state & HELD == _BOTH:
+            _not_copied(c, entry)
+        if c.hosts[host].uses - one.at > again:
+            used(c, entry, True)
+        entry = one.before
+    entry = deepest
+    for _ in range(count):
+        touched(c, entry)
+        if c.entries[entry].state & HELD == _BOTH:
+            _copied(c, entry)
+        entry = c.entries[entry].before
+    if c.entries[deepest].behind == 0:
+        leaf(c, deepest)
+    if c.most[host, SSD] == 0:
+        return
+    entry = deepest
+    for _ in range(count):
+        before = c.entries[entry].before
+        if c.entries[entry].state & HELD == 1 << DRAM:
+            _write(c, entry)
+        entry = before
 
 
 @njit(**BORROWED)
-def touch(c: Any, host: Any, plane: Any, blocks: Any) -> Any:
-    """A host has these leading blocks of a prompt in a tier, and they were used now. How many of
-    them came there by that."""
-    place, came = plane * (len(c.lists) // PLANES) + host, 0
-    if c.lists[place].capacity == 0:
+def keep(c: Any, host: Any, blocks: Any) -> Any:
+    """A host is to have these leading blocks of a prompt in DRAM. How many came there."""
+    if c.most[host, DRAM] == 0 or len(blocks) == 0:
         return 0
-    for i in range(len(blocks) - 1, -1, -1):
-        at = _slot(c, blocks[i], place)
-        entry = c.table[at]
-        if entry != NONE:
-            _unlink(c, entry)
-            _link_newest(c, entry)
-            continue
-        if c.lists[place].size >= c.lists[place].capacity:
-            gone = c.lists[place].oldest
-            _unlink(c, gone)
-            _bury(c, _slot(c, c.entries[gone].block, place), host, plane)
-            at = _slot(c, blocks[i], place)
-        entry = _bear(c, at, blocks[i], place, host, plane)
-        if entry != NONE:
-            _link_newest(c, entry)
-            came += 1
+    count = _held(c, host, blocks)
+    deepest = find(c, host, blocks[count - 1]) if count else np.int32(NONE)
+    read = 0  # of those that are there, from SSD
+    c.numbers[STORES] += 1
+    store = c.numbers[STORES]
+    if count:
+        c.entries[deepest].spared = store
+    if c.most[host, SSD]:
+        entry = deepest
+        for _ in range(count):
+            c.entries[entry].spared = store
+            read += c.entries[entry].state & HELD == 1 << SSD
+            entry = c.entries[entry].before
+    wanted = read + len(blocks) - count
+    if wanted == 0:
+        return 0
+    if count and c.entries[deepest].behind == 0:
+        no_leaf(c, deepest)
+    room = _make_room(c, host, wanted, store)
+    _read(c, deepest, count, read, min(read, room))
+    last, came = deepest, min(read, room)
+    while came < room:
+        entry = _store(c, host, blocks[count + came - read], last)
+        if entry == NONE:
+            break
+        last = entry
+        came += 1
+    entry = last
+    for _ in range(came - read):
+        touched(c, entry)
+        entry = c.entries[entry].before
+    if last != NONE and c.entries[last].behind == 0:
+        leaf(c, last)
+    if c.most[host, SSD]:
+        for i in range(count, count + came - read):
+            entry = find(c, host, blocks[i])
+            if c.entries[entry].state & HELD == 1 << DRAM:
+                _write(c, entry)
     return came
+
+
+@inner
+def _read(c: Any, deepest: Any, count: Any, from_ssd: Any, some: Any) -> None:
+    """Of so many blocks so many are on SSD alone, of which the first `some` come to DRAM."""
+    entry, left = deepest, from_ssd
+    for _ in range(count):
+        if c.entries[entry].state & HELD == 1 << SSD:
+            if left <= some:
+                mark(c, entry, DRAM)
+                _copied(c, entry)
+            left -= 1
+        entry = c.entries[entry].before
+
+
+@inner
+def _store(c: Any, host: Any, block: Any, before: Any) -> Any:
+    """A block comes to be held in DRAM, in room that was made for it; NONE where that many are
+    known that no more can be."""
+    entry = know(c, host, block)
+    while entry == NONE and forget_one(c, host):
+        entry = know(c, host, block)
+    if entry == NONE:
+        return entry
+    back(c, entry)
+    one = c.entries[entry]
+    one.before, one.spared = before, c.numbers[STORES]
+    if before != NONE:
+        c.entries[before].behind += 1
+    mark(c, entry, DRAM)
+    c.hosts[host].held += 1
+    used(c, entry, False)
+    return entry
 
 
 @njit(**BORROWED)
 def empty_host(c: Any, host: Any) -> None:
-    """A host lost all that it had."""
-    hosts = len(c.lists) // PLANES
-    for plane in (DRAM, SSD):
-        place = plane * hosts + host
-        while c.lists[place].oldest != NONE:
-            gone = c.lists[place].oldest
-            _unlink(c, gone)
-            _bury(c, _slot(c, c.entries[gone].block, place), host, plane)
-
-
-@njit(**BORROWED)
-def expect(c: Any, host: Any, blocks: Any, more: Any) -> None:
-    """One prompt more, or less (-1), computes these blocks at a host."""
-    place = COMING * (len(c.lists) // PLANES) + host
-    for one in blocks:
-        at = _slot(c, one, place)
-        entry = c.table[at]
-        if entry == NONE:
-            entry = _bear(c, at, one, place, host, COMING) if more > 0 else NONE
-        if entry == NONE:
+    """A host lost all that it had and knew."""
+    hosts = len(c.hosts)
+    for entry in range(c.numbers[TAKEN]):
+        one = c.entries[entry]
+        if one.host != host or not one.state & (HELD | BY_LRU | GONE):
             continue
-        c.entries[entry].prompts += more
-        if c.entries[entry].prompts <= 0:
-            _bury(c, at, host, COMING)
-
-
-@njit(**BORROWED)
-def leading(c: Any, host: Any, blocks: Any) -> Any:
-    """How many leading blocks a host has in DRAM."""
-    for i in range(len(blocks)):
-        if not has(c, host, DRAM, blocks[i]):
-            return i
-    return len(blocks)
-
-
-@inner
-def _left(words: Any, word: Any, length: Any, lengths: Any) -> None:
-    """Those of a word of hosts have so many blocks."""
-    while words != 0:
-        lowest = words & (~words + np.uint64(1))
-        bit = np.int64(0)
-        if lowest >> np.uint64(32):
-            bit += 32
-        for step in (16, 8, 4, 2, 1):
-            if lowest >> np.uint64(bit + step):
-                bit += step
-        lengths[word * _WORD + bit] = length
-        words ^= lowest
-
-
-@njit(**BORROWED)
-def look(c: Any, blocks: Any, on: Any, found: Any) -> None:
-    """How many leading blocks each host has: `found` of `.fleet`, whose engines are hosts of their
-    own. `on` is room for three rows of words."""
-    found.dram[:], found.local[:], found.coming[:] = 0, 0, 0
-    words = c.bits.shape[2]
-    on[:] = ~np.uint64(0)
-    for i in range(len(blocks) + 1):
-        row = c.row_of[blocks[i]] if i < len(blocks) else NONE
-        any_left = np.uint64(0)
-        for w in range(words):
-            dram = c.bits[row, DRAM, w] if row != NONE else np.uint64(0)
-            ssd = c.bits[row, SSD, w] if row != NONE else np.uint64(0)
-            coming = c.bits[row, COMING, w] if row != NONE else np.uint64(0)
-            now = on[0, w] & dram
-            if i and now != on[0, w]:
-                _left(on[0, w] & ~now, w, i, found.dram)
-            on[0, w] = now
-            either = on[1, w] & (dram | ssd)
-            if i and either != on[1, w]:
-                _left(on[1, w] & ~either, w, i, found.local)
-            on[1, w] = either
-            expected = on[2, w] & (dram | coming)
-            if i and expected != on[2, w]:
-                _left(on[2, w] & ~expected, w, i, found.coming)
-            on[2, w] = expected
-            any_left |= either | expected
-        if any_left == 0:
-            return
+        for tier in (DRAM, SSD):
+            if one.state & (1 << tier):
+                unmark(c, entry, tier)
+        one.state &= 1 << COMING
+        one.before, one.behind, one.uses, one.at, one.kind = NONE, 0, 0, 0, 0
+        unknown(c, entry)
+    empty_list(c.lists, host)
+    empty_list(c.lists, hosts + host)
+    for kind in range(KINDS):
+        empty_list(c.lists, copies(c, host, kind))
+        empty_tree(c.leaves, (host * KINDS + kind) * 2 + DRAM)
+        empty_tree(c.leaves, (host * KINDS + kind) * 2 + SSD)
+    fresh = c.hosts[host]
+    fresh.held, fresh.stamp, fresh.uses, fresh.credit, fresh.pays = 0, 0, 0, GIFT, 1
+    begin(c.lives, host)

@@ -16,9 +16,10 @@ from .engine_time import decode_steps, decode_takes
 from .fleet import NONE
 from .inner import inner
 from .room import first_that_fits, room_seconds, want_room
-from .sim_caches import DRAM, look, touch
+from .sim_caches import keep, use
 from .sim_heap import push
 from .sim_learning import steps_took
+from .sim_look import look
 from .sim_ways import fetch_whole, hand_on, rest
 from .sim_world import (
     EXPIRED,
@@ -125,7 +126,7 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
             push(w.heap, now + left, MOVED, d, r)
             return
     host = w.fleet.engines[d].host
-    w.fleet.hosts[host].placed += touch(w.caches, host, DRAM, blocks_of(w, r))
+    arrived(w, r, host)
     engine = w.engines[d]
     request.after = NONE
     if engine.line == NONE:
@@ -135,6 +136,13 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
     engine.line_end = r
     if engine.current == NONE:  # else it is let in once the prompt that is computed there is done
         carry_on(w, d, now)
+
+
+@inner
+def arrived(w: Any, r: Any, host: Any) -> None:
+    """Its KV is with a host, where some of it may have been."""
+    use(w.caches, host, blocks_of(w, r))
+    w.fleet.hosts[host].placed += keep(w.caches, host, blocks_of(w, r))
 
 
 @inner
@@ -255,6 +263,5 @@ def _unpark(w: Any, d: Any, now: Any) -> None:
             continue
         engine.line = engine.line_end = r
         w.requests[r].after = NONE
-        came = touch(w.caches, seen.host, DRAM, blocks_of(w, r))
-        w.fleet.hosts[seen.host].placed += came
+        arrived(w, r, seen.host)
         _let_in(w, d, now)

@@ -17,11 +17,13 @@ from .inner import inner
 from .prefill_price import BLOCKS, FETCHED, FIRST_TOKEN, HAND, READ, READY, WORK
 from .rivals import sent
 from .room import want_room
-from .sim_caches import DRAM, SSD, expect, leading, touch
+from .sim_caches import keep, use
 from .sim_decode import hand_over, room_in, take_in
 from .sim_heap import push
+from .sim_known import DRAM, expect
 from .sim_learning import prefill_took, whole_took
 from .sim_line import join, next_in_line, take_out
+from .sim_look import leading
 from .sim_mixed import begin_prompt, chunked, decode_only, has_room, is_mixed, slowed, stepped
 from .sim_ways import bring
 from .sim_world import AGAIN, LATE, PREFILLED, blocks_of
@@ -38,11 +40,11 @@ def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
     request.planned, request.fetched, request.read = row[BLOCKS], row[FETCHED], row[READ]
     request.moved = request.fetched + request.read
     ready = now + row[READY]
-    touch(w.caches, host, DRAM, blocks[: w.found.dram[host]])
+    use(w.caches, host, blocks[: w.found.local[host]])
     if request.fetched:
         ready = bring(w, source, host, request.fetched, now, row[READY])
         kept = min(request.planned, w.found.dram[source])
-        touch(w.caches, source, DRAM, blocks[:kept])
+        use(w.caches, source, blocks[:kept])
     if request.read:
         fleet.hosts[host].reads = ready
     if request.until < np.inf:  # else it is refused nowhere any more
@@ -70,9 +72,10 @@ def _tell(w: Any, r: Any, e: Any, more: Any) -> None:
     tally.queued += more
     tally.blocks += more * count
     tally.uncached += more * (count - w.requests[r].planned)
-    memory = w.caches.lists[DRAM * len(w.fleet.hosts) + w.fleet.engines[e].host]
-    tally.used = memory.size / max(1, memory.capacity)
-    tally.full = memory.size >= memory.capacity
+    host = w.fleet.engines[e].host
+    size, most = w.caches.sizes[host, DRAM], w.caches.most[host, DRAM]
+    tally.used = size / max(1, most)
+    tally.full = size >= most
 
 
 @inner
@@ -87,7 +90,7 @@ def brought(w: Any, r: Any, now: Any, e: Any) -> None:
         return
     host, blocks, planned = w.fleet.engines[e].host, blocks_of(w, r), w.requests[r].planned
     if leading(w.caches, host, blocks) >= planned - w.requests[r].moved:
-        w.fleet.hosts[host].placed += touch(w.caches, host, DRAM, blocks[:planned])
+        w.fleet.hosts[host].placed += keep(w.caches, host, blocks[:planned])
     join(w, r, e)
     begin_next(w, e, now)
 
@@ -181,8 +184,7 @@ def prefilled(w: Any, r: Any, now: Any, e: Any) -> None:
     if request.moved == 0:
         whole_took(w, r, e, now - request.began)
     rests(w, e, now)
-    w.fleet.hosts[host].placed += touch(w.caches, host, DRAM, blocks)
-    touch(w.caches, host, SSD, blocks)
+    w.fleet.hosts[host].placed += keep(w.caches, host, blocks)
     leave(w, r, e)
     hand_over(w, r, now, host)
     begin_next(w, e, now)
@@ -197,8 +199,7 @@ def mixed_step(w: Any, e: Any, now: Any) -> None:
     elif chunked(w, e, now):
         host, blocks = w.fleet.engines[e].host, blocks_of(w, r)
         rests(w, e, now)
-        w.fleet.hosts[host].placed += touch(w.caches, host, DRAM, blocks)
-        touch(w.caches, host, SSD, blocks)
+        w.fleet.hosts[host].placed += keep(w.caches, host, blocks)
         leave(w, r, e)
     if engine.current == NONE:
         take_in(w, e, now)

@@ -8,7 +8,7 @@ from typing import Any
 
 from .fleet import NONE, busy_seconds, carry, way_between, way_seconds
 from .inner import inner
-from .sim_caches import leading
+from .sim_look import leading
 from .sim_world import blocks_of
 
 

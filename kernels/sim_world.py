@@ -14,8 +14,8 @@ from .fleet import Fleet, Found
 from .inner import BORROWED, inner
 from .rivals import Tally
 from .rules import Rules
-from .sim_caches import Caches
 from .sim_heap import Heap
+from .sim_known import Caches
 
 # What became of a request.
 WAITING, SERVED, REFUSED, LATE, NO_ROOM, EXPIRED, LOST = range(7)

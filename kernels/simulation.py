@@ -19,10 +19,10 @@ from .prefill_choice import choose_prefill
 from .prefill_price import Asked
 from .rivals import OURS, choose_as
 from .scarcity import lately_busy, scarcity
-from .sim_caches import look
 from .sim_decode import carry_on, expires, moved, room_in
 from .sim_failures import fails, returns
 from .sim_heap import pop
+from .sim_look import look
 from .sim_mixed import is_mixed
 from .sim_prefill import brought, mixed_step, plan, prefilled
 from .sim_roles import balances, came, drains

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from kvstore.block import Miss
 from kvstore.core.ranking import Seen
-
-REMEMBERED_MAX = 65_536  # more where more than that are held
+from kvstore.kernels.keeping import REMEMBERED_MAX
 
 
 class Gone:

@@ -19,23 +19,15 @@ from bisect import bisect_right
 import numpy as np
 from numpy.typing import NDArray
 
-TICK = 64  # uses of blocks
-TICKS_MAX = 1 << 16  # use after a longer wait is not learned from
-AGE_GROWTH = 1.4  # of an age class to the one before
-KNOWN = 10.0  # blocks seen at an age that weigh as much as what all kinds together show
-DOUBT = 0.5  # of their rate, for a kind of which nothing is known
-FADE = 0.99  # of the counts, each time the worth is worked out
-
-
-def _starts() -> list[int]:
-    found = [0, 1]
-    while found[-1] < TICKS_MAX // 2:
-        found.append(max(found[-1] + 1, int(found[-1] * AGE_GROWTH)))
-    return found
-
-
-STARTS = _starts()  # first tick of each age class
-AGES = len(STARTS)
+from kvstore.kernels.keeping import (
+    AGES,
+    DOUBT,
+    FADE,
+    KNOWN,
+    STARTS,
+    TICKS_MAX,
+    WIDTHS,
+)
 
 
 class LifeTable:
@@ -49,7 +41,7 @@ class LifeTable:
         self._waiting = np.zeros((TICKS_MAX, kinds))
         self._fresh = [0] * kinds  # of this tick, that are not counted there yet
         self._starts = np.array(STARTS)
-        self._widths = TICK * np.diff([*STARTS, int(STARTS[-1] * AGE_GROWTH)]).astype(float)
+        self._widths = np.array(WIDTHS)
 
     def age(self, since: int) -> int:
         """The age class of what was last used in tick `since`."""

@@ -24,18 +24,17 @@ from dataclasses import dataclass
 from functools import partial
 
 from kvstore.core.leaves import End, Entry, Leaves
-from kvstore.core.life_table import AGES, TICK, TICKS_MAX, LifeTable
+from kvstore.core.life_table import LifeTable
 from kvstore.core.lifecycle import Owner, Slot, Tier
 from kvstore.core.rival import Rival
+from kvstore.kernels.keeping import AGES, LEARN_TICKS, MANY_USES, ONE_USE, TICK, TICKS_MAX
 
 SHORT = 4  # the kind of short last blocks, after those by number of uses
 KINDS = SHORT + 1
-LEARN_TICKS = 24  # between two workings out of what blocks are worth
 FIRST_STAMP = 1 << 62  # in the middle: what an earlier run left is older
-ONE_USE = 256  # a touch after fewer uses than one part in this of all blocks is no use of its own
 
 _SIGNS = (1, -1)  # of stamps, at the end of the oldest and at that of the youngest
-_KIND = [min(uses, 8).bit_length() - 1 for uses in range(1, 8)]  # by the uses before this one
+_KIND = [uses.bit_length() - 1 for uses in range(1, MANY_USES + 1)]  # by the uses before this one
 
 Worth = tuple[float, int, bytes]  # what goes first is least
 Kind = tuple[int, Tier]  # by its uses, and the lowest tier that has it
@@ -250,7 +249,7 @@ class Ranking:
             if not count % TICK:
                 self._pass_tick()
             one.uses, one.at = uses + 1, count
-            one.kind = kind = SHORT if slot.short else _KIND[uses] if uses < 7 else SHORT - 1
+            one.kind = kind = SHORT if slot.short else _KIND[min(uses, MANY_USES - 1)]
             table.wait(kind)
         self._uses = count
 

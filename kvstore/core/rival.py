@@ -15,10 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-SLACK = 0.004  # of LRU's hits
-AGAIN = 2.0  # credit with which to try again
-GIFT = AGAIN + 1  # at the start
-CREDIT_SHARE = 8  # at most one credit for so many held blocks
+from kvstore.kernels.keeping import AGAIN, CREDIT_SHARE, GIFT, SLACK
 
 
 class Rival:

@@ -15,7 +15,7 @@ import numpy as np
 from kvstore.core.fit import BIAS_HALF_LIFE, HALF_LIFE
 from kvstore.core.priors import kv_room
 from kvstore.errors import ConfigError, InvariantError
-from kvstore.kernels import fitting, rivals, sim_caches, sim_heap, sim_world
+from kvstore.kernels import fitting, rivals, sim_heap, sim_known, sim_world
 from kvstore.kernels import fleet as fleets
 from kvstore.kernels.crowd import CROWD
 from kvstore.kernels.decision import mark_roles
@@ -104,12 +104,13 @@ def build(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt)
         times=times,
         fits=fits,
         biases=_unbiased(engines),
-        caches=sim_caches.caches(
+        caches=sim_known.caches(
             blocks,
             prefills * (cluster.dram_bytes // block_bytes)
             + (1 - prefills) * (cluster.decode_dram_bytes // block_bytes),
             prefills * (cluster.ssd_bytes // block_bytes),
             min(int(whole.sum()), COMING_MAX),
+            int(whole.sum()),
         ),
         tally=rivals.tally(engines),
         heap=sim_heap.heap(4 * count + 2 * len(cluster.failures) + 1_000),
@@ -250,9 +251,9 @@ def check(world: World) -> None:
         "events are to come": world.heap.counts[:1],
         "hosts do not know their engines": marked != world.fleet.hosts[["decodes", "prefills"]],
     }
-    lists = world.caches.lists.reshape(sim_caches.PLANES, -1)
-    left["blocks are coming"] = lists["size"][sim_caches.COMING]
-    left["a cache is over its capacity"] = lists["size"] > lists["capacity"]
+    caches, most = world.caches, world.caches.most
+    left["blocks are coming"] = caches.sizes[:, sim_known.COMING]
+    left["a cache is over its capacity"] = caches.sizes[:, : most.shape[1]] > most
     for story, column in left.items():
         if np.any(column):
             raise InvariantError(f"after the last event {story}: {np.argwhere(column)[0]}")

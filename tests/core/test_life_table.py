@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kvstore.core import life_table
-from kvstore.core.life_table import AGES, KNOWN, STARTS, TICK, TICKS_MAX, LifeTable
+from kvstore.core.life_table import LifeTable
+from kvstore.kernels.keeping import AGES, KNOWN, STARTS, TICK, TICKS_MAX
 
 
 def passed(table: LifeTable, ticks: int) -> None:

@@ -10,10 +10,11 @@ import pytest
 from kvstore.block import Miss
 from kvstore.core.index import Index
 from kvstore.core.leaves import SWEEP_MIN, Leaves
-from kvstore.core.life_table import TICK, LifeTable
+from kvstore.core.life_table import LifeTable
 from kvstore.core.lifecycle import Slot, State
-from kvstore.core.ranking import LEARN_TICKS, SHORT, Ranking, Seen
+from kvstore.core.ranking import SHORT, Ranking, Seen
 from kvstore.core.rival import Rival
+from kvstore.kernels.keeping import LEARN_TICKS, TICK
 
 OWNERS = [(b"a", 0), (b"b", 0)]
 

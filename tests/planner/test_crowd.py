@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from kvstore.kernels import sim_world
-from kvstore.kernels.sim_caches import DRAM, has
+from kvstore.kernels.sim_known import DRAM
+from kvstore.kernels.sim_look import has
 from kvstore.planner import presets
 from kvstore.planner.arrivals import Arrivals
 from kvstore.planner.cluster import Cluster, Pool, Role
