@@ -44,6 +44,9 @@ class Hold:
             except KVStoreError:
                 self.release()
                 raise
+            except BaseException:  # interrupted: what is held has handles that nobody knows
+                connection.give_up(self._link)
+                raise
             self.origins += tuple(reply.origins)
             misses = np.flatnonzero(np.array(reply.outcomes) != pb.HIT)
             self._handles.extend(handle for handle in reply.handles if handle)

@@ -101,8 +101,9 @@ class Opened:
         except KVStoreError:
             self.close()
             raise
-        except BaseException:  # connections that are held stay held, whatever becomes of the call
+        except BaseException:  # interrupted: what was opened has handles that nobody knows
             self._end_ahead()
+            connection.give_up(self.link)
             raise
         outcomes, hits = reply.outcomes, hits_of(reply, chain.tokens)
         misses = np.flatnonzero(~hits)

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from kvstore.block import Chain
 from kvstore.client import Client
 from kvstore.client.answer import Answer
+from kvstore.rpc.socket_client import SocketCalls
 from kvstore.wire.v1 import admin_pb2
 from tests.client.kv import Cache, spec_of, truth_of
 
@@ -43,6 +45,28 @@ def test_so_are_those_that_were_asked_for_ahead_and_are_not_wanted_any_more(
     with interrupting(monkeypatch):
         windows.abort()
     eventually(lambda: stats_of(other).windows == 0)
+
+
+@pytest.mark.parametrize("read", [Client.pin, Client.hold])
+def test_blocks_that_were_opened_for_who_was_interrupted_are_pinned_no_more(
+    read: Callable[[Client, Chain], Any],
+    client_of: Callable[..., Client],
+    stats_of: Callable[[Client], admin_pb2.StatsReply],
+    eventually: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, other = client_of(SPEC), client_of(SPEC)
+    chain, cache = client.chain(range(200, 200 + TOKENS)), Cache(SPEC, TOKENS)
+    client.put(chain, cache.memory(client))
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(SocketCalls, "_give_back", _interrupted)
+        read(client, chain)
+    eventually(lambda: stats_of(other).pins == 0)
+
+
+def _interrupted(*_: object) -> None:
+    """As a call's answer is here, and before its caller has it."""
+    raise KeyboardInterrupt
 
 
 @contextmanager
