@@ -119,8 +119,9 @@ class Claims:
         raise PinExpired(f"{where} {over}: open the block again")
 
     def handed_off(self, session: Session, handle: bytes, where: str) -> Slot | None:
-        """The slot of a hand-off; None when it was given up or is over and the key must do."""
-        if self._handles.outlived(handle):
+        """The slot of a hand-off; None when it was given up or is over, or is of a node that nobody
+        here has heard of yet, and the key must do."""
+        if self._handles.astray(handle):
             return None
         claim = self._handles.open(handle, Direction.HAND_OFF, where)
         slot = self._slabs.at(claim.serial)

@@ -96,12 +96,15 @@ class Handles:
             raise NotYours(f"{where} is a {was} handle; this call takes a {want} handle")
         return claim
 
-    def outlived(self, handle: bytes) -> bool:
-        """Whether it says that this node made it before it was started anew, or held for dead: then
-        what it was for is gone, be that true or not."""
-        if len(handle) != HANDLE_BYTES or tag_of(handle) != self.tag:
+    def astray(self, handle: bytes) -> bool:
+        """Whether it says that another node made it, or this one before it was started anew, or
+        held for dead: then what it was for is not here, be that true or not."""
+        if len(handle) != HANDLE_BYTES:
             return False
-        return bool(_COMMON.unpack_from(handle, TAG_BYTES)[0] != self._epoch)
+        return (tag_of(handle), _COMMON.unpack_from(handle, TAG_BYTES)[0]) != (
+            self.tag,
+            self._epoch,
+        )
 
     def open_run(self, handles: Sequence[bytes], direction: Direction) -> Claim | None:
         """The first's claim, where all were made by one call for this and stand as it made them,

@@ -48,15 +48,15 @@ def test_another_node_and_the_same_node_after_a_restart_refuse_it() -> None:
             other.open(handle, Direction.READ, "handle")
 
 
-def test_a_node_s_own_of_an_earlier_epoch_has_outlived_what_it_was_for_and_no_other_has() -> None:
+def test_a_handle_of_an_earlier_epoch_or_of_another_node_is_astray_and_no_other_is() -> None:
     handles = Handles(9, "a")
     handle = handles.seal(CLAIM)
-    assert not handles.outlived(handle)
-    assert not Handles(10, "b").outlived(handle), "it is another node's"
-    assert not Handles(10, "a").outlived(handle[:-1]), "it is no handle"
-    assert Handles(10, "a").outlived(handle), "started anew"
+    assert not handles.astray(handle)
+    assert Handles(9, "b").astray(handle), "it is another node's"
+    assert not Handles(10, "a").astray(handle[:-1]), "it is no handle"
+    assert Handles(10, "a").astray(handle), "started anew"
     handles.renew(10)
-    assert handles.outlived(handle), "held for dead"
+    assert handles.astray(handle), "held for dead"
 
 
 def test_a_handle_serves_only_what_it_was_made_for() -> None:

@@ -12,6 +12,7 @@ from kvstore.layout import Fragment
 from kvstore.memory.heads import Heads
 from kvstore.node.blocks import Blocks
 from kvstore.node.claims import Claims
+from kvstore.node.handles import Claim, Direction, Handles
 from kvstore.node.readers import Opened
 from kvstore.node.sessions import Session
 from kvstore.node.store import Reserved
@@ -192,6 +193,16 @@ def a_hand_off_falls_back_to_the_key_when_its_slot_is_gone() -> None:
     found = follow(rig, reader, blocks.hashes[0], hand_off)
     assert isinstance(found, Opened) and found.slot is sealed
     rig.store.check()
+
+
+def test_a_hand_off_of_a_node_that_is_not_known_here_yet_falls_back_to_the_key() -> None:
+    rig = Rig()
+    me, blocks = rig.session(), prompt(SMALL, 8)
+    there = Handles(epoch=3, node_id="new").seal(Claim(0, Direction.HAND_OFF, 0, 60.0))
+    sealed = rig.put(me, SMALL, blocks, 0, 1)[0]
+    first, second = rig.store.open(me, SMALL, blocks.hashes, [there, there])
+    assert isinstance(first, Opened) and first.slot is sealed
+    assert second is Miss.ABSENT
 
 
 def test_a_hand_off_falls_back_to_the_key_when_its_slot_is_gone() -> None:
