@@ -8,12 +8,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import numpy as np
 
 from kvstore import traces
 from kvstore.clock import Clock
-from kvstore.core.lifecycle import Slot
+from kvstore.core.lifecycle import Slot, State
 from kvstore.core.sourcing import stripes
 from kvstore.limits import FETCH_SECONDS_MAX, FETCH_STRIPE_BYTES_MAX
 from kvstore.memory.arena import Arena
@@ -31,6 +32,13 @@ STRIPE_ROWS_MAX = 256  # blocks that one call to a holder brings
 BEHIND_SECONDS, BEHIND_SECONDS_MAX = 2e-3, 0.1  # a look at whether readers wait, and the last one
 
 
+class _Coming(NamedTuple):
+    """What brings a block, and whose it is."""
+
+    task: asyncio.Task[None]
+    tenant: str
+
+
 class Fetch:
     """What is being fetched, for all callers."""
 
@@ -46,7 +54,7 @@ class Fetch:
         self._blocks, self._peers, self._whereabouts = blocks, peers, whereabouts
         self._clock, self._counters = clock, counters
         self._deliveries = Deliveries(blocks, arena, peers, clock, counters)
-        self._coming: dict[bytes, asyncio.Task[None]] = {}  # by stored key
+        self._coming: dict[bytes, _Coming] = {}  # by stored key
         self._readers = 0  # callers that wait for what is coming
 
     async def leading(self, keys: Sequence[bytes]) -> int:
@@ -103,16 +111,25 @@ class Fetch:
         if new.keys:
             run = StripeRun([holder], new, self._deliveries, self._peers, self._counters)
             self._start(run, new, FETCH_SECONDS_MAX)
-        await asyncio.wait({self._coming[key] for key in wanted.keys})
+        await asyncio.wait({self._coming[key].task for key in wanted.keys})
 
-    async def ended(self, keys: Sequence[bytes]) -> None:
-        """Return once none of these is on its way that was until now."""
-        if tasks := {self._coming[key] for key in keys if key in self._coming}:
+    async def forgo(self, tenant: str, keys: Sequence[bytes]) -> None:
+        """Give up what is on its way of these blocks of a tenant, fetched or followed, and what is
+        fetched along with it."""
+        unwanted = set(keys)
+        for slot in self._blocks.arriving:
+            if slot.key in unwanted and slot.tenant == tenant and slot.state is State.FILLING:
+                self._blocks.doom(slot)
+        coming = [self._coming[key] for key in keys if key in self._coming]
+        if tasks := {one.task for one in coming if one.tenant == tenant}:
+            for task in tasks:
+                if not task.cancelling():  # twice, and it would not wait for what still moves
+                    task.cancel()
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
         """Give up what is under way."""
-        tasks = set(self._coming.values())
+        tasks = {one.task for one in self._coming.values()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -137,7 +154,7 @@ class Fetch:
                     *(some, self._deliveries, self._peers, self._counters),
                 )
                 self._start(run, some, max(0.0, ends - self._clock.now()))
-        return {self._coming[key] for key in wanted.keys if key in self._coming}
+        return {self._coming[key].task for key in wanted.keys if key in self._coming}
 
     def _start(self, run: StripeRun, wanted: Wanted, patience: float) -> None:
         async def bring() -> None:
@@ -145,11 +162,12 @@ class Fetch:
                 await run.run(patience)
 
         task = asyncio.create_task(bring())
-        self._coming.update(dict.fromkeys(wanted.keys, task))
+        coming = _Coming(task, wanted.tenant)
+        self._coming.update(dict.fromkeys(wanted.keys, coming))
 
         def over(task: asyncio.Task[None]) -> None:
             for key in wanted.keys:
-                if self._coming.get(key) is task:
+                if self._coming.get(key) is coming:
                     del self._coming[key]
             if not task.cancelled() and (error := task.exception()) is not None:
                 log.error("a fetch broke", exc_info=error)

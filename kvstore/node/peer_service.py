@@ -65,8 +65,10 @@ class PeerService(DirectoryService):
     async def Drop(self, request: pb.DropRequest, context: Context) -> pb.DropReply:
         place = await self._namespaces.place(request.namespace, request.group)
         keys = stored_keys_of(request.stored_keys)
-        dropped = self._store.remove(self._store.owned(tenant_of(context), place, keys))
-        if self._tiers is not None:
+        tenant = tenant_of(context)
+        await self._taking.forgo(tenant, keys)
+        dropped = self._store.remove(self._store.owned(tenant, place, keys))
+        if dropped and self._tiers is not None:
             try:
                 async with asyncio.timeout(patience(context)):
                     await self._tiers.flushed()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 from kvstore.core.chains import Part, parts
@@ -129,9 +129,16 @@ class Replicas:
                 has[some] = [bool(one) for one in reply.has]
         return has
 
-    async def drop(self, tenant: str, owner: Owner, keys: Sequence[bytes]) -> set[bytes]:
-        """Have whoever lists these blocks drop them; which were somewhere."""
+    async def drop(
+        self, tenant: str, owner: Owner, keys: Sequence[bytes], read: Collection[bytes]
+    ) -> set[bytes]:
+        """Have whoever lists these blocks drop them; which were somewhere. Of those that are `read`
+        here any node may be about to have a copy: all are told."""
         holders, dropped = await self._whereabouts.holders(keys), set[bytes]()
+        told = {one.node_id: set(read) for one in self._peers.known()}
+        for node_id, tiers in holders.items():
+            listed = [key for key, one in zip(keys, tiers, strict=True) if one]
+            told.setdefault(node_id, set()).update(listed)
 
         async def ask(node_id: str, some: list[bytes]) -> None:
             request = pb.DropRequest(namespace=owner[0], group=owner[1], stored_keys=some)
@@ -143,11 +150,9 @@ class Replicas:
                 return
             dropped.update(key for key, one in zip(some, reply.dropped, strict=False) if one)
 
-        asks = [
-            ask(node_id, [key for key, one in zip(keys, tiers, strict=True) if one])
-            for node_id, tiers in holders.items()
-        ]
-        await asyncio.gather(*asks)
+        # In the order of the call: blocks go deepest first.
+        asks = {name: [key for key in keys if key in some] for name, some in told.items() if some}
+        await asyncio.gather(*(ask(name, some) for name, some in asks.items()))
         return dropped
 
     async def close(self) -> None:

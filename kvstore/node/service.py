@@ -141,10 +141,10 @@ class KVService(kv_pb2_grpc.KVServicer):
         place = await self.namespaces.place(request.namespace, request.group)
         tenant = tenant_of(context)
         keys = self.store.keys(tenant, place, hashes_of(request.hashes))
-        removed = self.store.remove(keys)
+        read, removed = self.store.being_read(keys), self.store.remove(keys)
         if self.pool is not None:  # a copy that is left could be fetched again, or is on its way
-            removed |= await self.pool.replicas.drop(tenant, place.owner, keys)
-            await self.pool.fetch.ended(keys)
+            removed |= await self.pool.replicas.drop(tenant, place.owner, keys, read)
+            await self.pool.fetch.forgo(tenant, keys)
             removed |= self.store.remove(keys)
         failpoint("remove.before_flush")
         if self.tiers is not None:  # last: where the disk takes nothing, it raises

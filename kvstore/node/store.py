@@ -130,6 +130,11 @@ class Store:
         self._counters.add("removed_blocks", len(removed))
         return removed
 
+    def being_read(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Those whose blocks somebody has open: they may be on their way to any node."""
+        found = map(self.blocks.index.peek, keys)
+        return {slot.key for slot in found if slot is not None and slot.pins}
+
     def owned(self, tenant: str, place: Place, keys: Sequence[bytes]) -> list[bytes]:
         """The stored keys that another node names, and `NOBODYS` for each that is not of a block
         of this tenant in this place: whoever makes no keys from hashes proves nothing by them."""

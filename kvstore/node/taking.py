@@ -81,6 +81,10 @@ class Taking:
         here = self._here(offer)
         return await self._kept(offer.keys, here, ends) if offer.durable else here
 
+    async def forgo(self, tenant: str, keys: Sequence[bytes]) -> None:
+        """As `Fetch.forgo`."""
+        await self._fetch.forgo(tenant, keys)
+
     @property
     def free_bytes(self) -> int:
         """Of memory, in slabs that no block is in."""

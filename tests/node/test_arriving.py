@@ -3,10 +3,14 @@ meanwhile does not come back by them."""
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any, cast
+
 import pytest
 
 from kvstore.core.lifecycle import Slot, State
 from kvstore.errors import Overloaded
+from kvstore.node.fetch import Fetch
 from tests.node.rig import SMALL, TOKENS, Rig, prompt
 
 PLACE = (SMALL.owner, SMALL.layout)
@@ -43,6 +47,21 @@ def test_what_is_purged_while_it_comes_is_not_there_when_it_has_come() -> None:
     assert rig.hits(SMALL, prompt(SMALL, TOKENS, 0)) == 0
     assert rig.hits(SMALL, prompt(SMALL, TOKENS, 100)) == 1
     assert purged.state is State.EMPTY
+
+
+def test_what_is_removed_while_it_comes_is_not_there_when_it_has_come() -> None:
+    """Whoever brings it: what is followed layer by layer may have its seal before the removal."""
+    rig, nobody = Rig(), cast(Any, None)
+    fetch = Fetch(rig.blocks, rig.arena, nobody, nobody, rig.clock, rig.counters)
+    removed, left = arriving(rig, 0), arriving(rig, 100)
+    asyncio.run(fetch.forgo("other", [left.key]))
+    asyncio.run(fetch.forgo("default", [removed.key]))
+    rig.store.check()
+    for slot in (removed, left):
+        rig.blocks.arrived(slot, SMALL.layout, whole=True)
+    rig.store.check()
+    assert rig.hits(SMALL, prompt(SMALL, TOKENS, 0)) == 0
+    assert rig.hits(SMALL, prompt(SMALL, TOKENS, 100)) == 1
 
 
 def test_two_of_one_block_leave_one() -> None:

@@ -48,6 +48,20 @@ def test_what_is_on_its_way_while_it_is_removed_is_not_there_afterwards(own: Pai
     assert own.at_b.match(blocks, LARGE)[0] == 0
 
 
+def test_nor_is_what_was_on_its_way_to_another_node_while_it_was_removed(own: Pair) -> None:
+    with own.nodes.behind(own.a) as (_, data), ThreadPoolExecutor(1) as thread:
+        eventually(lambda: own.fetched(own.stored()) or data.accepted, 60)
+        blocks = own.stored(1, LARGE)  # 4 MiB: some seconds
+        data.to_caller.faults = Faults(bytes_per_second=2_000_000)
+        reading = thread.submit(own.b.caller().get, blocks, LARGE)
+        eventually(lambda: own.at_a.stats().pins == 1)
+        assert own.at_a.ask("Remove", **own.at_a.about(blocks, LARGE)).removed == 1
+        data.to_caller.faults = Faults()
+        reading.result(60)
+    own.at_rest()
+    assert own.at_b.match(blocks, LARGE)[0] == own.at_a.match(blocks, LARGE)[0] == 0
+
+
 def test_a_session_that_ends_while_its_blocks_come_holds_none_of_them(own: Pair) -> None:
     with own.nodes.behind(own.a) as (_, data), ThreadPoolExecutor(1) as thread:
         eventually(lambda: own.fetched(own.stored()) or data.accepted, 60)

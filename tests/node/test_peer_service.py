@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from kvstore.node.namespaces import Place
@@ -18,7 +19,10 @@ SECONDS = 10.0
 class Late:
     """Stands for `Tiers` of a disk that writes nothing any more."""
 
+    asked = 0
+
     async def flushed(self) -> None:
+        self.asked += 1
         await asyncio.Event().wait()
 
 
@@ -27,6 +31,12 @@ class Known:
 
     async def place(self, digest: bytes, group: int) -> Place:
         return SMALL
+
+
+class Nothing:
+    """Stands for `Taking` of a node to which nothing is on its way."""
+
+    async def forgo(self, tenant: str, keys: Sequence[bytes]) -> None: ...
 
 
 class Call:
@@ -40,8 +50,9 @@ def test_blocks_that_another_node_removes_go_in_its_time_though_the_disk_is_late
     """Else it would take this node for dead, and end what it fetches from it."""
 
     async def main() -> None:
-        rig, nobody = Rig(), None
-        tiers: Any = (Known(), nobody, Late())
+        rig = Rig()
+        late = Late()
+        tiers: Any = (Known(), Nothing(), late)
         service = PeerService("b", 1, rig.clock, rig.store, *tiers)
         chain = prompt(SMALL, 2 * TOKENS)
         rig.put(rig.session(), SMALL, chain)
@@ -50,6 +61,8 @@ def test_blocks_that_another_node_removes_go_in_its_time_though_the_disk_is_late
         request = pb.DropRequest(namespace=SMALL.owner[0], stored_keys=keys)
         async with asyncio.timeout(SECONDS):
             reply = await service.Drop(request, Call())
-        assert reply.dropped == b"\1\1" and rig.hits(SMALL, chain) == 0
+            assert reply.dropped == b"\1\1" and rig.hits(SMALL, chain) == 0
+            again = await service.Drop(request, Call())
+        assert again.dropped == b"\0\0" and late.asked == 1, "of what is not here no disk is asked"
 
     asyncio.run(main())
