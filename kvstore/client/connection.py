@@ -6,6 +6,7 @@ request nothing), and the first call after that looks the node up again and begi
 
 from __future__ import annotations
 
+import random
 import ssl
 import threading
 import time
@@ -38,7 +39,7 @@ from kvstore.wire.v1 import admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 T = TypeVar("T")
 
 _REMOTE = {"tcp": TcpTransport, "ucx": UcxTransport}
-PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.5, 5.0  # how long a failed node is left alone
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.5, 5.0  # a failed node is left alone, at most
 
 
 class Link:
@@ -278,5 +279,6 @@ class Connection:
         self._parting = [*(one for one in self._parting if one.is_alive()), thread]
 
     def _rest(self) -> None:
-        self._paused_until = time.monotonic() + self._pause
+        # By chance: all clients of a node lose it in one instant.
+        self._paused_until = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
         self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -154,3 +155,35 @@ def test_who_is_interrupted_while_a_session_begins_keeps_no_way_to_its_node(
     with pytest.raises(KeyboardInterrupt):
         Link(address, "interrupted", SECONDS)
     assert way.closed and node.hung_up.wait(SECONDS)
+
+
+class Gone:
+    """Finds no node, and counts who asks."""
+
+    asked = 0
+
+    def find(self) -> str:
+        self.asked += 1
+        raise Unavailable("no node serves")
+
+
+def test_clients_that_lost_a_node_together_do_not_come_back_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else all of a pool's engines begin their sessions in the one instant that it is well."""
+    now, gone = 0.0, Gone()
+    monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: now))
+    clients = [Connection(gone, "test") for _ in range(100)]
+
+    def all_ask() -> int:
+        gone.asked = 0
+        for one in clients:
+            with pytest.raises(Unavailable):
+                one.link()
+        return gone.asked
+
+    assert all_ask() == 100 and all_ask() == 0
+    now = 0.75 * connection.PAUSE_SECONDS_MIN
+    early = all_ask()
+    now = connection.PAUSE_SECONDS_MIN
+    assert 20 < early < 80 and early + all_ask() == 100
