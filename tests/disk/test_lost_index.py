@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kvstore.disk import index_check
 from kvstore.disk.local import LocalDisk
 from kvstore.disk.protocol import DISK_ALIGN
 from kvstore.errors import ConfigError
@@ -17,6 +19,7 @@ from kvstore.limits import KiB
 
 FILE_BYTES = 256 * KiB
 ENTRIES = 500
+BRANCH, PAGE_HEAD_BYTES = 1, 16  # of LMDB's pages
 
 
 def opened(path: Path) -> LocalDisk:
@@ -67,7 +70,22 @@ def garble(index: Path) -> None:
         file.write(random.Random(2).randbytes(30 * DISK_ALIGN))
 
 
+def name_one_page_twice(index: Path) -> None:
+    """Its tree then has some keys again and again, and others never."""
+    with (index / "data.mdb").open("r+b") as file:
+        pages = file.read()
+        for at in range(0, len(pages), DISK_ALIGN):
+            number, _, flags, lower = struct.unpack_from("<QHHH", pages, at)
+            if number != at // DISK_ALIGN or flags != BRANCH:
+                continue
+            nodes = struct.unpack_from(f"<{(lower - PAGE_HEAD_BYTES) // 2}H", pages, at + 16)
+            for node in nodes:
+                file.seek(at + node)
+                file.write(pages[at + nodes[0] : at + nodes[0] + 6])  # the page that it leads to
+
+
 HARMS = [remove, remove_file, empty_file, cut, zero, zero_behind_the_beginning, garble]
+HARMS += [name_one_page_twice]
 
 
 @pytest.mark.parametrize("harm", HARMS)
@@ -118,6 +136,19 @@ def test_an_index_that_cannot_be_mapped_for_now_is_left_where_it_is(tmp_path: Pa
     with pytest.MonkeyPatch.context() as little_memory:
         little_memory.setattr("kvstore.disk.ledger._MAP_BYTES_MIN", 1 << 56)
         with pytest.raises(ConfigError, match="Cannot allocate memory"):
+            opened(tmp_path)
+    disk = opened(tmp_path)
+    assert not disk.index_lost and dict(disk.scan()) == entries
+    disk.close()
+
+
+def test_an_index_that_a_slow_disk_does_not_read_in_time_is_left_where_it_is(
+    tmp_path: Path,
+) -> None:
+    entries = filled(tmp_path)
+    with pytest.MonkeyPatch.context() as slow:
+        slow.setattr(index_check, "CHECK_SECONDS", 1e-3)
+        with pytest.raises(ConfigError, match="was not done within"):
             opened(tmp_path)
     disk = opened(tmp_path)
     assert not disk.index_lost and dict(disk.scan()) == entries
