@@ -6,6 +6,8 @@ an object when somebody asks for it. Its bytes are verified when it is read, aga
 
 from __future__ import annotations
 
+import logging
+import mmap
 from collections import Counter
 from collections.abc import Callable, Collection
 
@@ -16,12 +18,16 @@ from kvstore.block import tenant_digest
 from kvstore.core.lifecycle import Owner, Slot, Tier
 from kvstore.core.sleepers import ROW, Sleepers, first_words, firsts, parents
 from kvstore.core.tombstones import Tombstones, purged
+from kvstore.disk.head import told
+from kvstore.disk.protocol import DISK_ALIGN, DiskError
 from kvstore.disk.record import RECORD_BYTES, RECORDS, Record
 from kvstore.disk.volumes import Volumes
 from kvstore.failpoint import failpoint
 from kvstore.layout import SlotLayout
 from kvstore.limits import HASH_BYTES
 from kvstore.node.blocks import Blocks
+
+log = logging.getLogger(__name__)
 
 _GENERATIONS = 1 << 63  # more than any node gives out; a word on a disk has room for twice as many
 
@@ -50,23 +56,25 @@ def recover(
 ) -> int:
     """Take up what the indexes name, before any other use of `blocks`; how many that was.
 
-    A record of a tenant or namespace that is not known, of a place that it cannot have, or that
-    stands among its own ancestors is passed over, and what it took is free. So is one that was
-    purged. Of two records of one block, as a crash between the commits of two paths leaves them,
-    the later generation counts. The next commit deletes what is passed over, but for those of
+    A record of a tenant or namespace that is not known, of a place or generation that it cannot
+    have, or that stands among its own ancestors is passed over, and what it took is free. So is one
+    that was purged. Of two records of one block, as a crash between the commits of two paths leaves
+    them, the later generation counts. The next commit deletes what is passed over, but for those of
     strangers, who may be known again, and what `_read` leaves out: a caller that removes the block
     has no other way to it.
     """
     slabs = blocks.ssd
     assert slabs is not None
     table, owners, names = _known(*_read(volumes), tenants, known)
+    believed = _believed(table, volumes, slabs.generation)
+    passed_over, table = [table[~believed]], table[believed]
     gone = purged(
         tombstones,
         *([owner[0] for owner, _ in owners], table["owner"]),
         *([tenant_digest(name) for name in names], table["tenant"]),
         table["generation"],
     )
-    passed_over = [table[gone]]
+    passed_over.append(table[gone])
     table, superseded = _in_order(table[~gone])
     passed_over.append(superseded)
     parent = parents(table)
@@ -107,6 +115,32 @@ def _read(volumes: Volumes) -> tuple[NDArray[np.void], NDArray[np.void]]:
     there = (records["place"] < size) & (records["generation"] < _GENERATIONS)
     records["place"] += first
     return np.frombuffer(keys, f"S{HASH_BYTES}")[there], records[there]
+
+
+def _believed(table: NDArray[np.void], volumes: Volumes, before: int) -> NDArray[np.bool_]:
+    """Which rows have a generation that can be. Later ones than earlier starts gave out are those
+    of a path whose node's directory was made anew: its slots say the same, from the highest down.
+    It is gone on from that: a rotten one would leave none for what comes, or have it purged.
+    """
+    good, generations = np.ones(len(table), bool), table["generation"]
+    later = np.flatnonzero(generations > before)
+    page = memoryview(mmap.mmap(-1, DISK_ALIGN))
+    for row in later[np.argsort(generations[later])[::-1]]:
+        if _generation_at(int(table["place"][row]), volumes, page) == generations[row]:
+            break
+        good[row] = False
+    return good
+
+
+def _generation_at(place: int, volumes: Volumes, page: memoryview) -> int | None:
+    """What the slot itself says."""
+    try:
+        volumes.read(place, page)
+    except DiskError as failed:
+        log.warning("a block's head could not be read: %s", failed)
+        return None
+    found = told(page, volumes.address(place))
+    return None if found is None else found.generation
 
 
 def _in_order(table: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.void]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import pytest
+
 from kvstore.block import Chain
 from kvstore.core.tombstones import Tombstones
 from kvstore.disk.record import Record
@@ -114,3 +116,27 @@ def test_a_generation_that_none_could_follow_is_passed_over_and_writing_goes_on(
 
     rig.run(work)
     assert rig.blocks.index.held(key) is None
+
+
+@pytest.mark.parametrize("rotten", [2**63 - 1, 2**62])
+def test_a_rotten_generation_is_not_gone_on_from(rotten: int) -> None:
+    """Else those that follow it are more than there can be, or are held for purged."""
+    disks, records = filled_from_the_second()
+    key, one = next(iter(records.items()))
+    disks["b"].commit({key: replace(one, generation=rotten).pack()}, ())
+    rig, more = started_again(disks), prompt(SMALL, 4 * TOKENS, start=2_000)
+    assert rig.ssd.generation < 3 << 40
+
+    async def work() -> None:
+        assert await rig.durable(rig.put_some(2)) == ""
+
+    rig.run(work)
+    rig = started_again(disks, epoch=3)
+    assert rig.hits(SMALL, more) == 4 and rig.blocks.index.held(key) is None
+
+
+def test_generations_of_a_node_that_was_started_more_often_are_gone_on_from() -> None:
+    """A path outlives the directory of its node, which counts the starts."""
+    disks, _ = filled_from_the_second()
+    rig = started_again(disks, epoch=0)
+    assert rig.ssd.generation > 1 << 40 and hits(rig) == 4
