@@ -19,6 +19,8 @@ from kvstore.disk.volumes import Volumes
 from kvstore.errors import ConfigError
 from kvstore.memory import numa
 
+_EPOCHS_MAX = 1 << 22  # a start a second for seven weeks; their generations fit into 63 bits
+
 
 def spread_of(config: NodeConfig) -> Spread:
     """Over the host's NUMA nodes, unless it was told to mind none."""
@@ -84,9 +86,14 @@ def next_epoch(config: NodeConfig) -> int:
     """One more than the last start's, and durable: see `first_generation`. The lock is held, so
     nobody else counts."""
     path = config.directory / "node.epoch"
-    text = path.read_text().strip() if path.exists() else "0"
-    if not text.isdecimal():
-        raise ConfigError(f"{path} holds no number: delete it and node.id to start a new node")
-    epoch = int(text) + 1
+    try:
+        before = int(path.read_bytes()) if path.exists() else 0
+    except ValueError:
+        before = -1
+    if not 0 <= before < _EPOCHS_MAX:
+        raise ConfigError(
+            f"{path} holds no number of a start: delete it and node.id to start a new node"
+        )
+    epoch = before + 1
     replace_file(path, b"%d\n" % epoch)
     return epoch

@@ -42,6 +42,15 @@ def test_an_epoch_is_on_the_disk_before_it_is_used(
         synced("node.epoch").clear()
 
 
+@pytest.mark.parametrize("rotten", [b"", b"\xb5\n", b"-1\n", b"u\n", b"8388607\n", b"9" * 5_000])
+def test_an_epoch_that_no_node_comes_to_is_told_by_its_file(tmp_path: Path, rotten: bytes) -> None:
+    """Generations that begin with it would not fit into what is written of a block."""
+    (tmp_path / "node.epoch").write_bytes(rotten)
+    with pytest.raises(ConfigError, match=r"node.epoch holds no number of a start: delete it and"):
+        next_epoch(NodeConfig(directory=tmp_path))
+    assert (tmp_path / "node.epoch").read_bytes() == rotten
+
+
 def test_an_id_is_on_the_disk_before_it_is_used(
     tmp_path: Path, synced: Callable[[str], list[str]]
 ) -> None:
