@@ -19,7 +19,7 @@ from kvstore.client import keyed as each
 from kvstore.client.connection import Connection
 from kvstore.client.hold import Hold
 from kvstore.client.memory import check_target, memory_of
-from kvstore.client.opened import MISSES
+from kvstore.client.opened import miss_of
 from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
 from kvstore.client.reserving import Reserving
@@ -186,7 +186,7 @@ class Client:
                 return Match(found, sum(blocks.tokens[:found]), Miss.UNREACHABLE)
             found += reply.blocks
             if reply.blocks < len(part):
-                return Match(found, sum(blocks.tokens[:found]), MISSES[reply.reason])
+                return Match(found, sum(blocks.tokens[:found]), miss_of(reply.reason))
         return Match(found, blocks.token_count, None)
 
     def writer(

@@ -12,7 +12,7 @@ import numpy as np
 
 from kvstore.block import Chain, Miss
 from kvstore.client.connection import Connection
-from kvstore.client.opened import MISSES
+from kvstore.client.opened import miss_of
 from kvstore.client.space import Space, calls
 from kvstore.errors import KVStoreError
 from kvstore.wire.v1 import kv_pb2 as pb
@@ -52,7 +52,7 @@ class Hold:
             self._handles.extend(handle for handle in reply.handles if handle)
             if len(misses):
                 self.blocks += int(misses[0])
-                self.miss = MISSES[reply.outcomes[int(misses[0])]]
+                self.miss = miss_of(reply.outcomes[int(misses[0])])
                 self.origins = self.origins[: self.blocks]
                 break
             self.blocks += len(reply.handles)

@@ -22,7 +22,7 @@ from kvstore.transfer.protocol import Ahead, Ints, Mask, Memory
 from kvstore.wire.v1 import kv_pb2 as pb
 
 CLOSE_SECONDS = 5.0
-MISSES = {
+_MISSES = {
     pb.ABSENT: Miss.ABSENT,
     pb.UNSEALED: Miss.UNSEALED,
     pb.UNLISTED: Miss.UNLISTED,
@@ -42,6 +42,11 @@ class Target:
     memory: Memory
     starts: Ints
     part: Fragment
+
+
+def miss_of(outcome: pb.Outcome) -> Miss:
+    """What a node says of a block that it has not: it may be of a later version, and say more."""
+    return _MISSES.get(outcome, Miss.ABSENT)
 
 
 def hits_of(reply: pb.OpenReply, tokens: Sequence[int]) -> Mask:
@@ -108,7 +113,7 @@ class Opened:
         outcomes, hits = reply.outcomes, hits_of(reply, chain.tokens)
         misses = np.flatnonzero(~hits)
         first = int(misses[0]) if len(misses) else len(hits)
-        self.miss: Miss | None = MISSES.get(outcomes[first], Miss.ABSENT) if len(misses) else None
+        self.miss = miss_of(outcomes[first]) if len(misses) else None
         self.rows = np.flatnonzero(hits) if chain.alone else np.arange(first)
         self.count = len(self.rows)
         columns = (reply.slot_offsets, reply.generations, reply.tokens)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
+import pytest
 
-from kvstore.block import foreign
+from kvstore.block import Chain, Miss, foreign
+from kvstore.client import Client
 from kvstore.client.opened import Opened
 from kvstore.client.space import Space
 from kvstore.limits import ROOT_BYTES, RPC_KEYS_MAX, RPC_MESSAGE_BYTES_MAX
@@ -68,3 +71,20 @@ def test_what_has_ended_with_its_session_is_let_go_of_without_a_word() -> None:
     owner.alive = False
     opened.close()
     assert not owner.closed
+
+
+@pytest.mark.parametrize("ask", [Client.match, Client.hold])
+def test_a_miss_of_a_kind_that_a_later_node_knows_is_a_miss(
+    ask: Callable[[Client, Chain], Any],
+    client_of: Callable[..., Client],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a pool that is upgraded node by node."""
+    client, later = client_of(spec_of("later")), 1_000
+    replies = {
+        pb.MatchRequest: pb.MatchReply(reason=later),
+        pb.PinRequest: pb.PinReply(outcomes=[later], handles=[b""], origins=[0]),
+    }
+    monkeypatch.setattr(client.connection, "call", lambda _, request: replies[type(request)])
+    found = ask(client, client.chain(range(5)))
+    assert (found.blocks, found.miss) == (0, Miss.ABSENT)
