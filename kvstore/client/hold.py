@@ -58,9 +58,13 @@ class Hold:
             self.blocks += len(reply.handles)
 
     def release(self) -> None:
-        """Let the blocks go. Never raises: a hold ends with its time or the session anyway."""
+        """Let the blocks go. No failure raises: a hold ends with its time or the session anyway."""
         held, self._handles = self._handles, []
-        for some in calls(len(held)):
-            request = pb.UnpinRequest(session=self._link.session, handles=held[some])
-            with contextlib.suppress(KVStoreError):
-                self._connection.call(lambda link: link.kv.Unpin, request)
+        try:
+            for some in calls(len(held)):
+                request = pb.UnpinRequest(session=self._link.session, handles=held[some])
+                with contextlib.suppress(KVStoreError):
+                    self._connection.call(lambda link: link.kv.Unpin, request)
+        except BaseException:  # interrupted: it did not come to some of them
+            self._connection.give_up(self._link)
+            raise

@@ -178,6 +178,13 @@ class Opened:
             return
         self._closed = True
         self._end_ahead()
+        try:
+            self._let_go(suspects)
+        except BaseException:  # interrupted: it did not come to some of them
+            self._connection.give_up(self.link)
+            raise
+
+    def _let_go(self, suspects: Mask | None) -> None:
         bad = [] if suspects is None else [self._handles[i] for i in self.rows[suspects]]
         for some in calls(len(bad), times=2):
             # The caller may reserve these blocks next: by then the owner must have looked.

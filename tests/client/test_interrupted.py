@@ -11,6 +11,8 @@ import pytest
 from kvstore.block import Chain
 from kvstore.client import Client
 from kvstore.client.answer import Answer
+from kvstore.client.hold import Hold
+from kvstore.client.pinned import Pinned
 from kvstore.rpc.socket_client import SocketCalls
 from kvstore.wire.v1 import admin_pb2
 from tests.client.kv import Cache, spec_of, truth_of
@@ -64,8 +66,30 @@ def test_blocks_that_were_opened_for_who_was_interrupted_are_pinned_no_more(
     eventually(lambda: stats_of(other).pins == 0)
 
 
+@pytest.mark.parametrize(
+    ("read", "let_go"), [(Client.pin, Pinned.close), (Client.hold, Hold.release)]
+)
+def test_nor_are_those_that_who_was_interrupted_was_about_to_let_go(
+    read: Callable[[Client, Chain], Any],
+    let_go: Callable[[Any], None],
+    client_of: Callable[..., Client],
+    stats_of: Callable[[Client], admin_pb2.StatsReply],
+    eventually: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, other = client_of(SPEC, transport="shm"), client_of(SPEC)
+    chain, cache = client.chain(range(300, 300 + TOKENS)), Cache(SPEC, TOKENS)
+    client.put(chain, cache.memory(client))
+    held = read(client, chain)
+    assert stats_of(other).pins == len(chain)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(SocketCalls, "_send", _interrupted)
+        let_go(held)
+    eventually(lambda: stats_of(other).pins == 0)
+
+
 def _interrupted(*_: object) -> None:
-    """As a call's answer is here, and before its caller has it."""
+    """As a call is about to be sent; or its answer is here, and its caller has it not yet."""
     raise KeyboardInterrupt
 
 
