@@ -290,7 +290,10 @@ class Ranking:
 
     def _leaves_at(self, owner: Owner, tenant: str, kind: int, lowest: Tier) -> Leaves:
         lanes = self._leaves.setdefault((owner, tenant), {})
-        return lanes.setdefault((kind, lowest), Leaves())
+        leaves = lanes.get((kind, lowest))
+        if leaves is None:
+            leaves = lanes[kind, lowest] = Leaves()
+        return leaves
 
     def _lane(self, slot: Slot) -> Lane:
         return (slot.owner, slot.tenant), (self.recency[slot.key].kind, slot.lowest)
