@@ -16,6 +16,7 @@ from kvstore.core.lanes import Lanes
 from kvstore.core.lifecycle import Slot, State, Tier
 from kvstore.core.placement import TierView, Waiting, plan
 from kvstore.kernels.fleet import nothing
+from kvstore.kernels.keeping import STARTS
 from kvstore.kernels.sim_caches import empty_host, keep, use
 from kvstore.kernels.sim_known import COMING, DRAM, NONE, SSD, Caches, caches, expect
 from kvstore.kernels.sim_look import leading, look
@@ -286,6 +287,16 @@ def test_what_is_gone_is_forgotten_before_there_is_no_place_for_what_is_held() -
             assert keep(made, host, np.arange(start, start + 4, dtype=np.int32)) == 4
     assert made.sizes[:, DRAM].tolist() == [4, 4]
     assert made.sizes[:, SSD].tolist() == [0, 0]
+
+
+def test_waits_longer_than_are_remembered_are_not_learned_from() -> None:
+    made = caches(1_000, np.array([10]), np.array([0]), 0, 1)
+    for block in range(1_000):
+        keep(made, 0, np.array([block], np.int32))
+    ticks = made.lives.waiting.shape[1]
+    known = np.array(STARTS) < ticks
+    assert made.lives.tick[0] > 2 * ticks
+    assert (made.lives.came[0, 0, known] > 0).all() and not made.lives.came[0, :, ~known].any()
 
 
 def test_a_host_that_has_room_for_more_blocks_than_are_numbered_has_room_for_all() -> None:
