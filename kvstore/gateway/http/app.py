@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 
@@ -75,7 +74,7 @@ async def _failed(call: Request, error: Exception) -> Response:
     found = error if isinstance(error, KVStoreError) else Broken(str(error))
     if isinstance(found, Denied | Broken) and not isinstance(found, BadKey):
         log.error("%s %s: %s", call.method, call.url.path, type(error).__name__, exc_info=error)
-    return _refused(refusal_of(found))
+    return refusal_of(found).response
 
 
 async def _not_found(call: Request, error: Exception) -> Response:
@@ -90,9 +89,3 @@ async def _not_found(call: Request, error: Exception) -> Response:
         text = f"{what}: there are {paths}"
     refusal = Refusal(error.status_code, "invalid_request_error", text)
     return JSONResponse(refusal.body, error.status_code, error.headers)
-
-
-def _refused(refusal: Refusal) -> Response:
-    # In ASCII: half of a surrogate pair, which a field's name can have, is nothing in UTF-8.
-    text = json.dumps(refusal.body)
-    return Response(text, refusal.status, refusal.headers, "application/json")

@@ -1,17 +1,26 @@
 """One connection of HTTP, as uvicorn speaks it, with an end to how long it may stand still.
 
 Uvicorn itself waits for as long as a caller likes to say what it asks, and to read what it is
-answered; connections are bounded in number, so callers that stand still would keep others out.
+answered; connections are bounded in number, so callers that stand still would keep others out. What
+it refuses by itself it would refuse in words that OpenAI's clients do not read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from kvstore.limits import SERVE_HEAD_SECONDS, SERVE_STALL_SECONDS
+from kvstore.errors import Invalid, Unavailable
+from kvstore.gateway.http.refusal import refusal_of
+from kvstore.limits import SERVE_CONNECTIONS_MAX, SERVE_HEAD_SECONDS, SERVE_STALL_SECONDS
+
+log = logging.getLogger(__name__)
+
+_NO_HTTP = "this is no HTTP/1.1, which is spoken here, and without TLS: call http://HOST:PORT"
 
 
 class Connection(H11Protocol):
@@ -25,6 +34,10 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._await_head()
+        if (most := SERVE_CONNECTIONS_MAX) < len(self.connections):
+            refused = refusal_of(Unavailable(f"{most} connections are open, all that may be"))
+            self.app = refused.response
+            self.app.headers["connection"] = "close"
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
@@ -37,6 +50,16 @@ class Connection(H11Protocol):
             self._await_head()  # of which this is a part
         else:
             self._end_head()
+
+    def send_400_response(self, msg: str) -> None:
+        log.warning("%s:%s: %s", *(self.client or ("a caller", "")), _NO_HTTP)
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else it has an answer, or some
+            said = refusal_of(Invalid(_NO_HTTP)).response
+            said.headers["connection"] = "close"
+            head = h11.Response(status_code=said.status_code, headers=said.raw_headers)
+            for event in (head, h11.Data(data=bytes(said.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()

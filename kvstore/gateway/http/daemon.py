@@ -34,7 +34,7 @@ from kvstore.gateway.http.ready import Readiness
 from kvstore.gateway.http.served import Served
 from kvstore.gateway.http.work import Work
 from kvstore.gateway.spaces import Told
-from kvstore.limits import SERVE_CONNECTIONS_MAX, SERVE_DRAIN_SECONDS, SERVE_REQUESTS_MAX
+from kvstore.limits import SERVE_DRAIN_SECONDS, SERVE_REQUESTS_MAX
 from kvstore.rpc.kept import kept
 from kvstore.rpc.metrics_port import MetricsPort
 from kvstore.rpc.process import bound_files, look_seldom_for_garbage
@@ -138,10 +138,10 @@ def _server(app: Starlette) -> _Server:
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level=logging.ERROR,  # of callers that it refuses, `Connection` tells
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=SERVE_CONNECTIONS_MAX,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
         )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import Any
+
+from starlette.responses import Response
 
 from kvstore.errors import Invalid, KVStoreError, Overloaded, Rejected
 from kvstore.gateway.http.keys import BadKey
@@ -70,6 +73,12 @@ class Refusal:
             return {}
         seconds = math.ceil(1e-3 * self.retry_ms)
         return {"retry-after": f"{seconds}", "retry-after-ms": f"{self.retry_ms}"}
+
+    @property
+    def response(self) -> Response:
+        # In ASCII: half of a surrogate pair, which a field's name can have, is nothing in UTF-8.
+        text = json.dumps(self.body)
+        return Response(text, self.status, self.headers, "application/json")
 
 
 RETRY_MS = 1_000  # where an error does not say when

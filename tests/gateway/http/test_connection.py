@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -119,6 +120,68 @@ def test_who_reads_slowly_gets_all_of_its_answer(monkeypatch: pytest.MonkeyPatch
             left -= len(came)
             await asyncio.sleep(0.05)  # so that all takes longer than one may stand still
         assert left == 0
+        writer.close()
+
+    served(test)
+
+
+def refused_by(answer: bytes) -> tuple[bytes, str]:
+    """The status, and what is told of the error as OpenAI's clients read it."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"\r\ncontent-type: application/json\r\n" in head.lower()
+    return head.split()[1], json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "said", [b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\nno header\r\n\r\n"]
+)
+def test_who_speaks_something_else_is_told_what_is_spoken_and_so_is_the_log(
+    said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(address: tuple[str, int]) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(said)
+        status, text = refused_by(await reader.read())
+        assert status == b"400" and "without TLS: call http://" in text
+        host, port = writer.get_extra_info("sockname")
+        writer.close()
+        assert [one.message for one in caplog.records] == [f"{host}:{port}: {text}"]
+
+    served(test)
+
+
+def test_who_goes_on_with_what_is_no_http_behind_its_answer_leaves_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(address: tuple[str, int]) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"POST /none HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await reader.readuntil(b"Not Found")
+        writer.write(b"no size\r\n")
+        await read_from(reader)
+        writer.close()
+
+    served(test)
+    assert [one.exc_info for one in caplog.records] == [None]
+
+
+def test_one_connection_too_many_is_told_to_come_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "SERVE_CONNECTIONS_MAX", 1)
+
+    async def test(address: tuple[str, int]) -> None:
+        stays, writer = await asyncio.open_connection(*address)
+        writer.write(GET % b"small")
+        await stays.readuntil(b"small")
+        reader, another = await asyncio.open_connection(*address)
+        another.write(GET % b"small")
+        answer = await reader.read()
+        assert b"\r\nretry-after: " in answer
+        assert refused_by(answer) == (b"503", "1 connections are open, all that may be")
+        another.close()
+        writer.write(GET % b"small")
+        assert (await stays.readuntil(b"small")).startswith(b"HTTP/1.1 200")
         writer.close()
 
     served(test)
