@@ -22,6 +22,11 @@ HEALTHY |= {f'moonpool_followed_nodes{{instance="{one}"}}': "2" for one in "ab"}
 HEALTHY |= {f'moonpool_reporting_engines{{instance="{one}"}}': "4" for one in "ab"}
 HEALTHY |= {f'moonpool_task_failures_total{{instance="{one}"}}': "0" for one in "ab"}
 HEALTHY |= {f'moonpool_certificate_left_seconds{{instance="{one}"}}': "3000000" for one in "ab"}
+HEALTHY |= {
+    f'moonpool_{way}_failures_total{{instance="{one}"}}': "0"
+    for way in ("probe", "ucx")
+    for one in "ab"
+}
 HEALTHY |= {f'moonpool_ssd_failures_total{{instance="{one}"}}': "0" for one in "ab"}
 UP = 'up{{job="{}",instance="{}"}}'
 
@@ -113,3 +118,15 @@ def test_requests_that_fail_are_told_of_where_none_has_ever_run(firing: Firing) 
     firing({failed: "0 0+3x600", ran: "0 0+200x600"}, "30m", "MoonpoolRequestsFail")
     firing({failed: "0 0+1x600", ran: "0 0+200x600"}, "30m")
     firing({failed: "0"}, "30m")
+
+
+@pytest.mark.parametrize("counter", ["probe_failures", "ucx_failures"])
+def test_a_way_to_other_nodes_that_goes_on_failing_is_told_of_and_one_that_failed_once_is_not(
+    firing: Firing, counter: str
+) -> None:
+    """Of a link that is kept, ucx is tried again and again, and is probed once."""
+    name = f'moonpool_{counter}_total{{instance="a"}}'
+    again = " ".join(f"{n}x9" for n in range(20))  # each 5 minutes
+    firing({name: again}, "40m", "MoonpoolPeersUnreachable")
+    firing({name: "0x10 1+0x600"}, "20m")
+    firing({name: "0x10 1+0x600"}, "25m")
