@@ -6,7 +6,7 @@ ended. What was loaded is what was used: of a request that went on elsewhere, wh
 
 from __future__ import annotations
 
-from kvstore.errors import KVStoreError, Overloaded
+from kvstore.errors import Invalid, KVStoreError, Overloaded
 from kvstore.gateway.caller import CallerLeft
 from kvstore.gateway.request import Outcome
 from kvstore.telemetry import Telemetry
@@ -39,4 +39,4 @@ def how(end: Outcome | KVStoreError) -> str:
         return "whole"
     if isinstance(end, CallerLeft):
         return "left"
-    return "refused" if isinstance(end, Overloaded) else "failed"
+    return "refused" if isinstance(end, Overloaded | Invalid) else "failed"

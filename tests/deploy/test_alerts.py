@@ -120,6 +120,16 @@ def test_requests_that_fail_are_told_of_where_none_has_ever_run(firing: Firing) 
     firing({failed: "0"}, "30m")
 
 
+def test_requests_that_fail_before_vllm_are_told_of_by_the_gateways(firing: Firing) -> None:
+    """Its engines have no series of ours."""
+    failed, whole = (
+        f'moonpool_requests_total{{instance="a",answer="{one}"}}' for one in ("failed", "whole")
+    )
+    firing({failed: "1 1+3x600", whole: "0 0+200x600"}, "30m", "MoonpoolRequestsFail")
+    firing({failed: "1 1+1x600", whole: "0 0+200x600"}, "30m")
+    firing({failed: "1 1+1x600"}, "30m", "MoonpoolRequestsFail")
+
+
 @pytest.mark.parametrize("counter", ["probe_failures", "ucx_failures"])
 def test_a_way_to_other_nodes_that_goes_on_failing_is_told_of_and_one_that_failed_once_is_not(
     firing: Firing, counter: str
