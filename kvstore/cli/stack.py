@@ -141,12 +141,17 @@ class Stack:
         child.start()
 
     def watch(self) -> None:
-        """Keep every child running until a signal: one that ends is started again, ever slower."""
+        """Keep every child running until a signal: one that fails is started again, ever slower.
+        One that ended well was told to, as a node is by `moonpool drain`, and stays so."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: self._signals.put(number))
+        watched = list(self.children.values()) if self._restart else []
         while not self._told_within(LOOK_SECONDS):
-            for child in self.children.values():
-                if child.exited is not None and self._restart:
+            for child in list(watched):
+                if child.exited == 0:
+                    watched.remove(child)
+                    print(f"{child.name} ended as it was told to", file=sys.stderr, flush=True)
+                elif child.exited is not None:
                     self._start_again(child)
 
     def stop(self) -> None:

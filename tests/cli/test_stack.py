@@ -98,6 +98,24 @@ def test_it_stops_when_told_to_while_a_process_that_it_started_again_does_not_se
     assert node.exited is None, "it was stopped waiting for, and is still to be stopped"
 
 
+def test_a_process_that_was_told_to_end_is_not_started_again(
+    silent: Stack,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As a node is by `moonpool drain`, by which it ends well."""
+    (tmp_path / "python").write_text(f"#!/bin/sh\necho begun >> {tmp_path}/begun\n")
+    monkeypatch.setattr(module, "RESTART_SECONDS_MIN", 0.01)
+    node, looks = silent.children["node"], iter([False] * 5 + [True] * 9)
+    node.start()
+    eventually(lambda: node.exited == 0)
+    monkeypatch.setattr(silent, "_told_within", lambda seconds: next(looks))
+    silent.watch()
+    assert (tmp_path / "begun").read_text() == "begun\n"
+    assert capsys.readouterr().err == "node ended as it was told to\n"
+
+
 def test_it_stops_whatever_line_of_its_waiting_a_signal_interrupts(
     silent: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
