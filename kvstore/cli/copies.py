@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from kvstore.block import chain
 from kvstore.cli.blocks import tokens_of
-from kvstore.cli.options import Commands, add_node, admin, check_number, command
+from kvstore.cli.options import Commands, add_node, admin, check_number, command, refuse_idle
 from kvstore.config import DEFAULT_TENANT
 from kvstore.errors import Invalid
 from kvstore.limits import GROUPS_MAX, MOVE_OUT_SECONDS_MAX, REPLICAS_MAX
@@ -20,6 +20,7 @@ from kvstore.wire.v1 import admin_pb2 as pb
 
 DEADLINE_SECONDS = 10.0
 REPLICATE_SECONDS_MAX = 86_400.0  # a whole namespace goes over the network
+MOVE_OUT_SECONDS = 60
 _GRACE_SECONDS = 15.0  # beyond its time: a step that was begun is ended
 
 
@@ -74,8 +75,8 @@ def add(commands: Commands) -> None:
     drain.add_argument(
         "--seconds",
         type=int,
-        default=60,
-        help="for that, at most; what is left by then goes with the node (default: %(default)s)",
+        help="for that, at most; what is left by then goes with the node (default: "
+        f"{MOVE_OUT_SECONDS})",
     )
     drain.set_defaults(run=run_drain)
 
@@ -105,13 +106,16 @@ def run_replicate(args: argparse.Namespace) -> int:
 
 
 def run_drain(args: argparse.Namespace) -> int:
-    check_number("--seconds", args.seconds, 0, MOVE_OUT_SECONDS_MAX)
+    if not args.move:
+        refuse_idle(args, ("seconds",), "with --no-move")
+    seconds = MOVE_OUT_SECONDS if args.seconds is None else args.seconds
+    check_number("--seconds", seconds, 0, MOVE_OUT_SECONDS_MAX)
     with admin(args) as stub:
         if args.move:
             reply = pb.MoveOutReply()
-            timeout = args.seconds + _GRACE_SECONDS
+            timeout = seconds + _GRACE_SECONDS
             with _bar() as bar:
-                for reply in stub.MoveOut(pb.MoveOutRequest(seconds=args.seconds), timeout=timeout):
+                for reply in stub.MoveOut(pb.MoveOutRequest(seconds=seconds), timeout=timeout):
                     bar.total = reply.blocks
                     bar.update(reply.moved + reply.elsewhere - bar.n)
             print(_moved(reply))

@@ -33,6 +33,7 @@ from kvstore.cli.options import (
     command,
     locator,
     metadata,
+    refuse_idle,
 )
 from kvstore.config import Credentials, NodeConfig, host_name
 from kvstore.errors import ConfigError, KVStoreError, Unavailable
@@ -78,6 +79,8 @@ def add(commands: Commands) -> None:
 
 
 def run_doctor(args: argparse.Namespace) -> int:
+    if not args.before_start:
+        _refuse_settings(args)
     credentials = Credentials.of_environment()
     said: Said = {"nodes": [], "warnings": [], "errors": []}
     said["host"] = _host(args, credentials)
@@ -106,6 +109,15 @@ def run_doctor(args: argparse.Namespace) -> int:
         else:
             node["errors"].append(reply)
     return _told(args, said)
+
+
+def _refuse_settings(args: argparse.Namespace) -> None:
+    """A node that runs has its own, whatever is said here of them."""
+    plain = argparse.ArgumentParser()
+    add_settings(plain)
+    for name, usual in vars(plain.parse_args([])).items():
+        if getattr(args, name) != usual:
+            refuse_idle(args, (name,), "without --before-start: a node that runs has its own")
 
 
 def _told(args: argparse.Namespace, said: Said) -> int:

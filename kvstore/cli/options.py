@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ _ETCD_FILES = {
     "cert": "PEM file of the certificate that etcd asks for",
     "key": "PEM file of its key",
 }
+POOL = ("etcd", "cluster", *(f"etcd_{name}" for name in _ETCD_FILES), "metadata")
 Commands = Any  # argparse's own type of a group of subcommands is private
 Options = argparse.ArgumentParser | argparse._ArgumentGroup  # either takes options
 
@@ -170,6 +171,13 @@ async def metadata(args: argparse.Namespace) -> AsyncIterator[Metadata]:
         yield store
     finally:
         await store.close()
+
+
+def refuse_idle(args: argparse.Namespace, names: Iterable[str], without: str) -> None:
+    """Of options that change nothing as things stand: whoever gives one means something by it."""
+    for name in names:
+        if getattr(args, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} changes nothing {without}")
 
 
 def locator(args: argparse.Namespace) -> Locator:

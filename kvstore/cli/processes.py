@@ -19,6 +19,7 @@ from kvstore.cli.options import (
     command,
     etcd,
     etcd_arguments,
+    refuse_idle,
     say_ready,
     tls,
 )
@@ -27,6 +28,8 @@ from kvstore.cli.stack import Stack
 from kvstore.config import ConductorConfig, parse_bytes
 from kvstore.gateway.http.listener import listening_at
 from kvstore.limits import TPOT_MS_DEFAULT, TTFT_MS_DEFAULT
+
+GATEWAY_LISTEN = "127.0.0.1:8000"
 
 
 def add(commands: Commands) -> None:
@@ -48,10 +51,9 @@ def add(commands: Commands) -> None:
     )
     up.add_argument(
         "--listen",
-        default="127.0.0.1:8000",
         metavar="HOST:PORT",
         help="where the gateway answers OpenAI's clients, and shows the dashboard at / "
-        "(default: %(default)s)",
+        f"(default: {GATEWAY_LISTEN})",
     )
     add_etcd(up)
     add_tls(up)
@@ -125,6 +127,10 @@ def run_conductor(args: argparse.Namespace) -> int:
 
 
 def run_up(args: argparse.Namespace) -> int:
+    if args.no_engines:
+        refuse_idle(args, ("model", "listen"), "with --no-engines")
+    if args.no_gateway:
+        refuse_idle(args, ("listen",), "with --no-gateway")
     parse_bytes("--dram", args.dram)
     etcd(args)  # a wrong setting is told here, and not in the node's log
     model = None if args.no_engines else _model(args)
@@ -158,8 +164,9 @@ def _gateway(args: argparse.Namespace, model: Path | None) -> str:
         print("no gateway: pip install 'moonpool[serve]' brings it", file=sys.stderr)
         return ""
     # Another who has this port is told now, and not once all before the gateway have started.
-    listening_at(args.listen, "--listen").close()
-    return str(args.listen)
+    listen = args.listen or GATEWAY_LISTEN
+    listening_at(listen, "--listen").close()
+    return str(listen)
 
 
 def _model(args: argparse.Namespace) -> Path:

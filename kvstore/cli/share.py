@@ -11,6 +11,7 @@ import json
 from dataclasses import replace
 
 from kvstore.cli.options import (
+    POOL,
     Commands,
     add_directory,
     add_etcd,
@@ -18,6 +19,7 @@ from kvstore.cli.options import (
     admin,
     command,
     metadata,
+    refuse_idle,
     size_text,
 )
 from kvstore.config import DEFAULT_TENANT, parse_bytes
@@ -73,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    args.node = None  # the one of the directory
+    refuse_idle(args, POOL, "without NAME: what is shown the node of --dir says")
+    args.node = None
     with admin(args) as stub:
         tenants = stub.Stats(pb.StatsRequest(), timeout=DEADLINE_SECONDS).tenants
     if args.json:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tqdm import tqdm
 
 from kvstore.cli.options import (
+    POOL,
     Commands,
     add_etcd,
     add_metadata,
@@ -19,6 +20,7 @@ from kvstore.cli.options import (
     admin_at,
     command,
     metadata,
+    refuse_idle,
 )
 from kvstore.config import parse_bytes
 from kvstore.errors import ConfigError, KVStoreError, Unavailable
@@ -99,6 +101,8 @@ def run_scrub(args: argparse.Namespace) -> int:
 
 
 def run_purge(args: argparse.Namespace) -> int:
+    if not args.everywhere:
+        refuse_idle(args, POOL, "without --everywhere: one node is asked, that of --dir or --node")
     whose = f"namespace {args.namespace}" if args.namespace else f"tenant {args.tenant}"
     if not args.yes and not _agreed(whose):
         print("nothing was purged: answer y, or give --yes", file=sys.stderr)
