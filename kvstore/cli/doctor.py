@@ -212,7 +212,8 @@ def _own(args: argparse.Namespace, known: Mapping[str, NodeRecord], said: Said) 
             raise
         said["warnings"].append(f"no node of this host was looked at: {error}")
         return []
-    if known and address not in known:
+    named = args.etcd is not None or args.metadata is not None
+    if (known or (named and not said["errors"])) and address not in known:
         said["errors"].append(
             f"the node at {address} is not in the pool that was named: it was started with another "
             "--etcd or --cluster, or cannot reach it"

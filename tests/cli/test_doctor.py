@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -15,6 +17,8 @@ import pytest
 
 from kvstore.cli.main import main
 from kvstore.config import CREDENTIALS, Credentials
+from kvstore.metadata import open_metadata
+from kvstore.metadata.records import NodeRecord
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.auth.people import People
 from tests.etcd import EtcdProcess, need_etcd
@@ -65,6 +69,21 @@ def test_a_node_that_serves_is_well(
     assert main(["doctor", "--node", node.address]) == 0
     printed = capsys.readouterr()
     assert "tcp   there" in printed.out and "1 nodes looked at, 0 with errors" in printed.out
+
+
+def test_a_node_of_another_pool_than_the_one_that_is_named_is_not_well(
+    node: NodeProcess, doctor: Doctor, tmp_path: Path
+) -> None:
+    """As where a name is mistyped: that pool is empty, and no node of it is amiss."""
+
+    async def made() -> None:
+        store = open_metadata(os.fspath(tmp_path / "empty.db"))
+        await store.list(NodeRecord.prefix)
+        await store.close()
+
+    asyncio.run(made())
+    assert doctor.asked("--dir", node.directory, "--metadata", tmp_path / "empty.db") == 1
+    assert "is not in the pool that was named" in doctor.said["errors"][0]
 
 
 def test_of_each_gpu_it_says_whether_blocks_over_ucx_go_straight(
