@@ -110,10 +110,8 @@ def run_conductor(args: argparse.Namespace) -> int:
     # Its index is compiled, and a node starts without what compiles it.
     from kvstore.conductor.daemon import Conductor
 
-    metadata = args.metadata or args.dir / "metadata.db"
-    metadata.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     config = ConductorConfig(
-        metadata,
+        args.metadata or args.dir / "metadata.db",
         args.listen,
         etcd=etcd(args),
         tls=tls(args),

@@ -6,6 +6,7 @@ It serves from the start, and says `approximate` until it knows every node.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import signal
@@ -35,6 +36,8 @@ from kvstore.rpc.server import NOT_SERVING, Server
 from kvstore.rpc.tls import check_role
 from kvstore.telemetry import CONDUCTOR, Telemetry
 from kvstore.wire.v1 import conductor_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 2.0  # for calls under way
 
@@ -84,7 +87,10 @@ class Conductor:
             address = f"{known_as}:{server.port}"
             record = ConductorRecord(str(uuid.uuid4()), address, "serving")
             announcer = Announcer(metadata, record, config.lease_ms, _as_it_was, clock, dice)
-            following = self._task(pool.keep(await pool.load()))
+            revision = await pool.load()
+            if not pool.approximate:  # as where nodes come later, or a name is mistyped
+                log.warning("no node serves yet in the pool of %s", _pool_of(config))
+            following = self._task(pool.keep(revision))
             learning = self._task(tenants.keep())
             sweeping = self._task(service.keep())
             try:
@@ -118,6 +124,12 @@ class Conductor:
         task = asyncio.create_task(work)
         task.add_done_callback(lambda _: self.stop())
         return task
+
+
+def _pool_of(config: ConductorConfig) -> str:
+    """As whoever started it named the pool."""
+    etcd = config.etcd
+    return f"{config.metadata}" if etcd is None else f"{etcd.cluster} in {','.join(etcd.endpoints)}"
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -131,3 +131,11 @@ def test_a_port_of_its_metrics_that_is_in_use_is_named(tmp_path: Path) -> None:
         )
     assert ran.returncode == 2 and f"--metrics = '{address}'" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_a_pool_that_nobody_serves_yet_is_told_by_its_name(nodes: Nodes) -> None:
+    """As where that is mistyped: else the conductor would answer for nobody, and say nothing."""
+    said = f"no node serves yet in the pool of {nodes.metadata}"
+    assert said in nodes.conductor("first").log
+    nodes.node("a")
+    assert said not in nodes.conductor("second").log
