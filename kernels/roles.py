@@ -128,8 +128,9 @@ def look(work: Any, engines: Any, tpot: Any, now: Any) -> None:
 
 @inner
 def _known(work: Any, until: Any) -> Any:
-    """Of a mean over all that ever was, the share that was counted."""
-    return max(_LEAST, 1.0 - np.exp(-max(0.0, until - work.began) / LATELY))
+    """Of a mean over all that ever was, the share that was counted: of a minute at least, for in
+    its first moment a single prompt would be a rush without end."""
+    return 1.0 - np.exp(-max(LATELY, until - work.began) / LATELY)
 
 
 @inner

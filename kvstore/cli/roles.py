@@ -72,7 +72,7 @@ def run_roles(args: argparse.Namespace) -> int:
 
 def _tell(crew: pb.BalanceReply.Crew) -> None:
     group = f" group {crew.group}" if crew.group else ""
-    print(f"namespace {crew.namespace.hex()[:12]}{group}")
+    print(f"namespace {crew.namespace.hex()[:12]}{group}, as it was asked in the last minute")
     now, best = crew.now, crew.best
     print(f"  now   {now.prefill} prefill, {_share(crew.prefill_load)} of what they can do")
     print(f"        {now.decode} decode, {_share(crew.decode_load)} of what they can do")

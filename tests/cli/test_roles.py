@@ -42,7 +42,8 @@ def test_it_says_how_engines_are_split_and_why_nobody_is_to_switch(
         eventually(all_known)
         assert main(asked) == 0
         said = capsys.readouterr().out
-        assert said.startswith(f"namespace {SPEC.digest.hex()[:12]}\n  now   1 prefill, 0% of what")
+        assert said.startswith(f"namespace {SPEC.digest.hex()[:12]}, as it was asked in the last m")
+        assert "  now   1 prefill, 0% of what" in said
         assert "nobody is to switch: too little was asked for here yet" in said
         assert main([*asked, "--namespace", SPEC.digest.hex()[:4], "--json"]) == 0
         (crew,) = json.loads(capsys.readouterr().out)["crews"]

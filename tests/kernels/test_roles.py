@@ -284,3 +284,14 @@ def test_a_crew_that_was_asked_nothing_is_split_well_as_it_is(now: float) -> Non
     advice = crew.advice
     assert (advice["best_prefills"], advice["best_decodes"]) == (1, 2)
     assert advice["prefill_load"] == advice["decode_load"] == 0.0
+
+
+def test_one_prompt_a_moment_ago_is_a_share_of_a_minute_and_no_rush() -> None:
+    """Of what came before the first that is known nothing was, and not more of the same."""
+    crew = Crew(1, 1)
+    crew.asked(1.0, 2_000.0, 1.0)
+    seconds = prefill_seconds(crew.engines[0], 2_000.0, 0.0)
+    for passed in (0.0, 0.5, 30.0):
+        crew.now += passed
+        assert crew.advice["prefill_load"] <= 2 * seconds / LATELY
+        assert max(crew.advice["prefill_load"], crew.advice["decode_load"]) < 1.0
