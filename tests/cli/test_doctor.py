@@ -330,11 +330,16 @@ def test_tls_where_there_is_none_is_told_so(
     guarded: tuple[NodeProcess, People],
     doctor: Doctor,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     _, people = guarded
     show(monkeypatch, Credentials(people.client, "mpt_0000"))
     assert doctor.asked("--node", node.address) == 1
     assert "serves without TLS: unset MOONPOOL_TLS_CA" in doctor.only["errors"][0]
+    capsys.readouterr()
+    for asked in (["stat", "--node"], ["health"]):
+        assert main([*asked, node.address]) == 1
+        assert "it serves without TLS: unset MOONPOOL_TLS_CA" in capsys.readouterr().err
 
 
 def test_a_certificate_for_another_host_says_how_to_make_the_right_one(
