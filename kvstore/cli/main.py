@@ -118,4 +118,6 @@ def command_line(wanted: str = "") -> argparse.ArgumentParser:
     beside = [module for module, names in COMMANDS.items() if wanted in names.split()]
     for module in beside or COMMANDS:
         import_module(f"kvstore.cli.{module}").add(commands)
+    if not beside:
+        del commands.choices["rank"]  # no person runs it, so none is to be told of it
     return parser

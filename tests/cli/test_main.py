@@ -79,12 +79,15 @@ def test_no_command_loads_an_engine_or_a_compiler_and_one_loads_nothing_of_the_o
     assert not {"kvstore.cli.plan", "kvstore.cli.doctor", "numpy"} & set(one.stdout.split())
 
 
-def test_who_names_no_command_is_told_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_names_no_command_is_told_of_all_that_people_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["start"])
     told = capsys.readouterr().err
     assert ended.value.code == 2 and "'start'" in told
-    assert all(name in told for names in MODULES.values() for name in names.split())
+    names = {name for names in MODULES.values() for name in names.split()}
+    assert {name for name in names if f"'{name}'" in told} == names - {"rank"}
 
 
 @pytest.mark.parametrize(
