@@ -13,6 +13,7 @@ on to the caller, who may come back.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Protocol
@@ -28,6 +29,8 @@ from kvstore.gateway.run import Run, nobody
 from kvstore.gateway.sampling import OnlyGreedy
 from kvstore.gateway.spaces import Ask, Spaces
 from kvstore.wire.v1 import conductor_pb2, engine_pb2
+
+log = logging.getLogger(__name__)
 
 Plan = conductor_pb2.ScheduleReply
 
@@ -96,6 +99,8 @@ class Dispatcher:
                 if run.outcome.tries == TRIES_MAX:
                     raise
                 why = error
+                where = " and ".join(sent)
+                log.warning("request %s goes on without %s: %s", request.id, where, error)
                 gone.update(sent)
                 if self._known.lost(sent[0]):
                     self._engines.forget(sent[0])

@@ -78,7 +78,9 @@ def test_with_no_conductor_known_engines_do_it_in_turn() -> None:
     assert len(first.generates) == len(second.generates) == 2
 
 
-def test_an_engine_that_goes_away_is_gone_on_from_behind_its_tokens() -> None:
+def test_an_engine_that_goes_away_is_gone_on_from_behind_its_tokens(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     dying, other = Double(dies_after=2), Double()
     with serving(dying, other):
         tokens, outcome = run(Planner(dying.address, dying.address), other.address)
@@ -86,6 +88,7 @@ def test_an_engine_that_goes_away_is_gone_on_from_behind_its_tokens() -> None:
     (again,) = other.generates
     assert list(again.prompt) == [*PROMPT, TOKENS[0]], "its last token is made again"
     assert again.max_new_tokens == len(TOKENS) - 1 and again.request_id != "r"
+    assert f"goes on without {dying.address}: " in caplog.text, "an operator sees which one went"
 
 
 def test_one_that_ran_is_not_failed_by_an_engine_that_is_full() -> None:

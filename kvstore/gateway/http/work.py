@@ -167,6 +167,8 @@ class Work:
                 traces.tell(span, cached_tokens=end.pool_tokens, output_tokens=len(end.tokens))
         except KVStoreError as error:
             end = error
+            if how(error) == "failed":
+                log.warning("request %s failed: %s", request.id, error)
         except Exception:
             log.exception("request %s failed", request.id)
             end = Broken("the gateway failed this request")

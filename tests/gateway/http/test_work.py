@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from kvstore.errors import Overloaded
+from kvstore.errors import Overloaded, Unavailable
 from kvstore.gateway.caller import Caller
 from kvstore.gateway.http.keys import Whose
 from kvstore.gateway.http.work import Work
@@ -79,3 +79,24 @@ def test_what_is_not_let_in_is_counted_as_refused() -> None:
         assert telemetry.values("requests") == {"refused": 4}
 
     asyncio.run(run())
+
+
+class NoEngine:
+    """None can be had."""
+
+    def run(self, request: Request, told: Told, caller: Caller | None) -> Outcome:
+        raise Unavailable("no engine serves this model")
+
+
+def test_why_a_request_failed_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        work = Work(NoEngine(), 1, Telemetry(GATEWAY))
+        with work.running(Whose(""), [Request("r", (1,), 1)]) as job:
+            async with asyncio.timeout(SECONDS):
+                with pytest.raises(Unavailable):
+                    assert not [one async for one in job.events(1)]
+
+    asyncio.run(run())
+    assert [one.getMessage() for one in caplog.records] == [
+        "request r failed: no engine serves this model"
+    ]
