@@ -126,7 +126,7 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
             push(w.heap, now + left, MOVED, d, r)
             return
     host = w.fleet.engines[d].host
-    arrived(w, r, host)
+    _arrived(w, r, host)
     engine = w.engines[d]
     request.after = NONE
     if engine.line == NONE:
@@ -139,7 +139,7 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
 
 
 @inner
-def arrived(w: Any, r: Any, host: Any) -> None:
+def _arrived(w: Any, r: Any, host: Any) -> None:
     """Its KV is with a host, where some of it may have been."""
     use(w.caches, host, blocks_of(w, r))
     w.fleet.hosts[host].placed += keep(w.caches, host, blocks_of(w, r))
@@ -254,7 +254,7 @@ def _unpark(w: Any, d: Any, now: Any) -> None:
         i = first_that_fits(seen, parked, w.setting.reserve, now, rules.patience, alike)
         if i == NONE:
             return
-        r = np.int32(parked[i].who)
+        r = np.int64(parked[i].who)
         leave_pool(w, i)
         owe(w, d, 1, w.requests[r].tokens)
         left = fetch_whole(w, r, now, d)
@@ -263,5 +263,5 @@ def _unpark(w: Any, d: Any, now: Any) -> None:
             continue
         engine.line = engine.line_end = r
         w.requests[r].after = NONE
-        arrived(w, r, seen.host)
+        _arrived(w, r, seen.host)
         _let_in(w, d, now)

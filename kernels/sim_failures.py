@@ -73,7 +73,7 @@ def _stop_prefills(w: Any, e: Any, now: Any) -> None:
     engine.current, engine.left = NONE, 0.0
     i = 0
     while i < w.numbers[0]:  # what is in the pool is in its host's memory
-        r = np.int32(w.parked[i].who)
+        r = np.int64(w.parked[i].who)
         if w.requests[r].engine == e:
             leave_pool(w, i)
             want_room(w.demand[0], w.requests[r].tokens, -1.0)

@@ -65,7 +65,8 @@ def push(h: Any, time: Any, kind: Any, who: Any, what: Any) -> None:
 @njit(**BORROWED)
 def pop(h: Any) -> Any:
     """Time, kind, who and what of the next event. There is one."""
-    found = (h.events[0].time, h.events[0].kind, h.events[0].who, h.events[0].what)
+    first = h.events[0]
+    found = (first.time, first.kind, np.int64(first.who), first.what)
     h.counts[0] -= 1
     last, at = h.counts[0], 0
     _swap(h, 0, last)

@@ -44,7 +44,7 @@ def plan(w: Any, r: Any, now: Any, e: Any, source: Any) -> None:
     if request.fetched:
         ready = bring(w, source, host, request.fetched, now, row[READY])
         kept = min(request.planned, w.found.dram[source])
-        use(w.caches, source, blocks[:kept])
+        use(w.caches, np.int32(source), blocks[:kept])  # hosts are of this kind elsewhere
     if request.read:
         fleet.hosts[host].reads = ready
     if request.until < np.inf:  # else it is refused nowhere any more

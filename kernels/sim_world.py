@@ -47,14 +47,14 @@ REQUEST = np.dtype(
         ("until", np.float64),  # when its first token is of use no more
         ("expected", np.float64),  # when its first token was expected
         ("hand", np.float64),  # seconds that its KV is to take to leave the host that prefills it
-        ("engine", np.int32),
+        ("engine", np.int64),
         ("size", np.int32),
         ("planned", np.int32),  # blocks that it need not compute if all goes as planned
         ("moved", np.int32),  # of these, brought from elsewhere
         ("reused", np.int32),  # blocks
         ("fetched", np.int32),
         ("read", np.int32),
-        ("after", np.int32),  # the next in its queue
+        ("after", np.int64),  # the next in its queue
         ("status", np.int32),
         ("client", np.int32),  # whose it is
     ],
@@ -79,9 +79,9 @@ RUNNING = np.dtype(
             "turns",
             np.int32,
         ),  # the role that it takes once it has nothing left; 0: it stays as it is
-        ("current", np.int32),  # the prompt that it prefills
-        ("line", np.int32),  # the first and
-        ("line_end", np.int32),  # last of those that wait to be let in
+        ("current", np.int64),  # the prompt that it prefills
+        ("line", np.int64),  # the first and
+        ("line_end", np.int64),  # last of those that wait to be let in
     ],
     align=True,
 )
@@ -108,9 +108,9 @@ class World(NamedTuple):
     blocks: Ints  # of all requests
     first: Longs  # where each request's begin
     engines: Records  # of RUNNING
-    heads: Ints  # [engine, SIZES]
-    tails: Ints
-    members: Ints  # [engine, batch]
+    heads: Longs  # [engine, SIZES]
+    tails: Longs
+    members: Longs  # [engine, batch]
     until: Longs  # [engine, batch]: the step at which each is done
     parked: Records  # of PARKED: requests
     numbers: Longs  # how many are parked, how many events there were, how many engines switched

@@ -126,7 +126,9 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
 @njit(cache=True, nogil=True, **BORROWED)
 def run(w: Any) -> None:
     """From the first arrival until nothing is left to do; what became of each is in `requests`."""
-    count, r, heap = len(w.requests), 0, w.heap
+    # Numbers of requests and engines are of one kind wherever they come from: for each kind all
+    # that an event calls would be compiled anew.
+    count, r, heap = len(w.requests), np.int64(0), w.heap
     mark_roles(w.fleet)
     while r < count or heap.counts[0]:
         if r < count and (heap.counts[0] == 0 or w.requests[r].arrival <= heap.events[0].time):
