@@ -121,6 +121,13 @@ def check(args: argparse.Namespace) -> None:
 
 def cluster(args: argparse.Namespace, shape: ModelShape, gpu: Gpu, degree: int) -> Cluster:
     """Raises ConfigError or Invalid for one that cannot be."""
+    found = _asked(args, shape, gpu, degree)
+    if found.ssd_bytes and not found.dram_bytes:
+        raise ConfigError("ssd without dram: blocks come to SSD through DRAM: give hosts some")
+    return found
+
+
+def _asked(args: argparse.Namespace, shape: ModelShape, gpu: Gpu, degree: int) -> Cluster:
     changes: dict[str, Any] = {}
     for name in ("dram", "ssd", "decode_dram"):
         if (text := getattr(args, name)) is not None:

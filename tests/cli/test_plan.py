@@ -94,6 +94,7 @@ def test_a_trace_without_reuse_is_told_that_a_pool_gives_nothing(
         (["--compare"], "--compare: is of a simulated cluster"),
         (["--prefill", "0", "--decode", "1"], "prefill.engines = 0: wants a whole number from 1"),
         ([*SMALL, "--dram", "1 apple"], "--dram = '1 apple': write a size like"),
+        ([*SMALL, "--dram", "0", "--ssd", "1TiB"], "ssd without dram: blocks come to SSD through"),
         ([*SMALL, "--html", "not/there.html"], "--html not/there.html: there is no directory not"),
         ([*SMALL, "--fabric", "rdma"], "--fabric rdma: is one of nvlink-3, "),
         ([*SMALL, "--policy", "best"], "--policy best: is one of ours, random"),
