@@ -10,7 +10,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -39,6 +39,7 @@ from .follower import follow
 from .gloo import GlooTeam
 from .namespace import spec_of
 from .pool import Pool
+from .rehearsal import Costs, Rehearsal
 from .service import EngineService
 from .shard import Shard
 from .team import SOLO, Team
@@ -122,6 +123,7 @@ async def run(
         loop.call_soon_threadsafe(stopping.set)
 
     pool = Pool(client, core.cache, team, device)
+    costs = Rehearsal(core, pool, team).run() if config.conductors else None
     worker = Worker(core, pool, team, broken)
     service = EngineService(worker, _SAID[begins], str(config.model), spec.digest)
     server = Server(
@@ -133,8 +135,9 @@ async def run(
     if config.metrics:
         await metrics.listen(config.metrics)
     reporter = switching = None
-    if config.conductors:
-        who = _who(config, spec, server.address, node_id)
+    if costs is not None:
+        log.info("conductors are told: %s", costs)
+        who = _who(config, spec, server.address, node_id, device, costs)
         reporter = Reporter(who, config.conductors)
         worker.tell(reporter)
         if elastic:
@@ -181,17 +184,23 @@ def run_rank(config: EngineConfig, rank: int, meeting: Path, join: Callable[[], 
         client.close()
 
 
-def _who(config: EngineConfig, spec: KVSpec, address: str, node_id: str) -> pb.ReportRequest.Engine:
-    """What conductors are told of this engine. Costs are of no data sheet, there is none of a CPU:
-    the conductor learns them from the first steps on."""
+def _who(
+    config: EngineConfig,
+    spec: KVSpec,
+    address: str,
+    node_id: str,
+    device: Device,
+    costs: Costs,
+) -> pb.ReportRequest.Engine:
+    """What conductors are told of this engine."""
     (group,) = spec.groups
     layout = SlotLayout.of(spec, 0)
     settings, does = config.settings, {}
     elastic, begins = _role(config)
     if elastic or begins != pb.DECODES:
-        does["prefill"] = pb.ReportRequest.Cost(a=5e-3, b=1e-3, c=1e-8)
+        does["prefill"] = pb.ReportRequest.Cost(**asdict(costs.prefill))
     if elastic or begins != pb.PREFILLS:
-        does["decode"] = pb.ReportRequest.Cost(a=5e-3, b=1e-3, c=1e-7)
+        does["decode"] = pb.ReportRequest.Cost(**asdict(costs.decode))
     engine = pb.ReportRequest.Engine(
         engine_id=f"{config.role.partition('=')[0]} {address}",
         address=address,
@@ -203,6 +212,7 @@ def _who(config: EngineConfig, spec: KVSpec, address: str, node_id: str) -> pb.R
         link_bytes_per_second=LINK_BYTES_PER_SECOND,
         elastic=begins if elastic else pb.AS_IT_IS,
         revision=spec.revision,
+        kind=f"{device.kind} x {config.ranks}",
         **does,
     )
     tell(config.stands, engine)

@@ -7,6 +7,7 @@ longer than the kernel, a way of recording decode steps.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -86,6 +87,13 @@ class Device:
         recording, send = Recording(StandingAttention, recorder), partial(sent, device=place)
         return cls(place, PagedAttention, Beside, recording, send, fetched)
 
+    @property
+    def kind(self) -> str:
+        """What it is called, so that others may be known to be the same."""
+        if self.place.type == "cuda":
+            return torch.cuda.get_device_name(self.place)
+        return f"{_processor()}, {torch.get_num_threads()} threads"
+
     def current(self) -> AbstractContextManager[Any]:
         """Inside this it is the thread's own: Triton launches on that, wherever the tensors are."""
         return torch.cuda.device(self.place) if self.place.type == "cuda" else nullcontext()
@@ -93,6 +101,13 @@ class Device:
     def without_graphs(self) -> Device:
         """The same, but that each step is told anew."""
         return replace(self, recording=None)
+
+
+def _processor() -> str:
+    """As Linux names it, of a machine of another kind no more than which instructions it has."""
+    with open("/proc/cpuinfo") as file:
+        named = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+        return next(named, platform.machine())
 
 
 CPU = Device(torch.device("cpu"), Attention, AtOnce)

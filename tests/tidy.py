@@ -51,6 +51,15 @@ _SERVED = ("kvstore.client", "kvstore.rpc", "kvstore.wire", *_TOLD)
 ONLY: dict[str, tuple[str, ...]] = {
     "kvstore.engine.connectors": ("kvstore.client", "kvstore.telemetry"),
     "kvstore.engine.daemon": ("kvstore.engine", *_SERVED, *LAYERS[_WORDS_LINE]),
+    "kvstore.engine.rehearsal": (
+        *(
+            "kvstore.engine",
+            "kvstore.core.cost",
+            "kvstore.core.measured",
+            "kvstore.core.model_shape",
+        ),
+        *LAYERS[_WORDS_LINE],
+    ),
     "kvstore.engine.service": ("kvstore.engine", *_SERVED, *LAYERS[_WORDS_LINE]),
     "kvstore.engine.paged_attention": ("kvstore.engine", "kvstore.kernels"),
     "kvstore.engine": ("kvstore.client", *_TOLD, *LAYERS[_WORDS_LINE]),

@@ -8,7 +8,7 @@ Where a host stands is said by the first engine there, and stays so while any of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,7 @@ class Crew:
         self.fit_hosts(host + 1)
         self.revision = self.revision or facts.revision
         number = self._free.pop()
+        facts = self._of_its_kind(facts)
         prefill, decode = self.roles.enter(facts, now)
         engine = Engine(facts, number, host, now, prefill, decode)
         alone = all(one.host != host for one in self.by_id.values())
@@ -254,6 +255,20 @@ class Crew:
         assert (marked == hosts[["decodes", "prefills"]]).all(), "hosts do not know their engines"
         self._labels.check([*hosts["domain"].tolist(), *hosts["rack"].tolist()])
         assert len(self.fleet.near) >= self._labels.count, "a label has no row"
+
+    def _of_its_kind(self, facts: Facts) -> Facts:
+        """With the costs that others of its kind came with: each measured its own, and what little
+        these differ by is chance, which is not to say who is sent requests."""
+        if not facts.kind:
+            return facts
+        kin = [one.facts for one in self.by_id.values() if one.facts.kind == facts.kind]
+        prefills = (one.prefill for one in kin if one.prefill is not None)
+        decodes = (one.decode for one in kin if one.decode is not None)
+        return replace(
+            facts,
+            prefill=facts.prefill and next(prefills, facts.prefill),
+            decode=facts.decode and next(decodes, facts.decode),
+        )
 
     def _like(self, facts: Facts) -> int | None:
         """The row of another that said the same of what prefills cost."""

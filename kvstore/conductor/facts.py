@@ -38,6 +38,7 @@ class Facts:
     domain_bytes_per_second: float = 0.0  # within that; 0: as the link
     far_bytes_per_second: float = 0.0  # to or from another rack; 0: as the link
     revision: str = ""  # of its weights; empty: it does not say
+    kind: str = ""  # what it computes with; empty: it does not say
 
     @property
     def prefills(self) -> bool:

@@ -137,8 +137,9 @@ def facts_of(engine: pb.ReportRequest.Engine) -> Facts:
     check_text("engine.node_id", engine.node_id, NAME_BYTES_MAX)
     check_text("engine.address", engine.address, NAME_BYTES_MAX)
     check_engine("engine.address", engine.address)
-    if engine.revision:
-        check_text("engine.revision", engine.revision, NAME_BYTES_MAX)
+    for name in ("revision", "kind"):
+        if getattr(engine, name):
+            check_text(f"engine.{name}", getattr(engine, name), NAME_BYTES_MAX)
     if len(engine.namespace) != HASH_BYTES:
         size = len(engine.namespace)
         raise Invalid(f"engine.namespace is {size} bytes; a digest has {HASH_BYTES}")
@@ -179,6 +180,7 @@ def facts_of(engine: pb.ReportRequest.Engine) -> Facts:
         engine.domain_bytes_per_second,
         engine.cross_rack_bytes_per_second,
         engine.revision,
+        engine.kind,
     )
 
 

@@ -135,6 +135,23 @@ def test_an_engine_that_says_nothing_costs_what_its_kin_do_and_a_new_one_at_once
     assert rows["prefill_b"][other.number] == 1e-3, "it is of another kind"
 
 
+def test_engines_of_one_kind_begin_with_the_costs_of_the_first() -> None:
+    crew = Crew(facts("a"), hosts=1)
+    first, second = PrefillCost(0.01, 1e-3, 0.0), PrefillCost(0.01, 2e-3, 0.0)
+    crew.enter(facts("decodes", kind="CPU", prefill=None), 0, 0.0)
+    entered = [
+        crew.enter(facts(name, kind=kind, prefill=prefill), 0, 0.0)
+        for name, kind, prefill in (
+            *(("a", "CPU", first), ("b", "CPU", second), ("c", "GPU", second)),
+            *(("d", "", second), ("e", "CPU", None)),
+        )
+    ]
+    costs = [one.prefill and one.prefill.cost.b for one in entered]
+    assert costs == [first.b, first.b, second.b, second.b, None]
+    rows = crew.fleet.engines
+    assert [float(rows["prefill_b"][one.number]) for one in entered[:3]] == [1e-3, 1e-3, 2e-3]
+
+
 def test_reports_that_scatter_set_an_engine_less_apart_from_its_kin() -> None:
     crew = Crew(facts("a"), hosts=1)
     both = [crew.enter(facts(name), 0, 0.0) for name in "ab"]

@@ -5,6 +5,7 @@ On a GPU where there is one; else the kernels run in Triton's interpreter, on te
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -186,3 +187,12 @@ def test_the_command_ends_with_what_would_be_right(ranks: str, why: str, model_d
 def test_a_device_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="--device cuda:99: there are"):
         Device.named("cuda:99")
+
+
+def test_a_cpu_is_known_by_its_name_and_how_much_of_it_an_engine_takes() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert re.fullmatch(r"\S.*, 2 threads", CPU.kind)
+    finally:
+        torch.set_num_threads(before)
