@@ -43,7 +43,10 @@ def add(commands: Commands) -> None:
     attach.add_argument("--dram", metavar="SIZE", help="of the pool to tell of, of all hosts")
     attach.add_argument("--ssd", metavar="SIZE", help="likewise (default none)")
     attach.add_argument(
-        "--model", metavar="NAME", help=f"for the size of KV: one of {', '.join(presets.MODELS)}"
+        "--model",
+        metavar="NAME",
+        help=f"for the size of KV: one of {', '.join(presets.MODELS)}, or a folder with a model's"
+        " config.json",
     )
     attach.add_argument(
         "--kv-bytes-per-token", type=int, metavar="N", help="the same, of any other model"

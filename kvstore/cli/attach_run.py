@@ -116,7 +116,7 @@ def _size(args: argparse.Namespace) -> Size | None:
     if (args.model is None) == (args.kv_bytes_per_token is None):
         raise ConfigError("--dram: how many blocks fit? give --model or --kv-bytes-per-token")
     if args.model is not None:
-        token = presets.named("--model", args.model, presets.MODELS).kv_bytes_per_token
+        token = presets.model("--model", args.model).kv_bytes_per_token
     else:
         token = args.kv_bytes_per_token
     if not 0 < token <= 1 << 30:

@@ -62,7 +62,10 @@ def add(commands: Commands) -> None:
         help="of the file (default: told by its first line)",
     )
     plan.add_argument(
-        "--model", metavar="NAME", help=f"one of {', '.join(presets.MODELS)} (default llama-3-8b)"
+        "--model",
+        metavar="NAME",
+        help=f"one of {', '.join(presets.MODELS)}, or a folder with a model's config.json"
+        " (default llama-3-8b)",
     )
     plan.add_argument(
         "--gpu", metavar="NAME", help=f"one of {', '.join(presets.CARDS)} (default h100)"
@@ -89,7 +92,7 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     simulated = plan_cluster.wanted(args)
     _check_numbers(args)
-    shape = presets.named("--model", args.model or "llama-3-8b", presets.MODELS)
+    shape = presets.model("--model", args.model or "llama-3-8b")
     gpu = presets.named("--gpu", args.gpu or "h100", presets.CARDS)
     degree = 1 if args.tensor_parallel is None else args.tensor_parallel
     cluster: Cluster | None = None

@@ -60,6 +60,12 @@ L40S = Gpu("L40S", 48 * GIGA, 864 * GIGA, 362.05 * TERA, 32 * GIGA, 733 * TERA)
 GPUS = (A100, H100, H200, L40S)
 
 
+def gpu_called(device: str) -> Gpu | None:
+    """By a driver's name for it, such as "NVIDIA H100 80GB HBM3"; None where no sheet is known."""
+    words = device.replace("-", " ").split()
+    return next((one for one in GPUS if one.name.partition("-")[0] in words), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Fabric:
     """A kind of link: bytes a second that large transfers reach one way, and what a small one

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from kvstore.client.who import Who
+import pytest
+
+from kvstore.client.who import Runs, Who
 from kvstore.conductor.reports import facts_of
 from kvstore.config import Stands
+from kvstore.core.hardware import H100
+from kvstore.core.model_shape import LLAMA3_8B
+from kvstore.core.priors import decode_prior, prefill_prior
+from tests.core.test_published import LLAMA
 from tests.nodes import SPEC
 
 
@@ -25,3 +31,22 @@ def test_what_nobody_says_is_not_told() -> None:
     message = who(Stands()).message()
     assert not message.rack and not message.nvlink_domain
     assert not message.domain_bytes_per_second and not message.cross_rack_bytes_per_second
+
+
+def test_what_an_engine_costs_at_first_is_by_its_models_shape_and_its_gpus_data_sheet() -> None:
+    costs = Runs(LLAMA, "NVIDIA H100 80GB HBM3", 2).costs()
+    assert costs == (prefill_prior(LLAMA3_8B, H100, 2), decode_prior(LLAMA3_8B, H100, 2))
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        Runs(),
+        Runs(LLAMA, "cpu"),
+        Runs(LLAMA, "NVIDIA B300"),
+        Runs({}, "NVIDIA H200"),
+        Runs(LLAMA, "NVIDIA H200", 3),
+    ],
+)
+def test_where_no_sheet_or_shape_is_known_it_is_guessed(runs: Runs) -> None:
+    assert runs.costs() == Runs().costs()

@@ -26,6 +26,7 @@ from kvstore.core.hardware import (
     Efficiency,
     Fabric,
     Gpu,
+    gpu_called,
 )
 from kvstore.errors import Invalid
 
@@ -36,6 +37,13 @@ def test_peaks_are_dense_and_fp8_is_twice_bf16_where_there_is_any() -> None:
         assert gpu.fp8_flops == pytest.approx(2 * gpu.bf16_flops, rel=0.02)
     assert H100.bf16_flops < 1e15, "a sheet's figure with sparsity is twice that"
     assert H200.memory_bytes_per_second > H100.memory_bytes_per_second
+
+
+def test_a_gpu_is_known_by_what_its_driver_calls_it() -> None:
+    assert gpu_called("NVIDIA H100 80GB HBM3") is H100
+    assert gpu_called("NVIDIA A100-SXM4-80GB") is A100
+    assert gpu_called("NVIDIA H200") is H200 and gpu_called("NVIDIA L40S") is L40S
+    assert gpu_called("NVIDIA L40") is gpu_called("cpu") is gpu_called("") is None
 
 
 def test_only_weights_of_one_byte_are_multiplied_as_fp8() -> None:

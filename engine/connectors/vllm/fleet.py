@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm.distributed.kv_events import ZmqEventPublisher
+from vllm.platforms import current_platform
 
 from kvstore.client import Client
 from kvstore.client.kv_events.own_cache import OwnCache
 from kvstore.client.kv_events.subscription import Source
 from kvstore.client.kv_events.translation import Translation
 from kvstore.client.reporter import Reporter
-from kvstore.client.who import Who
+from kvstore.client.who import Runs, Who
 
 from .messages import Ready
 from .settings import Settings
@@ -37,6 +38,7 @@ class Place:
     decodes: bool
     rank: int | None  # of data-parallel engines behind one address; None: there is one
     events: Source | None  # where it publishes what its own cache holds
+    runs: Runs
 
 
 def place_of(config: Any, caches: Any) -> Place:
@@ -49,6 +51,11 @@ def place_of(config: Any, caches: Any) -> Place:
         decodes=transfer.is_kv_consumer,
         rank=_rank(str(transfer.engine_id), config.parallel_config),
         events=_source(config),
+        runs=Runs(
+            config.model_config.hf_config.to_dict(),
+            _device(),
+            config.parallel_config.tensor_parallel_size,
+        ),
     )
 
 
@@ -77,6 +84,7 @@ class Fleet:
             place.rank,
             settings.stands(),
             spec.revision,
+            place.runs,
         )
         self._reporter = Reporter(who.message(), settings.conductors, node=lambda: client.node_id)
         self._telling, self._well = Telling(self._reporter), True
@@ -115,6 +123,15 @@ class Fleet:
             if self._well:
                 log.exception("conductors may hear wrong things of this engine")
             self._well = False
+
+
+def _device() -> str:
+    """As its driver names it; empty where nothing does."""
+    try:
+        return str(current_platform.get_device_name())
+    except Exception as error:  # whatever kind of platform and driver it is
+        log.debug("the device has no name: %s", error)
+        return ""
 
 
 def _rank(engine_id: str, parallel: Any) -> int | None:

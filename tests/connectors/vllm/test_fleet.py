@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import PretrainedConfig
+from vllm.platforms import current_platform
 
 from kvstore.engine.connectors.vllm.fleet import Place, place_of
 
@@ -17,8 +19,9 @@ def place(engine_id: str, index: int = 0, external_lb: bool = False) -> Place:
             engine_id=engine_id, is_kv_producer=True, is_kv_consumer=False
         ),
         parallel_config=SimpleNamespace(
-            data_parallel_index=index, data_parallel_external_lb=external_lb
+            data_parallel_index=index, data_parallel_external_lb=external_lb, tensor_parallel_size=2
         ),
+        model_config=SimpleNamespace(hf_config=PretrainedConfig(hidden_size=4096)),
         kv_events_config=None,
         cache_config=SimpleNamespace(block_size=16),
     )
@@ -30,6 +33,12 @@ def test_an_engine_has_room_for_what_its_pages_hold_of_all_its_groups() -> None:
     found = place("a")
     assert (found.engine_id, found.room_tokens) == ("a", 50 * 16)
     assert (found.prefills, found.decodes, found.events) == (True, False, None)
+
+
+def test_an_engine_says_which_model_it_runs_and_on_what() -> None:
+    runs = place("a").runs
+    assert runs.config["hidden_size"] == 4096 and runs.tensor_parallel == 2
+    assert runs.device == current_platform.get_device_name()
 
 
 @pytest.mark.parametrize("index", [0, 3])
