@@ -40,6 +40,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 _MARK = "MOONPOOL_TEST_RUN"  # inherited by whatever a test starts, at any depth
 _GRACE_SECONDS = 30.0  # a process that was told to end may take this long on a busy machine
+_BROWSER = "chromium"  # starts and ends processes of its own when it likes
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
@@ -115,7 +116,10 @@ def processes() -> Iterator[None]:
     """Fails a test whose child processes outlive it. Those of wider fixtures are theirs."""
     before = set(_children())
     yield
-    _fail_for([one for one in _children() if one not in before])
+    came = set(_children()) - before
+    for browser in (one for one in before if _runs(one) and _BROWSER in _command(one)):
+        came.difference_update(browser.children(recursive=True))
+    _fail_for([*came])
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +32,19 @@ _TEXTS = {"Enter": "\r", " ": " "}
 _SHIFT = 8
 
 
-class Tab:
-    """One page, by its address, and whoever sits at its keyboard."""
+class Browser:
+    """What goes to it and comes from it, of all its pages."""
 
-    def __init__(self, ours: tuple[int, int], session: str = "") -> None:
-        self._heard, self._said = ours
-        self._number, self._rest, self._session = 0, b"", session
+    def __init__(self, hears: int, says: int) -> None:
+        self._heard, self._said = hears, says
+        self._number, self._rest = 0, b""
 
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
+    def call(self, method: str, session: str = "", **params: Any) -> dict[str, Any]:
         """What it answers; what it tells meanwhile nobody asked for is left out."""
         self._number += 1
         asked: dict[str, Any] = {"id": self._number, "method": method, "params": params}
-        if self._session:
-            asked["sessionId"] = self._session
+        if session:
+            asked["sessionId"] = session
         os.write(self._said, json.dumps(asked).encode() + b"\0")
         deadline = time.monotonic() + CALL_SECONDS
         while True:
@@ -53,11 +54,36 @@ class Tab:
                 result: dict[str, Any] = told["result"]
                 return result
 
-    def attach(self) -> None:
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        found = self.call("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = found["sessionId"]
-        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
+    @contextmanager
+    def tab(self) -> Iterator[Tab]:
+        """Of somebody who was never here: nothing kept of other tabs, and gone afterwards."""
+        somebody = self.call("Target.createBrowserContext")["browserContextId"]
+        try:
+            made = self.call("Target.createTarget", url="about:blank", browserContextId=somebody)
+            found = self.call("Target.attachToTarget", targetId=made["targetId"], flatten=True)
+            tab = Tab(partial(self.call, session=found["sessionId"]))
+            tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
+            yield tab
+        finally:
+            self.call("Target.disposeBrowserContext", browserContextId=somebody)
+
+    def _message(self, deadline: float) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            left = max(0.0, deadline - time.monotonic())
+            assert select.select([self._heard], [], [], left)[0], "the browser says nothing"
+            came = os.read(self._heard, 1 << 20)
+            assert came, "the browser is gone"
+            self._rest += came
+        told, _, self._rest = self._rest.partition(b"\0")
+        message: dict[str, Any] = json.loads(told)
+        return message
+
+
+class Tab:
+    """One page, by its address, and whoever sits at its keyboard."""
+
+    def __init__(self, call: Callable[..., dict[str, Any]]) -> None:
+        self.call = call
 
     def open(self, address: str, ready: str) -> None:
         """And wait until that is so, in JavaScript."""
@@ -100,20 +126,9 @@ class Tab:
         nodes = {one["nodeId"]: one for one in self.call("Accessibility.getFullAXTree")["nodes"]}
         return [*_read(nodes, next(iter(nodes)))]
 
-    def _message(self, deadline: float) -> dict[str, Any]:
-        while b"\0" not in self._rest:
-            left = max(0.0, deadline - time.monotonic())
-            assert select.select([self._heard], [], [], left)[0], "the browser says nothing"
-            came = os.read(self._heard, 1 << 20)
-            assert came, "the browser is gone"
-            self._rest += came
-        told, _, self._rest = self._rest.partition(b"\0")
-        message: dict[str, Any] = json.loads(told)
-        return message
-
 
 @contextmanager
-def browsing(browser: str, directory: Path) -> Iterator[Tab]:
+def browsing(browser: str, directory: Path) -> Iterator[Browser]:
     """A browser of its own, which is gone afterwards; it keeps its things in that directory."""
     pipes = [_above(end) for _ in range(2) for end in os.pipe()]
     reads, says, hears, writes = pipes
@@ -126,9 +141,7 @@ def browsing(browser: str, directory: Path) -> Iterator[Tab]:
     try:
         os.close(pipes.pop(3))
         os.close(pipes.pop(0))
-        tab = Tab((hears, says))
-        tab.attach()
-        yield tab
+        yield Browser(hears, says)
     finally:
         for end in pipes:
             os.close(end)

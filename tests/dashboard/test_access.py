@@ -15,7 +15,7 @@ import pytest
 
 from kvstore.cli.stack import Child
 from kvstore.dashboard.panels import PANELS
-from tests.dashboard.browser import Tab, browsing
+from tests.dashboard.browser import Browser, Tab, browsing
 from tests.dashboard.test_prometheus import board, load
 from tests.gateway.http.conftest import client_of
 
@@ -41,21 +41,27 @@ def loaded(gateway: Child) -> Child:
     return gateway
 
 
-@pytest.fixture
-def browser(loaded: Child, tmp_path: Path) -> Iterator[Tab]:
+@pytest.fixture(scope="module")
+def browser(loaded: Child, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     found = shutil.which("chromium")
     if found is None:
         pytest.skip("no browser here: on Debian, apt-get install chromium fonts-dejavu-core")
-    with browsing(found, tmp_path) as tab:
-        yield tab
+    with browsing(found, tmp_path_factory.mktemp("browser")) as begun:
+        yield begun
 
 
 @pytest.fixture
-def show(browser: Tab, loaded: Child) -> Show:
+def tab(browser: Browser) -> Iterator[Tab]:
+    with browser.tab() as opened:
+        yield opened
+
+
+@pytest.fixture
+def show(tab: Tab, loaded: Child) -> Show:
     def shown(page: str) -> Tab:
-        browser.open(f"http://{loaded.address}/{page}", f"document.body && {READY[page]}")
-        browser.tell(LOOKS)
-        return browser
+        tab.open(f"http://{loaded.address}/{page}", f"document.body && {READY[page]}")
+        tab.tell(LOOKS)
+        return tab
 
     return shown
 
@@ -163,10 +169,10 @@ def test_a_slider_says_itself_how_it_stands_and_only_what_came_of_it_is_said_alo
 
 @pytest.mark.parametrize("page", PAGES)
 def test_text_stands_out_in_both_themes_and_an_open_page_follows_when_they_are_switched(
-    show: Show, browser: Tab, page: str
+    show: Show, tab: Tab, page: str
 ) -> None:
-    browser.prefer(prefers_color_scheme="light")
-    tab = show(page)
+    tab.prefer(prefers_color_scheme="light")
+    show(page)
     tab.tell("document.querySelectorAll('details').forEach(one => { one.open = true })")
     if not page:
         tab.tell("why(document.querySelector('td button').dataset.request)")
@@ -181,10 +187,10 @@ def test_text_stands_out_in_both_themes_and_an_open_page_follows_when_they_are_s
 
 @pytest.mark.parametrize("page", PAGES)
 def test_nothing_moves_by_itself_for_whoever_wants_no_motion(
-    show: Show, browser: Tab, page: str
+    show: Show, tab: Tab, page: str
 ) -> None:
-    browser.prefer(prefers_reduced_motion="reduce")
-    tab = show(page)
+    tab.prefer(prefers_reduced_motion="reduce")
+    show(page)
     tab.tell("document.body.style.transition = 'opacity 1s'")
     assert tab.tell("moving()") == []
 
