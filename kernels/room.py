@@ -55,7 +55,8 @@ def _free(engine: Any, tokens: Any, tpot: Any) -> Any:
 @njit(cache=True, **BORROWED)
 def room_seconds(fleet: Any, demand: Any, tokens: Any, reserve: Any, tpot: Any, alike: Any) -> Any:
     """How long a prompt waits for room: until what is free and what becomes free is enough for it
-    and for those before it, the smaller ones or, `alike`, all. 0 where nobody decodes.
+    and for those before it, the smaller ones or, `alike`, all. 0 where nobody decodes; for ever
+    where no engine that does has place for it, however much they have together.
 
     Full engines free what they have room for once in the time of a sequence, `reserve` of their
     steps (Little's law).
@@ -67,6 +68,8 @@ def room_seconds(fleet: Any, demand: Any, tokens: Any, reserve: Any, tpot: Any, 
         if not engine.decodes:
             continue
         some = True
+        if tokens > engine.room:
+            continue
         free = _free(engine, tokens, tpot)
         wanted -= free
         if wanted <= 0.0:

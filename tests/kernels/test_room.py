@@ -64,6 +64,13 @@ def test_where_nobody_decodes_there_is_no_wait_and_where_nothing_fits_it_has_no_
     assert room_seconds(made, wanted, 1.0, 500.0, 1.0, False) == 0.0
 
 
+def test_what_no_engine_has_place_for_waits_for_ever_however_much_all_have_together() -> None:
+    made, wanted = fleet(3), demand()
+    made.engines["room"] = 100_000, 250_000, 100_000
+    assert room_seconds(made, wanted, 250_000.0, 500.0, 1.0, False) == 0.0
+    assert room_seconds(made, wanted, 250_001.0, 500.0, 1.0, False) == np.inf
+
+
 def test_an_engine_that_says_that_steps_take_no_time_is_no_reason_to_fail() -> None:
     made, wanted = fleet(1), demand()
     for name in "abc":
