@@ -69,12 +69,14 @@ def parallelism(
 def _phases(
     load: Load, cluster: Cluster, role: Role, policy: Policy, seed: int, step: Step
 ) -> Iterator[Phase]:
-    """One engine at each degree that can be. What one bears says where to look for the next."""
+    """One engine at each degree that can be, which nobody helps out by taking its role. What one
+    bears says where to look for the next."""
     other = cluster.pool(Role.DECODE if role is Role.PREFILL else Role.PREFILL)
+    plenty = replace(other, engines=PLENTY, elastic=False)
     start = 1 / PLENTY  # of the load's own rate, a GPU
     for pool in _degrees(cluster, cluster.pool(role)):
         degree = pool.tensor_parallel
-        alone = replace(cluster, pools=(pool, replace(other, engines=PLENTY)))
+        alone = replace(cluster, pools=(replace(pool, elastic=False), plenty))
         found = highest_rate(
             load, alone, (policy,), seed, close=CLOSE, start=start * degree, step=step
         )

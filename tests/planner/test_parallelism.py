@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from kvstore.planner.arrivals import Arrivals
 from kvstore.planner.cluster import Cluster, Role
-from kvstore.planner.parallelism import Phase, _sized
+from kvstore.planner.parallelism import Phase, _phases, _sized
+from kvstore.planner.policies import OURS
+from kvstore.planner.synthetic import Bimodal
 from tests.planner.clusters import cluster
 
 TRIED = (
@@ -36,3 +39,12 @@ def test_where_the_gpus_do_not_do_for_both_nothing_is_made() -> None:
     large = (Phase(Role.PREFILL, 2, 9.0), Phase(Role.DECODE, 1, 9.0))
     assert _sized(cluster(1, 1), large) is None
     assert _sized(cluster(1, 1), TRIED[:2]) is None
+
+
+def test_what_one_engine_bears_is_told_without_those_that_could_take_its_role() -> None:
+    load, fixed = Bimodal(Arrivals(4, 30)).load(1), cluster(1, 1, ttft_seconds=3, tpot_seconds=0.1)
+
+    def tried(made: Cluster) -> list[Phase]:
+        return [*_phases(load, made, Role.PREFILL, OURS, 1, lambda: None)]
+
+    assert tried(fixed.switching()) == tried(fixed)
