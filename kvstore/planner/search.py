@@ -41,8 +41,10 @@ class Highest:
 
 
 def at_rate(load: Load, cluster: Cluster, multiplier: float) -> Load:
-    """So many times as fast, and long enough to say something of a cluster's targets."""
-    return load.scaled(multiplier).lasting(LASTS * cluster.ttft_seconds)
+    """So many times as fast, and long enough to say something of a cluster's targets; where engines
+    die, as long as it was: else they would do so when nobody comes any more."""
+    least = float(load.arrival[-1]) if cluster.failures else 0.0
+    return load.scaled(multiplier).lasting(max(least, LASTS * cluster.ttft_seconds))
 
 
 def highest_rate(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kvstore.planner.arrivals import Arrivals
+from kvstore.planner.cluster import Failure, Role
 from kvstore.planner.kinds import KINDS, made
 from kvstore.planner.policies import OURS, grid, named
 from kvstore.planner.replay import replay
@@ -35,6 +38,13 @@ def test_a_load_that_would_be_over_at_once_is_repeated() -> None:
     long = highest_rate(LOAD, CLUSTER, [OURS], 1)
     assert found and long and found.rate < 2 * long.rate
     assert found.outcome.requests > len(short)
+
+
+def test_an_engine_that_dies_does_so_however_fast_the_load_comes() -> None:
+    """As late as it is, a load that comes faster would be over before."""
+    dies = replace(CLUSTER, failures=(Failure(Role.PREFILL, 0, 300.0),))
+    bad, good = (highest_rate(LOAD, one, [OURS], 1, close=1.1) for one in (dies, CLUSTER))
+    assert bad and good and bad.rate < 0.95 * good.rate
 
 
 def test_the_best_of_several_is_at_least_each() -> None:
