@@ -139,7 +139,7 @@ def _tell_memory(found: Answers) -> None:
 
 def _times(times: Times | None, unit: float, name: str) -> str:
     if times is None:
-        return "       - nobody was served"
+        return "       - of nobody"
     mean, p50, p99 = (f"{one * unit:.2f}" for one in (times.mean, times.p50, times.p99))
     return f"{mean:>8} {name} on average, {p50} at p50, {p99} at p99"
 

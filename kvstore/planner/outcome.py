@@ -66,7 +66,7 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one replay. None where no request was served, so that nothing can be said."""
+    """Of one replay. None where there was no such request, so that nothing can be said."""
 
     requests: int
     rate: float  # requests a second; 0 where all arrive at once
@@ -74,7 +74,7 @@ class Outcome:
     goodput: float  # prompt and output tokens of those, a second
     goodput_requests: float  # those a second
     ttft: Times | None  # of requests that were served, in time or not
-    tpot: Times | None
+    tpot: Times | None  # of those whose answers have more tokens than that one
     hits: Hits
     quartiles: tuple[float, ...]  # `share` by length of prompt: the shortest quarter first
     clients: tuple[float, ...]  # `share` by client
@@ -125,7 +125,7 @@ def of(world: World) -> Outcome:
         goodput=float(tokens[good].sum()) / span_s,
         goodput_requests=float(good.sum()) / span_s,
         ttft=Times.of(ttft(served)),
-        tpot=Times.of(tpot(served)),
+        tpot=Times.of(tpot(served[served["output"] + served["made"] > 1])),
         hits=_hits(world),
         quartiles=_quartiles(requests["tokens"] - requests["made"], good),
         clients=_clients(requests["client"], good),
