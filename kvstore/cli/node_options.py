@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from kvstore.cli.options import Options, add_metrics, add_tls, etcd, tls
+from kvstore.cli.options import Options, add_metrics, add_tls, etcd, refuse_idle, tls
 from kvstore.config import NodeConfig, SsdConfig, label, parse_bytes
 
 
@@ -27,11 +27,7 @@ def add_settings(node: Options) -> None:
         "copy over the bus, and what makes room goes to --dram; takes CUDA (default: none)",
     )
     node.add_argument(
-        "--hbm-device",
-        type=int,
-        default=0,
-        metavar="N",
-        help="which GPU, as CUDA numbers them (default: %(default)s)",
+        "--hbm-device", type=int, metavar="N", help="which GPU, as CUDA numbers them (default: 0)"
     )
     add_listen(node)
     node.add_argument(
@@ -52,6 +48,7 @@ def add_settings(node: Options) -> None:
     node.add_argument(
         "--ssd-buffered",
         action="store_true",
+        default=None,
         help="write through the page cache: for a filesystem without O_DIRECT",
     )
     node.add_argument(
@@ -111,17 +108,22 @@ def add_listen(parser: Options) -> None:
 
 def node_config(args: argparse.Namespace) -> NodeConfig:
     """What these options, the directory's and the metadata's say. Raises `ConfigError`."""
+    hbm_bytes, buffered = parse_bytes("--hbm", args.hbm), bool(args.ssd_buffered)
+    if not hbm_bytes:
+        refuse_idle(args, ("hbm_device",), "without --hbm")
+    if not args.ssd:
+        refuse_idle(args, ("ssd_buffered",), "without --ssd")
     return NodeConfig(
         directory=args.dir,
         listen=args.listen,
         advertise=args.advertise,
         data_port=args.data_port,
         dram_bytes=parse_bytes("--dram", args.dram),
-        hbm_bytes=parse_bytes("--hbm", args.hbm),
-        hbm_device=args.hbm_device,
+        hbm_bytes=hbm_bytes,
+        hbm_device=args.hbm_device or 0,
         slab_bytes=parse_bytes("--slab", args.slab),
         numa=args.numa,
-        ssd=tuple(SsdConfig.parse(text, buffered=args.ssd_buffered) for text in args.ssd),
+        ssd=tuple(SsdConfig.parse(text, buffered=buffered) for text in args.ssd),
         scrub_rate=parse_bytes("--scrub-rate", args.scrub_rate),
         transports=tuple(args.transport.split(",")),
         etcd=etcd(args),

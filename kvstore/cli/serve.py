@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from kvstore.cli.options import Commands, add_codec, add_metrics, command, say_ready
+from kvstore.cli.options import Commands, add_codec, add_metrics, command, refuse_idle, say_ready
 from kvstore.config import GatewayConfig
 
 
@@ -86,7 +86,6 @@ def add(commands: Commands) -> None:
     serve.add_argument(
         "--watch",
         action="append",
-        default=[],
         metavar="HOST:PORT",
         help="show this process on the dashboard, which is at /: what a node, a conductor or an "
         "engine has as its --metrics; may be repeated",
@@ -102,6 +101,8 @@ def add(commands: Commands) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> int:
+    if args.keys and not args.board:
+        refuse_idle(args, ("watch",), "with --keys, without --board: nobody is shown a dashboard")
     config = GatewayConfig(
         model=args.model,
         name=args.name,
@@ -111,7 +112,7 @@ def run_serve(args: argparse.Namespace) -> int:
         block_tokens=args.block_tokens,
         codec=args.codec,
         metrics=args.metrics,
-        watch=tuple(args.watch),
+        watch=tuple(args.watch or ()),
         board=args.board,
         revision=args.revision,
         keys=args.keys,

@@ -100,6 +100,7 @@ def test_settings_that_a_node_would_refuse_are_errors(asked: Asked) -> None:
         (["--dram", "900TiB"], "give at most --dram"),
         (["--data-port", "70000"], "node.data_port = 70000"),
         (["--metrics", "9401"], "9401 (--metrics): write HOST:PORT"),
+        (["--hbm-device", "1"], "--hbm-device changes nothing without --hbm"),
         (["--metrics", "127.0.0.1"], "127.0.0.1 (--metrics): write HOST:PORT"),
     ):
         code, host = asked(*options)

@@ -16,6 +16,12 @@ IDLE = {
     "share --etcd http://127.0.0.1:1": ("--etcd", "without NAME"),
     "share --metadata pool.db": ("--metadata", "without NAME"),
     "drain --no-move --seconds 5": ("--seconds", "with --no-move"),
+    "node --ssd-buffered": ("--ssd-buffered", "without --ssd"),
+    "node --hbm-device 1": ("--hbm-device", "without --hbm"),
+    "serve --model m --keys k.toml --watch 127.0.0.1:1": (
+        "--watch",
+        "with --keys, without --board",
+    ),
     "up --no-engines --model ./tiny": ("--model", "with --no-engines"),
     "up --no-engines --listen 127.0.0.1:0": ("--listen", "with --no-engines"),
     "up --no-gateway --listen 127.0.0.1:0": ("--listen", "with --no-gateway"),
