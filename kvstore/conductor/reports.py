@@ -99,7 +99,7 @@ class Reporter:
                 in_flight.elsewhere(one.request_id, now)
                 continue
             if not in_flight.knows(one.request_id, engine):
-                if not begins and self._scheduler.decided(self._tenant, one.request_id) is None:
+                if not begins and self._scheduler.decided(self.whose, one.request_id) is None:
                     crew.roles.asked_elsewhere(now)
                 new, row = one.tokens - one.prefix_tokens, crew.fleet.engines[engine.number]
                 pairs = row["prefill_c"] * (new + 2.0 * one.prefix_tokens)

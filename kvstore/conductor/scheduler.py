@@ -99,7 +99,7 @@ class Scheduler(Crews):
         in_flight.drop(ask.request, now)  # where it was sent before, it is not to go,
         in_flight.forgive(ask.request)  # nor where it was to be decoded
         decision = self.consider(whose, ask, now, whole=False)
-        before = self.decided(whose[0], ask.request)
+        before = self.decided(whose, ask.request)
         if before is None:
             crew.roles.asked(ask.tokens, crew.block_tokens, decision.priced, now)
         if decision.refusal is not None and not in_flight.refused.was(ask, now):
@@ -109,13 +109,13 @@ class Scheduler(Crews):
         service = float(ask.tokens) + fairness.OUTPUT_WEIGHT * crew.output_tokens
         if before is None:
             in_flight.clients.asked(ask.client, service, now)
-        self._decided.keep(whose[0], decision)
+        self._decided.keep(whose, decision)
         decision.or_raise()
         try:
             self._carry_out(whose, ask, decision, now)
         except Overloaded as error:  # no more are kept track of: it is sent to nobody
             refusal = Overloaded(str(error), error.retry_after_ms)
-            self._decided.keep(whose[0], replace(decision, prefill=None, row=None, refusal=refusal))
+            self._decided.keep(whose, replace(decision, prefill=None, row=None, refusal=refusal))
             raise
         if before is None or before.prefill is None:
             in_flight.clients.had(ask.client, service)
@@ -204,7 +204,7 @@ class Scheduler(Crews):
         self._look(now)
         crew.fit_hosts(self._hosts.count)
         rules = self._rules_for(ask, crew, in_flight)
-        before = self.decided(whose[0], ask.request)
+        before = self.decided(whose, ask.request)
         sent = None if before is None else before.prefill
         source = sent.host if sent is not None and self.has(whose, sent) else NONE
         target = float(ask.ttft or self._rules.ttft)  # who was let in may use all of it
@@ -223,9 +223,13 @@ class Scheduler(Crews):
             refusal = room_too_late(ask, least, target)
         return Decision(*of, decode=engine, step=step, size=size, refusal=refusal)
 
-    def decided(self, tenant: str, request: str) -> Decision | None:
+    def decided(self, whose: Whose, request: str) -> Decision | None:
         """What was lately decided of a request."""
-        return self._decided.get(tenant, request)
+        return self._decided.get(whose, request)
+
+    def last_decided(self, tenant: str, request: str) -> Decision | None:
+        """The same, of the last that a tenant called so."""
+        return self._decided.latest(tenant, request)
 
     def priority(self, decision: Decision) -> tuple[float, float]:
         """Seconds that a prompt goes to the line with, and what a second of waiting makes up."""
@@ -272,7 +276,7 @@ class Scheduler(Crews):
     def _hand_over(self, whose: Whose, decision: Decision, engine: Engine, now: float) -> None:
         """Count what KV an engine that is to decode does not have as on its way there, and no more
         as what is yet to leave."""
-        before, crew = self.decided(whose[0], decision.request), self._crews[whose]
+        before, crew = self.decided(whose, decision.request), self._crews[whose]
         sent = None if before is None else before.prefill
         if sent is not None and self.has(whose, sent):
             self._in_flight[whose].handed(decision.request)

@@ -146,7 +146,7 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
         tenant, scheduler = tenant_of(context), self._scheduler
         match request.WhichOneof("which"):
             case "request_id":
-                found = scheduler.decided(tenant, request.request_id)
+                found = scheduler.last_decided(tenant, request.request_id)
                 if found is None:
                     raise Invalid("request_id names none of the requests that were lately decided")
                 return explain(scheduler, found, self._pool.approximate)

@@ -81,7 +81,7 @@ def test_a_client_that_had_more_than_its_share_is_told_so() -> None:
     refusals = [
         str(one.refusal)
         for number in range(1, 400)
-        if (one := scheduler.decided("team", f"r{number}")) is not None and one.refusal
+        if (one := scheduler.decided(OURS, f"r{number}")) is not None and one.refusal
     ]
     assert any("its client has lately had more than a fair share" in one for one in refusals)
 

@@ -30,7 +30,7 @@ def test_where_most_are_refused_nobody_is_let_wait_for_long() -> None:
         rig.schedule("r", chain(2), ttft=30.0)
     rig.in_flight.ended("long", engine, rig.now)
     assert rig.sent_to("r", chain(2), ttft=30.0) == "a", "that waits for nobody"
-    decided = rig.scheduler.decided(WHOSE[0], "r")
+    decided = rig.scheduler.decided(WHOSE, "r")
     assert decided is not None and decided.ttft == 30.0, "and may use all of its time"
 
 

@@ -84,7 +84,7 @@ def test_a_refusal_is_explained_by_what_was_best() -> None:
         rig.in_flight.began(f"of {name}", engine, rig.now)
     with pytest.raises(Overloaded) as caught:
         rig.schedule("r", ttft=2.0)
-    found = rig.scheduler.decided("team", "r")
+    found = rig.scheduler.decided(WHOSE, "r")
     assert found is not None
     reply = explain(rig.scheduler, found, False)
     assert not reply.HasField("plan") and reply.sentence == str(caught.value)
@@ -104,7 +104,7 @@ def test_all_that_were_considered_come_best_first(count: int) -> None:
     assert names == [f"e{number}" for number in range(min(count, BEST))]
     costs = [one.cost for one in reply.considered]
     assert costs == sorted(costs) and reply.plan.prefill.engine_id == "e0"
-    assert not rig.scheduler.decided("team", "r"), "what is asked only leaves no trace"
+    assert not rig.scheduler.decided(WHOSE, "r"), "what is asked only leaves no trace"
     assert len(rig.in_flight.prompts) == count
 
 
@@ -114,9 +114,9 @@ def test_only_so_many_decisions_are_remembered_and_only_for_who_asked() -> None:
     for number in range(DECISIONS_KEPT + 5):
         rig.schedule(f"{number}", chain(0, 0), tokens=1)
         rig.in_flight.drop(f"{number}", rig.now)
-    assert rig.scheduler.decided("team", "4") is None
-    assert rig.scheduler.decided("team", "5") is not None
-    assert rig.scheduler.decided("others", "5") is None
+    assert rig.scheduler.decided(WHOSE, "4") is None
+    assert rig.scheduler.decided(WHOSE, "5") is not None
+    assert rig.scheduler.decided(("others", *WHOSE[1:]), "5") is None
 
 
 def test_one_that_is_cheaper_and_too_late_is_named_behind_the_one_that_is_in_time() -> None:

@@ -348,6 +348,18 @@ def test_no_tenant_takes_all_places() -> None:
     rig.check()
 
 
+def test_a_request_counts_though_one_of_another_namespace_has_its_id() -> None:
+    rig, others = Rig(), (WHOSE[0], b"m" * 32, 0)
+    rig.engine("a")
+    rig.engine("b", others)
+    rig.schedule("r", client="x")
+    rig.scheduler.schedule(others, ask("r", client="x"), rig.now)
+    mine, theirs = (rig.scheduler.crew(whose)[1].clients for whose in (WHOSE, others))
+    assert mine.counted("x") == theirs.counted("x")
+    first = rig.scheduler.decided(WHOSE, "r")
+    assert first and first.prefill and first.prefill.facts.engine_id == "a"
+
+
 def test_what_was_reported_changes_what_is_decided() -> None:
     rig = Rig()
     crew_engine = rig.engine("a", prefill=PrefillCost(0.01, 1e-3, 0.0))
@@ -389,7 +401,7 @@ def test_what_could_not_be_kept_track_of_is_remembered_as_refused(
         rig.schedule(request)
     with pytest.raises(Overloaded, match="no more are kept track of"):
         rig.schedule("4")
-    decided = rig.scheduler.decided(WHOSE[0], "4")
+    decided = rig.scheduler.decided(WHOSE, "4")
     assert decided is not None and "no more are kept" in sentence_of(decided)
     assert decided.prefill is None, "it was sent to nobody"
     assert not explain(rig.scheduler, decided, False).HasField("plan")
