@@ -122,8 +122,7 @@ def check(args: argparse.Namespace) -> None:
 def cluster(args: argparse.Namespace, shape: ModelShape, gpu: Gpu, degree: int) -> Cluster:
     """Raises ConfigError or Invalid for one that cannot be."""
     found = _asked(args, shape, gpu, degree)
-    if found.ssd_bytes and not found.dram_bytes:
-        raise ConfigError("ssd without dram: blocks come to SSD through DRAM: give hosts some")
+    found.check_asked()
     return found
 
 

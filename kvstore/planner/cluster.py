@@ -119,6 +119,11 @@ class Cluster:
                 text = f"failure: {one.role} engine {one.number}: there are {count}, the first is 0"
                 raise ConfigError(text)
 
+    def check_asked(self) -> None:
+        """Raises ConfigError for what can be, and nobody means: an SSD that nothing comes to."""
+        if self.ssd_bytes and not self.dram_bytes:
+            raise ConfigError("ssd without dram: blocks come to SSD through DRAM: give hosts some")
+
     def _check_places(self) -> None:
         bounds.whole("racks", self.racks, 0, ENGINES_MAX)
         bounds.whole("domains", self.domains, 0, ENGINES_MAX)

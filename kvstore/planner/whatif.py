@@ -92,10 +92,11 @@ def read(said: Mapping[str, str]) -> dict[str, Any]:
 
 
 def cluster_of(asked: Mapping[str, Any]) -> Cluster:
-    """Raises `Invalid` where the model does not fit that many GPUs, or cannot be split so."""
+    """Raises `ConfigError` for memory that nobody means, and `Invalid` where the model does not fit
+    that many GPUs, or cannot be split so."""
     gpu, degree = presets.CARDS[asked["gpu"]], int(asked["gpus"])
     roles = (Role.PREFILL, Role.DECODE)
-    return Cluster(
+    cluster = Cluster(
         presets.MODELS[asked["model"]],
         tuple(Pool(role, int(asked[role]), gpu, degree) for role in roles),
         presets.LINKS[asked["fabric"]],
@@ -104,6 +105,8 @@ def cluster_of(asked: Mapping[str, Any]) -> Cluster:
         ttft_seconds=asked["ttft"],
         tpot_seconds=asked["tpot"] / 1e3,
     )
+    cluster.check_asked()
+    return cluster
 
 
 def answer(asked: Mapping[str, Any]) -> dict[str, Any]:

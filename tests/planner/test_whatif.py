@@ -54,6 +54,11 @@ def test_every_model_that_can_be_chosen_fits_as_many_gpus_as_can_be_chosen(model
     assert fitting
 
 
+def test_an_ssd_of_hosts_without_dram_is_refused_as_a_plan_of_it_is() -> None:
+    with pytest.raises(ConfigError, match="ssd without dram"):
+        cluster_of(read({"dram": "0", "ssd": "1024"}))
+
+
 def test_more_engines_and_more_memory_serve_more_and_the_same_question_has_one_answer() -> None:
     few = read({"rate": "20", "prefill": "1", "decode": "1", "dram": "0", "load": "agentic"})
     small, again = answer(few), answer(few)
