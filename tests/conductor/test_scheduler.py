@@ -281,16 +281,6 @@ def test_what_is_prefilled_at_an_engine_that_decodes_too_stays_there() -> None:
         assert placed.decode is decided.prefill, "the first place was its own"
 
 
-def test_where_a_request_of_the_same_id_was_sent_in_another_namespace_says_nothing() -> None:
-    rig = Rig()
-    others = (WHOSE[0], b"m" * 32, 0)
-    for number in range(200):  # hosts that the crew asked below has never heard of
-        rig.engine(f"{number}", whose=others)
-    rig.scheduler.schedule(others, ask("r"), rig.now)
-    mine = rig.engine("mine")
-    assert rig.scheduler.place(WHOSE, ask("r"), rig.now).decode is mine
-
-
 def test_a_request_that_fits_nowhere_stays_parked() -> None:
     rig = Rig()
     engine = rig.engine("a", room_tokens=3_000)
@@ -346,18 +336,6 @@ def test_no_tenant_takes_all_places() -> None:
     assert taken == CREWS_MAX * 3 // 4
     rig.engine("a", whose=("late", b"n" * 32, 0))
     rig.check()
-
-
-def test_a_request_counts_though_one_of_another_namespace_has_its_id() -> None:
-    rig, others = Rig(), (WHOSE[0], b"m" * 32, 0)
-    rig.engine("a")
-    rig.engine("b", others)
-    rig.schedule("r", client="x")
-    rig.scheduler.schedule(others, ask("r", client="x"), rig.now)
-    mine, theirs = (rig.scheduler.crew(whose)[1].clients for whose in (WHOSE, others))
-    assert mine.counted("x") == theirs.counted("x")
-    first = rig.scheduler.decided(WHOSE, "r")
-    assert first and first.prefill and first.prefill.facts.engine_id == "a"
 
 
 def test_what_was_reported_changes_what_is_decided() -> None:
