@@ -5,56 +5,64 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from weakref import WeakSet
 
-from kvstore.client import KVStoreError, Lapsed, Unavailable
+from kvstore.client import Client, KVStoreError, Lapsed, Unavailable
 
 log = logging.getLogger("vllm.moonpool")
 
 AGAIN_SECONDS = 60.0  # how long other trouble of one kind stays unsaid
 
 
-class Health:
-    """What one engine process has said of one node. Safe to use from several threads."""
+class Node:
+    """What one engine process has said of one node. vLLM may run scheduler and worker in one, and
+    each has a client, which finds the node anew by itself: it is back when all have."""
 
-    def __init__(self, node: str) -> None:
-        self._node = node
-        self._lock = threading.Lock()
-        self._lost = False
-        self._said: dict[type, float] = {}
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lost_to = WeakSet[Client]()
+        self.said: dict[type, float] = {}
+
+
+_NODES: dict[str, Node] = {}
+
+
+class Health:
+    """What one client finds its node to be. Safe to use from several threads."""
+
+    def __init__(self, where: str, client: Client) -> None:
+        self._where, self._client = where, client
+        self._node = _NODES.setdefault(where, Node())
 
     def failed(self, error: KVStoreError) -> None:
         """A call failed."""
         if isinstance(error, Unavailable | Lapsed):
-            self.lost(str(error))
+            self._lost(str(error))
             return
-        with self._lock:
+        node = self._node
+        with node.lock:
             now = time.monotonic()
-            if now - self._said.get(type(error), -AGAIN_SECONDS) < AGAIN_SECONDS:
+            if now - node.said.get(type(error), -AGAIN_SECONDS) < AGAIN_SECONDS:
                 return
-            self._said[type(error)] = now
+            node.said[type(error)] = now
         log.warning("Moonpool: %s: %s", type(error).__name__, error)
 
-    def lost(self, why: str) -> None:
-        with self._lock:
-            if self._lost:
-                return
-            self._lost = True
-        log.warning(
-            "Moonpool: node %s cannot be reached, so vLLM serves as without it: %s", self._node, why
-        )
-
     def well(self) -> None:
-        """A call was answered."""
-        if not self._lost:
-            return
-        with self._lock:
-            self._lost = False
-        log.warning("Moonpool: node %s answers again", self._node)
+        """A call did not fail. Where the node went meanwhile, what it had is a miss by that."""
+        node = self._node
+        with node.lock:
+            if self._client not in node.lost_to or not self._client.reachable:
+                return
+            node.lost_to.discard(self._client)
+            back = not node.lost_to
+        if back:
+            log.warning("Moonpool: node %s answers again", self._where)
 
-
-_OF_NODE: dict[str, Health] = {}
-
-
-def health_of(node: str) -> Health:
-    """The one of this process: vLLM may run scheduler and worker in the same one."""
-    return _OF_NODE.setdefault(node, Health(node))
+    def _lost(self, why: str) -> None:
+        node = self._node
+        with node.lock:
+            known = bool(node.lost_to)
+            node.lost_to.add(self._client)
+        if not known:
+            text = "Moonpool: node %s cannot be reached, so vLLM serves as without it: %s"
+            log.warning(text, self._where, why)

@@ -112,6 +112,7 @@ class Lookups:
                     continue
                 if window:
                     windows.append(Window.of(window, client.exists_each(chain)))
+                    client.connection.link()  # raises where none is there, since the node is not
                     continue
                 hold = client.hold(chain, pin_ms=HOLD_MS)
                 holds.append(hold)

@@ -173,6 +173,8 @@ class Saves:
         except Exception:
             # Whatever it is, vLLM's worker takes the answer, and would end by what it raised.
             log.exception("Moonpool: blocks could not be reserved, for a reason nobody expected")
+        else:
+            self._health.well()
         return windows
 
     def _window(self, step: Step, cache: GroupCache, parts: list[Part]) -> Iterator[Window]:

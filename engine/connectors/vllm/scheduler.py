@@ -17,7 +17,7 @@ from kvstore.client import Client, KVSpec
 
 from .audits import Audits
 from .fleet import Fleet, Place
-from .health import health_of
+from .health import Health
 from .keys import left_out
 from .lookup import Found, Lookup, Lookups
 from .messages import Compare, Load, Loaded, Part, Ready, Report, Save, Step
@@ -88,7 +88,8 @@ class SchedulerSide:
         )
         self._ready, self._block_tokens = first, spec.groups[0].block_tokens
         self._clients = tuple(root.of_group(index) for index in range(len(spec.groups)))
-        self._lookups = Lookups(self._clients, first.windows, health_of(self._settings.node))
+        health = Health(self._settings.node, root)
+        self._lookups = Lookups(self._clients, first.windows, health)
         self._lookups.later(root.register)  # and so the session is there when requests come
         if self._place is not None:
             self.fleet = Fleet(self._settings, self._place, first, root)

@@ -12,7 +12,7 @@ from .beside import beside
 from .caches import GroupCache
 from .compare import NOTHING, compare
 from .facts import Facts
-from .health import health_of
+from .health import Health
 from .loads import Loads
 from .messages import Compare, Ready, Report, Step, Verdict
 from .moment import Moment
@@ -51,7 +51,7 @@ class WorkerSide:
             GroupCache(root.of_group(index), one, [tensors[name] for name in one.layer_names])
             for index, one in enumerate(facts.groups)
         )
-        self._health, self._trace = health_of(settings.node), Trace(settings.trace)
+        self._health, self._trace = Health(settings.node, root), Trace(settings.trace)
         self._loads = Loads(
             *(self._caches, settings.loads_max, settings.stall_ms / 1e3),
             *(self._health, self._trace, beside(self._device)),

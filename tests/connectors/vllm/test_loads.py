@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from kvstore.engine.connectors.vllm.health import health_of
+from kvstore.client import Client, FixedAddress
+from kvstore.engine.connectors.vllm.health import Health
 from kvstore.engine.connectors.vllm.loads import Loads
 from kvstore.engine.connectors.vllm.messages import Load, Loaded, Part
 from kvstore.engine.connectors.vllm.trace import Trace
+from tests.nodes import SPEC
 
 SECONDS = 20.0
+HEALTH = Health("nowhere", Client(FixedAddress("nowhere:1"), SPEC))
 PART = Part(group=0, first=0, hashes=(b"hash",), parent=b"", pages=(7,), last_tokens=4)
 
 
@@ -26,7 +29,7 @@ class Ordered(Loads):
 
     def __init__(self, order: list[str]) -> None:
         self.order = order
-        super().__init__(caches(self), 1, 1.0, health_of("nowhere"), Trace(""))
+        super().__init__(caches(self), 1, 1.0, HEALTH, Trace(""))
 
     def synchronize(self) -> None:
         self.order.append("the device has done what it was told")
@@ -74,7 +77,7 @@ class Copied:
 
 def test_the_half_of_a_block_that_vllm_lacks_is_there_once_its_load_is_over() -> None:
     cache: Any = Copied()
-    loads = Loads((cache,), 1, 1.0, health_of("nowhere"), Trace(""))
+    loads = Loads((cache,), 1, 1.0, HEALTH, Trace(""))
     half = Part(group=0, first=0, hashes=(b"hash",), parent=b"", pages=(7, 8), last_tokens=4)
     loads.start(Load("a", 2, 4, (half,)))
     came = loads.finished(SECONDS)
@@ -89,7 +92,7 @@ class Slow(Loads):
     def __init__(self) -> None:
         self.writes, self.may_end = threading.Event(), threading.Event()
         self.ended_early: list[bool] = []
-        super().__init__(caches(), 1, 1.0, health_of("nowhere"), Trace(""))
+        super().__init__(caches(), 1, 1.0, HEALTH, Trace(""))
 
     def _load(self, load: Load, part: Part, asked: float) -> int:
         self.writes.set()
@@ -123,7 +126,7 @@ class Waiting(Loads):
 
     def __init__(self) -> None:
         self.loaded = threading.Event()
-        super().__init__(caches(), 1, 1.0, health_of("nowhere"), Trace(""))
+        super().__init__(caches(), 1, 1.0, HEALTH, Trace(""))
 
     def _load(self, load: Load, part: Part, asked: float) -> int:
         if load.follow:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from kvstore.client import Chain
+from kvstore.client import Chain, Client, FixedAddress, Miss
 from kvstore.engine.connectors.vllm import lookup as module
-from kvstore.engine.connectors.vllm.health import health_of
+from kvstore.engine.connectors.vllm.health import Health
 from kvstore.engine.connectors.vllm.lookup import FRESH_SECONDS, NOTHING, Lookups
+from tests.nodes import SPEC
 
 SOON = 30.0  # it is there at once, where the machine is not busy
+HEALTH = Health("nowhere", Client(FixedAddress("nowhere:1"), SPEC))
 
 
 class SlowNode:
@@ -50,7 +52,7 @@ def test_an_answer_is_waited_for_however_late_and_is_fresh_from_when_it_came(
     now: list[float],
 ) -> None:
     node: Any = SlowNode()
-    lookups = Lookups((node,), (0,), health_of("slow"))
+    lookups = Lookups((node,), (0,), HEALTH)
     first, second = lookups.ask(chains(b"a")), lookups.ask(chains(b"b"))
     now[0] += 10 * FRESH_SECONDS
     assert first.result(0.0) is None and first.fresh and second.fresh, "neither is asked again"
@@ -74,7 +76,7 @@ def test_a_node_that_answers_what_nobody_understands_is_a_miss() -> None:
         raise KeyError(99)  # as for a reason that a later version has
 
     clients: Any = (SimpleNamespace(hold=held), SimpleNamespace(hold=odd))
-    lookups = Lookups(clients, (0, 0), health_of("odd"))
+    lookups = Lookups(clients, (0, 0), HEALTH)
     assert lookups.ask(2 * chains(b"a")).result(SOON) == NOTHING
     lookups.close()
     assert released == [1]
@@ -82,7 +84,7 @@ def test_a_node_that_answers_what_nobody_understands_is_a_miss() -> None:
 
 def test_a_question_that_nobody_needs_any_more_is_not_asked_and_holds_nothing() -> None:
     node: Any = SlowNode()
-    lookups = Lookups((node,), (0,), health_of("slow"))
+    lookups = Lookups((node,), (0,), HEALTH)
     asked, waiting = lookups.ask(chains(b"a")), lookups.ask(chains(b"b"))
     asked.drop(lookups)
     waiting.drop(lookups)
@@ -99,12 +101,20 @@ def test_a_question_that_nobody_needs_any_more_is_not_asked_and_holds_nothing() 
     assert node.held == 0
 
 
+def test_of_windows_alone_too_a_node_that_is_not_there_is_told_from_one_that_has_none() -> None:
+    nowhere = Client(FixedAddress("127.0.0.1:9"), SPEC)  # the discard port
+    lookups = Lookups((nowhere,), (128,), HEALTH)
+    found = lookups.ask(chains(b"a")).result(SOON)
+    lookups.close()
+    assert found is not None and found.miss is Miss.UNREACHABLE
+
+
 def test_where_no_thread_can_be_started_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     node: Any = SlowNode()
-    lookups = Lookups((node,), (0,), health_of("nowhere"))
+    lookups = Lookups((node,), (0,), HEALTH)
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refused)
         assert lookups.ask((Chain((b"h" * 32,), (64,), 64),)).result(SOON) is NOTHING

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvstore.client import Fragment, Unavailable
-from kvstore.engine.connectors.vllm.health import health_of
+from kvstore.client import Client, FixedAddress, Fragment, Unavailable
+from kvstore.engine.connectors.vllm.health import Health
 from kvstore.engine.connectors.vllm.messages import Part, Save, Step
 from kvstore.engine.connectors.vllm.saves import Saves, Window, gathered
 from kvstore.engine.connectors.vllm.trace import Trace
+from tests.nodes import SPEC
 
 SOON = 30.0
+HEALTH = Health("nowhere", Client(FixedAddress("nowhere:1"), SPEC))
 
 
 @pytest.mark.parametrize("raised", [Unavailable("the node is gone"), KeyError(99)])
@@ -29,7 +31,7 @@ def test_a_step_whose_blocks_cannot_be_reserved_goes_on(raised: Exception, hand_
     facts = SimpleNamespace(layer_names=("0",), writes=True, page_tokens=32, window_tokens=0)
     client = SimpleNamespace(space=space, writer=writer)
     cache: Any = SimpleNamespace(facts=facts, client=client, fragment="all")
-    saves = Saves((cache,), "engine", 1, SOON, health_of("odd"), Trace(""))
+    saves = Saves((cache,), "engine", 1, SOON, HEALTH, Trace(""))
     part = Part(group=0, first=0, hashes=(b"h" * 32,), parent=b"", pages=(7, 8), last_tokens=64)
     saves.begin(Step(1, saves=[Save("a", (part,), hand_off)]))
     saves.layer("0")
@@ -68,7 +70,7 @@ def test_blocks_that_cannot_be_stored_are_let_go_and_others_are_sealed(
         fragment=Fragment(0, 1, 0, 1),
         facts=SimpleNamespace(layer_names=("0",)),
     )
-    saves = Saves((cache,), "engine", 1, SOON, health_of("odd"), Trace(""))
+    saves = Saves((cache,), "engine", 1, SOON, HEALTH, Trace(""))
     saves.begin(Step(1))
     saves._reserving = Future()
     saves._reserving.set_result([Window(one, cache, (7,)) for one in writers])  # type: ignore[arg-type]
@@ -91,7 +93,7 @@ def test_where_no_thread_can_be_started_a_step_s_blocks_wait(
 
     facts = SimpleNamespace(layer_names=("0",), writes=True, page_tokens=32, window_tokens=0)
     cache: Any = SimpleNamespace(facts=facts, client=None, fragment="all")
-    saves = Saves((cache,), "engine", 1, SOON, health_of("odd"), Trace(""))
+    saves = Saves((cache,), "engine", 1, SOON, HEALTH, Trace(""))
     part = Part(group=0, first=3, hashes=(b"h" * 32,), parent=b"", pages=(7, 8), last_tokens=64)
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refused)
