@@ -61,6 +61,11 @@ def _of_vllm(config: Any, layers: int, settings: Settings) -> Host:
     for name in OF_TOKENS:
         if getattr(parallel, name) != 1:
             raise Unsupported(f"{name} {getattr(parallel, name)} is not supported; 1 is")
+    if config.weight_transfer_config is not None:
+        raise Unsupported(
+            "weight_transfer_config: weights may come in place, and nobody tells LMCache, which "
+            "would load what it stored by the old ones"
+        )
     if model.enable_prompt_embeds:
         raise Unsupported(
             "enable_prompt_embeds: LMCache names prompts by their tokens, which embeddings have not"

@@ -49,6 +49,9 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
                 may_cut=transfer.kv_load_failure_policy == "recompute",
                 place=place_of(vllm_config, kv_cache_config) if told else None,
             )
+            if vllm_config.weight_transfer_config is not None:
+                # They come whether or not vLLM is told to forget what it cached by the old ones.
+                self._scheduler.keep_apart("weights may come in place (--weight-transfer-config)")
             if transfer.kv_load_failure_policy == "fail":
                 log.warning(
                     "kv_load_failure_policy is 'fail': a request whose KV cannot be loaded ends in "

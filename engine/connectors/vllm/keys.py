@@ -25,8 +25,8 @@ def left_out(request: Any) -> str:
 
 
 def extra_of(request: Any, since: str) -> dict[int, bytes]:
-    """Digests of content by block, as `Client.chain` takes them. `since` names the weights as they
-    are since vLLM's caches were reset, and is empty where they never were."""
+    """Digests of content by block, as `Client.chain` takes them. `since` names the weights of
+    an engine that is kept apart, as since vLLM's caches were reset; else it is empty."""
     return salted(since + (request.cache_salt or ""))
 
 

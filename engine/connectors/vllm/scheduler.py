@@ -55,7 +55,7 @@ class SchedulerSide:
         self._lookups: Lookups | None = None
         self._ready: Ready | None = None
         self._block_tokens = 1  # as the workers chose
-        self._since = ""  # a name of its own for what is computed since caches were reset
+        self._since = ""  # a name of its own for what is computed since it is kept apart
         self._requests: dict[str, Tracked] = {}
         self._others: dict[str, LeftOut] = {}  # that go on without the pool
         self._answers: dict[str, Lookup] = {}
@@ -100,15 +100,19 @@ class SchedulerSide:
         return stats
 
     def reset(self) -> None:
-        """vLLM forgets what it cached, as it does when its weights are changed in place. Nothing
-        tells the new ones from any others, so what is stored from now on only this engine finds.
-        Requests that are here may have KV of either: they go on without the pool."""
-        self._since = secrets.token_hex(16)
+        """vLLM forgets what it cached, as it does when its weights are changed in place. Requests
+        that are here may have KV of either: they go on without the pool."""
+        self.keep_apart("caches were reset")
         for name, tracked in self._requests.items():
             self._drop(name)
             self._others[name] = LeftOut(tracked.request, tracked.end, tracked.ran)
         self._requests.clear()
-        self._tell("caches were reset: what the pool has from before is not used by this engine")
+
+    def keep_apart(self, why: str) -> None:
+        """Nothing tells the weights from now on from any others: what is stored from now on only
+        this engine finds."""
+        self._since = secrets.token_hex(16)
+        self._tell(f"{why}: this engine loads what it stores from now on, and nobody else does")
 
     def close(self) -> None:
         if self.fleet is not None:

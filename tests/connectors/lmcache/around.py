@@ -31,6 +31,7 @@ def vllm(
     parallel: dict[str, Any] | None = None,
     kernels: dict[str, Any] | None = None,
     lora: Any = None,
+    weight_transfer: Any = None,
     **model: Any,
 ) -> None:
     """Be in a worker of vLLM's, for which LMCache makes the plug-in."""
@@ -60,6 +61,7 @@ def vllm(
         kernel_config=SimpleNamespace(**untold.KERNELS | (kernels or {})),
         additional_config=additional_config or {},
         lora_config=lora,
+        weight_transfer_config=weight_transfer,
     )
     shown(monkeypatch, told)
 

@@ -194,6 +194,7 @@ def test_weights_that_vllm_does_not_name_need_a_name(
         ({"transformers": True, "rope": LONG, "max_model_len": 8_192}, "RoPE of type longrope"),
         ({"is_prefix_caching_supported": False}, "vLLM reuses no prefixes of this model"),
         ({"enable_prompt_embeds": True}, "enable_prompt_embeds: LMCache names prompts by their"),
+        ({"weight_transfer": SimpleNamespace(backend="nccl")}, "weight_transfer_config: weights"),
         ({"parallel": {"decode_context_parallel_size": 2}}, "decode_context_parallel_size 2 is"),
         ({"parallel": {"prefill_context_parallel_size": 2}}, "prefill_context_parallel_size 2 is"),
         ({"layers": (0, LAYERS - 1)}, "a chunk has 3 layers, and this rank's part of the model 2"),

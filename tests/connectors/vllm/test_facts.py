@@ -273,6 +273,7 @@ def test_what_lmcache_s_plug_in_asks_of_vllm_beside_this_is_there() -> None:
     assert callable(get_current_vllm_config_or_none)
     assert callable(ModelConfig.get_layers_start_end_indices)
     assert VllmConfig().lora_config is None, "and where there are adapters it is something"
+    assert VllmConfig().weight_transfer_config is None
     said = {one.name for one in fields(ModelConfig)}
     assert untold.MODEL.keys() | {"enable_prompt_embeds"} <= said
     assert {name: getattr(MultiModalConfig(), name) for name in untold.IMAGES} == untold.IMAGES

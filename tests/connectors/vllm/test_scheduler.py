@@ -7,8 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.config import KVTransferConfig, WeightTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 
 from kvstore.client import KVGroup, KVSpec
+from kvstore.engine.connectors.vllm import MoonpoolConnector
 from kvstore.engine.connectors.vllm import scheduler as module
 from kvstore.engine.connectors.vllm.lookup import Found
 from kvstore.engine.connectors.vllm.messages import Loaded, Ready, Report, Save
@@ -118,6 +121,26 @@ def test_a_prefill_is_followed_where_all_of_its_groups_can_be(
     here.arrived(follows)
     assert here.matched(follows, 0) == found, "what is not followed is looked up"
     assert told == [not windows], "and waits for this engine"
+
+
+@pytest.mark.parametrize(("told", "shared"), [(None, True), (WeightTransferConfig(), False)])
+def test_where_weights_may_come_in_place_an_engine_shares_with_nobody_from_its_start(
+    monkeypatch: pytest.MonkeyPatch, told: WeightTransferConfig | None, shared: bool
+) -> None:
+    """They may with no reset of what is cached, as in a pause that is told to keep it."""
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    config: Any = SimpleNamespace(
+        kv_transfer_config=KVTransferConfig(kv_connector="ours", kv_role="kv_both"),
+        cache_config=SimpleNamespace(block_size=16),
+        weight_transfer_config=told,
+    )
+    found = []
+    for _ in range(2):
+        engine = MoonpoolConnector(config, KVConnectorRole.SCHEDULER, None)
+        engine.set_xfer_handshake_metadata_pp_aware(ready())
+        engine.on_new_request(request("a"))
+        found.append(engine._scheduler._requests["a"].chains()[0].hashes)  # type: ignore[union-attr]
+    assert (found[0] == found[1]) is shared
 
 
 def test_pages_that_another_connector_may_still_be_filling_are_not_stored_at_a_requests_end(
