@@ -59,7 +59,11 @@ class WorkerSide:
         wait = settings.save_ms / 1e3
         self._saves = Saves(self._caches, engine, facts.origin, wait, self._health, self._trace)
         self._saves.connect()
-        self._several = facts.vllm_groups > 1
+        # A page is one request's where vLLM has one group, and that no window: of what is before a
+        # window all have page 0, and vLLM would compute others anew for it, into that page.
+        self._by_page = facts.vllm_groups == 1 and not any(
+            one.window_tokens for one in facts.groups
+        )
         self._step = Step(0)
         # What is to be said next. With speculation vLLM may ask before it has a step saved: then
         # what that says is said with the next step's.
@@ -112,12 +116,12 @@ class WorkerSide:
         sent = {save.request for save in self._step.saves if save.finished}
         self._report.loaded = self._loads.finished(0.0 if self._computed else IDLE_SECONDS)
         failed = self._loads.failed()
-        return sent, set(self._report.loaded), failed if self._several else set()
+        return sent, set(self._report.loaded), set() if self._by_page else failed
 
     def bad_pages(self) -> set[int]:
-        """Pages that hold nothing good. vLLM can be told by page where it has one group only."""
+        """Pages that hold nothing good, where vLLM can be told by page."""
         bad = self._loads.bad_pages()
-        return set() if self._several else bad
+        return bad if self._by_page else set()
 
     def report(self) -> Report | None:
         report, self._report = self._report, Report()

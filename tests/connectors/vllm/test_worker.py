@@ -21,11 +21,12 @@ NOWHERE = "127.0.0.1:9"
 PART = Part(group=0, first=0, hashes=(b"h" * 32,), parent=b"", pages=(1,), last_tokens=16)
 
 
-def one_of(vllm_groups: int) -> WorkerSide:
+def one_of(vllm_groups: int, window: int = 0) -> WorkerSide:
     """The worker of a vLLM that has so many groups, of which the pool keeps the first."""
-    group = KVGroup(layers=(0,), kv_heads=1, head_dim=8, block_tokens=16)
+    reuse = "window" if window else "chain"
+    group = KVGroup((0,), 1, 8, block_tokens=16, reuse=reuse, window_tokens=window)
     spec = KVSpec(model="m", revision="r", dtype="float32", groups=(group,))
-    kept = (GroupFacts(0, ("layer",), 16, 0, 1, True, 0),)
+    kept = (GroupFacts(0, ("layer",), 16, 0, 1, True, window),)
     facts = Facts(spec, kept, "as it is", vllm_groups)
     pages = {"layer": torch.zeros(4, 1, 16, 16)}
     return WorkerSide(Settings(node=NOWHERE), facts, pages, "engine", 0, 1)
@@ -38,12 +39,16 @@ def worker() -> Iterator[WorkerSide]:
     made.close()
 
 
-@pytest.mark.parametrize(("vllm_groups", "said"), [(1, (set(), {1})), (2, ({"a"}, set()))])
-def test_what_failed_to_load_is_told_by_page_only_where_vllm_has_one_group(
-    vllm_groups: int, said: tuple[set[str], set[int]]
+@pytest.mark.parametrize(
+    ("vllm_groups", "window", "said"),
+    [(1, 0, (set(), {1})), (2, 0, ({"a"}, set())), (1, 16, ({"a"}, set()))],
+)
+def test_what_failed_to_load_is_told_by_page_only_where_that_is_one_requests(
+    vllm_groups: int, window: int, said: tuple[set[str], set[int]]
 ) -> None:
-    """vLLM ends where it is told of pages and a draft has a group of its own, that we keep not."""
-    with closing(one_of(vllm_groups)) as worker:
+    """vLLM ends where it is told of pages and a draft has a group of its own, that we keep not; of
+    what is before a window all have one page."""
+    with closing(one_of(vllm_groups, window)) as worker:
         worker.begin(Step(1, loads=[Load("a", 0, 16, (PART,))]))
         worker.load()
         eventually(lambda: worker._loads._under_way == 0)
