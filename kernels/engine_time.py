@@ -65,7 +65,6 @@ def decode_steps(times: Any, engine: Any, seconds: Any, batch: Any, context: Any
     first = step_seconds(times, engine, 0.0, 0.0, batch, context)
     growth = 0.5 * times[engine, CONTEXT] * batch
     linear = first - growth
-    if growth <= 0.0:
-        return np.int64(seconds / first + _ROUNDING)
     root = np.sqrt(linear * linear + 4.0 * growth * seconds)
-    return np.int64((root - linear) / (2.0 * growth) + _ROUNDING)
+    # Not (root - linear) / (2 growth): of little growth all of that is rounding.
+    return np.int64(2.0 * seconds / (root + linear) + _ROUNDING)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from kvstore.kernels.engine_time import (
     CHUNK,
     COLUMNS,
+    CONTEXT,
     EXPERTS,
     TAKEN,
     decode_steps,
@@ -46,6 +47,16 @@ def test_as_many_steps_are_done_as_the_time_is_enough_for(
     more = decode_takes(times(), 0, steps + 1, batch, context) - spent
     assert decode_steps(times(), 0, spent, batch, context) == steps
     assert decode_steps(times(), 0, spent + part * more, batch, context) == steps
+
+
+@pytest.mark.parametrize("context_seconds", [0.0, 1e-18, 1e-15, 1e-12, 1e-6])
+def test_steps_are_counted_however_little_a_token_of_context_takes(context_seconds: float) -> None:
+    """Where none were counted that had been waited for, a simulation would wait for them again."""
+    row = times()
+    row[0, CONTEXT] = context_seconds
+    for steps in (1, 10, 100):
+        spent = decode_takes(row, 0, float(steps), 1, 1_100.0)
+        assert decode_steps(row, 0, spent, 1, 1_100.0) == steps
 
 
 def test_a_prompt_is_prefilled_chunk_by_chunk_each_behind_the_last() -> None:
