@@ -19,9 +19,9 @@ def fits(engine: Any, tokens: Any, reserve: Any, tpot: Any) -> Any:
     place at an engine, a record, and leaves a step within `tpot` seconds. An idle engine takes
     whatever it has place for."""
     batch, context = engine.batch + 1.0, engine.context + tokens
-    if context + reserve > engine.room:
-        return False
-    return batch == 1.0 or decode_seconds(engine, batch, context) <= tpot
+    if batch == 1.0:
+        return context <= engine.room
+    return context + reserve <= engine.room and decode_seconds(engine, batch, context) <= tpot
 
 
 @inner

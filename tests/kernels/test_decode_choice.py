@@ -40,6 +40,13 @@ def test_an_engine_without_room_is_chosen_only_where_none_has_any() -> None:
     assert chosen_of(made, 1_000.0, 300.0, 0, NONE, 0.0) == (0, False)
 
 
+def test_an_idle_engine_takes_what_it_has_place_for_and_nothing_larger() -> None:
+    """Though that leaves less for the answer than most have: nowhere will there ever be more."""
+    made = fleet(1)
+    assert chosen_of(made, 400_000.0, 300.0, 0, NONE, 0.0) == (0, True)
+    assert chosen_of(made, 400_001.0, 300.0, 0, NONE, 0.0) == (0, False)
+
+
 def test_nobody_is_chosen_where_nobody_decodes() -> None:
     made = fleet(2)
     made.engines["decodes"] = False

@@ -103,7 +103,7 @@ def test_the_smallest_that_fits_is_served_first_and_in_a_crowd_the_first_that_ca
     engine, waiting = fleet(1).engines[0], parked((900.0, 0.0), (500.0, 1.0), (800.0, 0.5))
     assert first_that_fits(engine, waiting, 300.0, 2.0, 100.0, False) == 1
     assert first_that_fits(engine, waiting, 300.0, 2.0, 100.0, True) == 0
-    engine["context"] = engine["room"] - 1_150.0
+    engine["batch"], engine["context"] = 1, engine["room"] - 1_150.0
     assert first_that_fits(engine, waiting, 300.0, 2.0, 100.0, True) == 2, "it is what fits"
     engine["context"] = engine["room"]
     assert first_that_fits(engine, waiting, 300.0, 2.0, 100.0, True) == NONE
