@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kvstore.conductor.engines import Engine
 from kvstore.core.fingerprints import Prints
-from kvstore.errors import Overloaded, Rejected, TooLate, Unavailable
+from kvstore.errors import Invalid, Overloaded, Rejected, TooLate, Unavailable
 from kvstore.kernels.fleet import LINK
 from kvstore.kernels.prefill_price import HANDED, READY, WAIT, WORK
 from kvstore.kernels.rules import Rules
@@ -57,7 +57,7 @@ class Decision:
     step: float = 0.0  # seconds of a decode step with it
     ttft: float = 0.0  # the target
     size: float = 0.0  # bytes of its KV that are not in the memory of who decodes
-    refusal: Rejected | None = None
+    refusal: Rejected | Invalid | None = None
 
     @property
     def priced(self) -> Row | None:
@@ -69,8 +69,10 @@ class Decision:
     def or_raise(self) -> Decision:
         """Itself, unless it is refused. What is raised is another each time: one that was raised
         keeps all that stood on the stack, and decisions are remembered."""
-        if self.refusal is not None:
+        if isinstance(self.refusal, Rejected):
             raise type(self.refusal)(str(self.refusal), self.refusal.retry_after_ms)
+        if self.refusal is not None:
+            raise Invalid(str(self.refusal))
         return self
 
 
@@ -121,6 +123,14 @@ def no_room(ask: Ask, engine: Engine, step: float, rules: Rules, room: float) ->
         f"{1e3 * rules.pace * rules.tpot:.0f} ms: {engine.facts.engine_id}, the best, would take "
         f"{1e3 * step:.0f} ms; {_expected(room)}",
         RETRY_MS_MIN,
+    )
+
+
+def too_large(ask: Ask, largest: float) -> Invalid:
+    """No engine that decodes could ever have all of its KV, and none is worth waiting for."""
+    return Invalid(
+        f"a prompt of {ask.tokens} tokens: of the engines that decode the largest has room for "
+        f"{largest:.0f} tokens of KV"
     )
 
 

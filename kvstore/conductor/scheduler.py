@@ -28,6 +28,7 @@ from kvstore.conductor.decision import (
     nobody_decodes,
     nobody_prefills,
     room_too_late,
+    too_large,
     too_late,
 )
 from kvstore.conductor.engines import LATENCY_SECONDS, Crew, Engine
@@ -35,7 +36,7 @@ from kvstore.conductor.in_flight import InFlight
 from kvstore.conductor.roles import Advice
 from kvstore.conductor.room import Parked
 from kvstore.conductor.table import Table
-from kvstore.errors import Overloaded, TooLate
+from kvstore.errors import Overloaded, Rejected, TooLate
 from kvstore.kernels import decision as loops
 from kvstore.kernels import fairness
 from kvstore.kernels.expected import marked
@@ -102,7 +103,7 @@ class Scheduler(Crews):
         before = self.decided(whose, ask.request)
         if before is None:
             crew.roles.asked(ask.tokens, crew.block_tokens, decision.priced, now)
-        if decision.refusal is not None and not in_flight.refused.was(ask, now):
+        if isinstance(decision.refusal, Rejected) and not in_flight.refused.was(ask, now):
             in_flight.refused.add(ask, now)
             if before is None or before.refusal is None:
                 in_flight.crowd.lost(ask.request, now)  # once, however often it comes again
@@ -187,6 +188,9 @@ class Scheduler(Crews):
             crowded = wanted * self._patience(in_flight)
             refusal = too_late(ask, considered, rows, rules, wanted, crowded, len(crew.by_id))
             return Decision(*of, ttft=wanted, refusal=refusal)
+        if room == np.inf:
+            largest = crew.fleet.engines["room"][crew.fleet.engines["decodes"]].max()
+            return Decision(*of, ttft=wanted, refusal=too_large(ask, float(largest)))
         if rules.gated and room > rules.forecast * rules.ttft > 0:
             refusal = no_room_in_time(ask, room, rules)
             return Decision(*of, ttft=wanted, refusal=refusal)

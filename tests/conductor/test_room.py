@@ -8,9 +8,10 @@ import pytest
 
 from kvstore.conductor.decision import Decision
 from kvstore.conductor.engines import OUTPUT_TOKENS, Engine
+from kvstore.conductor.explained import explain
 from kvstore.conductor.room import Parked
 from kvstore.core.cost import DecodeCost
-from kvstore.errors import Overloaded, TooLate
+from kvstore.errors import Invalid, Overloaded, TooLate
 from kvstore.limits import SENT_SECONDS
 from tests.conductor.crews import WHOSE, Rig, ask, chain
 
@@ -184,4 +185,18 @@ def test_a_target_that_nobody_reaches_alone_is_no_reason_to_refuse_all_others() 
     for number in range(20):
         rig.schedule(f"{number}", chain(number))
         rig.scheduler.place(WHOSE, ask(f"{number}"), rig.now)
+    rig.check()
+
+
+def test_what_no_engine_can_ever_hold_is_wrong_and_not_to_be_asked_for_again() -> None:
+    rig = Rig(gated=0.0)
+    rig.engine("small", room_tokens=3_000)
+    rig.engine("large", room_tokens=4_000)
+    rig.engine("prefills", room_tokens=9_000, decode=None)
+    assert rig.schedule("fits", tokens=4_000).decode is not None
+    with pytest.raises(Invalid, match=r"of 4001 tokens: .* the largest has room for 4000 tokens"):
+        rig.schedule("r", tokens=4_001)
+    assert "r" not in rig.in_flight.prompts
+    told = explain(rig.scheduler, rig.scheduler.consider(WHOSE, ask(tokens=4_001), rig.now), False)
+    assert "the largest has room for 4000" in told.sentence and not told.HasField("plan")
     rig.check()
