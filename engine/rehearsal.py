@@ -5,8 +5,9 @@ told what comes out, so their first choices go by what this machine takes and no
 for what is slow the first time only, memory to be had and kernels to be compiled, no request waits.
 
 Prompts grow for as long as the next is thought to take no longer than `SECONDS`, and at last some
-short ones are decoded together. Each is run twice, and of equal steps the shortest
-counts: whatever else goes on here only adds.
+short ones are decoded together. A model that is slow here is run for the first of them alone, since
+nobody is served meanwhile. Each is run twice, and of equal steps the shortest counts: whatever else
+goes on here only adds.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Rehearsal:
         while GROWS * tokens <= room and GROWS * self.heard.prefills[tokens, 0] <= SECONDS:
             tokens *= GROWS
             self._compute(1, tokens)
-        self._compute(TOGETHER, FIRST)
+        if tokens >= TOGETHER * FIRST:  # it is quick enough for as many tokens at once
+            self._compute(TOGETHER, FIRST)
         shape = _shape(self._core.model.config)
         prefills, steps = self.heard.prefills.items(), self.heard.steps.items()
         return Costs(

@@ -80,6 +80,7 @@ def test_no_prompt_is_run_that_is_thought_to_take_too_long(
     stage = Rehearsal(core, Pool(client(), core.cache))
     assert positive(stage.run())
     assert list(stage.heard.prefills) == [(FIRST, 0)]
+    assert {batch for batch, _ in stage.heard.steps} == {1}
 
 
 def test_all_ranks_take_part(
