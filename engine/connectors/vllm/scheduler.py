@@ -287,11 +287,12 @@ class SchedulerSide:
             loaded = self._loaded.pop(request)
             self.stats.loaded(loaded.seconds)
             self.stats.add("loaded_tokens", loaded.tokens)
+            # Also of a request that is here no more: by the policy 'fail' vLLM ends it for this.
+            self.stats.add("failed_tokens", loaded.wanted - loaded.tokens)
             tracked = self._requests.get(request)
             if tracked is not None and not tracked.follow:  # who follows waits more than it loads
                 self._prices.loaded(loaded.tokens, loaded.wanted, loaded.seconds, now)
             if tracked is not None and loaded.good < tracked.end:
-                self.stats.add("failed_tokens", tracked.end - loaded.good)
                 tracked.failed = True
                 good = loaded.good // self._block_tokens
                 tracked.published = min(tracked.published, good)  # what is bad is published anew
