@@ -66,6 +66,10 @@ def drains(w: Any, e: Any, now: Any) -> None:
     if waits or engine.batch or engine.line != NONE or engine.owed_batch > 0.0:
         push(w.heap, now + DRAIN_SECONDS, DRAINS, e, 0)
         return
+    did = 0 if engine.role & PREFILLS else 1
+    engine.was[did] += now - engine.role_since
+    engine.worked[did] += engine.busy_seconds - engine.role_busy
+    engine.role_since, engine.role_busy = now, engine.busy_seconds
     engine.role, engine.turns = engine.turns, 0
     seen.prefills, seen.decodes = engine.role & PREFILLS != 0, engine.role & DECODES != 0
     mark_roles(w.fleet)

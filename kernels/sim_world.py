@@ -67,6 +67,10 @@ RUNNING = np.dtype(
         ("owed_batch", np.float64),  # sequences that are on their way or wait to be let in
         ("owed_context", np.float64),  # their tokens
         ("busy_seconds", np.float64),
+        ("role_since", np.float64),  # since when it does what it does,
+        ("role_busy", np.float64),  # and its `busy_seconds` then
+        ("was", np.float64, (2,)),  # seconds, before that, in which it prefilled, and decoded,
+        ("worked", np.float64, (2,)),  # and of these the busy ones
         ("steps", np.int64),
         ("version", np.int64),
         ("batch", np.int64),

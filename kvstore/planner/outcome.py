@@ -24,6 +24,7 @@ ENDS = {
     "expired": sim_world.EXPIRED,  # its time was over before somebody had room
     "lost": sim_world.LOST,
 }
+_PREFILL, _DECODE = 0, 1  # phases, as `was` and `worked` of engines have them
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +132,8 @@ def of(world: World) -> Outcome:
         clients=_clients(requests["client"], good),
         ended={name: int((requests["status"] == end).sum()) for name, end in ENDS.items()},
         slow=int(((ttft(served) <= world.rules.ttft) & (tpot(served) > world.rules.tpot)).sum()),
-        prefill_busy=_busy(world, sim_world.PREFILLS, max(arrivals_s, last)),
-        decode_busy=_busy(world, sim_world.DECODES, max(arrivals_s, last)),
+        prefill_busy=_busy(world, _PREFILL, max(arrivals_s, last)),
+        decode_busy=_busy(world, _DECODE, max(arrivals_s, last)),
         decode_full=_full(world, served, max(arrivals_s, last)),
         error=error,
         bias=bias,
@@ -168,17 +169,29 @@ def _clients(client: NDArray[np.int32], good: NDArray[np.bool_]) -> tuple[float,
     return tuple((np.bincount(client, good) / np.maximum(1, asked)).tolist())
 
 
-def _busy(world: World, role: int, span_s: float) -> float:
-    some = world.engines["role"] & role != 0
-    return float(world.engines["busy_seconds"][some].mean()) / span_s if span_s else 0.0
+def in_role(world: World, phase: int, span_s: float) -> NDArray[np.float64]:
+    """Seconds for which each engine prefilled (0) or decoded (1), and of those the busy ones: an
+    engine that does both is busy in both. Shape (2, engines)."""
+    engines = world.engines
+    still = engines["role"] & (sim_world.PREFILLS, sim_world.DECODES)[phase] != 0
+    since = np.maximum(0.0, span_s - engines["role_since"])
+    last = np.array([since, engines["busy_seconds"] - engines["role_busy"]])
+    before = np.array([engines["was"][:, phase], engines["worked"][:, phase]])
+    found: NDArray[np.float64] = before + np.where(still, last, 0.0)
+    return found
+
+
+def _busy(world: World, phase: int, span_s: float) -> float:
+    seconds, busy = in_role(world, phase, span_s).sum(axis=1)
+    return float(busy / seconds) if seconds else 0.0
 
 
 def _full(world: World, served: Any, span_s: float) -> float:
     """By the tokens of each sequence halfway through its answer."""
     held_s = served["finished"] - served["first_token"]
     tokens = served["tokens"] + served["output"] / 2
-    room = world.fleet.engines["room"][world.engines["role"] & sim_world.DECODES != 0].sum()
-    return float((held_s * tokens).sum() / (room * span_s)) if span_s else 0.0
+    room_s = (world.fleet.engines["room"] * in_role(world, _DECODE, span_s)[0]).sum()
+    return float((held_s * tokens).sum() / room_s) if room_s else 0.0
 
 
 def _errors(requests: Any) -> tuple[float, float]:

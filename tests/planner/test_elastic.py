@@ -91,6 +91,21 @@ def test_an_engine_finishes_what_it_has_before_it_switches() -> None:
     assert not found.requests["made"].any(), "somebody's tokens were made again"
 
 
+def test_what_engines_did_before_they_switched_counts_as_that() -> None:
+    load, split = phases(LONG, seconds=200), cluster(1, 3, **SOON)
+    found = switched(load, split)
+    told, engines = outcome.of(found), found.engines
+    assert told.switches >= 1
+    span = max(float(load.arrival[-1]), float(np.nanmax(found.requests["finished"])))
+    prefills, decodes = (outcome.in_role(found, phase, span) for phase in (0, 1))
+    assert prefills[0] + decodes[0] == pytest.approx([span] * 4), "each has one role at a time"
+    assert prefills[1] + decodes[1] == pytest.approx(engines["busy_seconds"])
+    assert (decodes[1] > 0.0).sum() >= 3, "those who prefill at last have decoded"
+    assert told.prefill_busy == pytest.approx(prefills[1].sum() / prefills[0].sum())
+    assert told.decode_busy == pytest.approx(decodes[1].sum() / decodes[0].sum())
+    assert max(told.prefill_busy, told.decode_busy, told.decode_full) <= 1.0
+
+
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(
     kills=st.lists(
