@@ -13,15 +13,17 @@ from kvstore.core.model_shape import Latent, ModelShape
 from kvstore.errors import Invalid
 
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
+_WIDTH = "intermediate_size"
+_ATTENTION = ("full_attention", "sliding_attention")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
     """Of the language model, where there is more to it. Raises `Invalid` naming the field that is
     missing or not understood."""
-    read = _Fields(config.get("text_config") or config)
+    read = _Fields(_part(config, "text_config") or config)
     read.refuse_other_layers()
-    heads = read.whole("num_attention_heads")
+    heads = read.some("num_attention_heads")
     experts = next((key for key in _EXPERTS if read.has(key)), "")
     shape: dict[str, Any] = {
         "layers": read.whole("num_hidden_layers"),
@@ -40,11 +42,11 @@ def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
         shape["kv_heads"] = read.whole("num_key_value_heads", heads)
         shape["head_dim"] = read.whole("head_dim", shape["hidden"] // heads)
     if not experts:
-        return ModelShape(name, intermediate=read.whole("intermediate_size"), **shape)
-    width = read.whole("moe_intermediate_size", read.of.get("intermediate_size"))
+        return ModelShape(name, intermediate=read.whole(_WIDTH), **shape)
+    width = read.some("moe_intermediate_size" if read.has("moe_intermediate_size") else _WIDTH)
     return ModelShape(
         name,
-        intermediate=read.whole("intermediate_size", 0),
+        intermediate=read.whole(_WIDTH, 0),
         experts=read.whole(experts),
         experts_active=read.whole("num_experts_per_tok"),
         experts_shared=read.whole("n_shared_experts", 0)
@@ -73,10 +75,17 @@ class _Fields:
             raise Invalid(f"config.json: {key} is {value!r}, where a whole number is wanted")
         return value
 
+    def some(self, key: str) -> int:
+        """One that others are divided by."""
+        if not (value := self.whole(key)):
+            raise Invalid(f"config.json: {key} is 0, where there is at least one")
+        return value
+
     def refuse_other_layers(self) -> None:
-        kinds = set(self.of.get("layer_types") or ()) - {"full_attention", "sliding_attention"}
-        if kinds:
-            raise Invalid(f"config.json: layer_types has {', '.join(sorted(map(str, kinds)))}")
+        kinds = self.of.get("layer_types") or []
+        others = [one for one in kinds if one not in _ATTENTION] if type(kinds) is list else [kinds]
+        if others:
+            raise Invalid(f"config.json: layer_types has {others[0]!r}")
         for key, usual in (("decoder_sparse_step", 1), ("moe_layer_freq", 1)):
             if self.of.get(key, usual) != usual:
                 raise Invalid(f"config.json: {key} is {self.of[key]!r}, and {usual} is understood")
@@ -84,9 +93,18 @@ class _Fields:
             raise Invalid("config.json: mlp_only_layers names layers, and none is understood")
 
 
+def _part(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Empty where there is none."""
+    found = config.get(key) or {}
+    if not isinstance(found, Mapping):
+        raise Invalid(f"config.json: {key} is {found!r}, where an object is wanted")
+    return found
+
+
 def _parameter_bytes(text: Mapping[str, Any], config: Mapping[str, Any]) -> float:
     """As weights lie in memory: what they were quantized to, or their type."""
-    quantized = config.get("quantization_config") or text.get("quantization_config")
+    key = "quantization_config"
+    quantized = _part(config, key) or _part(text, key)
     if quantized:
         bits = quantized.get("bits", 8 if "fp8" in str(quantized.get("quant_method")) else None)
         if bits not in (4, 8):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvstore.core.model_shape import DEEPSEEK_V3, LLAMA3_8B, QWEN25_7B, ModelShape
 from kvstore.core.published import shape_of
@@ -131,7 +134,9 @@ def test_weights_have_the_bytes_that_they_lie_in_memory_with(changes: Any, size:
         ({"num_hidden_layers": "32"}, "num_hidden_layers is '32'"),
         ({"vocab_size": -1}, "vocab_size is -1"),
         ({"num_key_value_heads": 5}, "kv_heads"),
-        ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types has linear"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types has 'linear"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+        ({"text_config": "llama"}, "text_config is 'llama', where an object"),
         ({"torch_dtype": "int8"}, "torch_dtype is int8"),
         ({"quantization_config": {"quant_method": "x", "bits": 3}}, "has 3 bits by 'x'"),
         ({"quantization_config": {"quant_method": "x"}}, "has None bits by 'x'"),
@@ -144,3 +149,33 @@ def test_weights_have_the_bytes_that_they_lie_in_memory_with(changes: Any, size:
 def test_what_is_missing_or_not_understood_is_refused_by_name(changes: Any, told: str) -> None:
     with pytest.raises(Invalid, match=told):
         shape_of("?", LLAMA | changes)
+
+
+NONSENSE = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2),
+    st.just(1 << 80),
+    st.floats(),
+    st.text(max_size=3),
+    st.lists(st.one_of(st.integers(), st.just([])), max_size=2),
+    st.just({"bits": []}),
+    st.just({1: 2}),
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=400)
+@given(st.sampled_from([LLAMA, DEEPSEEK, QWEN3_MOE]), st.data())
+def test_whatever_stands_there_it_is_a_shape_or_refused(config: Any, data: st.DataObject) -> None:
+    """A server is not to end by it."""
+    keys = [
+        *config,
+        "text_config",
+        "quantization_config",
+        "layer_types",
+        "mlp_only_layers",
+        "dtype",
+    ]
+    key = data.draw(st.sampled_from(keys))
+    with suppress(Invalid):
+        shape_of("?", config | {key: data.draw(NONSENSE)})
