@@ -60,12 +60,12 @@ def choose(
     host_of: Any, own_holders: Any, own_lengths: Any, of_holder: Any, own: Any, priced: Any,
     best: Any, rows: Any, owns: Any, demand: Any, rules_row: Any, now: Any, tokens: Any,
     block_tokens: Any, token_bytes: Any, waited: Any, first: Any, whole: Any, reserve: Any,
-    alike: Any, busy: Any,
+    grows: Any, alike: Any, busy: Any,
 ) -> Any:  # fmt: skip
     """Who is to prefill a prompt, or `NONE`; by which way what it fetches comes; how long it would
     then wait for room to be decoded (`alike`: behind all that came before); who would decode it, or
-    `NONE`, and what a step with it takes there. `busy` is the share of engines that had work
-    lately.
+    `NONE`, and what a step with it takes there. Answers come to `reserve` tokens, its own to what
+    it `grows` by. `busy` is the share of engines that had work lately.
 
     `own` gets how many leading blocks each engine has in memory of its own, by holders of those and
     the rows `of_holder`.
@@ -106,7 +106,7 @@ def choose(
     if chosen == NONE:
         return chosen, way, room, NONE, 0.0
     decodes, _ = choose_decode(
-        fleet, dram, tokens, block_tokens, token_bytes, reserve, tpot, first,
+        fleet, dram, tokens, block_tokens, token_bytes, grows, tpot, first,
         engines[chosen].host, now,
     )  # fmt: skip
     return chosen, way, room, decodes, _step_with(fleet, decodes, tokens)

@@ -32,6 +32,7 @@ class Ask:
     ttft: float = 0.0  # its own targets, in seconds; 0: the fleet's
     tpot: float = 0.0
     client: str = ""  # whose it is, of the caller's clients
+    max_new_tokens: int = 0  # that it is given; 0: nobody knows
 
 
 @dataclass(slots=True)  # frozen, each took 2 us more to make

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvstore.conductor.answers import Answers
 from kvstore.conductor.carries import Carries
 from kvstore.conductor.facts import Facts, Role
 from kvstore.conductor.index import HOLDERS_MAX, Lengths
@@ -30,8 +31,6 @@ from kvstore.kernels.rules import Rules
 SSD_SECONDS = 1 / 2e9  # of a byte, at a node that no engine calls its own
 LATENCY_SECONDS = 1e-3  # of a transfer, before any was measured
 NO_HOLDER = -1
-OUTPUT_TOKENS = 512.0  # of a request, before any was over
-_OUTPUT_KEPT = 0.99  # of what was learned of that, at each request
 _ROWS_MIN = 8
 
 
@@ -66,7 +65,7 @@ class Crew:
         self.decoders = 0  # of those
         self._least_step = 0.0  # seconds, of one sequence alone
         self.busy = self._looked = 0.0  # share of engines that prefilled lately, by when
-        self.output_tokens = OUTPUT_TOKENS  # that a request comes to, in the mean
+        self.answers = Answers()
         self.rows: list[Engine | None] = []
         self._free: list[int] = []
         self._carries: dict[int, Carries] = {}
@@ -168,12 +167,6 @@ class Crew:
                     _write(engines[engine.number], "decode", decode)
         self._reckon(now)
 
-    def over(self, sequences: int, output_tokens: int) -> None:
-        """So many requests were decoded to their ends."""
-        kept = _OUTPUT_KEPT**sequences
-        mean = output_tokens / sequences
-        self.output_tokens = kept * self.output_tokens + (1 - kept) * mean
-
     def moved(self, host: int, size_bytes: float, seconds: float) -> None:
         """So much came to a host over its link; from where is not known."""
         carries = self._carries.get(host)
@@ -215,7 +208,7 @@ class Crew:
             return engine.facts.engine_id
 
         tpot = rules.pace * self.reachable(rules.tpot)
-        return self.roles.advise(self.fleet, name, self.output_tokens, tpot, now)
+        return self.roles.advise(self.fleet, name, self.answers.tokens, tpot, now)
 
     def fit_hosts(self, count: int) -> None:
         """Make room for so many hosts."""

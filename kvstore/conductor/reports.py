@@ -121,7 +121,7 @@ class Reporter:
             engine.batch, engine.context_tokens = message.load.batch, message.load.context_tokens
             crew.load(engine)
         if message.over.sequences:
-            crew.over(message.over.sequences, message.over.output_tokens)
+            crew.answers.over(message.over.sequences, message.over.output_tokens)
         self._scheduler.serve(self.whose, engine, now)
 
     def _prints(self, hashes: Sequence[bytes]) -> Prints:

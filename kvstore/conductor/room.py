@@ -66,7 +66,7 @@ class Room:
         """How long it would wait."""
         mine = self._tokens.get(request)
         self.forget(request)
-        fleet, reserve, tpot = self._crew.fleet, self._crew.output_tokens, rules.pace * rules.tpot
+        fleet, reserve, tpot = self._crew.fleet, self._crew.answers.tokens, rules.pace * rules.tpot
         took = loops.room_seconds(fleet, self.demand[0], float(tokens), reserve, tpot, alike)
         if mine is not None:
             self.want(request, mine)
@@ -101,7 +101,7 @@ class Room:
         row, ranks = self._crew.fleet.engines[engine.number], self._ranks[: len(self._line)]
         if not row["decodes"]:
             return None
-        reserve = self._crew.output_tokens
+        reserve = self._crew.answers.tokens
         at = loops.first_that_fits(row, ranks, reserve, now, rules.patience, alike)
         return None if at == NONE else self._line[at]
 

@@ -107,7 +107,7 @@ class Scheduler(Crews):
             in_flight.refused.add(ask, now)
             if before is None or before.refusal is None:
                 in_flight.crowd.lost(ask.request, now)  # once, however often it comes again
-        service = float(ask.tokens) + fairness.OUTPUT_WEIGHT * crew.output_tokens
+        service = float(ask.tokens) + fairness.OUTPUT_WEIGHT * crew.answers.of(ask.max_new_tokens)
         if before is None:
             in_flight.clients.asked(ask.client, service, now)
         self._decided.keep(whose, decision)
@@ -175,7 +175,8 @@ class Scheduler(Crews):
             crew.priced, best, rows, owns, in_flight.room.demand, self._row_of(rules),
             float(now), tokens, block, float(crew.token_bytes), waited,
             self._any_row(crew), whole or len(crew.by_id) <= loops.WHOLE,
-            crew.output_tokens, in_flight.crowd.presses(rules), crew.busy,
+            crew.answers.tokens, crew.answers.of(ask.max_new_tokens),
+            in_flight.crowd.presses(rules), crew.busy,
         )  # fmt: skip
         numbers = best.tolist()
         considered = tuple([one for at in numbers if at >= 0 and (one := crew.rows[at])])
@@ -270,10 +271,11 @@ class Scheduler(Crews):
     ) -> tuple[Engine | None, bool, float, float]:
         """`source` is the host that has its KV."""
         tpot, first = self._rules.pace * tpot, self._any_row(crew)
+        grows = crew.answers.of(ask.max_new_tokens)
         tokens, block, token = map(float, (ask.tokens, crew.block_tokens, crew.token_bytes))
         chosen, fits, step, size = loops.decoder(
             *crew.fleet, *crew.found, *self._table.leading(ask.prints), self._hosts.of_holder,
-            tokens, block, token, crew.output_tokens, tpot, first, source, now,
+            tokens, block, token, grows, tpot, first, source, now,
         )  # fmt: skip
         return (None if chosen == NONE else crew.rows[chosen]), fits, step, size
 
@@ -311,6 +313,7 @@ class Scheduler(Crews):
         engine, row = decision.prefill, decision.row
         assert engine is not None and row is not None
         crew, in_flight = self._crews[whose], self._in_flight[whose]
+        crew.answers.wanted(ask.max_new_tokens)
         takes, reused = float(row[FIRST_TOKEN]), float(row[BLOCKS]) * crew.block_tokens
         new = max(1.0, ask.tokens - reused)
         brought = row[FETCHED] or row[READ]

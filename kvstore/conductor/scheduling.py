@@ -233,4 +233,5 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
             ttft=1e-3 * request.ttft_ms,
             tpot=1e-3 * request.tpot_ms,
             client=request.client,
+            max_new_tokens=request.max_new_tokens,
         )

@@ -54,6 +54,7 @@ class Space:
             ttft_ms=request.ttft_ms,
             tpot_ms=request.tpot_ms,
             client=request.client,
+            max_new_tokens=request.max_new_tokens,
         )
 
 

@@ -312,9 +312,9 @@ def test_a_request_that_another_engine_decodes_is_owed_by_none() -> None:
 def test_what_requests_came_to_is_learned_from_whoever_decoded_them() -> None:
     streams = Streams()
     reporter = streams.begin()
-    before = streams.crew.output_tokens
+    before = streams.crew.answers.tokens
     streams.say(reporter, over=pb.ReportRequest.Over(sequences=2, output_tokens=20))
-    assert 10 < streams.crew.output_tokens < before
+    assert 10 < streams.crew.answers.tokens < before
 
 
 def test_room_that_an_engine_reports_is_given_to_one_that_waits() -> None:

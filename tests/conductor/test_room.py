@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from kvstore.conductor.answers import TOKENS
 from kvstore.conductor.decision import Decision
-from kvstore.conductor.engines import OUTPUT_TOKENS, Engine
+from kvstore.conductor.engines import Engine
 from kvstore.conductor.explained import explain
 from kvstore.conductor.room import Parked
 from kvstore.core.cost import DecodeCost
@@ -162,10 +163,10 @@ def test_what_requests_come_to_is_learned_and_with_it_how_fast_room_becomes_free
     load(rig, engine, 20_000)
     before = rig.in_flight.room.seconds("r", 1_000, rig.scheduler._rules, False)
     for _ in range(1_000):
-        crew.over(3, 30)
-    assert crew.output_tokens == pytest.approx(10.0)
+        crew.answers.over(3, 30)
+    assert crew.answers.tokens == pytest.approx(10.0)
     after = rig.in_flight.room.seconds("r", 1_000, rig.scheduler._rules, False)
-    assert after == pytest.approx(before * 10 / OUTPUT_TOKENS)
+    assert after == pytest.approx(before * 10 / TOKENS)
 
 
 def test_a_target_that_one_alone_reaches_stays_as_it_is() -> None:

@@ -99,6 +99,12 @@ def test_a_request_is_run_where_its_first_token_is_soonest(
         assert chosen() == SPEC.digest
 
 
+def test_a_conductor_is_told_of_a_request_all_that_bears_on_where_it_is_to_run() -> None:
+    asked = Space(SPEC.digest, 0, 4).asked(REQUEST)
+    assert (asked.tokens, len(asked.hashes), asked.max_new_tokens) == (10, 3, 4)
+    assert (asked.client, asked.ttft_ms, asked.tpot_ms) == ("c", 9_000, 0)
+
+
 def test_what_was_known_is_kept_while_no_conductor_answers(
     report: Report, conductor: ConductorProcess, fresh: None
 ) -> None:
