@@ -67,6 +67,12 @@ def load(shape: Shape, seed: int) -> list[Coming]:
     return [Coming(one.at - start, one.request) for one in found]
 
 
+def at_rate(coming: Sequence[Coming], rate: float) -> list[Coming]:
+    """The same requests, so many a second in the mean."""
+    factor = len(coming) / (rate * coming[-1].at)
+    return [Coming(factor * one.at, one.request) for one in coming]
+
+
 def hit_share_max(coming: Sequence[Coming], block_tokens: int) -> float:
     """Share of tokens that a cache which forgets nothing has of them, in whole blocks."""
     seen: set[tuple[int, ...]] = set()

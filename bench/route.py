@@ -4,7 +4,9 @@ Two engines prefill and two decode, each at a node of its own with too little me
 prompted, and chats over a few documents come at moments that were drawn beforehand. Each round runs
 the load by `Schedule` and then round-robin, each on nodes that have nothing yet, over the same
 engines. What differs is who prefills, who decodes, and in which order prompts are run; fetching
-from other nodes is the same. Every answer is compared with that of an engine alone. At last the
+from other nodes is the same. Requests come at a share of the rate at which these engines compute
+every prompt anew, so that a slow machine is as busy as a quick one. Every answer is compared with
+that of an engine alone. At last the
 load is run by `Schedule` once more, and the conductor that is asked is killed halfway.
 
 The planner's simulator is held against each of the rounds by `Schedule`: with what was measured in
@@ -51,6 +53,7 @@ class Sizes:
     model: Model = field(default_factory=lambda: Model(8, 256, 8, 4, 32, 704))
     plan: Plan = field(default_factory=Plan)
     load: chats.Shape = field(default_factory=chats.Shape)
+    busy: float = 0.3  # the rate, as a share of that at which all of it is computed anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +82,17 @@ def run(runs: int, say: Say, sizes: Sizes | None = None, foretold: bool = True) 
         say(f"starting {sizes.plan.nodes} nodes, and engines")
         with running(Path(scratch) / "fleet", folder, sizes.plan, [listener.address]) as fleet:
             say(f"{len(coming)} requests by one engine alone")
+            since = time.monotonic()
             answers = reference(fleet, coming)
+            rate = sizes.busy * len(coming) / (time.monotonic() - since)
+            say(f"{rate:.3g} requests a second are sent")
+            coming = chats.at_rate(coming, rate)
             done = [_round(fleet, listener, coming, sizes, foretold, say) for _ in range(runs)]
             say("once more, and a conductor is killed halfway")
             fleet.refresh()
             killed = with_a_conductor_killed(fleet, coming)
     also = {"hit_share_max": chats.hit_share_max(coming, fleet.spec.groups[0].block_tokens)}
-    told: dict[str, Any] = asdict(sizes) | {"requests": len(coming)}
+    told: dict[str, Any] = asdict(sizes) | {"requests": len(coming), "rate": round(rate, 3)}
     rows = [*_compared(done, told, also), _lost(done, killed, answers, told)]
     if foretold:
         rows += _off(done, told)

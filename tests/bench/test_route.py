@@ -51,6 +51,14 @@ def test_a_load_is_the_same_by_seed_and_its_chats_grow() -> None:
     assert 0.5 < chats.hit_share_max(load, 64) < 1.0
 
 
+def test_a_load_is_sent_at_any_rate_and_stays_what_it_is() -> None:
+    load = chats.load(chats.Shape(), seed=4)
+    slow = chats.at_rate(load, 0.5)
+    assert slow[-1].at == pytest.approx(len(load) / 0.5)
+    assert [one.request for one in slow] == [one.request for one in load]
+    assert slow[9].at / slow[-1].at == pytest.approx(load[9].at / load[-1].at)
+
+
 def test_what_the_first_half_took_beside_what_was_simulated_is_expected_of_the_second() -> None:
     coming = chats.load(SMALL.load, seed=1)
     half = len(coming) // 2
