@@ -84,7 +84,7 @@ class Crews:
         crew, in_flight = self._crews[whose], self._in_flight[whose]
         in_flight.leave(engine, now)
         self._own.clear(whose[0], crew, engine)
-        crew.leave(engine)
+        crew.leave(engine, now)
         self._engines -= 1
         if not crew.by_id:
             in_flight.end()

@@ -127,8 +127,14 @@ def no_room(ask: Ask, engine: Engine, step: float, rules: Rules, room: float) ->
     )
 
 
-def too_large(ask: Ask, largest: float) -> Invalid:
-    """No engine that decodes could ever have all of its KV, and none is worth waiting for."""
+def too_large(ask: Ask, largest: float) -> Overloaded | Invalid:
+    """No engine that decodes now could ever have all of its KV, nor that is worth waiting for."""
+    if ask.tokens <= largest:
+        return Overloaded(
+            f"no engine that decodes now has room for {ask.tokens} tokens of KV: one that does not,"
+            f" or left lately, has room for {largest:.0f}",
+            RETRY_MS_MAX,
+        )
     return Invalid(
         f"a prompt of {ask.tokens} tokens: of the engines that decode the largest has room for "
         f"{largest:.0f} tokens of KV"

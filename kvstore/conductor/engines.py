@@ -31,6 +31,7 @@ from kvstore.kernels.rules import Rules
 SSD_SECONDS = 1 / 2e9  # of a byte, at a node that no engine calls its own
 LATENCY_SECONDS = 1e-3  # of a transfer, before any was measured
 NO_HOLDER = -1
+BACK_SECONDS = 600.0  # that an engine which left may take to come back, if it does
 _ROWS_MIN = 8
 
 
@@ -66,6 +67,7 @@ class Crew:
         self._least_step = 0.0  # seconds, of one sequence alone
         self.busy = self._looked = 0.0  # share of engines that prefilled lately, by when
         self.answers = Answers()
+        self._gone = 0.0, float("-inf")  # room of the largest that left lately, and when
         self.rows: list[Engine | None] = []
         self._free: list[int] = []
         self._carries: dict[int, Carries] = {}
@@ -114,8 +116,10 @@ class Crew:
         loops.mark_roles(self.fleet)
         return engine
 
-    def leave(self, engine: Engine) -> None:
+    def leave(self, engine: Engine, now: float) -> None:
         """It is sent nothing any more. What was in flight there has been taken out before."""
+        if _room(engine) >= self._gone_lately(now):
+            self._gone = _room(engine), now
         del self.by_id[engine.facts.engine_id]
         self.decoders -= engine.decode is not None
         self.rows[engine.number] = None
@@ -124,6 +128,10 @@ class Crew:
         loops.mark_roles(self.fleet)
         self._free.append(engine.number)
         self.roles.forget(self.by_id)
+
+    def largest(self, now: float) -> float:
+        """Tokens of KV that an engine has room for, of those that decode, could, or may be back."""
+        return max([self._gone_lately(now), *map(_room, self.by_id.values())])
 
     def prefilled(self, engine: Engine, now: float) -> None:
         """Something was learned of its prefills: write down what they cost by now."""
@@ -249,6 +257,10 @@ class Crew:
         self._labels.check([*hosts["domain"].tolist(), *hosts["rack"].tolist()])
         assert len(self.fleet.near) >= self._labels.count, "a label has no row"
 
+    def _gone_lately(self, now: float) -> float:
+        room, since = self._gone
+        return room if now < since + BACK_SECONDS else 0.0
+
     def _of_its_kind(self, facts: Facts) -> Facts:
         """With the costs that others of its kind came with: each measured its own, and what little
         these differ by is chance, which is not to say who is sent requests."""
@@ -314,6 +326,11 @@ class Crew:
         self.found: Found = nothing(engines, hosts)
         self.priced = unpriced(engines)
         self.own: NDArray[np.int32] = np.zeros(engines, np.int32)  # of one prompt, by row
+
+
+def _room(engine: Engine) -> float:
+    """Tokens of KV, if it decodes or could."""
+    return 0.0 if engine.facts.decode is None else float(engine.facts.room_tokens)
 
 
 def _write(row: Any, phase: str, cost: PrefillCost | DecodeCost, factor: float = 1.0) -> None:

@@ -190,8 +190,7 @@ class Scheduler(Crews):
             refusal = too_late(ask, considered, rows, rules, wanted, crowded, len(crew.by_id))
             return Decision(*of, ttft=wanted, refusal=refusal)
         if room == np.inf:
-            largest = crew.fleet.engines["room"][crew.fleet.engines["decodes"]].max()
-            return Decision(*of, ttft=wanted, refusal=too_large(ask, float(largest)))
+            return Decision(*of, ttft=wanted, refusal=too_large(ask, crew.largest(now)))
         if rules.gated and room > rules.forecast * rules.ttft > 0:
             refusal = no_room_in_time(ask, room, rules)
             return Decision(*of, ttft=wanted, refusal=refusal)

@@ -8,8 +8,9 @@ import pytest
 
 from kvstore.conductor.answers import TOKENS
 from kvstore.conductor.decision import Decision
-from kvstore.conductor.engines import Engine
+from kvstore.conductor.engines import BACK_SECONDS, Engine
 from kvstore.conductor.explained import explain
+from kvstore.conductor.facts import Role
 from kvstore.conductor.room import Parked
 from kvstore.core.cost import DecodeCost
 from kvstore.errors import Invalid, Overloaded, TooLate
@@ -201,3 +202,36 @@ def test_what_no_engine_can_ever_hold_is_wrong_and_not_to_be_asked_for_again() -
     told = explain(rig.scheduler, rig.scheduler.consider(WHOSE, ask(tokens=4_001), rig.now), False)
     assert "the largest has room for 4000" in told.sentence and not told.HasField("plan")
     rig.check()
+
+
+def test_what_an_engine_could_hold_that_may_be_back_is_to_be_asked_for_again_a_while() -> None:
+    rig = Rig()
+    rig.engine("small", room_tokens=3_000)
+    large = rig.engine("large", room_tokens=4_000)
+    rig.scheduler.leave(WHOSE, large, rig.now)
+    with pytest.raises(Overloaded, match="or left lately, has room for 4000"):
+        rig.schedule("r", tokens=4_000)
+    rig.now += BACK_SECONDS
+    with pytest.raises(Invalid, match="the largest has room for 3000"):
+        rig.schedule("r", tokens=4_000)
+
+
+def test_what_an_engine_could_hold_that_prefills_just_now_is_to_be_asked_for_again() -> None:
+    rig = Rig()
+    rig.engine("small", room_tokens=3_000)
+    rig.engine("large", room_tokens=4_000, role=Role.PREFILLS)
+    with pytest.raises(Overloaded, match="one that does not, or left lately, has room for 4000"):
+        rig.schedule("r", tokens=4_000)
+    with pytest.raises(Invalid):
+        rig.schedule("r", tokens=4_001)
+
+
+def test_small_engines_that_come_and_go_do_not_keep_a_larger_one_in_mind() -> None:
+    rig = Rig()
+    rig.engine("smallest", room_tokens=1_000)
+    rig.scheduler.leave(WHOSE, rig.engine("large", room_tokens=4_000), rig.now)
+    for _ in range(10):
+        rig.now += BACK_SECONDS / 10
+        rig.scheduler.leave(WHOSE, rig.engine("small", room_tokens=3_000), rig.now)
+    with pytest.raises(Invalid, match="the largest has room for 3000"):
+        rig.schedule("r", tokens=3_500)
