@@ -16,7 +16,7 @@ import numpy as np
 
 from kvstore.cadence import Cadence
 from kvstore.clock import Clock
-from kvstore.core.lifecycle import Slot, State
+from kvstore.core.lifecycle import Slot, State, Tier
 from kvstore.errors import KVStoreError, Unavailable
 from kvstore.layout import TABLE_OFFSET, Fragment
 from kvstore.limits import PIN_MS_MAX
@@ -91,8 +91,12 @@ class Follow:
             if node is None:
                 continue  # it is this node's, or nobody's
             found[row] = b""  # also where the writer's node is gone: then its key must do
-            if self._blocks.index.get(asked.keys[row]) is None:
+            held = self._blocks.index.held(asked.keys[row])
+            if held is None:
                 rows.setdefault(node, []).append(row)
+            elif not held.listed and held.tier is Tier.DRAM:
+                # Its key opens nothing, and another copy of it would be no block of this node's.
+                found[row] = self._claims.for_hand_off(held)
 
         async def set_out(node: str, some: list[int]) -> None:
             # By name: of a block that stands twice in one call each would be followed.
