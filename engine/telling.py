@@ -4,7 +4,7 @@ and what steps took. Around the pool's hooks it hears all that they hear, on the
 A prefill is measured where steps computed one prompt's tokens and nothing else, a decode step where
 it computed one token of each; both up to a token, since until then a device may compute behind what
 it was told. A request that follows a prefill by its hand-off waits for that
-and not for this engine, so it is told of only once it is decoded here.
+and not for this engine, so it is told of only once it has its first token here.
 """
 
 from __future__ import annotations

@@ -129,10 +129,17 @@ class InFlight:
         engine.together |= engine.running > 1
 
     def ended(self, request: str, engine: Engine, now: float) -> None:
-        """Its prefill is over; if this conductor sent it, how well was it predicted?"""
+        """An engine has its first token, which may be its last."""
         prompt = self.prompts.get(request)
-        if prompt is None or prompt.engine is not engine:
-            return
+        if prompt is not None and prompt.engine is engine:
+            self._prefilled_by(request, prompt, now)
+        sequence = self.sequences.get(request)
+        if engine.decode is not None and (sequence is None or sequence.engine is engine):
+            self.decoding(request)  # if it goes on, the engine says so in the same message
+
+    def _prefilled_by(self, request: str, prompt: Prompt, now: float) -> None:
+        """If this conductor sent it, how well was it predicted?"""
+        engine = prompt.engine
         if prompt.ours:
             engine.errors.observe(now - prompt.decided, prompt.takes)
             self._compare(prompt, engine, now)

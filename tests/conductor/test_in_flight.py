@@ -116,38 +116,6 @@ def test_what_an_engine_never_took_is_forgotten_soon_and_what_it_has_is_not() ->
     rig.check()
 
 
-def test_one_that_is_to_be_decoded_is_owed_while_its_prompt_is_prefilled_however_long() -> None:
-    rig = Rig()
-    prefills, decodes = rig.engine("p", decode=None), rig.engine("d", prefill=None)
-    rig.in_flight.send("r", prefills, 25.0, chain(1), rig.now, 25.0, 1_024)
-    rig.in_flight.began("r", prefills, rig.now)
-    rig.in_flight.owe("r", decodes, 1_024, rig.now)
-    rig.in_flight.owe("of another's prompt", decodes, 1, rig.now)
-    rig.now += SENT_SECONDS
-    rig.in_flight.expire(rig.now)
-    assert list(rig.in_flight.sequences) == ["r"], "who decodes it has nothing to say of it yet"
-    rig.now += 0.9 * SENT_SECONDS
-    rig.in_flight.ended("r", prefills, rig.now)
-    rig.now += 0.9 * SENT_SECONDS
-    rig.in_flight.expire(rig.now)
-    assert decodes.owed == 1, "from then on it has as long as any to say that it decodes it"
-    rig.now += 0.1 * SENT_SECONDS
-    rig.in_flight.expire(rig.now)
-    assert decodes.owed == 0
-    rig.check()
-
-
-def test_one_that_is_to_be_decoded_is_owed_no_longer_than_its_prompt_may_be_in_flight() -> None:
-    rig = Rig()
-    prefills, decodes = rig.engine("p", decode=None), rig.engine("d", prefill=None)
-    rig.in_flight.send("r", prefills, 25.0, chain(1), rig.now, 25.0, 1_024)
-    rig.in_flight.owe("r", decodes, 1_024, rig.now)
-    rig.now += SENT_SECONDS
-    rig.in_flight.expire(rig.now)
-    assert rig.in_flight.held == (0, 0), "nobody ever said that it has the prompt"
-    rig.check()
-
-
 def test_what_this_conductor_sent_counts_once_when_its_engine_accepts_it() -> None:
     rig = Rig()
     engine = rig.engine("a")

@@ -3,7 +3,7 @@ and what steps took. On vLLM's scheduler thread, beside what it schedules.
 
 A prefill is measured where a step computes one prompt's tokens and nothing else, a decode step
 where it computes no prompt's. A request that follows a prefill by its hand-off waits for that and
-not for this engine, so it is told of only once it is decoded here.
+not for this engine, so it is told of only once it has its first token here.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Telling:
             self._load()
 
     def _end(self, here: _Here) -> None:
-        if not here.ended and not here.follows:
+        if not here.ended:
             self._teller.ended(here.name)
         here.ended = True
 

@@ -152,7 +152,15 @@ def test_one_that_follows_a_prefill_is_told_of_when_it_is_decoded(engine: Engine
     engine.arrives("r", 100, follow="name")
     engine.requests["r"].num_computed_tokens = 96
     engine.steps({"r": 4})
-    assert engine.hears() == [("prefilled", 4, 96), ("decoding", "r"), ("load", 1, 101)]
+    told = [("prefilled", 4, 96), ("ended", "r"), ("decoding", "r"), ("load", 1, 101)]
+    assert engine.hears() == told
+
+
+def test_one_that_follows_a_prefill_and_is_over_with_its_first_token_ended(engine: Engine) -> None:
+    engine.arrives("r", 100, follow="name")
+    engine.requests["r"].num_computed_tokens = 96
+    engine.steps({"r": 4}, "r")
+    assert engine.hears() == [("ended", "r"), ("prefilled", 4, 96), ("load", 0, 0)]
 
 
 def test_a_request_has_the_name_that_its_sender_gave_it(engine: Engine) -> None:
