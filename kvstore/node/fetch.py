@@ -74,8 +74,9 @@ class Fetch:
     async def brought(
         self, tenant: str, place: Place, hashes: Sequence[bytes], keys: Sequence[bytes],
         seconds: float,
-    ) -> AsyncIterator[None]:  # fmt: skip
-        """Inside this, blocks that this node lacked and others had are here, if they came in time.
+    ) -> AsyncIterator[list[bytes]]:  # fmt: skip
+        """Inside this, blocks that this node lacked and others had are here, if they came in time:
+        the keys of these, and of what those before them have listed.
 
         What comes later is here all the same, for whoever asks next.
         """
@@ -96,7 +97,7 @@ class Fetch:
                 if slot is not None:
                     slot.moves += 1  # so that nothing takes it before this caller looks
                     kept.append(slot)
-            yield
+            yield [slot.key for slot in kept]
         finally:
             for slot in kept:
                 self._blocks.let_go(slot)

@@ -346,10 +346,8 @@ class KVService(kv_pb2_grpc.KVServicer):
         local: bool = False,
         reach: Tier = Tier.DRAM,
     ) -> AsyncIterator[None]:
-        """Inside it the blocks of these hashes, stored under `keys`, are where readers can read
-        them, as far as there is room: from this node's SSD, and, unless it is another node that
-        asks, from the others; and from its HBM, where readers do not reach that."""
-        quarantined = place.owner[0] in self.store.quarantined
+        """Inside it the blocks stored under `keys` are where readers can read them, if they fit:
+        from HBM that readers do not reach, from SSD, and, unless one asks, from other nodes."""
         async with AsyncExitStack() as stack:
             stack.enter_context(self.store.readers.kept(keys, reach))
             if self.hbm is not None and reach is not Tier.HBM:
@@ -358,9 +356,11 @@ class KVService(kv_pb2_grpc.KVServicer):
                 # A disk that is late costs its own blocks: another node that asks would take one
                 # that does not answer for dead, and do without what it has in memory too.
                 await stack.enter_async_context(self.tiers.brought(keys, patience(context)))
-            if self.pool is not None and not local and not quarantined:
+            if not (self.pool is None or local or place.owner[0] in self.store.quarantined):
                 coming = (session.tenant, place, hashes, keys, patience(context))
-                await stack.enter_async_context(self.pool.fetch.brought(*coming))
+                came = await stack.enter_async_context(self.pool.fetch.brought(*coming))
+                if self.tiers is not None:  # what stands there behind one that has come
+                    await stack.enter_async_context(self.tiers.brought(came, patience(context)))
             self.session(session.token, context)  # it may have ended: nobody would end its pins
             yield
 
