@@ -44,9 +44,11 @@ class Place:
 def place_of(config: Any, caches: Any) -> Place:
     transfer, groups = config.kv_transfer_config, caches.kv_cache_groups
     pages = caches.num_blocks // max(1, len(groups))  # which all groups take from one pool
+    # A group that sees a window needs few for the longest request, which vLLM has seen to fits.
+    least = config.model_config.max_model_len
     return Place(
         engine_id=str(transfer.engine_id),
-        room_tokens=pages * config.cache_config.block_size,
+        room_tokens=max(least, pages * config.cache_config.block_size),
         prefills=transfer.is_kv_producer,
         decodes=transfer.is_kv_consumer,
         rank=_rank(str(transfer.engine_id), config.parallel_config),

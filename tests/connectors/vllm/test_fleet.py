@@ -12,7 +12,9 @@ from vllm.platforms import current_platform
 from kvstore.engine.connectors.vllm.fleet import Place, place_of
 
 
-def place(engine_id: str, index: int = 0, external_lb: bool = False) -> Place:
+def place(
+    engine_id: str, index: int = 0, external_lb: bool = False, max_model_len: int = 512
+) -> Place:
     """Of an engine that vLLM configures so."""
     config: Any = SimpleNamespace(
         kv_transfer_config=SimpleNamespace(
@@ -21,7 +23,9 @@ def place(engine_id: str, index: int = 0, external_lb: bool = False) -> Place:
         parallel_config=SimpleNamespace(
             data_parallel_index=index, data_parallel_external_lb=external_lb, tensor_parallel_size=2
         ),
-        model_config=SimpleNamespace(hf_config=PretrainedConfig(hidden_size=4096)),
+        model_config=SimpleNamespace(
+            hf_config=PretrainedConfig(hidden_size=4096), max_model_len=max_model_len
+        ),
         kv_events_config=None,
         cache_config=SimpleNamespace(block_size=16),
     )
@@ -33,6 +37,10 @@ def test_an_engine_has_room_for_what_its_pages_hold_of_all_its_groups() -> None:
     found = place("a")
     assert (found.engine_id, found.room_tokens) == ("a", 50 * 16)
     assert (found.prefills, found.decodes, found.events) == (True, False, None)
+
+
+def test_an_engine_has_room_for_the_longest_request_however_few_pages_each_group_has() -> None:
+    assert place("a", max_model_len=1_200).room_tokens == 1_200, "windows need few of the pages"
 
 
 def test_an_engine_says_which_model_it_runs_and_on_what() -> None:
