@@ -127,17 +127,18 @@ def no_room(ask: Ask, engine: Engine, step: float, rules: Rules, room: float) ->
     )
 
 
-def too_large(ask: Ask, largest: float) -> Overloaded | Invalid:
-    """No engine that decodes now could ever have all of its KV, nor that is worth waiting for."""
-    if ask.tokens <= largest:
+def too_large(ask: Ask, largest: int, lately: int) -> Overloaded | Invalid:
+    """No engine that decodes now could ever have all of its KV; one with room for `lately` may."""
+    answer = f" and an answer of {ask.max_new_tokens} at most" if ask.max_new_tokens else ""
+    if ask.tokens + ask.max_new_tokens <= lately:
         return Overloaded(
-            f"no engine that decodes now has room for {ask.tokens} tokens of KV: one that does not,"
-            f" or left lately, has room for {largest:.0f}",
+            f"a prompt of {ask.tokens} tokens{answer}: no engine that decodes now has room for "
+            f"that, but one that does not now, or left lately, has it for {lately}",
             RETRY_MS_MAX,
         )
     return Invalid(
-        f"a prompt of {ask.tokens} tokens: of the engines that decode the largest has room for "
-        f"{largest:.0f} tokens of KV"
+        f"a prompt of {ask.tokens} tokens{answer}: of the engines that decode the largest has room "
+        f"for {largest} tokens of KV"
     )
 
 

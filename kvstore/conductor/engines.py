@@ -20,6 +20,7 @@ from kvstore.conductor.facts import Facts, Role
 from kvstore.conductor.index import HOLDERS_MAX, Lengths
 from kvstore.conductor.kin import Kin
 from kvstore.conductor.labels import DOMAIN, RACK, Labels
+from kvstore.conductor.largest import Largest
 from kvstore.conductor.roles import Advice, Roles, switch_tie
 from kvstore.core.cost import DecodeCost, PrefillCost
 from kvstore.core.fit import Bias, DecodeFit, Errors, PrefillFit
@@ -31,7 +32,6 @@ from kvstore.kernels.rules import Rules
 SSD_SECONDS = 1 / 2e9  # of a byte, at a node that no engine calls its own
 LATENCY_SECONDS = 1e-3  # of a transfer, before any was measured
 NO_HOLDER = -1
-BACK_SECONDS = 600.0  # that an engine which left may take to come back, if it does
 _ROWS_MIN = 8
 
 
@@ -64,10 +64,10 @@ class Crew:
         self.revision = ""  # of the weights, once an engine says
         self.by_id: dict[str, Engine] = {}
         self.decoders = 0  # of those
+        self.largest = Largest()
         self._least_step = 0.0  # seconds, of one sequence alone
         self.busy = self._looked = 0.0  # share of engines that prefilled lately, by when
         self.answers = Answers()
-        self._gone = 0.0, float("-inf")  # room of the largest that left lately, and when
         self.rows: list[Engine | None] = []
         self._free: list[int] = []
         self._carries: dict[int, Carries] = {}
@@ -104,6 +104,7 @@ class Crew:
         engine.decode = decode if facts.decodes else None
         self._reckon(now)
         self.decoders += facts.decodes
+        self.largest.look(one.facts for one in self.by_id.values())
         self.load(engine)
         if host not in self._carries:
             self._carries[host] = Carries(facts)
@@ -118,20 +119,16 @@ class Crew:
 
     def leave(self, engine: Engine, now: float) -> None:
         """It is sent nothing any more. What was in flight there has been taken out before."""
-        if _room(engine) >= self._gone_lately(now):
-            self._gone = _room(engine), now
+        self.largest.left(engine.facts, now)
         del self.by_id[engine.facts.engine_id]
         self.decoders -= engine.decode is not None
+        self.largest.look(one.facts for one in self.by_id.values())
         self.rows[engine.number] = None
         self.fleet.engines[engine.number] = np.zeros((), self.fleet.engines.dtype)
         self.fleet.lines[:, engine.number] = np.zeros((), self.fleet.lines.dtype)
         loops.mark_roles(self.fleet)
         self._free.append(engine.number)
         self.roles.forget(self.by_id)
-
-    def largest(self, now: float) -> float:
-        """Tokens of KV that an engine has room for, of those that decode, could, or may be back."""
-        return max([self._gone_lately(now), *map(_room, self.by_id.values())])
 
     def prefilled(self, engine: Engine, now: float) -> None:
         """Something was learned of its prefills: write down what they cost by now."""
@@ -257,10 +254,6 @@ class Crew:
         self._labels.check([*hosts["domain"].tolist(), *hosts["rack"].tolist()])
         assert len(self.fleet.near) >= self._labels.count, "a label has no row"
 
-    def _gone_lately(self, now: float) -> float:
-        room, since = self._gone
-        return room if now < since + BACK_SECONDS else 0.0
-
     def _of_its_kind(self, facts: Facts) -> Facts:
         """With the costs that others of its kind came with: each measured its own, and what little
         these differ by is chance, which is not to say who is sent requests."""
@@ -326,11 +319,6 @@ class Crew:
         self.found: Found = nothing(engines, hosts)
         self.priced = unpriced(engines)
         self.own: NDArray[np.int32] = np.zeros(engines, np.int32)  # of one prompt, by row
-
-
-def _room(engine: Engine) -> float:
-    """Tokens of KV, if it decodes or could."""
-    return 0.0 if engine.facts.decode is None else float(engine.facts.room_tokens)
 
 
 def _write(row: Any, phase: str, cost: PrefillCost | DecodeCost, factor: float = 1.0) -> None:

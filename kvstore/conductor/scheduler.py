@@ -189,8 +189,9 @@ class Scheduler(Crews):
             crowded = wanted * self._patience(in_flight)
             refusal = too_late(ask, considered, rows, rules, wanted, crowded, len(crew.by_id))
             return Decision(*of, ttft=wanted, refusal=refusal)
-        if room == np.inf:
-            return Decision(*of, ttft=wanted, refusal=too_large(ask, crew.largest(now)))
+        if crew.decoders and ask.tokens + ask.max_new_tokens > crew.largest.now:
+            large = too_large(ask, crew.largest.now, crew.largest.lately(now))
+            return Decision(*of, ttft=wanted, refusal=large)
         if rules.gated and room > rules.forecast * rules.ttft > 0:
             refusal = no_room_in_time(ask, room, rules)
             return Decision(*of, ttft=wanted, refusal=refusal)

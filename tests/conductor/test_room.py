@@ -8,9 +8,10 @@ import pytest
 
 from kvstore.conductor.answers import TOKENS
 from kvstore.conductor.decision import Decision
-from kvstore.conductor.engines import BACK_SECONDS, Engine
+from kvstore.conductor.engines import Engine
 from kvstore.conductor.explained import explain
 from kvstore.conductor.facts import Role
+from kvstore.conductor.largest import BACK_SECONDS
 from kvstore.conductor.room import Parked
 from kvstore.core.cost import DecodeCost
 from kvstore.errors import Invalid, Overloaded, TooLate
@@ -209,7 +210,7 @@ def test_what_an_engine_could_hold_that_may_be_back_is_to_be_asked_for_again_a_w
     rig.engine("small", room_tokens=3_000)
     large = rig.engine("large", room_tokens=4_000)
     rig.scheduler.leave(WHOSE, large, rig.now)
-    with pytest.raises(Overloaded, match="or left lately, has room for 4000"):
+    with pytest.raises(Overloaded, match="or left lately, has it for 4000"):
         rig.schedule("r", tokens=4_000)
     rig.now += BACK_SECONDS
     with pytest.raises(Invalid, match="the largest has room for 3000"):
@@ -220,7 +221,7 @@ def test_what_an_engine_could_hold_that_prefills_just_now_is_to_be_asked_for_aga
     rig = Rig()
     rig.engine("small", room_tokens=3_000)
     rig.engine("large", room_tokens=4_000, role=Role.PREFILLS)
-    with pytest.raises(Overloaded, match="one that does not, or left lately, has room for 4000"):
+    with pytest.raises(Overloaded, match="one that does not now, or left lately, has it for 4000"):
         rig.schedule("r", tokens=4_000)
     with pytest.raises(Invalid):
         rig.schedule("r", tokens=4_001)
@@ -233,5 +234,20 @@ def test_small_engines_that_come_and_go_do_not_keep_a_larger_one_in_mind() -> No
     for _ in range(10):
         rig.now += BACK_SECONDS / 10
         rig.scheduler.leave(WHOSE, rig.engine("small", room_tokens=3_000), rig.now)
-    with pytest.raises(Invalid, match="the largest has room for 3000"):
+    with pytest.raises(Invalid, match="the largest has room for 1000"):
         rig.schedule("r", tokens=3_500)
+
+
+def test_what_no_engine_can_hold_to_its_end_is_wrong_and_keeps_no_room_from_others() -> None:
+    rig = Rig()
+    rig.engine("small", room_tokens=3_000)
+    large = rig.engine("large", room_tokens=4_000)
+    for number in range(30):
+        with pytest.raises(Invalid, match=r"of 3000 tokens and an answer of 1001 at most: .* 4000"):
+            rig.schedule(f"r{number}", tokens=3_000, max_new_tokens=1_001)
+    assert rig.in_flight.held == (0, 0)
+    assert rig.schedule("fits", tokens=3_000, max_new_tokens=1_000).decode is not None
+    rig.scheduler.leave(WHOSE, large, rig.now)
+    with pytest.raises(Overloaded, match="left lately, has it for 4000"):
+        rig.schedule("r", tokens=3_000, max_new_tokens=1)
+    rig.check()

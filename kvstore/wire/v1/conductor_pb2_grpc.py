@@ -92,7 +92,7 @@ class ConductorServicer(object):
     def Schedule(self, request, context):
         """Where a request is to run. A refusal is the status RESOURCE_EXHAUSTED with the trailer
         "moonpool-retry-after-ms": nobody would give its first token in time, so it had better not wait.
-        A prompt that no engine that decodes could ever hold is INVALID_ARGUMENT.
+        What no engine that decodes could ever hold, its answer with it, is INVALID_ARGUMENT.
         What is answered counts as that engine's load at once, and until the engine reports what came of
         it, or 10 s if it never says that it has it; who is to decode it has these after its prefill.
         """

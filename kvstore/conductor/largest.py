@@ -1,0 +1,41 @@
+"""For how many tokens of KV the largest engine of a crew has room: of those that decode now, and of
+those that could, or left a while ago and may be back.
+
+Pure. What only the first cannot hold is to be asked for again; what the others cannot either is
+asked for in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kvstore.conductor.facts import Facts
+
+BACK_SECONDS = 600.0  # that an engine which left may take to come back, if it does
+
+
+class Largest:
+    """Of one crew."""
+
+    def __init__(self) -> None:
+        self.now = self._could = self._gone = 0
+        self._since = float("-inf")  # when that left
+
+    def look(self, engines: Iterable[Facts]) -> None:
+        """These are all there are."""
+        self.now = self._could = 0
+        for one in engines:
+            if one.decode is not None:
+                self._could = max(self._could, one.room_tokens)
+            if one.decodes:
+                self.now = max(self.now, one.room_tokens)
+
+    def left(self, one: Facts, now: float) -> None:
+        if one.decode is not None and one.room_tokens >= self._back(now):
+            self._gone, self._since = one.room_tokens, now
+
+    def lately(self, now: float) -> int:
+        return max(self._could, self._back(now))
+
+    def _back(self, now: float) -> int:
+        return self._gone if now < self._since + BACK_SECONDS else 0
