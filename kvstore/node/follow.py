@@ -92,10 +92,9 @@ class Follow:
                 continue  # it is this node's, or nobody's
             found[row] = b""  # also where the writer's node is gone: then its key must do
             held = self._blocks.index.held(asked.keys[row])
-            if held is None:
+            if held is None or not (held.listed or held.tier is Tier.DRAM):
                 rows.setdefault(node, []).append(row)
-            elif not held.listed and held.tier is Tier.DRAM:
-                # Its key opens nothing, and another copy of it would be no block of this node's.
+            elif not held.listed:  # its key opens nothing, and it would come in vain
                 found[row] = self._claims.for_hand_off(held)
 
         async def set_out(node: str, some: list[int]) -> None:
