@@ -35,6 +35,7 @@ from kvstore.limits import IN_FLIGHT_SECONDS, SENT_SECONDS
 NO_PRINTS: Prints = np.zeros(0, np.uint64)
 _PLACES_MIN = 1 << 10
 _RETRY_MS = 1_000
+_LINE_SECONDS = 3.0  # since it last stood in line: a caller that is there stands in it each second
 
 
 class InFlight:
@@ -44,7 +45,7 @@ class InFlight:
         self._crew, self.room = crew, Room(crew)
         self._tenant, self._request_places, self._block_places = tenant, requests, blocks
         self.prompts: dict[str, Prompt] = {}
-        # That nobody decodes yet, until when: the first to be over comes first.
+        # That nobody decodes yet, until when.
         self._prefilled: dict[str, float] = {}
         self.sequences: dict[str, Sequence] = {}
         # Ids by what they wait for, the first to be over first.
@@ -217,7 +218,7 @@ class InFlight:
         if parked.request not in self.prompts:
             self._has_room(parked.request)
             self._take_place()
-            self._prefilled[parked.request] = now + SENT_SECONDS
+            self._prefilled[parked.request] = now + _LINE_SECONDS
             self.room.want(parked.request, parked.tokens)
         self.room.stand(parked)
 
@@ -287,10 +288,7 @@ class InFlight:
         for line in (self._sent, self._held):
             while line and self.prompts[request := next(iter(line))].until <= now:
                 self.drop(request, now)
-        while self._prefilled:
-            request = next(iter(self._prefilled))
-            if self._prefilled[request] > now:
-                break
+        for request in [one for one, until in self._prefilled.items() if until <= now]:
             self._has_room(request)
         while self.sequences:
             request = next(iter(self.sequences))

@@ -99,6 +99,22 @@ def test_who_steps_out_of_line_is_not_served_and_who_asks_anew_is_served_once() 
     rig.check()
 
 
+def test_who_stands_in_line_no_more_wants_room_for_seconds_and_who_comes_again_goes_on() -> None:
+    rig = Rig()
+    full(rig)
+    line = Line(rig)
+    stays, goes = line.wait("stays", 1_000), line.wait("goes", 1_000)
+    rig.scheduler.step_out(WHOSE, goes)
+    for _ in range(4):
+        rig.scheduler.step_out(WHOSE, stays)
+        rig.now += 1.0
+        stays = line.wait("stays", 1_000)
+        rig.in_flight.expire(rig.now)
+    assert "stays" in rig.in_flight.room
+    assert "goes" not in rig.in_flight.room, "its caller hung up"
+    rig.check()
+
+
 def test_an_engine_that_never_took_what_it_was_to_decode_has_room_for_those_that_wait() -> None:
     rig = Rig()
     engine, line = rig.engine("a", room_tokens=3_000), Line(rig)
