@@ -17,7 +17,7 @@ def test_rows_are_given_out_again_and_what_stood_there_is_gone() -> None:
     first = crew.enter(facts("a"), 0, 5.0)
     row = crew.fleet.engines[first.number]
     assert row["prefills"] and row["decodes"] and row["room"] == 100_000
-    crew.leave(first)
+    crew.leave(first, 6.0)
     assert crew.fleet.engines[first.number] == np.zeros((), crew.fleet.engines.dtype)
     second = crew.enter(facts("b", prefill=None), 0, 6.0)
     assert second.number == first.number and not crew.fleet.engines[second.number]["prefills"]

@@ -34,7 +34,7 @@ def test_a_host_that_comes_back_elsewhere_stands_there() -> None:
     crew = Crew(facts("a"), hosts=1)
     engine = crew.enter(facts("a", rack="r1", domain="d"), 0, 0.0)
     other = crew.enter(facts("b", rack="r1"), 1, 0.0)
-    crew.leave(engine)
+    crew.leave(engine, 0.0)
     assert crew.fleet.hosts["rack"][0] == crew.fleet.hosts["rack"][1], "it may hold blocks yet"
     crew.enter(facts("a", rack="r2", far_bytes_per_second=1e9), 0, 1.0)
     crew.check()
