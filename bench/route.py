@@ -6,8 +6,8 @@ the load by `Schedule` and then round-robin, each on nodes that have nothing yet
 engines. What differs is who prefills, who decodes, and in which order prompts are run; fetching
 from other nodes is the same. Requests come at a share of the rate at which these engines compute
 every prompt anew, so that a slow machine is as busy as a quick one. Every answer is compared with
-that of an engine alone. At last the
-load is run by `Schedule` once more, and the conductor that is asked is killed halfway.
+that of an engine alone. At last the load is run by `Schedule` once more, and the conductor that is
+asked is killed halfway.
 
 The planner's simulator is held against each of the rounds by `Schedule`: with what was measured in
 the first half of a round, what does it say of the second? It is given the costs that engines

@@ -44,7 +44,7 @@ class Place:
 def place_of(config: Any, caches: Any) -> Place:
     transfer, groups = config.kv_transfer_config, caches.kv_cache_groups
     pages = caches.num_blocks // max(1, len(groups))  # which all groups take from one pool
-    # A group that sees a window needs few for the longest request, which vLLM has seen to fits.
+    # A group that sees a window needs few for the longest request: that it fits, vLLM has checked.
     least = config.model_config.max_model_len
     return Place(
         engine_id=str(transfer.engine_id),
