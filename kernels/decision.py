@@ -59,27 +59,27 @@ def choose(
     bounds: Any, places: Any, state: Any, prints: Any, holders: Any, lengths: Any, in_dram: Any,
     host_of: Any, own_holders: Any, own_lengths: Any, of_holder: Any, own: Any, priced: Any,
     best: Any, rows: Any, owns: Any, demand: Any, rules_row: Any, now: Any, tokens: Any,
-    block_tokens: Any, token_bytes: Any, waited: Any, first: Any, whole: Any, reserve: Any,
-    grows: Any, alike: Any, busy: Any,
+    answer: Any, block_tokens: Any, token_bytes: Any, waited: Any, first: Any, every: Any,
+    reserve: Any, grows: Any, alike: Any, busy: Any,
 ) -> Any:  # fmt: skip
     """Who is to prefill a prompt, or `NONE`; by which way what it fetches comes; how long it would
     then wait for room to be decoded (`alike`: behind all that came before); who would decode it, or
     `NONE`, and what a step with it takes there. Answers come to `reserve` tokens, its own to what
-    it `grows` by. `busy` is the share of engines that had work lately.
+    it `grows` by and to `answer` at most. `busy` is the share of engines that had work lately.
 
     `own` gets how many leading blocks each engine has in memory of its own, by holders of those and
     the rows `of_holder`.
 
     `best` gets the numbers of up to `BEST` engines, the cheapest first, and `NONE` behind them;
     `rows` and `owns` get their rows of `priced` and `own`.
-    With `whole` all engines are among those looked at; else only those that the choice had to
+    With `every` all engines are among those looked at; else only those that the choice had to
     price.
     """
     fleet, found = Fleet(engines, lines, hosts, near), Found(dram, local, on_way, bounds)
     rules = rules_of(rules_row)
     _at_hosts(found, holders, lengths, in_dram, host_of)
     kept = kept_by_decoders(fleet, found)
-    asked = Asked(now, tokens, block_tokens, token_bytes, waited, 1.0, kept)
+    asked = Asked(now, tokens, block_tokens, token_bytes, waited, 1.0, kept, answer)
     coming(Expected(places, state), prints, on_way)
     own[:] = 0
     for i in range(len(own_holders)):
@@ -93,7 +93,7 @@ def choose(
     way = LINK
     if source != NONE:
         way = way_between(hosts[source], hosts[engines[chosen].host])
-    if whole or chosen == NONE:
+    if every or chosen == NONE:
         price_all(fleet, found, asked, rules, scarce, priced)
     _rank(priced, best)
     for place in range(len(best)):
@@ -101,12 +101,12 @@ def choose(
             owns[place] = own[best[place]]
             for column in range(rows.shape[1]):
                 rows[place, column] = priced[best[place], column]
-    tpot = rules.pace * rules.tpot
-    room = room_seconds(fleet, demand[0], tokens, reserve, tpot, alike)
+    tpot, whole = rules.pace * rules.tpot, tokens + answer
+    room = room_seconds(fleet, demand[0], tokens, whole, reserve, tpot, alike)
     if chosen == NONE:
         return chosen, way, room, NONE, 0.0
     decodes, _ = choose_decode(
-        fleet, dram, tokens, block_tokens, token_bytes, grows, tpot, first,
+        fleet, dram, tokens, whole, block_tokens, token_bytes, grows, tpot, first,
         engines[chosen].host, now,
     )  # fmt: skip
     return chosen, way, room, decodes, _step_with(fleet, decodes, tokens)
@@ -182,7 +182,7 @@ def ends_of(hosts: Any, giver: Any, taker: Any) -> Any:
 @njit(cache=True, **BORROWED)
 def decoder(
     engines: Any, lines: Any, hosts: Any, near: Any, dram: Any, local: Any, on_way: Any,
-    bounds: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any, tokens: Any,
+    bounds: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any, tokens: Any, whole: Any,
     block_tokens: Any, token_bytes: Any, reserve: Any, tpot: Any, first: Any, source: Any, now: Any,
 ) -> Any:  # fmt: skip
     """Who is to decode a request, whether it fits there now, what a step with it takes, and how
@@ -190,7 +190,7 @@ def decoder(
     fleet = Fleet(engines, lines, hosts, near)
     _at_hosts(Found(dram, local, on_way, bounds), holders, lengths, in_dram, host_of)
     chosen, good = choose_decode(
-        fleet, dram, tokens, block_tokens, token_bytes, reserve, tpot, first, source, now
+        fleet, dram, tokens, whole, block_tokens, token_bytes, reserve, tpot, first, source, now
     )
     if chosen == NONE:
         return NONE, False, 0.0, 0.0

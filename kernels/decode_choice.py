@@ -14,10 +14,13 @@ from .inner import BORROWED, inner
 
 
 @njit(**BORROWED)
-def fits(engine: Any, tokens: Any, reserve: Any, tpot: Any) -> Any:
-    """Whether one more sequence with so much KV, and `reserve` tokens that it may grow by, has
-    place at an engine, a record, and leaves a step within `tpot` seconds. An idle engine takes
-    whatever it has place for."""
+def fits(engine: Any, tokens: Any, whole: Any, reserve: Any, tpot: Any) -> Any:
+    """Whether one more sequence with so much KV, and `reserve` tokens that it is expected to grow
+    by, has place at an engine, a record, and leaves a step within `tpot` seconds. An idle engine
+    takes whatever it has place for. None takes what may come to be `whole` tokens, with the longest
+    answer, if that is more than it ever has place for."""
+    if whole > engine.room:
+        return False
     batch, context = engine.batch + 1.0, engine.context + tokens
     if batch == 1.0:
         return context <= engine.room
@@ -37,11 +40,11 @@ def _move_seconds(fleet: Any, source: Any, host: Any, size: Any, now: Any) -> An
 
 @njit(**BORROWED)
 def choose_decode(
-    fleet: Any, held: Any, tokens: Any, block_tokens: Any, token_bytes: Any, reserve: Any,
-    tpot: Any, first: Any, source: Any, now: Any,
+    fleet: Any, held: Any, tokens: Any, whole: Any, block_tokens: Any, token_bytes: Any,
+    reserve: Any, tpot: Any, first: Any, source: Any, now: Any,
 ) -> Any:  # fmt: skip
     """An engine, and whether the request fits there now; where it fits nowhere, the best of those
-    it does not fit. `NONE` where no engine decodes.
+    it does not fit now. `NONE` where no engine that decodes has place for `whole` tokens.
 
     The best has the least seconds a token: of its steps, and of moving the KV there from the host
     `source`, spread over the `reserve` tokens that may come. Of its leading blocks each host has
@@ -54,12 +57,12 @@ def choose_decode(
     for step in range(count):
         number = first + step - (count if first + step >= count else 0)
         engine = engines[number]
-        if not engine.decodes:
+        if not engine.decodes or whole > engine.room:
             continue
         took = decode_seconds(engine, engine.batch + 1.0, engine.context + tokens)
         if chosen_fits and took >= least:
             continue  # however near it is
-        good = fits(engine, tokens, reserve, tpot)
+        good = fits(engine, tokens, whole, reserve, tpot)
         if chosen_fits and not good:
             continue
         new = max(1.0, tokens - held[engine.host] * block_tokens)

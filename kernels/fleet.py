@@ -36,6 +36,7 @@ ENGINE = np.dtype(
         ("prefills", np.bool_),  # may be sent prefills now
         ("decodes", np.bool_),  # may be sent requests to decode now
         ("switches", np.bool_),  # can do the other of both instead: see `.roles`
+        ("alone", np.bool_),  # decodes itself what it prefills
         ("host", np.int32),  # whose memory it reads without a link
         ("tie", np.int64),  # of engines that are equal to switch, the least does
         ("running", np.float64),  # seconds that the prefill that runs was to take; 0 for none

@@ -17,7 +17,13 @@ import numpy as np
 
 from .fleet import BOUNDS, OVERDUE, SIZES, size_of
 from .inner import across, inner
-from .prefill_price import hand_on_seconds, leaving_seconds, links_scarcity, sent_seconds
+from .prefill_price import (
+    hand_on_seconds,
+    has_place,
+    leaving_seconds,
+    links_scarcity,
+    sent_seconds,
+)
 
 # Rows of `Found.bounds`, whose columns are the engines that prefill, one after the other. Of an
 # engine: its number; leading blocks that need not be moved or computed, those behind them that it
@@ -54,7 +60,7 @@ def _look_up(fleet: Any, found: Any, best: Any, source: Any, asked: Any, rules: 
     dram, local, coming = found.dram, found.local, found.coming
     for number in range(len(fleet.engines)):
         engine = fleet.engines[number]
-        if not engine.prefills:
+        if not (engine.prefills and has_place(engine, asked)):
             continue
         at = np.uint32(engine.host)
         host = hosts[at]

@@ -26,6 +26,7 @@ from .prefill_price import (
     WAIT,
     WORK,
     crowding_charge,
+    has_place,
     nearer,
     split,
 )
@@ -69,7 +70,8 @@ def price_all(fleet: Any, found: Any, asked: Any, rules: Any, scarce: Any, price
     (best, source), given = choose_source(fleet, found), most_placed(fleet)
     for number in range(len(fleet.engines)):
         priced[number, COST] = np.inf
-        if fleet.engines[number].prefills:
+        engine = fleet.engines[number]
+        if engine.prefills and has_place(engine, asked):
             price_engine(fleet, number, found, best, source, given, asked, rules, scarce, priced)
 
 
@@ -80,7 +82,8 @@ def choose_prefill(
     """The engine of the least price of those that keep the target, else of all; the host that it
     fetches from, if any. Looks from engine number `first` on, so that of equals chance decides.
 
-    `NONE`, `NONE` where it is gated and nobody keeps the target, or nobody prefills. The chosen
+    `NONE`, `NONE` where it is gated and nobody keeps the target, or nobody prefills who has place
+    for it. The chosen
     engine's best split is in its row of `priced`; rows of others may be of an earlier prompt, for
     who cannot be the best is not priced: see `price_all`.
     """

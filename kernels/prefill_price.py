@@ -56,6 +56,14 @@ class Asked(NamedTuple):
     waited: float  # seconds since it came
     factor: float  # of what prefills take, for what is known of this prompt alone; mostly 1
     kept: float = 0.0  # leading blocks that a host has which decodes: see `kept_by_decoders`
+    answer: float = 0.0  # tokens that may come behind it at most; 0: nobody knows
+
+
+@inner
+def has_place(engine: Any, asked: Any) -> Any:
+    """Whether an engine that prefills can have the prompt, and its answer too where it is to decode
+    what it prefills."""
+    return asked.tokens + (asked.answer if engine.alone else 0.0) <= engine.room
 
 
 @inner

@@ -27,6 +27,7 @@ DEMAND = np.dtype(
 PARKED = np.dtype(
     [
         ("tokens", np.float64),  # of the prompt
+        ("whole", np.float64),  # and of the longest answer it may have; 0: nobody knows
         ("came", np.float64),  # when its request did
         ("tpot", np.float64),  # seconds that a step with it may take
         ("who", np.int64),  # whatever the caller knows it by
@@ -53,10 +54,13 @@ def _free(engine: Any, tokens: Any, tpot: Any) -> Any:
 
 
 @njit(cache=True, **BORROWED)
-def room_seconds(fleet: Any, demand: Any, tokens: Any, reserve: Any, tpot: Any, alike: Any) -> Any:
+def room_seconds(
+    fleet: Any, demand: Any, tokens: Any, whole: Any, reserve: Any, tpot: Any, alike: Any
+) -> Any:
     """How long a prompt waits for room: until what is free and what becomes free is enough for it
     and for those before it, the smaller ones or, `alike`, all. 0 where nobody decodes; for ever
-    where no engine that does has place for it, however much they have together.
+    where no engine that does has place for the `whole` of it, its answer too, however much they have
+    together.
 
     Full engines free what they have room for once in the time of a sequence, `reserve` of their
     steps (Little's law).
@@ -68,7 +72,7 @@ def room_seconds(fleet: Any, demand: Any, tokens: Any, reserve: Any, tpot: Any, 
         if not engine.decodes:
             continue
         some = True
-        if tokens > engine.room:
+        if max(tokens, whole) > engine.room:
             continue
         free = _free(engine, tokens, tpot)
         wanted -= free
@@ -97,6 +101,6 @@ def first_that_fits(
     for i in range(len(parked)):
         one = parked[i]
         rank = one.came if alike else one.tokens - patience * (now - one.came)
-        if rank < least and fits(engine, one.tokens, reserve, one.tpot):
+        if rank < least and fits(engine, one.tokens, one.whole, reserve, one.tpot):
             best, least = i, rank
     return best

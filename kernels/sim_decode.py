@@ -75,7 +75,7 @@ def _choose(w: Any, r: Any, now: Any) -> Any:
     else:
         w.found.dram[:] = 0
     return choose_decode(
-        w.fleet, w.found.dram, request.tokens, setting.block_tokens, setting.token_bytes,
+        w.fleet, w.found.dram, request.tokens, 0.0, setting.block_tokens, setting.token_bytes,
         setting.reserve, tpot, first, source, now,
     )  # fmt: skip
 
@@ -84,7 +84,7 @@ def _choose(w: Any, r: Any, now: Any) -> Any:
 def room_in(w: Any, tokens: Any) -> Any:
     """Seconds until a prompt is expected to have room to be decoded."""
     tpot = w.rules.pace * w.rules.tpot
-    return room_seconds(w.fleet, w.demand[0], tokens, w.setting.reserve, tpot, crowded(w))
+    return room_seconds(w.fleet, w.demand[0], tokens, 0.0, w.setting.reserve, tpot, crowded(w))
 
 
 @inner

@@ -105,7 +105,7 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
     if e != NONE and setting.early and not again:
         tpot = w.rules.pace * w.rules.tpot
         good = choose_decode(
-            fleet, w.found.dram, request.tokens, setting.block_tokens, setting.token_bytes,
+            fleet, w.found.dram, request.tokens, 0.0, setting.block_tokens, setting.token_bytes,
             setting.reserve, tpot, first, NONE, now,
         )[1]  # fmt: skip
         if not good:

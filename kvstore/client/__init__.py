@@ -18,7 +18,14 @@ from kvstore.client.weights import processors_digest, weights_digest
 from kvstore.client.windows import Windows
 from kvstore.client.writer import Writer
 from kvstore.config import Credentials, Stands, TlsConfig
-from kvstore.errors import Invalid, KVStoreError, Lapsed, Overloaded, Unavailable
+from kvstore.errors import (
+    Invalid,
+    KVStoreError,
+    Lapsed,
+    Overloaded,
+    SessionEnded,
+    Unavailable,
+)
 from kvstore.layout import Fragment
 from kvstore.rpc.locator import FixedAddress, InDirectory, Locator
 from kvstore.spec import KVGroup, KVSpec
@@ -48,6 +55,7 @@ __all__ = [
     "Overloaded",
     "Pinned",
     "Reader",
+    "SessionEnded",
     "Stands",
     "TlsConfig",
     "Unavailable",

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.conductor.engines import Engine
+from kvstore.conductor.largest import Largest
 from kvstore.core.fingerprints import Prints
 from kvstore.errors import Invalid, Overloaded, Rejected, TooLate, Unavailable
 from kvstore.kernels.fleet import LINK
@@ -33,6 +34,11 @@ class Ask:
     tpot: float = 0.0
     client: str = ""  # whose it is, of the caller's clients
     max_new_tokens: int = 0  # that it is given; 0: nobody knows
+
+    @property
+    def whole(self) -> int:
+        """Tokens of KV that it may come to."""
+        return self.tokens + self.max_new_tokens
 
 
 @dataclass(slots=True)  # frozen, each took 2 us more to make
@@ -77,12 +83,32 @@ class Decision:
         return self
 
 
-def nobody_prefills() -> Rejected:
-    return Unavailable("no engine of yours prefills this namespace and group", NOBODY_MS)
+def nobody_prefills(ask: Ask, largest: Largest, now: float) -> Rejected | Invalid:
+    """`largest` is of those that prefill."""
+    alone = largest.now >= ask.tokens  # those that are would decode it too
+    return _too_large(ask, "prefill", ask.whole if alone else ask.tokens, largest, now)
 
 
-def nobody_decodes() -> Rejected:
-    return Unavailable("no engine of yours decodes this namespace and group", NOBODY_MS)
+def nobody_decodes(ask: Ask, largest: Largest, now: float) -> Rejected | Invalid:
+    """`largest` is of those that decode."""
+    return _too_large(ask, "decode", ask.whole, largest, now)
+
+
+def _too_large(ask: Ask, does: str, needs: int, largest: Largest, now: float) -> Rejected | Invalid:
+    """No engine that does this now has place for so many tokens of KV."""
+    if not largest.now:
+        return Unavailable(f"no engine of yours {does}s this namespace and group", NOBODY_MS)
+    answer = f" and an answer of {ask.max_new_tokens} at most" if needs > ask.tokens else ""
+    if needs <= (lately := largest.lately(now)):
+        return Overloaded(
+            f"a prompt of {ask.tokens} tokens{answer}: no engine that {does}s now has room for "
+            f"that, but one that does not now, or left lately, has it for {lately}",
+            RETRY_MS_MAX,
+        )
+    return Invalid(
+        f"a prompt of {ask.tokens} tokens{answer}: of the engines that {does} the largest has room "
+        f"for {largest.now} tokens of KV"
+    )
 
 
 def too_late(
@@ -124,21 +150,6 @@ def no_room(ask: Ask, engine: Engine, step: float, rules: Rules, room: float) ->
         f"{1e3 * rules.pace * rules.tpot:.0f} ms: {engine.facts.engine_id}, the best, would take "
         f"{1e3 * step:.0f} ms; {_expected(room)}",
         RETRY_MS_MIN,
-    )
-
-
-def too_large(ask: Ask, largest: int, lately: int) -> Overloaded | Invalid:
-    """No engine that decodes now could ever have all of its KV; one with room for `lately` may."""
-    answer = f" and an answer of {ask.max_new_tokens} at most" if ask.max_new_tokens else ""
-    if ask.tokens + ask.max_new_tokens <= lately:
-        return Overloaded(
-            f"a prompt of {ask.tokens} tokens{answer}: no engine that decodes now has room for "
-            f"that, but one that does not now, or left lately, has it for {lately}",
-            RETRY_MS_MAX,
-        )
-    return Invalid(
-        f"a prompt of {ask.tokens} tokens{answer}: of the engines that decode the largest has room "
-        f"for {largest} tokens of KV"
     )
 
 

@@ -9,11 +9,13 @@ Where a host stands is said by the first engine there, and stays so while any of
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvstore.address import speaks_http
 from kvstore.conductor.answers import Answers
 from kvstore.conductor.carries import Carries
 from kvstore.conductor.facts import Facts, Role
@@ -64,7 +66,8 @@ class Crew:
         self.revision = ""  # of the weights, once an engine says
         self.by_id: dict[str, Engine] = {}
         self.decoders = 0  # of those
-        self.largest = Largest()
+        self.largest_prefilled = Largest(attrgetter("prefill"), attrgetter("prefills"))
+        self.largest_decoded = Largest(attrgetter("decode"), attrgetter("decodes"))
         self._least_step = 0.0  # seconds, of one sequence alone
         self.busy = self._looked = 0.0  # share of engines that prefilled lately, by when
         self.answers = Answers()
@@ -95,6 +98,7 @@ class Crew:
         row["prefills"], row["decodes"] = facts.prefills, facts.decodes
         row["switches"], row["tie"] = facts.role is not Role.AS_IT_IS, switch_tie(facts.engine_id)
         row["host"], row["room"], row["busy_until"] = host, facts.room_tokens, now
+        row["alone"] = speaks_http(facts.address)  # it is sent what it is to generate
         if prefill is not None:  # also what it could do instead
             self._kin.enter(number, prefill.cost, self._like(facts))
             _write(row, "prefill", prefill.cost)
@@ -104,7 +108,7 @@ class Crew:
         engine.decode = decode if facts.decodes else None
         self._reckon(now)
         self.decoders += facts.decodes
-        self.largest.look(one.facts for one in self.by_id.values())
+        self._measure()
         self.load(engine)
         if host not in self._carries:
             self._carries[host] = Carries(facts)
@@ -119,10 +123,11 @@ class Crew:
 
     def leave(self, engine: Engine, now: float) -> None:
         """It is sent nothing any more. What was in flight there has been taken out before."""
-        self.largest.left(engine.facts, now)
+        for largest in (self.largest_prefilled, self.largest_decoded):
+            largest.left(engine.facts, now)
         del self.by_id[engine.facts.engine_id]
         self.decoders -= engine.decode is not None
-        self.largest.look(one.facts for one in self.by_id.values())
+        self._measure()
         self.rows[engine.number] = None
         self.fleet.engines[engine.number] = np.zeros((), self.fleet.engines.dtype)
         self.fleet.lines[:, engine.number] = np.zeros((), self.fleet.lines.dtype)
@@ -267,6 +272,11 @@ class Crew:
             prefill=facts.prefill and next(prefills, facts.prefill),
             decode=facts.decode and next(decodes, facts.decode),
         )
+
+    def _measure(self) -> None:
+        """How much the largest of its engines have room for."""
+        for largest in (self.largest_prefilled, self.largest_decoded):
+            largest.look(one.facts for one in self.by_id.values())
 
     def _like(self, facts: Facts) -> int | None:
         """The row of another that said the same of what prefills cost."""

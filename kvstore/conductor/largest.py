@@ -1,5 +1,5 @@
-"""For how many tokens of KV the largest engine of a crew has room: of those that decode now, and of
-those that could, or left a while ago and may be back.
+"""For how many tokens of KV the largest engine of a crew has room: of those that prefill, or decode,
+now, and of those that could, or left a while ago and may be back.
 
 Pure. What only the first cannot hold is to be asked for again; what the others cannot either is
 asked for in vain.
@@ -7,7 +7,7 @@ asked for in vain.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kvstore.conductor.facts import Facts
 
@@ -15,9 +15,10 @@ BACK_SECONDS = 600.0  # that an engine which left may take to come back, if it d
 
 
 class Largest:
-    """Of one crew."""
+    """Of one crew, for one of both phases."""
 
-    def __init__(self) -> None:
+    def __init__(self, could: Callable[[Facts], object], does: Callable[[Facts], bool]) -> None:
+        self._can, self._does = could, does
         self.now = self._could = self._gone = 0
         self._since = float("-inf")  # when that left
 
@@ -25,13 +26,13 @@ class Largest:
         """These are all there are."""
         self.now = self._could = 0
         for one in engines:
-            if one.decode is not None:
+            if self._can(one) is not None:
                 self._could = max(self._could, one.room_tokens)
-            if one.decodes:
+            if self._does(one):
                 self.now = max(self.now, one.room_tokens)
 
     def left(self, one: Facts, now: float) -> None:
-        if one.decode is not None and one.room_tokens >= self._back(now):
+        if self._can(one) is not None and one.room_tokens >= self._back(now):
             self._gone, self._since = one.room_tokens, now
 
     def lately(self, now: float) -> int:

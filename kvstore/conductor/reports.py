@@ -146,7 +146,7 @@ def facts_of(engine: pb.ReportRequest.Engine) -> Facts:
     _in("engine.group", engine.group, 0, GROUPS_MAX - 1)
     _in("engine.block_tokens", engine.block_tokens, 1, BLOCK_TOKENS_MAX)
     _in("engine.token_bytes", engine.token_bytes, 1, _TOKEN_BYTES_MAX)
-    _in("engine.room_tokens", engine.room_tokens, 0, _ROOM_TOKENS_MAX)
+    _in("engine.room_tokens", engine.room_tokens, 1, _ROOM_TOKENS_MAX)
     _in("engine.link_bytes_per_second", engine.link_bytes_per_second, *LINK_SPEEDS)
     if engine.ssd_bytes_per_second:
         _in("engine.ssd_bytes_per_second", engine.ssd_bytes_per_second, *LINK_SPEEDS)

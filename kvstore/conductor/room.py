@@ -27,6 +27,7 @@ class Parked:
 
     request: str
     tokens: int  # that it has KV of
+    whole: int  # and that it may come to at most
     came: float  # when its request did
     tpot: float  # seconds that a step with it may take
     served: Callable[[Engine, float], None]  # and when
@@ -62,12 +63,13 @@ class Room:
         if tokens is not None:
             want_room(self.demand, float(tokens), -1.0)
 
-    def seconds(self, request: str, tokens: int, rules: Rules, alike: bool) -> float:
-        """How long it would wait."""
+    def seconds(self, request: str, tokens: int, whole: int, rules: Rules, alike: bool) -> float:
+        """How long it would wait, that may come to be so many on the `whole`."""
         mine = self._tokens.get(request)
         self.forget(request)
         fleet, reserve, tpot = self._crew.fleet, self._crew.answers.tokens, rules.pace * rules.tpot
-        took = loops.room_seconds(fleet, self.demand[0], float(tokens), reserve, tpot, alike)
+        size = float(tokens), float(whole)
+        took = loops.room_seconds(fleet, self.demand[0], *size, reserve, tpot, alike)
         if mine is not None:
             self.want(request, mine)
         return float(took)
@@ -81,7 +83,7 @@ class Room:
         self._line.append(parked)
         if at == len(self._ranks):
             self._ranks = np.concatenate([self._ranks, np.zeros_like(self._ranks)])
-        self._ranks[at] = (parked.tokens, parked.came, parked.tpot, NONE)
+        self._ranks[at] = (parked.tokens, parked.whole, parked.came, parked.tpot, NONE)
 
     def step_out(self, parked: Parked) -> None:
         """It does not wait any more."""

@@ -28,7 +28,6 @@ from kvstore.conductor.decision import (
     nobody_decodes,
     nobody_prefills,
     room_too_late,
-    too_large,
     too_late,
 )
 from kvstore.conductor.engines import LATENCY_SECONDS, Crew, Engine
@@ -136,7 +135,7 @@ class Scheduler(Crews):
         elif served is not None and isinstance(decision.refusal, Overloaded):
             tpot = self._rules.pace * crew.reachable(ask.tpot or self._rules.tpot)
             told = partial(self._served, whose, decision, served)
-            parked = Parked(ask.request, ask.tokens, now - ask.waited, tpot, told)
+            parked = Parked(ask.request, ask.tokens, ask.whole, now - ask.waited, tpot, told)
             in_flight.wait(parked, now)
             return parked
         decision.or_raise()
@@ -173,7 +172,7 @@ class Scheduler(Crews):
             *crew.fleet, *crew.found, *in_flight.expected, marked(ask.prints),
             holders, lengths, in_dram, self._hosts.of_holder, mine, long, crew.of_holder, crew.own,
             crew.priced, best, rows, owns, in_flight.room.demand, self._row_of(rules),
-            float(now), tokens, block, float(crew.token_bytes), waited,
+            float(now), tokens, float(ask.max_new_tokens), block, float(crew.token_bytes), waited,
             self._any_row(crew), whole or len(crew.by_id) <= loops.WHOLE,
             crew.answers.tokens, crew.answers.of(ask.max_new_tokens),
             in_flight.crowd.presses(rules), crew.busy,
@@ -183,15 +182,14 @@ class Scheduler(Crews):
         rows, named = rows[: len(considered)], tuple(owns[: len(considered)].tolist())
         names = self._hosts.names
         of = (ask.request, ask.tokens, len(ask.prints), ask.waited, considered, rows, named, names)
+        if crew.decoders and ask.whole > crew.largest_decoded.now:
+            return Decision(*of, refusal=nobody_decodes(ask, crew.largest_decoded, now))
         if not considered:
-            return Decision(*of, refusal=nobody_prefills())
+            return Decision(*of, refusal=nobody_prefills(ask, crew.largest_prefilled, now))
         if chosen == NONE:
             crowded = wanted * self._patience(in_flight)
             refusal = too_late(ask, considered, rows, rules, wanted, crowded, len(crew.by_id))
             return Decision(*of, ttft=wanted, refusal=refusal)
-        if crew.decoders and ask.tokens + ask.max_new_tokens > crew.largest.now:
-            large = too_large(ask, crew.largest.now, crew.largest.lately(now))
-            return Decision(*of, ttft=wanted, refusal=large)
         if rules.gated and room > rules.forecast * rules.ttft > 0:
             refusal = no_room_in_time(ask, room, rules)
             return Decision(*of, ttft=wanted, refusal=refusal)
@@ -216,11 +214,14 @@ class Scheduler(Crews):
         engine, fits, step, size = self._decoder(crew, ask, rules.tpot, source, now)
         of = (ask.request, ask.tokens, len(ask.prints), ask.waited)
         if engine is None:
-            return Decision(*of, refusal=nobody_decodes())
+            none = nobody_decodes(ask, crew.largest_decoded, now)
+            if rules.gated and ask.waited >= target and isinstance(none, Overloaded):
+                none = room_too_late(ask, float("inf"), target)
+            return Decision(*of, refusal=none)
         if fits:
             return Decision(*of, decode=engine, step=step, size=size)
         alike = in_flight.crowd.presses(rules)
-        room = in_flight.room.seconds(ask.request, ask.tokens, rules, alike)
+        room = in_flight.room.seconds(ask.request, ask.tokens, ask.whole, rules, alike)
         # Its prefill may be given up yet; once that is done it is worth waiting as long as it may.
         least = room if ask.request in in_flight.prompts else 0.0
         refusal: Overloaded = no_room(ask, engine, step, rules, room)
@@ -275,7 +276,7 @@ class Scheduler(Crews):
         tokens, block, token = map(float, (ask.tokens, crew.block_tokens, crew.token_bytes))
         chosen, fits, step, size = loops.decoder(
             *crew.fleet, *crew.found, *self._table.leading(ask.prints), self._hosts.of_holder,
-            tokens, block, token, grows, tpot, first, source, now,
+            tokens, float(ask.whole), block, token, grows, tpot, first, source, now,
         )  # fmt: skip
         return (None if chosen == NONE else crew.rows[chosen]), fits, step, size
 

@@ -16,13 +16,13 @@ TPOT = 0.1
 
 def chosen_of(
     made: Fleet, tokens: float, reserve: float, first: int, source: int, token_bytes: float,
-    held: dict[int, int] | None = None, now: float = 0.0,
+    held: dict[int, int] | None = None, now: float = 0.0, whole: float = 0.0,
 ) -> tuple[int, bool]:  # fmt: skip
     blocks = np.zeros(len(made.hosts), np.int32)
     for host, count in (held or {}).items():
         blocks[host] = count
     return choose_decode(
-        made, blocks, tokens, 16.0, token_bytes, reserve, TPOT, first, source, now
+        made, blocks, tokens, whole, 16.0, token_bytes, reserve, TPOT, first, source, now
     )  # fmt: skip
 
 
@@ -38,6 +38,16 @@ def test_an_engine_without_room_is_chosen_only_where_none_has_any() -> None:
     assert chosen_of(made, 1_000.0, 300.0, 0, NONE, 0.0) == (1, True)
     made.engines[1]["context"] = 399_900
     assert chosen_of(made, 1_000.0, 300.0, 0, NONE, 0.0) == (0, False)
+
+
+def test_no_engine_is_chosen_that_could_never_hold_the_longest_answer() -> None:
+    made = fleet(2)
+    made.engines["room"], made.engines["batch"] = (4_000, 400_000), (0, 90)
+    assert chosen_of(made, 1_000.0, 300.0, 0, NONE, 0.0, whole=4_000.0) == (0, True)
+    assert chosen_of(made, 1_000.0, 300.0, 0, NONE, 0.0, whole=4_001.0) == (1, True)
+    made.engines["context"][1] = 400_000
+    assert chosen_of(made, 1_000.0, 300.0, 0, NONE, 0.0, whole=4_001.0) == (1, False), "not yet"
+    assert chosen_of(made, 1_000.0, 300.0, 0, NONE, 0.0, whole=400_001.0) == (NONE, False)
 
 
 def test_an_idle_engine_takes_what_it_has_place_for_and_nothing_larger() -> None:
@@ -83,7 +93,7 @@ def test_a_sequence_fits_where_it_has_place_and_the_step_stays_within_the_target
     engine["batch"], engine["context"] = batch, context
     has_place = context + tokens + 300 <= engine["room"]
     quick = decode_seconds(engine, batch + 1.0, context + tokens) <= TPOT
-    assert fits(engine, tokens, 300.0, TPOT) == (has_place and (quick or batch == 0))
+    assert fits(engine, tokens, 0.0, 300.0, TPOT) == (has_place and (quick or batch == 0))
 
 
 def test_of_engines_alike_the_nearest_to_the_kv_decodes_it() -> None:

@@ -20,7 +20,7 @@ def demand() -> np.void:
 def test_there_is_no_wait_for_room_while_all_that_want_it_have_it() -> None:
     made, wanted = fleet(2), demand()
     want_room(wanted, 300_000.0, 1.0)
-    assert room_seconds(made, wanted, 100_000.0, 500.0, 1.0, False) == 0.0
+    assert room_seconds(made, wanted, 100_000.0, 0.0, 500.0, 1.0, False) == 0.0
 
 
 def test_a_wait_for_room_is_what_lacks_over_what_full_engines_free() -> None:
@@ -29,46 +29,48 @@ def test_a_wait_for_room_is_what_lacks_over_what_full_engines_free() -> None:
     made.engines["context"], made.engines["batch"] = 400_000, 30
     want_room(wanted, 20_000.0, 1.0)
     lifetime = 500 * float(decode_seconds(made.engines[0], 30.0, 400_000.0))
-    waits = room_seconds(made, wanted, 40_000.0, 500.0, 1.0, False)
+    waits = room_seconds(made, wanted, 40_000.0, 0.0, 500.0, 1.0, False)
     assert waits == pytest.approx(60_000 / (400_000 / lifetime))
 
 
 def test_an_idle_fleet_s_burst_is_waited_for_and_not_for_ever() -> None:
     made, wanted = fleet(1), demand()
     want_room(wanted, 400_000.0, 1.0)
-    assert 0.0 < room_seconds(made, wanted, 20_000.0, 500.0, 1.0, True) < 5.0
+    assert 0.0 < room_seconds(made, wanted, 20_000.0, 0.0, 500.0, 1.0, True) < 5.0
 
 
 def test_there_is_no_room_where_a_step_would_take_too_long_for_one_more() -> None:
     made, wanted = fleet(1), demand()
     made.engines["batch"], made.engines["context"] = 100, 50_000
     step = float(decode_seconds(made.engines[0], 100.0, 50_000.0))
-    assert room_seconds(made, wanted, 500.0, 500.0, step + 0.1, False) == 0.0
-    assert room_seconds(made, wanted, 500.0, 500.0, step, False) > 0.0
+    assert room_seconds(made, wanted, 500.0, 0.0, 500.0, step + 0.1, False) == 0.0
+    assert room_seconds(made, wanted, 500.0, 0.0, 500.0, step, False) > 0.0
 
 
 def test_the_smaller_ones_go_first_so_nobody_waits_for_the_larger() -> None:
     made, wanted = fleet(1), demand()
     made.engines["context"] = 390_000
     want_room(wanted, 80_000.0, 1.0)
-    assert room_seconds(made, wanted, 5_000.0, 500.0, 1.0, False) == 0.0
-    crowded = room_seconds(made, wanted, 5_000.0, 500.0, 1.0, True)
+    assert room_seconds(made, wanted, 5_000.0, 0.0, 500.0, 1.0, False) == 0.0
+    crowded = room_seconds(made, wanted, 5_000.0, 0.0, 500.0, 1.0, True)
     assert crowded > 0.0, "in a crowd all that came before go first"
 
 
 def test_where_nobody_decodes_there_is_no_wait_and_where_nothing_fits_it_has_no_end() -> None:
     made, wanted = fleet(1), demand()
     made.engines["room"] = 0
-    assert room_seconds(made, wanted, 1.0, 500.0, 1.0, False) == np.inf
+    assert room_seconds(made, wanted, 1.0, 0.0, 500.0, 1.0, False) == np.inf
     made.engines["decodes"] = False
-    assert room_seconds(made, wanted, 1.0, 500.0, 1.0, False) == 0.0
+    assert room_seconds(made, wanted, 1.0, 0.0, 500.0, 1.0, False) == 0.0
 
 
 def test_what_no_engine_has_place_for_waits_for_ever_however_much_all_have_together() -> None:
     made, wanted = fleet(3), demand()
     made.engines["room"] = 100_000, 250_000, 100_000
-    assert room_seconds(made, wanted, 250_000.0, 500.0, 1.0, False) == 0.0
-    assert room_seconds(made, wanted, 250_001.0, 500.0, 1.0, False) == np.inf
+    assert room_seconds(made, wanted, 250_000.0, 0.0, 500.0, 1.0, False) == 0.0
+    assert room_seconds(made, wanted, 250_001.0, 0.0, 500.0, 1.0, False) == np.inf
+    assert room_seconds(made, wanted, 1_000.0, 250_000.0, 500.0, 1.0, False) == 0.0
+    assert room_seconds(made, wanted, 1_000.0, 250_001.0, 500.0, 1.0, False) == np.inf, "its answer"
 
 
 def test_an_engine_that_says_that_steps_take_no_time_is_no_reason_to_fail() -> None:
@@ -76,7 +78,7 @@ def test_an_engine_that_says_that_steps_take_no_time_is_no_reason_to_fail() -> N
     for name in "abc":
         made.engines[f"decode_{name}"] = 0.0
     want_room(wanted, 900_000.0, 1.0)
-    assert room_seconds(made, wanted, 1_000.0, 500.0, 1.0, True) == pytest.approx(0.0, abs=1e-6)
+    assert room_seconds(made, wanted, 1_000.0, 0.0, 500.0, 1.0, True) == pytest.approx(0.0, abs=1e-6)
 
 
 @settings(deadline=None)
@@ -120,3 +122,11 @@ def test_one_whose_own_target_is_missed_there_is_left_to_other_engines() -> None
     waiting["tpot"][1] = 1e-6
     engine["batch"] = 1
     assert first_that_fits(engine, waiting, 300.0, 2.0, 100.0, False) == 0
+
+
+def test_one_whose_answer_may_be_too_long_for_an_engine_is_left_to_larger_ones() -> None:
+    engine, waiting = fleet(1).engines[0], parked((900.0, 0.0), (500.0, 1.0))
+    waiting["whole"] = 900.0 + 300.0, engine["room"] + 1.0
+    assert first_that_fits(engine, waiting, 300.0, 2.0, 100.0, False) == 0
+    waiting["whole"][1] -= 1.0
+    assert first_that_fits(engine, waiting, 300.0, 2.0, 100.0, False) == 1

@@ -7,7 +7,7 @@ import threading
 import time
 from weakref import WeakSet
 
-from kvstore.client import Client, KVStoreError, Lapsed, Unavailable
+from kvstore.client import Client, KVStoreError, SessionEnded, Unavailable
 
 log = logging.getLogger("vllm.moonpool")
 
@@ -36,7 +36,7 @@ class Health:
 
     def failed(self, error: KVStoreError) -> None:
         """A call failed."""
-        if isinstance(error, Unavailable | Lapsed):
+        if isinstance(error, Unavailable | SessionEnded):
             self._lost(str(error))
             return
         node = self._node

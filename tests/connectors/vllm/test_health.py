@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.client import Unavailable
+from kvstore.client import Lapsed, SessionEnded, Unavailable
 from kvstore.engine.connectors.vllm.health import Health
 
 GONE = Unavailable("it hung up")
@@ -55,6 +55,17 @@ def test_a_miss_because_the_node_is_gone_is_no_answer_of_it(said: list[str]) -> 
     client.reachable = True
     health.well()
     assert len(said) == 2 and "answers again" in said[1]
+
+
+def test_a_hold_that_ran_out_is_no_node_that_is_gone(said: list[str]) -> None:
+    client: Any = Found()
+    health = Health("a well one", client)
+    health.failed(Lapsed("the pin's time is over"))
+    health.well()
+    assert said == ["Moonpool: %s: %s"]
+    health.failed(SessionEnded("the node restarted"))
+    health.well()
+    assert "cannot be reached" in said[1] and "answers again" in said[2]
 
 
 def test_an_engine_that_ended_while_it_had_no_node_keeps_no_other_from_saying_so(
