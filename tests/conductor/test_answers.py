@@ -75,6 +75,6 @@ def test_where_all_want_short_answers_room_is_soon_free_for_the_next() -> None:
         rig.schedule(tokens=1_000, max_new_tokens=most)
         engine.batch, engine.context_tokens = 10, 10_000
         rig.scheduler.crew(WHOSE)[0].load(engine)
-        return rig.in_flight.room.seconds("another", 1_000, rig.scheduler._rules, False)
+        return rig.in_flight.room.seconds("another", 1_000, 0, rig.scheduler._rules, False)
 
     assert waits(8) == pytest.approx(waits(0) * 8 / TOKENS)

@@ -14,7 +14,7 @@ def refused(rig: Rig, count: int) -> str:
     """So many prompts that cannot be in time; what the last is told."""
     for number in range(count):
         with pytest.raises(Overloaded) as caught:
-            rig.schedule(f"late {number}", chain(0, 0), tokens=1_000_000, ttft=3.0)
+            rig.schedule(f"late {number}", chain(0, 0), tokens=100_000, ttft=3.0)
     return str(caught.value)
 
 
@@ -71,7 +71,7 @@ def test_one_that_was_served_and_is_refused_when_it_is_asked_for_anew_was_lost_a
     rig.in_flight.ended("r", engine, rig.now)
     assert rig.in_flight.crowd.counted == (0.0, 1.0)
     with pytest.raises(Overloaded):
-        rig.schedule("r", chain(0, 0), tokens=1_000_000, ttft=3.0)
+        rig.schedule("r", chain(0, 0), tokens=100_000, ttft=3.0)
     assert rig.in_flight.crowd.counted == (1.0, 1.0), "once"
 
 

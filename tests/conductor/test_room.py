@@ -179,11 +179,11 @@ def test_what_requests_come_to_is_learned_and_with_it_how_fast_room_becomes_free
     engine = rig.engine("a", room_tokens=20_000, decode=SLOW)
     crew = rig.scheduler.crew(WHOSE)[0]
     load(rig, engine, 20_000)
-    before = rig.in_flight.room.seconds("r", 1_000, rig.scheduler._rules, False)
+    before = rig.in_flight.room.seconds("r", 1_000, 0, rig.scheduler._rules, False)
     for _ in range(1_000):
         crew.answers.over(3, 30)
     assert crew.answers.tokens == pytest.approx(10.0)
-    after = rig.in_flight.room.seconds("r", 1_000, rig.scheduler._rules, False)
+    after = rig.in_flight.room.seconds("r", 1_000, 0, rig.scheduler._rules, False)
     assert after == pytest.approx(before * 10 / TOKENS)
 
 

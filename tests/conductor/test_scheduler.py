@@ -171,7 +171,7 @@ def test_a_refusal_changes_nothing(seed: int, load: list[int], waited: float) ->
     crew, in_flight = rig.scheduler.crew(WHOSE)
     before = [one.copy() for one in (*crew.fleet, *in_flight.expected)]
     with pytest.raises(Overloaded):
-        rig.schedule("late", chain(1), tokens=200_000, waited=waited, ttft=19.0)
+        rig.schedule("late", chain(1), tokens=100_000, waited=waited, ttft=9.0)
     for then, now in zip(before, (*crew.fleet, *in_flight.expected), strict=True):
         assert (then == now).all()
     assert len(in_flight.prompts) == sum(load)
