@@ -42,9 +42,9 @@ from kvstore.core.hardware import H100, RDMA_200
 from kvstore.core.model_shape import LLAMA3_8B
 from kvstore.core.priors import decode_prior, kv_room, prefill_prior
 from kvstore.errors import Rejected
+from kvstore.garbage import keep_what_stands, look_seldom
 from kvstore.kernels.prefill_price import BLOCKS as LEADING
 from kvstore.kernels.prefill_price import FIRST_TOKEN, READY, WAIT, WORK
-from kvstore.rpc.process import look_seldom_for_garbage
 
 RUNS = 10
 TAKES = ("blocks",)  # options of the command
@@ -75,7 +75,8 @@ def _rows(blocks: int, runs: int, say: Say) -> list[Row]:
     say(f"putting in {blocks} blocks")
     crowd = Crowd(blocks)
     crowd.decide(DECISIONS)  # until as many are busy as will be
-    look_seldom_for_garbage()  # as a conductor does once it serves
+    look_seldom()
+    keep_what_stands()  # as a conductor does once it serves
     rates = [DECISIONS / sum(crowd.decide(DECISIONS)) for _ in range(runs)]
     rate = float(np.median(rates))
     say(f"{rate:.0f} decisions a second")

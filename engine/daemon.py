@@ -23,10 +23,10 @@ from kvstore.client.switching import Switching
 from kvstore.client.who import tell
 from kvstore.config import Credentials, Stands
 from kvstore.errors import ConfigError, Unavailable
+from kvstore.garbage import keep_what_stands
 from kvstore.layout import SlotLayout
 from kvstore.rpc.identity import loopback_address
 from kvstore.rpc.metrics_port import MetricsPort
-from kvstore.rpc.process import look_seldom_for_garbage
 from kvstore.rpc.server import NOT_SERVING, Server
 from kvstore.spec import KVSpec
 from kvstore.wire.v1 import conductor_pb2 as pb
@@ -148,7 +148,7 @@ async def run(
             switching = Switching(reporter, who, config.conductors, took)
     worker.start()
     await server.start()
-    look_seldom_for_garbage()
+    keep_what_stands()
     ready(server.address, metrics.address)
     await stopping.wait()
     await server.set_health(NOT_SERVING)

@@ -59,7 +59,7 @@ def room_seconds(
 ) -> Any:
     """How long a prompt waits for room: until what is free and what becomes free is enough for it
     and for those before it, the smaller ones or, `alike`, all. 0 where nobody decodes; for ever
-    where no engine that does has place for the `whole` of it, its answer too, however much they have
+    where no engine that does has place for the `whole` of it, its answer too, whatever they have
     together.
 
     Full engines free what they have room for once in the time of a sequence, `reserve` of their

@@ -3,10 +3,13 @@
 import signal
 import sys
 
+from kvstore import garbage
 from kvstore.cli import parent
 
 if __name__ == "__main__":  # so processes of ours are started, and `moonpool` by anybody
     parent.heed()  # before anything that takes long
+
+garbage.look_seldom()
 
 # To import it takes a moment, out of whose midst Ctrl-C would be a traceback.
 _interrupted = signal.getsignal(signal.SIGINT)

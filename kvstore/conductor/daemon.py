@@ -23,6 +23,7 @@ from kvstore.conductor.scheduler import RULES, Scheduler
 from kvstore.conductor.service import ConductorService
 from kvstore.conductor.warm_up import compiled
 from kvstore.config import ConductorConfig, Credentials
+from kvstore.garbage import keep_what_stands
 from kvstore.limits import REPORTS_MAX
 from kvstore.metadata import open_metadata
 from kvstore.metadata.announcer import Announcer
@@ -31,7 +32,7 @@ from kvstore.metadata.tenants import Tenants
 from kvstore.rpc.access import Role
 from kvstore.rpc.identity import announced_host, listen_address
 from kvstore.rpc.metrics_port import MetricsPort
-from kvstore.rpc.process import bound_the_process, look_seldom_for_garbage
+from kvstore.rpc.process import bound_the_process
 from kvstore.rpc.server import NOT_SERVING, Server
 from kvstore.rpc.tls import check_role
 from kvstore.telemetry import CONDUCTOR, Telemetry
@@ -99,7 +100,7 @@ class Conductor:
                 await server.start()
                 await announcer.announce()
                 renewing = self._task(announcer.keep())
-                look_seldom_for_garbage()
+                keep_what_stands()
                 ready(server.address, metrics.address)
                 await self._stopping.wait()
                 await server.set_health(NOT_SERVING)

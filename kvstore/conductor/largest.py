@@ -1,5 +1,5 @@
-"""For how many tokens of KV the largest engine of a crew has room: of those that prefill, or decode,
-now, and of those that could, or left a while ago and may be back.
+"""For how many tokens of KV the largest engine of a crew has room: of those that prefill now, or
+decode, and of those that could, or left a while ago and may be back.
 
 Pure. What only the first cannot hold is to be asked for again; what the others cannot either is
 asked for in vain.

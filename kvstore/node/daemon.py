@@ -24,6 +24,7 @@ from kvstore.block import Miss
 from kvstore.clock import SystemClock
 from kvstore.config import Credentials, NodeConfig, host_name
 from kvstore.failpoint import arm, failpoint
+from kvstore.garbage import keep_what_stands
 from kvstore.memory.arena import Arena
 from kvstore.metadata import Metadata, open_metadata
 from kvstore.metadata.records import NodeRecord
@@ -67,7 +68,7 @@ from kvstore.rpc.address_file import AddressFile
 from kvstore.rpc.identity import Caller, announced_host, listen_address
 from kvstore.rpc.kept import kept
 from kvstore.rpc.metrics_port import MetricsPort
-from kvstore.rpc.process import bound_the_process, look_seldom_for_garbage
+from kvstore.rpc.process import bound_the_process
 from kvstore.rpc.server import NOT_SERVING, Server
 from kvstore.rpc.socket_server import SocketCaller
 from kvstore.rpc.tls import Renewing, check_role, data_server
@@ -247,7 +248,7 @@ class Node:
                 **pool.keepers,
             }
         )
-        look_seldom_for_garbage()
+        keep_what_stands()
         ready(server.address, metrics.address)
         try:
             await self._stopping.wait()

@@ -1,15 +1,13 @@
-"""What callers can make a process that serves hold, beside the messages that it admits; and how
-seldom it looks for garbage among all that it holds."""
+"""What callers can make a process that serves hold, beside the messages that it admits."""
 
 from __future__ import annotations
 
 import ctypes
-import gc
 import resource
 from contextlib import suppress
 
 from kvstore.errors import ConfigError
-from kvstore.limits import GARBAGE_MIDDLE, GARBAGE_OLD, GARBAGE_YOUNG, KiB
+from kvstore.limits import KiB
 
 _M_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 64 * KiB
 _FILES_MAX = 4_096  # a connection costs gRPC some 20 KiB
@@ -23,13 +21,6 @@ def bound_the_process(kept: int = 0) -> None:
     with suppress(AttributeError):  # another libc
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
     bound_files(kept)
-
-
-def look_seldom_for_garbage() -> None:
-    """Call it once all stands that the process keeps for as long as it runs. That is not looked
-    through again: to do so holds up everybody who is served, for some 70 ms in a conductor."""
-    gc.freeze()
-    gc.set_threshold(GARBAGE_YOUNG, GARBAGE_MIDDLE, GARBAGE_OLD)
 
 
 def bound_files(kept: int = 0) -> None:

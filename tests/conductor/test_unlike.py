@@ -106,7 +106,7 @@ def test_what_nobody_can_prefill_is_wrong_and_may_be_asked_again_where_one_left(
     assert "that prefill the largest has room for 3000" in told.sentence
     assert rig.sent_to("r", tokens=3_000) == "large"
     rig.scheduler.leave(WHOSE, large, rig.now)
-    with pytest.raises(Overloaded, match="no engine that prefills now .* has it for 3000"):
+    with pytest.raises(Overloaded, match=r"no engine that prefills now .* has it for 3000"):
         rig.schedule("r", tokens=3_000)
 
 

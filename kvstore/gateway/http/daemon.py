@@ -25,6 +25,7 @@ from kvstore.config import OPEN, Credentials, GatewayConfig
 from kvstore.dashboard import board
 from kvstore.dashboard.watch import Watch
 from kvstore.errors import ConfigError, KVStoreError
+from kvstore.garbage import keep_what_stands
 from kvstore.gateway.dispatch import Dispatcher
 from kvstore.gateway.http.app import app_of
 from kvstore.gateway.http.connection import Connection
@@ -37,7 +38,7 @@ from kvstore.gateway.spaces import Told
 from kvstore.limits import SERVE_DRAIN_SECONDS, SERVE_REQUESTS_MAX
 from kvstore.rpc.kept import kept
 from kvstore.rpc.metrics_port import MetricsPort
-from kvstore.rpc.process import bound_files, look_seldom_for_garbage
+from kvstore.rpc.process import bound_files
 from kvstore.telemetry import GATEWAY, Telemetry
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ async def run(config: GatewayConfig, ready: Callable[..., None]) -> None:
         address, *boards = (address_of(at) for _, at in servers)
         serving = asyncio.gather(*(one.serve(sockets=[at]) for one, at in servers))
         watching = asyncio.create_task(kept("reading metrics", watch.keep, SystemClock()))
-        look_seldom_for_garbage()
+        keep_what_stands()
         ready(address, metrics.address, *boards)
         await _first(stopping.wait(), serving)
         work.close()
