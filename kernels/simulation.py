@@ -90,8 +90,9 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
         waited = -np.inf
     kept = kept_by_decoders(fleet, w.found)
     asked = Asked(
-        now, request.tokens, setting.block_tokens, setting.token_bytes, waited, request.factor, kept
-    )
+        now, request.tokens, setting.block_tokens, setting.token_bytes, waited, request.factor,
+        kept, 0.0,
+    )  # fmt: skip
     e, source = NONE, NONE
     if first == NONE:
         pass  # nobody is left who prefills
