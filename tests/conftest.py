@@ -37,6 +37,8 @@ settings.load_profile("same")  # unless --hypothesis-profile names the other
 # gRPC's handlers around fork hang or end the new process when other threads are in gRPC then. Read
 # when gRPC is loaded; what is started here is exec'd at once and needs none of them.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# To start a thread of linear algebra for each core takes each process a tenth of its start.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _MARK = "MOONPOOL_TEST_RUN"  # inherited by whatever a test starts, at any depth
 _GRACE_SECONDS = 30.0  # a process that was told to end may take this long on a busy machine
