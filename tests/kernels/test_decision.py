@@ -27,6 +27,7 @@ from kvstore.kernels.room import DEMAND
 from kvstore.kernels.rules import OURS, Rules
 
 ENGINES, HOSTS = 24, 12
+ANSWER = 500.0  # tokens at most
 RULES = OURS._replace(ttft=5.0, aging=0.1, charge=1.0, margin=1.0, latency=1e-3, crowding=0.0)
 
 
@@ -45,7 +46,11 @@ def fleet(seed: int) -> Fleet:
     engines["prefill_a"], engines["prefill_b"] = 0.01, dice.choice([1e-4, 3e-4], ENGINES)
     engines["decode_a"], engines["decode_b"] = 0.01, 1e-3
     engines["busy_until"] = dice.choice([0.0, 1.0, 3.0], ENGINES)
-    engines["batch"], engines["room"] = dice.integers(0, 50, ENGINES), 1e6
+    engines["batch"], engines["room"] = (
+        dice.integers(0, 50, ENGINES),
+        dice.choice([9e3, 1e6], ENGINES),
+    )
+    engines["alone"] = dice.random(ENGINES) < 0.3
     made.hosts["link_seconds"], made.hosts["ssd_seconds"] = 1e-9, 3e-9
     for number in range(ENGINES):
         for _ in range(int(dice.integers(0, 5))):
@@ -80,7 +85,7 @@ class Choice:
             *made, *self.found, *table, expected.marked(chain),
             np.arange(8), self.lengths, self.in_dram, self.host_of, np.arange(4), self.own_lengths,
             self.of_holder, self.own, self.priced, self.best, self.rows, self.owns,
-            np.zeros(1, DEMAND), np.array(RULES._replace(ttft=ttft)), 0.5, tokens, 16.0, 1e4, 0.0,
+            np.zeros(1, DEMAND), np.array(RULES._replace(ttft=ttft)), 0.5, tokens, ANSWER, 16.0, 1e4, 0.0,
             int(dice.integers(ENGINES)), whole, 300.0, 300.0, False, 0.3,
         )  # fmt: skip
 
@@ -93,7 +98,9 @@ def test_the_cheapest_of_those_that_keep_the_target_is_chosen(
     made = fleet(seed)
     choice = Choice(made, seed, float(tokens), True, ttft)
     rows = choice.priced
-    assert (np.isfinite(rows[:, COST]) == made.engines["prefills"]).all()
+    needs = tokens + np.where(made.engines["alone"], ANSWER, 0.0)
+    may = made.engines["prefills"] & (needs <= made.engines["room"])
+    assert (np.isfinite(rows[:, COST]) == may).all()
     begins = np.maximum(rows[:, WAIT], rows[:, READY])
     in_time = np.isfinite(rows[:, COST]) & (begins + RULES.margin * rows[:, WORK] <= ttft)
     if not in_time.any():
@@ -101,7 +108,7 @@ def test_the_cheapest_of_those_that_keep_the_target_is_chosen(
     else:
         assert in_time[choice.chosen]
         assert rows[choice.chosen, COST] == rows[in_time, COST].min()
-    order = np.argsort(rows[:, COST], kind="stable")[: made.engines["prefills"].sum()]
+    order = np.argsort(rows[:, COST], kind="stable")[: may.sum()]
     wanted = rows[order[: decision.BEST], COST].tolist()
     named = choice.best[choice.best != NONE]
     assert rows[named, COST].tolist() == wanted and len(set(named.tolist())) == len(wanted)
@@ -159,7 +166,7 @@ def test_who_decodes_is_priced_with_the_request_and_what_it_has_of_it_is_not_mov
     def decoder(lengths: list[int], in_dram: list[int]) -> tuple[int, bool, float, float]:
         return decision.decoder(
             *made, *found, holders, np.array(lengths), np.array(in_dram), host_of,
-            100.0, 16.0, 1e4, 512.0, 1.0, 3, NONE, 0.0,
+            100.0, 200.0, 16.0, 1e4, 512.0, 1.0, 3, NONE, 0.0,
         )  # fmt: skip
 
     chosen, good, step, size = decoder([0, 0], [0, 0])
