@@ -20,7 +20,7 @@ from typing import Protocol
 
 from kvstore.address import speaks_http
 from kvstore.config import Credentials
-from kvstore.errors import Overloaded, Rejected, TooLate
+from kvstore.errors import Invalid, Overloaded, Rejected, TooLate, Unavailable
 from kvstore.gateway.caller import Caller
 from kvstore.gateway.engines import DEADLINE_SECONDS, Engines
 from kvstore.gateway.known import Known
@@ -152,8 +152,7 @@ class Dispatcher:
     def _try(self, run: Run, asked: Ask | None, plan: Plan | None, gone: set[str]) -> None:
         """Raises `Rejected` of the last engine that it was sent to."""
         if plan is None or asked is None:
-            may = speaks_http if run.request.sampling else anybody
-            self._generate(run, self._known.next(gone, may), run.generate())
+            self._unplanned(run, gone)
             return
         out, computed = run.outcome, plan.split.computed_tokens
         if not out.expected_seconds:
@@ -167,6 +166,28 @@ class Dispatcher:
             self._generate(run, decode, run.generate(_turn(plan)))
         else:
             self._hand_over(run, asked, plan, gone)
+
+    def _unplanned(self, run: Run, gone: set[str]) -> None:
+        """At the next engine that is known. What one has no place for, and so says to be wrong, a
+        few others are asked as well: no conductor says which of them are larger."""
+        may = speaks_http if run.request.sampling else anybody
+        refused: set[str] = set()
+        why: Invalid | None = None
+        while len(refused) < TRIES_MAX:
+            try:
+                address = self._known.next(gone | refused, may)
+            except Unavailable:
+                if why is None:
+                    raise
+                break
+            try:
+                self._generate(run, address, run.generate())
+                return
+            except Invalid as error:
+                why = error
+                refused.add(address)
+        assert why is not None, "it ran, or was refused"
+        raise why
 
     def _hand_over(self, run: Run, asked: Ask, plan: Plan, gone: set[str]) -> None:
         run.outcome.engines.append(plan.prefill.address)

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from kvstore.config import OPEN
-from kvstore.errors import Overloaded, TooLate
+from kvstore.errors import Invalid, Overloaded, TooLate
 from kvstore.gateway.dispatch import Dispatcher
 from kvstore.gateway.request import Request
 from kvstore.gateway.spaces import One
@@ -33,11 +33,16 @@ def of_token(token: int) -> pb.Logprobs:
 
 class Double(engine_pb2_grpc.EngineServicer):
     """Goes on with TOKENS behind PROMPT. `dies_after` so many of them; `refuses` all; one prefill
-    `lasts` until it is stopped."""
+    `lasts` until it is stopped; has `room` for so many tokens of one request."""
 
     def __init__(
-        self, dies_after: int | None = None, refuses: bool = False, lasts: bool = False
+        self,
+        dies_after: int | None = None,
+        refuses: bool = False,
+        lasts: bool = False,
+        room: int = 1 << 20,
     ) -> None:
+        self.room = room
         self.dies_after, self.refuses, self.lasts = dies_after, refuses, lasts
         self.stopped = threading.Event()
         self.prefills: list[pb.PrefillRequest] = []
@@ -65,6 +70,9 @@ class Double(engine_pb2_grpc.EngineServicer):
         self.generates.append(request)
         if self.refuses:
             refuse(context, Overloaded("not begun in time"))
+            return
+        if len(request.prompt) + request.max_new_tokens > self.room:
+            refuse(context, Invalid(f"more than the {self.room} that fit"))
             return
         came = len(request.prompt) - len(PROMPT)
         yield pb.GenerateReply(started=pb.GenerateReply.Started(hand_off_tokens=99))

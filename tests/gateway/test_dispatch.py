@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kvstore.config import OPEN
-from kvstore.errors import Overloaded, TooLate, Unavailable
+from kvstore.errors import Invalid, Overloaded, TooLate, Unavailable
 from kvstore.gateway import engines
 from kvstore.gateway.caller import Caller, CallerLeft
 from kvstore.gateway.dispatch import LINE_MS, Dispatcher
@@ -76,6 +76,17 @@ def test_with_no_conductor_known_engines_do_it_in_turn() -> None:
             dispatcher.run(Request(f"{number}", PROMPT, 2))
         dispatcher.close()
     assert len(first.generates) == len(second.generates) == 2
+
+
+def test_with_no_conductor_what_one_engine_has_no_place_for_goes_to_a_larger_one() -> None:
+    small, large = Double(room=len(PROMPT)), Double()
+    with serving(small, large):
+        tokens, outcome = run(Nobody(), small.address, large.address)
+        assert tokens == TOKENS and outcome.engines == [small.address, large.address]
+        large.room = 1
+        with pytest.raises(Invalid, match="that fit"):
+            run(Nobody(), small.address, large.address)
+    assert len(small.generates) == len(large.generates) == 2, "each once"
 
 
 def test_an_engine_that_goes_away_is_gone_on_from_behind_its_tokens(

@@ -85,8 +85,8 @@ class Choice:
             *made, *self.found, *table, expected.marked(chain),
             np.arange(8), self.lengths, self.in_dram, self.host_of, np.arange(4), self.own_lengths,
             self.of_holder, self.own, self.priced, self.best, self.rows, self.owns,
-            np.zeros(1, DEMAND), np.array(RULES._replace(ttft=ttft)), 0.5, tokens, ANSWER, 16.0, 1e4, 0.0,
-            int(dice.integers(ENGINES)), whole, 300.0, 300.0, False, 0.3,
+            np.zeros(1, DEMAND), np.array(RULES._replace(ttft=ttft)), 0.5, tokens, ANSWER, 16.0,
+            1e4, 0.0, int(dice.integers(ENGINES)), whole, 300.0, 300.0, False, 0.3,
         )  # fmt: skip
 
 
