@@ -86,7 +86,7 @@ ROPE_FACTS_MAX = 64  # settings of the position encoding named in one spec
 NAME_BYTES_MAX = 1_024  # model id, revision, tenant, session label
 LABEL_BYTES_MAX = 256  # of a rack or an NVLink domain: kept of every engine that reports
 
-# Objects that a process makes, while it serves, before it looks for garbage among them, and looks
+# Objects that a process of ours makes before it looks for garbage among them, and looks
 # until it looks among older ones: a call makes thousands, and what it makes stays.
 GARBAGE_YOUNG, GARBAGE_MIDDLE, GARBAGE_OLD = 50_000, 20, 100
 

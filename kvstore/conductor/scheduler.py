@@ -216,7 +216,7 @@ class Scheduler(Crews):
         if engine is None:
             none = nobody_decodes(ask, crew.largest_decoded, now)
             if rules.gated and ask.waited >= target and isinstance(none, Overloaded):
-                none = room_too_late(ask, float("inf"), target)
+                none = TooLate(str(none), none.retry_after_ms)
             return Decision(*of, refusal=none)
         if fits:
             return Decision(*of, decode=engine, step=step, size=size)

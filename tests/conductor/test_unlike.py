@@ -124,6 +124,6 @@ def test_what_only_one_that_left_lately_could_decode_waits_for_it_as_long_as_it_
     rig.scheduler.serve(WHOSE, back, rig.now)
     assert [one.decode for one in served] == [back]
     rig.scheduler.leave(WHOSE, back, rig.now)
-    with pytest.raises(TooLate):
+    with pytest.raises(TooLate, match="left lately, has it for 9000"):
         rig.scheduler.place(WHOSE, ask("r", tokens=3_000, waited=900.0), rig.now, served.append)
     rig.check()
