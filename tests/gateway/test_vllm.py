@@ -284,19 +284,29 @@ def test_a_server_that_cannot_is_passed_over_for_one_that_can(status: int) -> No
     assert tokens == TOKENS and outcome.tries == 3
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"), [(400, Invalid), (422, Invalid), (429, Overloaded), (401, Denied)]
-)
-def test_what_all_would_refuse_is_refused_in_the_server_s_words(
+BECAUSE = ({"error": {"message": "because " + "x" * 9_000}},)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(429, Overloaded), (401, Denied)])
+def test_what_all_would_refuse_is_refused_in_the_first_server_s_words(
     status: int, kind: type[Exception]
 ) -> None:
-    bad, good = Double(({"error": {"message": "because " + "x" * 9_000}},), status), Double(WHOLE)
+    bad, good = Double(BECAUSE, status), Double(WHOLE)
     bad.headers = {"Content-Type": "application/json", "Retry-After": "7"}
     with serving(bad, good), pytest.raises(kind, match="because x") as error:
         run(Nobody(), bad.address, good.address)
     assert not good.asked and len(str(error.value)) < 1_000
     if isinstance(error.value, Overloaded):
         assert error.value.retry_after_ms == 7_000
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_what_may_only_be_too_large_for_one_server_is_had_elsewhere(status: int) -> None:
+    bad, good = Double(BECAUSE, status), Double(WHOLE)
+    with serving(bad, good):
+        assert run(Nobody(), bad.address, good.address)[0] == TOKENS
+        with pytest.raises(Invalid, match="because x"):
+            run(Nobody(), bad.address)
 
 
 def test_what_is_no_stream_is_no_answer() -> None:
