@@ -40,7 +40,7 @@ forget_stale(__file__)
 @inner
 def gather_layer(
     lanes: Any, arena: Any, payload: Any, entries: Any, layer: Any, base: Any, table: Any,
-    steps: Any, slot: Any, start: Any, tokens: Any, group: Any,
+    steps: Any, slot: Any, start: Any, tokens: Any, group: Any, onward: Any,
 ) -> None:  # fmt: skip
     """A layer's strips of a block into their slot, as many heads at once as have lanes."""
     n = tokens * slot.parts * slot.run_bytes
@@ -50,7 +50,7 @@ def gather_layer(
         strip, entry = arena + U(payload + row * slot.strip_stride), arena + U(entries + 8 * row)
         gather_heads(
             lanes, strip, base + U(first * steps.head), table, steps, slot,
-            start, tokens, heads, group,
+            start, tokens, heads, group, onward,
         )  # fmt: skip
         fence()
         for head in range(heads):
@@ -79,9 +79,12 @@ def transfer(
         good[i] = True
         for layer in range(slot.layer_count):
             if group and slot.codec == 0 and not outward:
+                onward = U(0)
+                if layer + 1 < slot.layer_count:
+                    onward = layers[layer + 1] - layers[layer]
                 gather_layer(
                     lanes, arena, payloads[i], tables[i], layer, layers[layer], table, steps, slot,
-                    starts[i], tokens[i], group,
+                    starts[i], tokens[i], group, onward,
                 )  # fmt: skip
                 continue
             for head in range(slot.head_count):

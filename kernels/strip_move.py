@@ -3,7 +3,8 @@
 Whole 1 KiB blocks go through registers once. What the engine keeps in shorter pieces is joined in a
 block's worth of room first, so that a slot is always written past the cache and never read back;
 going out, each piece is written past the cache and its block hashed from the slot's cached lines.
-Where an engine has a token's heads beside each other, their strips are gathered side by side.
+Where an engine has a token's or a page's heads beside each other, their strips are gathered side by
+side.
 """
 
 # mypy: allow-untyped-decorators
@@ -154,9 +155,10 @@ def address_of(base: Any, table: Any, steps: Any, position: Any) -> Any:
 @inner
 def move_tokens(
     lanes: Any, room: Any, strip: Any, base: Any, table: Any, steps: Any, slot: Any,
-    start: Any, tokens: Any, token: Any, last: Any, outward: Any,
+    start: Any, tokens: Any, token: Any, last: Any, outward: Any, onward: Any,
 ) -> None:  # fmt: skip
-    """Move the tokens from `token` to before `last` of a strip of those from `start` on."""
+    """Move the tokens from `token` to before `last` of a strip of those from `start` on. The engine
+    has the same tokens of the strip that comes next so many bytes `onward`; 0: none does."""
     joined = slot.parts == 1 or steps.part == slot.run_bytes
     piece = slot.run_bytes * slot.parts if joined else slot.run_bytes
     parts = 1 if joined else slot.parts
@@ -165,6 +167,7 @@ def move_tokens(
     lead = max(1, LEAD // (parts * piece))
     each = slot.parts * slot.run_bytes
     n, end, done = tokens * each, start + tokens, (token - start) * each
+    told = end + tokens if onward else end  # where the engine has more is not known
     while token < last:
         share = min(steps.page_tokens - token % steps.page_tokens, last - token)
         far = address_of(base, table, steps, token)
@@ -173,8 +176,11 @@ def move_tokens(
             done += piece * share
         else:
             for ahead in range(token + lead, token + lead + share):
-                if sparse and ahead < end:
-                    soon = address_of(base, table, steps, ahead)
+                if sparse and ahead < told:
+                    if ahead < end:
+                        soon = address_of(base, table, steps, ahead)
+                    else:
+                        soon = address_of(base + onward, table, steps, ahead - tokens)
                     for part in range(parts):
                         for line in range(0, piece, LINE):
                             prefetch(soon + U(part * steps.part + line))
@@ -194,32 +200,33 @@ def move_strip(
     begin(lanes)
     move_tokens(
         lanes, lanes + U(ROOM), strip, base, table, steps, slot,
-        start, tokens, start, start + tokens, outward,
+        start, tokens, start, start + tokens, outward, U(0),
     )  # fmt: skip
     return finished(lanes, strip, tokens * slot.parts * slot.run_bytes)
 
 
 @inner
 def beside(steps: Any, slot: Any) -> Any:
-    """Tokens of a strip to gather before those of the next head, where an engine has a token's
-    heads beside each other: what lies in a row is read in a row. 0 where strips are better moved
-    whole. It is whole blocks, so heads may share the room of one that is joined.
+    """Tokens of a strip to gather before those of the next head, where an engine has a token's, or
+    a page's, heads beside each other: what lies in a row is read in a row. 0 where strips are
+    better moved whole. It is whole blocks, so heads may share the room of one that is joined.
 
     Going out strips are moved whole: slots are read in a row, and pages written at a copy's speed.
     """
     each = slot.parts * slot.run_bytes
-    if slot.head_count < 2 or steps.head >= steps.token or BLOCK % each:
+    if slot.head_count < 2 or steps.head >= steps.page:
         return 0
-    return BLOCK // each
+    group = BLOCK // each if steps.head < steps.token else steps.page_tokens
+    return 0 if group * each % BLOCK else group
 
 
 @inner
 def gather_heads(
     lanes: Any, strip: Any, base: Any, table: Any, steps: Any, slot: Any,
-    start: Any, tokens: Any, heads: Any, group: Any,
+    start: Any, tokens: Any, heads: Any, group: Any, onward: Any,
 ) -> None:  # fmt: skip
     """Move so many heads' strips into their slot side by side, `group` tokens at a time. The lanes
-    of each, one after the other, have its hash."""
+    of each, one after the other, have its hash. `onward` as of `move_tokens`."""
     for head in range(heads):
         begin(lanes + U(head * LINE))
     for token in range(start, start + tokens, group):
@@ -228,5 +235,5 @@ def gather_heads(
             move_tokens(
                 lanes + U(head * LINE), lanes + U(ROOM), strip + U(head * slot.strip_stride),
                 base + U(head * steps.head), table, steps, slot,
-                start, tokens, token, last, False,
+                start, tokens, token, last, False, onward,
             )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 
@@ -129,6 +130,22 @@ def test_an_entry_is_never_zero():
     assert entry_of(np.uint64(0)) == 1
     assert entry_of(np.uint64(1)) == 1
     assert entry_of(np.uint64(2**64 - 1)) == 2**64 - 1
+
+
+@pytest.mark.parametrize("seed", CASES[:60])
+def test_a_block_table_is_read_no_further_than_its_end(case_of, seed):
+    """Behind it here is nothing that can be read: this process would end."""
+    case = case_of(seed, block_tokens=1 + seed % 5)
+    table = case.block_table[:-1].astype(np.int64)
+    room = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    pages = np.frombuffer(room, np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    behind = ctypes.c_void_p(pages.ctypes.data + mmap.PAGESIZE)
+    assert libc.mprotect(behind, mmap.PAGESIZE, 0) == 0  # PROT_NONE
+    case.block_table = pages[mmap.PAGESIZE - table.nbytes : mmap.PAGESIZE].view(np.int64)
+    case.block_table[:] = table
+    case.gather()
+    assert case.scatter().all()
 
 
 def test_slots_may_lie_in_a_shared_memory_mapping(case_of):
