@@ -23,7 +23,7 @@ class Shape:
 
     documents: int = 8
     document_tokens: int = 1_024
-    chats: int = 20
+    chats: int = 80
     turns: int = 3
     turn_tokens: tuple[int, int] = (32, 160)
     new_tokens: int = 8

@@ -11,7 +11,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -79,6 +80,11 @@ class Guest:
         """Seconds that vLLM takes for these prompts, all given at once."""
         return float(self._ask(prompts=[list(one) for one in prompts], tokens=tokens)["seconds"])
 
+    def run_without(self, prompts: Sequence[Sequence[int]], tokens: int) -> float:
+        """The same, and meanwhile the engine is without its connector."""
+        asked = [list(one) for one in prompts]
+        return float(self._ask(prompts=asked, tokens=tokens, without=True)["seconds"])
+
     def figures(self) -> dict[str, float]:
         """The connector's own, as vLLM's /metrics shows them."""
         return dict(self._ask(figures=True))
@@ -127,9 +133,10 @@ def main() -> None:
             continue
         prompts = [TokensPrompt(prompt_token_ids=one) for one in told["prompts"]]
         greedy = SamplingParams(temperature=0, max_tokens=told["tokens"], ignore_eos=True)
-        started = time.perf_counter()
-        llm.generate(prompts, greedy, use_tqdm=False)
-        seconds = time.perf_counter() - started
+        with _without_connector(llm) if told.get("without") else nullcontext():
+            started = time.perf_counter()
+            llm.generate(prompts, greedy, use_tqdm=False)
+            seconds = time.perf_counter() - started
         print(json.dumps({"seconds": seconds}), file=answers, flush=True)
 
 
@@ -142,6 +149,21 @@ def _figures() -> dict[str, float]:
         for one in family.samples
         if one.name.startswith("moonpool:") and not {"le", "reason"} & one.labels.keys()
     }
+
+
+@contextmanager
+def _without_connector(llm: Any) -> Iterator[None]:
+    """Neither vLLM's scheduler nor its worker, both of this process, has one: as where none was
+    asked for."""
+    from vllm.distributed.kv_transfer import kv_transfer_state as worker
+
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    kept = scheduler.connector, worker._KV_CONNECTOR_AGENT
+    scheduler.connector = worker._KV_CONNECTOR_AGENT = None
+    try:
+        yield
+    finally:
+        scheduler.connector, worker._KV_CONNECTOR_AGENT = kept
 
 
 def _slow_down(bytes_per_second: float) -> None:

@@ -42,7 +42,7 @@ from kvstore.config import OPEN, parse_bytes
 from kvstore.gateway.request import Outcome
 from kvstore.layout import SlotLayout
 
-RUNS = 5
+RUNS = 3
 GOAL, GOAL_OFF = 1.0, 0.1
 
 Say = Callable[[str], None]

@@ -142,33 +142,33 @@ def extend(
     known: Chain,
     namespace: bytes,
     group: int,
-    tokens: Sequence[int] | npt.NDArray[np.integer],
+    more: Sequence[int] | npt.NDArray[np.integer],
     extra: Mapping[int, bytes] | None = None,
 ) -> Chain:
-    """The chain of `tokens`, whose leading blocks have been hashed before as `known`.
+    """The chain of a sequence of which all before the tokens `more` has been hashed as `known`.
 
-    The same as `chain` over all of them, at the cost of the new ones. Raises `Invalid` if `known`
-    ends in a short block: what follows it is hashed as part of that block.
+    The same as `chain` over all of it, at the cost of `more`. Raises `Invalid` if `known` ends in a
+    short block: what follows it is hashed as part of that block.
     """
     _check_space(namespace, known.block_tokens)
-    ids = np.asarray(tokens)
+    ids = np.asarray(more)
     if ids.ndim != 1:
         raise Invalid(f"tokens has shape {ids.shape}; one row of token ids is wanted")
     # A cast would wrap: two prompts must not come to share a hash.
     if len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() > _TOKEN_MAX):
         raise Invalid(f"tokens must be whole numbers from 0 to {_TOKEN_MAX}")
-    size, done = known.block_tokens, known.token_count
-    if done % size or done > len(ids):
-        raise Invalid(f"the known blocks hold {done} tokens: full blocks of {len(ids)} are wanted")
+    size, first = known.block_tokens, len(known)
+    if first and known.tokens[-1] < size:
+        raise Invalid(f"the last known block has {known.tokens[-1]} of {size} tokens: take `full`")
     raw = ids.astype("<u4").tobytes()
     parent = known.parent(len(known)) or _start(group)
     hashed, hashes, counts = _hasher(namespace), [], []
-    for start in range(done, len(ids), size):
-        count = min(size, len(ids) - start)
-        more = extra.get(start // size, b"") if extra else b""
-        if more and len(more) != HASH_BYTES:
-            raise Invalid(f"extra[{start // size}] is {len(more)} bytes; a digest has {HASH_BYTES}")
-        parent = hashed(parent + _COUNT.pack(count) + raw[4 * start : 4 * (start + count)] + more)
+    for start in range(0, len(ids), size):
+        count, at = min(size, len(ids) - start), first + start // size
+        beside = extra.get(at, b"") if extra else b""
+        if beside and len(beside) != HASH_BYTES:
+            raise Invalid(f"extra[{at}] is {len(beside)} bytes; a digest has {HASH_BYTES}")
+        parent = hashed(parent + _COUNT.pack(count) + raw[4 * start : 4 * (start + count)] + beside)
         hashes.append(parent)
         counts.append(count)
     return Chain((*known.hashes, *hashes), (*known.tokens, *counts), size)

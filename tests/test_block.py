@@ -11,7 +11,7 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.block import Chain, Keyed, chain, following, foreign, stored_key
+from kvstore.block import Chain, Keyed, chain, extend, following, foreign, stored_key
 from kvstore.errors import Invalid
 
 SPACE = bytes(range(32))
@@ -43,6 +43,22 @@ def test_blocks_that_follow_one_are_those_of_the_whole_chain(
     parent = whole[known - 1] if known else b""
     behind = np.array(tokens[known * size :], np.uint32)
     assert following(SPACE, 2, parent, behind, size) == whole[known:]
+
+
+@settings(derandomize=True, deadline=None)
+@given(tokens=tokens_of, more=tokens_of, size=st.integers(1, 7))
+def test_a_chain_is_extended_by_what_is_new_alone(
+    tokens: list[int], more: list[int], size: int
+) -> None:
+    extra = {0: bytes(32), 3: bytes(range(32)), 5: bytes([7] * 32)}
+    known = chain(SPACE, 2, tokens, size, extra).full()
+    behind = (tokens + more)[known.token_count :]
+    assert extend(known, SPACE, 2, behind, extra) == chain(SPACE, 2, tokens + more, size, extra)
+
+
+def test_a_chain_that_ends_in_a_short_block_is_not_extended() -> None:
+    with pytest.raises(Invalid, match="the last known block has 1 of 4 tokens: take `full`"):
+        extend(chain(SPACE, 1, [5, 6, 7, 8, 9], 4), SPACE, 1, [10], None)
 
 
 @settings(derandomize=True, deadline=None)

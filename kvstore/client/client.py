@@ -133,11 +133,11 @@ class Client:
     def extended(
         self,
         known: Chain,
-        tokens: Sequence[int] | npt.NDArray[Any],
+        more: Sequence[int] | npt.NDArray[Any],
         extra: Mapping[int, bytes] | None = None,
     ) -> Chain:
-        """`chain(tokens, extra)` whose leading full blocks are `known`: only the rest cost."""
-        return extend(known, self.space.digest, self.space.group, tokens, extra)
+        """The blocks of a sequence whose full blocks before the tokens `more` are `known`."""
+        return extend(known, self.space.digest, self.space.group, more, extra)
 
     def keyed(self, keys: Sequence[str | bytes]) -> Keyed:
         """Blocks named by an engine's own keys, each full and each by itself."""

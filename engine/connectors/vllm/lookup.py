@@ -34,6 +34,15 @@ class Found:
     miss: Miss | None
     holds: tuple[Hold, ...] = ()
 
+    @property
+    def held_blocks(self) -> int:
+        """Leading blocks that need not be stored: every group has them."""
+        held = self.chain_blocks
+        for window in self.windows:
+            missing = (~window.present[:held]).nonzero()[0]
+            held = int(missing[0]) if len(missing) else held
+        return held
+
     def origins(self, blocks: int) -> frozenset[int]:
         """What computed the leading blocks."""
         return frozenset(one for hold in self.holds for one in hold.origins[:blocks])

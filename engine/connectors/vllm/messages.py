@@ -72,6 +72,11 @@ class Step(KVConnectorMetadata):
     prefill_tokens: int = 0  # prompt tokens the step computes
     tokens: int = 0  # all that it computes
 
+    @property
+    def prefills(self) -> bool:
+        """Whether what it takes says what computing prompts costs."""
+        return self.prefill_tokens * 2 > self.tokens
+
 
 @dataclass(slots=True)
 class Ready(KVConnectorHandshakeMetadata):

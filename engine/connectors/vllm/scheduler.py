@@ -165,7 +165,7 @@ class SchedulerSide:
         found = self._waited(answer)
         if found is None:
             return None, False
-        tracked.published = max(tracked.published, self._held(found))
+        tracked.published = max(tracked.published, found.held_blocks)
         tracked.miss = str(found.miss.value) if found.miss is not None else ""
         tokens = self._usable(found, request.num_tokens)
         if tokens <= computed:
@@ -188,7 +188,7 @@ class SchedulerSide:
             if (other := self._others.get(request.request_id)) is not None:
                 other.ran = False
             return
-        tracked.ran = False
+        tracked.ran, tracked.rests = False, range(0)
         if tracked.asked:
             tracked.asked = False
             if tokens == 0 and tracked.end > tracked.computed:
@@ -222,6 +222,8 @@ class SchedulerSide:
         step.tokens = output.total_num_scheduled_tokens
         for request, scheduled in output.num_scheduled_tokens.items():
             tracked = self._requests.get(request)
+            if tracked and tracked.request.num_computed_tokens + scheduled in tracked.rests:
+                continue
             known = tracked or self._others.get(request)
             if known is None:
                 continue
@@ -248,6 +250,7 @@ class SchedulerSide:
                 )
             if self._writes:
                 step.saves += self._completed(tracked, done, pages)
+            tracked.rest(self._writes)
         return step
 
     def finished(self, request: Any, pages: Pages) -> bool:
@@ -273,6 +276,8 @@ class SchedulerSide:
 
     def heard(self, report: Report | None, received: set[str]) -> None:
         """What the workers say of loads and of comparisons."""
+        if report is None and not received:
+            return
         report = report or Report()
         now = time.monotonic()
         self.stats.add("saved_blocks", report.saved_blocks)
@@ -280,7 +285,7 @@ class SchedulerSide:
         for request, first in report.late.items():
             self.stats.add("late_saves")
             if (tracked := self._requests.get(request)) is not None:
-                tracked.published = min(tracked.published, first)
+                tracked.publish_again(first)
         for request, one in report.loaded.items():  # of ranks that may end in different steps
             self._loaded[request] = one.and_of(self._loaded.get(request, one))
         for request in received & self._loaded.keys():
@@ -294,8 +299,7 @@ class SchedulerSide:
                 self._prices.loaded(loaded.tokens, loaded.wanted, loaded.seconds, now)
             if tracked is not None and loaded.good < tracked.end:
                 tracked.failed = True
-                good = loaded.good // self._block_tokens
-                tracked.published = min(tracked.published, good)  # what is bad is published anew
+                tracked.publish_again(loaded.good // self._block_tokens)  # what is bad, anew
         for request in received:
             self._drop(request)
             if (tracked := self._requests.get(request)) is not None:
@@ -337,14 +341,6 @@ class SchedulerSide:
             self.stats.add("miss", reason=tracked.miss)
         if self._lookups is not None and self._clients:
             self._lookups.later(partial(self._clients[0].used, queries, hits))
-
-    def _held(self, found: Found) -> int:
-        """Leading blocks that need not be stored: every group has them."""
-        held = found.chain_blocks
-        for window in found.windows:
-            missing = (~window.present[:held]).nonzero()[0]
-            held = int(missing[0]) if len(missing) else held
-        return held
 
     def _usable(self, found: Found, tokens: int) -> int:
         """vLLM computes at least a prompt's last token itself."""

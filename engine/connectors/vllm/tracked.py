@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,21 @@ class Tracked:
         self.compared = 0  # leading tokens that an audit has passed over
         self.began = 0.0  # when the first step that computes some of it was planned
         self.timed = False
+        self.rests = range(0)  # tokens computed with nothing to do for us: see `rest`
+
+    def rest(self, writes: bool) -> None:
+        """Until it fills its next block, steps have nothing to do with one that decodes. They look
+        at hundreds of these, on the thread that all of them wait for."""
+        if not self.timed or self.audit is not None:
+            return
+        chain = self._chains[0]
+        handed = (self.hand_off or self.follow) and self.published >= len(chain)
+        end = (self.published + 1) * chain.block_tokens if writes and not handed else sys.maxsize
+        self.rests = range(self.request.num_prompt_tokens + 1, end)
+
+    def publish_again(self, first: int) -> None:
+        """Its blocks from there on are not in the pool after all."""
+        self.published, self.rests = min(self.published, first), range(0)
 
     def chains(self) -> tuple[Chain, ...]:
         """The request's full blocks, one chain a group; of a hand-off its prompt's end as well."""
@@ -85,8 +101,8 @@ class Tracked:
         return self._chains
 
     def _extended(self, count: int) -> tuple[Chain, ...]:
-        tokens = self.request.all_token_ids[:count]
+        tokens, extra = self.request.all_token_ids, self._extra
         return tuple(
-            client.extended(chain, tokens, self._extra)
+            client.extended(chain, tokens[len(chain) * chain.block_tokens : count], extra)
             for client, chain in zip(self._clients, self._chains, strict=True)
         )

@@ -22,6 +22,7 @@ from .trace import Trace
 
 log = logging.getLogger("vllm.moonpool")
 
+NOTHING_SAID = Report()
 IDLE_SECONDS = 0.002  # a step that computed nothing waits so long for a load to end
 
 
@@ -68,7 +69,7 @@ class WorkerSide:
         # What is to be said next. With speculation vLLM may ask before it has a step saved: then
         # what that says is said with the next step's.
         self._report = Report()
-        self._began = Moment(self._device)
+        self._began: Moment | None = None  # the step, where it computes prompts
         # Steps that compute prompts: tokens of each, and when it began and ended on the device.
         self._prefills: deque[tuple[int, Moment, Moment]] = deque()
         self._computed = False
@@ -85,7 +86,7 @@ class WorkerSide:
 
     def begin(self, step: Step) -> None:
         self._step, self._computed = step, False
-        self._began = Moment(self._device)
+        self._began = Moment(self._device) if step.prefills else None
         self._saves.begin(step)
 
     def load(self) -> None:
@@ -100,7 +101,7 @@ class WorkerSide:
     def save(self) -> None:
         """All of them have. What is compared is compared first: it may not be what is stored."""
         step, report = self._step, self._report
-        if self._computed and step.prefill_tokens * 2 > step.tokens:
+        if self._computed and self._began is not None:
             self._prefills.append((step.tokens, self._began, Moment(self._device)))
         while self._prefills and self._prefills[0][2].past:
             tokens, began, ended = self._prefills.popleft()
@@ -124,8 +125,11 @@ class WorkerSide:
         return bad if self._by_page else set()
 
     def report(self) -> Report | None:
-        report, self._report = self._report, Report()
-        return report if report != Report() else None
+        report = self._report
+        if report == NOTHING_SAID:
+            return None
+        self._report = Report()
+        return report
 
     def drain(self) -> None:
         """Nobody writes to vLLM's pages when this returns."""
