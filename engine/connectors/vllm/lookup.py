@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -89,6 +90,9 @@ class Lookups:
     ) -> None:
         self._clients, self._windows, self._health = clients, windows, health
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="moonpool-lookup")
+        self._counting = threading.Lock()
+        self._used = (0, 0)  # tokens that were asked for, and of these found: not told yet
+        self._telling = False  # the thread will
 
     def ask(self, chains: tuple[Chain, ...]) -> Lookup:
         found = later(self._thread, lambda: self._find(chains))
@@ -97,8 +101,17 @@ class Lookups:
             found.set_result(NOTHING)
         return Lookup(found)
 
-    def later(self, call: Callable[[], object]) -> None:
-        """Make some other call of this side's, after those that were asked before."""
+    def used(self, query_tokens: int, hit_tokens: int) -> None:
+        """Have the node count what this engine made of what it holds: what comes together is told
+        by one call."""
+        with self._counting:
+            queries, hits = self._used
+            self._used = (queries + query_tokens, hits + hit_tokens)
+            if not self._telling:
+                self._telling = self.later(self._tell_used)
+
+    def later(self, call: Callable[[], object]) -> bool:
+        """Make some other call of this side's, after those that were asked before. False: never."""
 
         def made() -> None:
             try:
@@ -106,10 +119,16 @@ class Lookups:
             except KVStoreError as error:
                 self._health.failed(error)
 
-        later(self._thread, made)  # or never: what is held ends by its time, or with the session
+        # Where never: what is held ends by its time, or with the session.
+        return later(self._thread, made) is not None
 
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _tell_used(self) -> None:
+        with self._counting:
+            (queries, hits), self._used, self._telling = self._used, (0, 0), False
+        self._clients[0].used(queries, hits)
 
     def _find(self, chains: tuple[Chain, ...]) -> Found:
         blocks, miss = len(chains[0]), None

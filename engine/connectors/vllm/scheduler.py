@@ -339,8 +339,8 @@ class SchedulerSide:
         self.stats.add("hit_tokens", hits)
         if tracked.miss:
             self.stats.add("miss", reason=tracked.miss)
-        if self._lookups is not None and self._clients:
-            self._lookups.later(partial(self._clients[0].used, queries, hits))
+        if self._lookups is not None:
+            self._lookups.used(queries, hits)
 
     def _usable(self, found: Found, tokens: int) -> int:
         """vLLM computes at least a prompt's last token itself."""

@@ -24,6 +24,7 @@ class SlowNode:
     def __init__(self) -> None:
         self.asked: list[Chain] = []
         self.held = 0
+        self.told: list[tuple[int, int]] = []
         self.begun, self.may_answer = threading.Semaphore(0), threading.Semaphore(0)
 
     def hold(self, chain: Chain, pin_ms: int) -> Any:
@@ -36,12 +37,21 @@ class SlowNode:
     def release(self) -> None:
         self.held -= 1
 
+    def used(self, query_tokens: int, hit_tokens: int) -> None:
+        self.told.append((query_tokens, hit_tokens))
+
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     at = [100.0]
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: at[0]))
     return at
+
+
+def catch_up(lookups: Lookups) -> None:
+    """All that was to be done before is done."""
+    done = threading.Event()
+    assert lookups.later(done.set) and done.wait(SOON)
 
 
 def chains(name: bytes) -> tuple[Chain, ...]:
@@ -93,9 +103,7 @@ def test_a_question_that_nobody_needs_any_more_is_not_asked_and_holds_nothing() 
     node.may_answer.release()
     assert last.result(SOON) is not None
     last.drop(lookups)
-    done = threading.Event()
-    lookups.later(done.set)
-    assert done.wait(SOON)
+    catch_up(lookups)
     lookups.close()
     assert [one.hashes[0][:1] for one in node.asked] == [b"a", b"c"]
     assert node.held == 0
@@ -120,3 +128,33 @@ def test_where_no_thread_can_be_started_there_is_nothing(monkeypatch: pytest.Mon
         assert lookups.ask((Chain((b"h" * 32,), (64,), 64),)).result(SOON) is NOTHING
     lookups.close()
     assert not node.asked
+
+
+def test_what_is_used_while_the_node_is_busy_is_told_by_one_call() -> None:
+    node: Any = SlowNode()
+    lookups = Lookups((node,), (0,), HEALTH)
+    lookups.ask(chains(b"a"))
+    assert node.begun.acquire(timeout=SOON)
+    for _ in range(3):
+        lookups.used(100, 40)
+    node.may_answer.release()
+    catch_up(lookups)
+    assert node.told == [(300, 120)]
+    lookups.used(7, 0)
+    catch_up(lookups)
+    lookups.close()
+    assert node.told == [(300, 120), (7, 0)]
+
+
+def test_what_could_not_be_told_is_told_with_what_is_used_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node: Any = SlowNode()
+    lookups = Lookups((node,), (0,), HEALTH)
+    with monkeypatch.context() as no_threads:
+        no_threads.setattr(module, "later", lambda *_: None)
+        lookups.used(100, 40)
+    lookups.used(7, 0)
+    catch_up(lookups)
+    lookups.close()
+    assert node.told == [(107, 40)]

@@ -82,6 +82,9 @@ class Late:
     def later(self, call: object) -> None:
         pass
 
+    def used(self, *tokens: int) -> None:
+        pass
+
     def drop(self, lookups: object) -> None:
         pass
 
