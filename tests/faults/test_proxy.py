@@ -244,11 +244,11 @@ def test_where_nobody_serves_the_caller_is_hung_up_on() -> None:
 
 
 def test_nothing_serves_when_the_proxy_is_gone(echo: str) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with Proxy(echo) as proxy, connected(proxy) as peer:
         host, _, port = proxy.address.rpartition(":")
         peer.sendall(b"one")
         assert heard(peer, 3) == b"one"
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)), SECONDS)
-    eventually(lambda: threading.active_count() <= before)
+    eventually(lambda: set(threading.enumerate()) <= before)
