@@ -41,6 +41,8 @@ class Attached:
             text=True,
             cwd=tree.ROOT,
             env={**os.environ, "PYTHONPATH": str(tree.ROOT)},
+            # Of tests that run in the background the shell had it ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert self._process.stderr is not None
         for line in self._process.stderr:
