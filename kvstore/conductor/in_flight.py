@@ -185,9 +185,10 @@ class InFlight:
             self.drop(request, now)
 
     def given_up(self, request: str, engine: Engine, now: float) -> None:
-        """By an engine that may not be the one that has it by now."""
+        """By an engine that may not be the one that has it by now; or by its caller, of which the
+        engine says the same. A caller that leaves before its time says nothing of a crowd."""
         if self.knows(request, engine):
-            if self.prompts[request].ours:
+            if self.prompts[request].is_late(now):
                 self.crowd.lost(request, now)
             self.drop(request, now)
         elif request not in self.prompts:

@@ -39,6 +39,12 @@ class Prompt:
     def ours(self) -> bool:
         return self.decided == self.decided
 
+    def is_late(self, now: float) -> bool:
+        """It was sent by this conductor and has not begun, when it was to have. An engine gives up
+        none before that: it had been told to drop what begins later yet."""
+        begun = self.stage is Stage.RUNNING
+        return not begun and now - self.decided > self.takes - self.work
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:

@@ -25,7 +25,7 @@ from kvstore.gateway.caller import Caller
 from kvstore.gateway.engines import DEADLINE_SECONDS, Engines
 from kvstore.gateway.known import Known
 from kvstore.gateway.request import Outcome, Request, Told
-from kvstore.gateway.run import Run, nobody
+from kvstore.gateway.run import Otherwise, Run, nobody
 from kvstore.gateway.sampling import OnlyGreedy
 from kvstore.gateway.spaces import Ask, Spaces
 from kvstore.wire.v1 import conductor_pb2, engine_pb2
@@ -87,6 +87,8 @@ class Dispatcher:
                 asked = self._where(run, asks)
                 self._try(run, asked, self._planned(run, asked, gone), gone)
                 break
+            except Otherwise:  # that one goes on as well as any, once it knows of the token
+                continue
             except Rejected as error:
                 if isinstance(error, Overloaded) and run.outcome.tries == 1:
                     raise
@@ -96,11 +98,12 @@ class Dispatcher:
                 sent = run.outcome.engines[-1:]
                 if gone.issuperset(sent):  # it was sent nowhere, for nobody is left
                     raise why or error from None
-                if run.outcome.tries == TRIES_MAX:
+                if run.outcome.tries >= TRIES_MAX:
                     raise
                 why = error
                 where = " and ".join(sent)
                 log.warning("request %s goes on without %s: %s", request.id, where, error)
+                run.lost()
                 gone.update(sent)
                 if self._known.lost(sent[0]):
                     self._engines.forget(sent[0])

@@ -14,13 +14,19 @@ def nobody(token: int, logprobs: Logprobs | None) -> None:
     """Is told of tokens."""
 
 
+class Otherwise(Exception):
+    """An engine that made a token again made another of it, and would go on behind that."""
+
+
 class Run:
     """From when it came on."""
 
     def __init__(self, request: Request, told: Told, caller: Caller) -> None:
         self.request, self._told, self.caller = request, told, caller
         self.outcome, self.since = Outcome(), time.monotonic()
+        self._waits_since = self.since
         self._again = False  # the next token is one that came before
+        self._certain = 0  # leading tokens that are not made again
 
     @property
     def id(self) -> str:
@@ -30,11 +36,22 @@ class Run:
 
     @property
     def waited_ms(self) -> int:
-        return round(1e3 * (time.monotonic() - self.since))
+        """Since it came, or since it lost the engine that it had tokens from: it had its first in
+        time, however long its answer has taken by now."""
+        return round(1e3 * (time.monotonic() - self._waits_since))
+
+    def lost(self) -> None:
+        """Its engine went away."""
+        if self.outcome.tokens:
+            self._waits_since = time.monotonic()
 
     def token(self, token: int, logprobs: Logprobs | None) -> None:
+        """Raises `Otherwise`: then it is to be asked for anew, behind all that came."""
         if self._again:
             self._again = False
+            if token != self.outcome.tokens[-1]:
+                self._certain = len(self.outcome.tokens)
+                raise Otherwise
             return
         self.outcome.tokens.append(token)
         if len(self.outcome.tokens) == 1:
@@ -63,6 +80,8 @@ class Run:
     def _so_far(self) -> list[int]:
         """The prompt, and what came behind it. The last token is made again: it may be the end,
         which engines know and this does not. One that was drawn would be another, and who draws
-        tokens says with the last that it is."""
+        tokens says with the last that it is; and where engines do not agree on it, it was not the
+        end of any answer of the one that goes on."""
         tokens = self.outcome.tokens
-        return [*self.request.prompt, *(tokens if self.request.sampling else tokens[:-1])]
+        known = len(tokens) if self.request.sampling else max(self._certain, len(tokens) - 1)
+        return [*self.request.prompt, *tokens[:known]]

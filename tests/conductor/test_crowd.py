@@ -47,12 +47,26 @@ def test_prompts_that_engines_give_up_make_a_crowd_too() -> None:
     engine = rig.engine("a")
     for number in range(40):
         rig.sent_to(f"{number}", chain(number))
+        rig.now += 0.01  # it waited for nobody, and has not begun
         if number % 2:
             rig.in_flight.ended(f"{number}", engine, rig.now)
         else:
             rig.in_flight.given_up(f"{number}", engine, rig.now)
         assert rig.in_flight.crowd.patience == 1.0 or number > 5
     assert LEAST < rig.in_flight.crowd.patience < 0.6
+
+
+def test_callers_that_leave_while_they_are_served_in_time_make_no_crowd() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    for number in range(40):
+        rig.sent_to(f"{number}", chain(number))
+        rig.sent_to(f"{number} behind it", chain(number, 1))
+        rig.in_flight.began(f"{number}", engine, rig.now)
+        rig.now += 0.01
+        rig.in_flight.given_up(f"{number} behind it", engine, rig.now)
+        rig.in_flight.given_up(f"{number}", engine, rig.now)
+    assert rig.in_flight.crowd.counted == (0.0, 0.0)
 
 
 def test_what_other_conductors_sent_says_nothing_of_the_crowd_here() -> None:

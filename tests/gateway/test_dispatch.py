@@ -102,6 +102,37 @@ def test_an_engine_that_goes_away_is_gone_on_from_behind_its_tokens(
     assert f"goes on without {dying.address}: " in caplog.text, "an operator sees which one went"
 
 
+class Unlike(Double):
+    """Of other kernels: behind the first of TOKENS it goes on otherwise."""
+
+    def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateReply]:
+        self.generates.append(request)
+        for token in ([80, 81] if request.prompt[-1] == TOKENS[0] else [90, 91, 92]):
+            yield pb.GenerateReply(token=token)
+
+
+def test_where_another_engine_makes_the_last_token_otherwise_it_goes_on_behind_what_was_told() -> (
+    None
+):
+    dying, other = Double(dies_after=2), Unlike()
+    with serving(dying, other):
+        tokens, outcome = run(Nobody(), dying.address, other.address)
+    assert tokens == [*TOKENS[:2], 90, 91, 92] == outcome.tokens
+    assert [list(one.prompt[len(PROMPT) :]) for one in other.generates] == [TOKENS[:1], TOKENS[:2]]
+    assert len({one.request_id for one in other.generates}) == 2
+
+
+def test_one_that_goes_on_elsewhere_waits_for_that_from_when_it_lost_its_engine() -> None:
+    """Were it from when it came, an answer that ran for long would be refused as too late."""
+    for came, waited in ((0, 300), (1, 0)):
+        dying, other = Double(dies_after=came, pauses=0.3), Double()
+        with serving(dying, other):
+            planner = Planner(dying.address, dying.address)
+            tokens, _ = run(planner, other.address)
+        assert tokens == TOKENS
+        assert waited <= planner.asked[-1].waited_ms < waited + 300
+
+
 def test_one_that_ran_is_not_failed_by_an_engine_that_is_full() -> None:
     dying, full, other = Double(dies_after=2), Double(refuses=True), Double()
     with serving(dying, full, other):
