@@ -8,14 +8,15 @@ run left and nobody asked for since goes before what was used.
 Whose blocks go is `Shares`' to say, which of them `Lanes`' and the index's. A slab changes owner
 whole, so only where those who lose by it can spare all that they have in it; one who has nothing
 gets it of those who can spare anything, so that few slabs keep nobody out. A tenant's own blocks go
-when those above its level have nothing left to give.
+when those above its level have nothing left to give: those of the owner that wants room, or, of
+another that it uses less, a slab. So what a model left behind makes room for the next.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
 
 from kvstore.core.index import Index
 from kvstore.core.lanes import Lanes
@@ -25,6 +26,7 @@ from kvstore.core.slabs import Slab, Slabs
 from kvstore.errors import Overloaded, QuotaExceeded
 
 RETRY_MS = 50  # when it may be worth asking a full pool again
+_TRIED_MAX = 8  # slabs that are looked through for whether all in one is used less
 _PASSED_MAX = 4_096  # sleepers that wake in vain in one go, in some 50 ms: other callers wait
 
 
@@ -68,6 +70,10 @@ class Room:
         slack = 0 if self._shares.used(slabs.tier).get(tenant) else slabs.slab_bytes
         per_slab = slabs.slots_in_slab(slot_bytes)
         for slab in self._slabs(slabs, owner, others, slack, -(-short // per_slab), taken):
+            chosen += slab.slots.values()
+            short -= per_slab
+        count = -(-short // per_slab)
+        for slab in islice(self._less_used(slabs, owner, tenant, spared, gone, taken), count):
             chosen += slab.slots.values()
             short -= per_slab
         # What goes for the quota comes up again: what stands before it may go after it.
@@ -196,6 +202,65 @@ class Room:
                 if not count:
                     return
             most *= 2  # each time all are gone through again, with what was roused
+
+    def _less_used(
+        self,
+        slabs: Slabs,
+        owner: Owner,
+        tenant: str,
+        spared: Collection[bytes],
+        gone: Collection[Slot],
+        taken: set[int],
+    ) -> Iterator[Slab]:
+        """Slabs that the tenant's other owners have, in which all goes before any of this one's."""
+        others = [one for one in self._index.owners_of(tenant) if one != owner]
+        own = self._of(slabs, owner, tenant, spared, 1 + len(gone)) if others else ()
+        first = next((one for one in own if one not in gone), None)
+        if first is None:
+            return
+        if slabs.tier is Tier.SSD and not self._index.unused(first):
+            for other in others:
+                self._rouse(slabs, other, tenant, _TRIED_MAX)
+        bar, found = self._rank(first), dict[int, Slab]()
+        for slot in self._before(slabs, bar, others, tenant, spared):
+            slab = slabs.slab_of(slot)
+            if not slab.retired and slab.owner != owner and slab.number not in taken:
+                found[slab.number] = slab
+            if len(found) == _TRIED_MAX:
+                break
+        for slab in found.values():  # nobody is roused while they are looked for
+            if slabs.tier is Tier.SSD:
+                self._index.rouse_places(slab.offset, slab.offset + slabs.slab_bytes)
+            if all(
+                one.tenant == tenant
+                and one.key not in spared
+                and _may_go(one)
+                and self._rank(one) < bar
+                for one in slab.slots.values()
+            ):
+                taken.add(slab.number)
+                yield slab
+
+    def _before(
+        self,
+        slabs: Slabs,
+        bar: tuple[bool, float, int],
+        others: Collection[Owner],
+        tenant: str,
+        spared: Collection[bytes],
+    ) -> Iterator[Slot]:
+        """The tenant's slots that go before the bar, the coldest first; in DRAM copies of what is
+        on SSD come before all else."""
+        ways: list[Iterable[Slot]] = []
+        if slabs.tier is Tier.DRAM:
+            ways += [self._copied.coldest(one, tenant, spared) for one in others]
+        ways.append(lost(slabs, self._index.coldest(None, tenant, spared, slabs.tier)))
+        for way in ways:
+            yield from takewhile(lambda slot: self._rank(slot) < bar, way)
+
+    def _rank(self, slot: Slot) -> tuple[bool, float, int]:
+        """The least goes first."""
+        return (slot not in self._copied, *self._index.worth(slot))
 
     def _coldest_slabs(
         self, slabs: Slabs, owner: Owner, but: Collection[int], count: int

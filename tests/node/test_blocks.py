@@ -69,10 +69,42 @@ def test_an_empty_slab_of_another_owner_is_used_and_a_full_one_emptied() -> None
     rig.put(me, SMALL, warm)
     large = prompt(LARGE, 8)
     rig.put(me, LARGE, large)
-    assert (rig.hits(SMALL, cold), rig.hits(SMALL, warm), rig.hits(LARGE, large)) == (0, 4, 2)
+    assert (rig.hits(SMALL, cold), rig.hits(LARGE, large), rig.hits(SMALL, warm)) == (0, 2, 4)
     rig.put(me, LARGE, prompt(LARGE, 4, start=1000))
-    assert rig.hits(SMALL, warm) == 4, "an owner evicts its own before it takes from others"
+    assert rig.hits(SMALL, warm) == 4, "an owner evicts its own before what is used more"
     assert rig.hits(LARGE, large) == 1
+
+
+def test_what_a_model_left_behind_makes_room_for_the_next() -> None:
+    """Each call could have room of its own blocks: but those that nobody uses any more go first."""
+    rig = Rig(slabs=8)  # room for 32 of the old, and 16 of the new
+    me = rig.session()
+    old = [prompt(SMALL, 4, start=1000 * number) for number in range(32)]
+    new = [prompt(LARGE, 4, start=1000 * number) for number in range(12)]
+    for one in old:
+        rig.put(me, SMALL, one)
+    for one in new:  # the first takes the coldest slab, whatever else is in that
+        rig.put(me, LARGE, one)
+        assert rig.hits(SMALL, old[4]) == 1, "with what shares its slab it stays"
+    assert sum(rig.hits(LARGE, one) for one in new) == 12
+    assert [sum(rig.hits(SMALL, one) for one in old[n : n + 4]) for n in (4, 8)] == [4, 0]
+    rig.store.check()
+
+
+def test_a_slab_in_which_anything_is_used_held_or_anothers_stays() -> None:
+    rig = Rig(slabs=4)
+    me, other = rig.session(), rig.session("other")
+    slabs = [[prompt(SMALL, 4, start=1000 * (4 * s + n)) for n in range(4)] for s in range(2)]
+    for one in slabs[0] + slabs[1][:3]:
+        rig.put(me, SMALL, one)
+    rig.put(other, SMALL, slabs[1][3])
+    rig.pinned(me, slabs[0][2].hashes[0])
+    for number in range(4):
+        rig.put(me, LARGE, prompt(LARGE, 4, start=1000 * number))  # fills what is left
+    rig.put(me, LARGE, prompt(LARGE, 4, start=9000))
+    assert rig.hits(LARGE, prompt(LARGE, 4)) == 0, "its own coldest went"
+    assert sum(rig.hits(SMALL, one) for one in slabs[0] + slabs[1][:3]) == 7
+    assert rig.hits(SMALL, slabs[1][3], "other") == 1
 
 
 def test_a_slab_with_a_held_block_stays_with_its_owner() -> None:

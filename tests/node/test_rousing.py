@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kvstore.core.lifecycle import Tier
 from kvstore.node.namespaces import Place
 from tests.node.rig import LARGE, SLAB, SMALL, TOKENS, prompt, triples
 from tests.node.ssd_rig import FILE_SLABS, SsdRig
@@ -60,5 +61,23 @@ def test_what_sleeps_in_a_retired_file_keeps_nobody_from_the_rest(
             rig.ssd.retire(0, FILE_SLABS * SLAB)
             slots = rig.put(rig.writing, place, prompt(place, TOKENS, start=100_000))
             assert await rig.durable(slots) == ""
+
+    asyncio.run(story())
+
+
+def test_what_an_earlier_runs_model_left_on_ssd_makes_room_for_the_next(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with SsdRig.started(tmp_path) as rig:
+            for number in range(PLACES):
+                await rig.put_durable(rig.writing, prompt(SMALL, TOKENS, start=100 * number))
+        async with SsdRig.started(tmp_path, epoch=2) as rig:
+            new = [prompt(LARGE, TOKENS, start=100 * number) for number in range(2 * FILE_SLABS)]
+            for one in new:
+                assert await rig.durable(rig.put(rig.writing, LARGE, one)) == ""
+            left = {slab.owner for slab in rig.ssd.occupied()}
+            assert SMALL.owner in left and LARGE.owner in left
+            keys = [rig.store.keys("default", LARGE, one.hashes)[0] for one in new]
+            found = [rig.blocks.index.held(key) for key in keys]
+            assert all(one is not None and (one.twin or one).tier is Tier.SSD for one in found)
 
     asyncio.run(story())
