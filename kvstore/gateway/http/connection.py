@@ -46,10 +46,12 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.cycle is None or self.cycle.response_complete:
-            self._await_head()  # of which this is a part
-        else:
+        if self.cycle is not None and not self.cycle.response_complete:
             self._end_head()
+        elif self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]:
+            self._await_head()  # of which this is a part, or of a body that nobody reads any more
+        else:
+            self._end_head()  # that body is over
 
     def send_400_response(self, msg: str) -> None:
         log.warning("%s:%s: %s", *(self.client or ("a caller", "")), _NO_HTTP)

@@ -21,8 +21,8 @@ class Model:
     """By its config.json and what else says which tokens end an answer; of a model of several kinds
     of input, what it says of text."""
 
-    vocabulary: int
-    positions: int  # tokens of a prompt and its answer, at most
+    vocabulary: int | None  # None where it leaves that to Transformers' defaults, as Gemma 3 does
+    positions: int | None  # tokens of a prompt and its answer, at most; None likewise
     eos: frozenset[int]
 
     @classmethod
@@ -42,13 +42,16 @@ class Model:
         said: Mapping[str, Any] = {**raw, **nested} if isinstance(nested, dict) else raw
         return cls(
             _size(path, said, "vocab_size"),
-            _size(path, said, "max_position_embeddings"),
+            _size(path, said, "max_position_embeddings", "n_positions"),
             end_tokens(folder),
         )
 
 
-def _size(path: Path, said: Mapping[str, Any], name: str) -> int:
-    value = said.get(name)
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"{path}: {name} = {value!r}: a whole number from 1 is wanted")
-    return value
+def _size(path: Path, said: Mapping[str, Any], *names: str) -> int | None:
+    """By the first of its names that is there."""
+    for name in names:
+        if (value := said.get(name)) is not None:
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"{path}: {name} = {value!r}: a whole number from 1 is wanted")
+            return value
+    return None

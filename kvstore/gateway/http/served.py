@@ -10,6 +10,7 @@ from kvstore.client import weights_digest
 from kvstore.config import GatewayConfig
 from kvstore.engine.errors import UnsupportedModel
 from kvstore.engine.namespace import spec_of
+from kvstore.errors import ConfigError
 from kvstore.gateway.http.asked import Asked, Prompt
 from kvstore.gateway.http.model import Model
 from kvstore.gateway.http.refusal import BadField, TooLong
@@ -35,16 +36,23 @@ class Served:
     def of(cls, config: GatewayConfig) -> Served:
         """Reads every byte of the weights once, whose digest names them, unless it is told."""
         found = Model.of(config.model)
+        positions = config.max_model_len or found.positions
+        if positions is None:
+            raise ConfigError(
+                f"{config.model}/config.json does not say how many positions the model has: say "
+                "how many tokens of prompt and answer the servers take, with --max-model-len"
+            )
         revision, namespace = _named(config)
+        text = Text(config.model)
         return cls(
             name=config.served_name,
             revision=revision,
             namespace=namespace,
-            text=Text(config.model),
+            text=text,
             template=Template(config.model),
             eos=found.eos,
-            positions=config.max_model_len or found.positions,
-            vocabulary=found.vocabulary,
+            positions=positions,
+            vocabulary=found.vocabulary or text.vocabulary,
             created=int(time.time()),
         )
 

@@ -12,8 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, TemplateSyntaxError
-from jinja2.ext import loopcontrols
+from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from kvstore.errors import ConfigError
@@ -39,6 +40,17 @@ class Conversation:
     messages: tuple[Message, ...]
 
 
+class Generation(Extension):
+    """`{% generation %}` marks what the model itself said, for whoever trains on a conversation:
+    here it is text as any."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 class Template:
     """A model folder's, if it has one. Safe to use from several threads."""
 
@@ -48,7 +60,7 @@ class Template:
         source = _source(folder, config)
         self._specials = {name: _token(config.get(name)) for name in _SPECIALS}
         machine = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
         )
         machine.filters["tojson"] = _json
         machine.globals["raise_exception"] = _refuse
@@ -108,8 +120,21 @@ def _token(said: Any) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """By the names and in the order that `transformers` gives them."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
 
 def _refuse(message: str) -> None:

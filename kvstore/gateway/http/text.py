@@ -31,6 +31,11 @@ class Text:
         added = self._tokenizer.get_added_tokens_decoder()
         self.specials = frozenset(id for id, token in added.items() if token.special)
 
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens it knows; of a model they may be fewer than that has rows for."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
     def tokens(self, text: str) -> tuple[int, ...]:
         """With what the tokenizer itself puts before a prompt, as `transformers` does it."""
         return tuple(self._tokenizer.encode(text).ids)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,33 @@ def test_no_more_is_asked_for_than_engines_have_room_for(
     assert len(prompt) + served.new_tokens(prompt, unsaid) == room
     with pytest.raises(TooLong, match=f"for {room} in all"):
         served.prompts(Asked(("w5 w6",), max_tokens=room))
+
+
+def without(model: Path, folder: Path, *names: str) -> Path:
+    """The model, of whose sizes these are left out."""
+    shutil.copytree(model, folder)
+    config = json.loads((model / "config.json").read_text())
+    left = {name: value for name, value in config.items() if name not in names}
+    (folder / "config.json").write_text(json.dumps(left))
+    return folder
+
+
+def test_what_a_config_leaves_to_defaults_is_the_tokenizers_or_must_be_said(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    folder = without(model_dir, tmp_path / "m", "vocab_size", "max_position_embeddings")
+    with pytest.raises(ConfigError, match="how many positions .* --max-model-len"):
+        Served.of(GatewayConfig(folder, engines=ENGINES, revision="r"))
+    served = Served.of(GatewayConfig(folder, engines=ENGINES, revision="r", max_model_len=64))
+    assert (served.positions, served.vocabulary) == (64, served.text.vocabulary)
+    assert served.prompts(Asked(("w5 w6",), max_tokens=1))
+
+
+def test_gpt2_says_its_positions_by_another_name(model_dir: Path, tmp_path: Path) -> None:
+    folder = without(model_dir, tmp_path / "m", "max_position_embeddings")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"n_positions": 96}))
+    assert Served.of(GatewayConfig(folder, engines=ENGINES, revision="r")).positions == 96
 
 
 def test_room_for_less_than_nothing_is_refused() -> None:

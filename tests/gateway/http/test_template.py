@@ -29,6 +29,13 @@ STRICT = """{{ bos_token }}{% for message in messages %}
 {% endif %}
 {% if not tools and loop.last %}{% break %}{% endif %}
 {% endfor %}"""
+TRAINED = """{%- for message in messages %}
+{%- if message.role == 'assistant' %}
+{%- generation %}{{ message.content | tojson(ensure_ascii=True, separators=(',', ':')) }}
+{%- endgeneration %}
+{%- else %}{{ [message.content] | tojson(sort_keys=true, indent=1) }}
+{%- endif %}
+{%- endfor %}"""
 SAID = (("user", "  what is ü? "), ("assistant", 'a "letter"'), ("user", "and\nthen?"))
 
 
@@ -42,7 +49,7 @@ def conversation(*said: tuple[str, str]) -> Conversation:
     return Conversation(tuple(Message(*one) for one in said))
 
 
-@pytest.mark.parametrize("template", [CHATML, STRICT])
+@pytest.mark.parametrize("template", [CHATML, STRICT, TRAINED])
 def test_a_conversation_is_the_text_that_transformers_makes_of_it(
     tmp_path: Path, template: str
 ) -> None:
