@@ -44,7 +44,7 @@ class Generation(Extension):
     """`{% generation %}` marks what the model itself said, for whoever trains on a conversation:
     here it is text as any."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - as jinja2 has it
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)

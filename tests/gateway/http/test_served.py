@@ -42,7 +42,7 @@ def test_what_a_config_leaves_to_defaults_is_the_tokenizers_or_must_be_said(
     model_dir: Path, tmp_path: Path
 ) -> None:
     folder = without(model_dir, tmp_path / "m", "vocab_size", "max_position_embeddings")
-    with pytest.raises(ConfigError, match="how many positions .* --max-model-len"):
+    with pytest.raises(ConfigError, match=r"how many positions .* --max-model-len"):
         Served.of(GatewayConfig(folder, engines=ENGINES, revision="r"))
     served = Served.of(GatewayConfig(folder, engines=ENGINES, revision="r", max_model_len=64))
     assert (served.positions, served.vocabulary) == (64, served.text.vocabulary)
