@@ -5,14 +5,13 @@ port. Whoever connects has shown a token of its session by the time the socket i
 from __future__ import annotations
 
 import socket
-import ssl
 import time
 
 from kvstore.rpc.socket_client import Connect, Show, received
 from kvstore.rpc.socket_frames import WELCOME
 from kvstore.transfer.frames import CALLS_KIND, CALLS_MAGIC, HELLO, Welcome
 from kvstore.transfer.frames import WELCOME as ANSWER
-from kvstore.transfer.stream import host_and_port, prepare
+from kvstore.transfer.stream import LatestTls, host_and_port, prepare
 
 
 def on_this_host(path: str, token: bytes) -> Connect:
@@ -37,7 +36,7 @@ def on_this_host(path: str, token: bytes) -> Connect:
 
 
 def at_data_port(
-    address: str, session: bytes, token: bytes, tls: ssl.SSLContext | None = None
+    address: str, session: bytes, token: bytes, tls: LatestTls | None = None
 ) -> Connect:
     """By the port at which the node moves bytes. `address` is HOST:PORT."""
     where = host_and_port(address)
@@ -50,7 +49,7 @@ def at_data_port(
             show(made)
             made.sendall(CALLS_KIND)
             if tls is not None:
-                made = tls.wrap_socket(
+                made = tls().wrap_socket(
                     made, server_hostname=where[0], do_handshake_on_connect=False
                 )
                 show(made)

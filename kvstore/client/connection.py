@@ -7,7 +7,6 @@ request nothing), and the first call after that looks the node up again and begi
 from __future__ import annotations
 
 import random
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -27,11 +26,12 @@ from kvstore.rpc.locator import Locator
 from kvstore.rpc.socket_client import Connect, SocketCalls, Stub
 from kvstore.rpc.status import raised_by
 from kvstore.rpc.threads import threads_for
-from kvstore.rpc.tls import data_client
+from kvstore.rpc.tls import Renewing, data_client
 from kvstore.transfer.lent import Offer
 from kvstore.transfer.near import of_caller
 from kvstore.transfer.protocol import Transport
 from kvstore.transfer.shm import ShmTransport
+from kvstore.transfer.stream import LatestTls
 from kvstore.transfer.tcp import TcpTransport
 from kvstore.transfer.ucx import UcxTransport
 from kvstore.wire.v1 import admin_pb2_grpc, kv_pb2, kv_pb2_grpc
@@ -145,16 +145,16 @@ class Link:
         self._channel.close()
 
 
-def _tls(credentials: Credentials | None) -> ssl.SSLContext | None:
+def _tls(credentials: Credentials | None) -> LatestTls | None:
     shown = (credentials or Credentials.of_environment()).tls
-    return None if shown is None else data_client(shown)
+    return None if shown is None else Renewing(shown, data_client).latest
 
 
 class Connection:
     """Calls to whichever node a `Locator` finds. Safe to use from several threads.
 
     Each link shows the certificate and token that `credentials` name, or the environment, as they
-    are on disk when it begins.
+    are on disk when it begins; each of its data connections the certificate as it is by then.
     """
 
     def __init__(

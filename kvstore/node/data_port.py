@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from kvstore.core.turns import Places
@@ -35,7 +34,7 @@ from kvstore.node.ucx_calls import UcxCalls
 from kvstore.node.ucx_moves import UcxMoves
 from kvstore.telemetry import Telemetry
 from kvstore.transfer.frames import CALLS_KIND, HELLO, HELLO_MAGIC, WELCOME, Welcome
-from kvstore.transfer.stream import DataStream
+from kvstore.transfer.stream import DataStream, LatestTls
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ class DataPort:
         read_ahead: ReadAhead,
         sessions: Sessions,
         counters: Telemetry,
-        tls: Callable[[], ssl.SSLContext] | None = None,  # asked for each connection
+        tls: LatestTls | None = None,
         ucx: UcxMoves | None = None,
     ) -> None:
         self._arena, self._moves, self._sessions = arena, moves, sessions

@@ -25,7 +25,7 @@ from kvstore.node.ucx_way import UcxWay
 from kvstore.rpc.channel import open_async_channel
 from kvstore.rpc.identity import TENANT_KEY
 from kvstore.rpc.status import typed_errors
-from kvstore.rpc.tls import data_client
+from kvstore.rpc.tls import Renewing, data_client
 from kvstore.transfer.landing import Landing
 from kvstore.transfer.lanes import Lanes
 from kvstore.transfer.probe import Probe
@@ -77,7 +77,7 @@ class Link:
             raise Unavailable(f"{self.address} is node {opened.node_id}, not {self.node_id}")
         self.session = opened.session
         where = _beside(self.address, opened.data_address)
-        tls = None if self._tls is None else data_client(self._tls)
+        tls = None if self._tls is None else Renewing(self._tls, data_client).latest
         connection = (where, opened.session, opened.data_token, STALL_SECONDS, tls)
         self._lanes = await self.in_thread(Lanes, *connection)
         if self._ucx is not None:

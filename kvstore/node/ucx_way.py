@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -21,6 +20,7 @@ from kvstore.telemetry import Telemetry
 from kvstore.transfer.landing import Landing
 from kvstore.transfer.lanes import Lanes
 from kvstore.transfer.protocol import Mask, Slots
+from kvstore.transfer.stream import LatestTls
 from kvstore.transfer.ucx_agent import shared_agent
 from kvstore.transfer.ucx_aside import Aside, AsideLane
 from kvstore.transfer.ucx_lane import UCX_STREAMS
@@ -31,7 +31,7 @@ REST_SECONDS = 10.0  # after a failure, until it is tried again
 # A call that failed later than this is asked of another node: its reader has waited long enough.
 _AGAIN_SECONDS = 0.25
 
-Connection = tuple[str, bytes, bytes, float, ssl.SSLContext | None]
+Connection = tuple[str, bytes, bytes, float, LatestTls | None]
 InThread = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
 Pull = Callable[[Lanes, SlotLayout, Slots, Landing], Coroutine[Any, Any, Mask]]
 

@@ -8,7 +8,6 @@ most likely cut them. Nothing here is compiled, so a storage node can pull from 
 from __future__ import annotations
 
 import os
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +35,7 @@ from kvstore.transfer.calls import Statuses
 from kvstore.transfer.landing import Landing
 from kvstore.transfer.probe import Probe
 from kvstore.transfer.protocol import Ints, Mask, Slots
-from kvstore.transfer.stream import DataStream, host_and_port
+from kvstore.transfer.stream import DataStream, LatestTls, host_and_port
 from kvstore.transfer.term import Term
 
 _SPREAD_BYTES = 2 * MiB  # for less than this on each, another connection does not pay
@@ -101,7 +100,7 @@ class Lanes:
         session: bytes,
         token: bytes,
         deadline_seconds: float,
-        tls: ssl.SSLContext | None = None,
+        tls: LatestTls | None = None,
         lane_of: Callable[[DataStream], Lane] = Lane,
         streams: int = STREAMS,
     ) -> None:
@@ -341,7 +340,8 @@ class Lanes:
     def _connected(self) -> Lane:
         if time.monotonic() < self._crowded_until:
             raise Crowded("the node had no data connection left for this tenant a moment ago")
-        stream = DataStream.connect(self._address, self._deadline, self._tls)
+        tls = None if self._tls is None else self._tls()
+        stream = DataStream.connect(self._address, self._deadline, tls)
         try:
             number = calls.greet(stream, self._session, self._token)
             lane = self._lane_of(stream)

@@ -15,7 +15,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -37,6 +37,7 @@ _KEEPALIVE = (
 )
 
 Buffer = memoryview
+LatestTls = Callable[[], ssl.SSLContext]  # asked for each connection: its files may be renewed
 
 
 def prepare(connected: socket.socket) -> None:

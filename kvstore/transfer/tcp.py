@@ -7,8 +7,6 @@ while it is in the processor's cache.
 
 from __future__ import annotations
 
-import ssl
-
 import numpy as np
 import numpy.typing as npt
 
@@ -31,6 +29,7 @@ from kvstore.transfer.landing import Landing
 from kvstore.transfer.lanes import Lane, Lanes
 from kvstore.transfer.probe import Probe
 from kvstore.transfer.protocol import Ahead, Ints, Mask, Memory, Slots
+from kvstore.transfer.stream import LatestTls
 
 
 class TcpTransport:
@@ -44,7 +43,7 @@ class TcpTransport:
         session: bytes,
         token: bytes,
         deadline_seconds: float,
-        tls: ssl.SSLContext | None = None,
+        tls: LatestTls | None = None,
     ) -> None:
         self.lanes = Lanes(address, session, token, deadline_seconds, tls)
 

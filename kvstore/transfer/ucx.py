@@ -3,8 +3,6 @@ too where that can be (`kvstore.transfer.gpu_direct`)."""
 
 from __future__ import annotations
 
-import ssl
-
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +11,7 @@ from kvstore.transfer.gpu_direct import GpuDirect
 from kvstore.transfer.landing import Landing
 from kvstore.transfer.lanes import Lanes
 from kvstore.transfer.protocol import Ints, Mask, Memory, Slots
+from kvstore.transfer.stream import LatestTls
 from kvstore.transfer.tcp import TcpTransport
 from kvstore.transfer.ucx_agent import shared_agent
 from kvstore.transfer.ucx_lane import UCX_STREAMS, UcxLane
@@ -29,7 +28,7 @@ class UcxTransport(TcpTransport):
         session: bytes,
         token: bytes,
         deadline_seconds: float,
-        tls: ssl.SSLContext | None = None,
+        tls: LatestTls | None = None,
     ) -> None:
         shared_agent()
         self.lanes = Lanes(

@@ -1,14 +1,17 @@
 """Data connections of a node that serves over TLS: who is let in, whom a caller tells its secret,
-and that whoever listens on the way hears no byte of a block."""
+that whoever listens on the way hears no byte of a block, and that sessions outlive certificates."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
+import os
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +20,15 @@ import pytest
 
 from kvstore.client import Client
 from kvstore.client.call_sockets import at_data_port
+from kvstore.clock import SystemClock
 from kvstore.config import OPEN, Credentials, TlsConfig
 from kvstore.errors import SessionEnded, Unavailable
+from kvstore.metadata.records import NodeRecord
+from kvstore.node.link import Link
 from kvstore.rpc.access import Role
 from kvstore.rpc.authority import Authority, Holder
 from kvstore.rpc.socket_client import SocketCalls
-from kvstore.rpc.tls import data_client, data_server
+from kvstore.rpc.tls import Renewing, data_client, data_server
 from kvstore.transfer.frames import (
     CALLS_KIND,
     CALLS_MAGIC,
@@ -31,13 +37,15 @@ from kvstore.transfer.frames import (
     WELCOME,
     Welcome,
 )
+from kvstore.transfer.lanes import Lanes
+from kvstore.transfer.probe import Probe
 from kvstore.transfer.stream import DataStream
 from kvstore.transfer.tcp import TcpTransport
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.auth.people import DAY, HOSTS, People, admitted, caller_of, known_at
 from tests.client.kv import Cache, spec_of, truth_of
 from tests.faults.proxy import Proxy
-from tests.nodes import Caller, NodeProcess, eventually, prompt, running
+from tests.nodes import Caller, NodeProcess, eventually, prompt, running, short_directory
 from tests.transfer.raw import SECONDS, Raw
 
 HOST = "127.0.0.1"
@@ -116,7 +124,7 @@ def test_a_call_is_answered_over_tls_until_the_token_of_its_caller_is_revoked(
     credentials = Credentials(people.client, token)
     mine = eventually(lambda: admitted(tls_node, credentials))
     mine.register()
-    opened, tls = mine.opened, data_client(people.client)
+    opened, tls = mine.opened, Renewing(people.client, data_client).latest
     calls = SocketCalls(at_data_port(opened.data_address, mine.session, opened.data_token, tls), "")
     made = calls.take(SECONDS)
     assert isinstance(made, ssl.SSLSocket)
@@ -242,7 +250,8 @@ def moved(node: NodeProcess, credentials: Credentials) -> tuple[list[bytes], byt
         with Proxy(opened.data_address) as proxy:
             proxy.to_server.heard, proxy.to_caller.heard = there, back = bytearray(), bytearray()
             link.transport.close()
-            tls = None if credentials.tls is None else data_client(credentials.tls)
+            shown = credentials.tls
+            tls = None if shown is None else Renewing(shown, data_client).latest
             link.transport = TcpTransport(
                 proxy.address, opened.session, opened.data_token, SECONDS, tls
             )
@@ -275,3 +284,90 @@ def test_without_tls_a_listener_hears_all_of_it(open_node: NodeProcess) -> None:
     assert token in there
     for strip in strips:
         assert strip in there and strip in back
+
+
+# What is renewed
+
+
+class Renewable:
+    """A node and its callers, whose certificates become those of another authority: nobody believes
+    the ones before any more."""
+
+    def __init__(self, place: Path) -> None:
+        (place / "node").mkdir()
+        self.people = People(place / "certs", place / "node" / "metadata.db")
+        self.peer = self.people.certificate(Role.NODE, "b")
+        self.node = NodeProcess(place / "node", dram="64MiB", slab="8MiB", tls=self.people.node)
+        self._next = Authority.make(place / "next", DAY)
+
+    def renew(self) -> None:
+        for shown, holder in (
+            (self.people.node, Holder(Role.NODE, "a", HOSTS)),
+            (self.peer, Holder(Role.NODE, "b", HOSTS)),
+            (self.people.client, Holder(Role.CLIENT, "engine")),
+        ):
+            signed = self._next.sign(holder, DAY)
+            os.replace(signed.cert, shown.cert)
+            os.replace(signed.key, shown.key)
+        os.replace(signed.ca, self.people.node.ca)
+
+
+@pytest.fixture
+def renewable() -> Iterator[Renewable]:
+    with short_directory() as place:
+        made = Renewable(place)
+        try:
+            made.node.start()
+            yield made
+        finally:
+            made.node.close()
+
+
+def cut(lanes: Lanes) -> None:
+    """As when a call fails: what lies idle is hung up, too."""
+    with pytest.raises(Unavailable, match="a call failed"), lanes.lane():
+        raise Unavailable("a call failed")
+
+
+def test_a_clients_session_goes_on_by_renewed_certificates_once_its_connections_break(
+    renewable: Renewable,
+) -> None:
+    shown = known_at(renewable.node, renewable.people, "team-a")
+    before = data_client(renewable.people.client)
+    told: dict[str, Any] = {"transport": "tcp", "credentials": shown, "deadline_seconds": SECONDS}
+    with Client.at(renewable.node.address, SPEC, **told) as client:
+        stored, loaded = (Cache(SPEC, TOKENS) for _ in range(2))
+        stored.fill(truth_of(SPEC, TOKENS, next(seeds)))
+        chain = client.chain(np.arange(TOKENS) + 1_000 * next(seeds))
+        assert client.put(chain, stored.memory(client)) == len(chain)
+        link: Any = client.connection.link()
+        renewable.renew()
+        cut(link.transport.lanes)
+        assert client.get(chain, loaded.memory(client)).blocks == len(chain)
+        for_calls = [link._sockets.take(SECONDS) for _ in range(2)]
+        assert all(for_calls), "the second is a new one"
+        assert client.connection.link() is link
+        assert answer(link, before, DATA) == b"", "those before are refused"
+
+
+def test_a_link_to_a_peer_goes_on_by_renewed_certificates_once_its_connections_break(
+    renewable: Renewable,
+) -> None:
+    shown = known_at(renewable.node, renewable.people, "team-a")
+    node_id = renewable.node.caller(credentials=shown).opened.node_id
+    record = NodeRecord(node_id, 1, renewable.node.address, {}, ("tcp",), {}, "serving")
+
+    async def main() -> None:
+        with ThreadPoolExecutor(2) as threads:
+            told = (record, "team-a", "node b", threads, SystemClock(), Credentials(renewable.peer))
+            link = Link(*told, None)
+            try:
+                await link.begin()
+                renewable.renew()
+                cut(link.lanes)
+                assert isinstance((await link.probe())["tcp"], Probe)
+                assert link.alive
+            finally:
+                await link.close()
+
+    asyncio.run(main())

@@ -22,7 +22,7 @@ from kvstore.rpc.identity import Caller, tenant_of
 from kvstore.rpc.socket_client import Connect
 from kvstore.rpc.socket_frames import WELCOME
 from kvstore.rpc.socket_server import SocketCaller
-from kvstore.rpc.tls import data_client, data_server
+from kvstore.rpc.tls import Renewing, data_client, data_server
 from kvstore.telemetry import NODE, Telemetry
 from kvstore.transfer.frames import CALLS_KIND
 from kvstore.wire.v1 import kv_pb2 as pb
@@ -147,7 +147,7 @@ class AtDataPort(Server):
         self._server = socket.create_server(("127.0.0.1", 0))
         self._server.setblocking(False)
         port = self._server.getsockname()[1]
-        tls = None if self._tls is None else data_client(self._tls)
+        tls = None if self._tls is None else Renewing(self._tls, data_client).latest
         who = (self.session.token, self.session.data_token)
         self.connect = at_data_port(f"127.0.0.1:{port}", *who, tls)
         self._accepting = asyncio.create_task(self._accept())
