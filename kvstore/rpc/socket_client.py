@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import grpc
@@ -64,18 +63,20 @@ class SocketCalls:
 
     def call(self, made: socket.socket, method: int, request: Any, seconds: float) -> Any:
         """The reply, or its typed error."""
-        return self.begin(made, method, request, seconds)()
+        until = time.monotonic() + seconds
+        self._send(made, method, request, seconds)
+        return self._reply(made, method, until)
 
     def begin(
         self, made: socket.socket, method: int, request: Any, seconds: float
     ) -> Callable[[], Any]:
-        """Send a call. What is returned waits for its reply; until it was called, which is once,
-        the socket is not free."""
+        """Send a call. What is returned waits for its reply, as long from when it is called; until
+        it was called, which is once, the socket is not free."""
         self._send(made, method, request, seconds)
-        return partial(self._reply, made, method)
+        return lambda: self._reply(made, method, time.monotonic() + seconds)
 
-    def _reply(self, made: socket.socket, method: int) -> Any:
-        code, retry, body = self._answer(made)
+    def _reply(self, made: socket.socket, method: int, until: float) -> Any:
+        code, retry, body = self._answer(made, until)
         if code == OK:
             with self._heard(made):
                 reply = METHODS[method][2].FromString(body)
@@ -134,9 +135,7 @@ class SocketCalls:
         if made in self._owing:
             self._owing.discard(made)
             try:
-                with self._heard(made):  # it may be closed meanwhile
-                    made.settimeout(seconds)
-                self._answer(made)
+                self._answer(made, time.monotonic() + seconds)
             except Unavailable:
                 return None
         return made
@@ -149,10 +148,9 @@ class SocketCalls:
             head = CALL.pack(size, method, len(trace), round(1e3 * seconds))
             made.sendall(head + message + trace)
 
-    def _answer(self, made: socket.socket) -> tuple[int, int, bytes]:
+    def _answer(self, made: socket.socket, until: float) -> tuple[int, int, bytes]:
         """Status code, milliseconds to retry after, and what else it says."""
-        with self._heard(made):
-            until = time.monotonic() + (made.gettimeout() or 0.0)
+        with self._heard(made):  # it may be closed meanwhile
             size, code, _, retry = ANSWER.unpack(received(made, ANSWER.size, until))
             if size > RPC_REPLY_BYTES_MAX:
                 raise OSError(f"an answer of {size} bytes")
@@ -205,7 +203,7 @@ class Stub:
         called, whatever happens meanwhile."""
         until = time.monotonic() + timeout
         made = self._calls.take(timeout) if self._calls is not None else None
-        left = _left(until)
+        left = seconds_left(until)
         if self._calls is None or made is None:
             asked: Callable[[], Any] = getattr(self._other, name).future(request, left).result
             return asked
@@ -228,8 +226,8 @@ class Stub:
             until = time.monotonic() + timeout
             made = calls.take(timeout)
             if made is None:
-                return other(request, timeout=_left(until))
-            return calls.call(made, number, request, _left(until))
+                return other(request, timeout=seconds_left(until))
+            return calls.call(made, number, request, seconds_left(until))
 
         return call
 
@@ -237,9 +235,9 @@ class Stub:
 _NUMBERS = {name: number for number, (name, _, _) in enumerate(METHODS)}
 
 
-def _left(until: float) -> float:
-    """Seconds of a call whose caller has waited for a socket: a node that answers nothing would be
-    waited for twice. Never none at all, which has meanings of its own."""
+def seconds_left(until: float) -> float:
+    """Those of a call of which some have passed: a node that answers nothing would be waited for
+    once more at each step. Never none at all, which has meanings of its own."""
     return max(until - time.monotonic(), 1e-3)
 
 
@@ -255,7 +253,8 @@ def _done(call: grpc.Future) -> None:
 
 def received(made: socket.socket, size: int, until: float) -> bytes:
     """So many bytes; `OSError` where they end before. Each that comes has the socket wait anew, so
-    those behind the first are waited for until that moment alone."""
+    it is told each time how long it is until that moment."""
+    made.settimeout(seconds_left(until))
     got = made.recv(size)
     if len(got) == size:
         return got

@@ -73,25 +73,24 @@ def test_sockets_of_calls_that_were_interrupted_make_room_for_others(
 
 
 class Dripping:
-    """A socket whose peer sends a byte every 4 seconds of a clock of its own."""
+    """A socket whose peer sends a few bytes every 4 seconds of a clock of its own."""
 
-    def __init__(self, says: bytes) -> None:
+    def __init__(self, says: bytes, at_once: int = 1, sending_seconds: float = 0.0) -> None:
         self.now, self._left, self._seconds, self.closed = 0.0, says, 0.0, False
+        self._at_once, self._sending_seconds = at_once, sending_seconds
 
     def settimeout(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def gettimeout(self) -> float:
-        return self._seconds
-
     def sendall(self, message: bytes) -> None:
-        pass
+        self.now += self._sending_seconds
 
     def recv(self, size: int) -> bytes:
         self.now += min(4.0, self._seconds)
         if self._seconds < 4.0:
             raise TimeoutError
-        came, self._left = self._left[:1], self._left[1:]
+        few = min(size, self._at_once)
+        came, self._left = self._left[:few], self._left[few:]
         return came
 
     def recv_into(self, room: memoryview) -> int:
@@ -103,9 +102,17 @@ class Dripping:
         self.closed = True
 
 
-def test_an_answer_that_comes_by_drops_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    reply = pb.MatchReply().SerializeToString()
-    made: Any = Dripping(ANSWER.pack(len(reply), OK, 0, 0) + reply)
+@pytest.mark.parametrize(
+    ("at_once", "sending_seconds"),
+    [(1, 0.0), (ANSWER.size, 0.0), (1_000, 4.0)],
+    ids=["by drops", "head before body", "to what was long to send"],
+)
+def test_an_answer_that_comes_by_and_by_moves_no_deadline(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, sending_seconds: float
+) -> None:
+    reply = pb.MatchReply(blocks=1).SerializeToString()
+    says = ANSWER.pack(len(reply), OK, 0, 0) + reply
+    made: Any = Dripping(says, at_once, sending_seconds)
     monkeypatch.setattr(socket_client.time, "monotonic", lambda: made.now)
     calls = SocketCalls(on_this_host("nowhere", b"token"), "a:1")
     number = [name for name, _, _ in METHODS].index("Match")
