@@ -7,11 +7,11 @@ from __future__ import annotations
 import socket
 import time
 
-from kvstore.rpc.socket_client import Connect, Show, received
+from kvstore.rpc.socket_client import Connect, Show, received, seconds_left
 from kvstore.rpc.socket_frames import WELCOME
 from kvstore.transfer.frames import CALLS_KIND, CALLS_MAGIC, HELLO, Welcome
 from kvstore.transfer.frames import WELCOME as ANSWER
-from kvstore.transfer.stream import LatestTls, host_and_port, prepare
+from kvstore.transfer.stream import LatestTls, host_and_port, prepare, reached
 
 
 def on_this_host(path: str, token: bytes) -> Connect:
@@ -43,17 +43,20 @@ def at_data_port(
 
     def connect(seconds: float, show: Show) -> socket.socket:
         until = time.monotonic() + seconds
-        made = socket.create_connection(where, seconds)
+        made = reached(where, seconds)
         try:
             prepare(made)
             show(made)
+            made.settimeout(seconds_left(until))
             made.sendall(CALLS_KIND)
             if tls is not None:
                 made = tls().wrap_socket(
                     made, server_hostname=where[0], do_handshake_on_connect=False
                 )
                 show(made)
+                made.settimeout(seconds_left(until))
                 made.do_handshake()
+            made.settimeout(seconds_left(until))
             made.sendall(HELLO.pack(CALLS_MAGIC, session, token))
             magic, answer, _ = ANSWER.unpack(received(made, ANSWER.size, until))
             if magic != CALLS_MAGIC or answer != Welcome.COME_IN:

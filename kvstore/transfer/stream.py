@@ -79,7 +79,7 @@ class DataStream:
         later. Raises `Unavailable`."""
         made: socket.socket | None = None
         try:
-            made = _reached(address, seconds)
+            made = reached(address, seconds)
             if tls is not None:
                 made = tls.wrap_socket(made, server_hostname=address[0])
             return cls(made, seconds)
@@ -272,7 +272,7 @@ class DataStream:
         return Unavailable(f"a data connection broke: {why}")
 
 
-def _reached(address: tuple[str, int], seconds: float) -> socket.socket:
+def reached(address: tuple[str, int], seconds: float) -> socket.socket:
     """As `create_connection`, which waits for a name for as long as the resolver likes, and so long
     for each of its addresses."""
     made: Future[socket.socket] = Future()
