@@ -24,6 +24,7 @@ from kvstore.transfer.stream import LatestTls
 from kvstore.transfer.ucx_agent import shared_agent
 from kvstore.transfer.ucx_aside import Aside, AsideLane
 from kvstore.transfer.ucx_lane import UCX_STREAMS
+from kvstore.transfer.ucx_pieces import PiecesTaken
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,8 @@ class UcxWay:
             began = self._clock.now()
             try:
                 moved = await pull(lanes, layout, slots, landing)
+            except PiecesTaken:  # by this node's other calls: the peer has done nothing wrong
+                return None
             except Unavailable as error:
                 self._failed(error)
                 if self._clock.now() - began > _AGAIN_SECONDS:

@@ -37,6 +37,7 @@ from kvstore.transfer.probe import Probe
 from kvstore.transfer.protocol import Ints, Mask, Slots
 from kvstore.transfer.stream import DataStream, LatestTls, host_and_port
 from kvstore.transfer.term import Term
+from kvstore.transfer.ucx_pieces import PiecesTaken
 
 _SPREAD_BYTES = 2 * MiB  # for less than this on each, another connection does not pay
 _CROWDED_SECONDS = 1.0  # in which a node that had no connection left is not asked for one again
@@ -311,17 +312,20 @@ class Lanes:
     def _call(self, lane: Lane) -> Iterator[Lane]:
         try:
             yield lane
+        except PiecesTaken:  # nothing is under way on it
+            self._back(lane)
+            raise
         except BaseException:
             self._failed(lane)
             raise
-        with self._changed:
-            self._back(lane)
+        self._back(lane)
 
     def _back(self, lane: Lane) -> None:
-        """With the lock held. Whoever closes takes it from there."""
-        self._busy -= 1
-        self._idle.append(lane)
-        self._changed.notify_all()
+        """Whoever closes takes it from there."""
+        with self._changed:
+            self._busy -= 1
+            self._idle.append(lane)
+            self._changed.notify_all()
 
     def _check_open(self) -> None:
         if self._closed:

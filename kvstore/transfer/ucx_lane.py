@@ -98,7 +98,7 @@ class UcxLane(Lane):
     @contextmanager
     def piece(self, pieces: Pieces) -> Iterator[int]:
         """Where a piece begins that a call has to itself. Where the call fails nobody has it before
-        the node has hung up. Raises `Unavailable`."""
+        the node has hung up. Raises `PiecesTaken`."""
         at = pieces.take()
         self._give = partial(pieces.give, at)
         yield at

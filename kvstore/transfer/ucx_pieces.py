@@ -11,6 +11,10 @@ import threading
 from kvstore.errors import Unavailable
 
 
+class PiecesTaken(Unavailable):
+    """Other calls have all of them. Nothing was asked of anybody."""
+
+
 class Pieces:
     """`count` of them, of `size` bytes each. Safe to use from several threads."""
 
@@ -26,10 +30,10 @@ class Pieces:
 
     def take(self) -> int:
         """Where in the memory a piece begins that is the caller's now. Waits for one for a bounded
-        time; raises `Unavailable`."""
+        time; raises `PiecesTaken`."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._free, self._seconds):
-                raise Unavailable(f"all {self.count} pieces of memory for ucx are in use")
+                raise PiecesTaken(f"all {self.count} pieces of memory for ucx are in use")
             return self._free.pop()
 
     def give(self, piece: int) -> None:

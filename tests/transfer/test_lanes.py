@@ -20,6 +20,7 @@ from kvstore.transfer.landing import Landing
 from kvstore.transfer.protocol import Ints, Mask
 from kvstore.transfer.tcp import TcpTransport
 from kvstore.transfer.term import Term
+from kvstore.transfer.ucx_pieces import PiecesTaken
 from tests.client.kv import Cache, truth_of
 from tests.transfer.tcp_rig import DENSE, SPEC, TOKENS, client, seeds, served, stored
 
@@ -103,6 +104,16 @@ def test_where_a_node_has_no_connection_left_calls_take_turns_on_those_there_are
     with mine.lane(), pytest.raises(Crowded, match="a moment ago"):
         mine.spare()  # it waits for nobody
     assert port.refusals == 1, "a node that refused is not asked again at once"
+    mine.close()
+
+
+def test_a_call_that_found_no_memory_here_leaves_its_connection_as_it_was(port: Port) -> None:
+    mine = lanes.Lanes(port.address, bytes(16), bytes(16), SECONDS)
+    with pytest.raises(PiecesTaken), mine.lane():
+        raise PiecesTaken("nobody was asked anything")
+    with mine.lane() as lane:
+        assert lane.number == 1
+    assert not port.refusals, "none was made anew"
     mine.close()
 
 
