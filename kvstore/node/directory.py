@@ -82,6 +82,7 @@ class DirectoryService(directory_pb2_grpc.DirectoryServicer):
                 epoch = self.epoch
                 sequence = await self._snapshot(send)
                 spoke = -HEARTBEAT_SECONDS
+                continue  # whoever took it slowly may have lost its place already
             changes = listing.changes(sequence, CHANGES_MAX)
             if changes.sequence > sequence or self._clock.now() - spoke >= HEARTBEAT_SECONDS:
                 entries = packed(changes.prints, changes.tiers, changes.sequence)

@@ -185,6 +185,20 @@ def test_who_reads_too_slowly_gets_a_new_snapshot_and_no_queue() -> None:
     assert rig.replica.blocks == rig.truth
 
 
+def test_who_takes_a_snapshot_so_slowly_that_what_came_after_is_gone_gets_another() -> None:
+    rig, left = Rig(filled(100, kept=50)), [2]
+
+    def more_than_is_kept() -> None:
+        if rig.replica.heard[-1] == "snapshot" and left[0]:
+            left[0] -= 1
+            for number in range(60):
+                rig.listing.put_all(one(number), IN_DRAM)
+
+    rig.between = more_than_is_kept
+    assert rig.follow(0.1) == [*["begin", "snapshot"] * 3, "entries"]
+    assert rig.replica.blocks == rig.truth
+
+
 def test_a_node_that_forgets_where_a_follower_stands_turns_the_suite_red(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
