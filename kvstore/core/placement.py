@@ -6,8 +6,8 @@ without a loss, and is there after a restart. Once it is full a block must be wo
 would displace, by what the node has learned of the reuse of blocks of its kind; one that is passed
 over is looked at again when it is used. What somebody wants to be durable is always written.
 
-When much of DRAM would be lost with its place, what is worth most goes first; else first come,
-first served. Nothing here depends on the time.
+When much of DRAM would be lost with its place, what is worth most of those that came first goes
+first; else first come, first served. Nothing here depends on the time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TierView:
     """What the plan is made from."""
 
     pressed: bool
-    waiting: Sequence[Waiting]  # in the order they came
+    waiting: Sequence[Waiting]  # the front of the line, in the order they came
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain, islice
 
 from kvstore.core.lifecycle import Owner, Slot, State
 from kvstore.core.placement import TierView, Waiting, plan, presses
@@ -19,6 +19,9 @@ from kvstore.telemetry import Telemetry
 DROPPED = "it was dropped before it was written"
 NO_WAY = "it is in HBM, and was not brought to DRAM"
 SWEEP_MIN = 1_024  # of a line that it is not worth to look through for blocks that were dropped
+# A batch is chosen in one turn of the loop, and readers wait that long: a look costs some 1.5 us.
+# So many are 16 batches, of which what is worth most goes; of more it would be found sooner.
+LOOKED_MAX = 4_096
 
 
 class WriteQueue:
@@ -62,16 +65,13 @@ class WriteQueue:
 
     def next(self, count: int, size: int) -> list[tuple[Slot, int]]:
         """Up to so many blocks to write now, with the one that passes `size` bytes the last, and
-        how often each was tried. The others keep their place in the line."""
-        self._forget_dropped()
+        how often each was tried. The others keep their place in the line.
+
+        There may be none though others wait yet: a part of the line is looked at."""
         self._pressed = presses(self._blocks.alone, self._pressed)
-        asked = [slot for slot in self._acks if slot in self._waiting]
-        others = (slot for slot in self._waiting if slot not in self._acks)
-        looked_at = len(self._waiting) if self._pressed else count
+        front = self._front(None if self._pressed else count)
         chosen: list[tuple[Slot, int]] = []
-        for move in plan(
-            TierView(self._pressed, self._viewed([*asked, *islice(others, looked_at)]))
-        ):
+        for move in plan(TierView(self._pressed, self._viewed(front))):
             if len(chosen) == count or size <= 0:
                 break
             tries = self._waiting.pop(move.slot)
@@ -96,9 +96,19 @@ class WriteQueue:
             self.answer(slot, not_durable(why))
         self._waiting.clear()
 
+    def _front(self, count: int | None) -> list[Slot]:
+        """The next that wait, those that somebody waits for first; dropped ones are forgotten."""
+        asked = (slot for slot in self._acks if slot in self._waiting)
+        others = (slot for slot in self._waiting if slot not in self._acks)
+        looked = [*islice(chain(asked, others), LOOKED_MAX)]
+        self._forget(slot for slot in looked if _dropped(slot))
+        return [slot for slot in looked if slot in self._waiting][:count]
+
     def _forget_dropped(self) -> None:
-        gone = [s for s in self._waiting if s.state is not State.SEALED or s.twin is not None]
-        for slot in gone:
+        self._forget([slot for slot in self._waiting if _dropped(slot)])
+
+    def _forget(self, dropped: Iterable[Slot]) -> None:
+        for slot in dropped:
             del self._waiting[slot]
             self.answer(slot, not_durable(DROPPED))
 
@@ -112,6 +122,11 @@ class WriteQueue:
             Waiting(slot, slot in acks, worth(slot)[0], displaced[slot.owner, slot.tenant])
             for slot in slots
         ]
+
+
+def _dropped(slot: Slot) -> bool:
+    """Whether there is nothing to be written any more: it is gone, or on SSD."""
+    return slot.state is not State.SEALED or slot.twin is not None
 
 
 def not_durable(why: str) -> Exception:

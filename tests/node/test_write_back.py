@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from kvstore.core.lifecycle import Tier
+from kvstore.core.lifecycle import Slot, Tier
+from kvstore.core.placement import PRESSED
 from kvstore.core.slabs import Slabs
 from kvstore.disk.volumes import Volumes
 from kvstore.errors import Overloaded, Unavailable
+from kvstore.node import write_queue
 from kvstore.node.blocks import Blocks
 from kvstore.node.store import Store
 from kvstore.node.threads import Threads
@@ -144,6 +146,74 @@ def test_what_is_too_much_for_one_batch_keeps_its_place_in_the_line() -> None:
     (late,) = rig.put(rig.session(), SMALL, prompt(SMALL, 4, 1_000))
     assert [slot for slot, _ in queue.next(4, 99 * size)] == slots[3:7]
     assert [slot for slot, _ in queue.next(99, 99 * size)] == [*slots[7:], late]
+
+
+def test_a_batch_is_chosen_from_the_front_of_the_line_however_long_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        rig, looked = Rig(slabs=8), list[Slot]()
+        queue = WriteQueue(rig.blocks, rig.counters)
+        rig.blocks.ssd = Slabs(8 * SLAB, SLAB, Tier.SSD)
+        slots = rig.put(rig.session(), SMALL, prompt(SMALL, 4 * 8 * SLOTS))
+        place = {slot: at for at, slot in enumerate(slots)}
+
+        def worth(slot: Slot) -> tuple[float, int]:
+            if slot in place:
+                looked.append(slot)
+            return place.get(slot, -1), 0  # whoever came last is worth most
+
+        def chosen(count: int) -> list[int]:
+            looked.clear()
+            return [place[slot] for slot, _ in queue.next(count, 99 * SLAB)]
+
+        monkeypatch.setattr(rig.blocks.index, "worth", worth)
+        monkeypatch.setattr(write_queue, "LOOKED_MAX", 8)
+        last = len(slots) - 1
+        assert rig.blocks.alone > PRESSED and last > 20
+        assert chosen(2) == [7, 6] and len(looked) == 8
+        assert chosen(3) == [9, 8, 5] and len(looked) == 8, "others have kept their places"
+        asked = [asyncio.create_task(queue.written([slot], ())) for slot in slots[-6:]]
+        await asyncio.sleep(0)
+        assert chosen(4) == [last - at for at in range(4)] and len(looked) == 8
+        assert chosen(4) == [last - 4, last - 5, 10, 4] and len(looked) == 8
+        queue.give_up("the test is over")
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_dropped_blocks_at_the_front_of_a_line_are_neither_written_nor_all_looked_at_in_one_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns, seen, really = [0], list[int](), WriteQueue.next
+
+    def counted(queue: WriteQueue, count: int, size: int) -> list[tuple[Slot, int]]:
+        seen.append(turns[0])
+        return really(queue, count, size)
+
+    async def turn() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    async def story(rig: Rig, tiers: Tiers) -> None:
+        session, some = rig.session(), prompt(SMALL, 4 * (SLOTS - 1), 1_000)
+        rig.put(session, SMALL, some)
+        rig.store.remove(rig.store.keys("default", SMALL, some.hashes))
+        (kept,) = rig.put(session, SMALL, prompt(SMALL, 4))
+        monkeypatch.setattr(write_queue, "LOOKED_MAX", 1)
+        monkeypatch.setattr(WriteQueue, "next", counted)
+        tasks = [asyncio.create_task(one) for one in (turn(), tiers.serve())]
+        while kept.lowest is not Tier.SSD:
+            await asyncio.sleep(0.001)
+        assert tiers.unwritten == 0 and len(seen) >= SLOTS
+        assert len({*seen}) == len(seen), "others had their turns"
+        assert rig.counters.totals()["stored_blocks"] == 1
+        for task in tasks:
+            task.cancel()
+
+    with_ssd(story)
 
 
 def test_while_a_disk_takes_nothing_what_is_dropped_does_not_pile_up_in_the_line() -> None:
