@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from kvstore.cadence import Cadence
 from kvstore.clock import Clock
 from kvstore.core.lifecycle import Slot, State, Tier
-from kvstore.errors import KVStoreError, Unavailable
+from kvstore.errors import KVStoreError, SessionEnded, Unavailable
 from kvstore.layout import TABLE_OFFSET, Fragment
 from kvstore.limits import PIN_MS_MAX
 from kvstore.memory.arena import Arena
@@ -38,9 +40,12 @@ from kvstore.transfer.protocol import Ints, Mask, Slots
 from kvstore.transfer.term import Term
 from kvstore.wire.v1 import kv_pb2 as pb
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
 SOON_SECONDS, LATER_SECONDS = 1e-3, 20e-3  # between two looks at a writer, the least and the most
+LOOKS_MAX = 4  # one node's calls that hold a thread at once, of those that all nodes share
 UNREAD_SECONDS = 5.0  # a block that no reader here has open for so long is followed no more
 
 
@@ -75,6 +80,7 @@ class Follow:
         self._blocks, self._arena, self._peers = blocks, arena, peers
         self._claims, self._clock, self._counters = claims, clock, counters
         self._here: dict[tuple[str, bytes, str, bytes], Slot] = {}  # see `_name`
+        self._turns = WeakValueDictionary[str, asyncio.Semaphore]()  # by node, while it is followed
         self._tasks: set[asyncio.Task[None]] = set()
         self._openings = Openings()
 
@@ -190,15 +196,15 @@ class Follow:
         left = np.arange(len(run.here), dtype=np.int64)
         layers = np.zeros(len(run.here), dtype=np.int64)
         cadence = Cadence(SOON_SECONDS, LATER_SECONDS, read)
+        turns = self._turns.setdefault(run.link.node_id, asyncio.Semaphore(LOOKS_MAX))
         try:
             while len(left):
                 if any(run.here[row].pins for row in left.tolist()):
                     read = self._clock.now()
                 elif self._clock.now() - read > UNREAD_SECONDS:
                     return
-                looked = await run.link.in_thread(
-                    run.link.lanes.look, run.there.pick(left), layout.whole
-                )
+                given = (run.link.lanes.look, run.there.pick(left), layout.whole)
+                looked = await self._in_turn(run, turns, *given)
                 gained = looked.layers > layers[left]
                 # Blocks that gained the same layers move together: few calls, whatever the blocks.
                 pairs = zip(layers[left][gained], looked.layers[gained], strict=True)
@@ -206,8 +212,8 @@ class Follow:
                 for first, last in steps:
                     some = left[(layers[left] == first) & (looked.layers == last)]
                     term = Term()
-                    given = (some, first, last, term)
-                    good = await run.link.in_thread(run.advance, *given, term=term)
+                    step = (run.advance, some, first, last, term)
+                    good = await self._in_turn(run, turns, *step, term=term)
                     layers[some[good]] = last
                 for row, found in zip(left.tolist(), looked.found, strict=True):
                     if found != Found.FILLING:
@@ -229,6 +235,28 @@ class Follow:
                 if self._here.get(name) is slot:  # else its group began the block anew
                     del self._here[name]
             self._openings.let_go(run.link, run.handles)
+
+    async def _in_turn(
+        self,
+        run: _Run,
+        turns: asyncio.Semaphore,
+        work: Callable[..., T],
+        *given: Any,
+        term: Term | None = None,
+    ) -> T:
+        """As `Link.in_thread`, once few others that follow this node have a thread.
+
+        Where one meets that the node does not do its part, those that wait on its link end too:
+        each would hold a thread to find out the same."""
+        async with turns:
+            if not run.link.alive:
+                raise SessionEnded(f"the link to node {run.link.node_id} has ended or failed")
+            try:
+                return await run.link.in_thread(work, *given, term=term)
+            except KVStoreError as error:
+                if fails(error):
+                    run.link.give_up()
+                raise
 
     def _end(self, slot: Slot, run: _Run, *, whole: bool) -> None:
         """Nothing more will come of a block: it is as whole as its writer made it."""

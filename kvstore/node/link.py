@@ -170,6 +170,10 @@ class Link:
             self._working -= 1
             self.used = self._clock.now()
 
+    def give_up(self) -> None:
+        """Its peer does not do its part: whoever wants a link from now on gets another."""
+        self._broken = True
+
     async def close(self) -> None:
         self._stream.cancel()
         if self._ucx is not None:
