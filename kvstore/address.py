@@ -25,7 +25,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 def check_engine(name: str, address: str) -> None:
     """Raises `Invalid` unless requests can be sent there."""
-    if not _is_host_and_port(address.removeprefix(HTTP)):
+    if not is_host_and_port(address.removeprefix(HTTP)):
         raise Invalid(
             f"{name} = {address!r}: write HOST:PORT, like 127.0.0.1:7500, or for a server of "
             "OpenAI's API http://HOST:PORT, like http://127.0.0.1:8000"
@@ -34,11 +34,11 @@ def check_engine(name: str, address: str) -> None:
 
 def check_server(name: str, address: str) -> None:
     """Raises `Invalid` unless a node or a conductor can be called there."""
-    if not _is_host_and_port(address):
+    if not is_host_and_port(address):
         raise Invalid(f"{name} = {address!r}: write HOST:PORT, like 127.0.0.1:7410")
 
 
-def _is_host_and_port(text: str) -> bool:
+def is_host_and_port(text: str) -> bool:
     host, _, port = text.rpartition(":")
     plain = host.isprintable() and not set(host) & set("/@?# ")
     digits = port.isascii() and port.isdecimal() and len(port) <= _DIGITS_MAX

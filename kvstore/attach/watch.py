@@ -64,8 +64,11 @@ class Watch:
         self.fleet = Fleet([page.kind for page in self._pages()])
         listening = [self._listen(at) for at in range(len(self.engines))]
         deadline = time.monotonic() + 2 * REPLAY_SECONDS
-        for one in listening:
+        for engine, one in zip(self.engines, listening, strict=True):
             one.caught_up.wait(max(0.0, deadline - time.monotonic()))
+            if one.error is not None:
+                source = engine.source.endpoint
+                raise Unavailable(f"the KV events of {source} cannot be heard: {one.error}")
         pages = self._pages()
         with self._lock:
             self.fleet.begin()

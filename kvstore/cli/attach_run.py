@@ -9,6 +9,7 @@ import sys
 
 from tqdm import tqdm
 
+from kvstore.address import is_host_and_port
 from kvstore.attach import compared, lengths, scrape
 from kvstore.attach.answer import answer, so_far
 from kvstore.attach.pool import Size
@@ -95,14 +96,22 @@ def _engine(text: str) -> Engine:
             raise ConfigError(f"--engine {text[:256]}: {part!r} is none of kv=, replay=, topic=")
         said[name] = value
     for name in ("kv", "replay"):
-        if name in said and not said[name].startswith(("tcp://", "ipc://")):
-            right = f"wants an endpoint like tcp://127.0.0.1:5557, not {said[name][:256]!r}"
-            raise ConfigError(f"--engine {url}: {name}= {right}")
+        if name in said and (right := _amiss(said[name])):
+            raise ConfigError(f"--engine {url}: {name}= wants {right}, not {said[name][:256]!r}")
     if "kv" not in said:
         raise ConfigError(f"--engine {url}: give kv=, where the server publishes its KV events")
     return Engine(
         url.rstrip("/"), Source(said["kv"], said.get("replay", ""), said.get("topic", ""))
     )
+
+
+def _amiss(endpoint: str) -> str:
+    """What is wanted instead; empty where it can be listened to."""
+    protocol, _, place = endpoint.partition("://")
+    if protocol == "tcp" and place.startswith("*:"):
+        return "the host by which it is reached, as in tcp://127.0.0.1:5557"
+    right = is_host_and_port(place) if protocol == "tcp" else protocol == "ipc" and place
+    return "" if right else "an endpoint like tcp://127.0.0.1:5557"
 
 
 def _size(args: argparse.Namespace) -> Size | None:

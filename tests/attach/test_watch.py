@@ -218,3 +218,11 @@ def test_one_that_is_not_there_at_the_start_is_an_error() -> None:
         with pytest.raises(Unavailable, match="answers 404; SGLang has it with --enable-metrics"):
             watch.start()
         watch.stop()
+
+
+def test_one_whose_events_cannot_be_heard_is_an_error_and_not_a_fleet_that_tells_nothing() -> None:
+    with served(1) as (server,):
+        watch = Watch([Engine(server.pages.url, Source("tcp://h"))])
+        with pytest.raises(Unavailable, match="tcp://h cannot be heard: Invalid argument"):
+            watch.start()
+        watch.stop()

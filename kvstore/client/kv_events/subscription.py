@@ -41,7 +41,8 @@ class Source:
 class Subscription:
     """To one engine, until `close`. Raises `ConfigError` where ZeroMQ is not installed.
 
-    `caught_up` is set once what was published before has been asked for, and taken if it came.
+    `caught_up` is set once what was published before has been asked for, and taken if it came,
+    or it has ended by an `error`.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Subscription:
         self._next = 0  # number of the batch that is taken next
         self._newest = -1  # of what was published, not asked for
         self.caught_up = threading.Event()
+        self.error: Exception | None = None  # by which it is read no more
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
         self._thread.start()
@@ -73,9 +75,11 @@ class Subscription:
                 self._lost()
                 self._next, self._newest = 0, -1
                 self._listen(context)
-        except Exception:
+        except Exception as error:
             log.exception("KV events of %s are read no more", self._source.endpoint)
+            self.error = error
             self._lost()
+            self.caught_up.set()
         finally:
             context.destroy(linger=0)
 

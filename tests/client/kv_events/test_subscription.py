@@ -141,6 +141,15 @@ def test_what_is_no_batch_or_too_much_is_a_loss_and_the_next_is_taken(
         eventually(goes_on)
 
 
+@pytest.mark.parametrize("source", [Source("tcp://h"), Source("ipc:///tmp/x", "tcp://h")])
+def test_one_that_cannot_listen_says_why_and_nobody_waits_for_it(source: Source) -> None:
+    heard = Heard()
+    with closing(Subscription(source, Messages(), heard.take, heard.lost)) as ended:
+        assert ended.caught_up.wait(5.0)
+        assert ended.error is not None and "Invalid argument" in str(ended.error)
+    assert heard.numbers == [LOST]
+
+
 def test_what_is_to_be_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("zmq", "msgspec"):
         with monkeypatch.context() as patched:
