@@ -15,7 +15,7 @@ from kvstore.planner import page, replay
 from kvstore.planner.answers import Answers, answer
 from kvstore.planner.cluster import Cluster
 from kvstore.planner.load import Load
-from kvstore.planner.outcome import Times
+from kvstore.planner.outcome import Outcome, Times
 from kvstore.planner.policies import POLICIES, named
 from kvstore.planner.reasons import why
 from kvstore.planner.search import SHARE
@@ -66,14 +66,8 @@ def _tell(found: Answers, cluster: Cluster) -> None:
     ways = {"local": told.hits.local, "fetched": told.hits.fetched, "SSD": told.hits.ssd}
     parts = ", ".join(f"{percent(share)} {name}" for name, share in ways.items())
     print(f"  found in the pool   {percent(told.hits.all):>8} of prompt tokens ({parts})")
-    if cluster.racks or cluster.domains:
-        ways = {
-            "over links": told.carried.link,
-            "over NVLink": told.carried.domain,
-            "between racks": told.carried.far,
-        }
-        each = ", ".join(f"{size / 1e9:,.0f} GB {name}" for name, size in ways.items())
-        print(f"  moved between hosts {each}")
+    if told.carried.all:
+        print(f"  moved between hosts {_moved(told, cluster)}")
     quarters = ", ".join(percent(one, 0) for one in told.quartiles)
     print(f"  by prompt length    {quarters} in time, the shortest quarter first")
     ended = ", ".join(f"{count:,} {name}" for name, count in told.ended.items() if count)
@@ -94,6 +88,16 @@ def _tell(found: Answers, cluster: Cluster) -> None:
         for curve in sorted(found.curves, key=lambda one: -one.highest):
             print(f"  {curve.policy:<14} {_rate(curve.highest)}")
     print(f"\n{why(found)}")
+
+
+def _moved(told: Outcome, cluster: Cluster) -> str:
+    ways = {"over links": told.carried.link}
+    if cluster.domains:
+        ways["over NVLink"] = told.carried.domain
+    if cluster.racks:
+        ways["between racks"] = told.carried.far
+    each = ", ".join(f"{size / 1e9:,.0f} GB {name}" for name, size in ways.items())
+    return f"{each}; links carry {percent(told.links_busy, 0)} of what they can"
 
 
 def _tell_splits(found: Answers) -> None:

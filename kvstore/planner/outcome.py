@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvstore.kernels import sim_world
-from kvstore.kernels.fleet import DOMAIN, FAR, LINK
 from kvstore.kernels.sim_world import World
+from kvstore.planner import links
+from kvstore.planner.links import Carried
 
 ENDS = {
     "served": sim_world.SERVED,
@@ -57,15 +58,6 @@ class Hits:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """Bytes of KV that went from host to host, fetched or handed over."""
-
-    link: float  # over the links of hosts of one rack
-    domain: float  # within an NVLink domain
-    far: float  # between racks
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """Of one replay. None where there was no such request, so that nothing can be said."""
 
@@ -84,6 +76,7 @@ class Outcome:
     prefill_busy: float  # share of time that engines work, until the last is done
     decode_busy: float
     decode_full: float  # share of their room for KV that sequences take, on average
+    links_busy: float  # share of what hosts' links can carry that they do: see `links.busy`
     # Of the router, about the seconds from arrival until prefilled, as shares of their mean:
     error: float  # mean size of what it was off by
     bias: float  # what it was off by on average: above 0 things take longer than it said
@@ -135,10 +128,11 @@ def of(world: World) -> Outcome:
         prefill_busy=_busy(world, _PREFILL, max(arrivals_s, last)),
         decode_busy=_busy(world, _DECODE, max(arrivals_s, last)),
         decode_full=_full(world, served, max(arrivals_s, last)),
+        links_busy=_links_busy(world, max(arrivals_s, last)),
         error=error,
         bias=bias,
         switches=int(world.numbers[2]),
-        carried=Carried(*(float(world.carried[way]) for way in (LINK, DOMAIN, FAR))),
+        carried=Carried.of(world),
     )
 
 
@@ -192,6 +186,11 @@ def _full(world: World, served: Any, span_s: float) -> float:
     tokens = served["tokens"] + served["output"] / 2
     room_s = (world.fleet.engines["room"] * in_role(world, _DECODE, span_s)[0]).sum()
     return float((held_s * tokens).sum() / room_s) if room_s else 0.0
+
+
+def _links_busy(world: World, span_s: float) -> float:
+    by_phase = (in_role(world, phase, span_s)[0] for phase in (_PREFILL, _DECODE))
+    return links.busy(world, *(float(seconds.sum()) for seconds in by_phase))
 
 
 def _errors(requests: Any) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from kvstore.planner.answers import Answers
 from kvstore.planner.outcome import Outcome
 from kvstore.planner.search import SHARE
 
-_FULL = 0.85  # of its room: one sequence more does not fit
+_FULL = 0.85  # of its room, or of what links carry: one sequence more waits
 _MATTERS = 1.05  # times as good: less is chance
 _POINTS = 0.01  # of a share: likewise
 
@@ -106,6 +106,13 @@ def _limit(told: Outcome) -> str:
         return (
             f"the pace of tokens is what is short: {told.slow:,} requests were served, but too"
             f" slow. {quarters}"
+        )
+    missed = turned_away + without_room > 0
+    busier = told.links_busy > max(told.prefill_busy, told.decode_full)
+    if busier and (told.links_busy >= _FULL or missed):
+        return (
+            f"the hosts' links are what is short: they carry {percent(told.links_busy, 0)} of what"
+            f" they can. {quarters}"
         )
     # Routers turn away at the door whom nobody will have room to decode, too: being turned away
     # there says nothing of why.

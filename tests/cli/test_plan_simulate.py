@@ -71,6 +71,12 @@ def test_it_says_what_goes_between_racks(capsys: pytest.CaptureFixture[str]) -> 
     assert "GB over NVLink" in said and "GB between racks" in said
 
 
+def test_it_says_what_went_between_hosts_where_all_are_in_one_rack(told: Told) -> None:
+    (line,) = [one for one in told.said.splitlines() if "moved between hosts" in one]
+    assert "GB over links" in line and "; links carry " in line and "% of what they can" in line
+    assert "between racks" not in line
+
+
 def test_what_hosts_that_decode_keep_is_not_handed_over_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

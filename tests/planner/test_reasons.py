@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvstore.planner import presets
 from kvstore.planner.answers import Answers, answer
 from kvstore.planner.policies import OURS, named
 from kvstore.planner.reasons import why
@@ -81,3 +82,19 @@ def test_a_pool_that_was_given_no_memory_is_not_told_that_nothing_can_be_found(
     said = why(replace(answers, hits_max=0.975))
     assert "97.5% of prompt tokens were in an earlier one, and 0 GB of DRAM a host keep" in said
     assert "nothing to give" not in said
+
+
+@pytest.mark.parametrize(("prefill", "decode"), [(2, 2), (1, 3), (3, 1)])
+def test_links_that_carry_all_they_can_are_what_is_short_and_no_faster_ones_are(
+    answers: Answers, prefill: int, decode: int
+) -> None:
+    load = apart(np.arange(240) / 6, [8_192] * 240, output=20)
+    few = cluster(prefill, decode, fabric=presets.LINKS["tcp-10"], ttft_seconds=10.0)
+    told = replay(load, few, OURS, 1)
+    assert told.share < 0.5 and told.links_busy > 0.9
+    said = why(replace(answers, outcome=told))
+    assert "the hosts' links are what is short: they carry" in said
+    assert "of what they can" in said and "prefill is what is short" not in said
+    fast = replay(load, replace(few, fabric=presets.LINKS["rdma-200"]), OURS, 1)
+    assert fast.links_busy < 0.5
+    assert "prefill is what is short" in why(replace(answers, outcome=fast))
