@@ -362,11 +362,11 @@ class GatewayConfig:
     board: str = ""
     revision: str = ""  # of the weights, as engines say it; empty: a digest of the folder's
     keys: Path | None = None  # a file of those that callers show; None: everybody may call
-    # Tokens of a prompt and its answer, as vLLM servers were told; 0: all positions it has.
-    max_model_len: int = 0
+    # Tokens of a prompt and its answer, as vLLM servers were told; None: all positions it has.
+    max_model_len: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_model_len < 0:
+        if self.max_model_len is not None and self.max_model_len < 1:
             raise ConfigError(f"--max-model-len = {self.max_model_len}: write 1 or more")
         if not (self.conductors or self.engines):
             raise ConfigError("name who knows engines with --conductor, or one with --engine")

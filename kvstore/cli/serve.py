@@ -69,7 +69,6 @@ def add(commands: Commands) -> None:
     serve.add_argument(
         "--max-model-len",
         type=int,
-        default=0,
         metavar="N",
         help="tokens of a prompt and its answer, at most: as vLLM servers were told, if they were "
         "(default: as many as the model has positions for)",

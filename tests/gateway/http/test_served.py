@@ -17,9 +17,9 @@ from kvstore.gateway.http.served import Served
 ENGINES = ("127.0.0.1:1",)
 
 
-@pytest.mark.parametrize(("told", "room"), [(0, 1024), (100, 100)])
+@pytest.mark.parametrize(("told", "room"), [(None, 1024), (100, 100)])
 def test_no_more_is_asked_for_than_engines_have_room_for(
-    model_dir: Path, told: int, room: int
+    model_dir: Path, told: int | None, room: int
 ) -> None:
     served = Served.of(GatewayConfig(model_dir, engines=ENGINES, max_model_len=told))
     unsaid = Asked(("w5 w6",), max_tokens=None)
@@ -56,6 +56,7 @@ def test_gpt2_says_its_positions_by_another_name(model_dir: Path, tmp_path: Path
     assert Served.of(GatewayConfig(folder, engines=ENGINES, revision="r")).positions == 96
 
 
-def test_room_for_less_than_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--max-model-len = -1"):
-        GatewayConfig(Path("m"), engines=ENGINES, max_model_len=-1)
+@pytest.mark.parametrize("told", [0, -1])
+def test_room_for_nothing_is_refused(told: int) -> None:
+    with pytest.raises(ConfigError, match=f"--max-model-len = {told}: write 1 or more"):
+        GatewayConfig(Path("m"), engines=ENGINES, max_model_len=told)
