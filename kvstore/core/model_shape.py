@@ -20,12 +20,14 @@ class Latent:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1). Raises `Invalid`
     naming the field that makes no sense."""
 
-    query_rank: int
+    query_rank: int | None  # None: queries are projected at once
     kv_rank: int  # with `rope_dim`, the elements that are cached for a token and layer
     rope_dim: int  # of a key, and of what all heads share in the cache
 
     def __post_init__(self) -> None:
-        for name, least in (("query_rank", 1), ("kv_rank", 1), ("rope_dim", 0)):
+        if self.query_rank is not None:
+            _require_whole(self, "query_rank", 1)
+        for name, least in (("kv_rank", 1), ("rope_dim", 0)):
             _require_whole(self, name, least)
 
 
@@ -167,7 +169,8 @@ class ModelShape:
         if not self.latent:
             return 2 * out + 2 * self.hidden * self.kv_heads * self.head_dim
         rank, rope = self.latent.kv_rank, self.latent.rope_dim
-        query = self.latent.query_rank * (self.hidden + self.heads * (self.head_dim + rope))
+        queries, down = self.heads * (self.head_dim + rope), self.latent.query_rank
+        query = self.hidden * queries if down is None else down * (self.hidden + queries)
         kv = self.hidden * (rank + rope) + rank * self.heads * 2 * self.head_dim
         return query + kv + out
 

@@ -34,8 +34,10 @@ def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
         "parameter_bytes": _parameter_bytes(read.of, config),
     }
     if read.has("kv_lora_rank"):
+        full = read.of.get("q_lora_rank", 0) is None
         shape["latent"] = Latent(
-            *(read.whole(key) for key in ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim"))
+            None if full else read.whole("q_lora_rank"),
+            *(read.whole(key) for key in ("kv_lora_rank", "qk_rope_head_dim")),
         )
         shape |= {"kv_heads": heads, "head_dim": read.whole("v_head_dim")}
     else:

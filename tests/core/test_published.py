@@ -55,6 +55,26 @@ DEEPSEEK: dict[str, Any] = {
     "torch_dtype": "bfloat16",
     "vocab_size": 129280,
 }
+DEEPSEEK_LITE: dict[str, Any] = {
+    "first_k_dense_replace": 1,
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "kv_lora_rank": 512,
+    "moe_intermediate_size": 1408,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_attention_heads": 16,
+    "num_experts_per_tok": 6,
+    "num_hidden_layers": 27,
+    "num_key_value_heads": 16,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 102400,
+}
 MIXTRAL: dict[str, Any] = {
     "hidden_size": 4096,
     "intermediate_size": 14336,
@@ -106,6 +126,13 @@ def test_a_model_with_experts_has_the_weights_of_its_card(
     assert shape.active_parameters == pytest.approx(active, rel=0.02)
 
 
+def test_queries_that_are_of_full_rank_have_a_projection_of_their_own_and_kv_is_the_same() -> None:
+    shape = shape_of("DeepSeek-V2-Lite", DEEPSEEK_LITE)
+    assert shape.parameters == pytest.approx(15.7e9, rel=0.005)
+    assert shape.active_parameters - 102_400 * 2048 == pytest.approx(2.4e9, rel=0.03)
+    assert shape.kv_bytes_per_token == 27 * (512 + 64) * 2
+
+
 def test_the_language_model_of_one_that_also_sees_is_what_counts() -> None:
     config = {"vision_config": {"hidden_size": 1}, "text_config": LLAMA, "hidden_size": 1}
     assert shape_of("Meta-Llama-3-8B", config) == LLAMA3_8B
@@ -140,7 +167,8 @@ def test_weights_have_the_bytes_that_they_lie_in_memory_with(changes: Any, size:
         ({"torch_dtype": "int8"}, "torch_dtype is int8"),
         ({"quantization_config": {"quant_method": "x", "bits": 3}}, "has 3 bits by 'x'"),
         ({"quantization_config": {"quant_method": "x"}}, "has None bits by 'x'"),
-        ({"kv_lora_rank": 512, "q_lora_rank": None}, "q_lora_rank is None"),
+        ({"kv_lora_rank": 512}, "q_lora_rank is None"),
+        ({"kv_lora_rank": 512, "q_lora_rank": "x"}, "q_lora_rank is 'x'"),
         ({"num_experts": 8}, "num_experts_per_tok is None"),
         ({"mlp_only_layers": [0]}, "mlp_only_layers"),
         ({"decoder_sparse_step": 2}, "decoder_sparse_step is 2"),
