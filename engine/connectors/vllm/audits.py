@@ -73,7 +73,8 @@ class Audits:
         if not asked:
             del self._under_way[request]
         if not verdict.wrong:
-            if whole and verdict.blocks:
+            audit.proves = audit.proves and bool(verdict.blocks)
+            if whole and audit.proves:
                 stats.add("audits" if audit.random else "self_tests")
                 for origin in self._trust.agreed(audit.origins):
                     log.info("Moonpool: KV of origin %016x is as it is computed here", origin)

@@ -11,6 +11,8 @@ next code, which the residual is given room for; the slope has the same bounds a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from kvstore.client import Keyed
@@ -55,9 +57,17 @@ def compare(cache: GroupCache, part: Part) -> Verdict:
         own.copy_from(pages)
         cache.client.recode(own.memory, len(hashes))
         judged = _judge(cache, scratch.layers(rows), own.layers(rows))
-        verdict = Verdict(len(rows) // per_block, *judged)
+        verdict = Verdict(len({row // per_block for row in rows}), *judged)
         worst = _worse(worst, verdict)
     return worst
+
+
+def together(parts: Sequence[Part], verdicts: Sequence[Verdict]) -> Verdict:
+    """Of parts that were compared each by itself, the worst. Of what could not be had nothing is
+    known, so where that is a part of it, it proves nothing of who computed these: of no blocks."""
+    worst = max(verdicts, key=lambda one: (one.wrong, one.residual))
+    whole = all(len(a.hashes) == one.blocks for a, one in zip(parts, verdicts, strict=True))
+    return replace(worst, blocks=sum(one.blocks for one in verdicts) if whole else 0)
 
 
 def _judge(cache: GroupCache, stored: list[Any], computed: list[Any]) -> tuple[float, float, str]:

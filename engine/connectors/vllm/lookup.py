@@ -18,7 +18,7 @@ from kvstore.client import Chain, Client, Hold, KVStoreError, Miss
 from kvstore.client.later import later
 
 from .health import Health
-from .usable import Window
+from .usable import Window, usable_tokens, window_start
 
 log = logging.getLogger("vllm.moonpool")
 
@@ -33,7 +33,8 @@ class Found:
     chain_blocks: int
     windows: tuple[Window, ...]
     miss: Miss | None
-    holds: tuple[Hold, ...] = ()
+    tokens: int = 0  # that can be loaded: up to there every group has what it needs
+    holds: tuple[tuple[int, Hold], ...] = ()  # what is kept of a group, from which block on
 
     @property
     def held_blocks(self) -> int:
@@ -44,9 +45,14 @@ class Found:
             held = int(missing[0]) if len(missing) else held
         return held
 
-    def origins(self, blocks: int) -> frozenset[int]:
-        """What computed the leading blocks."""
-        return frozenset(one for hold in self.holds for one in hold.origins[:blocks])
+    def origins(self, first: int, last: int) -> frozenset[int]:
+        """What computed those of blocks [first, last) that are loaded, where `last` ends `tokens`:
+        of a window, what it covers then."""
+        return frozenset(
+            one
+            for at, hold in self.holds
+            for one in hold.origins[max(0, first - at) : max(0, last - at)]
+        )
 
 
 NOTHING = Found(0, (), Miss.UNREACHABLE)
@@ -86,16 +92,19 @@ class Lookups:
     """Asks for one engine, in one thread, so that a slow node delays answers and nothing else."""
 
     def __init__(
-        self, clients: tuple[Client, ...], windows: tuple[int, ...], health: Health
+        self, clients: tuple[Client, ...], windows: tuple[int, ...], align: int, health: Health
     ) -> None:
+        """What is found ends on a multiple of `align` tokens."""
         self._clients, self._windows, self._health = clients, windows, health
+        self._align = align
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="moonpool-lookup")
         self._counting = threading.Lock()
         self._used = (0, 0)  # tokens that were asked for, and of these found: not told yet
         self._telling = False  # the thread will
 
-    def ask(self, chains: tuple[Chain, ...]) -> Lookup:
-        found = later(self._thread, lambda: self._find(chains))
+    def ask(self, chains: tuple[Chain, ...], most: int) -> Lookup:
+        """What there is of these, and of that `most` tokens at most to be loaded."""
+        found = later(self._thread, lambda: self._find(chains, most))
         if found is None:
             found = Future()
             found.set_result(NOTHING)
@@ -130,12 +139,13 @@ class Lookups:
             (queries, hits), self._used, self._telling = self._used, (0, 0), False
         self._clients[0].used(queries, hits)
 
-    def _find(self, chains: tuple[Chain, ...]) -> Found:
-        blocks, miss = len(chains[0]), None
+    def _find(self, chains: tuple[Chain, ...], most: int) -> Found:
+        blocks, miss, size = len(chains[0]), None, chains[0].block_tokens
+        groups = list(zip(self._clients, self._windows, chains, strict=True))
         windows: list[Window] = []
-        holds: list[Hold] = []
+        holds: list[tuple[int, Hold]] = []
         try:
-            for client, window, chain in zip(self._clients, self._windows, chains, strict=True):
+            for client, window, chain in groups:
                 if not len(chain):
                     continue
                 if window:
@@ -143,22 +153,32 @@ class Lookups:
                     client.connection.link()  # raises where none is there, since the node is not
                     continue
                 hold = client.hold(chain, pin_ms=HOLD_MS)
-                holds.append(hold)
+                holds.append((0, hold))
                 if hold.blocks < blocks:
                     blocks, miss = hold.blocks, hold.miss
+            tokens = usable_tokens(blocks, windows, size, self._align, most)
+            for client, window, chain in groups:
+                if not window or not tokens:
+                    continue
+                # Only what a hit loads: to hold a block its node may have to fetch it.
+                first = window_start(tokens, window) // size
+                hold = client.hold(chain.between(first, tokens // size), pin_ms=HOLD_MS)
+                holds.append((first, hold))
+                if hold.miss is not None:  # it has gone since, or is late
+                    tokens, miss = 0, hold.miss
         except Exception as error:
             # Whatever it is, vLLM's scheduler takes the answer, and would end by what it raised.
             if isinstance(error, KVStoreError):
                 self._health.failed(error)
             else:
                 log.exception("Moonpool: a lookup failed unexpectedly, its request is computed")
-            for hold in holds:
+            for _, hold in holds:
                 hold.release()
             return NOTHING
         self._health.well()
-        return Found(blocks, tuple(windows), miss, tuple(holds))
+        return Found(blocks, tuple(windows), miss, tokens, tuple(holds))
 
 
 def _release(future: Future[Found]) -> None:
-    for hold in future.result().holds:
+    for _, hold in future.result().holds:
         hold.release()

@@ -5,7 +5,7 @@ Plain values, carried by vLLM itself between its own processes; every rank gets 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
@@ -107,10 +107,15 @@ class Loaded:
 class Verdict:
     """How stored KV compares with what the engine computed."""
 
-    blocks: int  # compared
+    blocks: int  # compared; 0 where some of those that were asked for could not be
     slope: float  # stored = slope x computed + noise: the layer's farthest from 1
     residual: float  # |stored - computed| / |computed|: the worst layer
     wrong: str  # what is out of bounds, and where; empty where they agree
+
+    def and_of(self, rank: Verdict) -> Verdict:
+        """What both ranks find, each of its own part of the same blocks."""
+        worst = max(self, rank, key=lambda each: (each.wrong, each.residual))
+        return replace(worst, blocks=min(self.blocks, rank.blocks))
 
 
 @dataclass(slots=True)
@@ -129,10 +134,7 @@ class Report(KVConnectorWorkerMetadata):
         for request, one in other.loaded.items():
             loaded[request] = one.and_of(loaded.get(request, one))
         for request, told in other.verdicts.items():
-            mine_too = verdicts.get(request, told)
-            verdicts[request] = max(
-                mine_too, told, key=lambda each: (each.wrong, each.residual, each.blocks)
-            )
+            verdicts[request] = told.and_of(verdicts.get(request, told))
         return Report(
             loaded,
             verdicts,

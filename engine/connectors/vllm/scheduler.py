@@ -26,7 +26,7 @@ from .price import Prices
 from .settings import Settings
 from .tracked import LeftOut, Tracked
 from .unproven import Pages, Unproven
-from .usable import usable_tokens, window_start
+from .usable import window_start
 
 log = logging.getLogger("vllm.moonpool")
 
@@ -89,7 +89,7 @@ class SchedulerSide:
         self._ready, self._block_tokens = first, spec.groups[0].block_tokens
         self._clients = tuple(root.of_group(index) for index in range(len(spec.groups)))
         health = Health(self._settings.node, root)
-        self._lookups = Lookups(self._clients, first.windows, health)
+        self._lookups = Lookups(self._clients, first.windows, self._align, health)
         self._lookups.later(root.register)  # and so the session is there when requests come
         if self._place is not None:
             self.fleet = Fleet(self._settings, self._place, first, root)
@@ -167,7 +167,7 @@ class SchedulerSide:
             return None, False
         tracked.published = max(tracked.published, found.held_blocks)
         tracked.miss = str(found.miss.value) if found.miss is not None else ""
-        tokens = self._usable(found, request.num_tokens)
+        tokens, size = found.tokens, self._block_tokens
         if tokens <= computed:
             return 0, False
         if self._settings.reuse == "priced" and not self._prices.pays(
@@ -175,7 +175,7 @@ class SchedulerSide:
         ):
             tracked.miss = CHEAPER
             return 0, False
-        origins = found.origins(tokens // self._block_tokens)
+        origins = found.origins(computed // size, tokens // size)
         if not self._audits.loads(tracked, tokens, origins):
             return 0, False
         tracked.end = tokens
@@ -207,7 +207,7 @@ class SchedulerSide:
         budget = 0.0
         if self._settings.reuse == "priced" and self._may_cut and not tracked.follow:
             budget = self._prices.budget_seconds(tokens)
-        parts = self._parts(tracked, begin, end, pages)
+        parts = self._parts(tracked, begin, end, pages, end)
         followed = (tracked.follow, tracked.follow_at)
         self._loads.append(Load(tracked.id, begin, end, parts, *followed, budget))
 
@@ -243,11 +243,12 @@ class SchedulerSide:
             if unproven:
                 tracked.audit = tracked.verb = None  # what it would compare was not computed here
                 continue
+            hit = tracked.audit.end if tracked.audit is not None else 0
             first, last = self._audits.span(tracked, done, self._block_tokens)
             if first < last:
-                step.compares.append(
-                    Compare(tracked.id, self._blocks(tracked, first, last, pages()))
-                )
+                begin, end = first * self._block_tokens, last * self._block_tokens
+                parts = self._parts(tracked, begin, end, pages(), hit)
+                step.compares.append(Compare(tracked.id, parts))
             if self._writes:
                 step.saves += self._completed(tracked, done, pages)
             tracked.rest(self._writes)
@@ -318,7 +319,9 @@ class SchedulerSide:
     def _ask(self, tracked: Tracked) -> Lookup:
         assert self._lookups is not None
         self._drop(tracked.id)
-        answer = self._answers[tracked.id] = self._lookups.ask(tracked.chains())
+        # vLLM computes at least a prompt's last token itself.
+        most = tracked.request.num_tokens - 1
+        answer = self._answers[tracked.id] = self._lookups.ask(tracked.chains(), most)
         return answer
 
     def _waited(self, answer: Lookup) -> Found | None:
@@ -342,19 +345,18 @@ class SchedulerSide:
         if self._lookups is not None:
             self._lookups.used(queries, hits)
 
-    def _usable(self, found: Found, tokens: int) -> int:
-        """vLLM computes at least a prompt's last token itself."""
-        size = self._block_tokens
-        return usable_tokens(found.chain_blocks, found.windows, size, self._align, tokens - 1)
-
-    def _parts(self, tracked: Tracked, begin: int, end: int, pages: Pages) -> tuple[Part, ...]:
-        """The blocks that hold tokens [begin, end), of each group what it needs of them."""
+    def _parts(
+        self, tracked: Tracked, begin: int, end: int, pages: Pages, hit: int
+    ) -> tuple[Part, ...]:
+        """The blocks that hold tokens [begin, end), of each group what a hit of `hit` tokens needs
+        of them."""
         assert self._ready is not None
         size, parts = self._block_tokens, []
         for group, chain in enumerate(tracked.chains()):
             window = self._ready.windows[group]
-            first = max(begin, window_start(end, window)) if window else begin
-            parts.append(self._part(group, chain, first // size, -(-end // size), pages))
+            first = max(begin, window_start(hit, window)) if window else begin
+            if first < end:
+                parts.append(self._part(group, chain, first // size, -(-end // size), pages))
         return tuple(parts)
 
     def _blocks(self, tracked: Tracked, first: int, last: int, pages: Pages) -> tuple[Part, ...]:

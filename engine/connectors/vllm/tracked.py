@@ -13,7 +13,7 @@ from .keys import extra_of, said_of
 from .trust import Verb
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Audit:
     """A hit that is not loaded: the engine computes it, and what is stored is compared."""
 
@@ -21,6 +21,7 @@ class Audit:
     end: int
     origins: frozenset[int]
     random: bool  # drawn from hits that may be trusted; else a self-test of ones that may not yet
+    proves: bool = True  # until some of its blocks could not be compared
 
 
 @dataclass(slots=True)

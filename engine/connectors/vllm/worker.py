@@ -10,11 +10,11 @@ from kvstore.client import Client, KVStoreError
 
 from .beside import beside
 from .caches import GroupCache
-from .compare import NOTHING, compare
+from .compare import NOTHING, compare, together
 from .facts import Facts
 from .health import Health
 from .loads import Loads
-from .messages import Compare, Ready, Report, Step, Verdict
+from .messages import Compare, Part, Ready, Report, Step, Verdict
 from .moment import Moment
 from .saves import Saves
 from .settings import Settings
@@ -142,13 +142,14 @@ class WorkerSide:
         self._trace.close()
 
     def _compare(self, asked: Compare) -> Verdict:
-        verdicts = [NOTHING]
-        for part in asked.parts:
-            try:
-                verdicts.append(compare(self._caches[part.group], part))
-            except KVStoreError as error:
-                self._health.failed(error)
-            except Exception:
-                # Whatever it is, as where a GPU has no room left: vLLM's worker would end by it.
-                log.exception("Moonpool: stored blocks could not be compared, unexpectedly")
-        return max(verdicts, key=lambda one: (one.wrong, one.residual, one.blocks))
+        return together(asked.parts, [self._compared(part) for part in asked.parts])
+
+    def _compared(self, part: Part) -> Verdict:
+        try:
+            return compare(self._caches[part.group], part)
+        except KVStoreError as error:
+            self._health.failed(error)
+        except Exception:
+            # Whatever it is, as where a GPU has no room left: vLLM's worker would end by it.
+            log.exception("Moonpool: stored blocks could not be compared, unexpectedly")
+        return NOTHING

@@ -76,7 +76,7 @@ class Late:
     def monotonic(self) -> float:
         return self.now
 
-    def ask(self, chains: object) -> Late:
+    def ask(self, chains: object, most: int) -> Late:
         return self
 
     def later(self, call: object) -> None:
@@ -338,7 +338,7 @@ def test_a_request_for_which_vllm_reads_no_cache_is_neither_looked_up_nor_waited
     """As one that wants its prompt's logprobs: it has to compute them all."""
     asked: list[object] = []
     monkeypatch.setattr(module, "Lookups", lambda *_: Late())
-    monkeypatch.setattr(Late, "ask", lambda late, chains: asked.append(chains) or late)
+    monkeypatch.setattr(Late, "ask", lambda late, *about: asked.append(about) or late)
     here = side()
     here.ready(ready())
     reads_none = request("a")
@@ -349,7 +349,7 @@ def test_a_request_for_which_vllm_reads_no_cache_is_neither_looked_up_nor_waited
 
 def hit_of_two_blocks(monkeypatch: pytest.MonkeyPatch) -> tuple[SchedulerSide, Any]:
     """A side, and a request of vLLM's to which it has offered 32 tokens."""
-    found = Found(chain_blocks=2, windows=(), miss=None)
+    found = Found(chain_blocks=2, windows=(), miss=None, tokens=32)
     monkeypatch.setattr(module, "Lookups", lambda *_: Late())
     monkeypatch.setattr(Late, "result", lambda *_: found)
     here = side(reuse="always", self_test=False, audit_rate=0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from kvstore.client import KVGroup, KVSpec
 from kvstore.engine.connectors.vllm import worker as module
 from kvstore.engine.connectors.vllm.compare import NOTHING
 from kvstore.engine.connectors.vllm.facts import Facts, GroupFacts
-from kvstore.engine.connectors.vllm.messages import Compare, Load, Part, Step
+from kvstore.engine.connectors.vllm.messages import Compare, Load, Part, Report, Step, Verdict
 from kvstore.engine.connectors.vllm.settings import Settings
 from kvstore.engine.connectors.vllm.worker import WorkerSide
 from tests.nodes import eventually
@@ -119,3 +120,22 @@ def test_a_comparison_that_fails_unexpectedly_ends_no_worker(
     worker.save()
     report = worker.report()
     assert report is not None and report.verdicts == {"a": NOTHING}
+
+
+def test_what_could_not_all_be_compared_proves_nothing_of_any_group(
+    worker: WorkerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of windows too: that the others' blocks agree says nothing of who computed these."""
+    had = {0: 1, 1: 2}
+    monkeypatch.setattr(worker, "_caches", (0, 1))
+    monkeypatch.setattr(module, "compare", lambda group, _: Verdict(had[group], 1.0, 0.0, ""))
+    both = Compare("a", (PART, replace(PART, group=1, hashes=2 * PART.hashes)))
+    assert worker._compare(both).blocks == 3
+    had[1] = 1
+    assert worker._compare(both).blocks == 0
+
+
+def test_of_what_several_ranks_compare_as_much_is_proven_as_all_of_them_had() -> None:
+    had, lacked = (Report(verdicts={"a": Verdict(n, 1.0, 0.1 * n, "")}) for n in (2, 0))
+    assert had.aggregate(lacked).verdicts == lacked.aggregate(had).verdicts
+    assert had.aggregate(lacked).verdicts["a"] == Verdict(0, 1.0, 0.2, "")
