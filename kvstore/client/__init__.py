@@ -27,12 +27,14 @@ from kvstore.errors import (
     Unavailable,
 )
 from kvstore.layout import Fragment
+from kvstore.limits import NAME_BYTES_MAX
 from kvstore.rpc.locator import FixedAddress, InDirectory, Locator
 from kvstore.spec import KVGroup, KVSpec
 from kvstore.transfer.protocol import Memory
 
 __all__ = [
     "DENSE",
+    "NAME_BYTES_MAX",
     "PAGED",
     "AsyncClient",
     "Chain",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvstore.client import salted
+from kvstore.client import NAME_BYTES_MAX, salted
 
 
 def left_out(request: Any) -> str:
@@ -34,3 +34,11 @@ def said_of(request: Any) -> Mapping[str, Any]:
     """What its sender tells this connector: whatever that is, it may not stop vLLM."""
     said = (request.kv_transfer_params or {}).get("moonpool")
     return said if isinstance(said, Mapping) else {}
+
+
+def is_name(text: str) -> bool:
+    """Whether a node takes it for the name of a writer group, or of a node."""
+    try:
+        return len(text.encode()) <= NAME_BYTES_MAX and "\0" not in text
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON may have
+        return False

@@ -13,7 +13,16 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from kvstore.client import Chain, Fragment, Keyed, KVStoreError, Writer
+from kvstore.client import (
+    Chain,
+    Fragment,
+    Keyed,
+    KVStoreError,
+    Overloaded,
+    SessionEnded,
+    Unavailable,
+    Writer,
+)
 from kvstore.client.later import later
 
 from .caches import GroupCache
@@ -24,6 +33,7 @@ from .trace import Trace
 log = logging.getLogger("vllm.moonpool")
 
 HAND_OFF_SECONDS = 0.2  # for those that a reader waits for, before the first layer is stored
+NOBODYS = (Overloaded, SessionEnded, Unavailable)  # others would hear the same
 
 
 @dataclass(slots=True)
@@ -160,20 +170,24 @@ class Saves:
         """One window a group for all that is stored at the step's end, one each for a hand-off."""
         windows: list[Window] = []
         plain = [save for save in step.saves if not save.hand_off]
-        try:
-            for save in step.saves:
-                if save.hand_off:
-                    windows.extend(self._followed_windows(save))
-            for index, cache in enumerate(self._caches):
-                if cache.facts.writes and plain:
-                    parts = [save.parts[index] for save in plain]
-                    windows.extend(self._window(step, cache, parts))
-        except KVStoreError as error:
-            self._health.failed(error)
-        except Exception:
-            # Whatever it is, vLLM's worker takes the answer, and would end by what it raised.
-            log.exception("Moonpool: blocks could not be reserved, for a reason nobody expected")
-        else:
+        asked = [self._followed_windows(save) for save in step.saves if save.hand_off]
+        for index, cache in enumerate(self._caches):
+            if cache.facts.writes and plain:
+                asked.append(self._window(step, cache, [save.parts[index] for save in plain]))
+        well = True
+        for some in asked:  # each asks as it is gone through: what one is refused is its own
+            try:
+                windows.extend(some)
+            except KVStoreError as error:
+                self._health.failed(error)
+                well = False
+                if isinstance(error, NOBODYS):
+                    break
+            except Exception:
+                # Whatever it is, vLLM's worker takes the answer, and would end by what it raised.
+                log.exception("Moonpool: blocks could not be reserved, for an unexpected reason")
+                well = False
+        if well:
             self._health.well()
         return windows
 

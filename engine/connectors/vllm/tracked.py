@@ -9,7 +9,7 @@ from typing import Any
 
 from kvstore.client import Chain, Client
 
-from .keys import extra_of, said_of
+from .keys import extra_of, is_name, said_of
 from .trust import Verb
 
 
@@ -53,6 +53,9 @@ class Tracked:
         # This one follows another's; whose names for it we do not know once we have our own.
         self.follow = "" if since else str(said.get("follow") or "")
         self.follow_at = str(said.get("follow_at") or "")  # on that host, where it is another
+        self.misnamed = not all(map(is_name, (self.hand_off, self.follow, self.follow_at)))
+        if self.misnamed:
+            self.hand_off = self.follow = self.follow_at = ""
         self.published = (
             0  # leading blocks that are in the pool, or were given to a worker to store
         )

@@ -221,6 +221,22 @@ def test_a_sender_who_says_something_odd_has_a_plain_request(said: object) -> No
     assert since.follow == "", "its writer has other names for the blocks"
 
 
+@pytest.mark.parametrize("name", ["x" * 1_025, "\u00e9" * 513, "a\0b", "\ud800"])
+@pytest.mark.parametrize("key", ["hand_off", "follow", "follow_at"])
+def test_a_name_that_no_node_takes_is_nobody_s(key: str, name: str) -> None:
+    said = {"hand_off": "one", "follow": "two", "follow_at": "three"}
+
+    def tracked(**other: str) -> Tracked:
+        params = {"moonpool": {**said, **other}}
+        named = SimpleNamespace(**PLAIN, request_id="a", kv_transfer_params=params)
+        return Tracked(named, (), 64)
+
+    fine, odd = tracked(**{key: "x" * 1_024}), tracked(**{key: name})
+    assert (fine.misnamed, odd.misnamed) == (False, True)
+    assert "" not in (fine.hand_off, fine.follow, fine.follow_at)
+    assert (odd.hand_off, odd.follow, odd.follow_at) == ("", "", "")
+
+
 def test_a_salt_goes_into_the_first_block_alone() -> None:
     def extra(salt: str | None) -> dict[int, bytes]:
         return extra_of(SimpleNamespace(**{**PLAIN, "cache_salt": salt}), "")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvstore.client import Client, FixedAddress, Fragment, Unavailable
+from kvstore.client import Client, FixedAddress, Fragment, Invalid, Overloaded, Unavailable
 from kvstore.engine.connectors.vllm.health import Health
 from kvstore.engine.connectors.vllm.messages import Part, Save, Step
 from kvstore.engine.connectors.vllm.saves import Saves, Window, gathered
@@ -36,6 +36,46 @@ def test_a_step_whose_blocks_cannot_be_reserved_goes_on(raised: Exception, hand_
     saves.begin(Step(1, saves=[Save("a", (part,), hand_off)]))
     saves.layer("0")
     assert saves.end() == (0, {})
+    saves.close()
+
+
+@pytest.mark.parametrize(
+    ("raised", "stored"),
+    [
+        (Invalid("writer_group is 2000 bytes"), ["fine", ""]),
+        (KeyError(99), ["fine", ""]),
+        (Unavailable("the node is gone"), []),
+        (Overloaded("no room"), []),
+    ],
+)
+def test_a_hand_off_that_is_refused_takes_nobody_else_s_blocks_with_it(
+    raised: Exception, stored: list[str]
+) -> None:
+    given: list[str] = []
+
+    def writer(*_: object, **named: Any) -> Sealing:
+        if named["writer_group"] == "odd":
+            raise raised
+        given.append(named["writer_group"])
+        return Sealing()
+
+    layout = SimpleNamespace(block_tokens=64, whole=Fragment(0, 1, 0, 1))
+    facts = SimpleNamespace(layer_names=("0",), writes=True, page_tokens=32, window_tokens=0)
+    client = SimpleNamespace(space=SimpleNamespace(layout=layout), writer=writer)
+    cache: Any = SimpleNamespace(
+        facts=facts, client=client, fragment=layout.whole, memory=lambda pages: pages
+    )
+    saves = Saves((cache,), "engine", 1, SOON, HEALTH, Trace(""))
+    saves.begin(
+        Step(
+            1,
+            saves=[
+                Save(str(number), (Part(0, 0, (bytes([number]) * 32,), b"", (7, 8), 64),), hand_off)
+                for number, hand_off in enumerate(("odd", "fine", ""))
+            ],
+        )
+    )
+    assert saves.end() == (len(stored), {}) and given == stored
     saves.close()
 
 
