@@ -45,6 +45,7 @@ class Window:
     pages: tuple[int, ...]
     save: Save | None = None  # whose hand-off it is
     layers: int = 0  # stored so far
+    failed: bool = False  # to store: it is given up
 
 
 class Saves:
@@ -102,7 +103,8 @@ class Saves:
             save = window.save
             if found is None or save is None or self._caches[found[0]] is not window.cache:
                 continue
-            if found[1] == window.layers:  # each once, in order: a draft's second pass is not it
+            # Each once, in order: a draft's second pass is not it.
+            if found[1] == window.layers and not window.failed:
                 held = window.cache.fragment
                 part = Fragment(window.layers, 1, held.head_first, held.heads)
                 if self._put(window, part):
@@ -131,6 +133,8 @@ class Saves:
             return 0, late
         stored = []
         for window in windows:
+            if window.failed:
+                continue
             held = window.cache.fragment
             left = Fragment(window.layers, held.layers - window.layers, held.head_first, held.heads)
             if not left.layers or self._put(window, left):
@@ -164,6 +168,7 @@ class Saves:
             self._health.failed(error)
         else:
             log.error("Moonpool: blocks could not be stored, unexpectedly", exc_info=error)
+        window.failed = True
         window.writer.abort()
 
     def _reserve(self, step: Step) -> list[Window]:

@@ -90,6 +90,9 @@ class Sealing:
         if self._put is not None:
             raise self._put
 
+    def puts_fail_no_more(self) -> None:
+        self._put = None
+
     def seal(self) -> None:
         if self._seal is not None:
             raise self._seal
@@ -117,6 +120,26 @@ def test_blocks_that_cannot_be_stored_are_let_go_and_others_are_sealed(
     saves.end()
     saves.close()
     assert [one.became for one in writers] == ["aborted", "sealed"]
+
+
+def test_what_fails_between_layers_is_not_tried_again_and_not_counted() -> None:
+    first, second = Sealing(put=Unavailable("the node is gone")), Sealing()
+    cache: Any = SimpleNamespace(
+        memory=lambda pages: pages,
+        fragment=Fragment(0, 2, 0, 1),
+        facts=SimpleNamespace(layer_names=("0", "1")),
+    )
+    saves = Saves((cache,), "engine", 1, SOON, HEALTH, Trace(""))
+    followed = Save("a", (), "a name")
+    saves._reserving = Future()
+    windows: Any = [Window(one, cache, (7,), followed) for one in (first, second)]  # type: ignore[arg-type]
+    saves._reserving.set_result(windows)
+    saves.layer("0")
+    first.puts_fail_no_more()
+    saves.layer("1")
+    assert saves.end() == (1, {})
+    saves.close()
+    assert (first.became, second.became) == ("aborted", "sealed")
 
 
 def test_a_short_last_block_is_not_taken_for_a_full_one_though_all_its_pages_are_there() -> None:
