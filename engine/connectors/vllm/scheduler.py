@@ -321,9 +321,8 @@ class SchedulerSide:
     def _ask(self, tracked: Tracked) -> Lookup:
         assert self._lookups is not None
         self._drop(tracked.id)
-        # vLLM computes at least a prompt's last token itself.
-        most = tracked.request.num_tokens - 1
-        answer = self._answers[tracked.id] = self._lookups.ask(tracked.chains(), most)
+        answer = self._lookups.ask(tracked.chains(), tracked.loads_max)
+        self._answers[tracked.id] = answer
         return answer
 
     def _waited(self, answer: Lookup) -> Found | None:

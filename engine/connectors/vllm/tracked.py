@@ -97,6 +97,13 @@ class Tracked:
             self._chains = self._extended(known * size)
         return self._chains
 
+    @property
+    def loads_max(self) -> int:
+        """Tokens that can be loaded: vLLM computes at least the last one itself."""
+        # The last block of a prefill that is handed off stays as short as the prompt left it.
+        most: int = min(self.request.num_tokens - 1, self.chains()[0].token_count)
+        return most
+
     def _handed(self) -> tuple[Chain, ...]:
         """All of the prompt that a reader can use: whole pages, and never the last token."""
         if not len(self._chains[0]):

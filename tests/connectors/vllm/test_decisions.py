@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kvstore.client import Client, FixedAddress
 from kvstore.engine.connectors.vllm import audits as module
 from kvstore.engine.connectors.vllm.audits import Audits
 from kvstore.engine.connectors.vllm.effect import Effect
@@ -22,6 +23,7 @@ from kvstore.engine.connectors.vllm.price import (
 )
 from kvstore.engine.connectors.vllm.tracked import Tracked
 from kvstore.engine.connectors.vllm.trust import Trust, Verb
+from tests.nodes import SPEC
 
 PLAIN: dict[str, Any] = {
     "lora_request": None,
@@ -235,6 +237,26 @@ def test_a_name_that_no_node_takes_is_nobody_s(key: str, name: str) -> None:
     assert (fine.misnamed, odd.misnamed) == (False, True)
     assert "" not in (fine.hand_off, fine.follow, fine.follow_at)
     assert (odd.hand_off, odd.follow, odd.follow_at) == ("", "", "")
+
+
+@pytest.mark.parametrize(("hand_off", "most"), [("", 144), ("one", 96)])
+def test_of_a_prefill_that_is_handed_off_no_more_is_loaded_again_than_was_stored(
+    hand_off: str, most: int
+) -> None:
+    """As after a preemption, when it has decoded on: its last block is as short as it was."""
+    client: Any = Client(FixedAddress("nowhere:1"), SPEC)  # in blocks of 4
+    request = SimpleNamespace(
+        **PLAIN,
+        request_id="a",
+        kv_transfer_params={"moonpool": {"hand_off": hand_off}},
+        all_token_ids=list(range(97)),
+        num_tokens=97,
+        num_prompt_tokens=97,
+    )
+    tracked = Tracked(request, (client,), 16)
+    assert tracked.loads_max == 96, "the prompt's last token is computed"
+    request.all_token_ids, request.num_tokens = list(range(147)), 147
+    assert tracked.loads_max == most
 
 
 def test_a_salt_goes_into_the_first_block_alone() -> None:
