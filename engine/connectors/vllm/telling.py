@@ -2,8 +2,9 @@
 and what steps took. On vLLM's scheduler thread, beside what it schedules.
 
 A prefill is measured where a step computes one prompt's tokens and nothing else, a decode step
-where it computes no prompt's. A request that follows a prefill by its hand-off waits for that and
-not for this engine, so it is told of only once it has its first token here.
+where it computes no prompt's, and nothing again that a preemption lost. A request that follows a
+prefill by its hand-off waits for that and not for this engine, so it is told of only once it has
+its first token here.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class _Step:
     at: float
     prefills: list[tuple[int, int]] = field(default_factory=list)  # new tokens, and before those
     ends: list[str] = field(default_factory=list)  # requests whose prompts it completes
+    replays: bool = False  # what was lost of requests by preemption: it measures nothing
     batch: int = 0
     context_tokens: int = 0
 
@@ -80,7 +82,10 @@ class Telling:
             if before >= prompt:
                 step.batch += 1
                 step.context_tokens += before + tokens
-                self._decoding[request] = before + tokens
+                # Who decodes has all but its last token; what comes behind that are drafts.
+                step.replays |= before + 1 < here.request.num_tokens
+                if before + tokens >= here.request.num_tokens:
+                    self._decoding[request] = before + tokens
                 continue
             step.prefills.append((tokens, before))
             if not here.began and not here.follows:
@@ -96,7 +101,7 @@ class Telling:
             return
         step, now = self._steps.popleft(), time.monotonic()
         seconds, self._over = now - max(step.at, self._over), now
-        if seconds > SECONDS_MAX:
+        if seconds > SECONDS_MAX or step.replays:
             pass
         elif not step.batch and len(step.prefills) == 1:
             self._teller.prefilled(*step.prefills[0], seconds)

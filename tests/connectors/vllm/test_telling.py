@@ -148,6 +148,24 @@ def test_one_that_is_preempted_is_no_load_until_it_is_decoded_again(engine: Engi
     assert engine.hears()[-1][:2] == ("load", 2)
 
 
+def test_what_one_that_was_preempted_computes_again_is_no_measure_of_decoding(
+    engine: Engine,
+) -> None:
+    for name in ("a", "b"):
+        engine.arrives(name, 10)
+        engine.steps({name: 10})
+    for _ in range(50):
+        engine.steps({"a": 1, "b": 1})
+    engine.steps({"a": 1}, preempted="b")
+    engine.hears()
+    engine.requests["b"].num_computed_tokens = 32  # of 61, which vLLM's own cache has yet
+    engine.steps({"a": 1, "b": 20})
+    engine.steps({"b": 9})
+    assert engine.hears() == [("load", 1, 62), ("load", 2, 62 + 61)], "decoded again from then on"
+    engine.steps({"a": 1, "b": 4})  # three drafts
+    assert engine.hears()[0][:2] == ("stepped", 2)
+
+
 def test_one_that_follows_a_prefill_is_told_of_when_it_is_decoded(engine: Engine) -> None:
     engine.arrives("r", 100, follow="name")
     engine.requests["r"].num_computed_tokens = 96
