@@ -35,8 +35,8 @@ class Audits:
         # vLLM may schedule a step before it has heard of the last.
         self._under_way: dict[str, deque[tuple[Audit, bool]]] = {}
 
-    def loads(self, tracked: Tracked, tokens: int, origins: Collection[int]) -> bool:
-        """Whether a hit of so many tokens is loaded. A request that asks again, as after a
+    def loads(self, tracked: Tracked, begin: int, end: int, origins: Collection[int]) -> bool:
+        """Whether a hit is loaded, which is of tokens [begin, end). A request that asks again, as after a
         preemption, is not drawn again; whose blocks it finds, and whether these may be used, is as
         of now."""
         verb = self._trust.verb(origins)
@@ -48,7 +48,7 @@ class Audits:
         tracked.miss = verb.value
         if verb is not Verb.REFUSE:
             random = verb is Verb.AUDIT
-            tracked.audit = Audit(tracked.computed, tokens, frozenset(origins), random)
+            tracked.audit = Audit(begin, end, frozenset(origins), random)
         return False
 
     def span(self, tracked: Tracked, done: int, block_tokens: int) -> tuple[int, int]:

@@ -45,6 +45,11 @@ class Found:
             held = int(missing[0]) if len(missing) else held
         return held
 
+    @property
+    def first(self) -> int:
+        """The first block that is loaded: where all groups see a window, where that begins."""
+        return min((at for at, _ in self.holds), default=0)
+
     def origins(self, first: int, last: int) -> frozenset[int]:
         """What computed those of blocks [first, last) that are loaded, where `last` ends `tokens`:
         of a window, what it covers then."""

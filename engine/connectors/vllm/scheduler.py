@@ -178,7 +178,7 @@ class SchedulerSide:
             tracked.miss = CHEAPER
             return 0, False
         origins = found.origins(computed // size, tokens // size)
-        if not self._audits.loads(tracked, tokens, origins):
+        if not self._audits.loads(tracked, max(computed, found.first * size), tokens, origins):
             return 0, False
         tracked.end = tokens
         return tokens - computed, True

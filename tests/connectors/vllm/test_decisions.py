@@ -159,7 +159,7 @@ def test_a_request_that_asks_again_loads_nothing_that_may_not_be_loaded_by_then(
     audits, stats = Audits(settings), MoonpoolStats()
 
     def asks(tracked: Any, origin: int) -> Verb | None:
-        assert audits.loads(tracked, 64, {origin}) is (tracked.verb is Verb.LOAD)
+        assert audits.loads(tracked, tracked.computed, 64, {origin}) is (tracked.verb is Verb.LOAD)
         return tracked.verb
 
     def arrives() -> Any:
@@ -186,7 +186,7 @@ def test_each_verdict_is_of_its_own_step_though_the_next_was_scheduled_before_it
     settings: Any = SimpleNamespace(audit_rate=0.0, audit_seed=1, self_test=True, self_test_hits=1)
     audits, stats = Audits(settings), MoonpoolStats()
     tracked: Any = SimpleNamespace(id="a", computed=0, compared=0, verb=None, audit=None, miss="")
-    assert not audits.loads(tracked, 128, {7})
+    assert not audits.loads(tracked, tracked.computed, 128, {7})
     spans = [audits.span(tracked, done, 64) for done in (64, 128)]  # vLLM's asynchronous scheduling
     assert spans == [(0, 1), (1, 2)]
     for opened in (0, 1):

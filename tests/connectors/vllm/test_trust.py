@@ -149,6 +149,19 @@ def test_of_a_tested_hit_what_would_be_loaded_is_compared_and_nothing_else(hybri
         assert [(part.group, part.first, len(part.hashes)) for part in one.parts] == compared
 
 
+def test_where_every_group_sees_a_window_a_prompt_that_comes_in_parts_is_compared_in_the_last(
+    windows: Engine,
+) -> None:
+    """Of what stands before the window nothing would be loaded."""
+    windows.stores(0, NEW)
+    assert windows.asks("a") == (0, Verb.TEST)
+    assert windows.computes(SIZE) == windows.computes(SIZE) == []
+    [one] = windows.computes(2 * SIZE + 8)
+    assert [(part.first, len(part.hashes)) for part in one.parts] == [(2, 2)]
+    windows.here.heard(Report(verdicts={"a": Verdict(2, 1.0, 0.0, "")}), set())
+    assert windows.asks("b") == (4 * SIZE, Verb.LOAD)
+
+
 @pytest.mark.parametrize("compared", [(2, 2), (0, 2), (2, 0)])
 def test_who_was_compared_in_every_step_is_trusted_and_nobody_else(
     hybrid: Engine, compared: tuple[int, int]
