@@ -46,11 +46,12 @@ class Run:
             self._waits_since = time.monotonic()
 
     def token(self, token: int, logprobs: Logprobs | None) -> None:
-        """Raises `Otherwise`: then it is to be asked for anew, behind all that came."""
+        """Raises `Otherwise`: then the rest is to be asked for anew, behind all that came."""
         if self._again:
             self._again = False
-            if token != self.outcome.tokens[-1]:
-                self._certain = len(self.outcome.tokens)
+            came = len(self.outcome.tokens)
+            if token != self.outcome.tokens[-1] and came < self.request.max_new_tokens:
+                self._certain = came
                 raise Otherwise
             return
         self.outcome.tokens.append(token)
@@ -80,8 +81,8 @@ class Run:
     def _so_far(self) -> list[int]:
         """The prompt, and what came behind it. The last token is made again: it may be the end,
         which engines know and this does not. One that was drawn would be another, and who draws
-        tokens says with the last that it is; and where engines do not agree on it, it was not the
-        end of any answer of the one that goes on."""
+        tokens says with the last that it is. One that another engine made otherwise stands as it
+        was told."""
         tokens = self.outcome.tokens
         known = len(tokens) if self.request.sampling else max(self._certain, len(tokens) - 1)
         return [*self.request.prompt, *tokens[:known]]

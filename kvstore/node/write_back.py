@@ -97,7 +97,7 @@ class WriteBack:
                     self._bug = "the node met a bug; its log says which"
                     self._end_all()  # no thread has a slot of theirs any more
                     break
-                await asyncio.sleep(0)  # one of which nothing is written has waited for nothing
+                await asyncio.sleep(0)  # a batch that writes nothing gave nobody else a turn
             if self.broken:
                 self._queue.give_up(self.broken)
 

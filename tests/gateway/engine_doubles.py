@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -34,8 +33,7 @@ def of_token(token: int) -> pb.Logprobs:
 
 class Double(engine_pb2_grpc.EngineServicer):
     """Goes on with TOKENS behind PROMPT. `dies_after` so many of them; `refuses` all; one prefill
-    `lasts` until it is stopped; has `room` for so many tokens of one request; `pauses` for so many
-    seconds before it dies."""
+    `lasts` until it is stopped; has `room` for so many tokens of one request."""
 
     def __init__(
         self,
@@ -43,9 +41,8 @@ class Double(engine_pb2_grpc.EngineServicer):
         refuses: bool = False,
         lasts: bool = False,
         room: int = 1 << 20,
-        pauses: float = 0.0,
     ) -> None:
-        self.room, self.pauses = room, pauses
+        self.room = room
         self.dies_after, self.refuses, self.lasts = dies_after, refuses, lasts
         self.stopped = threading.Event()
         self.prefills: list[pb.PrefillRequest] = []
@@ -81,7 +78,6 @@ class Double(engine_pb2_grpc.EngineServicer):
         yield pb.GenerateReply(started=pb.GenerateReply.Started(hand_off_tokens=99))
         for sent, token in enumerate(TOKENS[came : came + request.max_new_tokens]):
             if sent == self.dies_after:
-                time.sleep(self.pauses)
                 context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
             logprobs = of_token(token) if request.HasField("logprobs") else None
             yield pb.GenerateReply(token=token, logprobs=logprobs)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 
 from kvstore.errors import Unavailable
+from kvstore.gateway import run as run_module
 from kvstore.wire.v1 import conductor_pb2
 from kvstore.wire.v1 import engine_pb2 as pb
 from tests.gateway.engine_doubles import PROMPT, TOKENS, Double, Nobody, Planner, run, serving
@@ -31,7 +35,8 @@ class Unlike(Double):
 
     def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateReply]:
         self.generates.append(request)
-        for token in [80, 81] if request.prompt[-1] == TOKENS[0] else [90, 91, 92]:
+        said = [80, 81] if request.prompt[-1] == TOKENS[0] else [90, 91, 92]
+        for token in said[: request.max_new_tokens]:
             yield pb.GenerateReply(token=token)
 
 
@@ -41,20 +46,50 @@ def test_where_another_engine_makes_the_last_token_otherwise_it_goes_on_behind_w
     dying, other = Double(dies_after=2), Unlike()
     with serving(dying, other):
         tokens, outcome = run(Nobody(), dying.address, other.address)
-    assert tokens == [*TOKENS[:2], 90, 91, 92] == outcome.tokens
+    assert tokens == [*TOKENS[:2], 90, 91] == outcome.tokens
     assert [list(one.prompt[len(PROMPT) :]) for one in other.generates] == [TOKENS[:1], TOKENS[:2]]
     assert len({one.request_id for one in other.generates}) == 2
 
 
-def test_one_that_goes_on_elsewhere_waits_for_that_from_when_it_lost_its_engine() -> None:
+class DiesAtTheEnd(Double):
+    """Before it has said that it is the end."""
+
+    def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateReply]:
+        yield from (pb.GenerateReply(token=token) for token in TOKENS)
+        context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+
+
+def test_of_an_answer_of_which_all_was_told_nothing_more_is_asked_for() -> None:
+    """Though another engine would have ended it otherwise."""
+    dying, other = DiesAtTheEnd(), Unlike()
+    with serving(dying, other):
+        tokens, outcome = run(Nobody(), dying.address, other.address)
+    assert tokens == TOKENS == outcome.tokens and len(other.generates) == 1
+
+
+class TakesAnHour(Double):
+    """By the clock of whoever waits for it, before it goes away."""
+
+    now = 0.0
+
+    def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateReply]:
+        yield from itertools.islice(super().Generate(request, context), 1 + (self.dies_after or 0))
+        self.now += 3_600.0
+        context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+
+
+@pytest.mark.parametrize(("came", "waited_ms"), [(0, 3_600_000), (1, 0)])
+def test_one_that_had_tokens_waits_from_when_it_lost_its_engine(
+    monkeypatch: pytest.MonkeyPatch, came: int, waited_ms: int
+) -> None:
     """Were it from when it came, an answer that ran for long would be refused as too late."""
-    for came, waited in ((0, 300), (1, 0)):
-        dying, other = Double(dies_after=came, pauses=0.3), Double()
-        with serving(dying, other):
-            planner = Planner(dying.address, dying.address)
-            tokens, _ = run(planner, other.address)
-        assert tokens == TOKENS
-        assert waited <= planner.asked[-1].waited_ms < waited + 300
+    dying, other = TakesAnHour(dies_after=came), Double()
+    monkeypatch.setattr(run_module, "time", SimpleNamespace(monotonic=lambda: dying.now))
+    with serving(dying, other):
+        planner = Planner(dying.address, dying.address)
+        tokens, _ = run(planner, other.address)
+    assert tokens == TOKENS
+    assert [one.waited_ms for one in planner.asked] == [0, waited_ms]
 
 
 def test_one_that_ran_is_not_failed_by_an_engine_that_is_full() -> None:
