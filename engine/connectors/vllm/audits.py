@@ -36,7 +36,7 @@ class Audits:
         self._under_way: dict[str, deque[tuple[Audit, bool]]] = {}
 
     def loads(self, tracked: Tracked, begin: int, end: int, origins: Collection[int]) -> bool:
-        """Whether a hit is loaded, which is of tokens [begin, end). A request that asks again, as after a
+        """Whether a hit of tokens [begin, end) is loaded. A request that asks again, as after a
         preemption, is not drawn again; whose blocks it finds, and whether these may be used, is as
         of now."""
         verb = self._trust.verb(origins)
