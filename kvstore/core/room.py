@@ -16,26 +16,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from itertools import islice, takewhile
+from itertools import islice
 
 from kvstore.core.index import Index
 from kvstore.core.lanes import Lanes
-from kvstore.core.lifecycle import Owner, Slot, State, Tier
+from kvstore.core.less_used import LessUsed, may_go
+from kvstore.core.lifecycle import Owner, Slot, Tier
 from kvstore.core.shares import Shares
 from kvstore.core.slabs import Slab, Slabs
 from kvstore.errors import Overloaded, QuotaExceeded
 
 RETRY_MS = 50  # when it may be worth asking a full pool again
-_TRIED_MAX = 8  # slabs that are looked through for whether all in one is used less
 _PASSED_MAX = 4_096  # sleepers that wake in vain in one go, in some 50 ms: other callers wait
 
 
 class Room:
-    """Decides for the tiers of one node, and changes nothing but who is awake."""
+    """Decides for the tiers of one node, and changes nothing but who is awake, and whose turn it is
+    to be looked at."""
 
     def __init__(self, index: Index, copied: Lanes, shares: Shares) -> None:
         """`copied`: slots in DRAM of blocks that are on SSD too."""
         self._index, self._copied, self._shares = index, copied, shares
+        self._less_used = LessUsed(index, copied)
 
     def choose(
         self,
@@ -72,10 +74,11 @@ class Room:
         for slab in self._slabs(slabs, owner, others, slack, -(-short // per_slab), taken):
             chosen += slab.slots.values()
             short -= per_slab
-        count = -(-short // per_slab)
-        for slab in islice(self._less_used(slabs, owner, tenant, spared, gone, taken), count):
-            chosen += slab.slots.values()
-            short -= per_slab
+        for slab in self._used_less(slabs, owner, tenant, spared, gone, -(-short // per_slab)):
+            if slab.number not in taken:
+                taken.add(slab.number)
+                chosen += slab.slots.values()
+                short -= per_slab
         # What goes for the quota comes up again: what stands before it may go after it.
         own_blocks = self._of(slabs, owner, tenant, spared, short + len(gone))
         found = list(islice((one for one in own_blocks if one not in gone), max(0, short)))
@@ -193,7 +196,7 @@ class Room:
                     (left := pay.get(name, 0)) > 0 and slots * slab.slot_bytes <= left + slack
                     for name, slots in cost.items()
                 )
-                if affordable and all(map(_may_go, slab.slots.values())):
+                if affordable and all(map(may_go, slab.slots.values())):
                     for name, slots in cost.items():
                         pay[name] -= slots * slab.slot_bytes
                     taken.add(slab.number)
@@ -203,64 +206,22 @@ class Room:
                     return
             most *= 2  # each time all are gone through again, with what was roused
 
-    def _less_used(
+    def _used_less(
         self,
         slabs: Slabs,
         owner: Owner,
         tenant: str,
         spared: Collection[bytes],
         gone: Collection[Slot],
-        taken: set[int],
+        count: int,
     ) -> Iterator[Slab]:
-        """Slabs that the tenant's other owners have, in which all goes before any of this one's."""
-        others = [one for one in self._index.owners_of(tenant) if one != owner]
-        own = self._of(slabs, owner, tenant, spared, 1 + len(gone)) if others else ()
+        """Up to `count` slabs of others in which all is the tenant's and goes before any block of
+        this owner's."""
+        some = self._less_used.next(slabs, owner) if count else []
+        own = self._of(slabs, owner, tenant, spared, 1 + len(gone)) if some else ()
         first = next((one for one in own if one not in gone), None)
-        if first is None:
-            return
-        if slabs.tier is Tier.SSD and not self._index.unused(first):
-            for other in others:
-                self._rouse(slabs, other, tenant, _TRIED_MAX)
-        bar, found = self._rank(first), dict[int, Slab]()
-        for slot in self._before(slabs, bar, others, tenant, spared):
-            slab = slabs.slab_of(slot)
-            if not slab.retired and slab.owner != owner and slab.number not in taken:
-                found[slab.number] = slab
-            if len(found) == _TRIED_MAX:
-                break
-        for slab in found.values():  # nobody is roused while they are looked for
-            if slabs.tier is Tier.SSD:
-                self._index.rouse_places(slab.offset, slab.offset + slabs.slab_bytes)
-            if all(
-                one.tenant == tenant
-                and one.key not in spared
-                and _may_go(one)
-                and self._rank(one) < bar
-                for one in slab.slots.values()
-            ):
-                taken.add(slab.number)
-                yield slab
-
-    def _before(
-        self,
-        slabs: Slabs,
-        bar: tuple[bool, float, int],
-        others: Collection[Owner],
-        tenant: str,
-        spared: Collection[bytes],
-    ) -> Iterator[Slot]:
-        """The tenant's slots that go before the bar, the coldest first; in DRAM copies of what is
-        on SSD come before all else."""
-        ways: list[Iterable[Slot]] = []
-        if slabs.tier is Tier.DRAM:
-            ways += [self._copied.coldest(one, tenant, spared) for one in others]
-        ways.append(lost(slabs, self._index.coldest(None, tenant, spared, slabs.tier)))
-        for way in ways:
-            yield from takewhile(lambda slot: self._rank(slot) < bar, way)
-
-    def _rank(self, slot: Slot) -> tuple[bool, float, int]:
-        """The least goes first."""
-        return (slot not in self._copied, *self._index.worth(slot))
+        if first is not None:
+            yield from islice(self._less_used.of(slabs, some, first), count)
 
     def _coldest_slabs(
         self, slabs: Slabs, owner: Owner, but: Collection[int], count: int
@@ -307,7 +268,3 @@ def lost(slabs: Slabs, coldest: Iterable[Slot]) -> Iterator[Slot]:
             stay.add(slot.parent)
             continue
         yield here
-
-
-def _may_go(slot: Slot) -> bool:
-    return slot.state is State.SEALED and not slot.held

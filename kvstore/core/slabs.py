@@ -217,6 +217,11 @@ class Slabs:
     def occupied(self) -> list[Slab]:
         return [slab for slab in self._slabs if slab.owner is not None]
 
+    def round(self, turn: int, count: int) -> list[Slab]:
+        """So many, or all if there are fewer, from a turn on that goes round and round."""
+        here = self._slabs
+        return [here[at % len(here)] for at in range(turn, turn + min(count, len(here)))]
+
     @property
     def empty_slabs(self) -> int:
         return sum(map(len, self._empty.values()))
