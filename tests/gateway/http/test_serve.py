@@ -13,8 +13,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -323,13 +324,27 @@ def test_told_to_stop_it_lets_answers_end_and_nobody_in(house: House) -> None:
         with client_of(gateway) as other:
             thread, said = in_thread(lambda: ask(other, "w1 w2", 1000))
             eventually(lambda: engines_run(house) == 1)
-            os.kill(gateway.pid, signal.SIGTERM)
-            eventually(lambda: "shutting down" in refusal(ai))
-            assert not said, "its answer was under way all the time"
+            with engines_held(house):  # so that its answer is under way all the time
+                os.kill(gateway.pid, signal.SIGTERM)
+                eventually(lambda: get(gateway, "/ready")[0] == 503)
+                assert "shutting down" in refusal(ai)
+                assert not said
             thread.join(SECONDS)
         assert said[0].usage.completion_tokens == 1000
         gateway.reap(time.monotonic() + STOP_SECONDS)
         assert gateway.exited == 0
+
+
+@contextmanager
+def engines_held(house: House) -> Iterator[None]:
+    """None of them computes meanwhile."""
+    for one in house.engines:
+        os.kill(one.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for one in house.engines:
+            os.kill(one.pid, signal.SIGCONT)
 
 
 def refusal(ai: openai.OpenAI) -> str:
@@ -345,13 +360,14 @@ def test_told_twice_it_says_that_the_rest_does_not_come(house: House) -> None:
     with house.serving("hurried", *house.knows) as gateway, client_of(gateway) as ai:
         stream = ask(ai, "w1 w2", 1000, stream=True)
         next(iter(stream))
-        os.kill(gateway.pid, signal.SIGINT)
-        eventually(lambda: get(gateway, "/ready")[0] == 503)
-        os.kill(gateway.pid, signal.SIGTERM)
-        with pytest.raises(openai.APIError, match="stopped before"):
-            list(stream)
-        gateway.reap(time.monotonic() + STOP_SECONDS)
-        assert gateway.exited == 0
+        with engines_held(house):  # the rest cannot come before it is told
+            os.kill(gateway.pid, signal.SIGINT)
+            eventually(lambda: get(gateway, "/ready")[0] == 503)
+            os.kill(gateway.pid, signal.SIGTERM)
+            with pytest.raises(openai.APIError, match="stopped before"):
+                list(stream)
+            gateway.reap(time.monotonic() + STOP_SECONDS)
+            assert gateway.exited == 0
     eventually(lambda: engines_run(house) == 0)
 
 
