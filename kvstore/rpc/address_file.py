@@ -12,6 +12,8 @@ import json
 import os
 from pathlib import Path
 
+from kvstore.errors import Unavailable
+
 NAME = "node.json"
 _BYTES_MAX = 4_096
 
@@ -39,16 +41,25 @@ class AddressFile:
 
 
 def address_in(directory: Path) -> str | None:
-    """Of the node that runs there now; None if none does."""
+    """Of the node that runs there now; None if none does. Raises `Unavailable` if that
+    cannot be read."""
+    path = directory / NAME
     try:
-        file = os.open(directory / NAME, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return str(json.loads(os.read(file, _BYTES_MAX))["address"])
+        else:
+            return None
+        finally:
+            os.close(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return str(json.loads(os.read(file, _BYTES_MAX))["address"])
-    else:
-        return None
-    finally:
-        os.close(file)
+    except PermissionError as error:
+        raise Unavailable(
+            f"{path} cannot be read ({error.strerror}): a node serves callers of its own user "
+            "there; call as that user"
+        ) from None
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read ({error.strerror})") from None

@@ -77,3 +77,31 @@ def test_who_never_ran_a_node_is_told_so_in_other_words(tmp_path: Path) -> None:
     (tmp_path / "node.id").touch()
     with pytest.raises(Unavailable, match="no node serves from"):
         InDirectory(tmp_path).find()
+
+
+def test_what_cannot_be_read_is_a_node_that_cannot_be_reached(tmp_path: Path) -> None:
+    (tmp_path / NAME).symlink_to(NAME)  # which no user can follow
+    with pytest.raises(Unavailable, match=r"node\.json cannot be read \(Too many levels of"):
+        InDirectory(tmp_path).find()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can call as somebody else")
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_the_node_of_another_user_is_one_that_cannot_be_reached(tmp_path: Path, mode: int) -> None:
+    code = (
+        "import os; from pathlib import Path\n"
+        "from kvstore.errors import Unavailable\n"
+        "from kvstore.rpc.locator import InDirectory\n"
+        "os.setuid(65534)\n"
+        "try: InDirectory(Path()).find()\n"
+        "except Unavailable as error: print(error)"
+    )
+    file = AddressFile(tmp_path, ADDRESS, NODE_ID)
+    tmp_path.chmod(mode)
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ran.stdout == (
+        "node.json cannot be read (Permission denied): a node serves callers of its own user "
+        "there; call as that user\n"
+    ), ran.stderr
+    file.close()
