@@ -124,6 +124,33 @@ async def test_what_operators_change_of_users_refuses_no_call(guarded: EtcdProce
         assert await store.put("k", b"")
 
 
+async def test_an_etcd_that_asks_for_users_later_than_it_was_called_is_told_of_one(
+    tmp_path: Path,
+) -> None:
+    need_etcd()
+    etcd = EtcdProcess(tmp_path / "etcd")
+    try:
+        etcd.start()
+        async with opened(etcd, user=USER, password=PASSWORD) as store:
+            start = await store.put("k/a", b"1")
+            lease = await store.grant(60_000)
+            await asyncio.to_thread(etcd.ask_for_users, USER, PASSWORD, b"moonpool/default/")
+            for call in (
+                lambda: store.get("k/a"),
+                lambda: store.put("k/a", b"2"),
+                lambda: store.list(""),
+                lambda: store.keep_alive(lease),
+                lambda: anext(store.watch("k/", start)),
+            ):
+                store._endpoints._token._text = ""  # what was told for want of users
+                await asyncio.wait_for(call(), 10)
+        async with opened(etcd) as store:
+            with pytest.raises(Denied, match="asks for a user"):
+                await store.get("k/a")
+    finally:
+        etcd.kill()
+
+
 async def test_many_calls_share_one_token(
     guarded: EtcdProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

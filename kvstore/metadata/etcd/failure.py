@@ -16,7 +16,8 @@ Code = grpc.StatusCode
 _PASSING = {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED, Code.ABORTED}
 _PASSING |= {Code.UNKNOWN, Code.INTERNAL}
 _OLD_TOKEN = ("invalid auth token", "revision of auth store is old")
-_NO_USER = ("user name is empty", "user name not found", "user name must not be empty")
+_NO_TOKEN = "user name is empty"  # none was wanted yet when it was asked for
+_NO_USER = (_NO_TOKEN, "user name not found", "user name must not be empty")
 _WRONG_USER = ("authentication failed", "permission denied", *_NO_USER)
 _OPEN_TO_ALL = "authentication is not enabled"
 _TOO_LARGE = "larger than max"
@@ -28,8 +29,8 @@ def passes(error: grpc.aio.AioRpcError) -> bool:
 
 
 def wants_token(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the call was refused, and not done, for the token it came with."""
-    return error.code() is Code.UNAUTHENTICATED or _says(error, *_OLD_TOKEN)
+    """Whether the call was refused, and not done, for its token, or for want of one."""
+    return error.code() is Code.UNAUTHENTICATED or _says(error, *_OLD_TOKEN, _NO_TOKEN)
 
 
 def wants_no_token(error: grpc.aio.AioRpcError) -> bool:
