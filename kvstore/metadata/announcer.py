@@ -52,7 +52,7 @@ class Announcer(Generic[R]):
         self._clock, self._dice = clock, dice
         self._record: R = record
         self._lapsed: Callable[[R], R] = lapsed
-        self._lease: Lease | None = None  # under which the record stands
+        self._lease: Lease | None = None  # under which the record stands, or is to
         self._stands: R | None = None  # as last put there
         self._away = False  # no sign of life was given when it was last due
         self._unlooked = 0  # since the last look
@@ -61,8 +61,9 @@ class Announcer(Generic[R]):
     async def announce(self) -> None:
         """Put the record under a new lease. Raises what the metadata raises."""
         lease = await self._metadata.grant(self._lease_ms)
+        # Known before the put: one that is not answered may have been made, and goes with it.
+        self._stands, self._lease = None, lease
         await self._put(lease)
-        self._lease = lease
 
     async def keep(self) -> None:
         """Renew until cancelled."""

@@ -7,6 +7,7 @@ import errno
 import itertools
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,11 +43,15 @@ class Turns:
         self._asleep.set()
         await self._wake.wait()
 
-    async def turn(self) -> None:
-        """The sleep that the test finds the sleeper in ends; return at the next one."""
+    async def wake(self) -> None:
+        """The sleep that the test finds the sleeper in ends."""
         await asyncio.wait_for(self._asleep.wait(), 10)
         self._asleep.clear()
         self._wake.set()
+
+    async def turn(self) -> None:
+        """The same; return at the next one."""
+        await self.wake()
         await asyncio.wait_for(self._asleep.wait(), 10)
 
 
@@ -57,14 +62,19 @@ class Cut:
         self._metadata = metadata
         self.lost: set[str] = set()
         self.late: set[str] = set()
+        self.held: set[str] = set()  # done, and not answered before whoever asked goes
+        self.asked: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:
         async def call(*given: Any, **named: Any) -> Any:
+            self.asked[name] += 1
             if name in self.lost:
                 raise Unavailable("cut")
             answer = await getattr(self._metadata, name)(*given, **named)
             if name in self.late:
                 raise Unavailable("cut")
+            if name in self.held:
+                await asyncio.Event().wait()
             return answer
 
         return call
@@ -247,6 +257,28 @@ async def test_a_record_whose_put_was_not_answered_is_put_again(world: World) ->
     for _ in range(5):
         await world.turn(after=0.9 * LEASE_MS / 1e3)
     assert (await world.record()).epoch == RECORD.epoch + 1, "its first lease is long over"
+
+
+@announced
+async def test_a_record_that_cannot_be_put_takes_one_lease_however_often_it_is_tried(
+    world: World,
+) -> None:
+    world.cut.lost = {"put"}
+    await world.turn(after=2 * LEASE_MS / 1e3)
+    before = world.cut.asked["grant"]
+    for _ in range(5):
+        await world.turn()
+    assert world.cut.asked["grant"] - before == 1
+
+
+@announced
+async def test_who_leaves_while_its_record_is_put_takes_it_back(world: World) -> None:
+    world.cut.held = {"put"}
+    await world.turn(after=2 * LEASE_MS / 1e3)
+    await world.turns.wake()
+    while await world.record() is None:
+        await asyncio.sleep(0)
+    # and it is taken back at the end, as in each of these tests
 
 
 @announced
