@@ -15,7 +15,7 @@ from aetcd.rpc import rpc_pb2 as pb
 
 from kvstore.config import EtcdConfig
 from kvstore.errors import ConfigError, Denied, Unavailable
-from kvstore.metadata import open_metadata
+from kvstore.metadata import StoreClosed, open_metadata
 from kvstore.metadata.etcd import EtcdMetadata, endpoints
 from tests.etcd import Certificates, EtcdProcess, need_etcd
 
@@ -247,3 +247,22 @@ async def test_calls_that_wait_for_one_token_end_in_time_where_nobody_gives_it(
         calls = asyncio.gather(*(store.get("k") for _ in range(10)), return_exceptions=True)
         answers = await asyncio.wait_for(calls, 30)
     assert [type(answer) for answer in answers] == [Unavailable] * 10, answers
+
+
+async def test_calls_that_wait_for_one_token_as_their_client_closes_say_so_unless_cancelled(
+    guarded: EtcdProcess,
+) -> None:
+    async with opened(guarded, user=USER, password=PASSWORD) as store:
+        start = await store.put("k", b"")
+        store._endpoints._token._text = None
+        guarded.pause()
+        calls = [store.get("k"), store.put("k", b""), store.list(""), anext(store.watch("", start))]
+        under_way = asyncio.gather(*calls, return_exceptions=True)
+        cancelled = asyncio.create_task(store.get("k"))
+        await asyncio.sleep(0.3)
+        cancelled.cancel()
+        await store.close()
+        answers = await asyncio.wait_for(under_way, 30)
+    assert [type(answer) for answer in answers] == [StoreClosed] * len(calls), answers
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled

@@ -20,6 +20,7 @@ from kvstore.config import EtcdConfig
 from kvstore.errors import Unavailable
 from kvstore.metadata import Compacted, Kind, LeaseLost, StoreClosed
 from kvstore.metadata.etcd import EtcdMetadata, stream, watch
+from kvstore.metadata.etcd.endpoint import Endpoint
 from kvstore.metadata.etcd.endpoints import CALL_SECONDS, Endpoints
 from tests.etcd import EtcdProcess, need_etcd, three_members
 
@@ -225,6 +226,27 @@ async def test_a_call_that_fails_as_its_client_closes_says_that_it_was_closed() 
 
     with pytest.raises(StoreClosed):
         await endpoints.ask(lambda _: fails, None)
+
+
+async def test_a_watch_that_begins_as_its_client_closes_says_so_unless_it_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = asyncio.Event()
+
+    class Connecting:
+        async def write(self, _: object) -> None:
+            await gone.wait()
+            raise asyncio.CancelledError  # gRPC's word for a call whose channel was closed
+
+    monkeypatch.setattr(Endpoint, "watch", lambda *_: Connecting())
+    endpoints = Endpoints(EtcdConfig(("http://127.0.0.1:1",)))
+    begun = [asyncio.create_task(stream.Stream(endpoints).begin(None)) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    begun[1].cancel()
+    await endpoints.close()
+    gone.set()
+    ended, cancelled = await asyncio.gather(*begun, return_exceptions=True)
+    assert (type(ended), type(cancelled)) == (StoreClosed, asyncio.CancelledError)
 
 
 @pytest.mark.parametrize("away", ["kill", "pause"])

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -105,7 +107,8 @@ class Endpoints:
                 raise
 
         try:
-            return await self._token.metadata(ask, seconds)
+            with self.under_way():
+                return await self._token.metadata(ask, seconds)
         except TimeoutError:
             raise broken("others have asked for a token, and have none yet") from None
 
@@ -117,6 +120,17 @@ class Endpoints:
         """What a refusal that `ask` or `tell` raised says to their caller."""
         return failure.meaning(error, self.name)
 
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Around what gRPC does: `StoreClosed` where `close` ended it, and not who awaits it."""
+        try:
+            yield
+        except (asyncio.CancelledError, grpc.aio.UsageError):  # a call; one on a closed channel
+            task = asyncio.current_task()
+            if self._closed and not (task and task.cancelling()):
+                raise StoreClosed(f"etcd at {self.name} was closed") from None
+            raise
+
     async def close(self) -> None:
         self._closed = True
         members, self._members = self._members, []
@@ -125,23 +139,20 @@ class Endpoints:
 
     async def _send(self, endpoint: Endpoint, method: Method, request: Any, seconds: float) -> Any:
         deadline = time.monotonic() + seconds
-        try:
-            token_is_new = False
-            while True:
-                metadata = await self.metadata(endpoint, max(0.0, deadline - time.monotonic()))
-                left = max(0.0, deadline - time.monotonic())
-                try:
+        token_is_new = False
+        while True:
+            metadata = await self.metadata(endpoint, max(0.0, deadline - time.monotonic()))
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                with self.under_way():
                     return await method(endpoint)(request, timeout=left, metadata=metadata)
-                except grpc.aio.AioRpcError as error:
-                    if not failure.wants_token(error):
-                        raise
-                    self.refuses(metadata)  # it did nothing, so it may be sent again
-                    if token_is_new:
-                        raise
-                token_is_new = True
-        except asyncio.CancelledError:
-            self.cancelled()
-            raise
+            except grpc.aio.AioRpcError as error:
+                if not failure.wants_token(error):
+                    raise
+                self.refuses(metadata)  # it did nothing, so it may be sent again
+                if token_is_new:
+                    raise
+            token_is_new = True
 
     def _show_what_is_new(self) -> None:
         """Connect anew where the certificates on disk are not those that were shown. What is under
@@ -153,9 +164,3 @@ class Endpoints:
         if found != self._shown:
             self._shown = found
             self._members = [Endpoint(one.url, found) for one in self._members]
-
-    def cancelled(self) -> None:
-        """A call was cancelled: raises `StoreClosed` if `close` did it, and not who awaits it."""
-        task = asyncio.current_task()
-        if self._closed and not (task and task.cancelling()):
-            raise StoreClosed(f"etcd at {self.name} was closed") from None

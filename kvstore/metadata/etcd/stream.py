@@ -41,7 +41,8 @@ class Stream:
         """Raises `Denied` where this user may not watch, `Compacted`, or `StreamOver`."""
         for token_is_new in (False, True):
             metadata = await self._token()
-            self._call = self._member.watch(metadata)
+            with self._endpoints.under_way():
+                self._call = self._member.watch(metadata)
             await self._write(request)
             try:
                 await self.next()
@@ -61,11 +62,11 @@ class Stream:
         assert self._reading is not None
         reading, self._reading = self._reading, None
         try:
-            response = reading.result()
+            with self._endpoints.under_way():
+                response = reading.result()
         except grpc.aio.AioRpcError as error:
             raise self._over(str(error.details())) from None
         except asyncio.CancelledError:
-            self._endpoints.cancelled()
             raise self._over("cancelled") from None
         finally:
             del reading  # what it raised keeps this frame: each would keep the other and the member
@@ -98,7 +99,10 @@ class Stream:
 
     async def _write(self, request: Any) -> None:
         # What is wrong with the stream, the next reading tells.
-        with suppress(TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        with (
+            self._endpoints.under_way(),
+            suppress(TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError),
+        ):
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self._call.write(request)
 
