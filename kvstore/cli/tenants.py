@@ -33,6 +33,7 @@ from kvstore.metadata.tokens import make
 T = TypeVar("T")
 R = TypeVar("R", TenantRecord, TokenRecord)
 _DAY_SECONDS = 86_400
+_CLOCKS_APART_SECONDS = _DAY_SECONDS  # at most, between hosts: one that lags takes a token longer
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{TENANT_NAME_BYTES_MAX - 1}}}")
 
 
@@ -127,6 +128,7 @@ def run_token_new(args: argparse.Namespace) -> int:
     async def put(store: Metadata) -> bool:
         if await store.get(TenantRecord.prefix + args.tenant) is None:
             return False
+        await _remove_over(store)
         await store.put_if(record.key(), record.encode(), expected_revision=0)
         return True
 
@@ -155,6 +157,14 @@ def run_token_revoke(args: argparse.Namespace) -> int:
         raise ConfigError(f"there is no token {args.id!r}: `moonpool token ls` lists them")
     print(f"revoked {args.id}")
     return 0
+
+
+async def _remove_over(store: Metadata) -> None:
+    """Tokens that no host takes any more: each holds one of the places that a node has for them."""
+    since = time.time() - _CLOCKS_APART_SECONDS
+    for one in await _all(store, TokenRecord):
+        if one.expires < since:
+            await store.delete(one.key())
 
 
 async def _all(store: Metadata, kind: type[R]) -> list[R]:

@@ -1,0 +1,59 @@
+"""`moonpool token`, on the metadata of a node that does not run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from kvstore.cli.main import main
+from kvstore.config import NodeConfig
+from kvstore.metadata import open_metadata
+from kvstore.metadata.records import TokenRecord
+from kvstore.metadata.tenants import new_tenant
+from kvstore.metadata.tokens import make
+
+HOUR_SECONDS = 3_600
+
+
+def put(directory: Path, *records: object) -> None:
+    async def run() -> None:
+        store = open_metadata(str(NodeConfig(directory).metadata_file))
+        for record in records:
+            await store.put(record.key(), record.encode())
+        await store.close()
+
+    asyncio.run(run())
+
+
+def ids(directory: Path, capsys: pytest.CaptureFixture[str]) -> set[str]:
+    assert main(["token", "ls", "--dir", str(directory)]) == 0
+    return {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+
+
+def over_since(hours: float) -> TokenRecord:
+    return make("a", False, int(time.time() - hours * HOUR_SECONDS))[1]
+
+
+def test_a_new_token_takes_the_place_of_those_that_are_over_by_every_hosts_clock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, older = over_since(hours=25), over_since(hours=1_000)
+    recent, good = over_since(hours=23), over_since(hours=-1)
+    put(tmp_path, new_tenant("a"), old, older, recent, good)
+    assert ids(tmp_path, capsys) == {old.id, older.id, recent.id, good.id}
+    assert main(["token", "new", "--tenant", "a", "--dir", str(tmp_path)]) == 0
+    made = capsys.readouterr().out.split("_")[1]
+    assert ids(tmp_path, capsys) == {recent.id, good.id, made}
+
+
+def test_where_no_token_is_made_none_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = over_since(hours=25)
+    put(tmp_path, new_tenant("a"), old)
+    assert main(["token", "new", "--tenant", "b", "--dir", str(tmp_path)]) == 2
+    assert "there is no tenant 'b'" in capsys.readouterr().err
+    assert ids(tmp_path, capsys) == {old.id}
