@@ -118,6 +118,6 @@ def only_chain(blocks: Blocks) -> None:
     """Raise `Invalid` for blocks of which there is no leading part."""
     if blocks.alone:
         raise Invalid(
-            "these blocks stand alone: use exists_each, load_each, store_each  "
-            "# incorrect: client.get(client.keyed(keys), memory)"
+            "these blocks stand alone: use exists_each, load_each, store_each, or a chain as "
+            "client.chain(tokens) gives it"
         )

@@ -321,8 +321,9 @@ def test_calls_that_want_a_chain_refuse_blocks_that_stand_alone(client_of: Clien
         lambda: client.pin(blocks),  # type: ignore[arg-type]
     ]
     for call in calls:
-        with pytest.raises(Invalid, match="stand alone: use exists_each, load_each, store_each"):
+        with pytest.raises(Invalid, match="stand alone: use exists_each, load_each") as refused:
             call()
+        assert str(refused.value).endswith("or a chain as client.chain(tokens) gives it")
 
 
 def test_some_heads_can_be_loaded_and_only_whole_blocks_stored(stored: Stored) -> None:
