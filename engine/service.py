@@ -60,6 +60,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             reused_tokens=use.pool_tokens,
             computed_tokens=started.computed_tokens,
             published=use.complete,
+            miss=use.miss,
         )
         yield pb.PrefillReply(done=done)
 

@@ -239,15 +239,15 @@ class Worker:
     def _start(self, job: Job, cached_tokens: int) -> None:
         job.started = True
         use, add = job.use, self.telemetry.add
-        add("prompts", label=use.miss or WHOLE)
+        follows = use.hand_offs is not None
+        if use.enabled and not follows:  # who prefills one that is followed has counted it
+            add("prompts", label=use.miss or WHOLE)
         add("loaded_bytes", use.loaded_bytes)
         computed = len(job.request.prompt) - cached_tokens
-        for source, tokens in (
-            ("pool", min(use.pool_tokens, cached_tokens)),
-            ("hand_off", max(0, cached_tokens - use.pool_tokens)),
-            ("computed", computed),
-        ):
-            add("prompt_tokens", tokens, source)
+        # And there it is counted what the pool had: all that comes from there is handed over, also
+        # what is sealed by now.
+        add("prompt_tokens", cached_tokens, "hand_off" if follows else "pool")
+        add("prompt_tokens", computed, "computed")
         job.tell(Started(use, computed))
 
     def _tell(self, request_id: str, event: TokenEvent | FinishEvent) -> None:

@@ -155,9 +155,18 @@ CONDUCTOR = _list(
 )
 ENGINE = _list(
     *PROCESS,
-    _counter("prompt_tokens", "of prompts that were run, by where their KV came from", "source"),
+    _counter(
+        "prompt_tokens",
+        "of prompts that were run, by where their KV came from: `hand_off` is all that was loaded "
+        "of one that another engine prefills, which counts it too",
+        "source",
+    ),
     _counter("output_tokens", "made"),
-    _counter("prompts", "run, by why no more of them was loaded: `whole` if all was", "miss"),
+    _counter(
+        "prompts",
+        "run and looked up in the pool, by why no more of them was loaded: `whole` if all was",
+        "miss",
+    ),
     _counter("loaded_bytes", "of KV, from the pool or a prefill"),
     _counter("failed_requests", "of those that were let in"),
     _seconds("prompt_wait_seconds", "from a prompt's coming to when it began to load or compute"),

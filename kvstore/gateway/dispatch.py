@@ -213,6 +213,8 @@ class Dispatcher:
             loaded = out.pool_tokens + out.hand_off_tokens
             out.pool_tokens = min(loaded, done.reused_tokens)
             out.hand_off_tokens = loaded - out.pool_tokens
+            if done.reused_tokens <= loaded:  # else whoever decodes lacks some of it, and says why
+                out.miss = done.miss
 
     def _decoder(self, run: Run, asked: Ask, plan: Plan, gone: set[str]) -> str:
         """Who decodes it; waits in line for room, for as long as it may be of use. Raises

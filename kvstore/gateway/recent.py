@@ -38,9 +38,18 @@ class Recent:
                 "seconds": out.seconds,
                 "engines": list(out.engines),
                 "miss": out.miss,
+                "all_found": _all_found(len(request.prompt), out),
             }
         )
 
     def newest(self) -> list[dict[str, Any]]:
         """The newest first, as JSON."""
         return list(self._over)
+
+
+def _all_found(prompt_tokens: int, out: Outcome) -> bool:
+    """Whether no more of a prompt could have been: engines compute its last token, and some of them
+    all of that one's block."""
+    size = out.block_tokens or 1
+    wanted = (prompt_tokens - 1) // size * size
+    return not out.miss and 0 < out.pool_tokens >= wanted

@@ -42,7 +42,7 @@ class Outcome:
     hand_off_tokens: int = 0  # prefilled for this request and loaded behind the watermark
     computed_tokens: int = 0  # prompt tokens the decode engine computed
     loaded_bytes: int = 0
-    miss: str = ""
+    miss: str = ""  # why no more was in the pool, as the engine says that looked there
     reason: str = ""  # why it ended: stop or length; empty where the engine does not say
     engines: list[str] = field(default_factory=list)  # addresses it was sent to, in that order
     tries: int = 0  # 1, unless an engine went away

@@ -128,6 +128,13 @@ def test_hits_as_the_page_shows_them_are_those_of_the_last_requests(
     assert text == f"{100 * float(attributes['data-value'] or 'nan'):.1f} %"
 
 
+def test_all_of_a_prompt_is_said_to_be_found_where_it_was(page: Page, gateway: Child) -> None:
+    requests = json.loads(fetched(gateway, "/board/requests")[0])["requests"]
+    [text] = [text for one, text in page.with_("id", "table") if one["id"] == "requests"]
+    assert text.count("all was") == len(requests) - PROMPTS, "but for the first of each"
+    assert text.count("absent") == PROMPTS
+
+
 def test_every_process_is_listed_and_the_page_says_that_all_answer(
     page: Page, house: House
 ) -> None:

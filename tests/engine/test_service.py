@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +49,7 @@ class Ends:
 
     def submit(self, job: Job) -> None:
         self.jobs.append(job)
+        job.use.pool_tokens, job.use.miss = 2, "absent"
         job.tell(Started(job.use, 3))
         if job.use.reserved is not None:
             job.use.reserved((b"window",))
@@ -55,6 +57,10 @@ class Ends:
 
     def cancel(self, job: Job) -> None:
         pass
+
+
+async def said(replies: AsyncIterator[Any]) -> list[Any]:
+    return [one async for one in replies]
 
 
 @pytest.mark.parametrize("call, told", [("Prefill", [b"window"]), ("Generate", [])])
@@ -65,9 +71,15 @@ def test_a_hand_off_is_for_whoever_passes_it_on_and_nobody_else_waits_for_one(
     service = EngineService(ends, "both", "model", b"")
     request = getattr(engine_pb2, f"{call}Request")(request_id="r", prompt=[1, 2, 3])
 
-    async def replies() -> list[Any]:
-        return [one async for one in getattr(service, call)(request, None)]
-
-    found = [one for one in asyncio.run(replies()) if one.WhichOneof("part") == "hand_off"]
+    replies = asyncio.run(said(getattr(service, call)(request, None)))
+    found = [one for one in replies if one.WhichOneof("part") == "hand_off"]
     assert [handle for one in found for handle in one.hand_off.handles] == told
     assert (ends.jobs[0].use.reserved is not None) == bool(told)
+
+
+def test_a_prefill_says_what_it_reused_and_why_no_more() -> None:
+    ends: Any = Ends()
+    service = EngineService(ends, "prefill", "model", b"")
+    request = engine_pb2.PrefillRequest(request_id="r", prompt=[1, 2, 3, 4, 5])
+    done = asyncio.run(said(service.Prefill(request, None)))[-1].done
+    assert (done.reused_tokens, done.computed_tokens, done.miss) == (2, 3, "absent")

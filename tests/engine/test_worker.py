@@ -6,6 +6,8 @@ import queue
 import threading
 from collections.abc import Sequence
 
+import pytest
+
 from kvstore.engine.core import EngineCore, EngineSettings, FinishEvent, TokenEvent
 from kvstore.engine.model import Model
 from kvstore.engine.pool_use import PoolUse
@@ -57,11 +59,13 @@ class Unsettled(NoPool):
             raise OSError("the device failed")
 
 
-def begun(worker: Worker, number: int, new_tokens: int) -> tuple[Job, queue.SimpleQueue[JobEvent]]:
+def begun(
+    worker: Worker, number: int, new_tokens: int, use: PoolUse | None = None
+) -> tuple[Job, queue.SimpleQueue[JobEvent]]:
     """A job that runs."""
     heard: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
     request = Request(str(number), tuple(prompt(20, seed=number)), new_tokens)
-    job = Job(request, PoolUse(), heard.put)
+    job = Job(request, use or PoolUse(), heard.put)
     worker.submit(job)
     assert isinstance(heard.get(timeout=SECONDS), Started)
     return job, heard
@@ -100,3 +104,38 @@ def test_an_engine_of_which_no_job_can_be_ended_says_that_it_is_broken(model: Mo
     assert broken.wait(SECONDS) and worker.error is not None
     assert all(isinstance(ended(heard), Failed) for _, heard in others)
     worker.stop(SECONDS)
+
+
+class Had(NoPool):
+    """Had 19 tokens of each prompt, of one that is followed 3 behind a watermark, and no more."""
+
+    def expect(self, request_id: str, use: PoolUse) -> None:
+        if use.enabled:
+            use.hand_off_tokens = 3 if use.hand_offs else 0
+            use.pool_tokens, use.miss = 19 - use.hand_off_tokens, "absent"
+        self.tokens = use.pool_tokens + use.hand_off_tokens
+
+    def admitted(self, sequence: Running) -> int:
+        return self.tokens
+
+
+@pytest.mark.parametrize(
+    ("use", "counted"),
+    [
+        (PoolUse(), {"prompts.absent": 1, "prompt_tokens.pool": 19, "prompt_tokens.computed": 1}),
+        (PoolUse(hand_offs=(b"h",)), {"prompt_tokens.hand_off": 19, "prompt_tokens.computed": 1}),
+        (PoolUse(enabled=False), {"prompt_tokens.computed": 20}),
+    ],
+    ids=["looks in the pool", "follows a prefill", "goes without"],
+)
+def test_what_the_pool_had_and_lacked_is_counted_of_prompts_that_looked_in_it(
+    model: Model, use: PoolUse, counted: dict[str, int]
+) -> None:
+    """What is loaded behind a prefill was handed over, also what that had sealed by then."""
+    worker = Worker(EngineCore(model, EngineSettings(pages=48)), Had())  # type: ignore[arg-type]
+    worker.start()
+    _, heard = begun(worker, 0, 2, use)
+    assert isinstance(ended(heard), FinishEvent)
+    worker.stop(SECONDS)
+    totals = {name: total for name, total in worker.telemetry.totals().items() if total}
+    assert totals == {**counted, "output_tokens": 2}

@@ -33,7 +33,8 @@ def of_token(token: int) -> pb.Logprobs:
 
 class Double(engine_pb2_grpc.EngineServicer):
     """Goes on with TOKENS behind PROMPT. `dies_after` so many of them; `refuses` all; one prefill
-    `lasts` until it is stopped; has `room` for so many tokens of one request."""
+    `lasts` until it is stopped; has `room` for so many tokens of one request. Says that it `reused`
+    so many in a prefill, and `loaded` so many behind one."""
 
     def __init__(
         self,
@@ -41,8 +42,10 @@ class Double(engine_pb2_grpc.EngineServicer):
         refuses: bool = False,
         lasts: bool = False,
         room: int = 1 << 20,
+        reused: int = 64,
+        loaded: int = 99,
     ) -> None:
-        self.room = room
+        self.room, self.reused, self.loaded = room, reused, loaded
         self.dies_after, self.refuses, self.lasts = dies_after, refuses, lasts
         self.stopped = threading.Event()
         self.prefills: list[pb.PrefillRequest] = []
@@ -64,7 +67,8 @@ class Double(engine_pb2_grpc.EngineServicer):
         yield pb.PrefillReply(hand_off=pb.HandOff(handles=[b"h"]))
         if self.lasts:
             self.stopped.wait(CALL_SECONDS)
-        yield pb.PrefillReply(done=pb.PrefillReply.Done(reused_tokens=64))
+        done = pb.PrefillReply.Done(reused_tokens=self.reused, miss="absent")
+        yield pb.PrefillReply(done=done)
 
     def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateReply]:
         self.generates.append(request)
@@ -75,7 +79,9 @@ class Double(engine_pb2_grpc.EngineServicer):
             refuse(context, Invalid(f"more than the {self.room} that fit"))
             return
         came = len(request.prompt) - len(PROMPT)
-        yield pb.GenerateReply(started=pb.GenerateReply.Started(hand_off_tokens=99))
+        lacks = "damaged" if self.loaded < 99 else ""
+        started = pb.GenerateReply.Started(pool_tokens=self.loaded, miss=lacks)
+        yield pb.GenerateReply(started=started)
         for sent, token in enumerate(TOKENS[came : came + request.max_new_tokens]):
             if sent == self.dies_after:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "gone")

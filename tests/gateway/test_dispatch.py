@@ -45,10 +45,22 @@ def test_a_prompt_is_prefilled_at_one_engine_and_followed_at_another() -> None:
     (prefill,), (generate,) = first.prefills, second.generates
     assert prefill.turn == pb.Turn(priority_ms=30, aging=0.03, drop_after_ms=9_000)
     assert list(generate.hand_off.handles) == [b"h"] and not generate.HasField("turn")
-    assert (outcome.pool_tokens, outcome.hand_off_tokens) == (64, 35)
     phases = [one.phase for one in planner.asked]
     assert phases == [conductor_pb2.PREFILL, conductor_pb2.DECODE]
     assert {one.request_id for one in planner.asked} == {"r"}
+
+
+@pytest.mark.parametrize(
+    ("loaded", "found"),
+    [(99, (64, 35, "absent")), (70, (64, 6, "absent")), (32, (32, 0, "damaged"))],
+)
+def test_what_was_found_and_why_no_more_is_as_the_prefill_says_unless_the_decode_had_less(
+    loaded: int, found: tuple[int, int, str]
+) -> None:
+    first, second = Double(reused=64), Double(loaded=loaded)
+    with serving(first, second):
+        _, out = run(Planner(first.address, second.address))
+    assert (out.pool_tokens, out.hand_off_tokens, out.miss) == found
 
 
 @pytest.mark.parametrize("computed", [100, 4])

@@ -199,7 +199,7 @@ function requests(found) {
       asking(one, known), one.answer, one.prompt_tokens,
       one.cached_tokens, one.expected_tokens, seconds(one.ttft_seconds),
       seconds(one.expected_seconds), one.output_tokens, seconds(one.seconds),
-      one.engines.join(" → "), one.miss || (one.answer === "whole" ? "all was" : ""),
+      one.engines.join(" → "), one.miss || (one.all_found ? "all was" : ""),
     ]));
   // Whoever was at a request still is; where it is no longer listed, at the table.
   if (at) (at.isConnected ? at : table.parentElement).focus({preventScroll: true});

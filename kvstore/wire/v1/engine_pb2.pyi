@@ -37,14 +37,16 @@ class PrefillRequest(_message.Message):
 class PrefillReply(_message.Message):
     __slots__ = ("hand_off", "done")
     class Done(_message.Message):
-        __slots__ = ("reused_tokens", "computed_tokens", "published")
+        __slots__ = ("reused_tokens", "computed_tokens", "published", "miss")
         REUSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
         COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
         PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+        MISS_FIELD_NUMBER: _ClassVar[int]
         reused_tokens: int
         computed_tokens: int
         published: bool
-        def __init__(self, reused_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., published: bool = ...) -> None: ...
+        miss: str
+        def __init__(self, reused_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., published: bool = ..., miss: _Optional[str] = ...) -> None: ...
     HAND_OFF_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     hand_off: HandOff
