@@ -194,10 +194,11 @@ CONNECTOR = _list(
     *(
         _of_vllm(name, Kind.COUNTER, text)
         for name, text in (
-            ("query_tokens", "tokens of admitted requests that vLLM's own cache did not have"),
+            ("query_tokens", "tokens of admitted requests looked for: not in vLLM's own cache"),
             ("hit_tokens", "of those, tokens taken from the pool"),
-            ("loaded_tokens", "tokens loaded, verified and used"),
-            ("failed_tokens", "tokens of hits that did not come, or not in time: computed instead"),
+            ("loaded_tokens", "of those, tokens loaded, verified and used"),
+            ("followed_tokens", "tokens handed over, verified and used: another engine looked"),
+            ("failed_tokens", "tokens of both that did not come, or not in time: computed instead"),
             ("saved_blocks", "blocks published"),
             ("late_saves", "steps whose blocks were not stored at once: the node had no room yet"),
             ("self_tests", "hits that were computed and compared because their origin was new"),

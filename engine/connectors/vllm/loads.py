@@ -120,9 +120,8 @@ class Loads:
     def _end(self, load: Load, good: int, seconds: float) -> None:
         with self._changed:
             self._under_way -= 1
-            self._done[load.request] = Loaded(
-                good, good - load.begin, load.end - load.begin, seconds
-            )
+            tokens, wanted = good - load.begin, load.end - load.begin
+            self._done[load.request] = Loaded(good, tokens, wanted, seconds, bool(load.follow))
             if good < load.end:
                 self._failed.add(load.request)
                 size = self._caches[0].facts.page_tokens

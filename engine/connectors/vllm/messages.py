@@ -97,6 +97,7 @@ class Loaded:
     tokens: int  # of those, loaded
     wanted: int
     seconds: float
+    follows: bool = False  # a prefill: it waited more than it loaded
 
     def and_of(self, rank: Loaded) -> Loaded:
         """What became of it at this rank and that one: what is good is good at both."""

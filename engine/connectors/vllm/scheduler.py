@@ -198,7 +198,7 @@ class SchedulerSide:
                 tracked.verb = None
             # Nor all of it, where it wants whole pages: what it does not take is what comes last.
             tracked.end = tracked.computed + tokens
-            if request.num_preemptions == 0:
+            if request.num_preemptions == 0 and not tracked.follow:  # its prefill has counted it
                 self._count(tracked, request.num_tokens - tracked.computed, tokens)
         if tokens == 0:
             if not tracked.loading:
@@ -294,11 +294,11 @@ class SchedulerSide:
         for request in received & self._loaded.keys():
             loaded = self._loaded.pop(request)
             self.stats.loaded(loaded.seconds)
-            self.stats.add("loaded_tokens", loaded.tokens)
+            self.stats.add("followed_tokens" if loaded.follows else "loaded_tokens", loaded.tokens)
             # Also of a request that is here no more: by the policy 'fail' vLLM ends it for this.
             self.stats.add("failed_tokens", loaded.wanted - loaded.tokens)
             tracked = self._requests.get(request)
-            if tracked is not None and not tracked.follow:  # who follows waits more than it loads
+            if tracked is not None and not loaded.follows:
                 self._prices.loaded(loaded.tokens, loaded.wanted, loaded.seconds, now)
             if tracked is not None and loaded.good < tracked.end:
                 tracked.failed = True

@@ -144,6 +144,7 @@ def test_who_follows_a_prefill_that_does_not_come_keeps_nobody_from_what_is_stor
         came |= loads.finished(SECONDS)
     loads.close()
     assert came["follows"].good == came["loads"].good == 4
+    assert came["follows"].follows and not came["loads"].follows
 
 
 def test_a_load_for_which_no_thread_can_be_started_has_failed_and_writes_to_no_page_later(

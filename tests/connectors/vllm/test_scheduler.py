@@ -111,22 +111,6 @@ def test_a_step_waits_for_all_its_late_answers_as_long_as_for_one(
     assert late.waited == pytest.approx(2 * [0.02, 0.0, 0.0])
 
 
-@pytest.mark.parametrize(("windows", "found"), [((), (32, True)), ((32,), (None, False))])
-def test_a_prefill_is_followed_where_all_of_its_groups_can_be(
-    monkeypatch: pytest.MonkeyPatch, windows: tuple[int, ...], found: tuple[int | None, bool]
-) -> None:
-    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
-    here = side()
-    here.ready(ready(*windows))
-    follows = request("r", follow="name")
-    told: list[bool] = []
-    fleet: Any = SimpleNamespace(group=0, arrived=lambda *about: told.append(about[-1]))
-    here.fleet = fleet
-    here.arrived(follows)
-    assert here.matched(follows, 0) == found, "what is not followed is looked up"
-    assert told == [not windows], "and waits for this engine"
-
-
 @pytest.mark.parametrize(("told", "shared"), [(None, True), (WeightTransferConfig(), False)])
 def test_where_weights_may_come_in_place_an_engine_shares_with_nobody_from_its_start(
     monkeypatch: pytest.MonkeyPatch, told: WeightTransferConfig | None, shared: bool
@@ -170,21 +154,6 @@ def test_pages_that_another_connector_may_still_be_filling_are_not_stored_at_a_r
     served.num_output_tokens = 1
     assert not here.finished(given_up, pages), "what vLLM counts as computed may be under way"
     assert here.finished(served, pages), "a token has come of it, so it is there"
-
-
-def test_what_waiting_for_a_prefill_took_is_no_price_of_loading(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
-    here = side()
-    here.ready(ready())
-    follows, loads = request("f", follow="name"), request("l")
-    for one in (follows, loads):
-        here.arrived(one)
-    here.heard(Report(loaded={"f": Loaded(32, 32, 32, 30.0)}), {"f"})
-    assert here._prices.load is None
-    here.heard(Report(loaded={"l": Loaded(32, 32, 32, 0.5)}), {"l"})
-    assert here._prices.load is not None
 
 
 class Beside:

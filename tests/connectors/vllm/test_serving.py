@@ -39,11 +39,13 @@ def test_two_servers_behind_a_proxy_say_what_one_says(
     with servers(prefill, decode):
         proxy = Proxy(prefill, decode)
         found = [proxy.complete(tokens, 8) for tokens in PROMPTS]
-        loaded = decode.metrics()["moonpool:loaded_tokens_total"]
+        metrics = decode.metrics()
     assert [said["tokens"] for said in found] == [said["tokens"] for said in alone]
     for mine, theirs in zip(found, alone, strict=True):
         assert mine["logprobs"] == pytest.approx(theirs["logprobs"], abs=1e-4)
-    assert loaded == sum((len(tokens) - 1) // 32 * 32 for tokens in PROMPTS)
+    handed_over = sum((len(tokens) - 1) // 32 * 32 for tokens in PROMPTS)
+    assert metrics["moonpool:followed_tokens_total"] == handed_over
+    assert metrics["moonpool:query_tokens_total"] == metrics["moonpool:loaded_tokens_total"] == 0
 
 
 def test_a_client_s_workload_is_counted_alike_by_vllm_by_the_connector_and_by_the_node(

@@ -1,0 +1,61 @@
+"""The scheduler's half where a prefill elsewhere is followed: which are, and what is counted."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvstore.engine.connectors.vllm import scheduler as module
+from kvstore.engine.connectors.vllm.messages import Loaded, Report
+from tests.connectors.vllm.test_scheduler import Late, ready, request, side
+
+
+@pytest.mark.parametrize(("windows", "found"), [((), (32, True)), ((32,), (None, False))])
+def test_a_prefill_is_followed_where_all_of_its_groups_can_be(
+    monkeypatch: pytest.MonkeyPatch, windows: tuple[int, ...], found: tuple[int | None, bool]
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here = side()
+    here.ready(ready(*windows))
+    follows = request("r", follow="name")
+    told: list[bool] = []
+    fleet: Any = SimpleNamespace(group=0, arrived=lambda *about: told.append(about[-1]))
+    here.fleet = fleet
+    here.arrived(follows)
+    assert here.matched(follows, 0) == found, "what is not followed is looked up"
+    assert told == [not windows], "and waits for this engine"
+
+
+def test_what_waiting_for_a_prefill_took_is_no_price_of_loading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here = side()
+    here.ready(ready())
+    follows, loads = request("f", follow="name"), request("l")
+    for one in (follows, loads):
+        here.arrived(one)
+    here.heard(Report(loaded={"f": Loaded(32, 32, 32, 30.0, follows=True)}), {"f"})
+    assert here._prices.load is None
+    here.heard(Report(loaded={"l": Loaded(32, 32, 32, 0.5)}), {"l"})
+    assert here._prices.load is not None
+
+
+def test_what_is_loaded_behind_a_prefill_was_neither_looked_for_nor_found_in_the_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever prefills it has looked, and has counted what came of it."""
+    used: list[tuple[int, ...]] = []
+    monkeypatch.setattr(Late, "used", lambda _, *tokens: used.append(tokens))
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, follows = side(), request("f", follow="name")
+    here.ready(ready())
+    follows.num_preemptions = 0
+    here.arrived(follows)
+    assert here.matched(follows, 0) == (32, True)
+    here.allocated(follows, ([7, 8, 9],), 32)
+    here.heard(Report(loaded={"f": Loaded(16, 16, 32, 0.5, follows=True)}), {"f"})
+    counted = {"followed_tokens": 16, "failed_tokens": 16, "load_seconds": [0.5]}
+    assert (here.taken().data, used) == (counted, [])
