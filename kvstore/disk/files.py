@@ -24,10 +24,11 @@ _SECTOR_BYTES = 512  # st_blocks counts in these, whatever the disk's own
 
 
 def held_bytes(path: Path) -> int:
-    """How many bytes of its filesystem a file has: less than its size where it is sparse."""
+    """How many bytes of its filesystem a file has: less than its size where it is sparse. None are
+    counted of one in a directory that we cannot enter."""
     try:
         return path.stat().st_blocks * _SECTOR_BYTES
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return 0
 
 

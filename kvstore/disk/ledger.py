@@ -29,11 +29,20 @@ _ROOM_BYTES_MIN = 1 * MiB
 _ROOM_SHARE = 256  # of the data: the index of blocks of 128 KiB
 _FULL_BYTES = 1 * MiB  # a filesystem with less than this free counts as full
 _READERS_MAX = 64  # scans at once
+# LMDB would make the directory with the mode of its files, and then root alone can enter it.
+_OWNER_READS, _OWNER_ENTERS = 0o600, 0o700
 
 
 def room_bytes(size_bytes: int) -> int:
     """What the index takes of the filesystem from its start, beside so many bytes of data."""
     return _ROOM_BYTES_MIN + size_bytes // _ROOM_SHARE
+
+
+def let_owner_in(path: Path) -> None:
+    """Our own directory can be entered by us from now on, whatever made it so that it could not."""
+    about = path.stat()
+    if about.st_uid == os.geteuid() and about.st_mode & _OWNER_ENTERS != _OWNER_ENTERS:
+        path.chmod(_OWNER_ENTERS)
 
 
 class IndexDamaged(Exception):
@@ -83,7 +92,10 @@ class Ledger:
         # Under another name until it is synced: LMDB refuses a file whose first pages are zeros,
         # and that is what a power cut may leave of a new one.
         new = self.path.with_name(self.path.name + ".new")
-        shutil.rmtree(new, ignore_errors=True)
+        if new.exists():
+            let_owner_in(new)
+            shutil.rmtree(new)
+        new.mkdir(mode=_OWNER_ENTERS)
         environment = self._open(new)
         environment.sync(True)
         environment.close()
@@ -96,7 +108,7 @@ class Ledger:
             os.fspath(path),
             map_size=self._map_bytes,
             max_readers=_READERS_MAX,
-            mode=0o600,
+            mode=_OWNER_READS,
             sync=True,
             metasync=True,
             writemap=False,  # a full disk would be a SIGBUS

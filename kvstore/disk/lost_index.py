@@ -11,7 +11,7 @@ import logging
 from pathlib import Path
 
 from kvstore.disk.files import sync_directory
-from kvstore.disk.ledger import IndexDamaged, Ledger
+from kvstore.disk.ledger import IndexDamaged, Ledger, let_owner_in
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +41,10 @@ def opened_index(path: Path, size_bytes: int, *, known: bool) -> Ledger:
     try:
         if known and not index.exists():
             raise IndexDamaged("it is gone")
-        if index.exists() and not _begun(index):
-            raise IndexDamaged("its file is gone or empty")
+        if index.exists():
+            let_owner_in(index)
+            if not _begun(index):
+                raise IndexDamaged("its file is gone or empty")
         return Ledger(index, size_bytes)
     except IndexDamaged as why:
         if known:
