@@ -7,6 +7,10 @@ as vLLM's server does.
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from kvstore.errors import Invalid
 
 HTTP = "http://"
@@ -36,6 +40,17 @@ def check_server(name: str, address: str) -> None:
     """Raises `Invalid` unless a node or a conductor can be called there."""
     if not is_host_and_port(address):
         raise Invalid(f"{name} = {address!r}: write HOST:PORT, like 127.0.0.1:7410")
+
+
+@contextmanager
+def named() -> Iterator[None]:
+    """Where a host is looked up by its name: one that no resolver can even be asked for, as "a..b"
+    is not, is one that is not known, and no error of another kind."""
+    try:
+        yield
+    except UnicodeError as error:
+        said = f"no host can have such a name ({error})"
+        raise socket.gaierror(socket.EAI_NONAME, said) from None
 
 
 def is_host_and_port(text: str) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
-from kvstore.address import check_engine, host_and_port, speaks_http
+from kvstore.address import check_engine, host_and_port, named, speaks_http
 from kvstore.errors import Invalid
 
 
@@ -20,7 +22,7 @@ from kvstore.errors import Invalid
 )
 def test_an_address_says_where_and_how(address: str, http: bool, host: str, port: int) -> None:
     check_engine("engine.address", address)
-    assert speaks_http(address) is http and host_and_port(address) == (host, port)
+    assert named, speaks_http(address) is http and host_and_port(address) == (host, port)
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,9 @@ def test_an_address_says_where_and_how(address: str, http: bool, host: str, port
 def test_what_is_none_is_refused_by_what_would_be_right(address: str) -> None:
     with pytest.raises(Invalid, match=r"engine\.address = .*write HOST:PORT.*http://HOST:PORT"):
         check_engine("engine.address", address)
+
+
+@pytest.mark.parametrize("host", ["10.0.0..1", ".", "x" * 64, "\udc80"])
+def test_a_name_that_no_resolver_can_be_asked_for_is_one_that_is_not_known(host: str) -> None:
+    with pytest.raises(socket.gaierror, match="no host can have such a name"), named():
+        socket.create_connection((host, 1), 1.0)

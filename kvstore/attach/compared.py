@@ -8,7 +8,7 @@ fell by, so it has in it whatever else changed, the load first of all. Pure, sav
 from __future__ import annotations
 
 import json
-import math
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,6 @@ def read(path: Path) -> Before:
 
 def _number(of: Any, name: str, path: Path) -> float:
     found: Any = of.get(name) if isinstance(of, dict) else None
-    if type(found) not in (int, float) or not 0 <= found < math.inf:
+    if type(found) not in (int, float) or not 0 <= found <= sys.float_info.max:
         raise Invalid(f"--before {path}: has no {name}: {_RIGHT}")
     return float(found)

@@ -9,6 +9,7 @@ import ipaddress
 import socket
 import ssl
 
+from kvstore.address import named
 from kvstore.config import TlsConfig
 from kvstore.errors import KVStoreError, Unavailable
 from kvstore.rpc.tls import data_client
@@ -26,7 +27,9 @@ def cause(address: str, tls: TlsConfig | None, error: KVStoreError) -> str:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
-        with socket.create_connection((host, int(port)), KNOCK_SECONDS) as peer:
+        with named():
+            knocking = socket.create_connection((host, int(port)), KNOCK_SECONDS)
+        with knocking as peer:
             found = _without_tls(peer) if tls is None else _with_tls(peer, host, tls)
     except OSError as failure:
         return _unreached(address, host, failure)

@@ -64,6 +64,7 @@ def _samples(text: str) -> Iterator[Sample]:
                 len(v) > _TEXT_MAX for v in one.labels.values()
             ):
                 raise ValueError(f"{one.name[:_TEXT_MAX]}: too many labels, or too long ones")
+            float(one.labels.get("le", 0))  # a bucket's end
             if math.isfinite(one.value) and not one.name.endswith("_created"):
                 grows = family.type in _GROWS
                 yield Sample(one.name, frozenset(one.labels.items()), float(one.value), grows)

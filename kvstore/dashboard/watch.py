@@ -14,7 +14,7 @@ from typing import Any
 from kvstore.dashboard.history import History
 from kvstore.dashboard.samples import Sample, Samples
 from kvstore.dashboard.scrape import checked, read
-from kvstore.errors import ConfigError, Invalid, KVStoreError
+from kvstore.errors import ConfigError, Invalid, KVStoreError, Unavailable
 from kvstore.telemetry import BY_PROCESS, CONNECTOR, PROCESS, Kind
 
 TICK_SECONDS = 2.0
@@ -93,3 +93,5 @@ class Watch:
             return address, self._reads(address)
         except KVStoreError as error:
             return address, error
+        except Exception as error:  # nobody foresaw it: the others are shown all the same
+            return address, Unavailable(f"{address}: {type(error).__name__}: {error}", 1)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+from kvstore.address import named
 from kvstore.limits import KiB
 
 _PART_BYTES = 64 * KiB
@@ -37,6 +38,8 @@ def answering(
     """The same, to be read within it. Raises as `answer_of` does, and reading it does too."""
     deadline = time.monotonic() + seconds
     with closing(calling):
+        with named():
+            calling.connect()
         calling.request("GET", path)
         source: Any = Until(calling.sock, deadline)
         with closing(http.client.HTTPResponse(source, method="GET")) as answer:

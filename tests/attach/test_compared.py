@@ -49,6 +49,7 @@ def test_a_pool_that_costs_is_said_to(tmp_path: Path) -> None:
         ({**GOOD, "asked": {**ASKED, "prompts": "7"}}, "has no prompts"),
         ({**GOOD, "asked": {**ASKED, "prompts": True}}, "has no prompts"),
         ({**GOOD, "asked": {**ASKED, "prefill_seconds": -1.0}}, "has no prefill_seconds"),
+        ({**GOOD, "asked": {**ASKED, "queries": 10**400}}, "has no queries"),
         ({**GOOD, "asked": {**ASKED, "queries": 0}}, "nothing was asked then"),
         ({**GOOD, "pool": None}, "has no tokens"),
         ({**GOOD, "pool": {**POOL, "tokens": float("inf")}}, "has no tokens"),

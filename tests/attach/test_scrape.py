@@ -97,6 +97,12 @@ def test_where_nobody_listens_is_unavailable(pages: Pages) -> None:
         scrape.read(url)
 
 
+@pytest.mark.parametrize("url", ["http://10.0.0..1:9401", "https://10.0.0..1:9401"])
+def test_where_no_host_can_have_such_a_name_is_unavailable(url: str) -> None:
+    with pytest.raises(Unavailable, match=rf"{url}/metrics cannot be read: .*such a name"):
+        scrape.read(url)
+
+
 @pytest.mark.parametrize(
     "url", ["", "host:8000", "ftp://host", "http://", "http://h:x", "http://["]
 )

@@ -110,6 +110,11 @@ def test_a_node_that_is_gone_is_an_error_that_says_so(node: NodeProcess, doctor:
     assert one["errors"][0].startswith(f"nothing listens at {node.address}: start the node")
 
 
+def test_a_host_that_can_have_no_such_name_is_an_error_that_names_it(doctor: Doctor) -> None:
+    assert doctor.asked("--node", "10.0.0..1:9401") == 1
+    assert doctor.only["errors"][0].startswith("no address is known here of 10.0.0..1: ")
+
+
 def test_a_node_that_stands_still_is_an_error_that_says_so(
     node: NodeProcess, doctor: Doctor
 ) -> None:

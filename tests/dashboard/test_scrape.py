@@ -77,6 +77,7 @@ moonpool:h_sum 7
     ("text", "status", "why"),
     [
         (b"<html>", 200, "no metrics"),
+        (b'# TYPE moonpool_h histogram\nmoonpool_h_bucket{le="long"} 1\n', 200, "no metrics"),
         (b'moonpool{a="b} 1\n', 200, "no metrics"),
         (b"\xff\xfe", 200, "no metrics"),
         (b"x 1\n", 503, "answers 503"),
@@ -95,6 +96,11 @@ def test_nobody_there_is_unavailable() -> None:
         pass
     with pytest.raises(Unavailable, match="Connection refused"):
         scrape.read(address)
+
+
+def test_a_name_that_no_host_can_have_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match=r"10\.0\.0\.\.1:9401: no host can have such a name"):
+        scrape.read("10.0.0..1:9401")
 
 
 @pytest.mark.parametrize("address", ["here", "http://a:1", "a:b", "a:0", ":1", "a:70000"])

@@ -46,6 +46,26 @@ def test_a_process_that_does_not_answer_is_told_and_the_others_go_on() -> None:
     assert watch.history.last["hit_rate"]["found"] == 0.5
 
 
+def test_whatever_goes_wrong_with_one_is_told_of_that_one_alone() -> None:
+    def reads(address: str) -> list[Sample]:
+        if address == "b:2":
+            raise AssertionError("nobody foresaw it")
+        return of_gateway(0, 0)
+
+    async def watched() -> Watch:
+        watch = Watch(["a:1", "b:2"], reads)
+        keeping = asyncio.create_task(watch.keep())
+        while not watch.history.times and not keeping.done():
+            await asyncio.sleep(0.01)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        return watch
+
+    well, ill = asyncio.run(watched()).processes()
+    assert (well["process"], well["silent"]) == ("gateway", "")
+    assert ill["silent"] == "b:2: AssertionError: nobody foresaw it"
+
+
 def test_what_each_process_holds_is_told_of_each() -> None:
     watch = Watch(["a:1", "b:2"])
     tiers = [

@@ -170,6 +170,14 @@ def test_an_address_that_is_none_is_refused_by_name(address: str) -> None:
         asyncio.run(listen())
 
 
+def test_a_host_that_can_have_no_such_name_is_refused_by_name() -> None:
+    async def listen() -> None:
+        await MetricsPort(Telemetry(ENGINE)).listen("10.0.0..1:9401")
+
+    with pytest.raises(ConfigError, match=r"--metrics = '10\.0\.0\.\.1:9401': no host can have"):
+        asyncio.run(listen())
+
+
 def test_a_port_that_is_taken_is_refused_by_name() -> None:
     async def ask(host: str, port: int) -> None:
         with pytest.raises(ConfigError, match=f"--metrics = '{host}:{port}'"):
