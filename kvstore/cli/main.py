@@ -56,18 +56,26 @@ exit codes: 0 done, 1 failed, 2 wrong command line, 3 a miss (get, match, explai
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    try:
+        return _exit_code(arguments)
+    finally:
+        _print_the_rest()
+
+
+def _exit_code(arguments: Sequence[str] | None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     try:
         args = command_line(next((one for one in given if one[:1] != "-"), "")).parse_args(given)
         level = {0: logging.WARNING, 1: logging.INFO}.get(args.verbose, logging.DEBUG)
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         logging.getLogger("numba").setLevel(logging.WARNING)
-        return int(args.run(args))
+        code = int(args.run(args))
+        print(end="", flush=True)
+        return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `moonpool ls | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "cryptography":
@@ -90,6 +98,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KVStoreError as error:
         print(f"moonpool: {error}", file=sys.stderr)
         return 1
+
+
+def _print_the_rest() -> None:
+    """Or have it go nowhere, where that is refused: as it ends Python would try it once more, and
+    say what came of it in its own way."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Version(argparse.Action):

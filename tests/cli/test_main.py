@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -27,6 +28,16 @@ class Interrupts:
 
 sys.meta_path.insert(0, Interrupts())
 runpy.run_module("kvstore", run_name="__main__", alter_sys=True)
+"""
+
+
+PRINTS = """
+import sys
+from kvstore.cli import roles
+from kvstore.cli.main import main
+
+roles.run_roles = lambda _: print("some of it") or 0
+sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -168,3 +179,30 @@ def test_what_the_system_refuses_is_told_with_what_is_known_of_it(
     monkeypatch.setattr(roles, "run_roles", fails)
     assert main(["roles", "--conductor", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err.startswith(f"moonpool: {said}")
+
+
+def ended_printing_to(output: int, *asked: str) -> tuple[int, str]:
+    """The exit code and what is said to be wrong, where all that is printed goes there."""
+    ran = subprocess.run(
+        [sys.executable, "-c", PRINTS, *asked],
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+    )
+    os.close(output)
+    return ran.returncode, ran.stderr
+
+
+@pytest.mark.parametrize("asked", [["roles", "--conductor", "127.0.0.1:1"], ["--help"]])
+def test_whose_reader_has_read_enough_ends_well(asked: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert ended_printing_to(writing, *asked) == (0, "")
+
+
+def test_what_cannot_be_printed_is_told_by_one_line() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    ended = ended_printing_to(full, "roles", "--conductor", "127.0.0.1:1")
+    assert ended == (1, "moonpool: No space left on device\n")
