@@ -24,8 +24,10 @@ from kvstore.cli.parts import Plan
 from kvstore.cli.patience import Patience, worked_seconds
 from kvstore.config import CREDENTIALS
 from kvstore.errors import ConfigError, Unavailable
+from kvstore.limits import KiB
 
 READY_SECONDS = 120.0  # of one that only waits, as a large model does for its disk
+LAST_WORDS_BYTES = 64 * KiB  # of a log, that are looked through for them
 LOOK_SECONDS = 0.2  # between two looks at whether to stop
 STOP_SECONDS = 12.0  # node and engines drain in less
 RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = 0.5, 10.0
@@ -40,12 +42,14 @@ class Child:
         self.name, self.arguments = name, arguments
         self._without = without  # of this process's environment
         self.log = directory / f"{name}.log"
+        self._log_from = 0  # where what this process says begins, behind what those before it said
         self.address, self.metrics, self.board = "", "", ""
         self._process: subprocess.Popen[bytes] | None = None
         self.pause = RESTART_SECONDS_MIN
 
     def start(self) -> None:
         with self.log.open("ab") as log:
+            self._log_from = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "kvstore", *self.arguments],
                 stdin=subprocess.DEVNULL,
@@ -104,8 +108,18 @@ class Child:
             self._process.stdout.close()
 
     def _last_words(self) -> str:
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1] if lines else f"it left no word in {self.log}"
+        with self.log.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_from, end - LAST_WORDS_BYTES))
+            said = log.read().decode(errors="replace")
+        lines = [line for line in said.splitlines() if line.strip()]
+        killed = -(self.exited or 0)
+        if killed <= 0:
+            return lines[-1] if lines else f"it left no word in {self.log}"
+        how = f"it was ended by signal {killed}"
+        if killed == signal.SIGKILL:
+            how += ": perhaps there was no memory for it"  # as the kernel ends who has the most
+        return f"{lines[-1]} ({how})" if lines else how
 
 
 class Stack:

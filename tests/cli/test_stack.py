@@ -16,7 +16,7 @@ import pytest
 from kvstore.cli import stack as module
 from kvstore.cli.parts import Plan
 from kvstore.cli.stack import Stack
-from kvstore.errors import Unavailable
+from kvstore.errors import ConfigError, Unavailable
 from tests.nodes import PATIENCE_SECONDS, eventually
 
 
@@ -67,6 +67,38 @@ def test_a_process_that_does_nothing_is_given_up_when_its_time_is_over(
     node.start()
     with pytest.raises(Unavailable, match=r"node was not ready, and has done nothing .*node\.log"):
         node.wait_ready()
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ("echo why >&2; exit 1", "why"),
+        ("exit 1", r"it left no word in .*node\.log"),
+        ("kill -KILL $$", r"it was ended by signal 9: perhaps there was no memory for it"),
+        ("echo why >&2; kill -ABRT $$", r"why \(it was ended by signal 6\)"),
+    ],
+)
+def test_of_a_process_that_ends_while_it_starts_what_it_said_and_how_it_ended_is_told(
+    silent: Stack, tmp_path: Path, ends: str, said: str
+) -> None:
+    node = silent.children["node"]
+    node.log.write_text("what the one before it had said\n")
+    (tmp_path / "python").write_text(f"#!/bin/sh\n{ends}\n")
+    node.start()
+    with pytest.raises(ConfigError, match=f"^node did not start: {said}$"):
+        node.wait_ready()
+
+
+def test_of_a_process_that_said_much_before_it_ended_the_last_of_it_is_read(
+    silent: Stack, tmp_path: Path
+) -> None:
+    node = silent.children["node"]
+    much = "head -c 1000000 /dev/zero | tr '\\0' x"
+    (tmp_path / "python").write_text(f"#!/bin/sh\n{much} >&2\necho >&2\nexit 1\n")
+    node.start()
+    with pytest.raises(ConfigError) as caught:
+        node.wait_ready()
+    assert 0 < str(caught.value).count("x") <= module.LAST_WORDS_BYTES
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
