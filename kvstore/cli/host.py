@@ -140,6 +140,7 @@ def _cannot_listen(address: str) -> str:
     return ""
 
 
+_USED = os.R_OK | os.W_OK
 _REASONS = {
     errno.EADDRINUSE: "another process does: stop that one (`ss -ltnp`), or take another port",
     errno.EADDRNOTAVAIL: "this host has no such address: name one of `ip address`, or 0.0.0.0 with "
@@ -157,6 +158,9 @@ def _disk(config: NodeConfig, ssd: SsdConfig) -> Disk:
     except OSError as error:
         cure = "give a directory that the node's user can write"
         return Disk(ssd.path, failure=f"{there} takes no file ({error.strerror}): {cure}")
+    if one := _closed(ssd.path):
+        cure = "give all that is there to the node's user (chown -R)"
+        return Disk(ssd.path, failure=f"{one} is not to be read and written: {cure}")
     held = held_by_files(ssd.path, config.ssd_file_bytes(ssd))
     held += held_bytes(ssd.path / "index" / "data.mdb")
     system = os.statvfs(there)
@@ -167,6 +171,15 @@ def _disk(config: NodeConfig, ssd: SsdConfig) -> Disk:
         needed_bytes=max(0, ssd.size_bytes + room_bytes(ssd.size_bytes) - held),
         free_bytes=system.f_bavail * system.f_frsize,
     )
+
+
+def _closed(path: Path) -> Path | None:
+    """What an earlier node made there and this user cannot use, if anything. An index of its own is
+    opened to it by the node."""
+    index = path / "index"
+    ours = index.exists() and index.stat().st_uid == os.geteuid()
+    there = (path / "lock", *path.glob("blocks-*"), *(() if ours else (index,)))
+    return next((one for one in there if one.exists() and not os.access(one, _USED)), None)
 
 
 def _direct(folder: Path) -> bool:

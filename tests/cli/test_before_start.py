@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ import pytest
 from kvstore.cli.host import look_at
 from kvstore.cli.main import main
 from kvstore.config import CREDENTIALS, NodeConfig, SsdConfig
-from kvstore.limits import GiB
+from kvstore.disk.local import LocalDisk
+from kvstore.limits import GiB, MiB
 from tests.auth.people import People
 from tests.nodes import NodeProcess, node, short_directory
+from tests.unprivileged import unprivileged
 
-__all__ = ["node"]
+__all__ = ["node", "unprivileged"]
 
 
 class Asked:
@@ -113,6 +117,25 @@ def test_a_disk_without_room_and_one_that_is_a_file(asked: Asked, tmp_path: Path
     assert code == 1 and "are free: free some" in host["errors"][0]
     code, host = asked("--ssd", f"{tmp_path / 'file'}:1GiB")
     assert code == 1 and "is no directory" in host["errors"][0]
+
+
+def test_what_an_earlier_node_made_for_another_user_is_an_error(
+    tmp_path: Path, unprivileged: None
+) -> None:
+    path = tmp_path / "ssd"
+    LocalDisk.open(path, MiB, MiB, buffered=True).close()
+    node = ["--dram", "64MiB", "--slab", "1MiB", "--ssd", f"{path}:1MiB", "--ssd-buffered"]
+    command = [sys.executable, "-m", "kvstore", "doctor", "--before-start", "--json", *node]
+
+    def errors() -> list[str]:
+        said = json.loads(subprocess.run(command, capture_output=True, timeout=60).stdout)
+        return list(said["host"]["errors"])
+
+    (path / "index").chmod(0o600)  # which a node that owns it mends
+    assert not errors()
+    (path / "blocks-00000").chmod(0o000)  # as one who is not its owner has it
+    [error] = errors()
+    assert f"{path / 'blocks-00000'} is not to be read and written: give all that" in error
 
 
 def test_where_its_node_runs_what_that_has_is_not_in_its_way(
