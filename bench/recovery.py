@@ -118,7 +118,7 @@ def _fill(directory: Path, filling: Filling) -> None:
         pass  # the node has a tenant, a namespace and its files now, and the client its names
     ssd = SsdConfig(directory / "ssd", size)
     config = NodeConfig(directory, slab_bytes=SLAB_BYTES, ssd=(ssd,))
-    disk = LocalDisk.open(ssd.path, size, config.ssd_file_bytes(ssd))
+    disk = LocalDisk.open(ssd.path, size, config.ssd_file_bytes(ssd), SLAB_BYTES)
     try:
         fill(directory, filling, client, disk)
     finally:

@@ -15,17 +15,20 @@ from typing import Self
 from kvstore.disk.files import replace_file
 from kvstore.errors import ConfigError
 
-FORMAT = 2  # 1 had no id
+FORMAT = 3  # 2 had no slab_bytes, 1 had no id
+_READ = (2, FORMAT)
 _ID_BYTES = 32
 _NAME = "layout.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """`files` data files of `file_bytes` each, and what tells this path from any other."""
+    """`files` data files of `file_bytes` each, in slabs of `slab_bytes`, and what tells this path
+    from any other."""
 
     files: int
     file_bytes: int
+    slab_bytes: int = 0  # 0: it was written before this was, and nobody knows
     id: str = field(default_factory=lambda: secrets.token_hex(_ID_BYTES))
     format: int = FORMAT
 
@@ -38,13 +41,17 @@ class Header:
             return None
         try:
             fields = json.loads(text)
-            if isinstance(fields, dict) and fields.get("format", FORMAT) != FORMAT:
+            if isinstance(fields, dict) and fields.get("format", FORMAT) not in _READ:
                 raise ConfigError(
                     f"node.ssd {str(path)!r} has format {fields['format']}, this Moonpool reads "
                     f"{FORMAT}: start the version that wrote it, or empty the directory"
                 )
             header = cls(**fields)
-            if not all(type(one) is int and one > 0 for one in (header.files, header.file_bytes)):
+            numbers = (header.files, header.file_bytes, header.slab_bytes)
+            if (
+                not all(type(one) is int for one in numbers)
+                or not min(numbers[:2]) > 0 <= numbers[2]
+            ):
                 raise ValueError("it is to name whole numbers")
             if "id" not in fields or len(bytes.fromhex(header.id)) != _ID_BYTES:
                 raise ValueError(f"its id is to be {2 * _ID_BYTES} hex digits")
@@ -61,6 +68,17 @@ class Header:
     def check_follows(self, before: Header, path: Path) -> None:
         """Refuse a layout that would lose what one before it holds. More files are welcome."""
         at = f"node.ssd {str(path)!r}"
+        if before.slab_bytes not in (0, self.slab_bytes):
+            raise ConfigError(
+                f"{at} was made with slabs of {before.slab_bytes} bytes, not {self.slab_bytes}: "
+                f"start with --slab {before.slab_bytes}, or empty the directory"
+            )
+        if before.file_bytes % self.slab_bytes:
+            raise ConfigError(
+                f"{at} was made with files of {before.file_bytes} bytes, which are no whole slabs "
+                f"of {self.slab_bytes}: start with the --slab it was made with, or empty the "
+                "directory"
+            )
         if before.file_bytes != self.file_bytes:
             raise ConfigError(
                 f"{at} was made with files of {before.file_bytes} bytes, not {self.file_bytes}: "

@@ -5,7 +5,7 @@ committed is there after a restart with the same layout, or with more files. Wha
 the directory is said when it is opened: afterwards only the disk can fail.
 
     DIRECTORY/lock               the process that has it
-    DIRECTORY/layout.json        how many files of which size, and the path's id
+    DIRECTORY/layout.json        how many files of which size, in which slabs, and the path's id
     DIRECTORY/blocks-00000 ...   the data
     DIRECTORY/index/             LMDB
     DIRECTORY/index.lost         there while the index is to be made anew
@@ -56,12 +56,21 @@ class LocalDisk(Disk):
         self._resources = resources
 
     @classmethod
-    def open(cls, path: Path, size_bytes: int, file_bytes: int, *, buffered: bool = False) -> Self:
+    def open(
+        cls,
+        path: Path,
+        size_bytes: int,
+        file_bytes: int,
+        slab_bytes: int,
+        *,
+        buffered: bool = False,
+    ) -> Self:
         """Make the directory or find it as it was left. Raises `ConfigError`, and takes no room.
 
-        `buffered` goes through the system's page cache, for filesystems without O_DIRECT.
+        Files are of whole slabs. `buffered` goes through the system's page cache, for filesystems
+        without O_DIRECT.
         """
-        header = _header(path, size_bytes, file_bytes)
+        header = _header(path, size_bytes, file_bytes, slab_bytes)
         try:
             with ExitStack() as resources:
                 data, ledger, header = _opened(path, header, buffered, resources)
@@ -109,7 +118,7 @@ def held_by_files(path: Path, file_bytes: int) -> int:
     return sum(min(held_bytes(one), file_bytes) for one in path.glob("blocks-*"))
 
 
-def _header(path: Path, size_bytes: int, file_bytes: int) -> Header:
+def _header(path: Path, size_bytes: int, file_bytes: int, slab_bytes: int) -> Header:
     at = f"node.ssd {str(path)!r}"
     if file_bytes < DISK_ALIGN or file_bytes % DISK_ALIGN:
         raise ConfigError(f"{at}: files of {file_bytes} bytes: give a multiple of {DISK_ALIGN}")
@@ -120,7 +129,7 @@ def _header(path: Path, size_bytes: int, file_bytes: int) -> Header:
         )
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{at} is not a directory: give a directory, or a path to make one at")
-    return Header(size_bytes // file_bytes, file_bytes)
+    return Header(size_bytes // file_bytes, file_bytes, slab_bytes)
 
 
 def _opened(

@@ -37,7 +37,11 @@ def volumes_of(config: NodeConfig) -> Volumes | None:
         disks = {}
         for one in config.ssd:
             disk = LocalDisk.open(
-                one.path, one.size_bytes, config.ssd_file_bytes(one), buffered=one.buffered
+                one.path,
+                one.size_bytes,
+                config.ssd_file_bytes(one),
+                config.slab_bytes,
+                buffered=one.buffered,
             )
             opened.callback(disk.close)
             disks[os.fspath(one.path)] = disk

@@ -28,7 +28,7 @@ def outcome(call: Callable[[], None]) -> str:
 
 
 def main(how: str, path: str) -> None:
-    disk = LocalDisk.open(Path(path), SIZE, FILE_BYTES, buffered=True)
+    disk = LocalDisk.open(Path(path), SIZE, FILE_BYTES, FILE_BYTES, buffered=True)
     if how == "hold":
         print("ready", flush=True)
         sys.stdin.read()

@@ -42,7 +42,9 @@ class LocalForm:
     def _open(self) -> LocalDisk:
         size = FILES * FILE_BYTES
         try:
-            return LocalDisk.open(self._folder, size, FILE_BYTES, buffered=self.buffered)
+            return LocalDisk.open(
+                self._folder, size, FILE_BYTES, FILE_BYTES, buffered=self.buffered
+            )
         except ConfigError as error:
             if "O_DIRECT" in str(error):
                 pytest.skip(str(error))

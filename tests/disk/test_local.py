@@ -22,7 +22,7 @@ Mounted = Callable[..., Path]
 
 
 def opened(path: Path, files: int = 2, file_bytes: int = FILE_BYTES) -> LocalDisk:
-    return LocalDisk.open(path, files * file_bytes, file_bytes, buffered=True)
+    return LocalDisk.open(path, files * file_bytes, file_bytes, DISK_ALIGN, buffered=True)
 
 
 def refused(path: Path, match: str, **given: Any) -> None:
@@ -51,14 +51,14 @@ def test_holes_that_a_copy_made_are_filled_again(tmp_path: Path) -> None:
 
 
 def test_a_size_between_two_numbers_of_files_is_rounded_down(tmp_path: Path) -> None:
-    disk = LocalDisk.open(tmp_path, 3 * FILE_BYTES - 1, FILE_BYTES, buffered=True)
+    disk = LocalDisk.open(tmp_path, 3 * FILE_BYTES - 1, FILE_BYTES, FILE_BYTES, buffered=True)
     assert disk.files == 2
     disk.close()
 
 
 def test_a_size_smaller_than_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"node\.ssd .* holds no file of 262144: give at least"):
-        LocalDisk.open(tmp_path, FILE_BYTES - 1, FILE_BYTES)
+        LocalDisk.open(tmp_path, FILE_BYTES - 1, FILE_BYTES, FILE_BYTES)
     assert not list(tmp_path.iterdir())
 
 
@@ -93,7 +93,7 @@ def test_a_filesystem_without_direct_io_is_refused_unless_buffered(mounted: Moun
     with pytest.raises(
         ConfigError, match=r"no O_DIRECT: .* or start with --ssd-buffered"
     ) as caught:
-        LocalDisk.open(path, FILE_BYTES, FILE_BYTES)
+        LocalDisk.open(path, FILE_BYTES, FILE_BYTES, FILE_BYTES)
     assert str(path) in str(caught.value)
     assert not data_path(path, 0).exists()
     opened(path).close()
@@ -181,7 +181,7 @@ def test_fewer_files_and_files_of_another_size_are_refused(tmp_path: Path) -> No
         (b"[1, 2]", "cannot be read"),
         (
             json.dumps({"files": 2, "file_bytes": 9, "format": 1}).encode(),
-            "has format 1, this .* reads 2",
+            "has format 1, this .* reads 3",
         ),
     ],
 )

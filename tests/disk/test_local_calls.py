@@ -25,7 +25,7 @@ FILE_BYTES = 256 * KiB
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[LocalDisk]:
-    disk = LocalDisk.open(tmp_path / "ssd", 2 * FILE_BYTES, FILE_BYTES, buffered=True)
+    disk = LocalDisk.open(tmp_path / "ssd", 2 * FILE_BYTES, FILE_BYTES, FILE_BYTES, buffered=True)
     yield disk
     disk.close()
 
@@ -33,7 +33,7 @@ def disk(tmp_path: Path) -> Iterator[LocalDisk]:
 @pytest.mark.skipif(not __debug__, reason="asserts are off")
 def test_direct_io_wants_offset_length_and_address_aligned(tmp_path: Path) -> None:
     try:
-        disk = LocalDisk.open(tmp_path, FILE_BYTES, FILE_BYTES)
+        disk = LocalDisk.open(tmp_path, FILE_BYTES, FILE_BYTES, FILE_BYTES)
     except ConfigError as error:
         pytest.skip(str(error))
     two = aligned(2 * DISK_ALIGN)

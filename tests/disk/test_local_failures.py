@@ -36,7 +36,7 @@ def test_a_full_filesystem_stops_the_index_only_and_only_until_room_is_free(
     mounted: Mounted,
 ) -> None:
     path = mounted("tmpfs", "size=16m")
-    disk = LocalDisk.open(path / "ssd", 8 * MiB, 1 * MiB, buffered=True)
+    disk = LocalDisk.open(path / "ssd", 8 * MiB, 1 * MiB, 1 * MiB, buffered=True)
     disk.commit({b"before": b""}, ())
     fill(path / "filler")
     committed = 1
@@ -50,7 +50,7 @@ def test_a_full_filesystem_stops_the_index_only_and_only_until_room_is_free(
     (path / "filler").unlink()
     disk.commit({b"after": bytes(64 * KiB)}, ())
     disk.close()
-    disk = LocalDisk.open(path / "ssd", 8 * MiB, 1 * MiB, buffered=True)
+    disk = LocalDisk.open(path / "ssd", 8 * MiB, 1 * MiB, 1 * MiB, buffered=True)
     assert entries(disk) == committed + 1
     disk.close()
 
@@ -61,9 +61,9 @@ def test_a_full_filesystem_is_refused_at_the_start_and_taken_when_room_is_free(
     path = mounted("tmpfs", "size=16m")
     fill(path / "filler")
     with pytest.raises(ConfigError, match=r"node\.ssd .* 0 bytes are free|No space left"):
-        LocalDisk.open(path / "ssd", 8 * MiB, 1 * MiB, buffered=True)
+        LocalDisk.open(path / "ssd", 8 * MiB, 1 * MiB, 1 * MiB, buffered=True)
     (path / "filler").unlink()
-    LocalDisk.open(path / "ssd", 8 * MiB, 1 * MiB, buffered=True).close()
+    LocalDisk.open(path / "ssd", 8 * MiB, 1 * MiB, 1 * MiB, buffered=True).close()
 
 
 def under_failing_sync(how: str, path: Path, file: Path) -> list[str]:
@@ -84,7 +84,7 @@ def under_failing_sync(how: str, path: Path, file: Path) -> list[str]:
 
 def test_a_sync_that_failed_is_told_of_and_never_believed_again(tmp_path: Path) -> None:
     """The kernel's second answer is success, for pages that it threw away."""
-    LocalDisk.open(tmp_path, SIZE, FILE_BYTES, buffered=True).close()
+    LocalDisk.open(tmp_path, SIZE, FILE_BYTES, FILE_BYTES, buffered=True).close()
     file = tmp_path / "blocks-00000"
     first, second, _ = under_failing_sync("sync", tmp_path, file)
     assert first == f"DiskError: syncing {file}: Input/output error"
@@ -92,7 +92,7 @@ def test_a_sync_that_failed_is_told_of_and_never_believed_again(tmp_path: Path) 
 
 
 def test_a_commit_whose_sync_failed_is_told_of_and_changed_nothing(tmp_path: Path) -> None:
-    LocalDisk.open(tmp_path, SIZE, FILE_BYTES, buffered=True).close()
+    LocalDisk.open(tmp_path, SIZE, FILE_BYTES, FILE_BYTES, buffered=True).close()
     file = tmp_path / "index" / "data.mdb"
     first, second, entries = under_failing_sync("commit", tmp_path, file)
     assert first.startswith("DiskError: committing to")

@@ -19,7 +19,7 @@ CHILD = [sys.executable, "-m", "tests.disk.child"]
 
 
 def opened(path: Path, size: int = SIZE) -> LocalDisk:
-    return LocalDisk.open(path, size, FILE_BYTES, buffered=True)
+    return LocalDisk.open(path, size, FILE_BYTES, FILE_BYTES, buffered=True)
 
 
 def test_two_processes_do_not_use_one_directory_and_a_killed_one_frees_it(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ BRANCH, PAGE_HEAD_BYTES = 1, 16  # of LMDB's pages
 
 
 def opened(path: Path) -> LocalDisk:
-    return LocalDisk.open(path, FILE_BYTES, FILE_BYTES, buffered=True)
+    return LocalDisk.open(path, FILE_BYTES, FILE_BYTES, FILE_BYTES, buffered=True)
 
 
 def filled(path: Path) -> dict[bytes, bytes]:

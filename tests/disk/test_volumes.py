@@ -93,9 +93,11 @@ def test_the_same_words_are_stamped_otherwise_on_another_path_and_at_another_pla
 
 def test_a_path_and_a_copy_of_it_are_refused_together(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    LocalDisk.open(one, SMALL, SMALL, buffered=True).close()
+    LocalDisk.open(one, SMALL, SMALL, SMALL, buffered=True).close()
     shutil.copytree(one, two)
-    disks = {path.name: LocalDisk.open(path, SMALL, SMALL, buffered=True) for path in (one, two)}
+    disks = {
+        path.name: LocalDisk.open(path, SMALL, SMALL, SMALL, buffered=True) for path in (one, two)
+    }
     with pytest.raises(ConfigError, match=r"node\.ssd 'two' is a copy of 'one': give one"):
         Volumes(disks)
     for disk in disks.values():

@@ -27,7 +27,7 @@ class SsdRig(TieredRig):
     def __init__(self, directory: Path, epoch: int = 1) -> None:
         self.directory, self.epoch = directory, epoch
         size = 2 * FILE_SLABS * SLAB
-        disk = LocalDisk.open(directory, size, FILE_SLABS * SLAB, buffered=True)
+        disk = LocalDisk.open(directory, size, FILE_SLABS * SLAB, SLAB, buffered=True)
         super().__init__({"ssd": disk}, epoch)
 
     @classmethod

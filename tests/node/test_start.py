@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Callable
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.config import NodeConfig
+from kvstore.config import NodeConfig, SsdConfig
+from kvstore.disk.volumes import Volumes
 from kvstore.errors import ConfigError
-from kvstore.node.start import next_epoch, stable_node_id
+from kvstore.limits import MiB
+from kvstore.node.start import next_epoch, stable_node_id, volumes_of
 
 
 @pytest.fixture
@@ -66,3 +69,32 @@ def test_a_node_keeps_its_id_over_restarts(tmp_path: Path) -> None:
     config.id_file.write_text("no id\n")
     with pytest.raises(ConfigError, match=r"holds no node id: delete it"):
         stable_node_id(config)
+
+
+def opened(directory: Path, slab_bytes: int) -> Volumes:
+    ssd = (SsdConfig(directory / "ssd", 4 * MiB, buffered=True),)
+    volumes = volumes_of(NodeConfig(directory, slab_bytes=slab_bytes, ssd=ssd))
+    assert volumes is not None
+    return volumes
+
+
+def test_a_path_that_was_filled_in_other_slabs_is_refused_with_those(tmp_path: Path) -> None:
+    """Slabs of the new size would be given out where blocks of the old one lie."""
+    opened(tmp_path, 2 * MiB).close()
+    for other in (MiB, 4 * MiB):
+        with pytest.raises(ConfigError, match=rf"slabs of {2 * MiB} bytes, not {other}: start"):
+            opened(tmp_path, other)
+    opened(tmp_path, 2 * MiB).close()
+
+
+def test_a_path_of_before_keeps_the_slabs_that_it_is_started_with_now(tmp_path: Path) -> None:
+    opened(tmp_path, 2 * MiB).close()
+    layout = tmp_path / "ssd" / "layout.json"
+    fields = json.loads(layout.read_text())
+    del fields["slab_bytes"]
+    layout.write_text(json.dumps({**fields, "format": 2}))
+    volumes = opened(tmp_path, 2 * MiB)
+    assert volumes.disks[0].id == bytes.fromhex(fields["id"])
+    volumes.close()
+    with pytest.raises(ConfigError, match=rf"slabs of {2 * MiB} bytes, not {MiB}: start"):
+        opened(tmp_path, MiB)
