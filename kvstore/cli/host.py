@@ -24,6 +24,7 @@ from kvstore.disk.files import held_bytes
 from kvstore.disk.ledger import room_bytes
 from kvstore.disk.local import held_by_files
 from kvstore.rpc.address_file import address_in
+from kvstore.rpc.listening import listening
 from kvstore.rpc.tls import valid_between
 
 _TIMEX_BYTES, _STATUS_OFFSET, _STA_UNSYNC = 208, 40, 0x40  # of Linux's struct timex, 64 bits
@@ -129,12 +130,10 @@ def _cannot_listen(address: str) -> str:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65_535:
         return "write HOST:PORT, like 127.0.0.1:9401"
-    plain = host.strip("[]")
-    family = socket.AF_INET6 if ":" in plain else socket.AF_INET
     try:
-        socket.create_server((plain, int(port)), family=family).close()
+        listening(host, int(port)).close()
     except socket.gaierror:
-        return f"{plain} is no name or address of this host"
+        return f"{host.strip('[]')} is no name or address of this host"
     except OSError as error:
         return _REASONS.get(error.errno or 0, str(error.strerror))
     return ""

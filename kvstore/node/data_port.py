@@ -32,6 +32,7 @@ from kvstore.node.read_ahead import Orders, ReadAhead
 from kvstore.node.sessions import Session, Sessions
 from kvstore.node.ucx_calls import UcxCalls
 from kvstore.node.ucx_moves import UcxMoves
+from kvstore.rpc.listening import listening
 from kvstore.telemetry import Telemetry
 from kvstore.transfer.frames import CALLS_KIND, HELLO, HELLO_MAGIC, WELCOME, Welcome
 from kvstore.transfer.stream import DataStream, LatestTls
@@ -61,7 +62,7 @@ class DataPort:
         self._read_ahead = read_ahead
         self._counters, self._tls, self._ucx = counters, tls, ucx
         try:
-            self._socket = socket.create_server((host.strip("[]"), port), backlog=64)
+            self._socket = listening(host, port, backlog=64)
         except OSError as error:
             raise ConfigError(f"node.data_port = {port}: cannot listen there: {error}") from error
         self._socket.setblocking(False)

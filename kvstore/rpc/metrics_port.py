@@ -20,10 +20,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from kvstore.address import named
 from kvstore.config import TlsConfig
 from kvstore.errors import ConfigError
 from kvstore.limits import METRICS_CALLS_MAX, METRICS_HEAD_BYTES_MAX, METRICS_SECONDS_MAX
+from kvstore.rpc.listening import listening
 from kvstore.rpc.tls import valid_between
 from kvstore.telemetry import BY_PROCESS, Kind, Looked, Metric, Telemetry
 
@@ -53,10 +53,9 @@ class MetricsPort:
         if not host or not port.isdecimal() or int(port) > 65_535:
             raise ConfigError(f"--metrics = {address!r}: write HOST:PORT, like 127.0.0.1:9401")
         try:
-            with named():
-                self._server = await asyncio.start_server(
-                    self._answer, host.strip("[]"), int(port), limit=METRICS_HEAD_BYTES_MAX
-                )
+            self._server = await asyncio.start_server(
+                self._answer, sock=listening(host, int(port)), limit=METRICS_HEAD_BYTES_MAX
+            )
         except OSError as error:
             raise ConfigError(f"--metrics = {address!r}: {error.strerror or error}") from None
         self.address = f"{host}:{self._server.sockets[0].getsockname()[1]}"

@@ -19,6 +19,7 @@ from kvstore.rpc.access import Role
 from kvstore.rpc.authority import Authority, Holder
 from kvstore.rpc.metrics_port import MetricsPort
 from kvstore.telemetry import ENGINE, Telemetry
+from tests.ipv6 import both
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
 ANSWER_SECONDS = 30.0
@@ -28,10 +29,11 @@ def served(
     ask: Callable[[str, int], Awaitable[None]],
     telemetry: Telemetry | None = None,
     tls: TlsConfig | None = None,
+    at: str = "127.0.0.1:0",
 ) -> None:
     async def run() -> None:
         port = MetricsPort(telemetry or Telemetry(ENGINE), tls)
-        await port.listen("127.0.0.1:0")
+        await port.listen(at)
         host, _, number = port.address.rpartition(":")
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -221,3 +223,12 @@ def test_a_version_that_is_none_is_answered_as_prometheus_has_always_read_it(ver
         assert values(answer)
 
     served(ask)
+
+
+@both
+def test_on_all_addresses_it_is_read_by_ipv4_too() -> None:
+    async def ask(_: str, port: int) -> None:
+        for host in ("::1", "127.0.0.1"):
+            assert (await said(host, port, GET)).startswith(b"HTTP/1.1 200 ")
+
+    served(ask, at="[::]:0")

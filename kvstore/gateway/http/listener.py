@@ -7,6 +7,7 @@ import socket
 
 from kvstore.errors import ConfigError
 from kvstore.rpc.identity import on_loopback
+from kvstore.rpc.listening import listening
 
 _BACKLOG = 1024
 
@@ -22,10 +23,8 @@ def listening_at(address: str, option: str) -> socket.socket:
             f"{option} = {address!r}: the gateway speaks HTTP without TLS, and serves loopback "
             "alone. Listen on 127.0.0.1, and put a proxy with TLS before it"
         )
-    plain = host.strip("[]")
-    family = socket.AF_INET6 if ":" in plain else socket.AF_INET
     try:
-        return socket.create_server((plain, int(port)), family=family, backlog=_BACKLOG)
+        return listening(host, int(port), backlog=_BACKLOG)
     except OSError as error:
         why = f"{error.strerror}"
         if error.errno == errno.EADDRINUSE:
