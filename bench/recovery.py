@@ -29,7 +29,8 @@ from bench.pool import node_with_ssd
 from bench.report import Goal, Report, Row
 from bench.rounds import Spread
 from kvstore.client import Client
-from kvstore.config import NodeConfig, SsdConfig
+from kvstore.config import SsdConfig
+from kvstore.disk.division import file_bytes_of
 from kvstore.disk.local import LocalDisk
 from kvstore.limits import GiB, MiB
 
@@ -117,8 +118,7 @@ def _fill(directory: Path, filling: Filling) -> None:
     ):
         pass  # the node has a tenant, a namespace and its files now, and the client its names
     ssd = SsdConfig(directory / "ssd", size)
-    config = NodeConfig(directory, slab_bytes=SLAB_BYTES, ssd=(ssd,))
-    disk = LocalDisk.open(ssd.path, size, config.ssd_file_bytes(ssd), SLAB_BYTES)
+    disk = LocalDisk.open(ssd.path, size, file_bytes_of(ssd, SLAB_BYTES), SLAB_BYTES)
     try:
         fill(directory, filling, client, disk)
     finally:

@@ -280,17 +280,6 @@ class NodeConfig:
                 f"(at most {_SOCKET_PATH_BYTES_MAX} bytes with the socket's name)"
             )
 
-    def ssd_file_bytes(self, ssd: SsdConfig) -> int:
-        """A whole number of slabs, so that no block lies in two files. It follows from the path
-        alone: which others there are may change."""
-        slabs = min(max(1, GiB // self.slab_bytes), ssd.size_bytes // self.slab_bytes)
-        return slabs * self.slab_bytes
-
-    @property
-    def ssd_files(self) -> int:
-        """How many the SSD tier has, all of which are open for as long as the node runs."""
-        return sum(one.size_bytes // self.ssd_file_bytes(one) for one in self.ssd)
-
     def _check_ssd(self) -> None:
         named: dict[Path, Path] = {}
         for ssd in self.ssd:

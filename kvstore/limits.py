@@ -79,6 +79,7 @@ STRIP_BYTES_MAX = 64 * MiB  # hashed in one go, which holds up a node's other ca
 
 BLOCK_TOKENS_MAX = 65_536
 STRIPS_MAX = 65_536  # layers x KV heads of one block
+SSD_FILES_MAX = 131_072  # that a path may grow to: all are open, and made one after the other
 BLOCK_BYTES_MAX = 1 * GiB
 LAYERS_MAX = 4_096
 GROUPS_MAX = 64

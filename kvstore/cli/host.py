@@ -20,6 +20,7 @@ import psutil
 
 from kvstore.cli.host_verdict import Disk, Host
 from kvstore.config import NodeConfig, SsdConfig, TlsConfig
+from kvstore.disk.division import file_bytes_of, files_kept
 from kvstore.disk.files import held_bytes
 from kvstore.disk.ledger import room_bytes
 from kvstore.disk.local import held_by_files
@@ -40,12 +41,13 @@ def clock_and_certificate(shown: TlsConfig | None) -> Host:
 
 def look_at(config: NodeConfig, shown: TlsConfig | None) -> Host:
     """All of the host, before a node of this configuration starts. What one that runs in the same
-    directory has taken already is not looked for. Raises `ConfigError` of certificates: the node's
-    own, or else those of `shown`."""
+    directory has taken already is not looked for. Raises `ConfigError` of certificates (the
+    node's own, or else those of `shown`) and of paths that were made otherwise."""
     found = replace(
         clock_and_certificate(config.tls or shown),
         lock_bytes=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         files_most=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        files_kept=files_kept(config),
         rdma=any(Path("/sys/class/infiniband").glob("*")),
         huge_pages=_huge_pages(),
     )
@@ -160,14 +162,16 @@ def _disk(config: NodeConfig, ssd: SsdConfig) -> Disk:
     if one := _closed(ssd.path):
         cure = "give all that is there to the node's user (chown -R)"
         return Disk(ssd.path, failure=f"{one} is not to be read and written: {cure}")
-    held = held_by_files(ssd.path, config.ssd_file_bytes(ssd))
+    file_bytes = file_bytes_of(ssd, config.slab_bytes)
+    size = ssd.size_bytes // file_bytes * file_bytes
+    held = held_by_files(ssd.path, file_bytes)
     held += held_bytes(ssd.path / "index" / "data.mdb")
     system = os.statvfs(there)
     return Disk(
         ssd.path,
         direct=direct,
         buffered=ssd.buffered,
-        needed_bytes=max(0, ssd.size_bytes + room_bytes(ssd.size_bytes) - held),
+        needed_bytes=max(0, size + room_bytes(size) - held),
         free_bytes=system.f_bavail * system.f_frsize,
     )
 

@@ -52,6 +52,7 @@ class Host:
     free_bytes: int | None = None
     lock_bytes: int | None = None  # that one process may lock; -1: all it wants
     files_most: int | None = None  # that one may open; -1: all it wants
+    files_kept: int = 0  # that the node's SSD tier is to have open
     rdma: bool = False  # whether it has such devices
     huge_pages: str = ""  # the kernel's word on those of shared memory
     clock_kept: bool | None = None  # whether something keeps the clock right
@@ -75,7 +76,7 @@ def verdict(config: NodeConfig, host: Host) -> Iterator[Finding]:
         yield Finding(True, f"nothing can listen at {address}: {why}")
     for disk in host.disks:
         yield from _disk(disk)
-    yield from _files(config, host)
+    yield from _files(host)
     yield from _clock(host)
 
 
@@ -145,11 +146,11 @@ def _disk(disk: Disk) -> Iterator[Finding]:
         )
 
 
-def _files(config: NodeConfig, host: Host) -> Iterator[Finding]:
+def _files(host: Host) -> Iterator[Finding]:
     if host.files_most is None:
         return
     try:
-        files_bound(config.ssd_files, host.files_most)
+        files_bound(host.files_kept, host.files_most)
     except ConfigError as error:
         yield Finding(True, str(error))
 

@@ -23,6 +23,7 @@ from kvstore import traces
 from kvstore.block import Miss
 from kvstore.clock import SystemClock
 from kvstore.config import Credentials, NodeConfig, host_name
+from kvstore.disk.division import files_kept
 from kvstore.failpoint import arm, failpoint
 from kvstore.garbage import keep_what_stands
 from kvstore.memory.arena import Arena
@@ -89,7 +90,7 @@ class Node:
         arm(os.environ)
         if config.tls is not None:
             check_role(config.tls, Role.NODE)
-        bound_the_process(config.ssd_files)
+        bound_the_process(files_kept(config))
         self._config = config
         self._stopping = asyncio.Event()
         self._hurry, self._warned = asyncio.Event(), False

@@ -13,6 +13,7 @@ from kvstore.config import NodeConfig
 from kvstore.core.lifecycle import Tier
 from kvstore.core.slabs import Slabs
 from kvstore.core.spread import ALIKE, Spread
+from kvstore.disk.division import file_bytes_of
 from kvstore.disk.files import replace_file
 from kvstore.disk.local import LocalDisk
 from kvstore.disk.volumes import Volumes
@@ -39,7 +40,7 @@ def volumes_of(config: NodeConfig) -> Volumes | None:
             disk = LocalDisk.open(
                 one.path,
                 one.size_bytes,
-                config.ssd_file_bytes(one),
+                file_bytes_of(one, config.slab_bytes),
                 config.slab_bytes,
                 buffered=one.buffered,
             )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvstore.cli.host_verdict import Disk, Host, verdict
-from kvstore.config import NodeConfig, SsdConfig, parse_bytes
+from kvstore.config import NodeConfig, parse_bytes
 from kvstore.limits import NODE_OWN_BYTES, GiB, MiB
 
 DAY = 86_400.0
@@ -60,12 +60,11 @@ def test_the_memory_that_is_advised_is_there() -> None:
 
 
 def test_disks_of_more_files_than_a_process_may_open_are_an_error() -> None:
-    large = {"ssd": (SsdConfig(Path("/ssd"), 4 * 1024 * GiB),)}
-    wrong, text = said(large, files_most=4_096)
+    wrong, text = said({}, files_kept=4_096, files_most=4_096)
     assert wrong and "keeps 4096 files open" in text
     for enough in (8_192, -1):
-        config = NodeConfig(Path("/n"), dram_bytes=32 * GiB, **large)
-        assert not list(verdict(config, replace(FINE, files_most=enough)))
+        config = NodeConfig(Path("/n"), dram_bytes=32 * GiB)
+        assert not list(verdict(config, replace(FINE, files_kept=4_096, files_most=enough)))
 
 
 def test_locked_memory_is_for_ucx_and_has_to_do_with_rdma() -> None:
