@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 START_SECONDS = 60.0  # of a mover: it registers the whole arena
 _GRACE_SECONDS = 5.0  # beyond its own deadline, after which it is taken for hung
-_PAUSE_SECONDS = 1.0  # between two starts
+_PAUSE_SECONDS = 1.0  # before another start
 AHEAD = 8  # requests of one call that the mover has at once
 _NONE = Registration(0, Segment.DRAM)  # of requests that move nothing
 
@@ -74,7 +74,8 @@ class UcxMoves:
         self._arena = arena
         self._lock = threading.RLock()  # of what is asked, in the order in which it is
         self._starting = threading.Lock()
-        self._next, self._started_at = STARTED, 0.0
+        self._next = STARTED
+        self._tried_at = 0.0  # when the last start began; or ended, where it was in vain
         self._closed = False
         self._start()
 
@@ -174,10 +175,12 @@ class UcxMoves:
             raise failed
 
     def _running(self) -> _Process:
+        asked_at = time.monotonic()
         with self._starting:
             if self._process.alive:
                 return self._process
-            if self._closed or time.monotonic() < self._started_at + _PAUSE_SECONDS:
+            # Whoever waited here for a start that was in vain makes none of its own.
+            if self._closed or asked_at < self._tried_at + _PAUSE_SECONDS:
                 raise Unavailable("what moves blocks over ucx has ended: try again in a second")
             try:
                 return self._start()
@@ -185,7 +188,7 @@ class UcxMoves:
                 raise Unavailable(f"what moves blocks over ucx does not start: {error}") from error
 
     def _start(self) -> _Process:
-        self._started_at = time.monotonic()
+        self._tried_at = time.monotonic()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         patience = divmod(int(1e6 * (UCX_MOVE_SECONDS + _GRACE_SECONDS)), 1_000_000)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *patience))
@@ -209,6 +212,7 @@ class UcxMoves:
             started.result(START_SECONDS)
         except (Unavailable, TimeoutError) as error:
             self._end(process)
+            self._tried_at = time.monotonic()
             raise ConfigError(str(error) or "transport ucx: it did not start in time") from error
         return process
 

@@ -150,3 +150,63 @@ def test_a_mover_that_is_being_started_ends_with_its_node(
     assert not [one for one in psutil.Process().children() if str(program) in one.cmdline()]
     caller.join(20.0)
     assert len(refused) == 1
+
+
+FAILS_TO_START_AGAIN = f"""#!{sys.executable}
+import os, sys, time
+from pathlib import Path
+if (said := Path(__file__).with_name("said")).exists():
+    with Path(__file__).with_name("again").open("a") as again:
+        again.write("again ")
+    sys.exit(1)
+said.touch()
+os.write(int(sys.argv[3]), bytes(8))
+time.sleep(600)
+"""
+
+
+class Asked:
+    """A lock that says how many have come to it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.came: list[int] = []
+
+    def __enter__(self) -> None:
+        self.came.append(threading.get_ident())
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_those_that_wait_for_a_mover_that_does_not_start_are_refused_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each starts it again in its turn, and the last waits for as many starts as there are."""
+    program = tmp_path / "mover"
+    program.write_text(FAILS_TO_START_AGAIN)
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(ucx_moves, "_PAUSE_SECONDS", 0.0)
+    moves = UcxMoves(Arena.create(1 << 20))
+    moves._end(moves._process)
+    starting = cast(Any, moves)._starting = Asked()
+    refused: list[Unavailable] = []
+
+    def use() -> None:
+        try:
+            moves._running()
+        except Unavailable as error:
+            refused.append(error)
+
+    callers = [threading.Thread(target=use, daemon=True) for _ in range(4)]
+    with starting.lock:
+        for one in callers:
+            one.start()
+        assert eventually(lambda: len(starting.came) == 4)
+    for one in callers:
+        one.join(20.0)
+    moves.close()
+    assert len(refused) == 4
+    assert (tmp_path / "again").read_text() == "again "
