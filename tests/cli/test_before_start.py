@@ -123,7 +123,7 @@ def test_what_an_earlier_node_made_for_another_user_is_an_error(
     tmp_path: Path, unprivileged: None
 ) -> None:
     path = tmp_path / "ssd"
-    LocalDisk.open(path, MiB, MiB, buffered=True).close()
+    LocalDisk.open(path, MiB, MiB, MiB, buffered=True).close()
     node = ["--dram", "64MiB", "--slab", "1MiB", "--ssd", f"{path}:1MiB", "--ssd-buffered"]
     command = [sys.executable, "-m", "kvstore", "doctor", "--before-start", "--json", *node]
 
