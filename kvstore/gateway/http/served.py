@@ -43,7 +43,7 @@ class Served:
                 "how many tokens of prompt and answer the servers take, with --max-model-len"
             )
         revision, namespace = _named(config)
-        text = Text(config.model)
+        text = Text(config.model, found.eos)
         return cls(
             name=config.served_name,
             revision=revision,

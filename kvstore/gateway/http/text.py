@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -16,7 +16,9 @@ HELD_TOKENS_MAX = 16  # what is no whole character by then never will be
 class Text:
     """A model folder's tokenizer. Safe to use from several threads."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ends: Collection[int] = ()) -> None:
+        """`ends` are the tokens that end its model's answers: no text, whatever the file calls
+        them."""
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise ConfigError(f"--model = {folder}: it has no tokenizer.json, which makes text")
@@ -29,7 +31,7 @@ class Text:
         self._tokenizer.no_padding()
         self._spelling = Spelling(self._tokenizer)
         added = self._tokenizer.get_added_tokens_decoder()
-        self.specials = frozenset(id for id, token in added.items() if token.special)
+        self.specials = frozenset(id for id, token in added.items() if token.special).union(ends)
 
     @property
     def vocabulary(self) -> int:
@@ -45,12 +47,13 @@ class Text:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+        read = [one for one in tokens if one not in self.specials]
+        return str(self._tokenizer.decode(read, skip_special_tokens=True))
 
     def spelled(self, token: int) -> Spelled:
         """One token as it stands behind others; special ones by their names."""
         if token in self.specials:
-            return Spelled(str(self._tokenizer.id_to_token(token)), None)
+            return Spelled(self._tokenizer.id_to_token(token) or "", None)
         utf8 = self._spelling.bytes_of(token)
         return Spelled(utf8.decode(errors="backslashreplace"), utf8)
 

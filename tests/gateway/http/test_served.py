@@ -13,6 +13,7 @@ from kvstore.errors import ConfigError
 from kvstore.gateway.http.asked import Asked
 from kvstore.gateway.http.refusal import TooLong
 from kvstore.gateway.http.served import Served
+from kvstore.gateway.http.text import Text
 
 ENGINES = ("127.0.0.1:1",)
 
@@ -60,3 +61,11 @@ def test_gpt2_says_its_positions_by_another_name(model_dir: Path, tmp_path: Path
 def test_room_for_nothing_is_refused(told: int) -> None:
     with pytest.raises(ConfigError, match=f"--max-model-len = {told}: write 1 or more"):
         GatewayConfig(Path("m"), engines=ENGINES, max_model_len=told)
+
+
+def test_the_tokens_that_the_model_ends_with_are_no_text(model_dir: Path, tmp_path: Path) -> None:
+    folder = without(model_dir, tmp_path / "m")
+    word, other = Text(folder).tokens("w5 w6")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [word]}))
+    text = Served.of(GatewayConfig(folder, engines=ENGINES, revision="r")).text
+    assert word in text.specials and other not in text.specials

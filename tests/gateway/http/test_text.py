@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from kvstore.errors import ConfigError
 from kvstore.gateway.http.spelling import Spelled
 from kvstore.gateway.http.text import HELD_TOKENS_MAX, Text, Writing
 
-END = "<end>"
+END, TURN = "<end>", "<|END_OF_TURN_TOKEN|>"
 
 
 def bytes_alone() -> Tokenizer:
@@ -24,6 +24,12 @@ def bytes_alone() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([END])
     return tokenizer
+
+
+def end_of(folder: Path) -> int:
+    found = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id(TURN)
+    assert isinstance(found, int)
+    return found
 
 
 def words_and_bytes() -> Tokenizer:
@@ -91,6 +97,31 @@ def test_special_tokens_are_no_text(text: Text) -> None:
     tokens = [*text.tokens("a"), end, *text.tokens("d")]
     pieces = [writing.add(token) for token in tokens]
     assert "".join([*pieces, writing.end()]) == text.decode(tokens)
+
+
+@pytest.fixture(scope="module")
+def unmarked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose tokenizer says of the token that ends an answer nothing but its name."""
+    folder, tokenizer = tmp_path_factory.mktemp("tokenizer"), bytes_alone()
+    tokenizer.add_tokens([AddedToken(TURN, special=False, normalized=False)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_an_end_token_is_no_text_also_where_its_tokenizer_does_not_mark_it(unmarked: Path) -> None:
+    end = end_of(unmarked)
+    text = Text(unmarked, frozenset({end}))
+    writing = Writing(text, text.tokens(f"Say hi{TURN}"))
+    tokens = text.tokens(f"Hi{TURN}.")
+    assert end in tokens and text.decode(tokens) == "Hi."
+    assert "".join([*map(writing.add, tokens), writing.end()]) == "Hi."
+    assert text.spelled(end) == Spelled(TURN, None)
+
+
+def test_a_name_that_ends_no_answer_is_text(unmarked: Path) -> None:
+    text = Text(unmarked)
+    assert text.decode(text.tokens(TURN)) == TURN
+    assert text.spelled(end_of(unmarked)) == Spelled(TURN, TURN.encode())
 
 
 @given(st.text(max_size=30))
