@@ -72,7 +72,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         asked = Request(
             _checked(request.request_id),
             tuple(request.prompt),
-            request.max_new_tokens,
+            self._most(request),
             self._eos,
             request.ignore_eos,
             _due(request.turn, now),
@@ -104,6 +104,12 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             pages_free=allocator.free,
             requests=self._worker.requests,
         )
+
+    def _most(self, request: pb.GenerateRequest) -> int:
+        """New tokens that it is given. One for which there is no place is refused where it runs."""
+        room = self._worker.core.scheduler.limits.max_request_tokens - len(request.prompt)
+        most = int(request.max_new_tokens)
+        return min(most, max(1, room)) if request.as_many_as_fit else most
 
     async def _events(
         self, asked: Request, use: PoolUse, begin_by: float

@@ -353,10 +353,14 @@ class GatewayConfig:
     keys: Path | None = None  # a file of those that callers show; None: everybody may call
     # Tokens of a prompt and its answer, as vLLM servers were told; None: all positions it has.
     max_model_len: int | None = None
+    # Of an answer for which its caller names no length, at most; None: what there is place for.
+    answer_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_model_len is not None and self.max_model_len < 1:
             raise ConfigError(f"--max-model-len = {self.max_model_len}: write 1 or more")
+        if self.answer_tokens is not None and self.answer_tokens < 1:
+            raise ConfigError(f"--answer-tokens = {self.answer_tokens}: write 1 or more")
         if not (self.conductors or self.engines):
             raise ConfigError("name who knows engines with --conductor, or one with --engine")
         try:

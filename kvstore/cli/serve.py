@@ -74,6 +74,14 @@ def add(commands: Commands) -> None:
         "(default: as many as the model has positions for)",
     )
     serve.add_argument(
+        "--answer-tokens",
+        type=int,
+        metavar="N",
+        help="tokens of an answer whose caller names no max_tokens, at most: engines of ours keep "
+        "room for all of them from when it begins, so a small N lets more chats run at once "
+        "(default: as many as the model and the engine have place for)",
+    )
+    serve.add_argument(
         "--block-tokens",
         type=int,
         default=64,
@@ -116,6 +124,7 @@ def run_serve(args: argparse.Namespace) -> int:
         revision=args.revision,
         keys=args.keys,
         max_model_len=args.max_model_len,
+        answer_tokens=args.answer_tokens,
     )
     # HTTP and tokenizers are an extra: only gateways need them.
     from kvstore.gateway.http import daemon

@@ -22,6 +22,7 @@ from kvstore.rpc.http_answer import Until, answer_of
 CONNECT_SECONDS = 2.0  # an engine that is there takes a connection at once
 _RETRY_MS = 1_000  # where the server does not say when
 _WORDS_MAX = 400  # of a server's own, in an error
+_MODELS_BYTES_MAX = 1 << 20  # of what it says of its models
 _DATA, _DONE = b"data:", b"[DONE]"
 
 
@@ -114,6 +115,20 @@ def check_health(address: str, seconds: float) -> None:
         raise Unavailable(f"{address}: {error}", _RETRY_MS) from error
     if status != 200:
         raise Unavailable(f"{address}: /health says {status}", _RETRY_MS)
+
+
+def model_len(address: str, seconds: float) -> int:
+    """Tokens of a prompt and its answer that the server there takes, as vLLM says it beside the
+    names of its model; 0 where nothing is said."""
+    http = HTTPConnection(*host_and_port(address), timeout=seconds)
+    try:
+        _, body = answer_of(http, "/v1/models", seconds, _MODELS_BYTES_MAX)
+    except (OSError, HTTPException):
+        return 0
+    each = (_object(body) or {}).get("data")
+    models = [one for one in each if isinstance(one, dict)] if isinstance(each, list) else []
+    said = [one.get("max_model_len") for one in models]
+    return min((one for one in said if type(one) is int), default=0)
 
 
 def refusal_of(address: str, status: int, words: str, retry_ms: int = _RETRY_MS) -> KVStoreError:

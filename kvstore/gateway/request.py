@@ -29,6 +29,8 @@ class Request:
     salt: str = ""  # prompts of another salt share no KV with it
     sampling: Sampling | None = None  # None: the likeliest tokens
     logprobs: int | None = None  # with each token, its own and those of so many of the likeliest
+    # Nobody asked for `max_new_tokens`: an engine that has place for fewer gives those.
+    as_many_as_fit: bool = False
 
 
 @dataclass(slots=True)

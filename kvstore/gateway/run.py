@@ -76,6 +76,7 @@ class Run:
             turn=turn,
             cache_salt=self.request.salt,
             logprobs=self.request.logprobs,
+            as_many_as_fit=self.request.as_many_as_fit,
         )
 
     def _so_far(self) -> list[int]:

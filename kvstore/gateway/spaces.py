@@ -54,7 +54,8 @@ class Space:
             ttft_ms=request.ttft_ms,
             tpot_ms=request.tpot_ms,
             client=request.client,
-            max_new_tokens=request.max_new_tokens,
+            # Else engines were refused for room that its answer need not have.
+            max_new_tokens=0 if request.as_many_as_fit else request.max_new_tokens,
         )
 
 

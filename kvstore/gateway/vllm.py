@@ -12,7 +12,7 @@ from typing import Any
 
 from kvstore import traces
 from kvstore.errors import Invalid, Unavailable
-from kvstore.gateway.events import Call, refusal_of
+from kvstore.gateway.events import CONNECT_SECONDS, Call, model_len, refusal_of
 from kvstore.gateway.logprobs import TOKEN_MAX, of_choice
 from kvstore.gateway.run import Run
 from kvstore.gateway.sampling import Sampling
@@ -33,20 +33,18 @@ def generate(
     """The run is told of each token. Raises whatever goes wrong by its type."""
     if wanted.without_pool:
         raise Invalid(f"{address}: whether a vLLM server uses the pool is its own setting")
-    headers = {} if rank is None else {RANK: str(rank)}
-    if parent := traces.traceparent():
-        headers[traces.KEY] = parent
-    with closing(Call(address, seconds)) as call, run.caller.waits_for(call):
-        answer = _Answer(address, wanted, run)
-        try:
-            for event in call.events(PATH, body_of(wanted, run.request.sampling), headers):
-                answer.take(event)
-        except Unavailable:
-            if not answer.reason:
-                raise  # else all tokens have come, and what is missing is what they took
-        if not answer.reason:
-            raise Unavailable(f"{address}: it said that all is told, and not why", _RETRY_MS)
-        run.outcome.reason = answer.reason
+    answer = _Answer(address, wanted, run)
+    try:
+        answer.fetch(seconds, rank)
+    except Invalid:
+        # Nothing asks vLLM for as many as fit: of a completion that says null it makes 16 tokens.
+        room = 0
+        if wanted.as_many_as_fit and not answer.begun:
+            room = model_len(address, CONNECT_SECONDS) - len(wanted.prompt)
+        if not 0 < room < wanted.max_new_tokens:
+            raise
+        wanted.max_new_tokens = room
+        _Answer(address, wanted, run).fetch(seconds, rank)
 
 
 def body_of(wanted: pb.GenerateRequest, sampling: Sampling | None) -> dict[str, Any]:
@@ -75,11 +73,30 @@ class _Answer:
     """As it comes. Nothing of it is taken for what it should be."""
 
     def __init__(self, address: str, wanted: pb.GenerateRequest, run: Run) -> None:
-        self._address, self._run = address, run
+        self._address, self._wanted, self._run = address, wanted, run
         self._left, self._prompt = wanted.max_new_tokens, len(wanted.prompt)
+        self.begun = False
         self.reason = ""  # why it ends, once all tokens are told
 
-    def take(self, event: dict[str, Any]) -> None:
+    def fetch(self, seconds: float, rank: int | None) -> None:
+        """All of it."""
+        headers = {} if rank is None else {RANK: str(rank)}
+        if parent := traces.traceparent():
+            headers[traces.KEY] = parent
+        body = body_of(self._wanted, self._run.request.sampling)
+        with closing(Call(self._address, seconds)) as call, self._run.caller.waits_for(call):
+            try:
+                for event in call.events(PATH, body, headers):
+                    self.begun = True
+                    self._take(event)
+            except Unavailable:
+                if not self.reason:
+                    raise  # else all tokens have come, and what is missing is what they took
+            if not self.reason:
+                raise self._bad("it said that all is told, and not why")
+            self._run.outcome.reason = self.reason
+
+    def _take(self, event: dict[str, Any]) -> None:
         if "error" in event:
             raise self._failed(event["error"])
         if isinstance(event.get("usage"), dict):

@@ -11,7 +11,9 @@ import pytest
 
 from kvstore.conductor.reports import _check as check_report
 from kvstore.engine.core import FinishEvent
-from kvstore.engine.sequence import Finish
+from kvstore.engine.errors import RequestTooLong
+from kvstore.engine.scheduler import Limits, Scheduler, refusal
+from kvstore.engine.sequence import Finish, Request
 from kvstore.engine.service import EngineService
 from kvstore.engine.service import _checked as check_id
 from kvstore.engine.worker import Job, Started
@@ -39,13 +41,17 @@ def test_an_id_by_which_a_report_would_end_is_refused(request_id: str) -> None:
         check_id(request_id)
 
 
+ROOM = 40
+
+
 class Ends:
     """A worker by which each job is over as soon as it is there."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
         model = SimpleNamespace(config=SimpleNamespace(eos_ids=()))
-        self.core = SimpleNamespace(model=model)
+        limits = Limits(max_request_tokens=ROOM)
+        self.core = SimpleNamespace(model=model, scheduler=Scheduler(limits))
 
     def submit(self, job: Job) -> None:
         self.jobs.append(job)
@@ -83,3 +89,36 @@ def test_a_prefill_says_what_it_reused_and_why_no_more() -> None:
     request = engine_pb2.PrefillRequest(request_id="r", prompt=[1, 2, 3, 4, 5])
     done = asyncio.run(said(service.Prefill(request, None)))[-1].done
     assert (done.reused_tokens, done.computed_tokens, done.miss) == (2, 3, "absent")
+
+
+def submitted(prompt: int, **fields: Any) -> Request:
+    """What the engine is to run, of a request with a prompt of so many tokens."""
+    ends: Any = Ends()
+    service = EngineService(ends, "both", "model", b"")
+    asked = engine_pb2.GenerateRequest(request_id="r", prompt=range(prompt), **fields)
+
+    async def replies() -> list[Any]:
+        return [one async for one in service.Generate(asked, None)]
+
+    asyncio.run(replies())
+    (job,) = ends.jobs
+    assert isinstance(job.request, Request)
+    return job.request
+
+
+def test_of_as_many_tokens_as_fit_an_engine_gives_what_it_has_place_for() -> None:
+    assert submitted(10, max_new_tokens=90, as_many_as_fit=True).max_new_tokens == ROOM - 10
+    assert submitted(10, max_new_tokens=3, as_many_as_fit=True).max_new_tokens == 3
+    assert submitted(ROOM - 1, max_new_tokens=90, as_many_as_fit=True).max_new_tokens == 1
+
+
+@pytest.mark.parametrize("fields", [{}, {"max_new_tokens": 90}])
+def test_as_many_tokens_as_somebody_asked_for_are_given_or_refused(fields: Any) -> None:
+    asked = submitted(10, **fields)
+    assert asked.max_new_tokens == fields.get("max_new_tokens", 0)
+    assert refusal(asked, Limits(max_request_tokens=ROOM)) is not None
+
+
+def test_a_prompt_behind_which_no_token_fits_is_refused() -> None:
+    asked = submitted(ROOM, max_new_tokens=90, as_many_as_fit=True)
+    assert isinstance(refusal(asked, Limits(max_request_tokens=ROOM)), RequestTooLong)

@@ -16,6 +16,7 @@ from tests.nodes import CALL_SECONDS
 DONE = "[DONE]"
 BREAK = object()  # the connection ends here
 WAIT = object()  # until the caller hangs up
+LARGER = {"error": {"message": "that is larger than max_model_len"}}
 DRIP = object()  # likewise, and meanwhile bytes come that make nothing whole
 
 
@@ -46,7 +47,13 @@ class Double:
     left: threading.Event = field(default_factory=threading.Event)  # its caller hung up
     begun: threading.Event = field(default_factory=threading.Event)
     pause_seconds: float = 0.0
+    model_len: int | None = None  # as vLLM's --max-model-len; None: it takes all, and does not say
     address: str = ""
+
+    def too_large(self, body: dict[str, Any]) -> bool:
+        """As versions of vLLM that are strictest have it."""
+        whole = len(body["prompt"]) + body["max_tokens"]
+        return self.model_len is not None and whole > self.model_len
 
 
 def _handler(double: Double) -> type[BaseHTTPRequestHandler]:
@@ -54,21 +61,25 @@ def _handler(double: Double) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            said = {"id": "m"} if double.model_len is None else {"max_model_len": double.model_len}
+            body = json.dumps({"data": [said]}).encode() if self.path == "/v1/models" else b""
             self.send_response(double.status)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            self.wfile.write(body)
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             double.asked.append(Asked(self.path, dict(self.headers), body))
             self.close_connection = True
-            self.send_response(double.status)
+            status = 400 if double.too_large(body) else double.status
+            self.send_response(status)
             for name, value in double.headers.items():
                 self.send_header(name, value)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             double.begun.set()
-            for one in double.events:
+            for one in (LARGER,) if status != double.status else double.events:
                 time.sleep(double.pause_seconds)
                 if one is BREAK:
                     return
@@ -80,7 +91,7 @@ def _handler(double: Double) -> type[BaseHTTPRequestHandler]:
                 if one is DRIP:
                     self._drip()
                     return
-                self._send(_bytes(one, double.status))
+                self._send(_bytes(one, status))
             self._send(b"")
 
         def _drip(self) -> None:

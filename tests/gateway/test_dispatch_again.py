@@ -30,6 +30,16 @@ def test_an_engine_that_goes_away_is_gone_on_from_behind_its_tokens(
     assert f"goes on without {dying.address}: " in caplog.text, "an operator sees which one went"
 
 
+def test_as_many_tokens_as_fit_are_as_many_elsewhere() -> None:
+    dying, other = Double(dies_after=2), Double()
+    with serving(dying, other):
+        tokens, _ = run(Nobody(), dying.address, other.address, as_many_as_fit=True)
+    assert tokens == TOKENS
+    (first,), (again,) = dying.generates, other.generates
+    assert first.as_many_as_fit and again.as_many_as_fit
+    assert again.max_new_tokens == len(TOKENS) - 1
+
+
 class Unlike(Double):
     """Of other kernels: behind the first of TOKENS it goes on otherwise."""
 

@@ -61,7 +61,12 @@ def test_a_request_names_its_blocks_as_its_space_does_under_its_salt() -> None:
     assert (asked.namespace, asked.group, asked.tokens) == (OTHER, 2, 10)
     assert list(asked.hashes) == list(chain(OTHER, 2, range(10), 4, salted("s")).hashes)
     assert list(asked.hashes) != list(chain(OTHER, 2, range(10), 4).hashes)
-    assert (asked.client, asked.tpot_ms) == ("c", 7)
+    assert (asked.client, asked.tpot_ms, asked.max_new_tokens) == ("c", 7, 4)
+
+
+def test_of_an_answer_for_which_nobody_named_a_length_no_room_is_wanted() -> None:
+    request = Request("r", tuple(range(10)), 4, as_many_as_fit=True)
+    assert Space(OTHER, 2, 4).asked(request).max_new_tokens == 0
 
 
 def test_engines_of_these_weights_are_found_and_no_others(

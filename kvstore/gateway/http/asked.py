@@ -32,7 +32,7 @@ class Asked:
     """One call's."""
 
     prompts: tuple[Prompt, ...]
-    max_tokens: int | None = MAX_TOKENS_DEFAULT  # None: as many as the model has positions for
+    max_tokens: int | None = MAX_TOKENS_DEFAULT  # None: as many as fit
     stream: bool = False
     include_usage: bool = False  # of a stream: its last chunk has it
     ignore_eos: bool = False  # vLLM's: go on behind an end token

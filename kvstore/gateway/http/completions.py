@@ -77,6 +77,7 @@ class Completions:
                 sampling=wanted.sampling,
                 logprobs=wanted.logprobs,
                 trace=call.headers.get(traces.KEY, ""),
+                as_many_as_fit=wanted.max_tokens is None,
             )
             for index, prompt in enumerate(prompts)
         ]

@@ -29,6 +29,7 @@ class Served:
     template: Template
     eos: frozenset[int]
     positions: int  # tokens of a prompt and its answer, at most
+    answer_tokens: int  # of an answer for which nobody names a length, at most
     vocabulary: int
     created: int  # seconds since 1970: when the gateway started
 
@@ -52,6 +53,7 @@ class Served:
             template=Template(config.model),
             eos=found.eos,
             positions=positions,
+            answer_tokens=config.answer_tokens or positions,
             vocabulary=found.vocabulary or text.vocabulary,
             created=int(time.time()),
         )
@@ -62,8 +64,9 @@ class Served:
 
     def new_tokens(self, prompt: Sequence[int], wanted: Asked) -> int:
         """How many may come behind a prompt."""
-        room = self.positions - len(prompt)
-        return room if wanted.max_tokens is None else wanted.max_tokens
+        if wanted.max_tokens is not None:
+            return wanted.max_tokens
+        return min(self.positions - len(prompt), self.answer_tokens)
 
     def _prompt(self, prompt: Prompt, max_tokens: int | None) -> tuple[int, ...]:
         if isinstance(prompt, str):

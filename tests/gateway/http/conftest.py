@@ -4,6 +4,7 @@ them real processes."""
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from kvstore.engine.make_model import make_model
 from kvstore.engine.reference import Reference
 
 VOCABULARY = 512
+TEMPLATE = """{% for message in messages %}{{ message.role }} {{ message.content }} w9
+{% endfor %}{% if add_generation_prompt %}assistant{% endif %}"""
 TOLD = ("--metrics", "127.0.0.1:0")
 
 
@@ -30,6 +33,15 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def chatting(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, and it chats."""
+    path = tmp_path_factory.mktemp("chats") / "tiny"
+    shutil.copytree(model_dir, path)
+    (path / "chat_template.jinja").write_text(TEMPLATE)
+    return path
+
+
+@pytest.fixture(scope="session")
 def reference(model_dir: Path) -> Reference:
     return Reference(model_dir)
 
@@ -37,7 +49,8 @@ def reference(model_dir: Path) -> Reference:
 class House:
     """What the pool and its gateways are made of."""
 
-    def __init__(self, model: Path, directory: Path) -> None:
+    def __init__(self, model: Path, directory: Path, *options: str) -> None:
+        """`options` are of its engines."""
         self._model = ("--model", os.fspath(model))
         self._directory, self._parts = directory, ExitStack()
         node = directory / "node"
@@ -47,7 +60,7 @@ class House:
         self.node = stack.children["node"]
         follows = ["conductor", "--metadata", os.fspath(node / "metadata.db"), *TOLD]
         self.conductor = self.child("conductor", follows)
-        self._where = ["--dir", os.fspath(node), *self._model, "--threads", "1", *TOLD]
+        self._where = ["--dir", os.fspath(node), *self._model, "--threads", "1", *TOLD, *options]
         told = ["--conductor", self.conductor.address]
         self.engines = [
             self.child(f"engine{number}", ["engine", *self._where, *told]) for number in range(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,21 +15,10 @@ from kvstore.engine.reference import Reference
 from tests.gateway.http.conftest import House, client_of
 
 NEW = 12
-TEMPLATE = """{% for message in messages %}{{ message.role }} {{ message.content }} w9
-{% endfor %}{% if add_generation_prompt %}assistant{% endif %}"""
 SAID = [
     {"role": "system", "content": "w1 w2 w3"},
     {"role": "user", "content": " ".join(f"w{number}" for number in range(80))},
 ]
-
-
-@pytest.fixture(scope="module")
-def chatting(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, and it chats."""
-    path = tmp_path_factory.mktemp("chats") / "tiny"
-    shutil.copytree(model_dir, path)
-    (path / "chat_template.jinja").write_text(TEMPLATE)
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,15 @@ def test_no_more_is_asked_for_than_engines_have_room_for(
         served.prompts(Asked(("w5 w6",), max_tokens=room))
 
 
+def test_an_answer_of_no_said_length_has_what_the_gateway_was_told_or_all_there_is(
+    model_dir: Path,
+) -> None:
+    told = GatewayConfig(model_dir, engines=ENGINES, max_model_len=100, answer_tokens=30)
+    served, unsaid = Served.of(told), Asked(("w5",), max_tokens=None)
+    assert [served.new_tokens(range(tokens), unsaid) for tokens in (5, 70, 95)] == [30, 30, 5]
+    assert served.new_tokens(range(5), Asked(("w5",), max_tokens=60)) == 60
+
+
 def without(model: Path, folder: Path, *names: str) -> Path:
     """The model, of whose sizes these are left out."""
     shutil.copytree(model, folder)
@@ -61,6 +70,8 @@ def test_gpt2_says_its_positions_by_another_name(model_dir: Path, tmp_path: Path
 def test_room_for_nothing_is_refused(told: int) -> None:
     with pytest.raises(ConfigError, match=f"--max-model-len = {told}: write 1 or more"):
         GatewayConfig(Path("m"), engines=ENGINES, max_model_len=told)
+    with pytest.raises(ConfigError, match=f"--answer-tokens = {told}: write 1 or more"):
+        GatewayConfig(Path("m"), engines=ENGINES, answer_tokens=told)
 
 
 def test_the_tokens_that_the_model_ends_with_are_no_text(model_dir: Path, tmp_path: Path) -> None:
