@@ -114,7 +114,8 @@ def _message(
 
 
 def reason_of(outcome: Outcome, eos: Collection[int]) -> str:
-    """Why it ended, as its engine says, or else as its last token does."""
+    """Why it ended, as its engine says, or else as its last token does: `eos` are those that it was
+    to end at."""
     if outcome.reason:
         return outcome.reason
     return "stop" if outcome.tokens and outcome.tokens[-1] in eos else "length"

@@ -134,6 +134,7 @@ class _Reply:
     async def _pieces(self, job: Job) -> AsyncIterator[tuple[int, Piece]]:
         """Which prompt is gone on with, and by what."""
         text, stops = self._served.text, self._wanted.stops
+        eos = frozenset() if self._wanted.ignore_eos else self._served.eos
         answers = [Growing(text, prompt, stops) for prompt in self._prompts]
         async for index, told in job.events(len(self._prompts)):
             answer = answers[index]
@@ -142,7 +143,7 @@ class _Reply:
             if answer.stopped:
                 continue  # it is whole, whatever else comes
             if isinstance(told, Outcome):
-                yield index, answer.end(reason_of(told, self._served.eos))
+                yield index, answer.end(reason_of(told, eos))
                 continue
             self._made += 1
             piece = answer.add(*told)
