@@ -68,8 +68,10 @@ class Writing:
     def __init__(self, text: Text, prompt: Sequence[int]) -> None:
         self._text = text
         self._window = [one for one in prompt[-HELD_TOKENS_MAX:] if one not in text.specials]
-        if text.decode(self._window).endswith(BROKEN):
-            self._window.clear()  # what ends a character that the prompt began is no text by itself
+        # It may begin within a character, which breaks all bytes behind it. Where the prompt ends
+        # within one nothing is left: what comes of that character is no text by itself.
+        while text.decode(self._window).endswith(BROKEN):
+            del self._window[0]
         self._written = len(self._window)  # tokens of the window whose text was given out
 
     def add(self, token: int) -> str:

@@ -91,6 +91,21 @@ def test_prompt_and_answer_make_up_one_text(text: Text, before: str, said: str) 
     assert text.decode(prompt) + answer == text.decode([*prompt, *tokens])
 
 
+@pytest.mark.parametrize("before", ["日" * 6, "日" * 5 + "é", "🌊" * 4 + "é日"])
+def test_a_word_keeps_its_space_behind_more_bytes_than_are_looked_back_on(
+    tmp_path: Path, before: str
+) -> None:
+    tokenizer = words_and_bytes()
+    each = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*each, decoders.Strip(" ", 1, 0)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    text = Text(tmp_path)
+    prompt, tokens = text.tokens(before), text.tokens("a")
+    assert len(before.encode()) > HELD_TOKENS_MAX and text.decode(tokens) == "a"
+    writing = Writing(text, prompt)
+    assert "".join([*map(writing.add, tokens), writing.end()]) == " a"
+
+
 def test_special_tokens_are_no_text(text: Text) -> None:
     (end,) = text.specials
     writing = Writing(text, ())
