@@ -153,6 +153,7 @@ SERVE_PROMPTS_MAX = 16  # of one call over HTTP
 SERVE_BODY_BYTES_MAX = 2 * MiB  # of such a call: what all that are read hold is half a GiB
 SERVE_BODY_SECONDS = 10.0  # in which it comes: a caller that stalls holds a place
 SERVE_HEAD_SECONDS = 10.0  # likewise what comes before it, of a connection that begins to ask
+SERVE_AHEAD_BYTES_MAX = 64 * KiB  # that a connection says before the last answer is whole
 SERVE_STALL_SECONDS = 10.0  # in which a caller reads some of its answer
 SERVE_CONNECTIONS_MAX = 1_024  # of HTTP at once, some 100 KiB each; more are refused
 SERVE_KEYS_MAX, SERVE_KEYS_BYTES_MAX = 4_096, 1 * MiB  # each call is compared with all: 1 ms

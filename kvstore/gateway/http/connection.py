@@ -16,7 +16,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kvstore.errors import Invalid, Unavailable
 from kvstore.gateway.http.refusal import refusal_of
-from kvstore.limits import SERVE_CONNECTIONS_MAX, SERVE_HEAD_SECONDS, SERVE_STALL_SECONDS
+from kvstore.limits import (
+    SERVE_AHEAD_BYTES_MAX,
+    SERVE_CONNECTIONS_MAX,
+    SERVE_HEAD_SECONDS,
+    SERVE_STALL_SECONDS,
+)
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +30,8 @@ _NO_HTTP = "this is no HTTP/1.1, which is spoken here, and without TLS: call htt
 
 class Connection(H11Protocol):
     """Hangs up on a caller whose request's head does not come, or who reads no byte, for too long.
-    Between two requests uvicorn's own, longer time counts; in a body, that of whoever reads it."""
+    Between two requests uvicorn's own, longer time counts; in a body, that of whoever reads it. And
+    on one who says too much behind a request whose answer is on its way."""
 
     _head: asyncio.TimerHandle | None = None  # until it is there
     _stall: asyncio.TimerHandle | None = None  # until more was read
@@ -48,6 +54,8 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._end_head()
+            if self.conn.their_state is h11.DONE:
+                self._read_on()
         elif self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]:
             self._await_head()  # of which this is a part, or of a body that nobody reads any more
         else:
@@ -71,6 +79,15 @@ class Connection(H11Protocol):
     def resume_writing(self) -> None:
         self._end_stall()
         super().resume_writing()
+
+    def _read_on(self) -> None:
+        """What is said behind a request waits until that has its answer, and uvicorn would read no
+        more until then: nor hear that its caller leaves."""
+        waits, _ = self.conn.trailing_data
+        if len(waits) > SERVE_AHEAD_BYTES_MAX:
+            self.transport.abort()
+        else:
+            self.flow.resume_reading()
 
     def _await_head(self) -> None:
         if self._head is None and not self.transport.is_closing():
