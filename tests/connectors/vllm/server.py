@@ -25,6 +25,7 @@ from tests.connectors.vllm.engine import ENVIRONMENT, PLAIN
 READY_SECONDS = 300.0  # 40 on two free cores
 CALL_SECONDS = 120.0
 STOP_SECONDS = 30.0
+LENGTH = 1_024  # tokens of a prompt and its answer that it takes
 
 
 class Server:
@@ -45,7 +46,13 @@ class Server:
         self.log_file = log
         options = ["--host", "127.0.0.1", "--port", str(self.port), "--model", os.fspath(model)]
         options += ["--served-model-name", "tiny", "--dtype", "float32", "--block-size", "32"]
-        options += ["--enforce-eager", "--max-model-len", "1024", "--max-num-batched-tokens", "128"]
+        options += [
+            "--enforce-eager",
+            "--max-model-len",
+            str(LENGTH),
+            "--max-num-batched-tokens",
+            "128",
+        ]
         options += ["--max-num-seqs", "4", "--enable-prompt-tokens-details"]
         if pages:
             options += ["--num-gpu-blocks-override", str(pages)]

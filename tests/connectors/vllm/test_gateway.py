@@ -9,7 +9,7 @@ import os
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ import pytest
 from blake3 import blake3
 
 from kvstore.cli.stack import STOP_SECONDS, Child
+from kvstore.gateway.caller import Caller
+from kvstore.gateway.engines import Engines
 from kvstore.gateway.request import Request
+from kvstore.gateway.run import Run, nobody
 from kvstore.gateway.spaces import Space
 from kvstore.wire.v1 import conductor_pb2 as pb
 from tests.connectors.vllm.models import prompt
 from tests.connectors.vllm.pool import Pool
-from tests.connectors.vllm.server import Server, servers
+from tests.connectors.vllm.server import LENGTH, Server, servers
 from tests.nodes import eventually
 from tests.pools import ConductorProcess, pool
 
@@ -323,3 +326,15 @@ def test_a_server_that_is_killed_loses_no_answer_that_it_was_making(
     assert chunk.choices[0].finish_reason == "length"
     assert "".join(pieces) == directly(left, tokens, 300)
     assert ask(ai, tokens).choices[0].text == directly(left, tokens)
+
+
+@pytest.mark.parametrize("beyond", [0, 4_000])  # below its --max-model-len vLLM itself gives less
+def test_of_as_many_tokens_as_fit_a_server_gives_what_its_context_leaves(
+    fleet: Fleet, beyond: int
+) -> None:
+    text = tuple(prompt(41, LENGTH - 5))
+    wanted = Request("fits", text, 20 + beyond, ignore_eos=True, as_many_as_fit=True)
+    with closing(Engines()) as engines:
+        run = Run(wanted, nobody, Caller())
+        engines.generate(fleet.servers[0].address, run.generate(), run)
+    assert len(run.outcome.tokens) == 5 and run.outcome.reason == "length"
