@@ -16,29 +16,38 @@ from typing import Any
 # for them, and devices are few that multiply them.
 SCALED = "scaled"
 FP8 = "fp8"
+# With a scale for each block of weights. On some devices DeepGEMM has powers of two for them: then
+# weights are quantized anew, and inputs otherwise.
+BLOCKS = "blocks"
 # As engines, quantizers and model families call them, or say what they are made of.
 _SCALED = re.compile(
     r"fp_?4|mx_?fp|nv_?fp|fp_?6|e2m1|modelopt_mixed|deepseek_v4|humming"
     r'|"num_bits": 4,[^{}]*"type": "float"'
 )
 _FP8 = re.compile(r'fp_?8|float8|e4m3|"modelopt"|"type": "float"')
+_BLOCKS = re.compile(r'"weight_block_size": \[|"strategy": "block"|per_block|fp8_block|fp8_pb')
 FP8_SINCE = (8, 9)  # of CUDA's compute capability
+BLACKWELL = (10, 0)  # whose experts have kernels of their own, and scales as these have them
 # Kernels that both engines take where they are installed, for some models before their own.
 LIBRARIES = ("aiter", "b12x", "deep_gemm", "fbgemm_gpu", "flashinfer", "humming")
 
 
 def few_bits(*said: Any) -> str:
-    """`SCALED` or `FP8` by what is said of a model's quantization, or nothing: whole numbers of few
-    bits have inputs of their own or of 16 bits on any device."""
+    """`SCALED`, `BLOCKS` or `FP8` by what is said of a model's quantization, or nothing: whole
+    numbers of few bits have inputs of their own or of 16 bits on any device."""
     text = json.dumps(said, sort_keys=True, default=str).lower()
-    return SCALED if _SCALED.search(text) else FP8 if _FP8.search(text) else ""
+    if _SCALED.search(text):
+        return SCALED
+    if not _FP8.search(text):
+        return ""
+    return BLOCKS if _BLOCKS.search(text) else FP8
 
 
 def device_of(bits: str, cuda: tuple[int, int] | None, other: str = "") -> str:
     """What of a device decides about inputs: its `cuda` capability, or what `other` it is."""
-    if bits == SCALED:
+    if bits == SCALED or (bits == BLOCKS and cuda and cuda >= BLACKWELL):
         return f"cuda {cuda[0]}" if cuda else other
-    return "without fp8" if bits == FP8 and cuda and cuda < FP8_SINCE else ""
+    return "without fp8" if bits and cuda and cuda < FP8_SINCE else ""
 
 
 def libraries(bits: str) -> list[str]:

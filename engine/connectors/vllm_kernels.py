@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .few_bits import SCALED, device_of, few_bits, libraries
+from .few_bits import BLOCKS, SCALED, device_of, few_bits, libraries
 
 SETTINGS = ("linear_backend", "linear_backend_per_quant", "moe_backend")
 ENVIRONMENT = (
@@ -18,6 +18,7 @@ OF_SCALED = (  # kernels of FP8 have the same inputs with these and without
     *("VLLM_ROCM_USE_AITER", "VLLM_ROCM_USE_AITER_LINEAR", "VLLM_ROCM_USE_AITER_MOE"),
     *("VLLM_MXFP4_EMULATION_DEQUANT_AT_LOAD", "VLLM_MXFP8_EMULATION_DEQUANT_AT_LOAD"),
 )
+OF_BLOCKS = ("VLLM_BLOCKSCALE_FP8_GEMM_FLASHINFER",)  # which rounds inputs of small batches itself
 
 
 def kernels(config: Any) -> dict[str, Any]:
@@ -28,10 +29,23 @@ def kernels(config: Any) -> dict[str, Any]:
     if not bits:
         return {}
     said: dict[str, Any] = {name: getattr(told, name) for name in SETTINGS}
-    variables = ENVIRONMENT + (OF_SCALED if bits == SCALED else ())
+    variables = ENVIRONMENT + {SCALED: OF_SCALED, BLOCKS: OF_BLOCKS}.get(bits, ())
     said |= {name: os.environ.get(name) for name in variables}
+    if bits == BLOCKS:
+        said["scales"] = _scales(model)
     said |= {"device": _device(bits), "libraries": libraries(bits)}
     return {name: value for name, value in said.items() if value and value != "auto"}
+
+
+def _scales(model: Any) -> str:
+    """Which of the blocks' scales do not become powers of two, as DeepGEMM has them. Whether it can
+    be loaded is not tried, which would take a GPU's memory in a process that computes nothing."""
+    from vllm.utils import deep_gemm
+
+    if not deep_gemm.is_deep_gemm_supported():
+        return "as they are"
+    excluded = deep_gemm.should_auto_disable_deep_gemm(model.hf_text_config.model_type)
+    return "of weights as they are" if excluded else ""
 
 
 def _device(bits: str) -> str:

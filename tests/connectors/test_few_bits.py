@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.engine.connectors.few_bits import FP8, SCALED, device_of, few_bits, libraries
+from kvstore.engine.connectors.few_bits import BLOCKS, FP8, SCALED, device_of, few_bits, libraries
 
 NVFP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
@@ -48,14 +48,30 @@ def test_floats_that_have_scales_of_their_own_are_known_however_they_are_called(
         "fp8",
         "modelopt",
         "w8a8_fp8",
-        "fp8_per_block",
-        {"quant_method": "fp8", "weight_block_size": [128, 128]},
+        "fp8_per_tensor",
+        {"quant_method": "fp8", "weight_block_size": None},
         {"quant_algo": "FP8"},
-        compressed({"num_bits": 8, "type": "float"}, "float-quantized"),
+        compressed({"num_bits": 8, "type": "float", "strategy": "channel"}, "float-quantized"),
     ],
 )
 def test_fp8_is_known_however_it_is_called(said: Any) -> None:
     assert few_bits(None, said) == FP8
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "fp8_per_block",
+        {"linear": "fp8_per_block"},
+        {"quant_method": "fp8", "weight_block_size": [128, 128]},
+        {"quant_algo": "FP8_PB_WO"},
+        {"quant_algo": "FP8_BLOCK_SCALES"},
+        {"quant_method": "quark", "weight": {"dtype": "fp8_e4m3", "qscheme": "per_block"}},
+        compressed({"num_bits": 8, "type": "float", "strategy": "block"}, "float-quantized"),
+    ],
+)
+def test_fp8_that_has_a_scale_for_each_block_is_known_however_it_is_called(said: Any) -> None:
+    assert few_bits(None, said) == few_bits(said, {"quant_method": "fp8"}) == BLOCKS
 
 
 @pytest.mark.parametrize(
@@ -89,6 +105,12 @@ def test_of_fp8_a_device_that_has_none_is_named() -> None:
     assert device_of(FP8, AMPERE) == device_of(FP8, (8, 6)) != ""
 
 
+def test_of_scales_of_blocks_a_device_is_named_whose_experts_have_kernels_of_their_own() -> None:
+    """The names of models in FP8 are what they were on Hopper."""
+    assert {device_of(BLOCKS, one) for one in (ADA, HOPPER, None)} == {""}
+    assert len({device_of(BLOCKS, one) for one in (AMPERE, HOPPER, BLACKWELL, (12, 0))}) == 4
+
+
 def test_a_library_of_kernels_is_named_where_it_is_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -97,4 +119,4 @@ def test_a_library_of_kernels_is_named_where_it_is_installed(
         "kvstore.engine.connectors.few_bits.find_spec", lambda name: name in there or None
     )
     assert libraries(SCALED) == ["flashinfer"]
-    assert libraries(FP8) == []
+    assert libraries(FP8) == libraries(BLOCKS) == []

@@ -75,5 +75,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, config: Any) -> None:
     package.platforms.current_platform = SimpleNamespace(
         device_name="cpu", get_device_capability=lambda: None, is_cuda=lambda: False
     )
-    for one in (package, package.envs, package.config, package.platforms):
+    package.utils = ModuleType("vllm.utils")
+    package.utils.deep_gemm = SimpleNamespace(is_deep_gemm_supported=lambda: False)
+    for one in (package, package.envs, package.config, package.platforms, package.utils):
         monkeypatch.setitem(sys.modules, one.__name__, one)

@@ -25,6 +25,7 @@ LONG: dict[str, Any] = {"rope_type": "longrope", "original_max_position_embeddin
 DYNAMIC: dict[str, Any] = {"rope_type": "dynamic", "factor": 4.0}
 TOLD: list[dict[str, Any]] = [
     {"quantization": "fp8"},
+    {"quantization": "fp8_per_block"},
     {"quantization_config": {"linear": "mxfp8"}},
     {"hf_overrides": {"rope_theta": 1}},
     {"model_class_overrides": {"LlamaForCausalLM": "ours:Llama"}},

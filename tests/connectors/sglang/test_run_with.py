@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from sglang.srt.configs.model_config import ModelConfig
+from sglang.srt.layers import deep_gemm_wrapper
 from sglang.srt.plugins import load_plugins_by_group
 
 from kvstore.engine.connectors import plugins
@@ -24,7 +25,8 @@ from tests.connectors.sglang.published import server
 HOPPER, BLACKWELL, AMPERE, ADA = (9, 0), (10, 0), (8, 0), (8, 9)
 MXFP4 = {"quant_method": "mxfp4"}
 NVFP4 = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}
-FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+BLOCKS = {**FP8, "weight_block_size": [128, 128]}
 Device = Callable[..., None]
 
 
@@ -84,7 +86,7 @@ def test_plug_ins_that_sglang_loads_are_named(
     assert ("plugins" in named()) == bool(left)
 
 
-@pytest.mark.parametrize("quantized", [MXFP4, NVFP4, {**FP8, **MXFP4}])
+@pytest.mark.parametrize("quantized", [MXFP4, NVFP4, {**BLOCKS, **MXFP4}])
 def test_devices_that_round_the_inputs_of_fp4_weights_otherwise_have_other_names(
     device: Device, quantized: dict[str, Any]
 ) -> None:
@@ -123,6 +125,28 @@ def test_kernels_that_sglang_takes_for_fp4_are_named(said: dict[str, Any]) -> No
     assert named(quantized=NVFP4, **said) != named(quantized=NVFP4)
     for quantized in (FP8, {}):
         assert named(quantized=quantized, **said) == {}, "of these KV differs by rounding"
+
+
+def test_blocks_whose_scales_become_powers_of_two_have_other_names(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert deep_gemm_wrapper.DEEPGEMM_SCALE_UE8M0 is False, "SGLang has another name for it"
+    for one in (ADA, HOPPER):
+        device(*one)
+        assert named(quantized=BLOCKS) == named(quantized=FP8) == {}
+    device(*BLACKWELL)
+    names = [{}, named(quantized=BLOCKS)]
+    monkeypatch.setattr(deep_gemm_wrapper, "DEEPGEMM_SCALE_UE8M0", True)
+    names.append(named(quantized=BLOCKS))
+    assert [one for index, one in enumerate(names) if one in names[:index]] == []
+    assert named(quantized=FP8) == {}, "which has no blocks"
+
+
+@pytest.mark.parametrize("which", ["fp8_gemm_runner_backend", "moe_runner_backend"])
+def test_kernels_that_sglang_takes_for_blocks_are_named(which: str) -> None:
+    """Some have powers of two for their scales, and some of those weights quantized anew."""
+    names = [named(quantized=BLOCKS, **{which: one}) for one in ("deep_gemm", "triton", "auto")]
+    assert names[0] != names[1] != names[2] == {}
 
 
 def test_sglang_says_how_a_model_is_quantized_where_it_is_read(model: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from vllm import envs, platforms
 from vllm.config import KernelConfig, ModelConfig
 from vllm.platforms.interface import DeviceCapability
 from vllm.plugins import DEFAULT_PLUGINS_GROUP, PLATFORM_PLUGINS_GROUP, load_plugins_by_group
+from vllm.utils import deep_gemm
 from vllm.v1.executor.abstract import Executor
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
@@ -79,21 +80,24 @@ def test_plug_ins_that_vllm_loads_are_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def of(capability: tuple[int, int] | None, name: str = "cuda") -> None:
-        has = DeviceCapability(*capability) if capability else None
+    def of(has: tuple[int, int] | None, name: str = "cuda", **gemm: bool) -> None:
+        """`deep`: DeepGEMM is taken there, and for this model's weights unless it is `less`."""
+        deep, less = gemm.get("deep", True), gemm.get("less", False)
+        monkeypatch.setattr(deep_gemm, "is_deep_gemm_supported", lambda: deep)
+        monkeypatch.setattr(deep_gemm, "should_auto_disable_deep_gemm", lambda model_type: less)
+        version = DeviceCapability(*has) if has else None
         there = SimpleNamespace(
-            device_name=name, get_device_capability=lambda: has, is_cuda=lambda: name == "cuda"
+            device_name=name, get_device_capability=lambda: version, is_cuda=lambda: name == "cuda"
         )
         monkeypatch.setattr(platforms, "_current_platform", there)
 
     return of
 
 
-def quantized(how: str | None = None, **config: Any) -> str:
+def quantized(how: str | None = None, text: Any = None, **config: Any) -> str:
     found = SimpleNamespace(quantization_config=config or None)
-    return revision_of(
-        engine(quantization=how, model_arch_config=found), Settings(revision="r1")
-    ).removeprefix(f"r1;quantization={how}")
+    model = engine(quantization=how, model_arch_config=found, hf_text_config=text)
+    return revision_of(model, Settings(revision="r1")).removeprefix(f"r1;quantization={how}")
 
 
 @pytest.mark.parametrize("how", ["modelopt_fp4", "compressed-tensors", "gpt_oss_mxfp4"])
@@ -121,6 +125,29 @@ def test_of_models_that_are_computed_alike_everywhere_a_device_is_not_named(devi
     assert quantized("fp8") != ""
 
 
+def test_blocks_whose_scales_become_others_have_other_names(device: Any) -> None:
+    blocks = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    text = SimpleNamespace(model_type="qwen3_5_text")
+
+    def of(*where: Any, **how: Any) -> str:
+        device(*where, **how)
+        return quantized("fp8", text, **blocks)
+
+    assert of(HOPPER) == quantized("fp8") == "", "as before"
+    assert of(HOPPER, deep=False) == of(ADA, deep=False) == of(None, "cpu", deep=False) != ""
+    others = [of(HOPPER), of(ADA, deep=False), of(BLACKWELL), of(BLACKWELL, less=True)]
+    others += [of(BLACKWELL, deep=False), of((12, 0)), of(AMPERE, deep=False)]
+    assert len({*others}) == len(others)
+    device(BLACKWELL, deep=False)
+    assert quantized("fp8") == "", "which has no blocks"
+
+
+def test_vllm_says_whether_scales_of_blocks_become_powers_of_two() -> None:
+    assert deep_gemm.is_deep_gemm_supported() is False
+    assert deep_gemm.should_auto_disable_deep_gemm("qwen3_5_text") is False
+    assert quantized("fp8_per_block", SimpleNamespace(model_type="llama")) != ""
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -142,16 +169,24 @@ def test_kernels_that_vllm_was_told_to_take_for_few_bits_are_named(said: dict[st
         assert of(how, said) == of(how, {}), "of these KV differs by rounding"
 
 
-@pytest.mark.parametrize("name", vllm_kernels.ENVIRONMENT + vllm_kernels.OF_SCALED)
+OF_FEW_BITS = vllm_kernels.ENVIRONMENT + vllm_kernels.OF_SCALED + vllm_kernels.OF_BLOCKS
+
+
+@pytest.mark.parametrize("name", OF_FEW_BITS)
 def test_what_the_environment_says_of_kernels_for_few_bits_is_named(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     assert name in envs.environment_variables, "vLLM has another name for it"
-    before = [quantized(how) for how in ("modelopt_fp4", "fp8", "awq")]
+
+    def names() -> list[str]:
+        text = SimpleNamespace(model_type="llama")
+        return [quantized(one, text) for one in ("modelopt_fp4", "fp8_per_block", "fp8", "awq")]
+
+    before = names()
     monkeypatch.setenv(name, "1")
-    after = [quantized(how) for how in ("modelopt_fp4", "fp8", "awq")]
-    same = [one == other for one, other in zip(before, after, strict=True)]
-    assert same == [False, name in vllm_kernels.OF_SCALED, True]
+    of_scaled, of_blocks = name in vllm_kernels.OF_SCALED, name in vllm_kernels.OF_BLOCKS
+    same = [one == other for one, other in zip(before, names(), strict=True)]
+    assert same == [of_blocks, of_scaled, of_scaled or of_blocks, True]
 
 
 def test_vllm_says_how_a_model_is_quantized_as_its_own_config_has_it(
