@@ -21,7 +21,7 @@ from kvstore.attach.kinds import VLLM
 from kvstore.attach.prefill import PrefillTime
 from kvstore.attach.scrape import Counted, Page
 from kvstore.client.kv_events.messages import Event, Messages
-from kvstore.client.kv_events.subscription import REPLAY_SECONDS, Source, Subscription
+from kvstore.client.kv_events.subscription import Source, Subscription
 from kvstore.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -63,9 +63,8 @@ class Watch:
         self._threads = self._stack.enter_context(ThreadPoolExecutor(_AT_ONCE))
         self.fleet = Fleet([page.kind for page in self._pages()])
         listening = [self._listen(at) for at in range(len(self.engines))]
-        deadline = time.monotonic() + 2 * REPLAY_SECONDS
         for engine, one in zip(self.engines, listening, strict=True):
-            one.caught_up.wait(max(0.0, deadline - time.monotonic()))
+            one.caught_up.wait()  # all at the same time, and none for ever
             if one.error is not None:
                 source = engine.source.endpoint
                 raise Unavailable(f"the KV events of {source} cannot be heard: {one.error}")

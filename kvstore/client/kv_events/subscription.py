@@ -23,7 +23,9 @@ log = logging.getLogger(__name__)
 MESSAGE_BYTES_MAX = 16 << 20  # ZeroMQ hangs up on who sends more
 BATCHES_WAITING_MAX = 1_000  # beyond, ZeroMQ drops some, and they are asked for again
 POLL_SECONDS = 0.1
-REPLAY_SECONDS = 2.0  # for all that is asked for again
+REPLAY_SECONDS = 2.0  # until an answer begins
+PAUSE_SECONDS = 0.5  # between two batches of it; an engine sends them one after another
+REPLAY_SECONDS_MAX = 60.0  # for all that is asked for again
 _NUMBER_BYTES = 8
 _END = b"\xff" * _NUMBER_BYTES  # the number -1 ends what was asked for
 _CLOSE_SECONDS = 5.0
@@ -42,7 +44,7 @@ class Subscription:
     """To one engine, until `close`. Raises `ConfigError` where ZeroMQ is not installed.
 
     `caught_up` is set once what was published before has been asked for, and taken if it came,
-    or it has ended by an `error`.
+    or it has ended by an `error`: within `REPLAY_SECONDS_MAX`.
     """
 
     def __init__(
@@ -133,22 +135,44 @@ class Subscription:
         self._take(events)
 
     def _replay(self, context: Any) -> None:
-        """Take what the engine has of what was not taken."""
+        """Take what the engine has of what was not taken.
+
+        ZeroMQ drops of a long answer, its end too, what it has no room for: what is missing then is
+        asked for once more, as long as that brings any.
+        """
         if not self._source.replay_endpoint:
             return
-        deadline = time.monotonic() + REPLAY_SECONDS
+        end = time.monotonic() + REPLAY_SECONDS_MAX
+        begun = -1
+        while begun < self._next and time.monotonic() < end and not self._over.is_set():
+            begun = self._next
+            if self._answered(context, end):
+                return
+
+    def _answered(self, context: Any, end: float) -> bool:
+        """Ask for all from the next on, and take it up to what is missing; whether nothing was.
+
+        On a socket of its own: the queue to it begins empty, so an answer's first batch is the
+        first that the engine has, and those before it are lost.
+        """
+        whole = first = True
+        until = time.monotonic() + REPLAY_SECONDS
         socket = self._socket(context, self._zmq.DEALER, self._source.replay_endpoint)
         try:
             socket.send_multipart([b"", self._next.to_bytes(_NUMBER_BYTES, "big")])
-            while not self._over.is_set() and (left := deadline - time.monotonic()) > 0:
+            while not self._over.is_set() and (left := min(until, end) - time.monotonic()) > 0:
                 if not socket.poll(1e3 * min(left, POLL_SECONDS)):
                     continue
                 frames = socket.recv_multipart()
                 if len(frames) < 2 or len(frames[-2]) != _NUMBER_BYTES or frames[-2] == _END:
-                    return
+                    return whole
                 number = int.from_bytes(frames[-2], "big")
-                if number >= self._next:
+                if number == self._next or (first and number > self._next):
                     self._read(number, frames[-1])
+                elif number > self._next:
+                    whole = False
+                first, until = False, time.monotonic() + PAUSE_SECONDS
+            return False
         finally:
             socket.close(linger=0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -9,6 +10,7 @@ import msgspec
 import zmq
 
 NUMBER_BYTES = 8
+END = -1  # the number that ends an answer
 
 
 class Publisher:
@@ -22,6 +24,8 @@ class Publisher:
         self.kept: dict[int, bytes] = {}
         self.number = 0
         self.asked: list[int] = []  # from which number on batches were asked for again
+        self.no_room: set[int] = set()  # numbers that ZeroMQ drops of an answer, once each
+        self.pause_seconds = 0.0  # between what is sent again
 
     def __enter__(self) -> Self:
         return self
@@ -52,12 +56,14 @@ class Publisher:
         while self._router.poll(1e3 * seconds):
             who, _, first = self._router.recv_multipart()
             self.asked.append(int.from_bytes(first, "big"))
-            for number, payload in self.kept.items():
-                if number >= self.asked[-1]:
-                    name = number.to_bytes(NUMBER_BYTES, "big")
-                    self._router.send_multipart([who, b"", *topic, name, payload])
-            end = (-1).to_bytes(NUMBER_BYTES, "big", signed=True)
-            self._router.send_multipart([who, b"", *topic, end, b""])
+            again = [one for one in self.kept.items() if one[0] >= self.asked[-1]]
+            for number, payload in [*again, (END, b"")]:
+                if number in self.no_room:
+                    self.no_room.remove(number)
+                    continue
+                name = number.to_bytes(NUMBER_BYTES, "big", signed=True)
+                self._router.send_multipart([who, b"", *topic, name, payload])
+                time.sleep(self.pause_seconds)
             seconds = 0.0
 
 

@@ -12,7 +12,7 @@ from kvstore.client.kv_events import subscription
 from kvstore.client.kv_events.messages import Event, Messages, Removed
 from kvstore.client.kv_events.subscription import Source, Subscription
 from kvstore.errors import ConfigError
-from tests.client.kv_events.publisher import Publisher
+from tests.client.kv_events.publisher import END, Publisher
 from tests.nodes import eventually
 
 LOST = -1
@@ -89,6 +89,44 @@ def test_what_the_engine_has_no_more_is_lost_and_what_it_has_is_taken(
             if number == 2:
                 publisher.kept.clear()
         hears(publisher, heard, [0, LOST, 3, 4])
+
+
+@pytest.mark.parametrize("no_room", [{3, 4, 7}, {4, 5, 6, 7, END}])
+def test_what_a_long_answer_had_no_room_for_is_asked_for_once_more(
+    publisher: Publisher, no_room: set[int]
+) -> None:
+    for number in range(8):
+        publisher.publish(event(number))
+    publisher.no_room = set(no_room)
+    with listening(publisher) as heard:
+        hears(publisher, heard, [*range(8)])
+        publisher.publish(event(8))
+        hears(publisher, heard, [*range(9)])
+    assert publisher.asked == [0, min(no_room - {END})]
+
+
+def test_an_answer_may_take_long_as_long_as_batches_come(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription, "REPLAY_SECONDS", 0.5)
+    publisher.pause_seconds = 0.2
+    for number in range(5):
+        publisher.publish(event(number))
+    with listening(publisher) as heard:
+        hears(publisher, heard, [*range(5)])
+        publisher.publish(event(5))
+        hears(publisher, heard, [*range(6)])
+
+
+def test_a_batch_that_the_engine_never_sent_is_lost_and_those_behind_it_are_taken(
+    publisher: Publisher,
+) -> None:
+    for number in range(6):
+        publisher.publish(event(number))
+    del publisher.kept[3]
+    with listening(publisher) as heard:
+        hears(publisher, heard, [0, 1, 2, LOST, 4, 5])
+    assert publisher.asked == [0, 3]
 
 
 def test_without_a_place_to_ask_at_a_gap_is_a_loss(publisher: Publisher) -> None:
