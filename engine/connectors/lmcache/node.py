@@ -63,12 +63,18 @@ class Node:
         return self._ask(hold, None, bool)
 
     def load(self, names: Sequence[str], chunks: Sequence[MemoryObj]) -> list[bool]:
-        """Fill chunks; True for each whose bytes are those that were stored, whole and verified."""
+        """Fill chunks; True for each whose bytes are those that were stored, whole and verified.
+
+        The first piece that is not loaded whole ends it: chunks behind a hole are not used, and
+        from a slow holder each would cost another deadline.
+        """
         loaded: list[bool] = []
         for first in range(0, len(chunks), self._piece):
             some = slice(first, first + self._piece)
             loaded += self._load(names[some], chunks[some])
-        return loaded
+            if not all(loaded):
+                break
+        return loaded + [False] * (len(chunks) - len(loaded))
 
     def store(self, names: Sequence[str], chunks: Sequence[MemoryObj]) -> list[bool]:
         """Store chunks in order; True for each that is in the pool, now or before.

@@ -111,6 +111,30 @@ def test_many_chunks_move_in_pieces(engine_of: Engines, monkeypatch: Any) -> Non
     assert torch.equal(theirs.kv.bytes(0, len(tokens)), ours.kv.bytes(0, len(tokens)))
 
 
+def test_behind_a_piece_that_is_not_whole_nothing_is_loaded(
+    engine_of: Engines, monkeypatch: Any
+) -> None:
+    """LMCache uses none of it, and where the holder is slow each piece would wait a deadline."""
+    tokens, ours = prompt(7), engine_of()
+    node, asked = ours.plugin._node, []
+    ours.kv.fill(3)
+    ours.store(tokens)
+    assert ours.lookup(tokens, "a request") == len(tokens)
+    ours.plugin.remove(ours.keys(tokens)[3])
+    load = node._load
+
+    def seen(names: Any, chunks: Any) -> list[bool]:
+        asked.append(len(names))
+        return load(names, chunks)
+
+    monkeypatch.setattr(node, "_piece", 2)
+    monkeypatch.setattr(node, "_load", seen)
+    assert ours.retrieve(tokens, "a request") == 3 * CHUNK
+    assert asked == [2, 2]
+    ours.engine.lookup_unpin("a request")
+    assert ours.memory_in_use == 0
+
+
 def test_a_chunk_that_was_removed_ends_the_prefix(engine_of: Engines) -> None:
     tokens, ours = prompt(4), engine_of()
     ours.kv.fill(1)
