@@ -9,6 +9,7 @@ import re
 import shlex
 from pathlib import Path
 
+from sglang.srt.managers.io_struct import PauseGenerationReqInput, UpdateWeightFromDiskReqInput
 from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
 from sglang.srt.server_args import ServerArgs
 
@@ -39,6 +40,17 @@ def test_every_setting_is_in_the_guide() -> None:
     assert set(Settings.__slots__) <= set(named) <= set(Settings.__slots__) | SGLANG_KEYS
 
 
+def test_new_weights_come_where_no_request_runs_until_nothing_of_the_old_can_hit() -> None:
+    steps = re.findall(r"`POST (/[\w/-]+)", GUIDE)
+    assert steps == [
+        *("/pause_generation", "/flush_cache", "/update_weights_from_disk"),
+        *("/hicache/storage-backend/clear", "/continue_generation"),
+    ]
+    (said,) = re.findall(r"`POST /pause_generation` with `(.*?)`", GUIDE)
+    assert PauseGenerationReqInput(**json.loads(said)).mode == "abort"
+    assert UpdateWeightFromDiskReqInput(model_path="m").flush_cache is True
+
+
 def test_the_version_and_the_paths_of_the_guide_are_sglang_s() -> None:
     import sglang.version
 
@@ -46,5 +58,6 @@ def test_the_version_and_the_paths_of_the_guide_are_sglang_s() -> None:
     found = importlib.util.find_spec("sglang")
     assert found is not None and found.submodule_search_locations
     server = Path(found.submodule_search_locations[0]) / "srt" / "entrypoints" / "http_server.py"
-    (path,) = re.findall(r"`POST (/[\w/-]+)`", GUIDE)
-    assert f'"{path}", methods=["POST"]' in server.read_text()
+    for path in re.findall(r"`POST (/[\w/-]+)", GUIDE):
+        route = rf'@app\.(post\("{path}"|api_route\("{path}", methods=\[.*"POST")'
+        assert re.search(route, server.read_text()), path
