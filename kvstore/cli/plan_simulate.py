@@ -65,7 +65,8 @@ def _tell(found: Answers, cluster: Cluster) -> None:
     print(f"  goodput             {told.goodput:>8,.0f} tokens/s of requests in time")
     ways = {"local": told.hits.local, "fetched": told.hits.fetched, "SSD": told.hits.ssd}
     parts = ", ".join(f"{percent(share)} {name}" for name, share in ways.items())
-    print(f"  found in the pool   {percent(told.hits.all):>8} of prompt tokens ({parts})")
+    hits = percent(told.hits.all)
+    print(f"  found in the pool   {hits:>8} of prompt tokens that were prefilled ({parts})")
     if told.carried.all:
         print(f"  moved between hosts {_moved(told, cluster)}")
     quarters = ", ".join(percent(one, 0) for one in told.quartiles)

@@ -57,7 +57,7 @@ class Memory:
 
     dram_bytes: int
     ssd_bytes: int
-    hits: float  # share of prompt tokens
+    hits: float  # share of prompt tokens that were prefilled
     share: float  # of requests in time
     ttft: float | None  # mean seconds of those served
 

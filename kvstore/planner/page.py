@@ -97,7 +97,7 @@ def _figures(found: Answers) -> str:
         f"requests/s, {SHARE:.0%} in time": f"{found.highest:.2f}" if found.highest else "none",
         "TTFT, mean and p99": _pair(told.ttft, 1, "s"),
         "TPOT, mean and p99": _pair(told.tpot, 1e3, "ms"),
-        "prompt tokens found": percent(told.hits.all),
+        "prefilled tokens found": percent(told.hits.all),
         "goodput, tokens/s": f"{told.goodput:,.0f}",
     }
     if found.together:
@@ -161,7 +161,7 @@ def _plots(found: Answers) -> list[tuple[str, str]]:
             lines(
                 Axes("GB a host", "share", 1.0),
                 [
-                    Series("prompt tokens found", *_against(hosts, "dram_bytes", "hits"), 0),
+                    Series("prefilled tokens found", *_against(hosts, "dram_bytes", "hits"), 0),
                     Series("requests in time", *_against(hosts, "dram_bytes", "share"), 2),
                 ],
             ),
@@ -169,7 +169,7 @@ def _plots(found: Answers) -> list[tuple[str, str]]:
     ]
     if found.ssd:
         some = [
-            Series("prompt tokens found", *_against(found.ssd, "ssd_bytes", "hits"), 0),
+            Series("prefilled tokens found", *_against(found.ssd, "ssd_bytes", "hits"), 0),
             Series("requests in time", *_against(found.ssd, "ssd_bytes", "share"), 2),
         ]
         plots.append(("Found against SSD", lines(Axes("GB a host", "share", 1.0), some)))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from kvstore.planner import presets
-from kvstore.planner.answers import Answers, answer
+from kvstore.planner.answers import Answers, Memory, answer
+from kvstore.planner.outcome import Hits
 from kvstore.planner.policies import OURS, named
 from kvstore.planner.reasons import why
 from kvstore.planner.replay import replay
@@ -82,6 +83,33 @@ def test_a_pool_that_was_given_no_memory_is_not_told_that_nothing_can_be_found(
     said = why(replace(answers, hits_max=0.975))
     assert "97.5% of prompt tokens were in an earlier one, and 0 GB of DRAM a host keep" in said
     assert "nothing to give" not in said
+
+
+def of_memory(answers: Answers, own: tuple[float, float], *sizes: tuple[float, float]) -> str:
+    """What is said where of what is prefilled so much is found, and so many are in time, and with
+    0, 1, 2 GB and so on a host."""
+    some = tuple(Memory(n * 10**9, 0, *one, 1.0) for n, one in enumerate(sizes))
+    told = replace(answers.outcome, hits=Hits(own[0], 0.0, 0.0), share=own[1])
+    return why(replace(answers, hits_max=0.95, outcome=told, memory=some))
+
+
+def test_memory_that_halves_requests_in_time_is_not_said_to_do_as_well(answers: Answers) -> None:
+    """Who is let in has most of it found: who is not is in no share of hits."""
+    own = (0.929, 0.379)
+    said = of_memory(answers, own, (0.0, 0.001), (0.944, 0.198), (0.925, 0.376), own, (0.931, 0.38))
+    assert "More DRAM would not help" in said and "2 GB a host do as well" in said
+    said = of_memory(answers, own, (0.0, 0.001), (0.944, 0.198), own, (0.931, 0.38))
+    assert "2 GB a host do as well" in said
+    assert "92.9% of the prompt tokens that were prefilled are found" in said
+
+
+def test_memory_that_brings_more_requests_in_time_pays_whatever_is_found(answers: Answers) -> None:
+    own, most = (0.854, 0.347), (0.84, 0.475)
+    said = of_memory(answers, own, (0.0, 0.029), own, most)
+    assert "More DRAM pays" in said and "2 GB a host (+12.8 points in time)" in said
+    found_more = of_memory(answers, own, (0.0, 0.029), own, (0.9, 0.35))
+    assert "More DRAM pays" in found_more and "90.0% with 2 GB a host (+0.3" in found_more
+    assert "would not help" in of_memory(answers, own, (0.0, 0.029), own, (0.9, 0.3))
 
 
 @pytest.mark.parametrize(("prefill", "decode"), [(2, 2), (1, 3), (3, 1)])

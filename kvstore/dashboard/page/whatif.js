@@ -65,7 +65,7 @@ function figures(side, told) {
   const rows = [
     ["in time", share(of.share)], ["first token, p50 · p99", times(of.ttft)],
     ["each after it, p50 · p99", times(of.tpot)],
-    ["prompt tokens found", share(of.hits.local + of.hits.fetched + of.hits.ssd)],
+    ["prefilled tokens found", share(of.hits.local + of.hits.fetched + of.hits.ssd)],
     ["goodput, tokens a second", Math.round(of.goodput).toLocaleString("en")],
     ["prefill engines busy", share(of.prefill_busy)], ["decode room full", share(of.decode_full)],
   ];
