@@ -170,10 +170,10 @@ class Cluster:
         return self.sized(prefill, decode)
 
     def sized(self, prefill: int, decode: int) -> Cluster:
-        """So many engines of the kinds there are."""
-        counts = {Role.PREFILL: prefill, Role.DECODE: decode}
-        pools = (self.pool(Role.PREFILL), self.pool(Role.DECODE))
-        sized = tuple(replace(one, engines=counts[one.role]) for one in pools)
+        """So many engines of the kinds there are, beside those that do both. Raises ConfigError
+        where there are several kinds of one role."""
+        counts = {self.pool(Role.PREFILL): prefill, self.pool(Role.DECODE): decode}
+        sized = tuple(replace(one, engines=counts.get(one, one.engines)) for one in self.pools)
         return replace(self, pools=sized, failures=())
 
     def switching(self) -> Cluster:

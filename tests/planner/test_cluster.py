@@ -56,6 +56,12 @@ def test_a_split_keeps_the_engines_and_changes_who_does_what() -> None:
     assert other.split(6) == cluster(6, 2)
 
 
+def test_engines_that_do_both_stay_beside_however_many_of_the_others() -> None:
+    both = Pool(Role.MIXED, 6, A100)
+    three = replace(cluster(1, 2), pools=(both, *cluster(1, 2).pools))
+    assert three.sized(3, 1).pools == (both, *cluster(3, 1).pools)
+
+
 def test_racks_and_domains_stay_whoever_does_what() -> None:
     placed = cluster(6, 2, racks=2, domains=4)
     assert str(placed).endswith(", in 2 racks, in 4 NVLink domains")
