@@ -15,6 +15,17 @@ from kvstore.errors import Invalid
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 _WIDTH = "intermediate_size"
 _ATTENTION = ("full_attention", "sliding_attention")
+# Of a kind that begins so, whose code ties words where nothing is written.
+_TIED = (
+    *("gemma", "vaultgemma", "cohere", "ernie4_5", "granite_swa"),
+    *("minicpm3", "smollm3", "starcoder2", "youtu"),
+)
+_USUAL = {  # of layers that are all alike
+    "decoder_sparse_step": 1,
+    "moe_layer_freq": 1,
+    "interleave_moe_layer_step": 1,
+    "full_attention_interval": 1,
+}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -22,6 +33,9 @@ def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
     """Of the language model, where there is more to it. Raises `Invalid` naming the field that is
     missing or not understood."""
     read = _Fields(_part(config, "text_config") or config)
+    kind = str(read.of.get("model_type") or config.get("model_type") or "")
+    if kind.startswith("llama4"):  # some attend to chunks only, some have experts, of other widths
+        raise Invalid(f"config.json: model_type is {kind!r}, whose layers are not understood")
     read.refuse_other_layers()
     heads = read.some("num_attention_heads")
     experts = next((key for key in _EXPERTS if read.has(key)), "")
@@ -30,7 +44,7 @@ def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
         "hidden": read.whole("hidden_size"),
         "heads": heads,
         "vocabulary": read.whole("vocab_size"),
-        "tied": read.of.get("tie_word_embeddings") is True,
+        "tied": _tied(kind, read.of, config),
         "parameter_bytes": _parameter_bytes(read.of, config),
     }
     if read.has("kv_lora_rank"):
@@ -88,9 +102,12 @@ class _Fields:
         others = [one for one in kinds if one not in _ATTENTION] if type(kinds) is list else [kinds]
         if others:
             raise Invalid(f"config.json: layer_types has {others[0]!r}")
-        for key, usual in (("decoder_sparse_step", 1), ("moe_layer_freq", 1)):
+        for key, usual in _USUAL.items():
             if self.of.get(key, usual) != usual:
                 raise Invalid(f"config.json: {key} is {self.of[key]!r}, and {usual} is understood")
+        if self.has("linear_num_value_heads"):
+            heads = self.of["linear_num_value_heads"]
+            raise Invalid(f"config.json: linear_num_value_heads is {heads!r}, and 0 is understood")
         if self.of.get("mlp_only_layers"):
             raise Invalid("config.json: mlp_only_layers names layers, and none is understood")
 
@@ -101,6 +118,13 @@ def _part(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise Invalid(f"config.json: {key} is {found!r}, where an object is wanted")
     return found
+
+
+def _tied(kind: str, text: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether the weights that words are read by are those that they are told by."""
+    key = "tie_word_embeddings"
+    said = next((of[key] for of in (text, config) if of.get(key) is not None), None)
+    return kind.startswith(_TIED) if said is None else said is True
 
 
 def _parameter_bytes(text: Mapping[str, Any], config: Mapping[str, Any]) -> float:

@@ -46,6 +46,8 @@ def test_what_an_engine_costs_at_first_is_by_its_models_shape_and_its_gpus_data_
         Runs(LLAMA, "NVIDIA B300"),
         Runs({}, "NVIDIA H200"),
         Runs(LLAMA, "NVIDIA H200", 3),
+        Runs(LLAMA | {"full_attention_interval": 4}, "NVIDIA H200"),
+        Runs(LLAMA | {"model_type": "llama4_text"}, "NVIDIA H200"),
     ],
 )
 def test_where_no_sheet_or_shape_is_known_it_is_guessed(runs: Runs) -> None:

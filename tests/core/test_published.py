@@ -154,6 +154,41 @@ def test_weights_have_the_bytes_that_they_lie_in_memory_with(changes: Any, size:
     assert shape_of(LLAMA3_8B.name, LLAMA | changes) == expected
 
 
+GEMMA: dict[str, Any] = {
+    "head_dim": 256,
+    "hidden_size": 2048,
+    "intermediate_size": 16384,
+    "model_type": "gemma",
+    "num_attention_heads": 8,
+    "num_hidden_layers": 18,
+    "num_key_value_heads": 1,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 256000,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "tied"),
+    [
+        (GEMMA, True),
+        (GEMMA | {"tie_word_embeddings": False}, False),
+        (GEMMA | {"tie_word_embeddings": None}, True),
+        ({"model_type": "gemma3", "text_config": GEMMA | {"model_type": "gemma3_text"}}, True),
+        (GEMMA | {"model_type": "cohere2"}, True),
+        (LLAMA | {"model_type": "llama", "tie_word_embeddings": None}, False),
+        ({"text_config": QWEN, "tie_word_embeddings": True}, True),
+    ],
+)
+def test_words_are_tied_as_is_written_or_else_as_the_code_of_its_kind_does(
+    config: Any, tied: bool
+) -> None:
+    assert shape_of("?", config).tied == tied
+
+
+def test_a_gemma_that_leaves_it_to_the_code_whether_words_are_tied_has_its_card_s_weights() -> None:
+    assert shape_of("gemma-2b", GEMMA).parameters == pytest.approx(2.5e9, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -172,6 +207,11 @@ def test_weights_have_the_bytes_that_they_lie_in_memory_with(changes: Any, size:
         ({"num_experts": 8}, "num_experts_per_tok is None"),
         ({"mlp_only_layers": [0]}, "mlp_only_layers"),
         ({"decoder_sparse_step": 2}, "decoder_sparse_step is 2"),
+        ({"interleave_moe_layer_step": 2}, "interleave_moe_layer_step is 2"),  # Llama 4 Maverick
+        ({"full_attention_interval": 4}, "full_attention_interval is 4"),  # Qwen3-Next
+        ({"linear_num_value_heads": 32}, "linear_num_value_heads is 32"),
+        ({"model_type": "llama4_text"}, "model_type is 'llama4_text'"),
+        ({"model_type": "llama4", "text_config": LLAMA}, "model_type is 'llama4'"),
     ],
 )
 def test_what_is_missing_or_not_understood_is_refused_by_name(changes: Any, told: str) -> None:
@@ -203,6 +243,8 @@ def test_whatever_stands_there_it_is_a_shape_or_refused(config: Any, data: st.Da
         "layer_types",
         "mlp_only_layers",
         "dtype",
+        "model_type",
+        "tie_word_embeddings",
     ]
     key = data.draw(st.sampled_from(keys))
     with suppress(Invalid):
