@@ -59,7 +59,8 @@ def hand_over(w: Any, r: Any, now: Any, host: Any) -> None:
 
 @inner
 def answered(w: Any, r: Any, now: Any) -> None:
-    """Its first token is there; unless it had it before."""
+    """Its first token is there; unless it had it before. It is decoded from now on."""
+    w.requests[r].let_in = now
     if np.isnan(w.requests[r].first_token):
         w.requests[r].first_token = now
         ended(w.crowd, 0.0, now)

@@ -69,6 +69,8 @@ def _stop_prefills(w: Any, e: Any, now: Any) -> None:
             give_up(w, r, e, now)
             r = request.after
     if engine.current != NONE:
+        undone = w.requests[engine.current].due - now
+        engine.busy_seconds -= max(0.0, undone)
         give_up(w, engine.current, e, now)
     engine.current, engine.left = NONE, 0.0
     i = 0

@@ -90,7 +90,8 @@ def _next_chunk(w: Any, e: Any, begins: Any) -> None:
         prefill_took(w, e, chunk, before, takes)
     engine.busy_seconds += takes
     engine.version += 1
-    push(w.heap, begins + takes, CHUNKED, e, engine.version)
+    request.due = begins + takes
+    push(w.heap, request.due, CHUNKED, e, engine.version)
 
 
 @inner

@@ -42,7 +42,8 @@ REQUEST = np.dtype(
         ("prefilled", np.float64),
         ("first_token", np.float64),  # NaN
         ("finished", np.float64),
-        ("due", np.float64),  # the end of its prefill, once that has begun
+        ("let_in", np.float64),  # to be decoded, the last time
+        ("due", np.float64),  # the end of its prefill, or of the chunk of it, once that has begun
         ("made", np.float64),  # of its tokens, before an engine of its died: not of the prompt
         ("until", np.float64),  # when its first token is of use no more
         ("expected", np.float64),  # when its first token was expected

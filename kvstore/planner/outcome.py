@@ -181,8 +181,8 @@ def _busy(world: World, phase: int, span_s: float) -> float:
 
 
 def _full(world: World, served: Any, span_s: float) -> float:
-    """By the tokens of each sequence halfway through its answer."""
-    held_s = served["finished"] - served["first_token"]
+    """By the tokens of each sequence halfway through its answer, since it was let in last."""
+    held_s = served["finished"] - served["let_in"]
     tokens = served["tokens"] + served["output"] / 2
     room_s = (world.fleet.engines["room"] * in_role(world, _DECODE, span_s)[0]).sum()
     return float((held_s * tokens).sum() / room_s) if room_s else 0.0

@@ -219,7 +219,8 @@ def _requests(load: Load, seed: int, doubt: Doubt) -> sim_world.Records:
         found["client"] = load.client
     found["factor"] = 1 + doubt.bias + doubt.error * dice.uniform(-1, 1, count)
     found["fate"] = np.exp(doubt.noise * dice.standard_normal(count))
-    for moment in ("due", "began", "prefilled", "first_token", "finished", "expected"):
+    moments = ("due", "began", "prefilled", "first_token", "let_in", "finished", "expected")
+    for moment in moments:
         found[moment] = np.nan
     return found
 

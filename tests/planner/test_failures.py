@@ -13,11 +13,13 @@ from kvstore.errors import ConfigError
 from kvstore.kernels import sim_world
 from kvstore.kernels.sim_world import World
 from kvstore.planner import outcome, world
-from kvstore.planner.cluster import Cluster, Failure, Role
+from kvstore.planner.cluster import Cluster, Failure, Pool, Role
 from kvstore.planner.load import Load
 from kvstore.planner.policies import OURS, POLICIES, Policy, named
 from kvstore.planner.replay import ran, replay
-from tests.planner.clusters import apart, cluster, same
+from tests.planner.clusters import A100, apart, cluster, same
+
+BOTH = (Pool(Role.MIXED, 1, A100),)
 
 
 def died(load: Load, healthy: Cluster, *failures: Failure, policy: Policy = OURS) -> World:
@@ -100,6 +102,36 @@ def test_who_has_been_decoded_for_long_goes_on_at_once_where_all_are_idle() -> N
     both = (Failure(Role.DECODE, number, 10.0, 1.0) for number in (0, 1))
     (found,) = died(load, one, *both).requests
     assert found["status"] == sim_world.SERVED and found["made"] > 100
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.MIXED])
+def test_an_engine_has_worked_on_a_prompt_only_until_it_died(role: Role) -> None:
+    load = apart([0.0, 0.02], [64_000, 100])
+    one = cluster() if role is Role.PREFILL else cluster(pools=BOTH)
+    found = died(load, one, Failure(role, 0, 0.01))
+    assert found.engines["busy_seconds"][0] == pytest.approx(0.01)
+    told = outcome.of(found)
+    assert told.ended["lost"] == told.ended["refused"] == 1
+    assert told.prefill_busy <= 1
+
+
+def test_a_prompt_that_waited_for_a_step_s_end_when_its_engine_died_was_not_worked_on() -> None:
+    load, both = apart([0.0, 3.0, 3.1], [64_000, 16_000, 100], output=2_000), cluster(pools=BOTH)
+    first = float(died(load, both).requests["prefilled"][0])
+    load = replace(load, arrival=np.array([0.0, first + 1.0003, first + 1.01]))
+    found = died(load, both, Failure(Role.MIXED, 0, first + 1.0004))
+    assert found.engines["busy_seconds"][0] <= first + 1.0004 + 1e-9
+
+
+def test_kv_of_a_sequence_whose_engine_died_is_held_nowhere_until_it_is_let_in_again() -> None:
+    load, one = apart([0.0], [4_000], output=2_000), cluster()
+
+    def held(*failures: Failure) -> float:
+        """Share of the room, times seconds."""
+        found = died(load, one, *failures)
+        return outcome.of(found).decode_full * float(found.requests["finished"].max())
+
+    assert 0 < held(Failure(Role.DECODE, 0, 5.0, 1_000.0)) < 1.1 * held()
 
 
 @pytest.mark.parametrize("name", ["mooncake", "raw-mooncake", "raw-random", "sglang"])
