@@ -16,11 +16,11 @@ from kvstore.planner.svg import Axes, Series, bars, lines
 
 COLOURS = (
     *("#1f6feb", "#d9480f", "#2b8a3e", "#862e9c", "#c2255c"),
-    *("#0b7285", "#b35900", "#5c940d", "#495057", "#7048e8"),
+    *("#0b7285", "#b35900", "#5c940d", "#495057", "#7048e8", "#6f4518"),
 )
 DARK = (  # the same on what is nearly black, which they were not seen on
     *("#58a6ff", "#ff8a4c", "#51cf66", "#cc8ce0", "#f783ac"),
-    *("#3bc9db", "#ffc078", "#a9e34b", "#adb5bd", "#9d8cff"),
+    *("#3bc9db", "#ffc078", "#a9e34b", "#adb5bd", "#9d8cff", "#c8a27a"),
 )
 _STYLE = """\
 :root { color-scheme: light dark; --ink: #1b1f24; --back: #fff; --soft: #66707b; --rule: #dde1e6;

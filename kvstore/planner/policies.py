@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from kvstore.errors import ConfigError
 from kvstore.kernels import rules
 from kvstore.planner.presets import named as _named
 
@@ -94,10 +95,14 @@ POLICIES = {one.name: one for one in (OURS, *RIVALS)}
 
 
 def named(name: str) -> Policy:
-    """A policy by name, a rival with the gate; `raw-NAME` is without. Raises ConfigError."""
-    raw = name.removeprefix("raw-")
-    policy = _named("--policy", raw, POLICIES)
-    return policy if policy is OURS or raw != name else policy.with_gate()
+    """A policy by name, a rival with the gate; `raw-NAME` is one without. Raises ConfigError."""
+    bare = name.lower().removeprefix("raw-")
+    policy = _named("--policy", bare, POLICIES)
+    if bare == name.lower():
+        return policy if policy is OURS else policy.with_gate()
+    if policy is OURS:
+        raise ConfigError(f"--policy {name}: ours is its gate: there is none without")
+    return replace(policy, name=f"raw-{policy.name}")
 
 
 def grid(policy: Policy) -> tuple[Policy, ...]:

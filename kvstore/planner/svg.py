@@ -11,7 +11,7 @@ from html import escape
 WIDTH, HEIGHT = 560, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 16, 44
 _TICKS = 5
-_NAMED = 10  # classes of colours: s0 to s9
+_NAMED = 11  # classes of colours: s0 to s10
 
 Value = float | None  # None: nothing is known there, and the line is broken
 

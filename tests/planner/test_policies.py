@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kvstore.errors import ConfigError
@@ -20,10 +22,12 @@ def test_a_rival_by_name_has_the_gate_and_raw_it_has_not() -> None:
         gated, raw = named(rival.name), named(f"raw-{rival.name}")
         assert (gated.gated, gated.check, raw.gated, raw.check) == (1, 1, 0, 0)
         assert gated.early == (rival.name == "mooncake")
-        assert raw == rival
+        assert raw == replace(rival, name=f"raw-{rival.name}"), "told apart wherever both are"
     assert named("ours") is OURS
     with pytest.raises(ConfigError, match="--policy fifo: is one of ours, random"):
         named("fifo")
+    with pytest.raises(ConfigError, match="--policy raw-ours: ours is its gate"):
+        named("raw-ours")
 
 
 def test_a_grid_begins_with_what_it_is_given_and_repeats_nothing() -> None:
