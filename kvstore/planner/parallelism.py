@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from kvstore.core.priors import kv_room, prefill_prior
 from kvstore.errors import Invalid
-from kvstore.planner.cluster import Cluster, Pool, Role
+from kvstore.planner.cluster import ENGINES_MAX, Cluster, Pool, Role
 from kvstore.planner.load import Load
 from kvstore.planner.policies import Policy
 from kvstore.planner.search import Step, highest_rate
@@ -97,7 +97,8 @@ def _degrees(cluster: Cluster, pool: Pool) -> Iterator[Pool]:
 
 
 def _sized(cluster: Cluster, tried: Sequence[Phase]) -> Cluster | None:
-    """Of no more GPUs, engines of those degrees for which the slower phase bears the most."""
+    """Of no more GPUs, engines of those degrees for which the slower phase bears the most; no more
+    of them than a cluster can have."""
     gpus = sum(pool.engines * pool.tensor_parallel for pool in cluster.pools)
     serving = [one for one in tried if one.highest]
     best, made = (0.0, 0), None
@@ -107,6 +108,8 @@ def _sized(cluster: Cluster, tried: Sequence[Phase]) -> Cluster | None:
             for prefills in range(1, left // first.tensor_parallel + 1):
                 taken = prefills * first.tensor_parallel
                 decodes = (gpus - taken) // second.tensor_parallel
+                if prefills + decodes > ENGINES_MAX:
+                    continue
                 bears = min(prefills * first.highest, decodes * second.highest)
                 spare = gpus - taken - decodes * second.tensor_parallel
                 if (bears, spare) > best:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kvstore.planner.arrivals import Arrivals
-from kvstore.planner.cluster import Cluster, Role
+from kvstore.planner.cluster import ENGINES_MAX, Cluster, Pool, Role
 from kvstore.planner.parallelism import Phase, _phases, _sized
 from kvstore.planner.policies import OURS
 from kvstore.planner.synthetic import Bimodal
-from tests.planner.clusters import cluster
+from tests.planner.clusters import A100, cluster
 
 TRIED = (
     Phase(Role.PREFILL, 1, 28.0),
@@ -39,6 +39,15 @@ def test_where_the_gpus_do_not_do_for_both_nothing_is_made() -> None:
     large = (Phase(Role.PREFILL, 2, 9.0), Phase(Role.DECODE, 1, 9.0))
     assert _sized(cluster(1, 1), large) is None
     assert _sized(cluster(1, 1), TRIED[:2]) is None
+
+
+def test_no_more_engines_are_made_than_a_cluster_can_have() -> None:
+    eights = (Pool(Role.PREFILL, 600, A100, 8), Pool(Role.DECODE, 600, A100, 8))
+    small = [Phase(role, 1, 10.0) for role in (Role.PREFILL, Role.DECODE)]
+    large = [Phase(role, 8, 40.0) for role in (Role.PREFILL, Role.DECODE)]
+    made = sizes(_sized(cluster(pools=eights), [*small, *large]))
+    assert 600 < sum(engines for engines, _ in made) <= ENGINES_MAX
+    assert len(made) == 2 and sum(engines * gpus for engines, gpus in made) <= 9_600
 
 
 def test_what_one_engine_bears_is_told_without_those_that_could_take_its_role() -> None:
