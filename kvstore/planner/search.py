@@ -42,9 +42,11 @@ class Highest:
 
 def at_rate(load: Load, cluster: Cluster, multiplier: float) -> Load:
     """So many times as fast, and long enough to say something of a cluster's targets; where engines
-    die, as long as it was: else they would do so when nobody comes any more."""
+    die, as long as it was: else they would do so when nobody comes any more. No repeat is longer
+    than can be simulated."""
     least = float(load.arrival[-1]) if cluster.failures else 0.0
-    return load.scaled(multiplier).lasting(max(least, LASTS * cluster.ttft_seconds))
+    long = load.scaled(multiplier).lasting(max(least, LASTS * cluster.ttft_seconds))
+    return long.window(0.0, SECONDS_MAX) if long.arrival[-1] > SECONDS_MAX else long
 
 
 def highest_rate(

@@ -14,7 +14,8 @@ from kvstore.planner.replay import replay
 from kvstore.planner.search import CLOSE, at_rate, highest_rate
 from kvstore.planner.synthetic import Bimodal
 from kvstore.planner.synthetic_turns import MultiTurn
-from tests.planner.clusters import cluster
+from kvstore.planner.world import SECONDS_MAX
+from tests.planner.clusters import apart, cluster
 
 LOAD = Bimodal(Arrivals(6, 400)).load(1)
 CLUSTER = cluster(2, 2, ttft_seconds=10, tpot_seconds=0.1)
@@ -45,6 +46,18 @@ def test_an_engine_that_dies_does_so_however_fast_the_load_comes() -> None:
     dies = replace(CLUSTER, failures=(Failure(Role.PREFILL, 0, 300.0),))
     bad, good = (highest_rate(LOAD, one, [OURS], 1, close=1.1) for one in (dies, CLUSTER))
     assert bad and good and bad.rate < 0.95 * good.rate
+
+
+def test_a_load_of_weeks_on_which_an_engine_dies_is_repeated_no_longer_than_can_be_simulated() -> (
+    None
+):
+    weeks = apart([0.0, 0.45 * SECONDS_MAX, 0.9 * SECONDS_MAX], [600] * 3)
+    dies = replace(CLUSTER, failures=(Failure(Role.PREFILL, 0, 300.0),))
+    for multiplier in (0.95, 1.25, 1.95, 300.0):
+        load = at_rate(weeks, dies, multiplier)
+        assert load.arrival[-1] <= SECONDS_MAX
+        assert load.arrival[-1] > 0.45 * SECONDS_MAX
+        replay(load, dies, OURS, 1)
 
 
 def test_the_best_of_several_is_at_least_each() -> None:
