@@ -69,7 +69,7 @@ def page(house: House, gateway: Child, tmp_path_factory: Any) -> Iterator[Page]:
     if browser is None:
         pytest.skip("no browser here: on Debian, apt-get install chromium fonts-dejavu-core")
     load(gateway)
-    where = tmp_path_factory.mktemp("browser")
+    where = tmp_path_factory.mktemp("screens")
     command = [browser, *CHROMIUM, f"--user-data-dir={where}", "--window-size=1400,1800"]
     address = f"http://{gateway.address}/"
     for dark in (False, True):  # kept for whoever looks into what this test made
@@ -287,5 +287,5 @@ def test_the_page_changes_nothing(gateway: Child) -> None:
 
 def test_the_screenshots_are_there_to_look_at(page: Page, tmp_path_factory: Any) -> None:
     base: Path = tmp_path_factory.getbasetemp()
-    shots = list(base.glob("browser0/*.png"))
+    shots = list(base.glob("screens*/*.png"))
     assert len(shots) == 2 and all(one.stat().st_size > 20_000 for one in shots)
