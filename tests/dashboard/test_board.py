@@ -64,12 +64,17 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(house: House, gateway: Child, tmp_path_factory: Any) -> Iterator[Page]:
+def where(tmp_path_factory: Any) -> Path:
+    """What the browser makes."""
+    return Path(tmp_path_factory.mktemp("screens"))
+
+
+@pytest.fixture(scope="module")
+def page(house: House, gateway: Child, where: Path) -> Iterator[Page]:
     browser = shutil.which("chromium")
     if browser is None:
         pytest.skip("no browser here: on Debian, apt-get install chromium fonts-dejavu-core")
     load(gateway)
-    where = tmp_path_factory.mktemp("screens")
     command = [browser, *CHROMIUM, f"--user-data-dir={where}", "--window-size=1400,1800"]
     address = f"http://{gateway.address}/"
     for dark in (False, True):  # kept for whoever looks into what this test made
@@ -285,7 +290,6 @@ def test_the_page_changes_nothing(gateway: Child) -> None:
         assert refused.value.code == 405
 
 
-def test_the_screenshots_are_there_to_look_at(page: Page, tmp_path_factory: Any) -> None:
-    base: Path = tmp_path_factory.getbasetemp()
-    shots = list(base.glob("screens*/*.png"))
+def test_the_screenshots_are_there_to_look_at(page: Page, where: Path) -> None:
+    shots = list(where.glob("*.png"))
     assert len(shots) == 2 and all(one.stat().st_size > 20_000 for one in shots)
