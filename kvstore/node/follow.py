@@ -168,11 +168,11 @@ class Follow:
             raise
         # Another reader may have set out for them while this one asked.
         hits = [i for i in hits if self._known(asked, rows[i]) is None]
-        here: list[Slot] = []
+        here, spared = list[Slot](), frozenset(asked.keys)
         try:
             for i in hits:
                 one = (asked.keys[rows[i]], reply.parents[i], reply.tokens[i])
-                given = (asked.tenant, set(asked.keys), reply.origins[i])
+                given = (asked.tenant, spared, reply.origins[i])
                 here.append(self._blocks.arrive(owner, layout, one, *given))
         except KVStoreError as error:  # it is full, or its slabs are too small for any
             log.info("no room for all that is followed: %s", error)

@@ -54,15 +54,16 @@ class Writer:
     async def call(self, method: str, request: Any) -> Any:
         if method == "Close":
             return pb.CloseReply()
+        count = len(request.hashes)
         return pb.OpenReply(
-            outcomes=[pb.HIT],
-            slot_offsets=[0],
-            generations=[1],
-            tokens=[TOKENS],
-            roots=[b""],
+            outcomes=[pb.HIT] * count,
+            slot_offsets=[0] * count,
+            generations=[1] * count,
+            tokens=[TOKENS] * count,
+            roots=[b""] * count,
             handles=request.hashes,
-            parents=[b""],
-            origins=[0],
+            parents=[b""] * count,
+            origins=[0] * count,
         )
 
     async def in_thread(self, work: str, slots: Any, *_: Any, **__: Any) -> Looked:
@@ -75,7 +76,8 @@ class Writer:
             self.working -= 1
         if self._hangs:
             raise Unavailable("it moves no byte")
-        return Looked(np.array([Found.FILLING], np.uint8), np.zeros(1, np.int64))
+        count = len(slots.handles)
+        return Looked(np.full(count, Found.FILLING, np.uint8), np.zeros(count, np.int64))
 
 
 async def soon() -> None:
