@@ -9,7 +9,7 @@ Pure: the time is told.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -34,30 +34,32 @@ class Line:
 
     of_ssd: bool
     tell: Callable[[Carried], None]
-    _under_way: int = 0
+    _under_way: Counter[str] = field(default_factory=Counter)  # by source
     _since: float = 0.0
     _size_bytes: int = 0
-    _sources: set[str] = field(default_factory=set)
+    _sources: set[str] = field(default_factory=set)  # of this measure
 
     def begin(self, now: float, source: str = "") -> None:
         """A transfer begins."""
         if not self._under_way:
             self._since, self._size_bytes = now, 0
-            self._sources.clear()
-        self._under_way += 1
+        self._under_way[source] += 1
         self._sources.add(source)
 
-    def end(self, now: float, size_bytes: int) -> None:
-        """One has ended, and brought so much."""
-        self._under_way -= 1
+    def end(self, now: float, size_bytes: int, source: str = "") -> None:
+        """One from there has ended, and brought so much."""
+        assert self._under_way[source], "a transfer ends that did not begin"
+        self._under_way[source] -= 1
+        if not self._under_way[source]:
+            del self._under_way[source]
         self._size_bytes += size_bytes
         seconds = now - self._since
         if self._under_way and seconds < BUSY_SECONDS_MAX:
             return
         if self._size_bytes and seconds > 0:
-            source = next(iter(self._sources)) if len(self._sources) == 1 else ""
-            self.tell(Carried(self._size_bytes, seconds, self.of_ssd, source))
-        self._since, self._size_bytes = now, 0
+            alone = next(iter(self._sources)) if len(self._sources) == 1 else ""
+            self.tell(Carried(self._size_bytes, seconds, self.of_ssd, alone))
+        self._since, self._size_bytes, self._sources = now, 0, set(self._under_way)
 
 
 class Ledger:

@@ -104,7 +104,7 @@ class Deliveries:
                 try:
                     size, suspects = await self._land(link, wanted, reply, rows)
                 finally:
-                    line.end(self._clock.now(), size)
+                    line.end(self._clock.now(), size, holder)
                 self.pace.note(holder, size, self._clock.now() - began)
         finally:
             self._openings.let_go(link, reply.handles, suspects)

@@ -318,7 +318,7 @@ def test_what_the_host_carried_is_said_with_the_next_changes_and_to_each_followe
     def carry() -> None:
         rig.between = lambda: None
         rig.carried.link.begin(1.0, "m")
-        rig.carried.link.end(1.5, 100)
+        rig.carried.link.end(1.5, 100, "m")
 
     rig.between = carry
     rig.follow(2.5, rig.replica.sequence)
