@@ -16,7 +16,6 @@ Whatever becomes listed, is listed no more, or is found in other tiers is said t
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 
@@ -27,6 +26,7 @@ from kvstore.core.lifecycle import NOBODY, Owner, Slot, State, Tier
 from kvstore.core.listing import Listing
 from kvstore.core.ranking import Ranking, Seen
 from kvstore.core.sleepers import Covers, Sleepers
+from kvstore.core.unlisted import Unlisted
 
 
 class Index:
@@ -35,7 +35,7 @@ class Index:
     def __init__(self) -> None:
         self._slots: dict[bytes, Slot] = {}
         self._ranking = Ranking(self._slots)  # of the listed
-        self._unlisted: OrderedDict[bytes, None] = OrderedDict()
+        self._unlisted = Unlisted()
         self._orphans: dict[bytes, set[bytes]] = {}  # absent parent -> held children
         self._gone = Gone()
         self.sleepers = Sleepers()
@@ -139,7 +139,7 @@ class Index:
                 else:
                     parent.bears(key)
                 if parent is None or not parent.listed:
-                    self._unlisted[key] = None
+                    self._unlisted.add(slot)
                     self._forget(seen)
                     continue
             if orphans is None and not slot.sleeping:
@@ -173,7 +173,7 @@ class Index:
                 if slot.family:
                     behind += self._unlist_behind(slot)
             else:
-                self._unlisted.pop(key, None)
+                self._unlisted.discard(slot)
             if slot.children:
                 self._orphans[key] = set(slot.children)
             slot.listed, slot.children, slot.sleeping = False, NOBODY, 0
@@ -234,15 +234,8 @@ class Index:
         def stays(slot: Slot) -> bool:
             return slot.held or slot.key in spared
 
-        def other(slot: Slot) -> bool:
-            return (
-                owner not in (None, slot.owner)
-                or tenant not in (None, slot.tenant)
-                or lowest not in (None, slot.lowest)
-            )
-
-        unlisted = map(self._slots.__getitem__, self._unlisted)
-        yield from (one for one in unlisted if not (stays(one) or other(one)))
+        unlisted = map(self._slots.__getitem__, self._unlisted.of(owner, tenant))
+        yield from (one for one in unlisted if lowest in (None, one.lowest) and not stays(one))
         yield from self._ranking.coldest(owner, tenant, lowest, stays)
 
     def moved(self, slot: Slot) -> None:
@@ -296,13 +289,15 @@ class Index:
 
     def check(self) -> None:
         listed = self._ranking.recency.keys()
-        assert listed | self._unlisted.keys() == self._slots.keys()
-        assert listed.isdisjoint(self._unlisted), "listed and unlisted at once"
+        unlisted = set(self._unlisted)
+        assert listed | unlisted == self._slots.keys()
+        assert listed.isdisjoint(unlisted), "listed and unlisted at once"
         self._ranking.check()
         self.sleepers.check()
         for key, slot in self._slots.items():
             assert slot.key == key and slot.state is State.SEALED
-            assert slot.listed == (key in listed) and self.sleepers.find(key) is None
+            assert slot.listed == (key in listed) == (slot not in self._unlisted)
+            assert self.sleepers.find(key) is None
             asleep = self.sleepers.behind(key)
             assert len(asleep) == slot.sleeping, "sleepers behind a block are miscounted"
             assert all(self.sleepers.listed(row) == slot.listed for row in asleep)
@@ -335,7 +330,7 @@ class Index:
         behind = self._behind(slot)
         for one in behind:
             one.listed = False
-            self._unlisted[one.key] = None
+            self._unlisted.add(one)
         asleep = [one.key for one in (slot, *behind) if one.sleeping]
         self.listing.put_all(self.sleepers.list_behind(asleep, listed=False), 0)
         return behind
@@ -344,7 +339,7 @@ class Index:
         entered = [slot, *self._behind(slot)]
         for one in entered:
             one.listed = True
-            self._unlisted.pop(one.key, None)
+            self._unlisted.discard(one)
         # Deepest first: a parent must be younger than its children.
         for one in reversed(entered):
             self._ranking.enter([one], [before if one is slot else None])
@@ -376,7 +371,7 @@ class Index:
             if listed:
                 self._ranking.enter_last(slot)
             else:
-                self._unlisted[slot.key] = None
+                self._unlisted.add(slot)
 
     def _held_all(self, keys: Sequence[bytes]) -> list[Slot | None]:
         """As `held` of each."""
