@@ -57,21 +57,31 @@ class Between:
         blocks.settle(slot)
         return whole
 
-    def begin_read(self, slot: Slot, layout: SlotLayout, spared: Collection[bytes]) -> Slot:
-        """A slot in DRAM for a block that is not there, or `Overloaded`. Others are spared."""
-        assert slot.tier is not Tier.DRAM and slot.twin is None and slot.state is State.SEALED
-        slot.moves += 1  # before room is made: it must not go for itself
-        try:
-            wanted = [(slot.key, slot.parent, slot.tokens)]
-            target = self._blocks.fill(
-                slot.owner, layout, wanted, slot.tenant, spared, slot.origin
-            )[0]
-        except Overloaded:
+    def begin_read(
+        self, slots: Sequence[Slot], layout: SlotLayout, spared: Collection[bytes]
+    ) -> list[Slot]:
+        """Slots in DRAM for blocks that are not there, of one owner, tenant and origin: for the
+        first of them, as many as there is room for. Others are spared."""
+        for slot in slots:  # before room is made: none of them is to go for another
+            assert slot.tier is not Tier.DRAM and slot.twin is None and slot.state is State.SEALED
+            slot.moves += 1
+        targets: list[Slot] = []
+        # To look for room is to pass all that is held, so it is looked for at once, or for few
+        # pieces; but where there is none for all, first whether there is any.
+        most = size = len(slots)
+        while size and (some := slots[len(targets) : len(targets) + size]):
+            try:
+                targets += self._filling(some, layout, spared)
+                size = most
+            except Overloaded:
+                most = len(some) // 2
+                size = most if targets else min(1, most)
+        for target in targets:
+            target.moves += 1
+        for slot in (left := slots[len(targets) :]):
             slot.moves -= 1
-            self._blocks.settle(slot)
-            raise
-        target.moves += 1
-        return target
+        self._blocks.settle_all(left)
+        return targets
 
     def end_read(self, slot: Slot, target: Slot, miss: Miss | None) -> bool:
         """The bytes are in DRAM and verified, or why they cannot be had. Whether they may be read.
@@ -93,6 +103,14 @@ class Between:
                 blocks.lose(slot, miss)
         blocks.settle(slot)
         return wanted and miss is None
+
+    def _filling(
+        self, slots: Sequence[Slot], layout: SlotLayout, spared: Collection[bytes]
+    ) -> list[Slot]:
+        first = slots[0]
+        wanted = [(slot.key, slot.parent, slot.tokens) for slot in slots]
+        given = (first.owner, layout, wanted, first.tenant, spared, first.origin)
+        return self._blocks.fill(*given)
 
     def let_go_above(self, slots: Sequence[Slot]) -> None:
         """Nobody holds these slots in HBM any more, nor, for that, where their blocks are now."""

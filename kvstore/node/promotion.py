@@ -11,13 +11,14 @@ import logging
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 
 from kvstore.block import Miss
 from kvstore.clock import Clock
 from kvstore.core.carried import Line
 from kvstore.core.lifecycle import Owner, Slot, Tier
 from kvstore.disk.protocol import DiskError
-from kvstore.errors import Overloaded
 from kvstore.failpoint import failpoint
 from kvstore.layout import SlotLayout
 from kvstore.node.blocks import Blocks
@@ -74,20 +75,21 @@ class Promotion:
     ) -> AsyncIterator[None]:
         waits: list[Coming] = []
         try:
-            spared, full = set(keys), set[tuple[Owner, str]]()
-            for key in keys:
-                slot = find(key)
-                if slot is None or slot.tier is not self._source:
+            spared, full = frozenset(keys), set[tuple[Owner, str]]()
+            found = [slot for key in keys if (slot := find(key)) is not None]
+            away = [slot for slot in found if slot.tier is self._source]
+            for (owner, tenant, _), run in groupby(away, attrgetter("owner", "tenant", "origin")):
+                if (owner, tenant) in full:
                     continue
-                whose = (slot.owner, slot.tenant)
-                if whose in full:
-                    continue
-                coming = self._coming.get(key) or self._begin_read(slot, spared)
-                if coming is None:
-                    full.add(whose)  # of what others hold; or it is at its quota
-                    continue
-                coming.target.moves += 1  # so that nothing takes it before this caller looks
-                waits.append(coming)
+                some = list(run)
+                self._begin_reads(some, spared)
+                for slot in some:
+                    coming = self._coming.get(slot.key)
+                    if coming is None:
+                        full.add((owner, tenant))  # of what others hold; or it is at its quota
+                        break
+                    coming.target.moves += 1  # so that nothing takes it before this caller looks
+                    waits.append(coming)
             if waits:
                 await asyncio.wait([one.task for one in waits], timeout=seconds)
             yield
@@ -95,15 +97,15 @@ class Promotion:
             for one in waits:
                 self._blocks.let_go(one.target)
 
-    def _begin_read(self, slot: Slot, spared: Collection[bytes]) -> Coming | None:
-        layout = self._layout_of(slot.owner)
-        try:
-            target = self._blocks.between.begin_read(slot, layout, spared)
-        except Overloaded:
-            return None
-        coming = Coming(target, asyncio.create_task(self._read(slot, target, layout)))
-        self._coming[slot.key] = coming
-        return coming
+    def _begin_reads(self, slots: Sequence[Slot], spared: Collection[bytes]) -> None:
+        """Set out for those of these, of one owner, tenant and origin, that are not on their way:
+        for the first of them, as many as there is room for."""
+        layout = self._layout_of(slots[0].owner)
+        new = [*dict.fromkeys(slot for slot in slots if slot.key not in self._coming)]
+        targets = self._blocks.between.begin_read(new, layout, spared)
+        for slot, target in zip(new, targets, strict=False):
+            task = asyncio.create_task(self._read(slot, target, layout))
+            self._coming[slot.key] = Coming(target, task)
 
     async def _read(self, slot: Slot, target: Slot, layout: SlotLayout) -> None:
         miss: Miss | None = Miss.DAMAGED

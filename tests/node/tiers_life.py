@@ -46,7 +46,7 @@ class TiersLife:
         deeds = [
             *((self.fill, 8), (self.seal, 8), (self.give_up, 1), (self.use, 3), (self.remove, 1)),
             *((self.pin, 3), (self.unpin, 4), (self.begin_write, 4), (self.end_write, 4)),
-            *((self.begin_read, 6), (self.end_read, 6), (self.rot, 1), (self.retire, 1)),
+            *((self.begin_read, 6), (self.end_read, 10), (self.rot, 1), (self.retire, 1)),
             *((self.grant, 1),),
         ]
         calls, weights = [deed for deed, _ in deeds], [weight for _, weight in deeds]
@@ -143,7 +143,12 @@ class TiersLife:
         read = {source for source, _ in self.reads}
         away = [one for one in self.blocks.index if one.tier is not Tier.DRAM and one not in read]
         if slot := self._any(away):
-            self._begin(self.reads, slot, self._read)
+            place = (slot.owner, slot.tenant, slot.origin)
+            some = [one for one in away if (one.owner, one.tenant, one.origin) == place][:2]
+            given = (PLACES[slot.owner].layout, {one.key for one in some})
+            targets = self.blocks.between.begin_read(some, *given)
+            self.reads += zip(some, targets, strict=False)
+            self.seen["no room to move"] += len(targets) < len(some)
 
     def end_read(self) -> None:
         if pair := self._taken(self.reads):
@@ -179,9 +184,6 @@ class TiersLife:
             moves.append((slot, begin(slot, PLACES[slot.owner].layout)))
         except Overloaded:
             self.seen["no room to move"] += 1
-
-    def _read(self, slot: Slot, layout: SlotLayout) -> Slot:
-        return self.blocks.between.begin_read(slot, layout, {slot.key})
 
     def _prompt(self) -> tuple[Place, str, list[tuple[bytes, bytes, int]]]:
         """Of one of a few, the first blocks: stored key, that of the block before, tokens."""
