@@ -64,6 +64,22 @@ def test_volumes_that_are_mounted_are_there(name: str) -> None:
     assert mounted == {*claims, *(one["name"] for one in pod["volumes"])}
 
 
+@pytest.mark.parametrize("name", PODS)
+def test_what_is_compiled_in_a_container_is_kept_there_and_by_no_other_process(name: str) -> None:
+    """Its root filesystem is read-only, and what is found in a cache is run."""
+    ours = [one for one in containers(PODS[name]) if one["image"].startswith("moonpool")]
+    kept = {
+        mount["name"]: one["name"]
+        for one in ours  # the doctor before a node is of one mind with it
+        for mount in one["volumeMounts"]
+        if mount["mountPath"] == "/var/cache/moonpool" and not mount.get("readOnly")
+    }
+    running = [one["name"] for one in ours if one["name"] != "doctor"]
+    assert sorted(kept.values()) == sorted(running)
+    volumes = {one["name"]: one for one in PODS[name]["volumes"]}
+    assert all("emptyDir" in volumes[one] for one in kept)
+
+
 def test_secrets_are_named_and_never_held() -> None:
     assert not [one for one in objects() if one["kind"] == "Secret"]
 
