@@ -105,7 +105,8 @@ def run_doctor(args: argparse.Namespace) -> int:
         node |= {"transports": {}, "contacts": [], "ssd": [], "warnings": [], "errors": []}
         said["nodes"].append(node)
         if isinstance(reply, pb.StatsReply):
-            _examine(node, known.get(address), reply, epochs)
+            measured = {} if _acts_for_none(credentials) else _measured(address)
+            _examine(node, known.get(address), reply, epochs, measured)
         else:
             node["errors"].append(reply)
     return _told(args, said)
@@ -233,10 +234,14 @@ def _stats(address: str, credentials: Credentials) -> pb.StatsReply | str:
 
 
 def _examine(
-    node: Said, record: NodeRecord | None, stats: pb.StatsReply, epochs: Mapping[str, int]
+    node: Said,
+    record: NodeRecord | None,
+    stats: pb.StatsReply,
+    epochs: Mapping[str, int],
+    measured: Mapping[str, Probe | KVStoreError],
 ) -> None:
     """All that can be said of one node from here."""
-    errors, warnings, address = node["errors"], node["warnings"], node["address"]
+    errors, warnings = node["errors"], node["warnings"]
     node |= {"reachable": True, "node": stats.node_id, "epoch": stats.epoch, "state": stats.state}
     if record is not None and (record.node_id, record.epoch) != (stats.node_id, stats.epoch):
         errors.append(
@@ -245,7 +250,11 @@ def _examine(
         )
     if stats.state != "serving":
         warnings.append(f"it is {stats.state}")
-    measured = _measured(address)
+    if not measured:
+        warnings.append(
+            "bytes to and from it were not measured: that takes a client's certificate and token, "
+            "as they move for a tenant, and a node's own certificate names none"
+        )
     for way, probe in measured.items():
         if isinstance(probe, Probe):
             node["transports"][way] = dataclasses.asdict(probe)
@@ -270,6 +279,11 @@ def _add_contact(node: Said, contact: pb.ContactStats, epochs: Mapping[str, int]
         if one.complaint and not over:
             text = f"from there to the node at {contact.address}: {one.name} {one.complaint}"
             node["errors" if one.error else "warnings"].append(text)
+
+
+def _acts_for_none(credentials: Credentials) -> bool:
+    """Whether they are a node's own, of whoever a node tells its figures: clients show a token."""
+    return credentials.tls is not None and not credentials.token
 
 
 def _measured(address: str) -> dict[str, Probe | KVStoreError]:

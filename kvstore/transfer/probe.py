@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvstore.errors import KVStoreError
+from kvstore.errors import Denied, KVStoreError
 
 SLOWER_MAX = 5.0  # times slower than the link's best way: beyond this, something is wrong
 _CURES = {"tcp": "the node's data port (--data-port) has to be open to its callers"}
@@ -45,7 +45,8 @@ def judge(probes: Mapping[str, Probe | KVStoreError]) -> list[Complaint]:
     best = max(worked, key=lambda name: worked[name].slowest, default="")
     for name, one in probes.items():
         if not isinstance(one, Probe):
-            cure = f"; {_CURES[name]}" if name in _CURES else ""
+            reached = isinstance(one, Denied)  # whoever was told no got there
+            cure = f"; {_CURES[name]}" if name in _CURES and not reached else ""
             found.append(Complaint(name, True, f"does not work: {one}{cure}"))
         elif worked[best].slowest > SLOWER_MAX * one.slowest:
             times = worked[best].slowest / one.slowest

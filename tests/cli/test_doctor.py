@@ -305,6 +305,18 @@ def test_with_certificates_and_an_operators_token_a_node_is_well(
     assert doctor.only["tls"] and doctor.only["transports"].keys() == {"tcp", "shm"}
 
 
+def test_with_a_nodes_own_certificate_a_node_is_well_and_not_measured(
+    guarded: tuple[NodeProcess, People], doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root runs it with the settings of the node's unit: no token is among them."""
+    tls_node, people = guarded
+    show(monkeypatch, Credentials(people.node))
+    assert doctor.asked("--node", tls_node.address) == 0
+    assert doctor.only["reachable"] and doctor.only["transports"] == {}
+    (warning,) = doctor.only["warnings"]
+    assert "client's certificate and token" in warning
+
+
 def test_whoever_lacks_something_is_told_what(
     guarded: tuple[NodeProcess, People], doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvstore.client import Client
-from kvstore.errors import Unavailable
+from kvstore.errors import Unauthenticated, Unavailable
 from kvstore.limits import PROBE_BYTES_MAX, PROBE_BYTES_MIN
 from kvstore.transfer import calls
 from kvstore.transfer.frames import CALL
@@ -23,6 +23,12 @@ def at(rate: float, back: float = 1e12) -> Probe:
 def test_a_transport_that_fails_is_an_error_even_where_another_works() -> None:
     found = judge({"tcp": at(1e9), "ucx": Unavailable("no device")})
     assert found == [Complaint("ucx", True, "does not work: no device")]
+
+
+def test_a_port_has_to_be_open_to_whoever_does_not_reach_it_and_not_to_whoever_may_not() -> None:
+    (unreached,) = judge({"tcp": Unavailable("no answer")})
+    (refused,) = judge({"tcp": Unauthenticated("no token")})
+    assert "--data-port" in unreached.text and refused.text == "does not work: no token"
 
 
 def test_one_that_is_far_slower_than_the_best_in_either_direction_is_a_warning() -> None:
