@@ -1,16 +1,14 @@
 """What a host is like on which a node runs or is to run: looked up, and nothing decided.
 
-Nothing is left changed: ports are bound and let go, and a file is made on each disk and removed.
+Nothing is left changed: ports are bound and let go, and what `host_folders` makes is removed.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import os
 import resource
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,12 +16,10 @@ from pathlib import Path
 
 import psutil
 
-from kvstore.cli.host_verdict import Disk, Host
-from kvstore.config import NodeConfig, SsdConfig, TlsConfig
-from kvstore.disk.division import file_bytes_of, files_kept
-from kvstore.disk.files import held_bytes
-from kvstore.disk.ledger import room_bytes
-from kvstore.disk.local import held_by_files
+from kvstore.cli.host_folders import disk, refusal
+from kvstore.cli.host_verdict import Host
+from kvstore.config import NodeConfig, TlsConfig
+from kvstore.disk.division import files_kept
 from kvstore.rpc.address_file import address_in
 from kvstore.rpc.listening import listening
 from kvstore.rpc.tls import valid_between
@@ -58,7 +54,8 @@ def look_at(config: NodeConfig, shown: TlsConfig | None) -> Host:
         memory_bytes=_memory_bytes(),
         free_bytes=psutil.virtual_memory().available,
         taken=dict(_taken(config)),
-        disks=tuple(_disk(config, one) for one in config.ssd),
+        refused=refusal(config.directory),
+        disks=tuple(disk(config, one) for one in config.ssd),
     )
 
 
@@ -141,59 +138,9 @@ def _cannot_listen(address: str) -> str:
     return ""
 
 
-_USED = os.R_OK | os.W_OK
 _REASONS = {
     errno.EADDRINUSE: "another process does: stop that one (`ss -ltnp`), or take another port",
     errno.EADDRNOTAVAIL: "this host has no such address: name one of `ip address`, or 0.0.0.0 with "
     "--advertise HOST",
     errno.EACCES: "ports below 1024 are for root: take one above",
 }
-
-
-def _disk(config: NodeConfig, ssd: SsdConfig) -> Disk:
-    there = next(one for one in (ssd.path, *ssd.path.absolute().parents) if one.exists())
-    if not there.is_dir():
-        return Disk(ssd.path, failure=f"{there} is no directory")
-    try:
-        direct = _direct(there)
-    except OSError as error:
-        cure = "give a directory that the node's user can write"
-        return Disk(ssd.path, failure=f"{there} takes no file ({error.strerror}): {cure}")
-    if one := _closed(ssd.path):
-        cure = "give all that is there to the node's user (chown -R)"
-        return Disk(ssd.path, failure=f"{one} is not to be read and written: {cure}")
-    file_bytes = file_bytes_of(ssd, config.slab_bytes)
-    size = ssd.size_bytes // file_bytes * file_bytes
-    held = held_by_files(ssd.path, file_bytes)
-    held += held_bytes(ssd.path / "index" / "data.mdb")
-    system = os.statvfs(there)
-    return Disk(
-        ssd.path,
-        direct=direct,
-        buffered=ssd.buffered,
-        needed_bytes=max(0, size + room_bytes(size) - held),
-        free_bytes=system.f_bavail * system.f_frsize,
-    )
-
-
-def _closed(path: Path) -> Path | None:
-    """What an earlier node made there and this user cannot use, if anything. An index of its own is
-    opened to it by the node."""
-    index = path / "index"
-    ours = index.exists() and index.stat().st_uid == os.geteuid()
-    there = (path / "lock", *path.glob("blocks-*"), *(() if ours else (index,)))
-    return next((one for one in there if one.exists() and not os.access(one, _USED)), None)
-
-
-def _direct(folder: Path) -> bool:
-    made, name = tempfile.mkstemp(prefix=".moonpool-doctor-", dir=folder)
-    try:
-        os.close(made)
-        os.close(os.open(name, os.O_RDWR | os.O_DIRECT))
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        return False
-    finally:
-        os.unlink(name)
-    return True

@@ -57,6 +57,7 @@ class Host:
     huge_pages: str = ""  # the kernel's word on those of shared memory
     clock_kept: bool | None = None  # whether something keeps the clock right
     taken: Mapping[str, str] = field(default_factory=dict)  # addresses that cannot be listened on
+    refused: str = ""  # why the node can have no folder of its own
     disks: tuple[Disk, ...] = ()
     certificate: tuple[float, float] | None = None  # from when until when it holds
 
@@ -74,6 +75,8 @@ def verdict(config: NodeConfig, host: Host) -> Iterator[Finding]:
     yield from _huge_pages(config, host)
     for address, why in host.taken.items():
         yield Finding(True, f"nothing can listen at {address}: {why}")
+    if host.refused:
+        yield Finding(True, f"--dir {config.directory}: {host.refused}")
     for disk in host.disks:
         yield from _disk(disk)
     yield from _files(host)

@@ -119,6 +119,25 @@ def test_a_disk_without_room_and_one_that_is_a_file(asked: Asked, tmp_path: Path
     assert code == 1 and "is no directory" in host["errors"][0]
 
 
+def test_a_folder_that_takes_no_file_is_an_error_that_names_it(
+    asked: Asked, tmp_path: Path, unprivileged: None
+) -> None:
+    (tmp_path / "file").touch()
+    code, host = asked("--dir", tmp_path / "file" / "node", "--listen", "127.0.0.1:0")
+    assert code == 1 and host["errors"] == [
+        f"--dir {tmp_path / 'file' / 'node'}: {tmp_path / 'file'} is no directory"
+    ]
+    command = [sys.executable, "-m", "kvstore", "doctor", "--before-start", "--json"]
+    for option, mode, size in (("--dir", 0o555, ""), ("--ssd", 0o000, ":1GiB")):
+        closed = tmp_path / f"{mode:o}"
+        closed.mkdir(mode)
+        asking = [*command, option, f"{closed / 'node'}{size}"]
+        ran = subprocess.run(asking, capture_output=True, timeout=60)
+        assert ran.returncode == 1, ran.stderr
+        [error] = json.loads(ran.stdout)["host"]["errors"]
+        assert f"{option} {closed / 'node'}: {closed} takes no file (Permission denied)" in error
+
+
 def test_what_an_earlier_node_made_for_another_user_is_an_error(
     tmp_path: Path, unprivileged: None
 ) -> None:
