@@ -18,8 +18,10 @@ from pathlib import Path
 
 _SOCKET = {"x86_64": 41, "aarch64": 198}  # by machine, the number of that system call
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2  # of prctl
+_NO_NEW_CODE, _REFUSED = 65, 1  # of prctl, since Linux 6.3
 _LOAD, _IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _CALL_AT, _FIRST_ARGUMENT_AT = 0, 16
+UNKNOWN = 77  # the exit code where the kernel cannot do this
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
 
 
@@ -42,6 +44,13 @@ def confine(families: Sequence[int]) -> None:
             raise OSError(ctypes.get_errno(), "prctl")
 
 
+def make_no_code() -> None:
+    """From now on memory that is written becomes no code, as MemoryDenyWriteExecute has it."""
+    kernel = ctypes.CDLL(None, use_errno=True)
+    if kernel.prctl(_NO_NEW_CODE, _REFUSED, 0, 0, 0):
+        sys.exit(UNKNOWN)
+
+
 def team() -> None:
     """Ranks of an engine meet."""
     import torch
@@ -61,6 +70,11 @@ def ucx() -> None:
     shared_agent()
 
 
+def ucx_without_code() -> None:
+    make_no_code()
+    ucx()
+
+
 if __name__ == "__main__":
     confine([getattr(socket, name) for name in sys.argv[1].split(",")])
-    {"team": team, "ucx": ucx}[sys.argv[2]]()
+    {"team": team, "ucx": ucx, "ucx_without_code": ucx_without_code}[sys.argv[2]]()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.deploy.confined import UNKNOWN
 from tests.deploy.files import UNITS, unit_lines
 from tests.tree import ROOT
 
@@ -51,6 +53,21 @@ def test_a_process_may_open_the_sockets_by_which_it_finds_its_network(
     command = [sys.executable, "-m", "tests.deploy.confined", families, does]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_ucx_tries_to_make_no_code_where_a_node_may_make_none() -> None:
+    """It would put hooks into the C library, and call it an error at each start that it may not."""
+    pytest.importorskip("nixl_cu12")
+    told = told_to("moonpool-node")
+    assert told["MemoryDenyWriteExecute"] == "yes"
+    families = ",".join(told["RestrictAddressFamilies"].split())
+    command = [sys.executable, "-m", "tests.deploy.confined", families, "ucx_without_code"]
+    env = os.environ | dict(pair.split("=") for pair in told.get("Environment", "").split())
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=env)
+    if ran.returncode == UNKNOWN:
+        pytest.skip("it takes Linux 6.3")
+    assert ran.returncode == 0, ran.stderr
+    assert "hook" not in ran.stdout + ran.stderr
 
 
 def test_what_is_compiled_for_a_gpu_is_kept_where_an_engine_may_write(
