@@ -165,6 +165,8 @@ def test_the_commands_of_the_deploy_page_run(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     for name in ("ca.pem", "node-pool.key", "conductor-pool.pem", "client-engine.pem"):
         assert (tmp_path / "pki" / name).exists()
+    for name in ("node-a.pem", "conductor-a.key", "client-engine.pem"):
+        assert (tmp_path / "certs" / name).exists()
 
 
 def test_the_commands_of_the_attach_page_run(tmp_path: Path) -> None:

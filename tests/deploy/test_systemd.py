@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.confined import UNKNOWN
-from tests.deploy.files import UNITS, unit_lines
+from tests.deploy.files import DEPLOY, UNITS, unit_lines
 from tests.tree import ROOT
 
 
@@ -81,3 +82,12 @@ def test_what_is_compiled_for_a_gpu_is_kept_where_an_engine_may_write(
         monkeypatch.setenv(*pair.split("="))
     kept = Path(triton.knobs.cache.dir)
     assert kept.is_relative_to(f"/var/cache/{told['CacheDirectory']}")
+
+
+def test_the_guide_puts_every_file_there_that_the_settings_name() -> None:
+    settings = "".join(one.read_text() for one in (DEPLOY / "systemd").glob("*.env"))
+    named = set(re.findall(r"/etc/moonpool/tls/([\w.-]+)", settings))
+    guide = (DEPLOY / "guide" / "deploy.md").read_text()
+    (put,) = re.findall(r"install -m 0640 -g moonpool ([^*]+?) /etc/moonpool/tls/", guide)
+    there = {one for one in put.split() if one != "\\"}
+    assert named == there
