@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .inner import BORROWED, inner
+from .inner import BORROWED, KEPT, inner
 from .stale import forget_stale
 
 forget_stale(__file__)
@@ -44,14 +44,14 @@ def _used(crowd: Any) -> Any:
     return min(1.0, max(LEAST, LEAST + left * (1.0 - LEAST)))
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def used(crowds: Any) -> Any:
     """The share of its target that a first token may take now. One alone that is refused makes no
     crowd."""
     return _used(crowds[0])
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def ended(crowds: Any, lost: Any, now: Any) -> Any:
     """A request was let in (0.0) or lost (1.0); what is `used` from then on."""
     crowd = crowds[0]
@@ -62,7 +62,7 @@ def ended(crowds: Any, lost: Any, now: Any) -> Any:
     return _used(crowd)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def lost_after_all(crowds: Any, now: Any) -> Any:
     """One that had counted as let in; likewise."""
     ended(crowds, 1.0, now)

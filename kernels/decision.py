@@ -37,7 +37,7 @@ from .fleet import (
 )
 from .fleet import fade as _fade
 from .fleet import mark_roles as _mark_roles
-from .inner import BORROWED, inner
+from .inner import BORROWED, KEPT, inner
 from .prefill_choice import choose_prefill, price_all
 from .prefill_price import COST, Asked
 from .room import room_seconds
@@ -53,7 +53,7 @@ BEST = 16  # engines that a decision is explained by
 WHOLE = 64  # engines at most of which all are priced to explain a decision that is carried out
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def choose(
     engines: Any, lines: Any, hosts: Any, near: Any, dram: Any, local: Any, on_way: Any,
     bounds: Any, places: Any, state: Any, prints: Any, holders: Any, lengths: Any, in_dram: Any,
@@ -157,29 +157,29 @@ def _rank(priced: Any, best: Any) -> None:
         count = min(count + 1, len(best))
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def lately_busy(fleet: Any, busy: Any, since: Any, now: Any) -> Any:
     return _lately_busy(fleet, busy, since, now)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def mark_roles(fleet: Any) -> None:
     _mark_roles(fleet)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def fade(hosts: Any, seconds: Any) -> None:
     _fade(hosts, seconds)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def ends_of(hosts: Any, giver: Any, taker: Any) -> Any:
     """Which way bytes take between two hosts, and seconds of a byte at either end."""
     way = way_between(hosts[giver], hosts[taker])
     return way, end_seconds(hosts[giver], way), end_seconds(hosts[taker], way)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def decoder(
     engines: Any, lines: Any, hosts: Any, near: Any, dram: Any, local: Any, on_way: Any,
     bounds: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any, tokens: Any, whole: Any,
@@ -198,7 +198,7 @@ def decoder(
     return chosen, bool(good), _step_with(fleet, chosen, tokens), size
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def move(hosts: Any, giver: Any, taker: Any, size: Any, now: Any) -> None:
     """So many bytes go from one host to another from now on."""
     if giver != taker:
@@ -206,7 +206,7 @@ def move(hosts: Any, giver: Any, taker: Any, size: Any, now: Any) -> None:
         carry(one, other, way_between(one, other), size * way_seconds(one, other), now)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def owe(hosts: Any, host: Any, seconds: Any) -> None:
     """KV that takes so long to leave a host is to be computed there, or (below 0) is not any
     more."""
@@ -214,13 +214,13 @@ def owe(hosts: Any, host: Any, seconds: Any) -> None:
     row.owed = max(0.0, row.owed + seconds)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def want_room(demand: Any, tokens: Any, more: Any) -> None:
     """One prompt more, or less (-1), will want room to be decoded in; `demand` is of one fleet."""
     _want_room(demand[0], tokens, more)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def wait_in_line(lines: Any, engine: Any, work: Any, shortest_first: Any) -> Any:
     """A prompt waits at an engine from now on; the size that it waits in."""
     size = size_of(work) if shortest_first else np.int64(0)
@@ -228,13 +228,13 @@ def wait_in_line(lines: Any, engine: Any, work: Any, shortest_first: Any) -> Any
     return size
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def leave_line(lines: Any, engine: Any, size: Any, work: Any) -> None:
     """One that waited there is gone."""
     dequeue(lines, engine, size, work)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def begin(engines: Any, lines: Any, engine: Any, size: Any, work: Any, now: Any) -> None:
     """One that waited there is computed from now on."""
     dequeue(lines, engine, size, work)
@@ -243,7 +243,7 @@ def begin(engines: Any, lines: Any, engine: Any, size: Any, work: Any, now: Any)
     row.busy_until = max(now, row.busy_until) + work
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def end(engines: Any, engine: Any, work: Any, others: Any, now: Any) -> None:
     """One that was computed there is not any more, and so many others are."""
     row = engines[engine]
@@ -251,7 +251,7 @@ def end(engines: Any, engine: Any, work: Any, others: Any, now: Any) -> None:
     row.busy_until = min(row.busy_until, now + row.running)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def rank_of(work: Any) -> Any:
     """What a prompt's work counts as in a line: the least of its size."""
     return seconds_of(size_of(work))

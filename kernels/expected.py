@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .inner import BORROWED, inner
+from .inner import BORROWED, KEPT, inner
 
 USED = 0  # in `state`: places that are taken
 LOOKS = 4  # lengths of what is on its way that one query tells apart, the longest ones
@@ -127,7 +127,7 @@ def _take_out(table: Any, at: Any) -> None:
     table.state[USED] -= 1
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def expect(places: Any, state: Any, prints: Any, engine: Any) -> None:
     """One more prompt with these blocks is on its way to an engine. There is room for them."""
     table = Expected(places, state)
@@ -161,7 +161,7 @@ def _expect_beside(table: Any, place: Any, one: Any, engine: Any) -> None:
     place.whose ^= engine
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def settle(places: Any, state: Any, prints: Any, engine: Any) -> None:
     """One that was counted in is not on its way any more."""
     table = Expected(places, state)
@@ -195,7 +195,7 @@ def _settle_beside(table: Any, one: Any, engine: Any) -> None:
     _take_out(table, last)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def move(table: Any, wider: Any) -> None:
     """Lay all out in a larger table, which is empty."""
     for at in range(len(table.places)):

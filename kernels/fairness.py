@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from .crowd import LATELY
-from .inner import BORROWED
+from .inner import BORROWED, KEPT
 from .stale import forget_stale
 
 forget_stale(__file__)
@@ -30,7 +30,7 @@ POWER = 10
 LEAST = 0.1  # of that: whoever has had all there was may not be shut out
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def fade(clients: Any, seconds: Any) -> None:
     """So long ago is what was counted. `clients` is [2, client]: tokens asked for, tokens had."""
     kept = np.exp(-max(0.0, seconds) / LATELY)
@@ -39,7 +39,7 @@ def fade(clients: Any, seconds: Any) -> None:
         clients[1, one] *= kept
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def fair_share(clients: Any) -> Any:
     """The most that a client gets, in tokens: infinite where all got what they asked for.
 
@@ -61,7 +61,7 @@ def fair_share(clients: Any) -> Any:
     return share
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def used_by(patience: Any, share: Any, had: Any) -> Any:
     """The share of its target that a client's first token may take, where in the mean it is
     `patience`: more for one that has had less than its share, less for one that has had more."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .inner import OWN, making
+from .inner import KEPT, OWN, making
 
 MOST = 3  # coefficients of a fit
 WEIGHT = 8.0  # steps that the prior counts for
@@ -127,7 +127,7 @@ def learn(fit: Any, first: Any, second: Any, third: Any, seconds: Any) -> None:
         fit.found[i] = fit.prior[i] * np.exp(fit.logs[i])
 
 
-@njit(cache=True, **OWN)
+@njit(cache=KEPT, **OWN)
 def learned(fits: Any, first: float, second: float, third: float, seconds: float) -> None:
     """The same for one fit that an array of FIT holds, to be called from Python."""
     learn(fits[0], first, second, third, seconds)
@@ -143,7 +143,7 @@ def compare(bias: Any, seconds: Any, foretold: Any) -> None:
     bias.factor = np.exp(min(max(mean, -_BIAS_MAX_LOG), _BIAS_MAX_LOG))
 
 
-@njit(cache=True, **OWN)
+@njit(cache=KEPT, **OWN)
 def compared(biases: Any, seconds: float, foretold: float) -> None:
     """The same for one that an array of BIAS holds, to be called from Python."""
     compare(biases[0], seconds, foretold)

@@ -1,4 +1,5 @@
-"""How functions are compiled that compiled code alone calls, and those that are only lent arrays.
+"""How functions are compiled that compiled code alone calls, and those that are only lent arrays;
+and whether any is kept for the next start.
 
 Without a way in from Python there is a third less to compile. What that way would take apart is
 wide: a fleet is a tuple of forty arrays. Without it a call from Python ends the process, so
@@ -18,6 +19,25 @@ compiled then."""
 
 OWN: dict[str, Any] = {"_nrt": True}
 """It may make arrays of its own, whoever calls it."""
+
+
+def _is_kept() -> bool:
+    """Whether numba finds a folder that it can write: of its own setting NUMBA_CACHE_DIR, beside
+    these files, or the user's. Where it finds none it makes no function that is to be kept."""
+
+    def nothing() -> None: ...
+
+    try:
+        njit(cache=True)(nothing)
+    except RuntimeError as refusal:
+        if "no locator available" not in str(refusal):
+            raise
+        return False
+    return True
+
+
+KEPT = _is_kept()
+"""Else all is compiled at each start, which takes seconds."""
 
 inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **BORROWED)
 making = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **OWN)

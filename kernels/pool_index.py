@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .inner import BORROWED, inner
+from .inner import BORROWED, KEPT, inner
 from .pool_word import SETS, TIER_BITS, member_at, member_count, named_count, tiers_in, turned
 from .stale import forget_stale
 
@@ -110,13 +110,13 @@ def _change(
         words[WORDS * at + 1] = np.uint64(now)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def value_of(words: Any, capacity: Any, factor: Any, one: Any) -> Any:
     """Who holds the block of a fingerprint."""
     return _value(words, capacity, _mixed(one, factor))
 
 
-@njit(nogil=True, cache=True, **BORROWED)
+@njit(nogil=True, cache=KEPT, **BORROWED)
 def put(
     words: Any, capacity: Any, factor: Any, holder: Any,
     prints: Any, tiers: Any, first: Any, last: Any,
@@ -147,7 +147,7 @@ def put(
     state[STOPPED_AT], state[CAUSE] = last, DONE
 
 
-@njit(nogil=True, cache=True, **BORROWED)
+@njit(nogil=True, cache=KEPT, **BORROWED)
 def sweep(
     words: Any, capacity: Any, first: Any, last: Any, gone: Any,
     turns: Any, results: Any, starts: Any, sizes: Any, members: Any,
@@ -175,7 +175,7 @@ def sweep(
     state[STOPPED_AT], state[CAUSE] = at, DONE
 
 
-@njit(nogil=True, cache=True, **BORROWED)
+@njit(nogil=True, cache=KEPT, **BORROWED)
 def move(words: Any, capacity: Any, wider: Any, wider_capacity: Any) -> Any:
     """Lay all blocks out in an empty array; False where its end is too near."""
     free = np.int64(0)
@@ -190,7 +190,7 @@ def move(words: Any, capacity: Any, wider: Any, wider_capacity: Any) -> Any:
     return True
 
 
-@njit(nogil=True, cache=True, **BORROWED)
+@njit(nogil=True, cache=KEPT, **BORROWED)
 def tiers_of(
     words: Any, capacity: Any, factor: Any, holder: Any, prints: Any,
     starts: Any, sizes: Any, members: Any, found: Any,
@@ -201,7 +201,7 @@ def tiers_of(
         found[i] = 0 if value == 0 else tiers_in(value, holder, starts, sizes, members)
 
 
-@njit(nogil=True, cache=True, **BORROWED)
+@njit(nogil=True, cache=KEPT, **BORROWED)
 def holding(
     words: Any, capacity: Any, factor: Any, prints: Any,
     starts: Any, sizes: Any, members: Any, counts: Any,
@@ -270,7 +270,7 @@ def _last_with(
     return low, bare
 
 
-@njit(nogil=True, cache=True, **BORROWED)
+@njit(nogil=True, cache=KEPT, **BORROWED)
 def longest(
     prints: Any, words: Any, capacity: Any, factor: Any, named: Any,
     starts: Any, sizes: Any, members: Any, set_named: Any, holders: Any, lengths: Any,
@@ -307,7 +307,7 @@ def longest(
     return found
 
 
-@njit(nogil=True, cache=True, **BORROWED)
+@njit(nogil=True, cache=KEPT, **BORROWED)
 def longest_in_dram(
     prints: Any, words: Any, capacity: Any, factor: Any, named: Any,
     starts: Any, sizes: Any, members: Any, set_named: Any, holders: Any, lengths: Any,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .inner import BORROWED, inner
+from .inner import BORROWED, KEPT, inner
 from .stale import forget_stale
 
 forget_stale(__file__)
@@ -124,7 +124,7 @@ def named_count(value: Any, named: Any, set_named: Any) -> Any:
     return count
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def remember(turns: Any, results: Any, value: Any, holder: Any, tiers: Any, result: Any) -> None:
     """What a value becomes when a holder has the block in these tiers. There is room for it."""
     member = np.int64(holder) << TIER_BITS | np.int64(tiers)

@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 
 from .fleet import NONE, SIZES, busy_for
-from .inner import BORROWED, OWN, inner
+from .inner import BORROWED, KEPT, OWN, inner
 from .stale import forget_stale
 
 forget_stale(__file__)
@@ -83,7 +83,7 @@ def _pass(work: Any, now: Any) -> None:
     work.since = max(now, work.since)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def asked(works: Any, tokens: Any, new: Any, now: Any) -> None:
     """A prompt was asked for, of which so much is new; it counts whether it is refused or not.
     `works` is one record of WORK."""
@@ -95,7 +95,7 @@ def asked(works: Any, tokens: Any, new: Any, now: Any) -> None:
     work.pairs += new * (2.0 * tokens - new)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def asked_elsewhere(works: Any, now: Any) -> None:
     """Another was asked for a prompt, and all that is known of it is that it came."""
     work = works[0]
@@ -113,7 +113,7 @@ def _full(engine: Any, tpot: Any) -> Any:
     return min(1.0, full)
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def look(work: Any, engines: Any, tpot: Any, now: Any) -> None:
     """See how full engines are now, also those that only finish what they have."""
     if work.prompts + work.others == 0.0:
@@ -171,7 +171,7 @@ def _least_on_it(engines: Any, lines: Any, gone: Any, role: Any, now: Any) -> An
     return best
 
 
-@njit(cache=True, **OWN)
+@njit(cache=KEPT, **OWN)
 def advise(
     engines: Any, lines: Any, work: Any, reserve: Any, tpot: Any, now: Any, advice: Any
 ) -> None:

@@ -14,7 +14,7 @@ from numba import njit
 
 from .decode_choice import fits
 from .fleet import NONE, SIZES, decode_seconds, size_of
-from .inner import BORROWED, inner
+from .inner import BORROWED, KEPT, inner
 from .stale import forget_stale
 
 forget_stale(__file__)
@@ -36,7 +36,7 @@ PARKED = np.dtype(
 )
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def want_room(demand: Any, tokens: Any, more: Any) -> None:
     """One prompt more, or less (-1), will want room."""
     for one in range(size_of(tokens * _TOKENS), SIZES):
@@ -53,7 +53,7 @@ def _free(engine: Any, tokens: Any, tpot: Any) -> Any:
     return max(0.0, min(engine.room - engine.context, max(least, spare / each)))
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def room_seconds(
     fleet: Any, demand: Any, tokens: Any, whole: Any, reserve: Any, tpot: Any, alike: Any
 ) -> Any:
@@ -86,7 +86,7 @@ def room_seconds(
     return wanted / rate if rate > 0.0 else np.inf
 
 
-@njit(cache=True, **BORROWED)
+@njit(cache=KEPT, **BORROWED)
 def first_that_fits(
     engine: Any, parked: Any, reserve: Any, now: Any, patience: Any, alike: Any
 ) -> Any:

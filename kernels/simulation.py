@@ -14,7 +14,7 @@ from numba import njit
 from .crowd import ended
 from .decode_choice import choose_decode
 from .fleet import NONE, fade, kept_by_decoders, mark_roles
-from .inner import BORROWED, inner
+from .inner import BORROWED, KEPT, inner
 from .prefill_choice import choose_prefill
 from .prefill_price import Asked
 from .rivals import OURS, choose_as
@@ -124,7 +124,7 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
     plan(w, r, now, e, source)
 
 
-@njit(cache=True, nogil=True, **BORROWED)
+@njit(cache=KEPT, nogil=True, **BORROWED)
 def run(w: Any) -> None:
     """From the first arrival until nothing is left to do; what became of each is in `requests`."""
     # Numbers of requests and engines are of one kind wherever they come from: for each kind all

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from .accumulator import stack_lanes
-from .inner import OWN
+from .inner import KEPT, OWN
 from .sockets import (
     AT,
     HUNG_UP,
@@ -48,7 +48,7 @@ _recvmsg: Any = types.ExternalFunction(
         types.int64, types.uint64[:, ::1], types.uint64[::1], types.float64, types.float64,
         types.int64[::1],
     ),
-    nogil=True, cache=True, **OWN,
+    nogil=True, cache=KEPT, **OWN,
 )  # fmt: skip
 def receive(
     descriptor: Any, pieces: Any, entries: Any, until: Any, bytes_per_second: Any, state: Any

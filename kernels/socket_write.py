@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from .accumulator import stack_lanes
-from .inner import OWN, inner
+from .inner import KEPT, OWN, inner
 from .sockets import (
     AT,
     INTO,
@@ -57,7 +57,7 @@ def _hash_row(lanes: Any, pieces: Any, entries: Any, row: Any) -> None:
         types.int64, types.uint64[:, ::1], types.uint64[:, ::1], types.float64, types.float64,
         types.int64[::1],
     ),
-    nogil=True, cache=True, **OWN,
+    nogil=True, cache=KEPT, **OWN,
 )  # fmt: skip
 def send(
     descriptor: Any, pieces: Any, entries: Any, until: Any, bytes_per_second: Any, state: Any

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit, uint32
 
-from .inner import BORROWED, inner
+from .inner import BORROWED, KEPT, inner
 from .stale import forget_stale
 
 forget_stale(__file__)
@@ -83,7 +83,7 @@ def _compressed(state: Any, words: Any, lanes: Any, size: Any, flags: Any) -> No
         _mixed(state, words, lanes, 3, 4, 9, 14, of[14], of[15])
 
 
-@njit(nogil=True, cache=True, **BORROWED)
+@njit(nogil=True, cache=KEPT, **BORROWED)
 def stored_prints(key: Any, begin: Any, own: Any, state: Any, words: Any, prints: Any) -> None:
     """The first 8 bytes of each message's hash, little endian, into `prints`.
 

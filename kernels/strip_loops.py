@@ -17,7 +17,7 @@ from numba import njit
 
 from .accumulator import SIDE, stack_lanes
 from .codec_move import decode_strip, desk_words, encode_strip
-from .inner import BORROWED, OWN, inner
+from .inner import BORROWED, KEPT, OWN, inner
 from .memory import fence, load_published, publish
 from .stale import forget_stale
 from .strip_entry import entry_of
@@ -66,7 +66,7 @@ INTS, FLAGS = types.int64[::1], types.boolean[::1]
 
 @njit(
     types.void(ADDRESS, SLOT, STEPS, WORDS, INTS, INTS, INTS, INTS, INTS, types.boolean, FLAGS),
-    nogil=True, cache=True, **OWN,
+    nogil=True, cache=KEPT, **OWN,
 )  # fmt: skip
 def transfer(
     arena: Any, slot: Any, steps: Any, layers: Any, payloads: Any, tables: Any,
@@ -119,7 +119,7 @@ def transfer(
     fence()
 
 
-@njit(types.void(ADDRESS, SLOT, INTS, INTS, INTS, FLAGS), nogil=True, cache=True, **BORROWED)
+@njit(types.void(ADDRESS, SLOT, INTS, INTS, INTS, FLAGS), nogil=True, cache=KEPT, **BORROWED)
 def verify(arena: Any, slot: Any, payloads: Any, tables: Any, tokens: Any, good: Any) -> None:
     lanes = stack_lanes()
     for i in range(len(payloads)):
@@ -134,7 +134,7 @@ def verify(arena: Any, slot: Any, payloads: Any, tables: Any, tokens: Any, good:
                     good[i] = promised != U(0) and promised == entry_of(xxh3_64(strip, n, lanes))
 
 
-@njit(types.void(ADDRESS, SLOT, INTS, INTS), nogil=True, cache=True, **BORROWED)
+@njit(types.void(ADDRESS, SLOT, INTS, INTS), nogil=True, cache=KEPT, **BORROWED)
 def written(arena: Any, slot: Any, tables: Any, layers: Any) -> None:
     for i in range(len(tables)):
         layers[i] = slot.layer_count
@@ -148,7 +148,7 @@ def written(arena: Any, slot: Any, tables: Any, layers: Any) -> None:
 
 
 @njit(
-    types.void(ADDRESS, INTS, types.int64, types.uint64[:, ::1]), nogil=True, cache=True, **BORROWED
+    types.void(ADDRESS, INTS, types.int64, types.uint64[:, ::1]), nogil=True, cache=KEPT, **BORROWED
 )
 def roots(arena: Any, offsets: Any, size: Any, words: Any) -> None:
     """High word, then low: the order of a canonical digest."""
@@ -158,7 +158,7 @@ def roots(arena: Any, offsets: Any, size: Any, words: Any) -> None:
         words[i, 0], words[i, 1] = high, low
 
 
-@njit(types.void(WORDS, INTS, WORDS), nogil=True, cache=True, **BORROWED)
+@njit(types.void(WORDS, INTS, WORDS), nogil=True, cache=KEPT, **BORROWED)
 def entries(addresses: Any, sizes: Any, found: Any) -> None:
     lanes = stack_lanes()
     for i in range(len(addresses)):
