@@ -312,6 +312,18 @@ def test_what_vllm_refuses_is_refused_in_its_words(fleet: Fleet, ai: openai.Open
         ask(ai, prompt(6, 1_100))
 
 
+@pytest.mark.parametrize("beyond", [0, 4_000])  # below its --max-model-len vLLM itself gives less
+def test_of_as_many_tokens_as_fit_a_server_gives_what_its_context_leaves(
+    fleet: Fleet, beyond: int
+) -> None:
+    text = tuple(prompt(41, LENGTH - 5))
+    wanted = Request("fits", text, 20 + beyond, ignore_eos=True, as_many_as_fit=True)
+    with closing(Engines()) as engines:
+        run = Run(wanted, nobody, Caller())
+        engines.generate(fleet.servers[0].address, run.generate(), run)
+    assert len(run.outcome.tokens) == 5 and run.outcome.reason == "length"
+
+
 def test_a_server_that_is_killed_loses_no_answer_that_it_was_making(
     fleet: Fleet, ai: openai.OpenAI
 ) -> None:
@@ -326,15 +338,3 @@ def test_a_server_that_is_killed_loses_no_answer_that_it_was_making(
     assert chunk.choices[0].finish_reason == "length"
     assert "".join(pieces) == directly(left, tokens, 300)
     assert ask(ai, tokens).choices[0].text == directly(left, tokens)
-
-
-@pytest.mark.parametrize("beyond", [0, 4_000])  # below its --max-model-len vLLM itself gives less
-def test_of_as_many_tokens_as_fit_a_server_gives_what_its_context_leaves(
-    fleet: Fleet, beyond: int
-) -> None:
-    text = tuple(prompt(41, LENGTH - 5))
-    wanted = Request("fits", text, 20 + beyond, ignore_eos=True, as_many_as_fit=True)
-    with closing(Engines()) as engines:
-        run = Run(wanted, nobody, Caller())
-        engines.generate(fleet.servers[0].address, run.generate(), run)
-    assert len(run.outcome.tokens) == 5 and run.outcome.reason == "length"
