@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import json
 import sys
+import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
 from tqdm import tqdm
@@ -29,6 +31,10 @@ from kvstore.wire.v1 import admin_pb2 as pb
 
 PURGE_SECONDS_MAX = 3_600.0  # a head of each block is overwritten: minutes for millions of them
 _AT_ONCE, _ROUNDS_MAX = 16, 5  # nodes; rounds over all of them
+_LEAVES_SECONDS, _LOOK_SECONDS = (
+    5.0,
+    0.1,
+)  # in which a drained node that ends is gone; between looks
 SCRUB_SECONDS_MAX = 7 * 86_400.0  # a round of a large SSD at a low rate takes days
 
 
@@ -122,7 +128,7 @@ def _purge_everywhere(args: argparse.Namespace, request: pb.PurgeRequest, whose:
     another may have fetched blocks from it once more."""
     if args.node:
         raise ConfigError("--everywhere and --node: give one of them")
-    addresses, dropped = asyncio.run(_addresses(args)), 0
+    addresses, dropped = list(asyncio.run(_states(args))), 0
     if not addresses:
         raise Unavailable("no node of the pool runs now, so none was asked")
     failed: dict[str, str] = {}
@@ -135,8 +141,12 @@ def _purge_everywhere(args: argparse.Namespace, request: pb.PurgeRequest, whose:
             dropped += found
             if not found:
                 break
-    reached = len(addresses) - len(failed)
-    print(f"purged {whose}: {dropped} blocks dropped at {reached} of {len(addresses)} nodes")
+    gone = _gone(args, failed)
+    for address in gone:
+        del failed[address]
+        print(f"moonpool: {address} has left: purge it there when it is back", file=sys.stderr)
+    count = len(addresses) - len(gone)
+    print(f"purged {whose}: {dropped} blocks dropped at {count - len(failed)} of {count} nodes")
     for address, why in failed.items():
         print(f"moonpool: {address} was not purged: {why}", file=sys.stderr)
     if found:
@@ -154,10 +164,25 @@ def _purge_at(address: str, request: pb.PurgeRequest) -> int | str:
     return int(reply.dropped_blocks)
 
 
-async def _addresses(args: argparse.Namespace) -> list[str]:
+def _gone(args: argparse.Namespace, failed: Collection[str]) -> list[str]:
+    """Of the nodes that were not reached, those that run no more. One that ends serves no calls
+    before it takes its record back: it is waited for."""
+    deadline = time.monotonic() + _LEAVES_SECONDS
+    while failed:
+        states = asyncio.run(_states(args))
+        ends = any(states.get(one) == "draining" for one in failed)
+        if not ends or time.monotonic() > deadline:
+            return [one for one in failed if one not in states]
+        time.sleep(_LOOK_SECONDS)
+    return []
+
+
+async def _states(args: argparse.Namespace) -> dict[str, str]:
+    """Of the nodes that have a record, by their addresses."""
     async with metadata(args) as store:
         entries, _ = await store.list(NodeRecord.prefix)
-    return [NodeRecord.parse(entry).address for entry in entries]
+    records = [NodeRecord.parse(entry) for entry in entries]
+    return {one.address: one.state for one in records}
 
 
 def _agreed(whose: str) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from dataclasses import replace
 
 import pytest
 
@@ -96,6 +98,32 @@ def test_a_purge_everywhere_leaves_no_copy_and_says_who_was_not_reached(
         assert told.out == f"purged namespace {NAME}: 3 blocks dropped at 2 of 3 nodes\n"
         assert f"{started[2].address} was not purged" in told.err
         assert holding(callers[:2], blocks) == [0, 0]
+
+
+def test_a_purge_everywhere_waits_for_a_node_that_ends_and_says_that_it_has_left(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pool() as nodes:
+        started = [nodes.node(name) for name in "ab"]
+        callers = knowing(started)
+        put(callers[0], prompt(1, 3))
+        held = callers[0].stats().blocks
+        record = replace(nodes.record_of(started[1]), state="draining")
+        started[1].kill()
+        # As one that was drained and serves no calls any more has it, for a moment.
+        nodes.with_metadata(lambda metadata: metadata.put(record.key(), record.encode()))
+        where = ["--metadata", os.fspath(nodes.metadata), "--dir", os.fspath(nodes.directory)]
+        ends = threading.Timer(
+            1.0, lambda: nodes.with_metadata(lambda metadata: metadata.delete(record.key()))
+        )
+        ends.start()
+        try:
+            assert main(["purge", "--namespace", NAME, "--everywhere", "--yes", *where]) == 0
+        finally:
+            ends.join()
+        told = capsys.readouterr()
+        assert told.out == f"purged namespace {NAME}: {held} blocks dropped at 1 of 1 nodes\n"
+        assert f"{started[1].address} has left" in told.err
 
 
 def test_a_purge_is_of_one_node_or_of_all(capsys: pytest.CaptureFixture[str]) -> None:
