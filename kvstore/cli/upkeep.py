@@ -31,10 +31,8 @@ from kvstore.wire.v1 import admin_pb2 as pb
 
 PURGE_SECONDS_MAX = 3_600.0  # a head of each block is overwritten: minutes for millions of them
 _AT_ONCE, _ROUNDS_MAX = 16, 5  # nodes; rounds over all of them
-_LEAVES_SECONDS, _LOOK_SECONDS = (
-    5.0,
-    0.1,
-)  # in which a drained node that ends is gone; between looks
+_LEAVES_SECONDS = 5.0  # in which a node that drains and serves no more is gone
+_LOOK_SECONDS = 0.1  # between two looks at whether it is
 SCRUB_SECONDS_MAX = 7 * 86_400.0  # a round of a large SSD at a low rate takes days
 
 
@@ -128,7 +126,7 @@ def _purge_everywhere(args: argparse.Namespace, request: pb.PurgeRequest, whose:
     another may have fetched blocks from it once more."""
     if args.node:
         raise ConfigError("--everywhere and --node: give one of them")
-    addresses, dropped = list(asyncio.run(_states(args))), 0
+    addresses, dropped = asyncio.run(_states(args)), 0
     if not addresses:
         raise Unavailable("no node of the pool runs now, so none was asked")
     failed: dict[str, str] = {}
@@ -141,7 +139,7 @@ def _purge_everywhere(args: argparse.Namespace, request: pb.PurgeRequest, whose:
             dropped += found
             if not found:
                 break
-    gone = _gone(args, failed)
+    gone = _gone(args, [one for one in failed if addresses[one] == "draining"])
     for address in gone:
         del failed[address]
         print(f"moonpool: {address} has left: purge it there when it is back", file=sys.stderr)
@@ -164,17 +162,16 @@ def _purge_at(address: str, request: pb.PurgeRequest) -> int | str:
     return int(reply.dropped_blocks)
 
 
-def _gone(args: argparse.Namespace, failed: Collection[str]) -> list[str]:
-    """Of the nodes that were not reached, those that run no more. One that ends serves no calls
-    before it takes its record back: it is waited for."""
-    deadline = time.monotonic() + _LEAVES_SECONDS
-    while failed:
-        states = asyncio.run(_states(args))
-        ends = any(states.get(one) == "draining" for one in failed)
-        if not ends or time.monotonic() > deadline:
-            return [one for one in failed if one not in states]
-        time.sleep(_LOOK_SECONDS)
-    return []
+def _gone(args: argparse.Namespace, drained: Collection[str]) -> list[str]:
+    """Of nodes that drained and were not reached, those that run no more. One that ends serves no
+    calls before it takes its record back: it is waited for. Of others a record that is gone says
+    nothing: a node serves on where it does not reach etcd."""
+    deadline, left = time.monotonic() + _LEAVES_SECONDS, set(drained)
+    while left and time.monotonic() < deadline:
+        left &= asyncio.run(_states(args)).keys()
+        if left:
+            time.sleep(_LOOK_SECONDS)
+    return [one for one in drained if one not in left]
 
 
 async def _states(args: argparse.Namespace) -> dict[str, str]:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -100,17 +101,19 @@ def test_a_purge_everywhere_leaves_no_copy_and_says_who_was_not_reached(
         assert holding(callers[:2], blocks) == [0, 0]
 
 
-def test_a_purge_everywhere_waits_for_a_node_that_ends_and_says_that_it_has_left(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("state", ["draining", "serving"])
+def test_a_purge_everywhere_waits_for_a_node_that_ends_and_for_no_other(
+    state: Literal["draining", "serving"], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pool() as nodes:
         started = [nodes.node(name) for name in "ab"]
         callers = knowing(started)
         put(callers[0], prompt(1, 3))
         held = callers[0].stats().blocks
-        record = replace(nodes.record_of(started[1]), state="draining")
+        record = replace(nodes.record_of(started[1]), state=state)
         started[1].kill()
-        # As one that was drained and serves no calls any more has it, for a moment.
+        # As one that serves no calls any more has it for a moment; or one that is cut off from its
+        # metadata, and may well run.
         nodes.with_metadata(lambda metadata: metadata.put(record.key(), record.encode()))
         where = ["--metadata", os.fspath(nodes.metadata), "--dir", os.fspath(nodes.directory)]
         ends = threading.Timer(
@@ -118,12 +121,18 @@ def test_a_purge_everywhere_waits_for_a_node_that_ends_and_says_that_it_has_left
         )
         ends.start()
         try:
-            assert main(["purge", "--namespace", NAME, "--everywhere", "--yes", *where]) == 0
+            code = main(["purge", "--namespace", NAME, "--everywhere", "--yes", *where])
         finally:
             ends.join()
-        told = capsys.readouterr()
-        assert told.out == f"purged namespace {NAME}: {held} blocks dropped at 1 of 1 nodes\n"
-        assert f"{started[1].address} has left" in told.err
+        told, (count, why) = (
+            capsys.readouterr(),
+            {
+                "draining": (1, "has left"),
+                "serving": (2, "was not purged"),
+            }[state],
+        )
+        assert code == count - 1 and f"{started[1].address} {why}" in told.err
+        assert told.out == f"purged namespace {NAME}: {held} blocks dropped at 1 of {count} nodes\n"
 
 
 def test_a_purge_is_of_one_node_or_of_all(capsys: pytest.CaptureFixture[str]) -> None:
