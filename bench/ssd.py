@@ -61,7 +61,8 @@ def run(runs: int, say: Say, sizes: Sizes | None = None) -> Report:
     below = os.environ.get("TMPDIR", "/var/tmp")
     with tempfile.TemporaryDirectory(prefix="moonpool-bench-", dir=below) as directory:
         try:
-            disk = LocalDisk.open(Path(directory), *[sizes.file_bytes] * 3)
+            one = sizes.file_bytes  # file, of one slab
+            disk = LocalDisk.open(Path(directory), one, one, one)
         except ConfigError as error:
             raise NotInstalled(f"no disk to measure, name one by TMPDIR: {error}") from error
         ours, fio = _Ours(disk, sizes), _Fio(data_path(Path(directory), 0), sizes)
