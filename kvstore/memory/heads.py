@@ -58,8 +58,8 @@ class Heads:
         self.fill_all([slot], layout)
 
     def fill_all(self, slots: Sequence[Slot], layout: SlotLayout) -> None:
-        """New FILLING blocks of one owner, tenant and origin: the identity of each, no root, and a
-        table of unwritten strips."""
+        """New FILLING blocks of one owner and tenant: the identity of each, no root, and a table of
+        unwritten strips."""
         for some in _few(slots, layout):
             self._fill(some, layout)
 
@@ -78,7 +78,8 @@ class Heads:
         heads["parent"] = np.frombuffer(parents, _HASH)
         heads["tokens"] = [slot.tokens for slot in slots]
         heads["namespace"], heads["group"] = np.void(slots[0].owner[0]), slots[0].owner[1]
-        heads["origin"], heads["tenant"] = slots[0].origin, np.void(tenant_digest(slots[0].tenant))
+        heads["origin"] = [slot.origin for slot in slots]
+        heads["tenant"] = np.void(tenant_digest(slots[0].tenant))
         words = heads.view(np.uint64).reshape(len(slots), -1)
         first = at[:, None] // 8
         self._words[first + np.arange(words.shape[1])] = words

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from kvstore.block import Miss
 from kvstore.core.lifecycle import Slot, State, Tier
-from kvstore.errors import Overloaded
 from kvstore.layout import SlotLayout
 
 if TYPE_CHECKING:
@@ -60,22 +59,17 @@ class Between:
     def begin_read(
         self, slots: Sequence[Slot], layout: SlotLayout, spared: Collection[bytes]
     ) -> list[Slot]:
-        """Slots in DRAM for blocks that are not there, of one owner, tenant and origin: for the
-        first of them, as many as there is room for. Others are spared."""
+        """Slots in DRAM for blocks that are not there, of one owner and tenant: for the first of
+        them, as many as there is room for. Others are spared."""
+        if not slots:
+            return []
         for slot in slots:  # before room is made: none of them is to go for another
             assert slot.tier is not Tier.DRAM and slot.twin is None and slot.state is State.SEALED
             slot.moves += 1
-        targets: list[Slot] = []
-        # To look for room is to pass all that is held, so it is looked for at once, or for few
-        # pieces; but where there is none for all, first whether there is any.
-        most = size = len(slots)
-        while size and (some := slots[len(targets) : len(targets) + size]):
-            try:
-                targets += self._filling(some, layout, spared)
-                size = most
-            except Overloaded:
-                most = len(some) // 2
-                size = most if targets else min(1, most)
+        owner, tenant = slots[0].owner, slots[0].tenant
+        wanted = [(slot.key, slot.parent, slot.tokens) for slot in slots]
+        origins = [slot.origin for slot in slots]
+        targets = self._blocks.fill_first(owner, layout, wanted, tenant, spared, origins)
         for target in targets:
             target.moves += 1
         for slot in (left := slots[len(targets) :]):
@@ -103,14 +97,6 @@ class Between:
                 blocks.lose(slot, miss)
         blocks.settle(slot)
         return wanted and miss is None
-
-    def _filling(
-        self, slots: Sequence[Slot], layout: SlotLayout, spared: Collection[bytes]
-    ) -> list[Slot]:
-        first = slots[0]
-        wanted = [(slot.key, slot.parent, slot.tokens) for slot in slots]
-        given = (first.owner, layout, wanted, first.tenant, spared, first.origin)
-        return self._blocks.fill(*given)
 
     def let_go_above(self, slots: Sequence[Slot]) -> None:
         """Nobody holds these slots in HBM any more, nor, for that, where their blocks are now."""

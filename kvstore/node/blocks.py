@@ -1,8 +1,9 @@
 """The blocks of a node in all tiers: every slot's way from empty to sealed and back.
 
-With `between.py`, which says what a move from tier to tier changes, this is the only module that
-moves slots along the lifecycle, so what stands in memory (heads), in the slab maps and in the index
-changes together. It knows nothing of callers and moves no payload.
+With `between.py`, which says what a move from tier to tier changes, and `arriving.py`, which says
+it of what other nodes bring, this is the only module that moves slots along the lifecycle: what
+stands in memory (heads), in the slab maps and in the index changes together. It knows nothing of
+callers and moves no payload.
 
 The index has one slot for a block: the one in HBM or DRAM, where there is one. The twin of one in
 DRAM is the same block on SSD; when the DRAM slot goes, the twin takes its place, and nothing is
@@ -29,6 +30,7 @@ from kvstore.layout import SlotLayout
 from kvstore.memory.arena import Arena
 from kvstore.memory.heads import Heads
 from kvstore.memory.strips import intact
+from kvstore.node.arriving import Arriving
 from kvstore.node.between import Between
 from kvstore.node.consistency import check
 from kvstore.telemetry import Telemetry
@@ -50,11 +52,10 @@ class Blocks:
         self.index = Index()
         self.filling: dict[bytes, int] = {}  # slots by stored key: prefills of one prompt share it
         self.doomed: set[Slot] = set()
-        self.arriving: set[Slot] = set()  # of those that fill, what comes from other nodes
         self.copied = Lanes(self.index, self.slabs)  # slots in DRAM of blocks that are on SSD too
         self.shares = Shares()
         self.lent = Lanes(self.index, self.hbm or self.slabs)  # sealed slots in HBM
-        self.between = Between(self)
+        self.between, self.arriving = Between(self), Arriving(self)
         self.carried = Ledger()  # what came from other nodes and from SSD
         self._room = Room(self.index, self.copied, self.shares)
         self.unsaid: set[tuple[bytes, int]] = set()  # records that are to go: key, offset of slot
@@ -68,14 +69,15 @@ class Blocks:
         self,
         owner: Owner,
         layout: SlotLayout,
-        wanted: list[tuple[bytes, bytes, int]],
+        wanted: Sequence[tuple[bytes, bytes, int]],
         tenant: str,
-        spared: Collection[bytes] = (),
-        origin: int = 0,
+        spared: Collection[bytes],
+        origins: Sequence[int],
         reach: Tier = Tier.DRAM,
         near: int | None = None,
     ) -> list[Slot]:
-        """FILLING slots for (key, parent, tokens) triples: all of them, or `Overloaded`.
+        """FILLING slots for (key, parent, tokens) triples and their origins, parallel lists: all
+        of them, or `Overloaded`.
 
         Blocks of `spared` keys are not evicted for these. A writer that reaches HBM is given what
         is free there, for a prompt's start, which others share. `near`: the others' NUMA node.
@@ -88,7 +90,7 @@ class Blocks:
         assert len(taken) == count, "room was made for every block"
         move_all(taken, State.FILLING)
         full, filling = layout.block_tokens, self.filling
-        for slot, (key, parent, tokens) in zip(taken, wanted, strict=True):
+        for slot, (key, parent, tokens), origin in zip(taken, wanted, origins, strict=True):
             slot.key, slot.parent, slot.tokens, slot.tenant = key, parent, tokens, tenant
             slot.origin, slot.short = origin, tokens < full
             filling[key] = filling.get(key, 0) + 1
@@ -99,37 +101,35 @@ class Blocks:
             self.heads.fill_all(taken, layout)
         return taken
 
-    def arrive(
+    def fill_first(
         self,
         owner: Owner,
         layout: SlotLayout,
-        wanted: tuple[bytes, bytes, int],
+        wanted: Sequence[tuple[bytes, bytes, int]],
         tenant: str,
         spared: Collection[bytes],
-        origin: int,
-    ) -> Slot:
-        """A FILLING slot for a block that another node has, held until `arrived`; `Overloaded`
-        where there is no room."""
-        slot = self.fill(owner, layout, [wanted], tenant, spared, origin)[0]
-        slot.moves += 1
-        self.arriving.add(slot)
-        return slot
-
-    def arrived(self, slot: Slot, layout: SlotLayout, *, whole: bool) -> None:
-        """All of the block is here and proven, or it will not come. It may have been given up."""
-        self.arriving.discard(slot)
-        if slot.state is State.FILLING and whole:
-            self.seal(slot, layout)
-        elif slot.state is State.FILLING:
-            self.doom(slot)
-        self.let_go(slot)
-
-    def seal(self, slot: Slot, layout: SlotLayout) -> bool:
-        """Make a wholly written block readable; False if another with its key was first."""
-        return self.seal_all([slot], layout)[0]
+        origins: Sequence[int],
+    ) -> list[Slot]:
+        """The same in DRAM for the first of these, as many as there is room for."""
+        taken: list[Slot] = []
+        # To look for room is to pass all that is held, so it is looked for at once, or for few
+        # pieces; but where there is none for all, first whether there is any.
+        most = size = len(wanted)
+        while size and len(taken) < len(wanted):
+            some = slice(len(taken), len(taken) + size)
+            given = (wanted[some], tenant, spared, origins[some])
+            try:
+                taken += self.fill(owner, layout, *given)
+                size = most
+            except Overloaded:
+                most = len(given[0]) // 2
+                size = most if taken else min(1, most)
+        if len(taken) < len(wanted):
+            self._counters.add("overloaded")
+        return taken
 
     def seal_all(self, slots: Sequence[Slot], layout: SlotLayout) -> list[bool]:
-        """The same for each of these, in this order."""
+        """Make wholly written blocks readable; False where another with its key was first."""
         keys = [slot.key for slot in slots]
         first = dict(zip(keys[::-1], slots[::-1], strict=True))
         for key in self.index.having(keys):
@@ -260,7 +260,11 @@ class Blocks:
     def take_on_ssd(self, slot: Slot, layout: SlotLayout) -> Slot:
         """An EMPTY slot there for a copy of the block, or `Overloaded`."""
         assert self.ssd is not None
-        self._make_room(self.ssd, slot.owner, slot.tenant, layout, 1, (slot.key,))
+        try:
+            self._make_room(self.ssd, slot.owner, slot.tenant, layout, 1, (slot.key,))
+        except Overloaded:
+            self._counters.add("overloaded")
+            raise
         target = self.ssd.take(slot.owner, layout.slot_bytes)
         assert target is not None, "room was made for it"
         self.shares.take(Tier.SSD, slot.tenant, layout.slot_bytes)
@@ -341,11 +345,7 @@ class Blocks:
         wanted: int,
         spared: Collection[bytes],
     ) -> None:
-        try:
-            chosen = self._room.choose(slabs, owner, tenant, layout.slot_bytes, wanted, spared)
-        except Overloaded:
-            self._counters.add("overloaded")
-            raise
+        chosen = self._room.choose(slabs, owner, tenant, layout.slot_bytes, wanted, spared)
         gone: list[Slot] = []  # from the node: they go together
         for slot in chosen:
             assert not slot.held, "what is held makes no room"

@@ -17,7 +17,6 @@ import numpy as np
 from kvstore.clock import Clock
 from kvstore.core.lifecycle import Slot
 from kvstore.core.pace import Pace
-from kvstore.errors import Overloaded
 from kvstore.layout import IDENTITY_OFFSET, TABLE_OFFSET
 from kvstore.memory.arena import Arena
 from kvstore.node.blocks import Blocks
@@ -129,7 +128,7 @@ class Deliveries:
                 whole[i] = self._settled(targets[i], landing.runs[i], wanted.place)
         finally:
             for target, good in zip(targets, whole.tolist(), strict=True):
-                self._blocks.arrived(target, layout, whole=good)
+                self._blocks.arriving.end(target, layout, whole=good)
         size = sum(layout.block_bytes(reply.tokens[row]) for row in rows)
         self._counters.add("fetched_blocks", int(whole.sum()))
         self._counters.add("fetched_bytes", size)
@@ -138,16 +137,13 @@ class Deliveries:
     def _targets(
         self, link: Link, wanted: Wanted, reply: pb.OpenReply, rows: list[int]
     ) -> list[Slot]:
-        """A slot for each of these blocks, up to the first that there is no room for."""
-        taken, place = list[Slot](), wanted.place
-        for row in rows:
-            one = (wanted.keys[row], reply.parents[row], reply.tokens[row])
-            given = (wanted.tenant, wanted.spared, reply.origins[row])
-            try:
-                taken.append(self._blocks.arrive(place.owner, place.layout, one, *given))
-            except Overloaded as error:
-                log.info("no room for all that node %s has: %s", link.node_id, error)
-                break
+        """Slots for the first of these blocks, as many as there is room for."""
+        some = [(wanted.keys[row], reply.parents[row], reply.tokens[row]) for row in rows]
+        told = (wanted.tenant, wanted.spared, [reply.origins[row] for row in rows])
+        taken = self._blocks.arriving.begin(wanted.place.owner, wanted.place.layout, some, *told)
+        if len(taken) < len(rows):
+            count = (len(taken), len(rows))
+            log.info("room for %d of %d blocks that node %s has", *count, link.node_id)
         return taken
 
     def _settled(self, slot: Slot, run: np.ndarray, place: Place) -> bool:

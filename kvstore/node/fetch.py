@@ -14,7 +14,7 @@ import numpy as np
 
 from kvstore import traces
 from kvstore.clock import Clock
-from kvstore.core.lifecycle import Slot, State
+from kvstore.core.lifecycle import Slot
 from kvstore.core.sourcing import stripes
 from kvstore.limits import FETCH_SECONDS_MAX, FETCH_STRIPE_BYTES_MAX
 from kvstore.memory.arena import Arena
@@ -118,9 +118,7 @@ class Fetch:
         """Give up what is on its way of these blocks of a tenant, fetched or followed, and what is
         fetched along with it."""
         unwanted = set(keys)
-        for slot in self._blocks.arriving:
-            if slot.key in unwanted and slot.tenant == tenant and slot.state is State.FILLING:
-                self._blocks.doom(slot)
+        self._blocks.arriving.give_up(lambda one: one.key in unwanted and one.tenant == tenant)
         coming = [self._coming[key] for key in keys if key in self._coming]
         if tasks := {one.task for one in coming if one.tenant == tenant}:
             for task in tasks:

@@ -168,14 +168,15 @@ class Follow:
             raise
         # Another reader may have set out for them while this one asked.
         hits = [i for i in hits if self._known(asked, rows[i]) is None]
-        here, spared = list[Slot](), frozenset(asked.keys)
+        wanted = [(asked.keys[rows[i]], reply.parents[i], reply.tokens[i]) for i in hits]
+        told = (asked.tenant, frozenset(asked.keys), [reply.origins[i] for i in hits])
         try:
-            for i in hits:
-                one = (asked.keys[rows[i]], reply.parents[i], reply.tokens[i])
-                given = (asked.tenant, spared, reply.origins[i])
-                here.append(self._blocks.arrive(owner, layout, one, *given))
-        except KVStoreError as error:  # it is full, or its slabs are too small for any
-            log.info("no room for all that is followed: %s", error)
+            here = self._blocks.arriving.begin(owner, layout, wanted, *told)
+        except KVStoreError as error:  # this node's slabs are too small for any
+            log.info("node %s is not followed: %s", node, error)
+            here = []
+        if len(here) < len(hits):
+            log.info("there is room for %d of %d blocks that are followed", len(here), len(hits))
             hits = hits[: len(here)]
         if not hits:
             self._openings.let_go(link, handles)
@@ -262,7 +263,7 @@ class Follow:
         """Nothing more will come of a block: it is as whole as its writer made it."""
         if whole:
             self._counters.add("followed_blocks")
-        self._blocks.arrived(slot, run.place.layout, whole=whole)
+        self._blocks.arriving.end(slot, run.place.layout, whole=whole)
 
 
 @dataclass(frozen=True, slots=True)

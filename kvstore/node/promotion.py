@@ -78,7 +78,7 @@ class Promotion:
             spared, full = frozenset(keys), set[tuple[Owner, str]]()
             found = [slot for key in keys if (slot := find(key)) is not None]
             away = [slot for slot in found if slot.tier is self._source]
-            for (owner, tenant, _), run in groupby(away, attrgetter("owner", "tenant", "origin")):
+            for (owner, tenant), run in groupby(away, attrgetter("owner", "tenant")):
                 if (owner, tenant) in full:
                     continue
                 some = list(run)
@@ -98,8 +98,8 @@ class Promotion:
                 self._blocks.let_go(one.target)
 
     def _begin_reads(self, slots: Sequence[Slot], spared: Collection[bytes]) -> None:
-        """Set out for those of these, of one owner, tenant and origin, that are not on their way:
-        for the first of them, as many as there is room for."""
+        """Set out for those of these, of one owner and tenant, that are not on their way: for the
+        first of them, as many as there is room for."""
         layout = self._layout_of(slots[0].owner)
         new = [*dict.fromkeys(slot for slot in slots if slot.key not in self._coming)]
         targets = self._blocks.between.begin_read(new, layout, spared)

@@ -19,6 +19,7 @@ from kvstore.errors import (
     Draining,
     Incomplete,
     Invalid,
+    Overloaded,
     Quarantined,
     WrongTenant,
 )
@@ -186,8 +187,12 @@ class Store:
         # Not evicted for these: what the caller is told exists, and what stands before them.
         spared = {*keys, *parents}.difference(compress(keys, fresh))
         near = session.numa_node if session.may_write else None  # who maps none of it is far anyway
-        told = (spared, origin, reach, near)
-        taken = self.blocks.fill(place.owner, place.layout, wanted, tenant, *told)
+        told = (spared, [origin] * len(wanted), reach, near)
+        try:
+            taken = self.blocks.fill(place.owner, place.layout, wanted, tenant, *told)
+        except Overloaded:
+            self._counters.add("overloaded")
+            raise
         given: Sequence[Slot | None] = taken
         if len(taken) < len(keys):
             slots = joined | {slot.key: slot for slot in taken}
@@ -317,9 +322,7 @@ class Store:
         a reader learns from the slot's head that it is no longer what it was."""
         for window in [one for one in self.windows if covers(one.slot)]:
             self._give_up(window)
-        for slot in self.blocks.arriving:
-            if covers(slot) and slot.state is State.FILLING:
-                self.blocks.doom(slot)
+        self.blocks.arriving.give_up(covers)
         self.readers.expel(covers)
 
     def check(self) -> None:

@@ -174,7 +174,7 @@ def test_a_slot_larger_than_a_slab_is_refused_before_anything_is_evicted() -> No
     before = rig.all_there_is()
     huge = SlotLayout(layers=9, kv_heads=1, block_tokens=4, parts=2, run_bytes=1024)
     with pytest.raises(Invalid, match="start the node with a larger --slab"):
-        rig.blocks.fill((b"huge" * 8, 0), huge, triples(prompt(SMALL, 4)), "default")
+        rig.blocks.fill((b"huge" * 8, 0), huge, triples(prompt(SMALL, 4)), "default", (), [0])
     assert rig.all_there_is() == before
 
 

@@ -376,7 +376,8 @@ def test_strips_are_there_before_their_entries_say_so(monkeypatch: pytest.Monkey
     rig, layout, one = Rig(), SMALL.layout, rig_prompt(SMALL, TOKENS)
     [source] = rig.put(rig.session(), SMALL, one)
     [key] = rig.store.keys("other", SMALL, one.hashes)
-    target = rig.blocks.arrive(SMALL.owner, layout, (key, b"", TOKENS), "other", (), 0)
+    told = ([(key, b"", TOKENS)], "other", (), [0])
+    [target] = rig.blocks.arriving.begin(SMALL.owner, layout, *told)
     tokens = np.array([TOKENS], np.int32)
     there, here = (
         HashedLanding(layout, rig.arena.bytes, np.array([slot.offset + layout.head_bytes]), tokens)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from kvstore.errors import Unavailable
 from kvstore.node.follow import LATER_SECONDS, LOOKS_MAX, Asked, Follow
@@ -19,6 +20,8 @@ from kvstore.transfer.calls import Looked
 from kvstore.transfer.frames import Found
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.node.rig import SMALL, TOKENS, Rig
+from tests.node.rig import prompt as rig_prompt
+from tests.node.test_arriving import room_looked_for
 from tests.node.test_fetch import KNOWN_SECONDS, Pair
 from tests.nodes import eventually, prompt
 from tests.pools import pool
@@ -161,3 +164,19 @@ def test_blocks_of_a_node_that_is_well_come_while_another_hangs_that_many_follow
             assert [pair.at_b.get(one)[0] for one in chains[1:]] == [[pb.HIT]] * 5
         finally:
             pair.a.signal(signal.SIGCONT)
+
+
+def test_a_prompt_that_is_followed_is_given_room_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        rig, writer = Rig(slabs=4), Writer(hangs=False)
+        counts = room_looked_for(monkeypatch)
+        given = (rig.blocks, rig.arena, writer, rig.store.claims, rig.clock, rig.counters)
+        follow = Follow(*given)
+        hashes = rig_prompt(SMALL, BLOCKS * TOKENS).hashes
+        keys = rig.store.keys("default", SMALL, hashes)
+        handles = await follow.local(Asked("default", SMALL, hashes, keys, (), "group", "writer"))
+        assert all(handles) and counts == [BLOCKS]
+        assert rig.blocks.filling.keys() == {*keys} and len(rig.blocks.arriving) == BLOCKS
+        await follow.close()
+
+    asyncio.run(main())

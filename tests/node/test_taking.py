@@ -46,9 +46,10 @@ class Source:
         for key in wanted.keys:
             if key in self._has:
                 one = (key, b"", TOKENS)
-                slot = self._rig.blocks.arrive(SMALL.owner, SMALL.layout, one, "default", (), 0)
+                arriving, told = self._rig.blocks.arriving, ([one], "default", (), [0])
+                [slot] = arriving.begin(SMALL.owner, SMALL.layout, *told)
                 self._rig.write(slot, SMALL)
-                self._rig.blocks.arrived(slot, SMALL.layout, whole=True)
+                arriving.end(slot, SMALL.layout, whole=True)
 
 
 class Known:

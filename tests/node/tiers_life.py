@@ -78,7 +78,8 @@ class TiersLife:
         fresh = [one for one in wanted if one[0] not in index and self.dice.random() < 0.9]
         reach = self.dice.choice([Tier.DRAM, Tier.HBM])
         try:
-            taken = self.blocks.fill(place.owner, place.layout, fresh, tenant, spared, reach=reach)
+            told = (fresh, tenant, spared, [0] * len(fresh), reach)
+            taken = self.blocks.fill(place.owner, place.layout, *told)
         except Overloaded as error:
             self.seen[type(error).__name__] += 1
             now = {slot.key: slot.tier for slot in index}

@@ -1,0 +1,62 @@
+"""Blocks on their way to a node from others: slots of their own until each has come, or never will.
+
+Whoever brings them calls `begin` before and `end` after; in between nobody else takes the slots,
+and a block may have been given up: what is removed or purged meanwhile does not come back by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from kvstore.core.lifecycle import Owner, Slot, State
+from kvstore.layout import SlotLayout
+
+if TYPE_CHECKING:
+    from kvstore.node.blocks import Blocks
+
+
+class Arriving:
+    """What comes to one node, fetched or followed."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+        self._slots: set[Slot] = set()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, slot: Slot) -> bool:
+        return slot in self._slots
+
+    def begin(
+        self,
+        owner: Owner,
+        layout: SlotLayout,
+        wanted: Sequence[tuple[bytes, bytes, int]],
+        tenant: str,
+        spared: Collection[bytes],
+        origins: Sequence[int],
+    ) -> list[Slot]:
+        """Held slots in DRAM for (key, parent, tokens) triples: for the first of them, as many as
+        there is room for."""
+        slots = self._blocks.fill_first(owner, layout, wanted, tenant, spared, origins)
+        for slot in slots:
+            slot.moves += 1
+        self._slots.update(slots)
+        return slots
+
+    def end(self, slot: Slot, layout: SlotLayout, *, whole: bool) -> None:
+        """All of the block is here and proven, or it will not come."""
+        self._slots.discard(slot)
+        if slot.state is State.FILLING and whole:
+            self._blocks.seal_all([slot], layout)
+        elif slot.state is State.FILLING:
+            self._blocks.doom(slot)
+        self._blocks.let_go(slot)
+
+    def give_up(self, covers: Callable[[Slot], bool]) -> None:
+        """Of what still comes, nothing that this covers is to be a block here."""
+        for slot in self._slots:
+            if slot.state is State.FILLING and covers(slot):
+                self._blocks.doom(slot)
