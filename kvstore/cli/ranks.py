@@ -25,6 +25,7 @@ from kvstore.errors import ConfigError, Unavailable
 
 LOAD_SECONDS = 600.0  # a large model takes its time to load
 END_SECONDS = 5.0  # between the engine's end and a rank's
+GONE_SECONDS = 0.5  # that those which brought about an engine's end have to be gone
 
 
 class Ranks:
@@ -72,13 +73,22 @@ class Ranks:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for rank, process in enumerate(self._processes, 1):
-            if error is not None and process.poll() is not None:
-                print(f"moonpool: rank {rank} ended with {process.returncode}", file=sys.stderr)
+        if error is not None:
+            self._say_who_ended()
         deadline = time.monotonic() + (END_SECONDS if error is None else 0.0)
         for process in self._processes:
             _reap(process, deadline)
         shutil.rmtree(self.meeting, ignore_errors=True)
+
+    def _say_who_ended(self) -> None:
+        """One that is killed is lost to the others a moment before it has ended."""
+        until = time.monotonic() + GONE_SECONDS
+        for rank, process in enumerate(self._processes, 1):
+            try:
+                ended = process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                continue
+            print(f"moonpool: rank {rank} ended with {ended}", file=sys.stderr)
 
 
 def _reap(process: subprocess.Popen[bytes], deadline: float) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from kvstore.cli.stack import Child, Stack
 from kvstore.client import Client, InDirectory
 from kvstore.engine.namespace import spec_of
 from kvstore.engine.reference import Reference
-from kvstore.errors import ConfigError
+from kvstore.errors import ConfigError, Unavailable
 from kvstore.rpc.channel import open_channel
 from kvstore.wire.v1 import engine_pb2 as pb
 from kvstore.wire.v1 import engine_pb2_grpc
@@ -302,3 +303,14 @@ def test_a_rank_that_does_not_start_ends_the_wait_for_it() -> None:
         meeting = ranks.meeting
         assert meeting.stat().st_mode & 0o077 == 0, "no other user finds it"
     assert not meeting.exists()
+
+
+def test_a_rank_that_ends_a_moment_after_the_others_have_lost_it_is_named(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    dies = ["sh", "-c", "sleep 0.1; kill -9 $$"]
+    with pytest.raises(Unavailable), Ranks([], 2) as ranks:
+        pipe = subprocess.PIPE
+        ranks._processes.append(subprocess.Popen(dies, stdin=pipe, stdout=pipe))
+        raise Unavailable("the others are lost")
+    assert "rank 1 ended with -9" in capfd.readouterr().err
