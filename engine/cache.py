@@ -71,6 +71,12 @@ class PagedKV:
         """A block table with room for `tokens` tokens, or None where too few pages are free."""
         return self.allocator.allocate(owner, self.pages_for(tokens))
 
+    def grow(self, owner: str, tokens: int) -> BlockTable | None:
+        """The owner's block table with room for `tokens` tokens, which are more than it has room
+        for; None where too few pages are free."""
+        more = self.pages_for(tokens) - len(self.allocator.table(owner))
+        return self.allocator.grow(owner, more)
+
     def release(self, owner: str) -> None:
         """Give the owner's pages back. Their bytes stay until they are written again."""
         self.allocator.release(owner)

@@ -57,6 +57,7 @@ class EngineSettings:
     page_tokens: int = 64
     max_batch_tokens: int = 512
     max_running: int = 64
+    answer_tokens: int = 512
 
 
 class EngineCore:
@@ -79,6 +80,7 @@ class EngineCore:
                 max_request_tokens=min(
                     model.config.max_positions, chosen.pages * chosen.page_tokens
                 ),
+                answer_tokens=chosen.answer_tokens,
                 vocab_size=model.config.vocab_size,
             )
         )
@@ -123,6 +125,7 @@ class EngineCore:
     def step(self) -> list[Event]:
         """Admit whom there are pages for, compute one batch, and say what came of it."""
         self._retire_finished()  # left over only where a hook raised in the step before
+        self._grow()
         self._admit()
         chunks = self.scheduler.plan()
         if chunks:
@@ -132,11 +135,29 @@ class EngineCore:
         events, self._events = self._events, []
         return events
 
+    def _grow(self) -> None:
+        """Pages for the next token of each, in the order in which they entered."""
+        running, size = self.scheduler.running, self.cache.page_tokens
+        for sequence in [*running.values()]:
+            while sequence.id in running and sequence.room(size) < len(sequence.tokens):
+                table = self.cache.grow(sequence.id, len(sequence.tokens))
+                if table is None:
+                    self._preempt(self.scheduler.gives_way(size))
+                else:
+                    sequence.block_table = table
+
+    def _preempt(self, sequence: Sequence) -> None:
+        try:
+            self.hooks.preempted(sequence)
+        finally:
+            self.scheduler.wait_again(sequence)
+            self.cache.release(sequence.id)
+
     def _admit(self) -> None:
         for loading in [one for one in self.scheduler.running.values() if one.loading]:
             self._ask(loading)
         while (sequence := self.scheduler.next_in_line(self.hooks.comes)) is not None:
-            table = self.cache.allocate(sequence.id, sequence.request.length)
+            table = self.cache.allocate(sequence.id, self.scheduler.room_on_entry(sequence))
             if table is None:
                 return
             sequence.block_table = table
@@ -150,8 +171,9 @@ class EngineCore:
         if found is None:
             sequence.loading = True
             return
-        sequence.cached_tokens = max(0, min(found, sequence.prompt_len - 1))
-        sequence.computed_tokens = sequence.cached_tokens
+        sequence.computed_tokens = max(0, min(found, len(sequence.tokens) - 1))
+        if not sequence.preempted:
+            sequence.cached_tokens = sequence.computed_tokens
 
     def _compute(self, chunks: Chunks[Chunk]) -> None:
         self.hooks.chunk_started(chunks)
@@ -206,9 +228,9 @@ class EngineCore:
     def _retire(self, sequence: Sequence) -> None:
         admitted = sequence.id in self.scheduler.running
         self.scheduler.remove(sequence)
-        if not admitted:
-            return
         try:
-            self.hooks.finished(sequence)
+            if admitted or sequence.preempted:
+                self.hooks.finished(sequence)
         finally:
-            self.cache.release(sequence.id)
+            if admitted:
+                self.cache.release(sequence.id)

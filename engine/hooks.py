@@ -9,13 +9,14 @@ In order, for one sequence:
     layer_starting that step is about to write and read a layer's pages (layer-wise loads end here)
     layer_done     K and V of a layer are written for all of the step's tokens, and final
     chunk_done     the step is over; computed_tokens and tokens have moved on
+    preempted      it gives its pages up, right after, and is admitted anew
     finished       it ends, by its last token or by abort; its pages are released right after
 
 Of a step that only decodes and that the device runs as one (`graphs`), layer_starting is called for
 all layers before it, and layer_done for all once the device was told to run it. All layers are then
 final in the order of the device's stream, as one layer is where each has its turn.
 
-A sequence aborted while it waits never had pages, so none hears of it but `comes`.
+A sequence aborted while it waits for its first pages is told of by none but `comes`.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ class KVHooks(Protocol):
         the pool after it."""
 
     def admitted(self, sequence: Sequence) -> int | None:
-        """How many leading prompt tokens have their KV in the sequence's pages now, 0 if none.
+        """How many leading tokens have their KV in the sequence's pages now, 0 if none.
 
         None while they are still landing: the others go on, and it is asked again next step.
 
-        Any number will do, not only whole pages. The engine takes at most prompt_len - 1, since
-        the last prompt token is computed for its logits.
+        Any number will do, not only whole pages. The engine takes all but one at most, since the
+        last token is computed for its logits. At first a sequence's tokens are its prompt; when it
+        has been preempted, that and what it has of its answer.
         """
 
     def chunk_started(self, chunks: Chunks[Chunk]) -> None:
@@ -56,8 +58,12 @@ class KVHooks(Protocol):
     def chunk_done(self, chunks: Chunks[Chunk]) -> None:
         """KV of all layers for these chunks is in the pages, and computed_tokens counts it."""
 
+    def preempted(self, sequence: Sequence) -> None:
+        """The sequence waits again; its pages hold computed_tokens tokens until this returns."""
+
     def finished(self, sequence: Sequence) -> None:
-        """The sequence ends; its pages hold computed_tokens tokens until this returns."""
+        """The sequence ends; its pages hold computed_tokens tokens until this returns. None, where
+        it is aborted while it waits for pages anew."""
 
 
 class NoHooks:
@@ -79,6 +85,9 @@ class NoHooks:
         pass
 
     def chunk_done(self, chunks: Chunks[Chunk]) -> None:
+        pass
+
+    def preempted(self, sequence: Sequence) -> None:
         pass
 
     def finished(self, sequence: Sequence) -> None:

@@ -82,6 +82,10 @@ class Measuring:
             if chunk.last and chunk.end == chunk.sequence.prompt_len:
                 self._computed(chunk.sequence, now)
 
+    def preempted(self, sequence: Sequence) -> None:
+        self._telemetry.add("preemptions")
+        self._hooks.preempted(sequence)
+
     def finished(self, sequence: Sequence) -> None:
         self.forget(sequence.id)
         self._hooks.finished(sequence)

@@ -6,6 +6,8 @@ a value (None): the caller waits. Freed pages are handed out again last-in, firs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -37,11 +39,20 @@ class PageAllocator:
             raise Invalid(f"{owner} asks for {pages} pages; at least 1 is meant")
         if pages > len(self._free):
             return None
-        table = np.array([self._free.pop() for _ in range(pages)], dtype=np.int32)
-        # Read-only: whoever copies into pages must not be able to change whose they are.
-        table.flags.writeable = False
-        self._tables[owner] = table
+        self._tables[owner] = table = _table([self._free.pop() for _ in range(pages)])
         return table
+
+    def grow(self, owner: str, pages: int) -> BlockTable | None:
+        """The owner's table with so many pages more at its end, or None where fewer are free."""
+        table = self._tables.get(owner)
+        if table is None:
+            raise Invalid(f"{owner} has no pages to add to")
+        if pages < 1:
+            raise Invalid(f"{owner} asks for {pages} pages more; at least 1 is meant")
+        if pages > len(self._free):
+            return None
+        self._tables[owner] = grown = _table([*table, *(self._free.pop() for _ in range(pages))])
+        return grown
 
     def release(self, owner: str) -> None:
         """Give back all pages of an owner."""
@@ -63,3 +74,10 @@ class PageAllocator:
             lost = sorted(set(range(self.pages)) - set(held))
             twice = sorted({page for page in held if held.count(page) > 1})
             raise InvariantError(f"pages lost: {lost}, held twice: {twice}")
+
+
+def _table(pages: Sequence[int]) -> BlockTable:
+    """Read-only: whoever copies into pages must not be able to change whose they are."""
+    table = np.array(pages, dtype=np.int32)
+    table.flags.writeable = False
+    return table

@@ -90,8 +90,10 @@ class Pool(NoHooks):
             return 0
         if use.chain is not None:  # asked before: a hand-off that has not wholly landed
             return self._landed(use)
-        request = sequence.request
-        use.chain = self._client.chain(request.prompt, salted(request.salt))
+        salt = salted(sequence.request.salt)
+        use.chain = self._client.chain(sequence.tokens, salt)
+        if sequence.preempted:  # the block that its answer has come to is not over
+            use.chain = use.chain.full()
         with self._attempt():
             self._open(sequence, use)
         use.found = Found(landing=use.reader is not None, miss=use.miss)
@@ -247,6 +249,15 @@ class Pool(NoHooks):
         if self._storing.idle:
             self._settle_stores()
 
+    def preempted(self, sequence: Sequence) -> None:
+        use = self._uses[sequence.id]
+        try:
+            self._settle_stores()
+        finally:
+            _let_go(use)
+        self._publish(sequence, use)
+        use.begin_anew()
+
     def finished(self, sequence: Sequence) -> None:
         use = self._uses.get(sequence.id)
         try:
@@ -255,12 +266,16 @@ class Pool(NoHooks):
             self._uses.pop(sequence.id, None)
             if use is not None:
                 _let_go(use)
-        if use is None:
+        if use is not None and sequence.finish is not Finish.ABORT:
+            self._publish(sequence, use)
+
+    def _publish(self, sequence: Sequence, use: PoolUse) -> None:
+        """Of all that it has in its pages, which go."""
+        if not use.enabled:
             return
-        if use.enabled and sequence.finish is not Finish.ABORT:
-            if sequence.request.max_new_tokens > 1:
-                self._publish_reply(sequence, use)
-            self._settle(use)
+        if sequence.request.max_new_tokens > 1:
+            self._publish_reply(sequence, use)
+        self._settle(use)
 
     def _publish_reply(self, sequence: Sequence, use: PoolUse) -> None:
         """Store the full blocks of prompt and reply, so that the next turn finds them."""

@@ -72,6 +72,10 @@ class PoolUse:
     windows: Windows | None = field(default=None, repr=False)
     progress: tuple[float, int] = (0.0, 0)  # when the reader last brought something, and its bytes
 
+    def begin_anew(self) -> None:
+        """Its request is admitted once more, by prefix whatever it came by at first."""
+        self.hand_offs = self.chain = self.reader = self.read = self.windows = None
+
     def stalled(self) -> bool:
         """Whether a followed prefill has brought nothing new for too long."""
         assert self.reader is not None

@@ -1,10 +1,13 @@
 """Which sequences run how many tokens in the next step, and who comes in from the queue.
 
-Nothing running is ever preempted or starved: pages for prompt and answer are reserved on entry,
-decodes go first at one token each, and there are fewer of them than the step has room for, so the
-prefill that began first always advances, and ends. Entry, and which prefill begins next, is by when
-a request is due: `turn` bounds by how much, so a large one is not overtaken for ever. Of those due
-at one moment the first to arrive is first, so without anything said it is the order of arrival.
+Nothing running is ever starved: decodes go first at one token each, and there are fewer of them
+than the step has room for, so the prefill that began first always advances, and ends. Pages for a
+prompt and the first `answer_tokens` of its answer are reserved on entry, so what asks for no more
+is never preempted. A longer answer takes pages as it goes on: how long it gets, nobody knows. Where
+none are free, of such answers the one that entered last gives its own up, and enters again before
+whoever is due later. Entry, and which prefill begins next, is by when a request is due: `turn`
+bounds by how much, so a large one is not overtaken for ever. Of those due at one moment the first
+to arrive is first, so without anything said it is the order of arrival.
 
 A prompt enters when the step has room for its first tokens: whatever was published until then it
 finds in the pool, and whoever is due sooner goes before it. If that step computes more of the same
@@ -21,7 +24,7 @@ were told the same requests order them alike.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import insort, insort_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -46,6 +49,7 @@ class Limits:
     max_batch_tokens: int = 512  # tokens computed in one step
     max_running: int = 64  # sequences that hold pages
     max_request_tokens: int = 8192  # prompt and answer: what model and cache hold at all
+    answer_tokens: int = 512  # of an answer, those for which there are pages when it enters
     vocab_size: int = 1 << 31
 
     def __post_init__(self) -> None:
@@ -134,18 +138,37 @@ class Scheduler:
             return None
         if self.waiting and self._left() > 0:
             first = self._before(self.waiting[0])
-            if first.request.follows or not comes(first, self.running.values()):
+            if first.follows or not comes(first, self.running.values()):
                 return first
-        return next((one for one in self.waiting if one.request.follows), None)
+        return next((one for one in self.waiting if one.follows), None)
 
     def enter(self, sequence: Sequence) -> None:
         """Move the next in line, which has its pages now, into the running set."""
         self.waiting.remove(sequence)
         self.running[sequence.id] = sequence
 
+    def room_on_entry(self, sequence: Sequence) -> int:
+        """Tokens for which it is to have pages then."""
+        return min(sequence.request.length, len(sequence.tokens) + self.limits.answer_tokens)
+
+    def gives_way(self, page_tokens: int) -> Sequence:
+        """Of those that decode and have not all the pages that they may need, the last to enter.
+        There is one where one of them needs a page."""
+        return next(
+            one
+            for one in reversed(self.running.values())
+            if one.remaining == 1 and one.output and one.room(page_tokens) < one.request.length
+        )
+
+    def wait_again(self, sequence: Sequence) -> None:
+        """Put a running one back in line, before others that are due at the same moment."""
+        del self.running[sequence.id]
+        sequence.begin_anew()
+        insort_left(self.waiting, sequence, key=_due)
+
     def _before(self, first: Sequence) -> Sequence:
         """Of those that came before it, the shortest that its prompt begins with; else itself."""
-        if first.request.follows:
+        if first.follows:
             return first
         before = [one for one in self.waiting if one.came < first.came and one.begins(first)]
         return min(before, key=lambda one: one.prompt_len, default=first)

@@ -59,11 +59,12 @@ class Sequence:
     request: Request
     tokens: list[int] = field(default_factory=list)
     computed_tokens: int = 0
-    cached_tokens: int = 0  # of computed_tokens, those that `admitted` found in the pool
+    cached_tokens: int = 0  # of its prompt, those that `admitted` found in the pool at first
     block_table: BlockTable = field(default_factory=lambda: NO_PAGES)
     finish: Finish | None = None
     loading: bool = False  # its prefix is still landing in its pages: no step may run it
     came: int = 0  # how many were taken in before it
+    preempted: int = 0  # times that it gave its pages up, to be computed or loaded anew
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -83,6 +84,11 @@ class Sequence:
         return self.tokens[self.prompt_len :]
 
     @property
+    def follows(self) -> bool:
+        """Whether its prompt comes from elsewhere, and so takes no room of a step on entry."""
+        return self.request.follows and not self.preempted
+
+    @property
     def begun(self) -> bool:
         """Whether anything of it was computed here."""
         return self.computed_tokens > self.cached_tokens
@@ -92,12 +98,21 @@ class Sequence:
         """Tokens to compute before the next one can be sampled; 1 while decoding."""
         return len(self.tokens) - self.computed_tokens
 
+    def room(self, page_tokens: int) -> int:
+        """Tokens that its pages hold."""
+        return len(self.block_table) * page_tokens
+
     def begins(self, other: Sequence) -> bool:
         """Whether the other's prompt begins with this one, and goes on; KV is of use to both."""
         mine, its = self.request.prompt, other.request.prompt
         if self.request.salt != other.request.salt or len(mine) >= len(its):
             return False
         return mine[-1] == its[len(mine) - 1] and mine == its[: len(mine)]
+
+    def begin_anew(self) -> None:
+        """It has no pages any more, and waits for others."""
+        self.computed_tokens, self.block_table, self.loading = 0, NO_PAGES, False
+        self.preempted += 1
 
     def append(self, token: int) -> None:
         """Take a sampled token, and finish if it is the last."""

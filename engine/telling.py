@@ -60,16 +60,26 @@ class Telling:
                 if sequence.finish is None:
                     self._decoding[sequence.id] = 0
                     self._teller.decoding(sequence.id)
+            elif chunk.last and sequence.preempted and sequence.finish is None:
+                self._decoding[sequence.id] = 0  # again
             if sequence.id in self._decoding:
                 self._decoding[sequence.id] = len(sequence.tokens)
-        self._teller.load(len(self._decoding), sum(self._decoding.values()))
+        self._load()
+
+    def preempted(self, sequence: Sequence) -> None:
+        self._decoding.pop(sequence.id, None)  # it may have entered anew and computed nothing
+        self._load()
+        self._hooks.preempted(sequence)
 
     def finished(self, sequence: Sequence) -> None:
         self._began.discard(sequence.id)
-        if self._decoding.pop(sequence.id, None) is not None:
+        if self._decoding.pop(sequence.id, None) is not None or sequence.preempted:
             self._teller.over(len(sequence.tokens) - sequence.prompt_len)
-            self._teller.load(len(self._decoding), sum(self._decoding.values()))
+            self._load()
         self._hooks.finished(sequence)
+
+    def _load(self) -> None:
+        self._teller.load(len(self._decoding), sum(self._decoding.values()))
 
     def _measure(self, chunks: Chunks[Chunk], seconds: float) -> None:
         run, first = self._run, chunks[0]

@@ -204,7 +204,7 @@ class Worker:
         found = []
         for sequence in [*scheduler.waiting, *idle]:
             job = self._jobs.get(sequence.id)
-            if job is not None and now >= job.begin_by:
+            if job is not None and not sequence.output and now >= job.begin_by:
                 job.tell(Failed(Overloaded(f"request {sequence.id} has not begun in time")))
                 found.append(Left(job))
         return found

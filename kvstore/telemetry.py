@@ -169,6 +169,7 @@ ENGINE = _list(
     ),
     _counter("loaded_bytes", "of KV, from the pool or a prefill"),
     _counter("failed_requests", "of those that were let in"),
+    _counter("preemptions", "of answers that gave their pages up for a while, for one before them"),
     _seconds("prompt_wait_seconds", "from a prompt's coming to when it began to load or compute"),
     _seconds("load_seconds", "that a prompt's KV took to come, by from where", "source"),
     _seconds("prefill_seconds", "that what was left of a prompt took to compute"),

@@ -77,8 +77,8 @@ def add(commands: Commands) -> None:
         "--answer-tokens",
         type=int,
         metavar="N",
-        help="tokens of an answer whose caller names no max_tokens, at most: engines of ours keep "
-        "room for all of them from when it begins, so a small N lets more chats run at once "
+        help="tokens of an answer whose caller names no max_tokens, at most: long ones may have to "
+        "give way to others for a while, where an engine has no more room "
         "(default: as many as the model and the engine have place for)",
     )
     serve.add_argument(

@@ -27,7 +27,15 @@ def test_no_page_is_lost_or_shared(pages: int, moves: list[tuple[int, int]]) -> 
     allocator, owned = PageAllocator(pages), dict[str, int]()
     for who, count in moves:
         owner = f"s{who}"
-        if owner in owned:
+        if owner in owned and count % 2:
+            before = allocator.table(owner).tolist()
+            table = allocator.grow(owner, count)
+            assert (table is None) == (count > pages - sum(owned.values()))
+            if table is not None:
+                assert table.dtype == np.int32 and table.tolist()[: len(before)] == before
+                owned[owner] += count
+            assert len(allocator.table(owner)) == owned[owner]
+        elif owner in owned:
             allocator.release(owner)
             del owned[owner]
         else:
@@ -51,7 +59,11 @@ def test_a_full_cache_answers_none_and_takes_nothing() -> None:
 
 def test_pages_are_not_released_twice_nor_allocated_twice() -> None:
     allocator = PageAllocator(4)
+    with pytest.raises(Invalid, match="a has no pages to add to"):
+        allocator.grow("a", 1)
     allocator.allocate("a", 1)
+    with pytest.raises(Invalid, match="at least 1 is meant"):
+        allocator.grow("a", 0)
     with pytest.raises(Invalid, match="a has pages already"):
         allocator.allocate("a", 1)
     allocator.release("a")
