@@ -61,6 +61,12 @@ class Connection(H11Protocol):
         else:
             self._end_head()  # that body is over
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if not answering and self.conn.trailing_data[0]:
+            self._await_head()  # of which a part came behind the request that is answered now
+
     def send_400_response(self, msg: str) -> None:
         log.warning("%s:%s: %s", *(self.client or ("a caller", "")), _NO_HTTP)
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else it has an answer, or some

@@ -30,6 +30,7 @@ class Text:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._spelling = Spelling(self._tokenizer)
+        self.tokens("")  # starts its threads: later there may be none to be had
         added = self._tokenizer.get_added_tokens_decoder()
         self.specials = frozenset(id for id, token in added.items() if token.special).union(ends)
 
@@ -40,11 +41,17 @@ class Text:
 
     def tokens(self, text: str) -> tuple[int, ...]:
         """With what the tokenizer itself puts before a prompt, as `transformers` does it."""
-        return tuple(self._tokenizer.encode(text).ids)
+        return self._encoded(text, add_special_tokens=True)
 
     def template_tokens(self, text: str) -> tuple[int, ...]:
         """Of a text that a chat template made: what stands before a prompt is in it already."""
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return self._encoded(text, add_special_tokens=False)
+
+    def _encoded(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        """As a batch of one: `encode` would keep Python's lock, and the whole process with it, for
+        the seconds that a long text takes."""
+        told = {"add_special_tokens": add_special_tokens}
+        return tuple(self._tokenizer.encode_batch_fast([text], **told)[0].ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         read = [one for one in tokens if one not in self.specials]

@@ -85,6 +85,19 @@ def test_who_does_not_say_what_it_asks_next_is_hung_up_on() -> None:
     served(test)
 
 
+def test_who_began_to_say_what_it_asks_next_before_its_answer_came_is_hung_up_on() -> None:
+    async def test(address: tuple[str, int]) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(GET % b"small" + b"GET /sm")
+        answer = await reader.readuntil(b"small")
+        assert answer.startswith(b"HTTP/1.1 200")
+        async with asyncio.timeout(daemon.KEEP_ALIVE_SECONDS / 2):
+            assert await read_from(reader) == 0
+        writer.close()
+
+    served(test)
+
+
 def test_a_connection_that_asks_now_and_then_stays() -> None:
     async def test(address: tuple[str, int]) -> None:
         reader, writer = await asyncio.open_connection(*address)

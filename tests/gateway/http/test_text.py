@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,27 @@ def text(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("tokenizer")
     request.param().save(str(folder / "tokenizer.json"))
     return Text(folder)
+
+
+def test_other_threads_go_on_while_a_long_text_is_made_into_tokens(tmp_path: Path) -> None:
+    bytes_alone().save(str(tmp_path / "tokenizer.json"))
+    text, beats, over = Text(tmp_path), list[float](), threading.Event()
+
+    def beat() -> None:
+        while not over.wait(0.0005):
+            beats.append(time.monotonic())
+
+    other = threading.Thread(target=beat)
+    other.start()
+    try:
+        began = time.monotonic()
+        assert len(text.tokens("word " * 100_000)) == 500_000
+        ended = time.monotonic()
+    finally:
+        over.set()
+        other.join()
+    # Hundreds as it is; some at both ends where the lock is kept.
+    assert sum(began < one < ended for one in beats) > 20
 
 
 @given(st.text(max_size=30))
