@@ -102,6 +102,11 @@ class Fetch:
             for slot in kept:
                 self._blocks.let_go(slot)
 
+    def nowhere(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Those of these that were asked of all others, and neither came nor are on their way."""
+        held = self._blocks.index.held
+        return {key for key in keys if held(key) is None and key not in self._coming}
+
     async def take(self, holder: str, wanted: Wanted) -> None:
         """Bring what one node has of these, behind whatever readers wait for now, and wait for
         what is on its way already."""

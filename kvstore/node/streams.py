@@ -91,12 +91,15 @@ class StreamingKVService(KVService):
         place = await self.namespaces.place(request.namespace, request.group)
         layout, tenant = place.layout, tenant_of(context)
         hashes, run = hashes_of(request.hashes), rows_max(place)
+        nowhere: set[bytes] = set()  # of the blocks that were asked for last
         with self._own_session(context) as session:
             for index, name in enumerate(hashes):
                 if index % run == 0:
-                    await self._bring(session, place, hashes[index : index + run], context)
+                    some = hashes[index : index + run]
+                    nowhere = await self._bring(session, place, some, context)
                 keys = self.store.keys(session.tenant, place, [name])
-                async with self.brought(session, place, [name], keys, context):
+                local = keys[0] in nowhere
+                async with self.brought(session, place, [name], keys, context, local):
                     found = self.store.exists(tenant, place, [name])[0]
                     opened = self.store.open(session, place, [name])[0] if found is None else found
                 if isinstance(opened, Miss):
@@ -210,12 +213,14 @@ class StreamingKVService(KVService):
 
     async def _bring(
         self, session: Session, place: Place, hashes: Sequence[bytes], context: Context
-    ) -> None:
+    ) -> set[bytes]:
         """Bring what a stream comes to next: one after the other, each would cost a round trip.
-        Nothing of it is held, since a caller may be slow; what is dropped is brought again."""
+        Nothing of it is held, since a caller may be slow; what is dropped is brought again. The
+        keys of what nobody has, of which nobody need be asked again."""
         keys = self.store.keys(session.tenant, place, hashes)
         async with self.brought(session, place, hashes, keys, context):
             pass
+        return set() if self.pool is None else self.pool.fetch.nowhere(keys)
 
     async def _copies(
         self, wanted: Sequence[tuple[bytes, int, bool]], context: Context

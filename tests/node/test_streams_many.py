@@ -1,0 +1,54 @@
+"""A Get of many blocks: others are asked for them in few calls, whoever has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from kvstore.node.fetch import Fetch, rows_max
+from kvstore.node.streams import StreamingKVService
+from kvstore.rpc.access import Role
+from kvstore.rpc.identity import CALLER, Caller
+from kvstore.wire.v1 import kv_pb2 as pb
+from tests.node.rig import SMALL, TOKENS, Rig, prompt
+from tests.node.test_streams_slow import AnyCall, OnePlace, get
+
+NOBODY: Any = None
+
+
+class Nowhere:
+    """Stands for `Whereabouts`: there are others, and they have nothing."""
+
+    alone = False
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def holders(self, keys: Sequence[bytes]) -> dict[str, Any]:
+        if keys:
+            self.asked.append(len(keys))
+        return {}
+
+
+def test_nobody_is_asked_twice_for_blocks_that_nobody_has() -> None:
+    rig, others, count = Rig(), Nowhere(), 600
+    fetch = Fetch(rig.blocks, rig.arena, NOBODY, others, rig.clock, rig.counters)  # type: ignore
+    told: Any = (rig.store, OnePlace(), rig.sessions, rig.counters)
+    pool: Any = SimpleNamespace(fetch=fetch)
+    service = StreamingKVService(*told, pb.SessionEvent.Opened(), NOBODY, pool=pool)
+    wanted = prompt(SMALL, count * TOKENS)
+    here = 3
+    rig.put(rig.session(), SMALL, prompt(SMALL, here * TOKENS))
+    request = pb.GetRequest(namespace=SMALL.owner[0], hashes=wanted.hashes)
+
+    async def work() -> None:
+        CALLER.set(Caller(Role.OPEN, "", "default"))
+        replies = [one async for one in get.__wrapped__(service, request, AnyCall())]
+        outcomes = [one.block.outcome for one in replies if one.HasField("block")]
+        assert outcomes == [pb.HIT] * here + [pb.ABSENT] * (count - here)
+
+    asyncio.run(work())
+    most = rows_max(SMALL)
+    assert sum(others.asked) == count - here and len(others.asked) == -(-count // most)
