@@ -89,9 +89,9 @@ def test_what_engines_ran_of_prompts_adds_up_to_all_of_them(own: Child, house: H
     prompts = sum(v for one in ran for name, v in one.items() if name.startswith("prompts "))
     assert prompts == 2 * len(sizes), "each is looked up once"
     # One that one engine prefills and another decodes is run by both, and the first makes a token
-    # that nobody is given.
+    # that nobody is given: on a busy machine so may be one of which the pool has all.
     twice = outputs - NEW * 2 * len(sizes)
-    assert 0 <= twice <= len(sizes)
+    assert 0 <= twice <= 2 * len(sizes)
     assert tokens["computed"] >= sum(sizes), "each at least once"
     whole = sum(tokens.values())
     assert 2 * sum(sizes) + twice * min(sizes) <= whole <= 2 * sum(sizes) + twice * max(sizes)
