@@ -9,7 +9,7 @@ import ipaddress
 import socket
 import ssl
 
-from kvstore.address import named
+from kvstore.address import host_and_port, named
 from kvstore.config import TlsConfig
 from kvstore.errors import KVStoreError, Unavailable
 from kvstore.rpc.tls import data_client
@@ -24,16 +24,19 @@ def cause(address: str, tls: TlsConfig | None, error: KVStoreError) -> str:
     """In one sentence each, for a call that failed with `error`."""
     if not isinstance(error, Unavailable):
         return str(error)  # it answered, and said what it wants
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
+    host, _ = host_and_port(address)
     try:
-        with named():
-            knocking = socket.create_connection((host, int(port)), KNOCK_SECONDS)
-        with knocking as peer:
+        with knock(address) as peer:
             found = _without_tls(peer) if tls is None else _with_tls(peer, host, tls)
     except OSError as failure:
         return _unreached(address, host, failure)
     return found or f"it is there and does not answer as it should: {error}"
+
+
+def knock(address: str) -> socket.socket:
+    """A connection on which nothing was said yet. Raises `OSError`."""
+    with named():
+        return socket.create_connection(host_and_port(address), KNOCK_SECONDS)
 
 
 def _unreached(address: str, host: str, failure: OSError) -> str:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
-import time
-from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 
 from tqdm import tqdm
 
@@ -19,20 +15,13 @@ from kvstore.cli.options import (
     add_metadata,
     add_node,
     admin,
-    admin_at,
     command,
-    metadata,
     refuse_idle,
 )
+from kvstore.cli.pool_purge import PURGE_SECONDS_MAX, purge_everywhere
 from kvstore.config import parse_bytes
-from kvstore.errors import ConfigError, KVStoreError, Unavailable
-from kvstore.metadata.records import NodeRecord
 from kvstore.wire.v1 import admin_pb2 as pb
 
-PURGE_SECONDS_MAX = 3_600.0  # a head of each block is overwritten: minutes for millions of them
-_AT_ONCE, _ROUNDS_MAX = 16, 5  # nodes; rounds over all of them
-_LEAVES_SECONDS = 5.0  # in which a node that drains and serves no more is gone
-_LOOK_SECONDS = 0.1  # between two looks at whether it is
 SCRUB_SECONDS_MAX = 7 * 86_400.0  # a round of a large SSD at a low rate takes days
 
 
@@ -114,72 +103,11 @@ def run_purge(args: argparse.Namespace) -> int:
     given = {"namespace": args.namespace} if args.namespace else {"tenant": args.tenant}
     request = pb.PurgeRequest(**given)
     if args.everywhere:
-        return _purge_everywhere(args, request, whose)
+        return purge_everywhere(args, request, whose)
     with admin(args) as stub:
         (reply,) = stub.Purge(request, timeout=PURGE_SECONDS_MAX)
     print(f"purged {whose}: {reply.dropped_blocks} blocks dropped")
     return 0
-
-
-def _purge_everywhere(args: argparse.Namespace, request: pb.PurgeRequest, whose: str) -> int:
-    """All nodes at once, and again until a round finds nothing: while one is not purged yet,
-    another may have fetched blocks from it once more."""
-    if args.node:
-        raise ConfigError("--everywhere and --node: give one of them")
-    addresses, dropped = asyncio.run(_states(args)), 0
-    if not addresses:
-        raise Unavailable("no node of the pool runs now, so none was asked")
-    failed: dict[str, str] = {}
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        for _ in range(_ROUNDS_MAX):
-            left = [one for one in addresses if one not in failed]
-            rounds = list(threads.map(lambda address: _purge_at(address, request), left))
-            failed |= {one: why for one, why in zip(left, rounds, strict=True) if type(why) is str}
-            found = sum(one for one in rounds if type(one) is int)
-            dropped += found
-            if not found:
-                break
-    gone = _gone(args, [one for one in failed if addresses[one] == "draining"])
-    for address in gone:
-        del failed[address]
-        print(f"moonpool: {address} has left: purge it there when it is back", file=sys.stderr)
-    count = len(addresses) - len(gone)
-    print(f"purged {whose}: {dropped} blocks dropped at {count - len(failed)} of {count} nodes")
-    for address, why in failed.items():
-        print(f"moonpool: {address} was not purged: {why}", file=sys.stderr)
-    if found:
-        print(f"moonpool: blocks of {whose} keep coming: stop its engines first", file=sys.stderr)
-    return 1 if failed or found else 0
-
-
-def _purge_at(address: str, request: pb.PurgeRequest) -> int | str:
-    """Blocks that one node dropped, or why it did not."""
-    try:
-        with admin_at(address) as stub:
-            (reply,) = stub.Purge(request, timeout=PURGE_SECONDS_MAX)
-    except KVStoreError as error:
-        return str(error)
-    return int(reply.dropped_blocks)
-
-
-def _gone(args: argparse.Namespace, drained: Collection[str]) -> list[str]:
-    """Of nodes that drained and were not reached, those that run no more. One that ends serves no
-    calls before it takes its record back: it is waited for. Of others a record that is gone says
-    nothing: a node serves on where it does not reach etcd."""
-    deadline, left = time.monotonic() + _LEAVES_SECONDS, set(drained)
-    while left and time.monotonic() < deadline:
-        left &= asyncio.run(_states(args)).keys()
-        if left:
-            time.sleep(_LOOK_SECONDS)
-    return [one for one in drained if one not in left]
-
-
-async def _states(args: argparse.Namespace) -> dict[str, str]:
-    """Of the nodes that have a record, by their addresses."""
-    async with metadata(args) as store:
-        entries, _ = await store.list(NodeRecord.prefix)
-    records = [NodeRecord.parse(entry) for entry in entries]
-    return {one.address: one.state for one in records}
 
 
 def _agreed(whose: str) -> bool:
