@@ -81,6 +81,10 @@ class Ledger:
             transaction = self._environment.begin(buffers=False)
         return self._rows(transaction)
 
+    @property
+    def empty(self) -> bool:
+        return not self._environment.stat()["entries"]
+
     def close(self) -> None:
         self._environment.close()
 

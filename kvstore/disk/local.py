@@ -25,6 +25,7 @@ from typing import Self
 
 import lmdb
 
+from kvstore.disk.cut_off import remove_cut_off
 from kvstore.disk.files import DataFile, held_bytes, sync_directory
 from kvstore.disk.header import Header
 from kvstore.disk.ledger import Ledger, room_bytes
@@ -139,7 +140,9 @@ def _opened(
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     resources.callback(DirectoryLock(path).close)
     before = Header.read(path)
-    if before is not None:
+    if before is None:
+        remove_cut_off(path, header)
+    else:
         header.check_follows(before, path)
         header = replace(header, id=before.id)
     _check_room(path, header)

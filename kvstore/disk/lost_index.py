@@ -43,7 +43,7 @@ def opened_index(path: Path, size_bytes: int, *, known: bool) -> Ledger:
             raise IndexDamaged("it is gone")
         if index.exists():
             let_owner_in(index)
-            if not _begun(index):
+            if not begun(index):
                 raise IndexDamaged("its file is gone or empty")
         return Ledger(index, size_bytes)
     except IndexDamaged as why:
@@ -59,7 +59,7 @@ def opened_index(path: Path, size_bytes: int, *, known: bool) -> Ledger:
     return Ledger(index, size_bytes)
 
 
-def _begun(index: Path) -> bool:
+def begun(index: Path) -> bool:
     """Whether LMDB has a file there: where it has none it would begin a new one unasked."""
     file = index / "data.mdb"
     return file.exists() and file.stat().st_size > 0
