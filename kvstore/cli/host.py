@@ -37,25 +37,27 @@ def clock_and_certificate(shown: TlsConfig | None) -> Host:
 
 def look_at(config: NodeConfig, shown: TlsConfig | None) -> Host:
     """All of the host, before a node of this configuration starts. What one that runs in the same
-    directory has taken already is not looked for. Raises `ConfigError` of certificates (the
-    node's own, or else those of `shown`) and of paths that were made otherwise."""
+    directory has taken already is not looked for. Raises `ConfigError` of certificates: the
+    node's own, or else those of `shown`."""
     found = replace(
         clock_and_certificate(config.tls or shown),
         lock_bytes=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         files_most=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-        files_kept=files_kept(config),
         rdma=any(Path("/sys/class/infiniband").glob("*")),
         huge_pages=_huge_pages(),
     )
     if address_in(config.directory) is not None:
         return found
+    disks = tuple(disk(config, one) for one in config.ssd)
+    fine = (ssd for ssd, one in zip(config.ssd, disks, strict=True) if not one.failure)
     return replace(
         found,
+        files_kept=files_kept(replace(config, ssd=tuple(fine))),
         memory_bytes=_memory_bytes(),
         free_bytes=psutil.virtual_memory().available,
         taken=dict(_taken(config)),
         refused=refusal(config.directory),
-        disks=tuple(disk(config, one) for one in config.ssd),
+        disks=disks,
     )
 
 

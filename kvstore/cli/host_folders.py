@@ -14,8 +14,10 @@ from kvstore.cli.host_verdict import Disk
 from kvstore.config import NodeConfig, SsdConfig
 from kvstore.disk.division import file_bytes_of
 from kvstore.disk.files import held_bytes
+from kvstore.disk.header import Header
 from kvstore.disk.ledger import room_bytes
 from kvstore.disk.local import held_by_files
+from kvstore.errors import ConfigError
 
 _USED = os.R_OK | os.W_OK
 
@@ -39,10 +41,13 @@ def disk(config: NodeConfig, ssd: SsdConfig) -> Disk:
     if one := _closed(ssd.path):
         cure = "give all that is there to the node's user (chown -R)"
         return Disk(ssd.path, failure=f"{one} is not to be read and written: {cure}")
+    try:
+        header = _header(ssd, config.slab_bytes)
+    except (OSError, ConfigError) as error:
+        return Disk(ssd.path, failure=str(error))
     there = _nearest(ssd.path)
-    file_bytes = file_bytes_of(ssd, config.slab_bytes)
-    size = ssd.size_bytes // file_bytes * file_bytes
-    held = held_by_files(ssd.path, file_bytes)
+    size = header.files * header.file_bytes
+    held = held_by_files(ssd.path, header.file_bytes)
     held += held_bytes(ssd.path / "index" / "data.mdb")
     system = os.statvfs(there)
     return Disk(
@@ -52,6 +57,13 @@ def disk(config: NodeConfig, ssd: SsdConfig) -> Disk:
         needed_bytes=max(0, size + room_bytes(size) - held),
         free_bytes=system.f_bavail * system.f_frsize,
     )
+
+
+def _header(ssd: SsdConfig, slab_bytes: int) -> Header:
+    """What the node is to lay the path out as; raises where it would refuse that."""
+    header = Header.of(ssd.path, ssd.size_bytes, file_bytes_of(ssd, slab_bytes), slab_bytes)
+    header.before(ssd.path)
+    return header
 
 
 def _nearest(path: Path) -> Path:

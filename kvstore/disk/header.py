@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from kvstore.disk.files import replace_file
+from kvstore.disk.protocol import DISK_ALIGN
 from kvstore.errors import ConfigError
 
 FORMAT = 3  # 2 had no slab_bytes, 1 had no id
@@ -31,6 +32,23 @@ class Header:
     slab_bytes: int = 0  # 0: it was written before this was, and nobody knows
     id: str = field(default_factory=lambda: secrets.token_hex(_ID_BYTES))
     format: int = FORMAT
+
+    @classmethod
+    def of(cls, path: Path, size_bytes: int, file_bytes: int, slab_bytes: int) -> Self:
+        """What a path is to be laid out as. Raises `ConfigError` where none can be."""
+        at = f"node.ssd {str(path)!r}"
+        if file_bytes < DISK_ALIGN or file_bytes % DISK_ALIGN:
+            raise ConfigError(f"{at}: files of {file_bytes} bytes: give a multiple of {DISK_ALIGN}")
+        if size_bytes < file_bytes:
+            raise ConfigError(
+                f"{at}: a size of {size_bytes} bytes holds no file of {file_bytes}: give at least "
+                "as much, or leave node.ssd away"
+            )
+        if path.exists() and not path.is_dir():
+            raise ConfigError(
+                f"{at} is not a directory: give a directory, or a path to make one at"
+            )
+        return cls(size_bytes // file_bytes, file_bytes, slab_bytes)
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
@@ -64,6 +82,14 @@ class Header:
 
     def write(self, path: Path) -> None:
         replace_file(path / _NAME, json.dumps(asdict(self)).encode() + b"\n")
+
+    def before(self, path: Path) -> Self | None:
+        """The header that the directory has; None where there is none yet. Raises `ConfigError` of
+        one that this may not follow."""
+        found = self.read(path)
+        if found is not None:
+            self.check_follows(found, path)
+        return found
 
     def check_follows(self, before: Header, path: Path) -> None:
         """Refuse a layout that would lose what one before it holds. More files are welcome."""

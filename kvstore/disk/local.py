@@ -31,7 +31,7 @@ from kvstore.disk.header import Header
 from kvstore.disk.ledger import Ledger, room_bytes
 from kvstore.disk.lock import DirectoryLock
 from kvstore.disk.lost_index import LostIndex, opened_index
-from kvstore.disk.protocol import DISK_ALIGN, Disk
+from kvstore.disk.protocol import Disk
 from kvstore.errors import ConfigError
 
 _REBUILT_MAX = 65_536  # entries of one transaction: LMDB bounds the pages of each
@@ -71,7 +71,7 @@ class LocalDisk(Disk):
         Files are of whole slabs. `buffered` goes through the system's page cache, for filesystems
         without O_DIRECT.
         """
-        header = _header(path, size_bytes, file_bytes, slab_bytes)
+        header = Header.of(path, size_bytes, file_bytes, slab_bytes)
         try:
             with ExitStack() as resources:
                 data, ledger, header = _opened(path, header, buffered, resources)
@@ -119,31 +119,16 @@ def held_by_files(path: Path, file_bytes: int) -> int:
     return sum(min(held_bytes(one), file_bytes) for one in path.glob("blocks-*"))
 
 
-def _header(path: Path, size_bytes: int, file_bytes: int, slab_bytes: int) -> Header:
-    at = f"node.ssd {str(path)!r}"
-    if file_bytes < DISK_ALIGN or file_bytes % DISK_ALIGN:
-        raise ConfigError(f"{at}: files of {file_bytes} bytes: give a multiple of {DISK_ALIGN}")
-    if size_bytes < file_bytes:
-        raise ConfigError(
-            f"{at}: a size of {size_bytes} bytes holds no file of {file_bytes}: give at least "
-            "as much, or leave node.ssd away"
-        )
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"{at} is not a directory: give a directory, or a path to make one at")
-    return Header(size_bytes // file_bytes, file_bytes, slab_bytes)
-
-
 def _opened(
     path: Path, header: Header, buffered: bool, resources: ExitStack
 ) -> tuple[list[DataFile], Ledger, Header]:
     """Everything in the directory, made where it was missing; `resources` closes it."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     resources.callback(DirectoryLock(path).close)
-    before = Header.read(path)
+    before = header.before(path)
     if before is None:
         remove_cut_off(path, header)
     else:
-        header.check_follows(before, path)
         header = replace(header, id=before.id)
     _check_room(path, header)
     data: list[DataFile] = []
