@@ -5,7 +5,9 @@ process (bench/follower.py) loads it meanwhile. Exposed is what is left when the
 from the moment its last layer of its last chunk is stored until the follower has everything, all of
 it verified. Total is what the follower needs for the same blocks once they are sealed, in one go
 and with nobody else at work. So the share is 0 for a follower that only begins at the end, and
-polling too seldom, or falling behind, costs as much of it as it costs a user.
+polling too seldom, or falling behind, costs as much of it as it costs a user. A hand-off that is
+not followed at all, since its prefill was over before anybody looked, counts as 0 too, and how many
+were is told beside the row.
 
 What is left exposed hardly depends on the size: it is the last layer of the last chunk, and how
 long the follower took to look. So the share grows with the KV that there is to move. The row that
@@ -43,7 +45,6 @@ from kvstore.limits import KiB
 RUNS = 9
 GOAL = 0.90
 WARM_PROMPTS = 2
-TRIES = 5  # prompts, until one is followed
 LOADS = 3  # of each prompt's sealed blocks: their median is its total
 THREADS = 1
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,9 +74,12 @@ class _Prompt:
     prefill: float
     exposed: float
     total: float
+    followed_tokens: int
 
     @property
     def overlap(self) -> float:
+        if not self.followed_tokens:
+            return 0.0
         return min(1.0, max(0.0, 1 - self.exposed / self.total))
 
 
@@ -108,7 +112,7 @@ def _prompts(sizes: Sizes, runs: int, say: Say) -> list[_Prompt]:
         ):
             prompts = Prompts(sizes.prompt_tokens)
             for number in range(-WARM_PROMPTS, runs):
-                one = _followed(core, client, follower, prompts)
+                one = _hand_off(core, client, follower, prompts.next())
                 if number >= 0:
                     found.append(one)
                     say(f"prompt {number + 1} of {runs}: {one.overlap:.3f} hidden")
@@ -135,23 +139,16 @@ def _row(found: list[_Prompt], sizes: Sizes, counted: bool) -> Row:
         ratio=float(np.median(overlaps)),
         spread=Spread.of(overlaps),
         counted=counted,
-        also={"prefill_ms": 1e3 * float(np.median([one.prefill for one in found]))},
+        also={
+            "prefill_ms": 1e3 * float(np.median([one.prefill for one in found])),
+            "not_followed": sum(not one.followed_tokens for one in found),
+        },
     )
-
-
-def _followed(core: EngineCore, client: Client, follower: _Follower, prompts: Prompts) -> _Prompt:
-    """The next prompt whose prefill is not over before the other process looks, as where that is
-    kept from its core."""
-    for _ in range(TRIES):
-        if (one := _hand_off(core, client, follower, prompts.next())) is not None:
-            return one
-    raise RuntimeError(f"{TRIES} prefills were over before anybody followed: take longer prompts")
 
 
 def _hand_off(
     core: EngineCore, client: Client, follower: _Follower, prompt: tuple[int, ...]
-) -> _Prompt | None:
-    """None where nothing of it was followed."""
+) -> _Prompt:
     pool = _Stamped(client, core.cache)
     use = PoolUse(reserved=lambda handles: follower.follow(prompt, handles))
     core.hooks = pool
@@ -163,14 +160,13 @@ def _hand_off(
     landed = follower.answer()
     if landed["tokens"] != len(prompt):
         raise RuntimeError(f"the follower had {landed['tokens']} tokens: {landed['miss']}")
-    loads = follower.load(prompt) if landed["followed_tokens"] else []
+    loads = follower.load(prompt)
     client.remove(chain)
-    if not loads:
-        return None
     return _Prompt(
         prefill=pool.stored_at - started,
         exposed=landed["landed"] - pool.stored_at,
         total=float(np.median(loads)),
+        followed_tokens=landed["followed_tokens"],
     )
 
 

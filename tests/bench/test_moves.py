@@ -36,3 +36,22 @@ def test_a_small_one_ends_with_its_rows_and_a_verdict(bench: Any) -> None:
     for row in report.rows:
         assert row.value is not None and row.sizes
         assert not row.counted or (row.spread is not None and row.limit)
+
+
+def test_a_hand_off_that_nobody_followed_counts_as_one_of_which_nothing_is_hidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other process is told of each prompt when its prefill is over."""
+    told: list[Any] = []
+    follow, answer = overlap._Follower.follow, overlap._Follower.answer
+
+    def late(follower: Any) -> Any:
+        if told:
+            follow(follower, *told.pop())
+        return answer(follower)
+
+    monkeypatch.setattr(overlap._Follower, "follow", lambda _, *what: told.append(what))
+    monkeypatch.setattr(overlap._Follower, "answer", late)
+    (row,) = overlap.run(2, lambda text: None, SMALL[overlap]).rows
+    assert (row.runs, row.ratio, row.also["not_followed"]) == (2, 0.0, 2)
+    assert row.limit and row.spread and row.spread.max == 0.0
