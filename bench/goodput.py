@@ -18,8 +18,9 @@ is tuned by its grid for each of these cells. What must hold, over all cells:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -71,7 +72,7 @@ def run(
         say("compiling the simulator: a minute, once")
         goodput_cells.replay(*_small())
     found: list[Cell] = []
-    with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as processes:
+    with _processes() as processes:
         for setup, cells in zip(chosen, processes.map(goodput_cells.cells, chosen), strict=True):
             found += cells
             ratios = ", ".join(f"{_ratio(one):.3f}" for one in cells)
@@ -87,6 +88,24 @@ def run(
         rows=(*_verdicts(found), *(_row(one) for one in found)),
         cells=tuple(found),
     )
+
+
+@contextmanager
+def _processes() -> Iterator[ProcessPoolExecutor]:
+    """They end with the block: at once where it is left by an exception, as by Ctrl-C, since what
+    they are at takes minutes."""
+    pool = ProcessPoolExecutor(PROCESSES, get_context("spawn"))
+    try:
+        yield pool
+    except BaseException:
+        children = [*pool._processes.values()]
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in children:
+            child.terminate()
+        for child in children:
+            child.join()
+        raise
+    pool.shutdown()
 
 
 def setups(trace: Path | None, runs: int) -> Iterable[Setup]:

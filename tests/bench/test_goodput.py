@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bench import goodput, simulate
+from bench import goodput, goodput_cells, simulate
 from bench.goodput_cells import (
     CLUSTERS,
     CONVERSATION,
@@ -22,6 +25,7 @@ from bench.goodput_cells import (
 )
 from kvstore.kernels.rules import OURS
 from kvstore.kernels.sim_world import REFUSED, REQUEST, SERVED
+from kvstore.planner import replay
 
 CELL = Cell(
     name="a",
@@ -76,6 +80,30 @@ def test_of_far_too_many_those_count_that_come_once_lines_have_filled(
     assert found.ttft_filled_s == 2.0 and found.ttft_s == pytest.approx((2 * 9.0 + 3 * 2.0) / 5)
     assert found.goodput_filled == pytest.approx(110 * 3 / (10 - since))  # those at 5, 7 and 9
     assert found.goodput == pytest.approx(110 * 5 / 10)
+
+
+def begun(setup: Setup) -> list[Cell]:
+    """Stands for what takes minutes, but for the first. A file says that it began."""
+    assert setup.trace, "where to say it"
+    (setup.trace / setup.name).touch()
+    time.sleep(0.0 if setup == next(iter(goodput.setups(setup.trace, 1))) else 60.0)
+    return [CELL]
+
+
+@pytest.mark.parametrize("stopped", [KeyboardInterrupt, SystemExit])
+def test_who_stops_the_bench_stops_its_processes_and_no_other_cell_begins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stopped: type[BaseException]
+) -> None:
+    monkeypatch.setattr(goodput_cells, "cells", begun)
+    monkeypatch.setattr(replay, "compiled", lambda: True)
+
+    def stop(_: str) -> None:
+        raise stopped
+
+    with pytest.raises(stopped):
+        goodput.run(1, stop, trace=tmp_path)
+    assert not multiprocessing.active_children()
+    assert len([*tmp_path.iterdir()]) <= 1 + goodput.PROCESSES
 
 
 def test_setups_are_every_workload_on_every_cluster() -> None:
