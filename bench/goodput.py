@@ -9,8 +9,8 @@ is tuned by its grid for each of these cells. What must hold, over all cells:
 - the same to any one rival, geometric mean over cells, the least over rivals;
 - at 3.5 times that rate: mean time to first token of gated Mooncake's, first come first served, to
   ours, and goodput of ours to its, the least of each;
-- share kept where a router thinks that all prefills take 30 % less, or each up to 30 % else, as a
-  mean over rates about the highest;
+- share kept, 0.98 of it, where a router thinks that all prefills take 30 % less, or each up to 30 %
+  more or less, as a mean over rates about the highest;
 - of a rate that nobody can exceed, ours is told beside (no goal);
 - share in time of each quartile of prompt length, ours less the best rival's, the least.
 """
@@ -170,6 +170,7 @@ def _verdicts(found: list[Cell]) -> list[Row]:
         ("overload, TTFT of Mooncake's to ours", ttft_overload(cells), GOAL_TTFT, {}),
         ("overload, goodput to Mooncake's", goodput_overload(cells), GOAL_GOODPUT, {}),
         ("predictions 30 % low, share kept", 1 - lie, GOAL_KEPT, {}),
+        ("predictions up to 30 % off either way, share kept", 1 - doubt, GOAL_KEPT, {}),
         ("worst quartile of length, against the best rival", 1 + length, GOAL_KEPT, {}),
     ]
     told = [
@@ -179,7 +180,6 @@ def _verdicts(found: list[Cell]) -> list[Row]:
     beside = [
         ("overload, goodput from the first request on", goodput_overload_of_all(cells)),
         ("overload, TTFT once lines have filled", ttft_overload_filled(cells)),
-        ("predictions 30 % off either way, share kept", 1 - doubt),
     ]
     return told + [
         Row(name, {}, len(cells), ratio, 1.0, ratio, counted=False) for name, ratio in beside

@@ -58,6 +58,23 @@ def test_the_worst_cell_is_told_against_its_own_best_rival() -> None:
     assert goodput.ttft_overload_filled([CELL, OTHER]) == pytest.approx(1.5)
 
 
+def test_what_must_hold_counts_with_its_goal_and_the_rest_is_told() -> None:
+    rows = {row.name: row for row in goodput._verdicts([CELL, replace(OTHER, doubt_cost=0.03)])}
+    counted = {name: row.goal for name, row in rows.items() if row.counted}
+    assert counted == {
+        "rate, worst cell": 1.05,
+        "rate, mean to mooncake": 1.10,
+        "overload, TTFT of Mooncake's to ours": 3.0,
+        "overload, goodput to Mooncake's": 1.0,
+        "predictions 30 % low, share kept": 0.98,
+        "predictions up to 30 % off either way, share kept": 0.98,
+        "worst quartile of length, against the best rival": 0.98,
+    }
+    assert rows["predictions 30 % low, share kept"].ratio == pytest.approx(0.99)
+    assert rows["predictions up to 30 % off either way, share kept"].ratio == pytest.approx(0.97)
+    assert not rows["overload, goodput from the first request on"].counted
+
+
 def test_one_fixed_rival_is_compared_by_the_geometric_mean_over_cells() -> None:
     found = goodput.fixed((CELL, OTHER))
     assert found["mooncake"] == pytest.approx((1.2 * 11 / 8) ** 0.5)
