@@ -70,7 +70,7 @@ def first_token(runs: int, say: Say) -> Row:
         runs=rounds.count,
         value=whole - bare,
         limit=whole,
-        ratio=1 - bare / whole,
+        ratio=1 - rounds.ratio("unverified", "verified"),
         spread=Spread.of(each.tolist()),
         counted=False,
     )
