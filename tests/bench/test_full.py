@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench import full
 from bench.full import Sizes
 from kvstore.limits import KiB
@@ -13,5 +15,5 @@ def test_a_put_into_a_full_pool_is_held_against_one_where_there_is_room() -> Non
     report = full.run(2, lambda text: None, SMALL)
     (row,) = report.rows
     assert row.name == "put of 40 x 64 KiB into a full pool" and row.counted and row.runs == 2
-    assert row.ratio and row.value and row.limit
-    assert row.also["us_a_block"] > 0 and row.also["us_a_block_with_room"] > 0
+    assert row.limit and row.also["us_a_block"] == pytest.approx(25 * row.value)
+    assert row.also["us_a_block_with_room"] == pytest.approx(25 * row.limit)
