@@ -96,6 +96,7 @@ def _rows(blocks: int, runs: int, say: Say) -> list[Row]:
         GOAL_BYTES,
         GOAL_BYTES * held / resident,
         also={
+            "bytes_per_block": resident / held,
             "bytes_per_holder": resident / pairs,  # of a block
             "sets": index.sets,
             "put_pairs_per_s": pairs / put_seconds,
