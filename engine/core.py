@@ -156,14 +156,24 @@ class EngineCore:
     def _admit(self) -> None:
         for loading in [one for one in self.scheduler.running.values() if one.loading]:
             self._ask(loading)
-        while (sequence := self.scheduler.next_in_line(self.hooks.comes)) is not None:
-            table = self.cache.allocate(sequence.id, self.scheduler.room_on_entry(sequence))
-            if table is None:
+        line, cache, comes = self.scheduler, self.cache, self.hooks.comes
+        while (first := line.next_in_line(comes)) is not None:
+            if self._enters(first):
+                continue
+            other = line.passing(first, cache.allocator.free, cache.pages_for, comes)
+            if other is None or not self._enters(other):
                 return
-            sequence.block_table = table
-            self.scheduler.enter(sequence)
-            # Entered before the hook runs: should it raise, the prompt is simply computed here.
-            self._ask(sequence)
+
+    def _enters(self, sequence: Sequence) -> bool:
+        """Whether there were pages for it."""
+        table = self.cache.allocate(sequence.id, self.scheduler.room_on_entry(sequence))
+        if table is None:
+            return False
+        sequence.block_table = table
+        self.scheduler.enter(sequence)
+        # Entered before the hook runs: should it raise, the prompt is simply computed here.
+        self._ask(sequence)
+        return True
 
     def _ask(self, sequence: Sequence) -> None:
         sequence.loading = False

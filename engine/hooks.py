@@ -59,7 +59,8 @@ class KVHooks(Protocol):
         """KV of all layers for these chunks is in the pages, and computed_tokens counts it."""
 
     def preempted(self, sequence: Sequence) -> None:
-        """The sequence waits again; its pages hold computed_tokens tokens until this returns."""
+        """The sequence waits again; its pages hold computed_tokens tokens until this returns. It
+        may have computed none, and its prefix may still be landing."""
 
     def finished(self, sequence: Sequence) -> None:
         """The sequence ends; its pages hold computed_tokens tokens until this returns. None, where

@@ -256,6 +256,8 @@ class Pool(NoHooks):
         finally:
             _let_go(use)
         self._publish(sequence, use)
+        if sequence.output:  # nobody waits for it any more who prefilled it
+            use.hand_offs = None
         use.begin_anew()
 
     def finished(self, sequence: Sequence) -> None:

@@ -73,8 +73,9 @@ class PoolUse:
     progress: tuple[float, int] = (0.0, 0)  # when the reader last brought something, and its bytes
 
     def begin_anew(self) -> None:
-        """Its request is admitted once more, by prefix whatever it came by at first."""
-        self.hand_offs = self.chain = self.reader = self.read = self.windows = None
+        """Its request is admitted once more."""
+        self.chain = self.reader = self.read = self.windows = None
+        self.found, self.complete = Found(), True
 
     def stalled(self) -> bool:
         """Whether a followed prefill has brought nothing new for too long."""

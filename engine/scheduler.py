@@ -4,10 +4,12 @@ Nothing running is ever starved: decodes go first at one token each, and there a
 than the step has room for, so the prefill that began first always advances, and ends. Pages for a
 prompt and the first `answer_tokens` of its answer are reserved on entry, so what asks for no more
 is never preempted. A longer answer takes pages as it goes on: how long it gets, nobody knows. Where
-none are free, of such answers the one that entered last gives its own up, and enters again before
-whoever is due later. Entry, and which prefill begins next, is by when a request is due: `turn`
-bounds by how much, so a large one is not overtaken for ever. Of those due at one moment the first
-to arrive is first, so without anything said it is the order of arrival.
+none are free, of those that may still need more the one that entered last gives its own up. It
+enters again before whoever is due later, but for what needs no more pages than it enters with and
+leaves enough for it once the largest that runs has ended. Entry, and which prefill begins next, is
+by when a request is due: `turn` bounds by how much, so a large one is not overtaken for ever. Of
+those due at one moment the first to arrive is first, so without anything said it is the order of
+arrival.
 
 A prompt enters when the step has room for its first tokens: whatever was published until then it
 finds in the pool, and whoever is due sooner goes before it. If that step computes more of the same
@@ -33,6 +35,8 @@ from kvstore.limits import TOP_LOGPROBS_MAX
 
 from .errors import BadRequest, RequestTooLong
 from .sequence import Chunk, Request, Sequence
+
+DOUBLED_MAX = 4  # times that what is reserved of an answer is doubled, each time that it gave way
 
 Comes = Callable[[Sequence, Iterable[Sequence]], bool]  # see `KVHooks.comes`
 
@@ -147,17 +151,35 @@ class Scheduler:
         self.waiting.remove(sequence)
         self.running[sequence.id] = sequence
 
+    def passing(
+        self, first: Sequence, pages: int, pages_for: Callable[[int], int], comes: Comes = never
+    ) -> Sequence | None:
+        """Who may enter before the next in line, which has no place yet where so many pages are
+        free: somebody if that one gave way, since it may have to wait for a whole long answer."""
+        if not first.preempted:
+            return None
+        largest = max((len(one.block_table) for one in self.running.values()), default=0)
+        spare = min(pages, pages + largest - pages_for(self.room_on_entry(first)))
+        computes = self._left() > 0
+        for one in self.waiting:
+            if pages_for(one.request.length) > spare or self._grows(one):
+                continue
+            if one.follows or (computes and not comes(one, self.running.values())):
+                return one
+        return None
+
     def room_on_entry(self, sequence: Sequence) -> int:
-        """Tokens for which it is to have pages then."""
-        return min(sequence.request.length, len(sequence.tokens) + self.limits.answer_tokens)
+        """Tokens for which it is to have pages then: the more, the oftener it had too few."""
+        ahead = self.limits.answer_tokens << min(sequence.preempted, DOUBLED_MAX)
+        return min(sequence.request.length, len(sequence.tokens) + ahead)
 
     def gives_way(self, page_tokens: int) -> Sequence:
-        """Of those that decode and have not all the pages that they may need, the last to enter.
-        There is one where one of them needs a page."""
+        """Of those that have not all the pages that they may need, the last to enter. There is one
+        where one of them needs a page."""
         return next(
             one
             for one in reversed(self.running.values())
-            if one.remaining == 1 and one.output and one.room(page_tokens) < one.request.length
+            if one.room(page_tokens) < one.request.length
         )
 
     def wait_again(self, sequence: Sequence) -> None:
@@ -166,11 +188,19 @@ class Scheduler:
         sequence.begin_anew()
         insort_left(self.waiting, sequence, key=_due)
 
+    def _grows(self, sequence: Sequence) -> bool:
+        """Whether it may need more pages than it enters with."""
+        return self.room_on_entry(sequence) < sequence.request.length
+
     def _before(self, first: Sequence) -> Sequence:
         """Of those that came before it, the shortest that its prompt begins with; else itself."""
         if first.follows:
             return first
-        before = [one for one in self.waiting if one.came < first.came and one.begins(first)]
+        before = [
+            one
+            for one in self.waiting
+            if one.came < first.came and one.begins(first) and not one.preempted
+        ]
         return min(before, key=lambda one: one.prompt_len, default=first)
 
     def _left(self) -> int:

@@ -64,7 +64,7 @@ class Sequence:
     finish: Finish | None = None
     loading: bool = False  # its prefix is still landing in its pages: no step may run it
     came: int = 0  # how many were taken in before it
-    preempted: int = 0  # times that it gave its pages up, to be computed or loaded anew
+    preempted: int = 0  # times that it gave its pages up behind its first token
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -110,9 +110,10 @@ class Sequence:
         return mine[-1] == its[len(mine) - 1] and mine == its[: len(mine)]
 
     def begin_anew(self) -> None:
-        """It has no pages any more, and waits for others."""
+        """It has no pages any more, and waits for others: without a token, as if for its first."""
         self.computed_tokens, self.block_table, self.loading = 0, NO_PAGES, False
-        self.preempted += 1
+        self.cached_tokens = self.cached_tokens if self.output else 0
+        self.preempted += bool(self.output)
 
     def append(self, token: int) -> None:
         """Take a sampled token, and finish if it is the last."""

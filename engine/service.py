@@ -19,7 +19,7 @@ from .core import FinishEvent, TokenEvent
 from .pool_use import PoolUse
 from .sequence import Request
 from .turn import due
-from .worker import Failed, Job, JobEvent, Started, Worker
+from .worker import Failed, Job, JobEvent, Started, Waits, Worker
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 Reserved: TypeAlias = tuple[bytes, ...]
@@ -86,6 +86,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         async for event in self._events(asked, use, _begin_by(request.turn, now)):
             if isinstance(event, Started):
                 yield pb.GenerateReply(started=_started(event))
+            elif isinstance(event, Waits):
+                yield pb.GenerateReply()
             elif isinstance(event, TokenEvent):
                 yield pb.GenerateReply(token=event.token, logprobs=_logprobs(event))
         finished = pb.GenerateReply.Finished(published_blocks=use.published_blocks)

@@ -60,20 +60,17 @@ class Telling:
                 if sequence.finish is None:
                     self._decoding[sequence.id] = 0
                     self._teller.decoding(sequence.id)
-            elif chunk.last and sequence.preempted and sequence.finish is None:
-                self._decoding[sequence.id] = 0  # again
             if sequence.id in self._decoding:
                 self._decoding[sequence.id] = len(sequence.tokens)
         self._load()
 
     def preempted(self, sequence: Sequence) -> None:
-        self._decoding.pop(sequence.id, None)  # it may have entered anew and computed nothing
-        self._load()
+        """It counts on: there must be room for it, as soon as there is any."""
         self._hooks.preempted(sequence)
 
     def finished(self, sequence: Sequence) -> None:
         self._began.discard(sequence.id)
-        if self._decoding.pop(sequence.id, None) is not None or sequence.preempted:
+        if self._decoding.pop(sequence.id, None) is not None:
             self._teller.over(len(sequence.tokens) - sequence.prompt_len)
             self._load()
         self._hooks.finished(sequence)

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 WHOLE = "whole"  # no miss: all of a prompt was loaded
 SOON_SECONDS, LATER_SECONDS = 2e-4, 2e-3  # between two looks at what lands; a new job may have come
+WAITS_SECONDS = 20.0  # between two times that those who wait again hear of that
 IDLE_SECONDS = 0.2  # how long an idle engine waits for a command before it looks around
 
 
@@ -52,13 +53,18 @@ class Started:
 
 
 @dataclass(slots=True)
+class Waits:
+    """It gave its pages up, and waits for others: the engine is well."""
+
+
+@dataclass(slots=True)
 class Failed:
     """The job is over because of this error."""
 
     error: Exception
 
 
-JobEvent = Started | TokenEvent | FinishEvent | Failed
+JobEvent = Started | Waits | TokenEvent | FinishEvent | Failed
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +106,7 @@ class Worker:
         self._team, self._broken = team, broken
         self._commands: queue.SimpleQueue[Job | Left] = queue.SimpleQueue()
         self._jobs: dict[str, Job] = {}
+        self._announced = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -154,6 +161,7 @@ class Worker:
                 self._outlive(error)
                 continue
             self._announce_started()
+            self._announce_waiting()
             for event in events:
                 self._tell(event.request_id, event)
             running = self.core.scheduler.running.values()
@@ -235,6 +243,15 @@ class Worker:
             job = self._jobs.get(sequence.id)
             if job is not None and not job.started and not sequence.loading:
                 self._start(job, sequence.cached_tokens)
+
+    def _announce_waiting(self) -> None:
+        """Whoever hears nothing at all takes an engine for gone after a while."""
+        if (now := time.monotonic()) - self._announced < WAITS_SECONDS:
+            return
+        self._announced = now
+        for sequence in self.core.scheduler.waiting:
+            if sequence.preempted and (job := self._jobs.get(sequence.id)) is not None:
+                job.tell(Waits())
 
     def _start(self, job: Job, cached_tokens: int) -> None:
         job.started = True

@@ -4,30 +4,20 @@ are free the last to enter waits, and goes on later where it was."""
 from __future__ import annotations
 
 import random
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from kvstore.cli.stack import Stack
-from kvstore.client import Client, InDirectory
 from kvstore.engine.core import EngineCore, EngineSettings, Event, FinishEvent, TokenEvent
 from kvstore.engine.hooks import NoHooks
 from kvstore.engine.model import Model
-from kvstore.engine.namespace import spec_of
-from kvstore.engine.pool import Pool
-from kvstore.engine.pool_use import PoolUse
 from kvstore.engine.reference import Reference
-from kvstore.engine.sequence import Chunk, Request
+from kvstore.engine.scheduler import Limits, Scheduler
+from kvstore.engine.sequence import Chunk
 from kvstore.engine.sequence import Sequence as Running
 from kvstore.engine.telling import Telling
-from kvstore.engine.worker import Job, Worker
-from tests.engine.asks import SECONDS, Run, check
 from tests.engine.runs import finish, prompt, request
-from tests.engine.teams import TeamEngine
 from tests.engine.test_telling import Heard
 
 # Room for 384 tokens. Each of two takes 2 pages for a prompt of 60 and the first of its answer, and
@@ -54,7 +44,7 @@ class Diary(NoHooks):
 
     def preempted(self, sequence: Running) -> None:
         table = self._core.cache.allocator.table(sequence.id)
-        assert table is sequence.block_table and sequence.remaining == 1
+        assert table is sequence.block_table
         self.lines.append(f"{sequence.id} gives way with {sequence.computed_tokens} computed")
 
     def finished(self, sequence: Running) -> None:
@@ -139,6 +129,94 @@ def test_one_that_waits_again_can_be_aborted_and_the_hooks_hear_of_it(
     assert finish(core, events) == {"a": reference.tokens(A, LONG)}
 
 
+def test_who_still_prefills_gives_way_to_who_entered_before_it(
+    model: Model, reference: Reference
+) -> None:
+    core = EngineCore(model, replace(SMALL, pages=5, max_batch_tokens=16, max_running=4))
+    diary = Diary(core)
+    core.add(request(A, LONG, "a"))
+    events = []
+    while (a := core.scheduler.find("a")) is None or len(a.tokens) < 124:
+        events += core.step()
+    later = prompt(120, seed=4)
+    core.add(request(later, LONG, "b"))  # takes all pages that are left, and computes for long
+    outputs = finish(core, events)
+    assert outputs == {"a": reference.tokens(A, LONG), "b": reference.tokens(later, LONG)}
+    assert diary.lines[1:4] == [
+        "b enters with 120 tokens",
+        "b gives way with 75 computed",
+        "a ends",
+    ]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_whose_prefix_is_still_landing_gives_way_and_lands_anew(
+    model: Model, reference: Reference, follows: bool
+) -> None:
+    class Lands(Diary):
+        asked = 0
+
+        def admitted(self, sequence: Running) -> int | None:  # type: ignore[override]
+            self.asked += sequence.id == "b"
+            assert sequence.follows == (follows and sequence.id == "b" and not sequence.output)
+            return None if sequence.id == "b" and self.asked < 40 else 0
+
+    core = EngineCore(model, replace(SMALL, pages=5))
+    diary = Lands(core)
+    core.add(request(A, LONG, "a"))
+    events = []
+    while (a := core.scheduler.find("a")) is None or len(a.tokens) < 124:
+        events += core.step()
+    later = prompt(120, seed=5)
+    core.add(replace(request(later, LONG, "b"), follows=follows))
+    outputs = finish(core, events)
+    assert outputs == {"a": reference.tokens(A, LONG), "b": reference.tokens(later, LONG)}
+    assert "b gives way with 0 computed" in diary.lines
+    assert not any(line.startswith("a gives way") for line in diary.lines)
+
+
+def test_what_needs_few_pages_enters_while_one_that_gave_way_waits_for_many(
+    model: Model, reference: Reference
+) -> None:
+    settings = replace(SMALL, pages=9, answer_tokens=128)
+    core = EngineCore(model, settings)
+    diary = Diary(core)
+    core.add(request(A, 400, "a"))
+    core.add(request(B, 400, "b"))
+    events = until_b_gives_way(core)
+    few, many = prompt(20, seed=6), prompt(20, seed=7)
+    core.add(request(few, 4, "few"))
+    core.add(request(many, 300, "many"))
+    outputs = finish(core, events)
+    for name, tokens, new in (("a", A, 400), ("b", B, 400), ("few", few, 4), ("many", many, 300)):
+        assert outputs[name] == reference.tokens(tokens, new)
+    order = [line.split()[0] for line in diary.lines if line.endswith("ends")]
+    assert order[0] == "few" and order[1] == "a", "it waited for nobody"
+    entered = [line.split()[0] for line in diary.lines if "enters" in line]
+    assert entered.index("many") > entered.index("b", 2), "who may need more waits its turn"
+
+
+def test_one_that_gave_way_is_put_before_none_that_begin_as_its_prompt_does(model: Model) -> None:
+    core = EngineCore(model, SMALL)
+    diary = Diary(core)
+    core.add(replace(request(A, LONG, "a"), due=1.0))
+    core.add(replace(request(B, LONG, "b"), due=1.0))
+    until_b_gives_way(core)
+    core.add(replace(request([*B, 5], 4, "next"), due=0.5))  # due before it, and it fits
+    _to_the_end(core, diary)
+    assert diary.lines.index("next ends") < diary.lines.index("a ends")
+
+
+def test_each_time_that_it_gives_way_it_enters_with_more(model: Model) -> None:
+    scheduler = Scheduler(Limits(answer_tokens=64, max_request_tokens=8_192))
+    sequence = scheduler.add(request(A, 4_000))
+    wanted = []
+    for times in range(6):
+        sequence.preempted = times
+        wanted.append(scheduler.room_on_entry(sequence) - len(A))
+    assert wanted == [64, 128, 256, 512, 1_024, 1_024]
+
+
 def test_tokens_go_on_where_they_were_and_its_prompts_share_of_the_pool_is_said_once(
     model: Model,
 ) -> None:
@@ -189,13 +267,13 @@ def test_whatever_comes_every_answer_is_right_and_no_page_is_lost(
     assert any("gives way" in line for line in diary.lines)
 
 
-def test_conductors_hear_of_one_request_that_decodes_less_while_it_waits(model: Model) -> None:
+def test_conductors_hear_of_one_request_that_decodes_all_the_while(model: Model) -> None:
     core, heard = EngineCore(model, SMALL), Heard()
     core.hooks = Telling(NoHooks(), heard)
     for name in "ab":
         core.add(request(A if name == "a" else B, LONG, name))
     until_b_gives_way(core)
-    assert heard.loads[-1][0] == 1, "b holds nothing"
+    assert heard.loads[-1] == (2, 194 + 193), "there must be room for b"
     while not core.idle:
         core.step()
     for what in ("began", "ended", "decoding"):
@@ -213,107 +291,3 @@ def test_conductors_hear_that_one_is_over_which_is_aborted_while_it_waits_again(
     until_b_gives_way(core)
     core.abort("b")
     assert len(heard.outputs) == 1 and heard.loads[-1][0] == 1
-
-
-class Gate:
-    """Keeps workers from what they are asked until it is opened, so that they take it at once."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self._open, obey = threading.Event(), Worker._obey
-
-        def obey_in_time(worker: Worker) -> None:
-            assert self._open.wait(SECONDS)
-            obey(worker)
-
-        patch.setattr(Worker, "_obey", obey_in_time)
-
-    def ask(self, worker: Worker, first: list[int], second: list[int], **wishes: Any) -> list[Run]:
-        """Of two, the second gives way."""
-        runs = [Run(PoolUse(**wishes)) for _ in range(2)]
-        for name, tokens, run in zip("ab", (first, second), runs, strict=True):
-            asked = Request(name, tuple(tokens), LONG, ignore_eos=True)
-            run.job = Job(asked, run.use, run.events.put)
-            worker.submit(run.job)
-        self._open.set()
-        return runs
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    return Gate(monkeypatch)
-
-
-@pytest.fixture
-def worker(gate: Gate, node: Stack, model: Model, model_dir: Path) -> Iterator[Worker]:
-    """Of an engine of one rank, on a real pool."""
-    where = InDirectory(node.children["node"].log.parent)
-    with Client(where, spec_of(model_dir), deadline_seconds=20.0) as client:
-        core = EngineCore(model, SMALL)
-        worker = Worker(core, Pool(client, core.cache))
-        worker.start()
-        yield worker
-        worker.stop(5.0)
-    check(node)
-
-
-def test_what_gave_way_comes_back_from_the_pool(
-    gate: Gate, worker: Worker, reference: Reference
-) -> None:
-    loaded = list[int]()
-    landed = worker.pool._landed
-
-    def noted(use: PoolUse) -> int | None:
-        loaded.append(tokens := landed(use) or 0)
-        return tokens
-
-    worker.pool._landed = noted  # type: ignore[method-assign]
-    first, second = prompt(60, seed=11), prompt(60, seed=12)
-    outputs = [run.finish() for run in gate.ask(worker, first, second)]
-    assert outputs == [reference.tokens(one, LONG) for one in (first, second)]
-    assert loaded == [0, 0, 192], "both at first, and then all whole blocks of the one's answer"
-    totals = worker.telemetry.totals()
-    assert totals["preemptions"] == 1 and worker.pool.failures == 0
-    assert totals["output_tokens"] == 2 * LONG
-    computed = worker.telemetry.values("prompt_tokens")
-    assert computed == {"pool": 0, "computed": 120}, "nothing is counted as a prompt twice"
-
-
-def test_who_does_without_the_pool_does_so_behind_a_preemption_too(
-    gate: Gate, worker: Worker, reference: Reference
-) -> None:
-    first, second = prompt(60, seed=13), prompt(60, seed=14)
-    outputs = [run.finish() for run in gate.ask(worker, first, second, enabled=False)]
-    assert outputs == [reference.tokens(one, LONG) for one in (first, second)]
-    assert worker.telemetry.totals()["preemptions"] == 1
-    client = worker.pool._client
-    assert client.match(client.chain(second)).blocks == 0
-
-
-def test_one_that_waits_again_is_not_refused_for_the_time_by_which_it_was_to_begin(
-    gate: Gate, worker: Worker, reference: Reference
-) -> None:
-    first, second = prompt(60, seed=15), prompt(60, seed=16)
-    _, late = gate.ask(worker, first, second)
-    while not isinstance(event := late.events.get(timeout=SECONDS), TokenEvent):
-        pass
-    assert late.job is not None
-    late.job.begin_by = time.monotonic()
-    late.tokens.append(event.token)
-    assert late.finish() == reference.tokens(second, LONG)
-    assert worker.telemetry.totals()["preemptions"] == 1
-
-
-def test_ranks_give_way_together(
-    gate: Gate, node: Stack, model_dir: Path, reference: Reference
-) -> None:
-    where, spec = InDirectory(node.children["node"].log.parent), spec_of(model_dir)
-    clients = [Client(where, spec, deadline_seconds=20.0) for _ in range(2)]
-    engine = TeamEngine(model_dir, clients, SMALL)
-    try:
-        first, second = prompt(60, seed=17), prompt(60, seed=18)
-        outputs = [run.finish() for run in gate.ask(engine.worker, first, second)]
-        assert outputs == [reference.tokens(one, LONG) for one in (first, second)]
-        assert engine.worker.telemetry.totals()["preemptions"] == 1 and not engine.errors
-    finally:
-        engine.close()
-    check(node)
