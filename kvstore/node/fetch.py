@@ -102,10 +102,12 @@ class Fetch:
             for slot in kept:
                 self._blocks.let_go(slot)
 
-    def nowhere(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Those of these that were asked of all others, and neither came nor are on their way."""
+    async def nowhere(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Those of these that are not here nor on their way, and that nobody else lists."""
         held = self._blocks.index.held
-        return {key for key in keys if held(key) is None and key not in self._coming}
+        lacking = [key for key in keys if held(key) is None and key not in self._coming]
+        there = await self.elsewhere(lacking) if lacking else []
+        return {key for key, listed in zip(lacking, there, strict=True) if not listed}
 
     async def take(self, holder: str, wanted: Wanted) -> None:
         """Bring what one node has of these, behind whatever readers wait for now, and wait for

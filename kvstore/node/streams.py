@@ -220,7 +220,7 @@ class StreamingKVService(KVService):
         keys = self.store.keys(session.tenant, place, hashes)
         async with self.brought(session, place, hashes, keys, context):
             pass
-        return set() if self.pool is None else self.pool.fetch.nowhere(keys)
+        return set() if self.pool is None else await self.pool.fetch.nowhere(keys)
 
     async def _copies(
         self, wanted: Sequence[tuple[bytes, int, bool]], context: Context

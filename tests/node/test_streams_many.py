@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from kvstore.node.fetch import Fetch, rows_max
 from kvstore.node.streams import StreamingKVService
 from kvstore.rpc.access import Role
@@ -25,11 +27,13 @@ class Nowhere:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+        self.listed: set[bytes] = set()
 
     async def holders(self, keys: Sequence[bytes]) -> dict[str, Any]:
         if keys:
             self.asked.append(len(keys))
-        return {}
+        listed = np.array([key in self.listed for key in keys], np.uint8)
+        return {"holder": listed} if listed.any() else {}
 
 
 def test_nobody_is_asked_twice_for_blocks_that_nobody_has() -> None:
@@ -50,5 +54,14 @@ def test_nobody_is_asked_twice_for_blocks_that_nobody_has() -> None:
         assert outcomes == [pb.HIT] * here + [pb.ABSENT] * (count - here)
 
     asyncio.run(work())
-    most = rows_max(SMALL)
-    assert sum(others.asked) == count - here and len(others.asked) == -(-count // most)
+    calls = -(-count // rows_max(SMALL))  # each for what there is, and for what of it did not come
+    assert sum(others.asked) == 2 * (count - here) and len(others.asked) == 2 * calls
+
+
+def test_what_somebody_lists_and_did_not_come_is_asked_for_again() -> None:
+    """As where there was no room for all of a run at once."""
+    rig, others = Rig(), Nowhere()
+    fetch = Fetch(rig.blocks, rig.arena, NOBODY, others, rig.clock, rig.counters)  # type: ignore
+    keys = rig.store.keys("default", SMALL, prompt(SMALL, 3 * TOKENS).hashes)
+    others.listed = {keys[1]}
+    assert asyncio.run(fetch.nowhere(keys)) == {keys[0], keys[2]}
