@@ -53,6 +53,16 @@ PLAIN = {
 KERNELS = "TEST_KERNELS_OF_A_GPU"  # says by which way: see as_on_a_gpu.py
 
 
+def several(*connectors: dict[str, Any], policy: str = "recompute") -> dict[str, Any]:
+    """The `kv_transfer_config` by which vLLM asks several connectors, in this order."""
+    return {
+        "kv_connector": "MultiConnector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": policy,
+        "kv_connector_extra_config": {"connectors": list(connectors)},
+    }
+
+
 class EngineFailed(Exception):
     """The engine did not start, or a call to it raised; the message is its own."""
 

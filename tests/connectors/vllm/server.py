@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from tests import tree
-from tests.connectors.vllm.engine import ENVIRONMENT, PLAIN
+from tests.connectors.vllm.engine import ENVIRONMENT, PLAIN, several
 
 READY_SECONDS = 300.0  # 40 on two free cores
 CALL_SECONDS = 120.0
@@ -40,8 +40,10 @@ class Server:
         role: str = "kv_both",
         pages: int = 0,  # of its own cache; 0: as many as fit
         publishes: bool = False,
+        beside: dict[str, Any] | None = None,
         **extra: Any,
     ) -> None:
+        """`beside`: another connector, which MultiConnector asks after ours."""
         self.port = free_port()
         self.log_file = log
         options = ["--host", "127.0.0.1", "--port", str(self.port), "--model", os.fspath(model)]
@@ -71,6 +73,9 @@ class Server:
                 "kv_load_failure_policy": "recompute",
                 "kv_connector_extra_config": {"node": node, **PLAIN, **extra},
             }
+            if beside is not None:
+                config = several(config, beside)
+                options += ["--disable-hybrid-kv-cache-manager"]
             options += ["--kv-transfer-config", json.dumps(config)]
         environment = {k: v for k, v in ENVIRONMENT.items() if "MULTIPROCESSING" not in k}
         with log.open("ab") as words:
