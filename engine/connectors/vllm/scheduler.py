@@ -20,13 +20,13 @@ from .fleet import Fleet, Place
 from .health import Health
 from .keys import left_out
 from .lookup import Found, Lookup, Lookups
-from .messages import Compare, Load, Loaded, Part, Ready, Report, Save, Step
+from .messages import Compare, Load, Loaded, Ready, Report, Save, Step
 from .metrics import MoonpoolStats
+from .parts import Parts
 from .price import Prices
 from .settings import Settings
 from .tracked import LeftOut, Tracked
 from .unproven import Pages, Unproven
-from .usable import window_start
 
 log = logging.getLogger("vllm.moonpool")
 
@@ -54,6 +54,7 @@ class SchedulerSide:
         self._clients: tuple[Client, ...] = ()
         self._lookups: Lookups | None = None
         self._ready: Ready | None = None
+        self._parts: Parts  # of what the workers keep, once they have said that
         self._block_tokens = 1  # as the workers chose
         self._since = ""  # a name of its own for what is computed since it is kept apart
         self._requests: dict[str, Tracked] = {}
@@ -86,7 +87,8 @@ class SchedulerSide:
             label="vllm-scheduler",
             deadline_seconds=self._settings.deadline_ms / 1e3,
         )
-        self._ready, self._block_tokens = first, spec.groups[0].block_tokens
+        self._ready, self._parts = first, Parts(first)
+        self._block_tokens = spec.groups[0].block_tokens
         self._clients = tuple(root.of_group(index) for index in range(len(spec.groups)))
         health = Health(self._settings.node, root)
         self._lookups = Lookups(self._clients, first.windows, self._align, health)
@@ -209,7 +211,7 @@ class SchedulerSide:
         budget = 0.0
         if self._settings.reuse == "priced" and self._may_cut and not tracked.follow:
             budget = self._prices.budget_seconds(tokens)
-        parts = self._parts(tracked, begin, end, pages, end)
+        parts = self._parts.needed(tracked, begin, end, pages, end)
         followed = (tracked.follow, tracked.follow_at)
         self._loads.append(Load(tracked.id, begin, end, parts, *followed, budget))
 
@@ -249,7 +251,7 @@ class SchedulerSide:
             first, last = self._audits.span(tracked, done, self._block_tokens)
             if first < last:
                 begin, end = first * self._block_tokens, last * self._block_tokens
-                parts = self._parts(tracked, begin, end, pages(), hit)
+                parts = self._parts.needed(tracked, begin, end, pages(), hit)
                 step.compares.append(Compare(tracked.id, parts))
             if self._writes:
                 step.saves += self._completed(tracked, done, pages)
@@ -346,36 +348,6 @@ class SchedulerSide:
         if self._lookups is not None:
             self._lookups.used(queries, hits)
 
-    def _parts(
-        self, tracked: Tracked, begin: int, end: int, pages: Pages, hit: int
-    ) -> tuple[Part, ...]:
-        """The blocks that hold tokens [begin, end), of each group what a hit of `hit` tokens needs
-        of them."""
-        assert self._ready is not None
-        size, parts = self._block_tokens, []
-        for group, chain in enumerate(tracked.chains()):
-            window = self._ready.windows[group]
-            first = max(begin, window_start(hit, window)) if window else begin
-            if first < end:
-                parts.append(self._part(group, chain, first // size, -(-end // size), pages))
-        return tuple(parts)
-
-    def _blocks(self, tracked: Tracked, first: int, last: int, pages: Pages) -> tuple[Part, ...]:
-        """Blocks [first, last) of every group."""
-        chains = enumerate(tracked.chains())
-        return tuple(self._part(group, chain, first, last, pages) for group, chain in chains)
-
-    def _part(self, group: int, chain: Any, first: int, last: int, pages: Pages) -> Part:
-        assert self._ready is not None
-        return Part(
-            group,
-            first,
-            chain.hashes[first:last],
-            chain.parent(first),
-            tuple(pages[self._ready.vllm_groups[group]]),
-            chain.tokens[last - 1],
-        )
-
     def _completed(self, tracked: Tracked, done: int, pages: Callable[[], Pages]) -> list[Save]:
         """Blocks not yet published that `done` computed tokens fill."""
         chains = tracked.chains()
@@ -390,7 +362,7 @@ class SchedulerSide:
         if first == blocks:
             return []
         self._given.update(chains[0].hashes[first:blocks])
-        parts = self._blocks(tracked, first, blocks, pages())
+        parts = self._parts.whole(tracked, first, blocks, pages())
         return [Save(tracked.id, parts, tracked.hand_off)]
 
     def _tell(self, what: str) -> None:
