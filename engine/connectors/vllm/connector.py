@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from vllm import envs
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorRole,
@@ -47,6 +48,8 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
                 reads=transfer.is_kv_consumer,
                 writes=transfer.is_kv_producer,
                 may_cut=transfer.kv_load_failure_policy == "recompute",
+                # An engine in its caller's process has steps for as long as that has requests.
+                goes_on=envs.VLLM_ENABLE_V1_MULTIPROCESSING,
                 place=place_of(vllm_config, kv_cache_config) if told else None,
             )
             if vllm_config.weight_transfer_config is not None:

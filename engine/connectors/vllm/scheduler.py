@@ -44,12 +44,14 @@ class SchedulerSide:
         reads: bool,
         writes: bool,
         may_cut: bool,
+        goes_on: bool,
         place: Place | None,
     ) -> None:
-        """`place` is in the fleet that conductors know of; None where there are none."""
+        """`goes_on`: a step comes after the last request is over. `place` is in the fleet that
+        conductors know of; None where there are none."""
         self._settings, self._align = settings, page_tokens
         self._reads, self._writes, self._may_cut = reads, writes, may_cut
-        self._place = place
+        self._goes_on, self._place = goes_on, place
         self.fleet: Fleet | None = None
         self._clients: tuple[Client, ...] = ()
         self._lookups: Lookups | None = None
@@ -270,7 +272,7 @@ class SchedulerSide:
         if tracked is None:
             return False
         self._audits.first_token(tracked, self.stats)
-        if not self._writes or not tracked.ran or unproven:
+        if not self._writes or not self._goes_on or not tracked.ran or unproven:
             return False
         done = min(request.num_computed_tokens, request.num_tokens - 1)
         saves = self._completed(tracked, done, lambda: pages)

@@ -22,7 +22,7 @@ from kvstore.engine.connectors.vllm.settings import Settings
 
 def side(**settings: object) -> SchedulerSide:
     said = Settings.of(settings)
-    return SchedulerSide(said, 16, reads=True, writes=True, may_cut=True, place=None)
+    return SchedulerSide(said, 16, reads=True, writes=True, may_cut=True, goes_on=True, place=None)
 
 
 def test_a_load_counts_once_when_all_ranks_have_ended_it_and_as_the_worst_of_them_did() -> None:
@@ -156,12 +156,39 @@ def test_pages_that_another_connector_may_still_be_filling_are_not_stored_at_a_r
     assert here.finished(served, pages), "a token has come of it, so it is there"
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_pages_are_kept_for_a_last_block_where_a_step_comes_after_the_last_request(
+    monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    """In an engine that is no process of its own none does."""
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", str(int(apart)))
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    config: Any = SimpleNamespace(
+        kv_transfer_config=KVTransferConfig(kv_connector="ours", kv_role="kv_both"),
+        cache_config=SimpleNamespace(block_size=16),
+        weight_transfer_config=None,
+    )
+    engine = MoonpoolConnector(config, KVConnectorRole.SCHEDULER, None)
+    engine.set_xfer_handshake_metadata_pp_aware(ready())
+    one = request("a")
+    one.num_preemptions = one.num_output_tokens = one.num_computed_tokens = 0
+    engine.on_new_request(one)
+    here = engine._scheduler
+    assert here is not None
+    here.allocated(one, ([7, 8, 9],), 0)
+    here._requests["a"].ran, one.num_computed_tokens = True, 32
+    assert here.finished(one, ([7, 8, 9],)) is apart
+    assert len(here._finishing) == apart
+
+
 class Beside:
     """A side that looks nothing up, beside another connector, and vLLM's requests there."""
 
     def __init__(self) -> None:
         said = Settings.of({"reuse": "always"})
-        self.here = SchedulerSide(said, 16, reads=False, writes=True, may_cut=True, place=None)
+        self.here = SchedulerSide(
+            said, 16, reads=False, writes=True, may_cut=True, goes_on=True, place=None
+        )
         self.here.ready(ready())
         self.pages: dict[str, tuple[list[int]]] = {}
 

@@ -54,6 +54,19 @@ def test_speculation_with_reused_prefixes_gives_the_tokens_of_speculation_alone(
             served.forget()
 
 
+def test_an_engine_in_its_callers_process_keeps_no_page_of_a_request_that_is_over(
+    node: NodeProcess, model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Tokens that were guessed right fill a block that no step has stored by then, and none comes
+    after the last request: its pages would be in use for ever."""
+    said = {"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_max": 3}
+    options = {"speculative_config": {**said, "prompt_lookup_min": 1}}
+    with engine(model("llama"), tmp_path / "e.log", node=node.address, **options) as served:
+        for seed, length in ((50, 100), (51, 101), (53, 103)):
+            served.run((prompt(seed, 10) * 20)[:length], tokens=129 - length)
+            served.forget()
+
+
 def test_a_node_that_dies_costs_recompute_where_a_draft_has_a_group_of_its_own_too(
     node: NodeProcess, model: Callable[[str], Path], tmp_path: Path
 ) -> None:
