@@ -116,7 +116,7 @@ def test_the_commands_of_the_dashboard_page_run(tmp_path: Path) -> None:
 
 def test_the_dashboard_page_says_what_helps_for_every_reason_of_a_miss() -> None:
     told = re.findall(r"^\| `([\w ]+)` \|", (GUIDE / "dashboard.md").read_text(), re.M)
-    of_vllm = {"cheaper to compute", "self_test", "audit", "refuse"}
+    of_vllm = {"cheaper to compute", "self_test", "audit", "refuse", "unheard"}
     assert sorted(told) == sorted({"whole", *Miss} | of_vllm)
 
 

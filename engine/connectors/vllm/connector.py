@@ -14,6 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.logger import init_logger
 
+from ..unsupported import Unsupported
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
         self._settings = Settings.of(transfer.kv_connector_extra_config)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
+        self._ready: Ready | None = None  # what the worker says at the start
         if role is KVConnectorRole.SCHEDULER:
             from .fleet import place_of
             from .scheduler import SchedulerSide
@@ -47,7 +49,6 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
                 vllm_config.cache_config.block_size,
                 reads=transfer.is_kv_consumer,
                 writes=transfer.is_kv_producer,
-                may_cut=transfer.kv_load_failure_policy == "recompute",
                 # An engine in its caller's process has steps for as long as that has requests.
                 goes_on=envs.VLLM_ENABLE_V1_MULTIPROCESSING,
                 place=place_of(vllm_config, kv_cache_config) if told else None,
@@ -55,11 +56,6 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
             if vllm_config.weight_transfer_config is not None:
                 # They come whether or not vLLM is told to forget what it cached by the old ones.
                 self._scheduler.keep_apart("weights may come in place (--weight-transfer-config)")
-            if transfer.kv_load_failure_policy == "fail":
-                log.warning(
-                    "kv_load_failure_policy is 'fail': a request whose KV cannot be loaded ends in "
-                    "an error. With 'recompute' it is computed instead and nobody notices."
-                )
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -70,15 +66,26 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         from .facts import facts_of
+        from .outer import outer_of
         from .worker import WorkerSide
 
-        config = self._vllm_config
+        config, outer = self._vllm_config, outer_of(self)
+        if outer.shaking and self._settings.conductors:
+            raise Unsupported(
+                f"kv_connector_extra_config.conductors beside {outer.shaking[0]}: they would hear "
+                "of this engine with its first request, which they are to send; set none"
+            )
         facts = facts_of(config, self._kv_cache_config, self._settings)
         transfer = config.kv_transfer_config
         self._worker = WorkerSide(
             *(self._settings, facts, kv_caches, transfer.engine_id),
             *(config.parallel_config.rank, config.parallel_config.world_size),
         )
+        ready = self._worker.ready(outer.policy)
+        if outer.shaking:  # a handshake would end the engine: who is no reader of it reads it too
+            self._worker.tell(ready)
+        else:
+            self._ready = ready
 
     def unregister_kv_caches(self) -> None:
         """The pages' memory goes, as where vLLM sleeps. It comes back at the same addresses, so
@@ -87,7 +94,7 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
             self._worker.drain()
 
     def get_handshake_metadata(self) -> Ready | None:
-        return self._worker.ready() if self._worker is not None else None
+        return self._ready
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         super().bind_connector_metadata(connector_metadata)
@@ -126,8 +133,11 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
     # Scheduler side
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
+        from .messages import Ready
+
         assert self._scheduler is not None
-        self._scheduler.ready(metadata)
+        if all(isinstance(one, Ready) for one in metadata.values()):  # else it is another's
+            self._scheduler.ready(metadata)
 
     def on_new_request(self, request: Any) -> None:
         assert self._scheduler is not None

@@ -80,13 +80,14 @@ class Step(KVConnectorMetadata):
 
 @dataclass(slots=True)
 class Ready(KVConnectorHandshakeMetadata):
-    """A rank's namespace, told to the scheduler at the start."""
+    """A rank's namespace, told to the scheduler at the start, and what becomes of failed loads."""
 
     spec: str
     origin: int  # names the kind of engine and the layout that compute this one's blocks
     page_tokens: tuple[int, ...]
     vllm_groups: tuple[int, ...]
     windows: tuple[int, ...]
+    policy: str  # the kv_load_failure_policy that counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ class Report(KVConnectorWorkerMetadata):
     saved_blocks: int = 0
     late: dict[str, int] = field(default_factory=dict)  # request -> first block not stored yet
     prefill: tuple[int, float] = (0, 0.0)  # tokens computed, and the seconds that took
+    ready: tuple[Ready, ...] = ()  # of each rank, where it could not be told at the start
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> Report:
         assert isinstance(other, Report)
@@ -142,4 +144,5 @@ class Report(KVConnectorWorkerMetadata):
             max(self.saved_blocks, other.saved_blocks),
             {**self.late, **other.late},  # every rank was given the same blocks
             max(self.prefill, other.prefill, key=lambda pair: pair[1]),
+            self.ready + other.ready,
         )

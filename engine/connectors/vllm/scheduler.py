@@ -31,6 +31,7 @@ from .unproven import Pages, Unproven
 log = logging.getLogger("vllm.moonpool")
 
 CHEAPER = "cheaper to compute"  # why a hit is not loaded, where its price says so
+UNHEARD = "unheard"  # why none is looked for before the workers have said what they keep
 
 
 class SchedulerSide:
@@ -43,14 +44,13 @@ class SchedulerSide:
         *,
         reads: bool,
         writes: bool,
-        may_cut: bool,
         goes_on: bool,
         place: Place | None,
     ) -> None:
         """`goes_on`: a step comes after the last request is over. `place` is in the fleet that
         conductors know of; None where there are none."""
         self._settings, self._align = settings, page_tokens
-        self._reads, self._writes, self._may_cut = reads, writes, may_cut
+        self._reads, self._writes, self._may_cut = reads, writes, False
         self._goes_on, self._place = goes_on, place
         self.fleet: Fleet | None = None
         self._clients: tuple[Client, ...] = ()
@@ -91,6 +91,13 @@ class SchedulerSide:
         )
         self._ready, self._parts = first, Parts(first)
         self._block_tokens = spec.groups[0].block_tokens
+        self._may_cut = first.policy == "recompute"
+        if not self._may_cut:
+            log.warning(
+                "kv_load_failure_policy is 'fail': a request whose KV cannot be loaded ends in an "
+                "error. With 'recompute' it is computed instead and nobody notices. Of several "
+                "connectors what stands beside MultiConnector counts, and not what is within."
+            )
         self._clients = tuple(root.of_group(index) for index in range(len(spec.groups)))
         health = Health(self._settings.node, root)
         self._lookups = Lookups(self._clients, first.windows, self._align, health)
@@ -193,6 +200,8 @@ class SchedulerSide:
         if tracked is None:
             if (other := self._others.get(request.request_id)) is not None:
                 other.ran = False
+                if self._lookups is None:
+                    self.stats.add("miss", reason=UNHEARD)
             return
         tracked.ran, tracked.rests = False, range(0)
         if tracked.asked:
@@ -286,6 +295,8 @@ class SchedulerSide:
         if report is None and not received:
             return
         report = report or Report()
+        if report.ready:
+            self._begin_late(report.ready)
         now = time.monotonic()
         self.stats.add("saved_blocks", report.saved_blocks)
         self._prices.computed(*report.prefill)
@@ -317,6 +328,19 @@ class SchedulerSide:
                 self._lookups.later(partial(self._clients[0].quarantine, wrong))
 
     # Parts
+
+    def _begin_late(self, ranks: tuple[Ready, ...]) -> None:
+        """The workers say what they keep with their first step: requests are here by then."""
+        try:
+            self.ready({(0, rank): one for rank, one in enumerate(ranks)})
+        except Exception:  # whatever it is, as a rank that keeps something else
+            log.exception("Moonpool: the pool is not used")
+            return
+        others, self._others = self._others, {}
+        for name, one in others.items():
+            self.arrived(one.request)
+            known = self._requests.get(name) or self._others[name]
+            known.end, known.ran = one.end, one.ran
 
     def _looks_up(self, request: Any) -> bool:
         """vLLM has some requests computed whole, as where their prompt's logprobs are wanted."""

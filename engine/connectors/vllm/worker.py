@@ -74,7 +74,7 @@ class WorkerSide:
         self._prefills: deque[tuple[int, Moment, Moment]] = deque()
         self._computed = False
 
-    def ready(self) -> Ready:
+    def ready(self, policy: str) -> Ready:
         groups = self._facts.groups
         return Ready(
             self._facts.spec.canonical(),
@@ -82,7 +82,12 @@ class WorkerSide:
             tuple(one.page_tokens for one in groups),
             tuple(one.vllm_group for one in groups),
             tuple(one.window_tokens for one in groups),
+            policy,
         )
+
+    def tell(self, ready: Ready) -> None:
+        """Say it with the first step."""
+        self._report.ready = (ready,)
 
     def begin(self, step: Step) -> None:
         self._step, self._computed = step, False

@@ -53,6 +53,23 @@ PLAIN = {
 KERNELS = "TEST_KERNELS_OF_A_GPU"  # says by which way: see as_on_a_gpu.py
 
 
+def ours(
+    node: str,
+    module: str = "kvstore.engine.connectors.vllm",
+    role: str = "kv_both",
+    policy: str = "recompute",
+    **extra: Any,
+) -> dict[str, Any]:
+    """The `kv_transfer_config` by which vLLM asks this connector."""
+    return {
+        "kv_connector": "MoonpoolConnector",
+        "kv_connector_module_path": module,
+        "kv_role": role,
+        "kv_load_failure_policy": policy,
+        "kv_connector_extra_config": {"node": node, **PLAIN, **extra},
+    }
+
+
 def several(*connectors: dict[str, Any], policy: str = "recompute") -> dict[str, Any]:
     """The `kv_transfer_config` by which vLLM asks several connectors, in this order."""
     return {
@@ -133,11 +150,7 @@ class Engine:
         options = {**OPTIONS, **options}
         if node:
             options["kv_transfer_config"] = {
-                "kv_connector": "MoonpoolConnector",
-                "kv_connector_module_path": module,
-                "kv_role": role,
-                "kv_load_failure_policy": policy,
-                "kv_connector_extra_config": {"node": node, **PLAIN, **(extra or {})},
+                **ours(node, module, role, policy, **(extra or {})),
                 **({"engine_id": engine_id} if engine_id else {}),
             }
         with log.open("ab") as words:

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from tests import tree
-from tests.connectors.vllm.engine import ENVIRONMENT, PLAIN, several
+from tests.connectors.vllm.engine import ENVIRONMENT, ours, several
 
 READY_SECONDS = 300.0  # 40 on two free cores
 CALL_SECONDS = 120.0
@@ -66,13 +66,7 @@ class Server:
             events = {"enable_kv_cache_events": True, "endpoint": ports[0]}
             options += ["--kv-events-config", json.dumps({**events, "replay_endpoint": ports[1]})]
         if node:
-            config = {
-                "kv_connector": "MoonpoolConnector",
-                "kv_connector_module_path": "kvstore.engine.connectors.vllm",
-                "kv_role": role,
-                "kv_load_failure_policy": "recompute",
-                "kv_connector_extra_config": {"node": node, **PLAIN, **extra},
-            }
+            config = ours(node, role=role, **extra)
             if beside is not None:
                 config = several(config, beside)
                 options += ["--disable-hybrid-kv-cache-manager"]

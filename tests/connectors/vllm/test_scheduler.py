@@ -13,7 +13,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from kvstore.client import KVGroup, KVSpec
 from kvstore.engine.connectors.vllm import MoonpoolConnector
 from kvstore.engine.connectors.vllm import scheduler as module
-from kvstore.engine.connectors.vllm.lookup import Found
 from kvstore.engine.connectors.vllm.messages import Loaded, Ready, Report, Save
 from kvstore.engine.connectors.vllm.saves import gathered
 from kvstore.engine.connectors.vllm.scheduler import SchedulerSide
@@ -22,7 +21,7 @@ from kvstore.engine.connectors.vllm.settings import Settings
 
 def side(**settings: object) -> SchedulerSide:
     said = Settings.of(settings)
-    return SchedulerSide(said, 16, reads=True, writes=True, may_cut=True, goes_on=True, place=None)
+    return SchedulerSide(said, 16, reads=True, writes=True, goes_on=True, place=None)
 
 
 def test_a_load_counts_once_when_all_ranks_have_ended_it_and_as_the_worst_of_them_did() -> None:
@@ -44,7 +43,7 @@ def ready(*windows: int) -> dict[tuple[int, int], Ready]:
         groups.append(KVGroup(layers=(layer,), reuse="window", window_tokens=tokens, **facts))
     spec = KVSpec(model="m", revision="r", dtype="float32", groups=tuple(groups))
     count = len(groups)
-    one = Ready(spec.canonical(), 1, count * (16,), tuple(range(count)), (0, *windows))
+    one = Ready(spec.canonical(), 1, count * (16,), tuple(range(count)), (0, *windows), "recompute")
     return {(0, 0): one}
 
 
@@ -186,9 +185,7 @@ class Beside:
 
     def __init__(self) -> None:
         said = Settings.of({"reuse": "always"})
-        self.here = SchedulerSide(
-            said, 16, reads=False, writes=True, may_cut=True, goes_on=True, place=None
-        )
+        self.here = SchedulerSide(said, 16, reads=False, writes=True, goes_on=True, place=None)
         self.here.ready(ready())
         self.pages: dict[str, tuple[list[int]]] = {}
 
@@ -343,39 +340,40 @@ def test_a_request_for_which_vllm_reads_no_cache_is_neither_looked_up_nor_waited
     assert here.matched(reads_none, 0) == (0, False) and not asked
 
 
-def hit_of_two_blocks(monkeypatch: pytest.MonkeyPatch) -> tuple[SchedulerSide, Any]:
-    """A side, and a request of vLLM's to which it has offered 32 tokens."""
-    found = Found(chain_blocks=2, windows=(), miss=None, tokens=32)
+def test_requests_that_are_here_before_the_workers_are_heard_go_on_with_the_pool_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "Lookups", lambda *_: Late())
-    monkeypatch.setattr(Late, "result", lambda *_: found)
-    here = side(reuse="always", self_test=False, audit_rate=0.0)
-    here.ready(ready())
-    one = request("a")
-    one.num_preemptions = one.num_output_tokens = 0
+    here, pages = side(), ([7, 8, 9],)
+    runs, waits, over = (request(name) for name in "rwo")
+    for one in (runs, waits, over):
+        one.num_preemptions = one.num_output_tokens = one.num_computed_tokens = 0
+        here.arrived(one)
+        assert here.matched(one, 0) == (0, False)
+    for one in (runs, over):
+        here.allocated(one, pages, 0)
+    step: Any = SimpleNamespace(
+        total_num_scheduled_tokens=64,
+        num_scheduled_tokens={"r": 32, "o": 32},
+        kv_connector_block_state=SimpleNamespace(get_block_ids=lambda _: pages),
+    )
+    assert here.step(step).saves == []
+    assert not here.finished(over, pages)
+    here.heard(Report(ready=tuple(ready().values())), set())
+    assert here.taken().data == {"miss.unheard": 2}
+    assert here.matched(waits, 0) == (None, False), "it is looked up"
+    runs.num_computed_tokens = 32
+    step.num_scheduled_tokens = {"r": 8}
+    [save] = here.step(step).saves
+    assert save.request == "r" and len(save.parts[0].hashes) == 2, "from its first block on"
+
+
+def test_ranks_that_keep_different_things_leave_a_running_engine_without_the_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, one = side(), request("a")
+    first, other = ready()[0, 0], ready(64)[0, 0]
+    here.heard(Report(ready=(first,)).aggregate(Report(ready=(other,))), set())
     here.arrived(one)
-    assert here.matched(one, 0) == (32, True)
-    return here, one
-
-
-def test_of_a_hit_that_vllm_takes_in_part_what_comes_last_is_not_loaded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It may want whole pages of a size of its own."""
-    here, one = hit_of_two_blocks(monkeypatch)
-    here.allocated(one, ([7, 8, 9],), 16)
-    [load] = here._loads
-    assert (load.begin, load.end) == (0, 16)
-    [part] = load.parts
-    assert (part.first, part.hashes) == (0, here._requests["a"].chains()[0].hashes[:1])
-
-
-def test_a_hit_that_vllm_does_not_take_is_in_no_estimate_of_what_loading_saves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Another connector had as much: it was neither loaded nor computed for us."""
-    here, one = hit_of_two_blocks(monkeypatch)
-    here.allocated(one, ([7, 8, 9],), 0)
-    here._audits.scheduled(here._requests["a"], here.stats)
-    one.num_output_tokens = 1
-    here._audits.first_token(here._requests["a"], here.stats)
-    assert (here._audits._waited.loaded, here._audits._waited.computed) == (0, 0)
+    assert here.matched(one, 0) == (0, False) and not here._requests

@@ -36,11 +36,9 @@ class Engine:
         self.root = Client.at(node.address, spec)
         told = {"node": node.address, "reuse": "always", "audit_rate": 0.0}
         said = Settings.of({**told, "self_test_hits": 1})
-        self.here = SchedulerSide(
-            said, SIZE, reads=True, writes=True, may_cut=True, goes_on=True, place=None
-        )
+        self.here = SchedulerSide(said, SIZE, reads=True, writes=True, goes_on=True, place=None)
         groups = tuple(range(len(windows)))
-        one = Ready(spec.canonical(), OURS, len(windows) * (SIZE,), groups, windows)
+        one = Ready(spec.canonical(), OURS, len(windows) * (SIZE,), groups, windows, "recompute")
         self.here.ready({(0, 0): one})
         self.trust = self.here._audits._trust
 
