@@ -286,8 +286,8 @@ class Pool(NoHooks):
         if not len(known):
             return
         found = len(known)
-        with self._attempt():
-            found = self._client.match(known).blocks
+        with self._attempt():  # no match: it would count as looked for, and used, what is not
+            found = [*self._client.exists_each(known), False].index(False)
         first = min(row[0] for row in self._team.exchange([found]))
         if first == len(known) or not self._heads.writes:
             return

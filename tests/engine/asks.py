@@ -80,6 +80,13 @@ def check(node: Stack) -> None:
         eventually(lambda: ask(request, timeout=SECONDS).windows == 0)
 
 
+def counters(node: Stack) -> dict[str, int]:
+    """What the node has counted so far."""
+    with open_channel(node.addresses["node"]) as channel:
+        asked = admin_pb2_grpc.AdminStub(channel).Stats(admin_pb2.StatsRequest(), timeout=SECONDS)
+        return dict(asked.counters)
+
+
 def flip_a_bit(client: Client, tokens: list[int], block: int, head: int = 0) -> None:
     """Damage a sealed block in the node's memory, in its first layer, by this client's mapping."""
     with client.pin(client.chain(tokens)) as pinned:

@@ -24,7 +24,7 @@ from kvstore.engine.reference import Reference
 from kvstore.engine.sequence import Request
 from kvstore.engine.storing import Beside
 from kvstore.engine.worker import Worker
-from tests.engine.asks import NEW, Run, ask, check, flip_a_bit, leave
+from tests.engine.asks import NEW, Run, ask, check, counters, flip_a_bit, leave
 from tests.engine.runs import finish, prompt
 
 
@@ -71,6 +71,25 @@ def test_a_cold_prompt_is_computed_and_published(
     chain = engine.client.chain(tokens)
     assert engine.client.match(chain).blocks == len(chain) == 5, "the tail block too"
     check(node)
+
+
+def test_only_what_a_request_looks_for_to_load_is_counted(
+    make: Callable[..., Engine], node: Stack
+) -> None:
+    engine, tokens = make(), prompt(300, seed=2)
+
+    def counted() -> tuple[int, int, int]:
+        totals = counters(node)
+        misses = sum(value for name, value in totals.items() if name.startswith("match_miss"))
+        return totals["query_tokens"], totals["hit_tokens"], misses
+
+    before = counted()
+    engine.ask("cold", tokens, new=80).finish()  # its reply fills blocks, and they are stored
+    cold = counted()
+    engine.ask("warm", tokens).finish()
+    warm = counted()
+    assert [b - a for a, b in zip(before, cold, strict=True)] == [300, 0, 1]
+    assert [b - a for a, b in zip(cold, warm, strict=True)] == [300, 300, 0]
 
 
 @pytest.fixture
