@@ -6,9 +6,7 @@ Nothing is left changed: ports are bound and let go, and what `host_folders` mak
 from __future__ import annotations
 
 import ctypes
-import errno
 import resource
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +19,7 @@ from kvstore.cli.host_verdict import Host
 from kvstore.config import NodeConfig, TlsConfig
 from kvstore.disk.division import files_kept
 from kvstore.rpc.address_file import address_in
-from kvstore.rpc.listening import listening
+from kvstore.rpc.listening import in_the_way
 from kvstore.rpc.tls import valid_between
 
 _TIMEX_BYTES, _STATUS_OFFSET, _STA_UNSYNC = 208, 40, 0x40  # of Linux's struct timex, 64 bits
@@ -131,18 +129,4 @@ def _cannot_listen(address: str) -> str:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65_535:
         return "write HOST:PORT, like 127.0.0.1:9401"
-    try:
-        listening(host, int(port)).close()
-    except socket.gaierror:
-        return f"{host.strip('[]')} is no name or address of this host"
-    except OSError as error:
-        return _REASONS.get(error.errno or 0, str(error.strerror))
-    return ""
-
-
-_REASONS = {
-    errno.EADDRINUSE: "another process does: stop that one (`ss -ltnp`), or take another port",
-    errno.EADDRNOTAVAIL: "this host has no such address: name one of `ip address`, or 0.0.0.0 with "
-    "--advertise HOST",
-    errno.EACCES: "ports below 1024 are for root: take one above",
-}
+    return in_the_way(address)

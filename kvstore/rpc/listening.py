@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from kvstore.address import named
@@ -22,3 +23,27 @@ def listening(host: str, port: int, backlog: int | None = None) -> socket.socket
         backlog=backlog,
         dualstack_ipv6=plain == "::" and socket.has_dualstack_ipv6(),
     )
+
+
+def in_the_way(address: str) -> str:
+    """Why nothing of ours can listen at HOST:PORT now, and what to do; empty where it can. gRPC
+    itself tells no reason from another, and logs them in its own way."""
+    host, _, port = address.rpartition(":")
+    try:
+        listening(host, int(port)).close()
+    except socket.gaierror:
+        return f"{host.strip('[]')} is no name or address of this host"
+    except OSError as error:
+        number = error.errno or 0
+        if number == errno.EACCES and int(port) < _ROOTS_PORTS:
+            return "permission denied: ports below 1024 are for root, take one above"
+        return _REASONS.get(number, f"{error.strerror or error}".lower())
+    return ""
+
+
+_ROOTS_PORTS = 1024
+_REASONS = {
+    errno.EADDRINUSE: "another process does: stop that one (`ss -ltnp`), or take another port",
+    errno.EADDRNOTAVAIL: "this host has no such address: name one of `ip address`, or 0.0.0.0 with "
+    "--advertise HOST",
+}

@@ -46,6 +46,7 @@ from kvstore.rpc.admission import Admission
 from kvstore.rpc.guard import Guard
 from kvstore.rpc.identity import DefaultOnly, Door, Tenancy
 from kvstore.rpc.kept import kept
+from kvstore.rpc.listening import in_the_way
 from kvstore.rpc.tls import ServerTls
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -111,6 +112,8 @@ class Server:
 
     def _listen(self, address: str, tls: TlsConfig | None) -> int:
         credentials = None if tls is None else ServerTls(tls).credentials()
+        if why := in_the_way(address):
+            raise ConfigError(f"cannot listen on {address}: {why}")
         try:
             port = (
                 self._server.add_insecure_port(address)
@@ -120,7 +123,7 @@ class Server:
         except RuntimeError:
             port = 0
         if port == 0:
-            raise ConfigError(f"cannot listen on {address}: is another process using the port?")
+            raise ConfigError(f"cannot listen on {address}: gRPC was refused it")
         return int(port)
 
     async def start(self) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
+import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -229,6 +232,30 @@ def test_only_this_hosts_addresses_are_listened_on() -> None:
     for address in ("0.0.0.0:0", "[::]:1", "10.0.0.1:1", "example.org:1", ":1", "127.0.0.1:65536"):
         with pytest.raises(ConfigError, match=r"127\.0\.0\.1"):
             listen_address(address)
+
+
+def test_why_nothing_can_listen_there_is_said_and_grpc_adds_no_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(address: str) -> str:
+        with pytest.raises(ConfigError, match=f"^cannot listen on {re.escape(address)}: ") as said:
+            Server(address, {})
+        return str(said.value)
+
+    def forbidden(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert "another process does" in asyncio.run(refused(address))
+    for address in ("192.0.2.1:0", "192.0.2.1:7410"):
+        assert "no such address" in asyncio.run(refused(address))
+    assert "nohost.invalid is no name" in asyncio.run(refused("nohost.invalid:7410"))
+    monkeypatch.setattr(socket, "create_server", forbidden)
+    assert "permission denied: ports below 1024" in asyncio.run(refused("127.0.0.1:80"))
+    assert "permission denied" in (said := asyncio.run(refused("127.0.0.1:7410")))
+    assert "1024" not in said
+    assert capfd.readouterr().err == ""
 
 
 def test_who_has_no_tls_is_not_told_to_take_certificates() -> None:
