@@ -121,12 +121,5 @@ def _taken(config: NodeConfig) -> Iterator[tuple[str, str]]:
     if config.metrics:
         addresses["--metrics"] = config.metrics
     for option, address in addresses.items():
-        if why := _cannot_listen(address):
+        if why := in_the_way(address):
             yield f"{address} ({option})", why
-
-
-def _cannot_listen(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        return "write HOST:PORT, like 127.0.0.1:9401"
-    return in_the_way(address)

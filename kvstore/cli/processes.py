@@ -8,6 +8,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from kvstore.cli.compiling import compile_first
 from kvstore.cli.node_options import add_listen, add_memory, add_settings, node_config
 from kvstore.cli.options import (
     Commands,
@@ -109,6 +110,7 @@ def run_node(args: argparse.Namespace) -> int:
 def run_conductor(args: argparse.Namespace) -> int:
     # Its index is compiled, and a node starts without what compiles it.
     from kvstore.conductor.daemon import Conductor
+    from kvstore.conductor.warm_up import compiled
 
     config = ConductorConfig(
         args.metadata or args.dir / "metadata.db",
@@ -120,7 +122,10 @@ def run_conductor(args: argparse.Namespace) -> int:
         tpot_ms=args.tpot_ms,
         metrics=args.metrics,
     )
-    asyncio.run(Conductor(config).run(say_ready))
+    conductor = Conductor(config)
+    asyncio.run(conductor.check())
+    compile_first("the conductor", compiled)
+    asyncio.run(conductor.run(say_ready))
     return 0
 
 

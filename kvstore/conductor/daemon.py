@@ -21,16 +21,17 @@ from kvstore.clock import SystemClock
 from kvstore.conductor.pool import Pool
 from kvstore.conductor.scheduler import RULES, Scheduler
 from kvstore.conductor.service import ConductorService
-from kvstore.conductor.warm_up import compiled
 from kvstore.config import ConductorConfig, Credentials
+from kvstore.errors import ConfigError
 from kvstore.garbage import keep_what_stands
 from kvstore.limits import REPORTS_MAX
-from kvstore.metadata import open_metadata
+from kvstore.metadata import Metadata, open_metadata
 from kvstore.metadata.announcer import Announcer
 from kvstore.metadata.records import ConductorRecord
 from kvstore.metadata.tenants import Tenants
 from kvstore.rpc.access import Role
 from kvstore.rpc.identity import announced_host, listen_address
+from kvstore.rpc.listening import in_the_way
 from kvstore.rpc.metrics_port import MetricsPort
 from kvstore.rpc.process import bound_the_process
 from kvstore.rpc.server import NOT_SERVING, Server
@@ -44,13 +45,28 @@ DRAIN_SECONDS = 2.0  # for calls under way
 
 
 class Conductor:
-    """One conductor. `run` serves until a signal, or until `stop` is called."""
+    """One conductor. `run` serves until a signal, or until `stop` is called; what it calls is to be
+    compiled by then (see `kvstore.conductor.warm_up`), and `check` is for before that."""
 
     def __init__(self, config: ConductorConfig) -> None:
         if config.tls is not None:
             check_role(config.tls, Role.CONDUCTOR)
         self._config = config
         self._stopping = asyncio.Event()
+
+    async def check(self) -> None:
+        """Raise what is quickly known to be in the way of a start. Nobody is told of it."""
+        config = self._config
+        listen = listen_address(config.listen, config.tls)
+        announced_host(listen, config.advertise)
+        for option, address in (("--listen", listen), ("--metrics", config.metrics)):
+            if address and (why := in_the_way(address)):
+                raise ConfigError(f"{option} = {address!r}: {why}")
+        metadata = self._metadata()
+        try:
+            await metadata.list(ConductorRecord.prefix)
+        finally:
+            await metadata.close()
 
     async def run(self, ready: Callable[[str, str], None]) -> None:
         """Serve; `ready` is told where calls are answered, and where metrics."""
@@ -60,8 +76,7 @@ class Conductor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        compiled()
-        metadata = open_metadata(config.etcd or os.fspath(config.metadata))
+        metadata = self._metadata()
         try:
             tenants = Tenants(metadata)
             await tenants.load()
@@ -115,6 +130,9 @@ class Conductor:
                 await _ended(following)
         finally:
             await metadata.close()
+
+    def _metadata(self) -> Metadata:
+        return open_metadata(self._config.etcd or os.fspath(self._config.metadata))
 
     def stop(self) -> None:
         """Drain and end."""

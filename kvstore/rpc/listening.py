@@ -29,6 +29,8 @@ def in_the_way(address: str) -> str:
     """Why nothing of ours can listen at HOST:PORT now, and what to do; empty where it can. gRPC
     itself tells no reason from another, and logs them in its own way."""
     host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        return "write HOST:PORT, like 127.0.0.1:9401"
     try:
         listening(host, int(port)).close()
     except socket.gaierror:

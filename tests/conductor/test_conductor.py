@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import grpc
 import pytest
@@ -122,15 +125,43 @@ def test_a_conductor_that_is_told_to_end_takes_its_record_with_it(
             health.Check(request, timeout=1.0)
 
 
-def test_a_port_of_its_metrics_that_is_in_use_is_named(tmp_path: Path) -> None:
+def first_start(place: Path, *options: str) -> subprocess.Popen[str]:
+    """Of a conductor on a machine that has never compiled one."""
+    command = [sys.executable, "-m", "kvstore", "conductor", "--dir", str(place), *options]
+    never = os.environ | {"NUMBA_CACHE_DIR": str(place / "compiled")}
+    return subprocess.Popen(command, env=never, text=True, stdout=PIPE, stderr=PIPE)
+
+
+@pytest.mark.parametrize("option", ["--metrics", "--listen"])
+def test_a_port_that_is_in_use_is_named_before_anything_is_compiled(
+    tmp_path: Path, option: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = [sys.executable, "-m", "kvstore", "conductor", "--dir", str(tmp_path)]
-        ran = subprocess.run(
-            [*command, "--metrics", address], capture_output=True, text=True, timeout=120
-        )
-    assert ran.returncode == 2 and f"--metrics = '{address}'" in ran.stderr
-    assert "Traceback" not in ran.stderr
+        ran = first_start(tmp_path, option, address)
+        _, said = ran.communicate(timeout=120)
+    assert ran.returncode == 2
+    assert said.startswith(f"moonpool: {option} = '{address}': another process does: ")
+    assert said.count("\n") == 1
+    assert not list(tmp_path.rglob("decision.*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_while_it_compiles_it_says_so_and_a_signal_ends_it_at_once(
+    tmp_path: Path, number: int
+) -> None:
+    with first_start(tmp_path) as starting:
+        try:
+            assert starting.stderr is not None and starting.stdout is not None
+            assert starting.stderr.readline().startswith("compiling")
+            starting.send_signal(number)
+            assert starting.stderr.read() == "interrupted\n"
+            assert starting.stdout.read() == ""
+            assert starting.wait(60) == 128 + number
+        finally:
+            starting.kill()
+    with sqlite3.connect(tmp_path / "metadata.db") as kept:
+        assert not any("conductor" in line for line in kept.iterdump()), "nobody was told of it"
 
 
 def test_a_pool_that_nobody_serves_yet_is_told_by_its_name(nodes: Nodes) -> None:
