@@ -30,6 +30,7 @@ from kvstore.limits import (
 
 _SIZES = (("GiB", GiB), ("MiB", MiB), ("KiB", KiB), ("", 1))
 _UNITS = {"": 1, "b": 1, "kib": KiB, "mib": MiB, "gib": GiB, "tib": 1024 * GiB}
+METADATA_FILE = "metadata.db"  # in a node's directory
 DEFAULT_TENANT = "default"  # whose calls are those of callers without identity
 CREDENTIALS = (  # variables that say what a caller shows of itself
     *("MOONPOOL_TLS_CA", "MOONPOOL_TLS_CERT", "MOONPOOL_TLS_KEY"),
@@ -64,8 +65,14 @@ def state_dir() -> Path:
     """Where a host keeps Moonpool's metadata and sockets unless told otherwise."""
     if "MOONPOOL_DIR" in os.environ:
         return Path(os.environ["MOONPOOL_DIR"])
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "moonpool"
+    if base := os.environ.get("XDG_STATE_HOME"):
+        return Path(base) / "moonpool"
+    try:
+        return Path.home() / ".local" / "state" / "moonpool"
+    except RuntimeError:  # as of a container's user that no file knows
+        raise ConfigError(
+            "no home folder of this user is known: give --dir PATH or set MOONPOOL_DIR"
+        ) from None
 
 
 def host_name() -> str:
@@ -301,7 +308,7 @@ class NodeConfig:
 
     @property
     def metadata_file(self) -> Path:
-        return self.metadata or self.directory / "metadata.db"
+        return self.metadata or self.directory / METADATA_FILE
 
     @property
     def lock_file(self) -> Path:

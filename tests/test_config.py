@@ -16,6 +16,9 @@ from kvstore.config import (
 )
 from kvstore.errors import ConfigError
 from kvstore.limits import GiB, KiB, MiB
+from tests.homeless import homeless
+
+__all__ = ["homeless"]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,11 @@ def test_the_state_directory_follows_the_environment(
     assert state_dir() == tmp_path / "moonpool"
     monkeypatch.setenv("XDG_STATE_HOME", "")
     assert state_dir() == Path.home() / ".local" / "state" / "moonpool"
+
+
+def test_where_no_home_is_known_the_state_directory_is_to_be_named(homeless: None) -> None:
+    with pytest.raises(ConfigError, match=r"no home .*: give --dir PATH or set MOONPOOL_DIR"):
+        state_dir()
 
 
 def test_a_node_config_names_its_files_in_its_directory(tmp_path: Path) -> None:

@@ -33,9 +33,10 @@ from kvstore.cli.options import (
     command,
     locator,
     metadata,
+    metadata_file,
     refuse_idle,
 )
-from kvstore.config import Credentials, NodeConfig, host_name
+from kvstore.config import Credentials, host_name
 from kvstore.errors import ConfigError, KVStoreError, Unavailable
 from kvstore.metadata.records import NodeRecord
 from kvstore.rpc.access import Role
@@ -154,16 +155,17 @@ def _host(args: argparse.Namespace, credentials: Credentials) -> Said:
 
 def _records(args: argparse.Namespace, said: Said) -> list[NodeRecord]:
     """The nodes of the pool, if it is known which pool is meant."""
-    here = NodeConfig(args.dir, metadata=args.metadata).metadata_file
-    if args.before_start and args.etcd is None and not here.exists():
-        return []  # the node is to make it
-    if args.etcd is None and args.metadata is None and (args.node or not here.exists()):
-        if not args.node:
+    if args.etcd is None and args.metadata is None and args.node:
+        return []
+    if args.etcd is None and not metadata_file(args).exists():
+        if args.before_start:
+            return []  # the node is to make it
+        if args.metadata is None:
             said["warnings"].append(
                 "which other nodes there are is not known: give --etcd (or --metadata) as this "
                 "host's node was given it"
             )
-        return []
+            return []
 
     async def listed() -> list[NodeRecord]:
         async with metadata(args) as store:
@@ -183,7 +185,7 @@ def _records(args: argparse.Namespace, said: Said) -> list[NodeRecord]:
     except ConfigError:
         raise
     except KVStoreError as error:
-        where = f"--etcd = {args.etcd}" if args.etcd else str(here)
+        where = f"--etcd = {args.etcd}" if args.etcd else str(metadata_file(args))
         said["errors"].append(f"the pool's metadata ({where}) cannot be read: {error}")
         return []
 

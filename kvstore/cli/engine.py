@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from dataclasses import asdict, fields
 from itertools import chain
 from pathlib import Path
@@ -16,6 +17,7 @@ from kvstore.cli.options import (
     add_directory,
     add_metrics,
     command,
+    directory,
     say_ready,
     share_cores,
 )
@@ -179,7 +181,7 @@ def _config(args: argparse.Namespace) -> EngineConfig:
         raise ConfigError(f"--threads {args.threads}: 1 or more, or 0 for the host's cores")
     return EngineConfig(
         model=args.model,
-        directory=args.dir,
+        directory=directory(args),
         role=args.role,
         listen=args.listen,
         threads=args.threads,
@@ -196,6 +198,6 @@ def _config(args: argparse.Namespace) -> EngineConfig:
 
 def _rank_arguments(args: argparse.Namespace) -> list[str]:
     """A rank's command, less which rank it is."""
-    names = ("dir", "model", "role", "pages", "page_tokens", "codec", "tp", "threads", "device")
+    names = ("model", "role", "pages", "page_tokens", "codec", "tp", "threads", "device")
     given = [[f"--{name.replace('_', '-')}", str(getattr(args, name))] for name in names]
-    return ["rank", *chain.from_iterable(given)]
+    return ["rank", "--dir", os.fspath(directory(args)), *chain.from_iterable(given)]

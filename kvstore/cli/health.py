@@ -6,7 +6,7 @@ import argparse
 import http.client
 
 from kvstore.address import check_engine, host_and_port, speaks_http
-from kvstore.cli.options import Commands, add_directory, command
+from kvstore.cli.options import Commands, add_directory, command, directory
 from kvstore.config import OPEN, Credentials
 from kvstore.errors import Unavailable
 from kvstore.rpc.http_answer import answering
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from kvstore.rpc.health import check_serves
 
     shown = OPEN if args.plain else Credentials.of_environment()
-    check_serves(args.address or InDirectory(args.dir).find(), shown, SECONDS)
+    check_serves(args.address or InDirectory(directory(args)).find(), shown, SECONDS)
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from kvstore.cli.options import Options, add_metrics, add_tls, etcd, refuse_idle, tls
+from kvstore.cli.options import Options, add_metrics, add_tls, directory, etcd, refuse_idle, tls
 from kvstore.config import NodeConfig, SsdConfig, label, parse_bytes
 
 
@@ -114,7 +114,7 @@ def node_config(args: argparse.Namespace) -> NodeConfig:
     if not args.ssd:
         refuse_idle(args, ("ssd_buffered",), "without --ssd")
     return NodeConfig(
-        directory=args.dir,
+        directory=directory(args),
         listen=args.listen,
         advertise=args.advertise,
         data_port=args.data_port,

@@ -12,7 +12,7 @@ from typing import Any
 
 from kvstore.address import check_server
 from kvstore.codec import CODECS, NONE
-from kvstore.config import EtcdConfig, NodeConfig, TlsConfig, state_dir
+from kvstore.config import METADATA_FILE, EtcdConfig, TlsConfig, state_dir
 from kvstore.errors import ConfigError, Invalid, Unavailable
 from kvstore.limits import GiB, KiB, MiB
 from kvstore.metadata import Metadata, open_metadata
@@ -64,11 +64,15 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir",
         type=Path,
-        default=state_dir(),
         metavar="PATH",
         help="where this host's node keeps metadata and socket (default: $MOONPOOL_DIR, "
         "else ~/.local/state/moonpool)",
     )
+
+
+def directory(args: argparse.Namespace) -> Path:
+    """What `add_directory` says. Raises `ConfigError` where nobody says it and there is no home."""
+    return state_dir() if args.dir is None else Path(args.dir)
 
 
 def add_etcd(parser: argparse.ArgumentParser) -> None:
@@ -125,6 +129,12 @@ def add_metadata(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def metadata_file(args: argparse.Namespace) -> Path:
+    """What `add_directory` and `add_metadata` say: where the metadata is that is in no etcd."""
+    found = args.metadata or directory(args) / METADATA_FILE
+    return Path(found)
+
+
 def add_codec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--codec",
@@ -160,13 +170,13 @@ def admin_at(address: str) -> Iterator[Any]:
 @asynccontextmanager
 async def metadata(args: argparse.Namespace) -> AsyncIterator[Metadata]:
     """The metadata that `add_directory`, `add_etcd` and `add_metadata` name."""
-    shared, path = etcd(args), NodeConfig(args.dir, metadata=args.metadata).metadata_file
-    if shared is None and not path.exists():
+    shared = etcd(args)
+    if shared is None and not metadata_file(args).exists():
         raise Unavailable(
-            f"no node has kept its metadata in {args.metadata or args.dir}: start one with "
+            f"no node has kept its metadata in {args.metadata or directory(args)}: start one with "
             "`moonpool up`, or give --metadata or --etcd as the pool's nodes have it"
         )
-    store = open_metadata(shared or os.fspath(path))
+    store = open_metadata(shared or os.fspath(metadata_file(args)))
     try:
         yield store
     finally:
@@ -182,7 +192,7 @@ def refuse_idle(args: argparse.Namespace, names: Iterable[str], without: str) ->
 
 def locator(args: argparse.Namespace) -> Locator:
     if not args.node:
-        return InDirectory(args.dir)
+        return InDirectory(directory(args))
     check_server("--node", args.node)
     return FixedAddress(args.node)
 

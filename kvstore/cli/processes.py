@@ -18,8 +18,10 @@ from kvstore.cli.options import (
     add_metrics,
     add_tls,
     command,
+    directory,
     etcd,
     etcd_arguments,
+    metadata_file,
     refuse_idle,
     say_ready,
     tls,
@@ -112,10 +114,11 @@ def run_conductor(args: argparse.Namespace) -> int:
     from kvstore.conductor.daemon import Conductor
     from kvstore.conductor.warm_up import compiled
 
+    shared = etcd(args)
     config = ConductorConfig(
-        args.metadata or args.dir / "metadata.db",
+        metadata_file(args) if shared is None else Path(),  # which is not looked at
         args.listen,
-        etcd=etcd(args),
+        etcd=shared,
         tls=tls(args),
         advertise=args.advertise,
         ttft_ms=args.ttft_ms,
@@ -138,7 +141,7 @@ def run_up(args: argparse.Namespace) -> int:
     etcd(args)  # a wrong setting is told here, and not in the node's log
     model = None if args.no_engines else _model(args)
     plan = Plan(
-        *(args.dir, args.dram, args.slab, model),
+        *(directory(args), args.dram, args.slab, model),
         etcd=etcd_arguments(args),
         tls=tls(args),
         gateway=_gateway(args, model),
@@ -180,6 +183,6 @@ def _model(args: argparse.Namespace) -> Path:
         return Path(args.model)
     from kvstore.cli.models import default_model
 
-    path = default_model(args.dir)
+    path = default_model(directory(args))
     print(f"no --model given: using {path}, whose weights are random", file=sys.stderr)
     return path

@@ -15,6 +15,9 @@ import pytest
 from kvstore.cli import roles
 from kvstore.cli.main import COMMANDS as MODULES
 from kvstore.cli.main import command_line, main
+from tests.homeless import homeless
+
+__all__ = ["homeless"]
 
 Parser = argparse.ArgumentParser
 
@@ -179,6 +182,34 @@ def test_what_the_system_refuses_is_told_with_what_is_known_of_it(
     monkeypatch.setattr(roles, "run_roles", fails)
     assert main(["roles", "--conductor", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err.startswith(f"moonpool: {said}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "ends"),
+    [
+        ("stat --help", (0, "")),
+        ("stat --node 127.0.0.1:1", (1, "127.0.0.1:1")),
+        ("doctor --node 127.0.0.1:1", (1, "127.0.0.1:1")),
+        ("stat", (2, "give --dir PATH or set MOONPOOL_DIR")),
+        ("tenant ls", (2, "give --dir PATH or set MOONPOOL_DIR")),
+        ("tenant ls --metadata none", (1, "no node has kept its metadata in none")),
+        ("conductor --listen 10.0.0.1:1", (2, "give --dir PATH or set MOONPOOL_DIR")),
+        ("conductor --listen 10.0.0.1:1 --etcd http://127.0.0.1:1", (2, "over TLS only")),
+        ("health", (2, "give --dir PATH or set MOONPOOL_DIR")),
+    ],
+)
+def test_whose_user_has_no_home_is_asked_for_a_directory_where_one_is_needed(
+    asked: str,
+    ends: tuple[int, str],
+    homeless: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    try:
+        code = main(asked.split())
+    except SystemExit as ended:  # argparse's own way
+        code = int(ended.code or 0)
+    said = capsys.readouterr()
+    assert code == ends[0] and ends[1] in said.out + said.err
 
 
 def ended_printing_to(output: int, *asked: str) -> tuple[int, str]:
