@@ -82,6 +82,10 @@ def test_the_wheel_holds_every_module_of_the_product(wheel: Path) -> None:
         assert any(re.fullmatch(rf"kvstore/{folder}/\w+\.py", name) for name in expected)
 
 
+def test_who_installs_it_is_told_that_it_has_types(wheel: Path) -> None:
+    assert "kvstore/py.typed" in names_in(wheel)  # of the tree, and of the sdist
+
+
 def test_the_wheel_holds_regular_files_only(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         modes = {entry.filename: entry.external_attr >> 16 for entry in archive.infolist()}
