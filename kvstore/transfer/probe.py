@@ -13,6 +13,7 @@ from kvstore.errors import Denied, KVStoreError
 
 SLOWER_MAX = 5.0  # times slower than the link's best way: beyond this, something is wrong
 _CURES = {"tcp": "the node's data port (--data-port) has to be open to its callers"}
+_HASTENS = {"shm": "this host is busy, or short of memory"}  # others take a network
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ def judge(probes: Mapping[str, Probe | KVStoreError]) -> list[Complaint]:
             found.append(Complaint(name, True, f"does not work: {one}{cure}"))
         elif worked[best].slowest > SLOWER_MAX * one.slowest:
             times = worked[best].slowest / one.slowest
-            text = f"{times:.0f} times slower than {best}: see which network it takes"
+            cure = _HASTENS.get(name, "see which network it takes")
+            text = f"{times:.0f} times slower than {best}: {cure}"
             found.append(Complaint(name, False, text))
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from kvstore.client import Client
 from kvstore.errors import Unauthenticated, Unavailable
 from kvstore.limits import PROBE_BYTES_MAX, PROBE_BYTES_MIN
-from kvstore.transfer import calls
+from kvstore.transfer import calls, shm
 from kvstore.transfer.frames import CALL
 from kvstore.transfer.probe import SLOWER_MAX, Complaint, Probe, judge
 from tests.client.kv import spec_of
@@ -37,6 +39,12 @@ def test_one_that_is_far_slower_than_the_best_in_either_direction_is_a_warning()
     for slow in (at(edge * 0.9, 1e9), at(1e9, edge * 0.9)):
         (found,) = judge({"ucx": at(1e9, 1e9), "tcp": slow})
         assert (found.transport, found.error) == ("tcp", False) and "slower than ucx" in found.text
+
+
+def test_memory_that_is_slow_is_no_network() -> None:
+    (found,) = judge({"tcp": at(1e9, 1e9), "shm": at(1e8, 1e8)})
+    assert (found.transport, found.error) == ("shm", False)
+    assert found.text == "10 times slower than tcp: this host is busy, or short of memory"
 
 
 def test_alone_or_with_its_like_nobody_is_slow() -> None:
@@ -80,6 +88,17 @@ def test_a_probe_moves_what_its_link_takes_to_be_measured_and_no_more(
     assert rate / 3 < found.slowest < rate * 3
     assert link.moved < 2 * 4 / 3 * PROBE_BYTES_MAX + 2_000
     assert link.now < max(0.3, 2.5 * PROBE_BYTES_MIN / rate), "a slow link is not held for long"
+
+
+def test_of_copies_on_one_host_the_quickest_says_how_fast_its_memory_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends = iter(accumulate([0.0, 1.0, 0.0, 0.25, 0.0, 0.5]))  # the first brings pages in
+    with running() as node, Client.at(node.address, spec_of("p"), transport="shm") as client:
+        transport: Any = client.connection.link().transport
+        size = min(PROBE_BYTES_MAX, len(transport._reading.bytes))
+        monkeypatch.setattr(shm, "time", SimpleNamespace(perf_counter=lambda: next(ends)))
+        assert transport.probe() == Probe(0.0, 4 * size, 4 * size)
 
 
 def test_a_real_node_is_probed_both_ways_over_each_transport() -> None:
