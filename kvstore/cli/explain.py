@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from kvstore.address import check_server
 from kvstore.cli.options import Commands, command
 from kvstore.errors import Invalid
+
+if TYPE_CHECKING:
+    from kvstore.client.conductors import Conductors
+    from kvstore.wire.v1 import conductor_pb2 as pb
 
 MISS = 3  # as of get and match
 _COLUMNS = (
@@ -34,8 +39,8 @@ def add(commands: Commands) -> None:
     )
     explain.add_argument(
         "request",
-        help="its id: an answer's `id` with the number of its choice behind it, as the "
-        "gateway's dashboard shows it",
+        help="its id: an answer's `id` with the number of its prompt behind it, as the "
+        "gateway's dashboard shows it; the `id` alone is that of the first",
     )
     explain.add_argument(
         "--conductor",
@@ -57,13 +62,24 @@ def run_explain(args: argparse.Namespace) -> int:
         check_server("--conductor", one)
     with Conductors(args.conductor) as conductors:
         try:
-            reply = conductors.explain(args.request)
+            reply = _explained(conductors, args.request)
         except Invalid as unknown:
             print(f"no conductor remembers {args.request}: {unknown}", file=sys.stderr)
             return MISS
     facts = facts_of(reply)
     print(json.dumps(facts) if args.json else text(facts))
     return 0
+
+
+def _explained(conductors: Conductors, request: str) -> pb.ExplainReply:
+    """Of an answer's id, too: it stands for as many requests as there were prompts, and here for
+    that of the first."""
+    try:
+        return conductors.explain(request)
+    except Invalid:
+        with suppress(Invalid):
+            return conductors.explain(f"{request}-0")
+        raise
 
 
 def text(facts: dict[str, Any]) -> str:
