@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -107,9 +108,12 @@ class _Call:
 def run_put(args: argparse.Namespace) -> int:
     call = _Call(args)
     size = sum(call.layout.block_bytes(n) for n in call.blocks.tokens)
-    found = args.file.stat().st_size
-    if found != size:
-        raise Invalid(f"{args.file} has {found} bytes; the KV of these tokens has {size}")
+    found = args.file.stat()
+    if not stat.S_ISREG(found.st_mode):
+        kind = "is a directory" if stat.S_ISDIR(found.st_mode) else "is no regular file"
+        raise Invalid(f"{args.file}: {kind}: name a file of KV, whose size is known beforehand")
+    if found.st_size != size:
+        raise Invalid(f"{args.file} has {found.st_size} bytes; the KV of these tokens has {size}")
     with args.file.open("rb") as source:
         reply = call.ask("Put", _parts(call, source))
     stored = list(reply.stored).count(pb.PutReply.STORED)

@@ -27,6 +27,20 @@ def test_a_miss_leaves_the_file_as_it_was(
     assert kept.read_bytes() == b"of an earlier get" and not none.exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [("/", "is a directory"), ("/dev/null", "is no regular file"), ("none", "No such file")],
+)
+def test_what_is_put_is_a_file_of_known_size(
+    node: NodeProcess, file: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_text(SPEC.canonical())
+    asked = ["put", file, "--spec", str(spec), "--tokens", "1,2,3", "--node", node.address]
+    assert main(asked) == (1 if file == "none" else 2)
+    assert f"moonpool: {file}: {why}" in capsys.readouterr().err
+
+
 def test_tokens_are_read_from_a_file_whose_name_begins_with_a_digit(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
