@@ -143,6 +143,8 @@ def _load(args: argparse.Namespace, simulated: bool) -> Load:
     """Of a trace that is simulated, requests that were rounded to one time come one after another:
     queues are of such, and every figure is then of the same load."""
     if args.trace in KINDS:
+        if args.format != trace.AUTO:
+            raise ConfigError(f"--format: is of a file, and {args.trace} is a load made up")
         rate = _RATE if args.rate is None else args.rate
         duration_s = _DURATION_S if args.duration is None else args.duration
         return made(args.trace, rate, duration_s, args.seed)

@@ -145,6 +145,12 @@ def test_options_of_a_load_made_up_are_named_as_they_are_given(
     assert "--duration = inf: wants a number from 0.001" in capsys.readouterr().err
 
 
+def test_a_load_made_up_has_no_format(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "bimodal", "--format", "azure"]) == 2
+    said = capsys.readouterr()
+    assert "--format: is of a file, and bimodal is a load made up" in said.err and not said.out
+
+
 def test_a_name_that_is_neither_file_nor_load_is_told_with_the_loads_there_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
