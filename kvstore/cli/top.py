@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -42,6 +43,7 @@ def run_top(args: argparse.Namespace) -> int:
 
 async def _run(watch: Watch, args: argparse.Namespace) -> int:
     keeping = asyncio.create_task(watch.keep())
+    before, after = (_CLEAR, "") if sys.stdout.isatty() else ("", "\n")
     try:
         while True:
             await asyncio.sleep(TICK_SECONDS)
@@ -54,7 +56,7 @@ async def _run(watch: Watch, args: argparse.Namespace) -> int:
             elif args.once:
                 print(text(watch, shutil.get_terminal_size().columns))
             else:
-                print(_CLEAR + text(watch, shutil.get_terminal_size().columns), flush=True)
+                print(before + text(watch, shutil.get_terminal_size().columns) + after, flush=True)
                 continue
             silent = all(one["silent"] for one in watch.processes())
             return 1 if silent else 0

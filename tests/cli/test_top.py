@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from kvstore.cli.top import _folded, text
 from kvstore.dashboard.samples import Sample
 from kvstore.dashboard.watch import Watch
@@ -22,6 +25,17 @@ def test_a_process_that_does_not_answer_is_named_once_with_the_reason() -> None:
     watch.take(0.0, 0.0, [("127.0.0.1:9", Unavailable("127.0.0.1:9: Connection refused", 1))])
     [line] = text(watch, 80).splitlines()
     assert line.split() == ["?", "127.0.0.1:9", "Connection", "refused"]
+
+
+def test_what_is_no_terminal_is_sent_no_control_codes() -> None:
+    command = [sys.executable, "-m", "kvstore", "top", "127.0.0.1:1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as top:
+        try:
+            assert top.stdout is not None
+            assert top.stdout.readline().split()[:2] == [b"?", b"127.0.0.1:1"]
+            assert top.stdout.readline() == b"\n", "between one look and the next"
+        finally:
+            top.kill()
 
 
 def test_in_few_columns_no_figure_is_cut() -> None:
