@@ -28,7 +28,7 @@ from kvstore.cli.options import (
 )
 from kvstore.cli.parts import Plan
 from kvstore.cli.stack import Stack
-from kvstore.config import ConductorConfig, parse_bytes
+from kvstore.config import ConductorConfig, NodeConfig, parse_bytes
 from kvstore.gateway.http.listener import listening_at
 from kvstore.limits import TPOT_MS_DEFAULT, TTFT_MS_DEFAULT
 
@@ -139,6 +139,7 @@ def run_up(args: argparse.Namespace) -> int:
         refuse_idle(args, ("listen",), "with --no-gateway")
     parse_bytes("--dram", args.dram)
     etcd(args)  # a wrong setting is told here, and not in the node's log
+    _check_free(directory(args))
     model = None if args.no_engines else _model(args)
     plan = Plan(
         *(directory(args), args.dram, args.slab, model),
@@ -157,6 +158,15 @@ def run_up(args: argparse.Namespace) -> int:
         stack.watch()
         print("stopping: what was begun is ended first ...", file=sys.stderr)
     return 0
+
+
+def _check_free(place: Path) -> None:
+    """Raise where a node runs in it: before a model is made there for another."""
+    from kvstore.node.start import locked
+
+    config = NodeConfig(place)
+    if config.lock_file.exists():
+        locked(config).close()
 
 
 def _gateway(args: argparse.Namespace, model: Path | None) -> str:

@@ -26,6 +26,7 @@ from kvstore.client import Client, InDirectory
 from kvstore.engine.make_model import make_model
 from kvstore.engine.namespace import spec_of
 from kvstore.engine.reference import Reference
+from tests.nodes import running
 
 SECONDS = 60.0
 ALL = ("node", "conductor", "prefill", "decode", "gateway")
@@ -183,6 +184,16 @@ def test_a_second_stack_in_one_directory_is_refused_by_name(directory: Path, mod
         assert str(directory) in second.stderr and "another node" in second.stderr
     finally:
         assert up.stop() == 0
+
+
+def test_where_a_node_runs_no_model_is_made_for_another(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with running() as node:
+        assert main(["up", "--dir", str(node.directory), "--listen", "127.0.0.1:0"]) == 2
+        said = capsys.readouterr().err
+        assert f"{node.directory}: another node runs there" in said and "--model" not in said
+        assert not (node.directory / "random-model").exists()
 
 
 def test_a_model_that_is_none_is_told_before_anything_is_started(tmp_path: Path) -> None:
