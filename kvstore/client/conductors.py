@@ -2,7 +2,8 @@
 
 Whoever answered last is asked first. One that does not answer is left alone for a while, longer
 each time, and then tried by one caller while the others still pass it over: a dead conductor costs
-a few callers a quarter of a second, and nobody more. A refusal is an answer: all conductors know
+a few callers a quarter of a second, and nobody more. However many ask it while it stands still,
+that is one failure: it may be back at once. A refusal is an answer: all conductors know
 the same, so no other is asked. One that knows no engine for a request may just have begun, so the
 next is asked; but it has answered, and is asked about others.
 """
@@ -32,6 +33,7 @@ class _Conductor:
     stub: LastingStub
     pause: float = 0.0  # the last one
     rests_until: float = 0.0
+    failures: int = 0
 
 
 class Conductors:
@@ -67,7 +69,8 @@ class Conductors:
         refuses it, and what is wrong with the request or the caller's credentials."""
         tried: set[str] = set()
         timeout = ANSWER_SECONDS + 1e-3 * request.wait_ms
-        while (one := self._take(tried, timeout)) is not None:
+        while (taken := self._take(tried, timeout)) is not None:
+            one, failures = taken
             tried.add(one.stub.address)
             try:
                 reply = self._ask(one, lambda stub: stub.Schedule(request, timeout=timeout))
@@ -78,7 +81,7 @@ class Conductors:
                 if getattr(error, "retry_after_ms", 0):  # its own word
                     self._answered(one)
                 else:
-                    self._failed(one)
+                    self._failed(one, failures)
                 continue
             self._stay_with(one)
             assert isinstance(reply, pb.ScheduleReply)
@@ -142,15 +145,16 @@ class Conductors:
                 raise
             raise Unavailable("the conductors were closed while this thread asked") from error
 
-    def _take(self, tried: set[str], seconds: float) -> _Conductor | None:
-        """The next that does not rest. Of those that rested it is this caller's alone for now."""
+    def _take(self, tried: set[str], seconds: float) -> tuple[_Conductor, int] | None:
+        """The next that does not rest, and how often it failed before. Of those that rested it is
+        this caller's alone for now."""
         with self._lock:
             now = time.monotonic()
             for one in self._all:
                 if one.stub.address not in tried and one.rests_until <= now:
                     if one.rests_until:
                         one.rests_until = now + seconds
-                    return one
+                    return one, one.failures
         return None
 
     def _stay_with(self, one: _Conductor) -> None:
@@ -164,8 +168,12 @@ class Conductors:
         with self._lock:
             one.pause, one.rests_until = 0.0, 0.0
 
-    def _failed(self, one: _Conductor) -> None:
+    def _failed(self, one: _Conductor, before: int) -> None:
+        """It did not answer who asked it when it had failed so often."""
         with self._lock:
+            if one.failures != before:
+                return  # it rests already, of what another caller met at the same time
+            one.failures += 1
             one.pause = min(max(2 * one.pause, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX)
             # By chance: callers that saw it die together are not to come back together.
             one.rests_until = time.monotonic() + one.pause * random.uniform(0.5, 1.0)

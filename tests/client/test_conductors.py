@@ -159,6 +159,30 @@ def test_many_callers_at_once_wait_for_a_dead_conductor_once_each_at_most(
             assert all(one.result() is None for one in asks)
 
 
+def test_a_moment_in_which_nobody_is_answered_is_one_failure_however_many_ask_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PAUSE_SECONDS_MIN", 1.0)
+    monkeypatch.setattr(module, "PAUSE_SECONDS_MAX", 3_600.0)
+    all_ask = threading.Barrier(8)
+
+    class StandsStill(Double):
+        def Schedule(self, request: pb.ScheduleRequest, context: Any) -> pb.ScheduleReply:
+            if not self.up:
+                all_ask.wait(60)
+            return super().Schedule(request, context)
+
+    only = StandsStill()
+    only.up = False
+    with served(only) as address, Conductors([address]) as conductors:
+        with ThreadPoolExecutor(8) as callers:
+            asks = [callers.submit(conductors.schedule, pb.ScheduleRequest()) for _ in range(8)]
+            assert all(one.result() is None for one in asks)
+        only.up = True
+        # Eight failures would be two minutes of rest.
+        eventually(lambda: conductors.schedule(pb.ScheduleRequest()) == PLAN)
+
+
 def test_of_those_that_come_after_a_rest_one_tries_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
