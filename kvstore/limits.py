@@ -124,6 +124,7 @@ CREWS_MAX = 256  # kinds of them, by tenant, namespace and group; of one tenant 
 SWITCHING_KEPT = 256  # engines that switch, of a crew, whose role is remembered once they are gone
 LINK_SPEEDS = (1e3, 1e15)  # bytes a second that a link is believed to carry: no time is 0 or NaN
 REPORT_SILENCE_SECONDS = 3.0  # an engine that was not heard of for so long is sent nothing
+CREW_GATHERS_SECONDS = 10.0  # in which all engines of a kind report to whoever heard of none
 REPORT_MEASURED_MAX = 256  # prefills in one message, steps, transfers: each costs some 50 us
 REPORT_REQUESTS_MAX = 4_096  # ids in each list of one message; engines of ours say so many in all
 REPORT_BLOCKS_MAX = 4_096  # of an engine's own, held and dropped each, in one message: some 5 ms

@@ -21,6 +21,7 @@ import grpc
 from kvstore.client.outbox import Outbox
 from kvstore.config import Credentials
 from kvstore.errors import KVStoreError
+from kvstore.limits import CREW_GATHERS_SECONDS, REPORT_SILENCE_SECONDS
 from kvstore.rpc.lasting import LastingStub
 from kvstore.rpc.threads import threads_for
 from kvstore.wire.v1 import conductor_pb2 as pb
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 PACE_SECONDS = 0.02  # between two messages: what happens meanwhile is in one
 QUIET_SECONDS = 1.0  # after which an engine to which nothing happens says that it is there
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 2.0  # before a conductor is tried again
+assert REPORT_SILENCE_SECONDS + 2 * PAUSE_SECONDS_MAX < CREW_GATHERS_SECONDS
 _HEARD_SECONDS = 1.0  # of a stream: who refuses one, or is not there, ends it sooner
 _CLOSE_SECONDS = 5.0
 

@@ -72,7 +72,7 @@ class Crews:
                 held = self._places.held(whose[0])
                 text = f"{held} kinds of engines of {whose[0]} report: no tenant takes all places"
                 raise Overloaded(text, NOBODY_MS)
-            crew = self._crews[whose] = Crew(facts, self._hosts.count)
+            crew = self._crews[whose] = Crew(facts, self._hosts.count, now)
             self._in_flight[whose] = InFlight(crew, whose[0], *self._of_flights)
         self._engines += 1
         return crew.enter(facts, self._hosts.use(facts.node_id), now)

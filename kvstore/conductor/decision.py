@@ -105,6 +105,12 @@ def _too_large(ask: Ask, does: str, needs: int, largest: Largest, now: float) ->
             f"that, but one that does not now, or left lately, has it for {lately}",
             RETRY_MS_MAX,
         )
+    if largest.gathers(now):
+        return Unavailable(
+            f"a prompt of {ask.tokens} tokens{answer}: of the engines that {does} and have "
+            f"reported by now the largest has room for {largest.now} tokens of KV",
+            NOBODY_MS,
+        )
     return Invalid(
         f"a prompt of {ask.tokens} tokens{answer}: of the engines that {does} the largest has room "
         f"for {largest.now} tokens of KV"

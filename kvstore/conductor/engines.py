@@ -61,13 +61,13 @@ class Engine:
 class Crew:
     """Who there is, in rows; `fleet` and the arrays beside it are made anew when it grows."""
 
-    def __init__(self, facts: Facts, hosts: int) -> None:
+    def __init__(self, facts: Facts, hosts: int, now: float) -> None:
         self.block_tokens, self.token_bytes = facts.block_tokens, facts.token_bytes
         self.revision = ""  # of the weights, once an engine says
         self.by_id: dict[str, Engine] = {}
         self.decoders = 0  # of those
-        self.largest_prefilled = Largest(attrgetter("prefill"), attrgetter("prefills"))
-        self.largest_decoded = Largest(attrgetter("decode"), attrgetter("decodes"))
+        self.largest_prefilled = Largest(attrgetter("prefill"), attrgetter("prefills"), now)
+        self.largest_decoded = Largest(attrgetter("decode"), attrgetter("decodes"), now)
         self._least_step = 0.0  # seconds, of one sequence alone
         self.busy = self._looked = 0.0  # share of engines that prefilled lately, by when
         self.answers = Answers()

@@ -2,7 +2,8 @@
 decode, and of those that could, or left a while ago and may be back.
 
 Pure. What only the first cannot hold is to be asked for again; what the others cannot either is
-asked for in vain.
+asked for in vain, once all have had the time to report: a conductor that begins, or heard of nobody
+for a while, is told of them one by one.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kvstore.conductor.facts import Facts
+from kvstore.limits import CREW_GATHERS_SECONDS
 
 BACK_SECONDS = 600.0  # that an engine which left may take to come back, if it does
 
 
 class Largest:
-    """Of one crew, for one of both phases."""
+    """Of one crew, whose first engine reports now, for one of both phases."""
 
-    def __init__(self, could: Callable[[Facts], object], does: Callable[[Facts], bool]) -> None:
-        self._can, self._does = could, does
+    def __init__(
+        self, could: Callable[[Facts], object], does: Callable[[Facts], bool], now: float
+    ) -> None:
+        self._can, self._does, self._began = could, does, now
         self.now = self._could = self._gone = 0
         self._since = float("-inf")  # when that left
 
@@ -37,6 +41,10 @@ class Largest:
 
     def lately(self, now: float) -> int:
         return max(self._could, self._back(now))
+
+    def gathers(self, now: float) -> bool:
+        """Larger ones may be there that did not report yet."""
+        return now < self._began + CREW_GATHERS_SECONDS
 
     def _back(self, now: float) -> int:
         return self._gone if now < self._since + BACK_SECONDS else 0

@@ -16,6 +16,7 @@ from kvstore.client import conductors as module
 from kvstore.client.conductors import Conductors
 from kvstore.client.reporter import Reporter
 from kvstore.errors import Broken, Invalid, Overloaded, Unavailable
+from kvstore.rpc.status import refuse
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
 from tests.conductor.reporting import asked, engine
@@ -99,6 +100,25 @@ def test_conductors_that_know_nobody_for_one_request_are_asked_about_others(
         eventually(lambda: knows(conductors))
         assert conductors.schedule(asked("another kind", namespace=bytes(32))) is None
         assert knows(conductors), "they are there, and know who is meant now"
+
+
+def test_where_one_does_not_know_a_large_engine_yet_the_next_is_asked() -> None:
+    class Begins(Double):
+        def Schedule(self, request: pb.ScheduleRequest, context: Any) -> pb.ScheduleReply:
+            self.asked += 1
+            refuse(context, Unavailable("those that have reported by now are smaller", 1_000))
+            return pb.ScheduleReply()
+
+    begins, knows_it = Begins(), Double()
+    with (
+        served(begins) as first,
+        served(knows_it) as second,
+        Conductors([first, second]) as conductors,
+        Conductors([first]) as alone,
+    ):
+        assert conductors.schedule(pb.ScheduleRequest()) == PLAN
+        assert [alone.schedule(pb.ScheduleRequest()) for _ in range(2)] == [None, None]
+    assert begins.asked >= 2, "it has answered, and is asked again"
 
 
 def test_a_conductor_that_is_wrongly_asked_says_so(two: dict[str, ConductorProcess]) -> None:

@@ -13,7 +13,7 @@ from tests.conductor.crews import facts
 
 
 def test_rows_are_given_out_again_and_what_stood_there_is_gone() -> None:
-    crew = Crew(facts("a"), hosts=1)
+    crew = Crew(facts("a"), hosts=1, now=0.0)
     first = crew.enter(facts("a"), 0, 5.0)
     row = crew.fleet.engines[first.number]
     assert row["prefills"] and row["decodes"] and row["room"] == 100_000
@@ -25,7 +25,7 @@ def test_rows_are_given_out_again_and_what_stood_there_is_gone() -> None:
 
 
 def test_a_crew_grows_and_keeps_what_it_knows() -> None:
-    crew = Crew(facts("a"), hosts=1)
+    crew = Crew(facts("a"), hosts=1, now=0.0)
     engines = [crew.enter(facts(f"{number}"), number, 0.0) for number in range(100)]
     for number, engine in enumerate(engines):
         engine.batch = number
@@ -39,7 +39,7 @@ def test_a_crew_grows_and_keeps_what_it_knows() -> None:
 
 
 def test_a_host_that_no_engine_calls_its_own_slows_nobody_down() -> None:
-    crew = Crew(facts("a"), hosts=3)
+    crew = Crew(facts("a"), hosts=3, now=0.0)
     crew.enter(facts("a", ssd=None), 1, 0.0)
     hosts = crew.fleet.hosts
     assert hosts["link_seconds"][2] == 0 and hosts["ssd_seconds"][2] == SSD_SECONDS
@@ -47,7 +47,7 @@ def test_a_host_that_no_engine_calls_its_own_slows_nobody_down() -> None:
 
 
 def test_what_links_carry_is_learned_from_all_engines_of_the_host() -> None:
-    crew = Crew(facts("a"), hosts=1)
+    crew = Crew(facts("a"), hosts=1, now=0.0)
     engines = [crew.enter(facts(name, link=TransferCost(0, 1e9)), 0, 0.0) for name in "ab"]
     for _ in range(30):
         for engine in engines:
@@ -58,7 +58,7 @@ def test_what_links_carry_is_learned_from_all_engines_of_the_host() -> None:
 
 
 def test_a_burst_does_not_make_engines_scarce_and_a_minute_of_work_does() -> None:
-    crew = Crew(facts("a"), hosts=1)
+    crew = Crew(facts("a"), hosts=1, now=0.0)
     for name in "ab":
         crew.enter(facts(name), 0, 0.0)
     crew.look(RULES, 100.0)
@@ -81,7 +81,7 @@ def came(crew: Crew, host: int, source: int, seconds_a_byte: float, times: int =
 
 
 def test_the_slower_end_is_what_a_transfer_between_two_hosts_says_something_of() -> None:
-    crew = Crew(facts("quick"), hosts=2)
+    crew = Crew(facts("quick"), hosts=2, now=0.0)
     crew.enter(facts("quick"), 0, 0.0)
     crew.enter(facts("slow", link=TransferCost(1e-3, 1e9)), 1, 0.0)
     came(crew, 0, 1, 2e-9)
@@ -94,7 +94,7 @@ def test_the_slower_end_is_what_a_transfer_between_two_hosts_says_something_of()
 
 def test_what_came_within_a_domain_or_from_another_rack_says_nothing_of_the_link() -> None:
     near = {"domain": "d", "domain_bytes_per_second": 1e12, "rack": "r"}
-    crew = Crew(facts("a"), hosts=3)
+    crew = Crew(facts("a"), hosts=3, now=0.0)
     for host, labels in enumerate((near, near, {"rack": "s", "far_bytes_per_second": 5e9})):
         crew.enter(facts(f"{host}", **labels), host, 0.0)
     came(crew, 0, 1, 4e-12)
@@ -107,7 +107,7 @@ def test_what_came_within_a_domain_or_from_another_rack_says_nothing_of_the_link
 
 
 def test_what_nobodys_host_carried_changes_nothing() -> None:
-    crew = Crew(facts("a"), hosts=1)
+    crew = Crew(facts("a"), hosts=1, now=0.0)
     crew.enter(facts("a"), 0, 0.0)
     before = crew.fleet.hosts.copy()
     crew.fetched(5, 0, 1e9, 9.0)
@@ -118,7 +118,7 @@ def test_what_nobodys_host_carried_changes_nothing() -> None:
 
 
 def test_an_engine_that_says_nothing_costs_what_its_kin_do_and_a_new_one_at_once() -> None:
-    crew = Crew(facts("a"), hosts=1)
+    crew = Crew(facts("a"), hosts=1, now=0.0)
     speaks, silent = crew.enter(facts("a"), 0, 0.0), crew.enter(facts("b"), 0, 0.0)
     for second in range(1, 60):
         assert speaks.prefill is not None
@@ -136,7 +136,7 @@ def test_an_engine_that_says_nothing_costs_what_its_kin_do_and_a_new_one_at_once
 
 
 def test_engines_of_one_kind_begin_with_the_costs_of_the_first() -> None:
-    crew = Crew(facts("a"), hosts=1)
+    crew = Crew(facts("a"), hosts=1, now=0.0)
     first, second = PrefillCost(0.01, 1e-3, 0.0), PrefillCost(0.01, 2e-3, 0.0)
     crew.enter(facts("decodes", kind="CPU", prefill=None), 0, 0.0)
     entered = [
@@ -153,7 +153,7 @@ def test_engines_of_one_kind_begin_with_the_costs_of_the_first() -> None:
 
 
 def test_reports_that_scatter_set_an_engine_less_apart_from_its_kin() -> None:
-    crew = Crew(facts("a"), hosts=1)
+    crew = Crew(facts("a"), hosts=1, now=0.0)
     both = [crew.enter(facts(name), 0, 0.0) for name in "ab"]
     for second in range(1, 20):
         for engine, factor in zip(both, (1.0, 1.3), strict=True):

@@ -11,7 +11,7 @@ from tests.conductor.crews import WHOSE, Rig, ask, chain, facts
 
 
 def test_labels_are_numbered_while_a_host_has_them_and_forgotten_with_the_last() -> None:
-    crew = Crew(facts("a"), hosts=1)
+    crew = Crew(facts("a"), hosts=1, now=0.0)
     crew.enter(facts("a"), 0, 0.0)
     assert len(crew.fleet.near) == 0, "nobody is labelled: choices look at no labels"
     there = {"domain": "d", "domain_bytes_per_second": 5e11}
@@ -31,7 +31,7 @@ def test_labels_are_numbered_while_a_host_has_them_and_forgotten_with_the_last()
 
 
 def test_a_host_that_comes_back_elsewhere_stands_there() -> None:
-    crew = Crew(facts("a"), hosts=1)
+    crew = Crew(facts("a"), hosts=1, now=0.0)
     engine = crew.enter(facts("a", rack="r1", domain="d"), 0, 0.0)
     other = crew.enter(facts("b", rack="r1"), 1, 0.0)
     crew.leave(engine, 0.0)
@@ -44,7 +44,7 @@ def test_a_host_that_comes_back_elsewhere_stands_there() -> None:
 
 
 def test_labels_outlive_that_a_crew_grows() -> None:
-    crew = Crew(facts("a"), hosts=1)
+    crew = Crew(facts("a"), hosts=1, now=0.0)
     for number in range(200):
         crew.enter(facts(f"{number}", rack=f"r{number % 7}", domain=f"d{number}"), number, 0.0)
     crew.check()

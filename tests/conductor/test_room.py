@@ -15,7 +15,7 @@ from kvstore.conductor.largest import BACK_SECONDS
 from kvstore.conductor.room import Parked
 from kvstore.core.cost import DecodeCost
 from kvstore.errors import Invalid, Overloaded, TooLate
-from kvstore.limits import SENT_SECONDS
+from kvstore.limits import CREW_GATHERS_SECONDS, SENT_SECONDS
 from tests.conductor.crews import WHOSE, Rig, ask, chain
 
 SLOW = DecodeCost(0.08, 1e-7, 1e-9)  # seconds
@@ -213,6 +213,7 @@ def test_what_no_engine_can_ever_hold_is_wrong_and_not_to_be_asked_for_again() -
     rig.engine("large", room_tokens=4_000)
     rig.engine("prefills", room_tokens=9_000, decode=None)
     assert rig.schedule("fits", tokens=4_000).decode is not None
+    rig.now += CREW_GATHERS_SECONDS
     with pytest.raises(Invalid, match=r"of 4001 tokens: .* the largest has room for 4000 tokens"):
         rig.schedule("r", tokens=4_001)
     assert "r" not in rig.in_flight.prompts
@@ -239,6 +240,7 @@ def test_what_an_engine_could_hold_that_prefills_just_now_is_to_be_asked_for_aga
     rig.engine("large", room_tokens=4_000, role=Role.PREFILLS)
     with pytest.raises(Overloaded, match="one that does not now, or left lately, has it for 4000"):
         rig.schedule("r", tokens=4_000)
+    rig.now += CREW_GATHERS_SECONDS
     with pytest.raises(Invalid):
         rig.schedule("r", tokens=4_001)
 
@@ -258,6 +260,7 @@ def test_what_no_engine_can_hold_to_its_end_is_wrong_and_keeps_no_room_from_othe
     rig = Rig()
     rig.engine("small", room_tokens=3_000)
     large = rig.engine("large", room_tokens=4_000)
+    rig.now += CREW_GATHERS_SECONDS
     for number in range(30):
         with pytest.raises(Invalid, match=r"of 3000 tokens and an answer of 1001 at most: .* 4000"):
             rig.schedule(f"r{number}", tokens=3_000, max_new_tokens=1_001)

@@ -7,9 +7,11 @@ import pytest
 from kvstore.conductor.decision import Decision
 from kvstore.conductor.engines import Engine
 from kvstore.conductor.explained import explain
+from kvstore.conductor.facts import Role
 from kvstore.conductor.room import Parked
 from kvstore.core.cost import DecodeCost
-from kvstore.errors import Invalid, Overloaded, TooLate
+from kvstore.errors import Invalid, Overloaded, TooLate, Unavailable
+from kvstore.limits import CREW_GATHERS_SECONDS
 from tests.conductor.crews import WHOSE, Rig, ask, chain
 
 SLOW = DecodeCost(0.02, 1e-4, 1e-8)  # seconds
@@ -100,6 +102,7 @@ def test_what_nobody_can_prefill_is_wrong_and_may_be_asked_again_where_one_left(
     rig.engine("small", room_tokens=2_000, decode=None)
     large = rig.engine("large", room_tokens=3_000, decode=None)
     rig.engine("decodes", prefill=None)
+    rig.now += CREW_GATHERS_SECONDS
     with pytest.raises(Invalid, match=r"of 3001 tokens: .* that prefill the largest has .* 3000 "):
         rig.schedule("r", tokens=3_001)
     told = explain(rig.scheduler, rig.scheduler.consider(WHOSE, ask(tokens=3_001), rig.now), False)
@@ -127,3 +130,32 @@ def test_what_only_one_that_left_lately_could_decode_waits_for_it_as_long_as_it_
     with pytest.raises(TooLate, match="left lately, has it for 9000"):
         rig.scheduler.place(WHOSE, ask("r", tokens=3_000, waited=900.0), rig.now, served.append)
     rig.check()
+
+
+def test_what_only_engines_can_hold_that_did_not_report_yet_is_not_wrong() -> None:
+    """A conductor that begins is told of them one by one."""
+    rig = Rig()
+    small = rig.engine("small", room_tokens=2_000)
+    with pytest.raises(Unavailable, match=r"have reported by now .* has room for 2000") as refused:
+        rig.schedule("r", tokens=3_000)
+    assert refused.value.retry_after_ms > 0, "its own word: it has not failed"
+    rig.now += CREW_GATHERS_SECONDS
+    with pytest.raises(Invalid, match="the largest has room for 2000"):
+        rig.schedule("r", tokens=3_000)
+    rig.scheduler.leave(WHOSE, small, rig.now)
+    rig.engine("small", room_tokens=2_000)
+    with pytest.raises(Unavailable):  # nobody was there: the others may have been lost with it
+        rig.schedule("r", tokens=3_000)
+    rig.engine("large", room_tokens=3_000)
+    assert rig.sent_to("r", tokens=3_000) == "large"
+
+
+def test_what_only_engines_can_prefill_that_did_not_report_yet_is_not_wrong() -> None:
+    rig = Rig()
+    rig.engine("small", room_tokens=2_000, decode=None)
+    rig.engine("decodes", prefill=None)
+    with pytest.raises(Unavailable, match=r"that prefill and have reported by now"):
+        rig.schedule("r", tokens=3_000)
+    with pytest.raises(Overloaded, match="has room for that, but one that does not now"):
+        rig.engine("switches", room_tokens=3_000, role=Role.DECODES)
+        rig.schedule("r", tokens=3_000)
