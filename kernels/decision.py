@@ -81,6 +81,7 @@ def choose(
     kept = kept_by_decoders(fleet, found)
     asked = Asked(now, tokens, block_tokens, token_bytes, waited, 1.0, kept, answer)
     coming(Expected(places, state), prints, on_way)
+    _nothing_comes_to_those_away(fleet, on_way)
     own[:] = 0
     for i in range(len(own_holders)):
         row = of_holder[own_holders[i]]
@@ -107,7 +108,7 @@ def choose(
         return chosen, way, room, NONE, 0.0
     decodes, _ = choose_decode(
         fleet, dram, tokens, whole, block_tokens, token_bytes, grows, tpot, first,
-        engines[chosen].host, now,
+        chosen, now,
     )  # fmt: skip
     return chosen, way, room, decodes, _step_with(fleet, decodes, tokens)
 
@@ -138,6 +139,15 @@ def _at_hosts(found: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any
         host = host_of[holders[i]]
         if host >= 0:
             found.local[host], found.dram[host] = lengths[i], in_dram[i]
+
+
+@inner
+def _nothing_comes_to_those_away(fleet: Any, on_way: Any) -> None:
+    """What an engine computes is with the next only in memory of its own, once that has it."""
+    engines, hosts = fleet.engines, fleet.hosts
+    for row in range(len(engines)):
+        if hosts[engines[row].host].away:
+            on_way[row] = 0
 
 
 @inner
@@ -183,14 +193,15 @@ def ends_of(hosts: Any, giver: Any, taker: Any) -> Any:
 def decoder(
     engines: Any, lines: Any, hosts: Any, near: Any, dram: Any, local: Any, on_way: Any,
     bounds: Any, holders: Any, lengths: Any, in_dram: Any, host_of: Any, tokens: Any, whole: Any,
-    block_tokens: Any, token_bytes: Any, reserve: Any, tpot: Any, first: Any, source: Any, now: Any,
+    block_tokens: Any, token_bytes: Any, reserve: Any, tpot: Any, first: Any, prefilled: Any,
+    now: Any,
 ) -> Any:  # fmt: skip
     """Who is to decode a request, whether it fits there now, what a step with it takes, and how
     many bytes of its KV are not in that engine's host's memory."""
     fleet = Fleet(engines, lines, hosts, near)
     _at_hosts(Found(dram, local, on_way, bounds), holders, lengths, in_dram, host_of)
     chosen, good = choose_decode(
-        fleet, dram, tokens, whole, block_tokens, token_bytes, reserve, tpot, first, source, now
+        fleet, dram, tokens, whole, block_tokens, token_bytes, reserve, tpot, first, prefilled, now
     )
     if chosen == NONE:
         return NONE, False, 0.0, 0.0
@@ -200,9 +211,9 @@ def decoder(
 
 @njit(cache=KEPT, **BORROWED)
 def move(hosts: Any, giver: Any, taker: Any, size: Any, now: Any) -> None:
-    """So many bytes go from one host to another from now on."""
-    if giver != taker:
-        one, other = hosts[giver], hosts[taker]
+    """So many bytes go from one host to another from now on, if both are there."""
+    one, other = hosts[giver], hosts[taker]
+    if giver != taker and not (one.away or other.away):
         carry(one, other, way_between(one, other), size * way_seconds(one, other), now)
 
 

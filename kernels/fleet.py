@@ -79,6 +79,7 @@ HOST = np.dtype(
         ("domain_arrives", np.float64),  # as `arrives` and `leaves`: a domain has wires of its own
         ("domain_leaves", np.float64),
         ("decodes", np.bool_),  # an engine there does, or nobody: see `mark_roles`
+        ("away", np.bool_),  # its node is gone: nothing is found there, comes to it or leaves it
         ("prefills", np.int32),  # the first engine there that does, or `NONE`: likewise
         ("owed", np.float64),  # seconds that KV will take to leave it which is yet to be computed
         ("sent", np.float64),  # seconds that what left it lately took: the count fades

@@ -3,7 +3,8 @@
 It is the price, but for its rounding, of who fetches nothing and of who fetches while it is free.
 Of others that fetch, the blocks that come while the prompt waits may be a part of those that there
 are: what an earlier block saves is less than what a later one does, so a part costs no less than
-the better of both ends. And what is read from an SSD is taken to be there when it is wanted.
+the better of both ends. What is read from an SSD is taken to be there when it is wanted, and what
+is computed again where it is decoded, as a node is gone, to take no time.
 
 What is looked up of each engine is laid in rows first. What is worked out of those asks nothing, so
 that the processor does so for several engines at once.
@@ -65,7 +66,7 @@ def _look_up(fleet: Any, found: Any, best: Any, source: Any, asked: Any, rules: 
         at = np.uint32(engine.host)
         host = hosts[at]
         there = max(dram[at], coming[number]) if rules.foresight else dram[at]
-        fetched = best if rules.fetch and source != at else 0
+        fetched = best if rules.fetch and source != at and not host.away else 0
         rows[NUMBER, count], rows[THERE, count] = number, there
         rows[ALL, count] = max(there, local[at], fetched)
         rows[MORE, count] = fetched - there if fetched > there >= local[at] else 0

@@ -53,14 +53,15 @@ def price_engine(
     engine = fleet.engines[number]
     at, giver = engine.host, max(0, source)
     there = max(found.dram[at], found.coming[number]) if rules.foresight else found.dram[at]
-    fetched = best if rules.fetch and source != NONE and source != at else 0
+    host = fleet.hosts[at]
+    fetched = best if rules.fetch and source != NONE and source != at and not host.away else 0
     row = split(
         fleet, number, there, found.local[at], fleet.hosts[giver], fetched, found.dram[giver],
         asked, rules, scarce,
     )  # fmt: skip
     if len(fleet.near) and fetched > there:
         row, source = nearer(row, fleet, found, number, there, source, asked, rules, scarce)
-    crowding = crowding_charge(engine, fleet.hosts[at], there, given, asked, rules)
+    crowding = crowding_charge(engine, host, there, given, asked, rules)
     _write(priced, number, row, source, crowding)
 
 

@@ -76,6 +76,8 @@ def waits(fleet: Any, number: Any, work: Any, asked: Any, rules: Any) -> Any:
 @inner
 def hand_on_seconds(host: Any, asked: Any) -> Any:
     """That a prompt's KV takes to leave its host, what is not yet where it may be decoded."""
+    if host.away:
+        return 0.0  # it does not: see `again_seconds`
     tokens = max(1.0, asked.tokens - asked.kept * asked.block_tokens)
     return hand_seconds(host, tokens * asked.token_bytes)
 
@@ -87,6 +89,15 @@ def handed_seconds(host: Any, begins: Any, work: Any, hand: Any, now: Any) -> An
     if hand == 0.0:
         return begins + work
     return max(begins + work, max(begins, leaving_seconds(host, now)) + hand)
+
+
+@inner
+def again_seconds(engine: Any, host: Any, asked: Any) -> Any:
+    """That whoever decodes a prompt takes to compute all of it again: none, but where the node of
+    an engine that only prefills is gone. It is taken to be as quick as that engine."""
+    if not host.away or engine.decodes or engine.alone:
+        return 0.0
+    return work_after(engine, asked.tokens, 0, asked.block_tokens) * asked.factor
 
 
 @inner
@@ -129,6 +140,7 @@ def _option(
     wait = waits(fleet, number, work, asked, rules)
     begins = max(wait, ready)
     handed = handed_seconds(host, begins, work, hand, asked.now)
+    handed += again_seconds(engine, host, asked)
     copied = fetched * asked.block_tokens
     imposed = work * (scarce + overtaken(fleet, number, work, rules)) + sent
     if fetched:

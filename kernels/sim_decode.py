@@ -70,14 +70,13 @@ def answered(w: Any, r: Any, now: Any) -> None:
 def _choose(w: Any, r: Any, now: Any) -> Any:
     tpot, first = w.rules.pace * w.rules.tpot, roll(w, len(w.fleet.engines))
     request, setting = w.requests[r], w.setting
-    source = w.fleet.engines[request.engine].host
     if setting.holds:
         look(w.caches, blocks_of(w, r), w.on, w.found)
     else:
         w.found.dram[:] = 0
     return choose_decode(
         w.fleet, w.found.dram, request.tokens, 0.0, setting.block_tokens, setting.token_bytes,
-        setting.reserve, tpot, first, source, now,
+        setting.reserve, tpot, first, request.engine, now,
     )  # fmt: skip
 
 

@@ -64,6 +64,7 @@ class Decision:
     step: float = 0.0  # seconds of a decode step with it
     ttft: float = 0.0  # the target
     size: float = 0.0  # bytes of its KV that are not in the memory of who decodes
+    again: bool = False  # who decodes computes all of it anew, for a node is gone
     refusal: Rejected | Invalid | None = None
 
     @property

@@ -74,6 +74,7 @@ class Crew:
         self.rows: list[Engine | None] = []
         self._free: list[int] = []
         self._carries: dict[int, Carries] = {}
+        self._away: set[int] = set()  # hosts of its engines whose nodes are gone
         self._labels = Labels()
         self.of_holder = np.full(HOLDERS_MAX, NO_HOLDER, np.int32)  # rows, by their holders
         self._kin = Kin()
@@ -203,6 +204,23 @@ class Crew:
             if carries is not None and (each >= max(ends) or each * size_bytes > seconds):
                 carries.observe(way, size_bytes, seconds)
                 self._price_host(at)
+
+    def see(self, named: NDArray[np.int32]) -> None:
+        """The nodes of these hosts may be named now. Engines whose nodes may not cannot load what
+        others hold, nor hand over what they compute. Where no engine's node may, none of them has
+        one: they do without."""
+        known, away = set(named.tolist()), self.fleet.hosts["away"]
+        mine = {one.host for one in self.by_id.values()}
+        self._away = set() if mine.isdisjoint(known) else mine - known
+        away[:] = False
+        away[list(self._away)] = True
+
+    def computes_again(self, prefill: Engine, decode: Engine | None) -> bool:
+        """Whether who is to decode a prompt will not be given what the other computes."""
+        if not self._away or decode is None or decode is prefill:
+            return False
+        gone = not self._away.isdisjoint((prefill.host, decode.host))
+        return gone and not speaks_http(prefill.facts.address)
 
     def place(self, hosts: NDArray[np.int32], given: Lengths, held: Lengths) -> None:
         """So many blocks came to be in these hosts' memory, and they hold so many."""

@@ -37,9 +37,8 @@ def reply_of(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.
     reply.split.read_blocks, reply.split.fetched_blocks = read, fetched
     reply.split.coming_blocks = max(0, blocks - fetched - read - decision.own - decision.there)
     reply.split.fetched_from = decision.source
-    reply.split.computed_tokens = max(
-        1, decision.tokens - blocks * decision.prefill.facts.block_tokens
-    )
+    reused = 0 if decision.again else blocks * decision.prefill.facts.block_tokens
+    reply.split.computed_tokens = max(1, decision.tokens - reused)
     reply.wait_ms = 1e3 * float(max(row[WAIT], row[READY]))
     reply.ttft_ms = 1e3 * float(decision.waited + row[HANDED])
     priority, reply.aging = scheduler.priority(decision)
@@ -93,7 +92,9 @@ def sentence_of(decision: Decision) -> str:
     if row[READ]:
         said += f", {row[READ]:.0f} of them read from SSD"
     after = 1e3 * float(row[HANDED] - row[FIRST_TOKEN])
-    if after > 0:
+    if decision.again:
+        said += ", and is computed again where it is decoded, for the node of one of both is gone"
+    elif after > 0:
         said += f", and is where it is decoded {after:.3g} ms after that"
     others = [i for i, one in enumerate(decision.considered) if one is not engine]
     if not others:

@@ -199,7 +199,10 @@ class Scheduler(Crews):
         own = min(int(crew.own[chosen]), int(row[BLOCKS]))
         there = max(own, min(int(crew.found.dram[prefill.host]), int(row[BLOCKS]))) - own
         source = names[int(row[SOURCE])] if row[FETCHED] else ""
-        return Decision(*of, prefill, row, own, there, source, way, decode, step, wanted)
+        return Decision(
+            *of, prefill, row, own, there, source, way, decode, step, wanted,
+            again=crew.computes_again(prefill, decode),
+        )  # fmt: skip
 
     def consider_place(self, whose: Whose, ask: Ask, now: float) -> Decision:
         """Who would decode a request. Raises `Unavailable`."""
@@ -209,9 +212,9 @@ class Scheduler(Crews):
         rules = self._rules_for(ask, crew, in_flight)
         before = self.decided(whose, ask.request)
         sent = None if before is None else before.prefill
-        source = sent.host if sent is not None and self.has(whose, sent) else NONE
+        prefilled = sent.number if sent is not None and self.has(whose, sent) else NONE
         target = float(ask.ttft or self._rules.ttft)  # who was let in may use all of it
-        engine, fits, step, size = self._decoder(crew, ask, rules.tpot, source, now)
+        engine, fits, step, size = self._decoder(crew, ask, rules.tpot, prefilled, now)
         of = (ask.request, ask.tokens, len(ask.prints), ask.waited)
         if engine is None:
             none = nobody_decodes(ask, crew.largest_decoded, now)
@@ -268,15 +271,15 @@ class Scheduler(Crews):
         return in_flight.crowd.patience if self._rules.hurry else 1.0
 
     def _decoder(
-        self, crew: Crew, ask: Ask, tpot: float, source: int, now: float
+        self, crew: Crew, ask: Ask, tpot: float, prefilled: int, now: float
     ) -> tuple[Engine | None, bool, float, float]:
-        """`source` is the host that has its KV."""
+        """`prefilled` is the row of the engine that did, or does, so."""
         tpot, first = self._rules.pace * tpot, self._any_row(crew)
         grows = crew.answers.of(ask.max_new_tokens)
         tokens, block, token = map(float, (ask.tokens, crew.block_tokens, crew.token_bytes))
         chosen, fits, step, size = loops.decoder(
             *crew.fleet, *crew.found, *self._table.leading(ask.prints), self._hosts.of_holder,
-            tokens, float(ask.whole), block, token, grows, tpot, first, source, now,
+            tokens, float(ask.whole), block, token, grows, tpot, first, prefilled, now,
         )  # fmt: skip
         return (None if chosen == NONE else crew.rows[chosen]), fits, step, size
 
@@ -338,4 +341,5 @@ class Scheduler(Crews):
             some = np.flatnonzero(self._hosts.of_holder >= 0)
             for crew in self._crews.values():
                 crew.fit_hosts(self._hosts.count)
+                crew.see(self._hosts.of_holder[some])
                 crew.place(self._hosts.of_holder[some], given[some], held[some])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvstore.conductor.explained import explain, reply_of, sentence_of
+from kvstore.conductor.in_flight import NO_PRINTS
 from kvstore.conductor.scheduler import RULES
 from kvstore.core.cost import TransferCost
 from kvstore.core.fingerprints import ON_SSD
@@ -141,6 +142,7 @@ def test_a_near_source_is_named_with_its_way_and_is_the_one_that_is_busy() -> No
     rig.engine("taker", rack="r1", **near, **far)
     rig.engine("near", rack="r1", prefill=None, **near, **far)
     rig.engine("apart", rack="r2", prefill=None, **far)
+    rig.node("node of taker", NO_PRINTS)
     rig.node("node of near", chain(1)[:50])
     rig.node("node of apart", chain(1)[:60])
     decision = rig.schedule()
@@ -157,6 +159,7 @@ def test_what_is_worth_its_way_from_another_rack_is_said_to_come_from_there() ->
     rig = Rig()
     rig.engine("taker", rack="r1")
     rig.engine("apart", rack="r2", prefill=None, far_bytes_per_second=5e9)
+    rig.node("node of taker", NO_PRINTS)
     rig.node("node of apart", chain(1)[:60])
     found = explain(rig.scheduler, rig.schedule(), False)
     assert "60 of them fetched from node of apart of another rack" in found.sentence

@@ -8,6 +8,7 @@ import pytest
 
 from kvstore.conductor.decision import Decision
 from kvstore.conductor.explained import sentence_of
+from kvstore.conductor.in_flight import NO_PRINTS
 from kvstore.errors import Overloaded
 from kvstore.limits import IN_FLIGHT_SECONDS
 from tests.conductor.crews import WHOSE, Rig, ask, chain
@@ -113,6 +114,8 @@ def test_it_is_said_how_long_after_its_prefill_a_prompt_is_where_it_is_decoded()
 
 def test_who_decodes_is_whose_host_has_the_most_of_it_and_the_rest_is_sent() -> None:
     rig = Apart()
+    for name in ("p0", "p1", "d0"):
+        rig.node(f"node of {name}", NO_PRINTS)
     rig.node("node of d1", chain(1)[:48])
     name = rig.begun("r")
     assert rig.host(name)["owed"] == pytest.approx(WHOLE / 4)

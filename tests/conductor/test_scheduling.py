@@ -67,6 +67,12 @@ def known(conductor: ConductorProcess) -> set[str]:
     return set(considered(conductor))
 
 
+def fetched(conductor: ConductorProcess, **fields: object) -> dict[str, int]:
+    """Blocks that each engine would fetch of such a prompt."""
+    found = explained(conductor, request=asked("probe", **fields)).considered
+    return {one.engine_id: one.fetched_blocks for one in found}
+
+
 def waits(conductor: ConductorProcess, name: str) -> float:
     return considered(conductor).get(name, -1.0)
 
@@ -100,9 +106,14 @@ def test_a_request_goes_to_the_engine_whose_node_has_its_prefix() -> None:
         caller.register()
         caller.put(blocks)
         eventually(lambda: conductor.holding(blocks) == {node.address: (50, 50)})
-        near = caller.opened.node_id
-        with reporting(conductor, "far"), reporting(conductor, "near", node_id=near):
+        near, other = caller.opened.node_id, nodes.node("m")
+        far = other.caller().opened.node_id
+        with (
+            reporting(conductor, "far", node_id=far),
+            reporting(conductor, "near", node_id=near),
+        ):
             eventually(lambda: known(conductor) == {"far", "near"})
+            eventually(lambda: fetched(conductor, hashes=blocks.hashes, tokens=210)["far"] == 50)
             reply = scheduled(conductor.stub, "r", hashes=blocks.hashes, tokens=210)
             assert reply.prefill.engine_id == "near" and reply.split.there_blocks == 50
             assert reply.split.computed_tokens == 10 and not reply.approximate
@@ -110,6 +121,8 @@ def test_a_request_goes_to_the_engine_whose_node_has_its_prefix() -> None:
             assert "near gives the first token in" in why.sentence and why.plan == reply
             assert [one.engine_id for one in why.considered] == ["near", "far"]
             assert why.considered[1].fetched_blocks == 50, "to fetch them is worth it"
+            other.kill()
+            eventually(lambda: fetched(conductor, hashes=blocks.hashes, tokens=210)["far"] == 0)
 
 
 def test_a_request_is_decoded_where_its_blocks_are() -> None:
@@ -120,9 +133,10 @@ def test_a_request_is_decoded_where_its_blocks_are() -> None:
         caller.put(blocks)
         eventually(lambda: conductor.holding(blocks) == {node.address: (50, 50)})
         near = caller.opened.node_id
+        first, second = (nodes.node(name).caller().opened.node_id for name in ("p", "d"))
         decodes: dict[str, object] = {"prefill": None, "link_bytes_per_second": 1e4}
-        reports.enter_context(reporting(conductor, "prefills", decode=None))
-        reports.enter_context(reporting(conductor, "far", **decodes))
+        reports.enter_context(reporting(conductor, "prefills", decode=None, node_id=first))
+        reports.enter_context(reporting(conductor, "far", node_id=second, **decodes))
         reports.enter_context(reporting(conductor, "near", node_id=near, **decodes))
         eventually(lambda: known(conductor) == {"prefills"})
         eventually(

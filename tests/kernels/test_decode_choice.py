@@ -8,7 +8,7 @@ from kvstore.kernels.decode_choice import (
     choose_decode,
     fits,
 )
-from kvstore.kernels.fleet import NONE, Fleet, decode_seconds
+from kvstore.kernels.fleet import NONE, Fleet, decode_seconds, prefill_seconds
 from tests.kernels.fleets import fleet, labelled
 
 TPOT = 0.1
@@ -122,3 +122,40 @@ def test_a_host_with_much_on_its_way_there_is_passed_over() -> None:
     made.hosts["arrives"][1] = 50.0
     assert chosen_of(made, 1_600.0, 300.0, 1, 0, 1e5, now=49.0) == (2, True)
     assert chosen_of(made, 1_600.0, 300.0, 1, 0, 1e5, now=50.0) == (1, True), "that is there by now"
+
+
+def test_who_would_have_to_compute_it_again_for_a_node_is_gone_is_passed_over() -> None:
+    made = fleet(3)
+    made.hosts["away"][1], made.engines["batch"][2] = True, 10
+    work = float(prefill_seconds(made.engines[1], 1_000.0, 0.0))
+    slower = 10 * float(made.engines[0]["decode_b"])
+    for first in range(3):
+        assert chosen_of(made, 1_000.0, 300.0, first, NONE, 0.0) == (0, True)
+    made.engines["decodes"][0] = False
+    assert chosen_of(made, 1_000.0, 0.9 * work / slower, 0, NONE, 0.0) == (2, True)
+    assert chosen_of(made, 1_000.0, 1.1 * work / slower, 0, NONE, 0.0) == (1, True)
+    made.engines["batch"] = (0, 10, 20)  # and ten others wait for it
+    assert chosen_of(made, 1_000.0, 10.9 * work / slower, 0, NONE, 0.0) == (2, True)
+    assert chosen_of(made, 1_000.0, 11.1 * work / slower, 0, NONE, 0.0) == (1, True)
+    made.engines["batch"] = (0, 0, 10)
+    made.engines["prefill_a"][1] = made.engines["prefill_b"][1] = made.engines["prefill_c"][1] = 0
+    for prefilled in (NONE, 0):  # it only decodes: as long as others take
+        assert chosen_of(made, 1_000.0, 0.9 * work / slower, 0, prefilled, 0.0) == (2, True)
+        assert chosen_of(made, 1_000.0, 1.1 * work / slower, 0, prefilled, 0.0) == (1, True)
+
+
+def test_what_was_prefilled_where_the_node_is_gone_stays_there_or_goes_to_who_has_the_most() -> (
+    None
+):
+    made = fleet(3)
+    made.hosts["away"][0] = True
+    for first in range(3):
+        assert chosen_of(made, 1_600.0, 300.0, first, 0, 1e5, held={2: 90}) == (0, True)
+    made.engines["decodes"][0] = False
+    for first in range(3):
+        assert chosen_of(made, 1_600.0, 300.0, first, 0, 1e5, held={2: 90}) == (2, True)
+    made.engines["host"][1] = 0  # beside it, which is no nearer
+    made.engines["decodes"][2], made.engines["batch"][1] = False, 0
+    assert chosen_of(made, 1_600.0, 300.0, 0, 0, 1e5) == (1, True), "there is nobody else"
+    made.engines["decodes"][2] = True
+    assert chosen_of(made, 1_600.0, 300.0, 0, 0, 1e5, held={2: 90}) == (2, True)

@@ -6,7 +6,7 @@ import pytest
 
 from kvstore.kernels.fleet import NONE, Fleet, Found, nothing, prefill_seconds
 from kvstore.kernels.prefill_choice import price_all
-from kvstore.kernels.prefill_price import COST, FETCHED, FIRST_TOKEN, HAND, HANDED
+from kvstore.kernels.prefill_price import BLOCKS, COST, FETCHED, FIRST_TOKEN, HAND, HANDED
 from tests.kernels.fleets import ASKED, RULES, SCARCE, chosen, fleet, rows
 
 
@@ -94,3 +94,22 @@ def test_a_copy_costs_what_it_displaces() -> None:
     assert priced[0, FETCHED] == 20 and priced[0, COST] > free + 0.9 * displaced
     price_all(made, found, ASKED, RULES._replace(crowding=2.0), SCARCE, priced)
     assert priced[0, FETCHED] == 0, "it is computed anew"
+
+
+def test_what_an_engine_prefills_whose_node_is_gone_is_computed_again_where_it_is_decoded() -> None:
+    made, found = handing_over(3, hand=0.5)
+    found.dram[2] = found.local[2] = 20
+    made.hosts["away"][0], found.coming[0] = True, 10  # in memory of its own
+    priced = rows(3)
+    price_all(made, found, ASKED, RULES, SCARCE, priced)
+    whole = float(prefill_seconds(made.engines[0], ASKED.tokens, 0.0))
+    row = priced[0]
+    assert (row[BLOCKS], row[FETCHED], row[HAND]) == (10, 0, 0)
+    assert row[HANDED] == pytest.approx(row[FIRST_TOKEN] + whole)
+    assert priced[1, FETCHED] == 20 and chosen(made, found)[0] == 1
+    made.engines["decodes"][0] = True
+    price_all(made, found, ASKED, RULES, SCARCE, priced)
+    assert priced[0, HANDED] == priced[0, FIRST_TOKEN], "it decodes it itself"
+    made.engines["decodes"][0], made.engines["alone"][0] = False, True
+    price_all(made, found, ASKED, RULES, SCARCE, priced)
+    assert priced[0, HANDED] == priced[0, FIRST_TOKEN]

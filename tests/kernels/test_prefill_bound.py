@@ -71,6 +71,18 @@ def test_no_price_is_below_its_bound(
 
 
 @settings(max_examples=200, deadline=None)
+@given(parted_fleets() | labelled_fleets(), st.lists(st.booleans(), min_size=8, max_size=8))
+def test_no_price_is_below_its_bound_where_nodes_are_gone(
+    made: tuple[Fleet, Found], gone: list[bool]
+) -> None:
+    fleet, found = made
+    away = fleet.hosts["away"] = np.array(gone[: len(fleet.hosts)])
+    found.dram[away] = found.local[away] = 0
+    bounds, prices = bounds_and_prices(fleet, found, RULES._replace(gated=0.0))
+    assert (bounds <= prices * (1 + 1e-9)).all()
+
+
+@settings(max_examples=200, deadline=None)
 @given(parted_fleets(), st.sampled_from([0.0, 0.4]))
 def test_where_nothing_is_to_be_brought_the_bound_is_the_price(
     made: tuple[Fleet, Found], crowding: float
