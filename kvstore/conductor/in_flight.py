@@ -20,6 +20,7 @@ import numpy as np
 
 from kvstore.conductor.clients import Clients
 from kvstore.conductor.crowd import Crowd
+from kvstore.conductor.early import Early
 from kvstore.conductor.engines import Crew, Engine
 from kvstore.conductor.prompts import Computes, Prompt, Sequence, Stage
 from kvstore.conductor.refused import Refused
@@ -53,6 +54,7 @@ class InFlight:
         self._held: dict[str, None] = {}
         self.expected = expected.empty(_PLACES_MIN)
         self.crowd, self.clients, self.refused = Crowd(), Clients(), Refused()
+        self._early = Early()
         self._blocks = 0  # that prompts are expected to have, all together
 
     @property
@@ -85,6 +87,7 @@ class InFlight:
     ) -> None:
         """A prompt of so many tokens is sent to an engine. Raises `Overloaded`."""
         self.drop(request, now)
+        self._early.forget(request)
         self._take_place()
         prompt = self._enter(request, engine, work, prints, now, tokens)
         prompt.decided, prompt.takes, prompt.computes = now, takes, computes
@@ -136,7 +139,8 @@ class InFlight:
             self._prefilled_by(request, prompt, now)
         sequence = self.sequences.get(request)
         if engine.decode is not None and (sequence is None or sequence.engine is engine):
-            self.decoding(request)  # if it goes on, the engine says so in the same message
+            # If it goes on, the engine says so in the same message.
+            self.decoding(request, engine, now)
 
     def _prefilled_by(self, request: str, prompt: Prompt, now: float) -> None:
         """If this conductor sent it, how well was it predicted?"""
@@ -233,8 +237,11 @@ class InFlight:
             self.room.step_out(one)
             one.served(engine, now)
 
-    def decoding(self, request: str) -> None:
+    def decoding(self, request: str, engine: Engine, now: float) -> None:
         """An engine counts a request itself from now on, and no other is to decode it."""
+        known = request in self.prompts or request in self.sequences
+        if engine.prefill is None and not known:
+            self._early.add(request, now)
         self.forgive(request)
         self._has_room(request)
 
@@ -352,7 +359,8 @@ class InFlight:
         prompt = Prompt(engine, Stage.SENT, size, work, prints, now + SENT_SECONDS, float("nan"))
         self.prompts[request] = prompt
         self._sent[request] = None
-        if tokens and self._crew.decoders and request not in self.sequences:
+        has = request in self.sequences or self._early.has(request, now)
+        if tokens and self._crew.decoders and not has:
             self.room.want(request, tokens)
         return prompt
 

@@ -111,7 +111,7 @@ class Reporter:
         for request in message.ended:
             in_flight.ended(request, engine, now)
         for request in message.decoding:
-            in_flight.decoding(request)
+            in_flight.decoding(request, engine, now)
         for request in message.given_up:
             in_flight.given_up(request, engine, now)
         if message.cleared or message.dropped or message.held:

@@ -76,7 +76,7 @@ def test_when_all_is_over_exactly_nothing_is_left(
         elif action == "owe":
             in_flight.owe(request, engine, 1 + blocks, rig.now)
         elif action == "decoding":
-            in_flight.decoding(request)
+            in_flight.decoding(request, engine, rig.now)
         elif action == "wait":
             parked[request] = Parked(request, 1 + blocks, 0, rig.now, 1.0, lambda *_: None)
             in_flight.wait(parked[request], rig.now)
@@ -302,8 +302,35 @@ def test_one_that_nobody_is_to_decode_after_all_wants_room_while_it_is_prefilled
     rig.scheduler.leave(WHOSE, other, rig.now)
     assert "r" in rig.in_flight.room
     rig.in_flight.owe("r", decodes, 1_024, rig.now)
-    rig.in_flight.decoding("r")
+    rig.in_flight.decoding("r", decodes, rig.now)
     assert "r" not in rig.in_flight.room
+    rig.check()
+
+
+def test_one_that_is_decoded_before_its_prefill_is_told_of_wants_no_room() -> None:
+    """Another conductor sent it, and the word of who decodes it overtook that of who prefills."""
+    rig = Rig()
+    prefills, decodes = rig.engine("p", decode=None), rig.engine("d", prefill=None)
+    rig.in_flight.decoding("r", decodes, rig.now)
+    rig.in_flight.accepted("r", prefills, 1.0, chain(1), rig.now, 1_024)
+    rig.in_flight.began("r", prefills, rig.now)
+    assert "r" not in rig.in_flight.room and "r" in rig.in_flight.prompts
+    rig.in_flight.ended("r", prefills, rig.now)
+    assert "r" not in rig.in_flight.room and rig.in_flight.held == (0, 0)
+    rig.schedule("r")
+    assert "r" in rig.in_flight.room, "it is asked for anew"
+    rig.check()
+
+
+def test_one_whose_word_was_early_long_ago_wants_room_as_any_other() -> None:
+    rig = Rig()
+    prefills, decodes = rig.engine("p", decode=None), rig.engine("d", prefill=None)
+    rig.in_flight.decoding("r", decodes, rig.now)
+    rig.in_flight.accepted("other", prefills, 1.0, chain(1), rig.now, 1_024)
+    assert "other" in rig.in_flight.room
+    rig.now += SENT_SECONDS
+    rig.in_flight.accepted("r", prefills, 1.0, chain(1), rig.now, 1_024)
+    assert "r" in rig.in_flight.room
     rig.check()
 
 

@@ -82,6 +82,6 @@ def test_one_that_an_engine_prefills_for_another_is_owed_there_until_it_is_decod
     rig.in_flight.began("r", prefills, rig.now)
     rig.in_flight.ended("r", prefills, rig.now)
     assert decodes.owed == 1
-    rig.in_flight.decoding("r")
+    rig.in_flight.decoding("r", decodes, rig.now)
     assert decodes.owed == 0 and rig.in_flight.held == (0, 0)
     rig.check()

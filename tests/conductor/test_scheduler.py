@@ -288,7 +288,7 @@ def test_a_request_that_fits_nowhere_stays_parked() -> None:
     with pytest.raises(Overloaded, match="no engine has room for 2000 tokens more") as caught:
         rig.scheduler.place(WHOSE, ask("two", tokens=2_000), rig.now)
     assert caught.value.retry_after_ms
-    rig.in_flight.decoding("one")
+    rig.in_flight.decoding("one", engine, rig.now)
     assert rig.scheduler.place(WHOSE, ask("two", tokens=2_000), rig.now).decode is engine
     rig.check()
 
