@@ -164,7 +164,7 @@ class Dispatcher:
         prefill, decode = plan.prefill.address, plan.decode.address
         if not decode or prefill == decode or speaks_http(prefill) or speaks_http(decode):
             self._generate(run, prefill, run.generate(_turn(plan)), _rank(plan))
-        elif computed + _there_alone(run, plan) <= self._local_tokens_max:
+        elif _lacking(run, plan) + _there_alone(run, plan) <= self._local_tokens_max:
             decode = self._decoder(run, asked, plan, gone)
             self._generate(run, decode, run.generate(_turn(plan)))
         else:
@@ -255,6 +255,16 @@ class Dispatcher:
 def anybody(address: str) -> bool:
     """May have a request that all engines can run."""
     return True
+
+
+def _lacking(run: Run, plan: Plan) -> int:
+    """Tokens that whoever is to prefill it would have to compute. The plan's are more where whoever
+    decodes cannot be handed any of it: to prefill it elsewhere is no help then."""
+    split = plan.split
+    found = split.there_blocks + split.read_blocks + split.fetched_blocks
+    found += split.coming_blocks + split.own_blocks
+    left = len(run.request.prompt) - found * run.outcome.block_tokens
+    return min(split.computed_tokens, max(1, left))
 
 
 def _there_alone(run: Run, plan: Plan) -> int:

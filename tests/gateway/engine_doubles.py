@@ -102,8 +102,9 @@ class Planner:
         full: int = 0,
         late: bool = False,
         coming: int = 0,
+        there: int = 0,
     ) -> None:
-        self._coming = coming
+        self._coming, self._there = coming, there
         self._prefill, self._decode, self._computed = prefill, decode, computed
         self._full, self._late = full, late
         self.asked: list[conductor_pb2.ScheduleRequest] = []
@@ -125,7 +126,7 @@ class Planner:
             return reply
         reply.prefill.address = self._prefill
         reply.split.computed_tokens = self._computed
-        reply.split.coming_blocks = self._coming
+        reply.split.coming_blocks, reply.split.there_blocks = self._coming, self._there
         return reply
 
 

@@ -80,6 +80,13 @@ def test_one_whose_prefix_is_being_computed_goes_where_that_is() -> None:
     assert len(prefill.prefills) == len(decode.generates) == 1
 
 
+def test_one_that_is_computed_again_where_it_is_decoded_is_not_prefilled_for_nothing() -> None:
+    prefill, decode = Double(), Double()
+    with serving(prefill, decode):
+        run(Planner(prefill.address, decode.address, computed=len(PROMPT), there=25))
+    assert not prefill.prefills and len(decode.generates) == 1
+
+
 def test_with_no_conductor_known_engines_do_it_in_turn() -> None:
     first, second = Double(), Double()
     with serving(first, second):
