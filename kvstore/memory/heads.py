@@ -152,9 +152,10 @@ class Heads:
         """For each of these slots, how many leading layers of the fragment are written."""
         counts: list[int] = []
         for tables in self._tables(slots, layout, fragment):
-            written = (tables != 0).reshape(len(tables), fragment.layers, fragment.heads)
-            leading = np.logical_and.accumulate(written.all(axis=2), axis=1)
-            counts += leading.sum(axis=1).tolist()
+            missing = tables == 0
+            first = missing.argmax(axis=1)  # 0, too, where none is missing
+            whole = ~missing[np.arange(len(missing)), first]
+            counts += np.where(whole, fragment.layers, first // fragment.heads).tolist()
         return counts
 
     def none_written(self, slots: Sequence[Slot], layout: SlotLayout, fragment: Fragment) -> bool:

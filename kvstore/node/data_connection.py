@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -27,13 +27,16 @@ from kvstore.node.sessions import Session
 from kvstore.node.ucx_calls import UcxCalls, bytes_of
 from kvstore.telemetry import Telemetry
 from kvstore.transfer.calls import Statuses
-from kvstore.transfer.frames import CALL, LOOKED, Op, Status
+from kvstore.transfer.frames import CALL, LOOKED, Found, Op, Status
 from kvstore.transfer.stream import DataStream
 
 T = TypeVar("T")
+_Answers: TypeAlias = list[Held | Status]
+_Holding: TypeAlias = Callable[[Session, Sequence[bytes], Fragment], _Answers]
 
 _IDLE_SECONDS = 1.0  # how often a quiet connection looks whether its session is over
 _ASK_SECONDS = 10.0  # that the node's loop may take to answer
+_TURN_STRIPS = 16_384  # that the node's loop is asked about in one go: in some 100 µs
 _TABLES_BYTES = 8 * MiB  # of strips that are taken from a caller's memory in one go
 _PROBE_PIECE = memoryview(bytes(256 * KiB))  # sent again and again: probes hold no memory
 
@@ -93,13 +96,18 @@ class DataConnection:
             elif op == Op.PUSH:
                 self._push(handles, fragment, size)
             elif op == Op.LOOK:
-                looked = self._ask(self._moves.look, self._session, handles, fragment)
-                self._stream.send(b"".join(LOOKED.pack(*one) for one in looked))
+                self._look(handles, fragment)
             else:
                 return
 
     def _read(self, handles: Sequence[bytes], fragment: Fragment) -> None:
-        self._send(self._ask(self._moves.reading, self._session, handles, fragment))
+        self._send(self._hold(self._moves.reading, handles, fragment))
+
+    def _look(self, handles: Sequence[bytes], fragment: Fragment) -> None:
+        looked: list[tuple[Found, int]] = []
+        for some in _turns(handles, fragment):
+            looked += self._ask(self._moves.look, self._session, some, fragment)
+        self._stream.send(b"".join(LOOKED.pack(*one) for one in looked))
 
     def _send(self, held: Sequence[Held | Status]) -> None:
         """What answers a READ of these."""
@@ -125,7 +133,7 @@ class DataConnection:
         return self._view[at : at + one.layout.root_bytes]
 
     def _write(self, handles: Sequence[bytes], fragment: Fragment) -> None:
-        held = self._ask(self._moves.writing, self._session, handles, fragment)
+        held = self._hold(self._moves.writing, handles, fragment)
         came = 0
         try:
             statuses = _statuses(held)
@@ -149,7 +157,7 @@ class DataConnection:
 
         def steps() -> Iterator[list[Held | Status]]:
             for some in self._ucx.steps(len(handles)):
-                asked = self._ask(self._moves.reading, self._session, handles[some], fragment)
+                asked = self._hold(self._moves.reading, handles[some], fragment)
                 held.extend(asked)
                 fitting = self._ucx.fitting(asked, places[some], region)
                 moved.extend(fitting)
@@ -170,7 +178,7 @@ class DataConnection:
 
     def _push(self, handles: Sequence[bytes], fragment: Fragment, region: int) -> None:
         places = self._ucx.places(len(handles), region)
-        held = self._ask(self._moves.writing, self._session, handles, fragment)
+        held = self._hold(self._moves.writing, handles, fragment)
         came = 0
         try:
             moved = self._ucx.fitting(held, places, region)
@@ -205,6 +213,17 @@ class DataConnection:
             left -= self._stream.receive_into([room[:left]])
         self._stream.send(b"\0")
 
+    def _hold(self, what: _Holding, handles: Sequence[bytes], fragment: Fragment) -> _Answers:
+        """What the node's loop holds of these to be moved: all of them, or none where it fails."""
+        held: _Answers = []
+        try:
+            for some in _turns(handles, fragment):
+                held += self._ask(what, self._session, some, fragment)
+        except BaseException:
+            self._tell(self._moves.let_go, held)
+            raise
+        return held
+
     def _ask(self, what: Callable[..., T], *arguments: Any) -> T:
         """An answer of the node's loop, which alone knows slots. In time, or it is never asked."""
         answer: Future[T] = Future()
@@ -234,6 +253,14 @@ class DataConnection:
 
 def _moved(held: Sequence[Held | Status]) -> list[Held]:
     return [one for one in held if isinstance(one, Held)]
+
+
+def _turns(handles: Sequence[bytes], fragment: Fragment) -> Iterator[Sequence[bytes]]:
+    """All of these, in order, so many at a time that the node's loop has turns for others between:
+    a strip table may have 65,536 entries, and each may be looked at."""
+    count = max(1, _TURN_STRIPS // max(1, fragment.layers * fragment.heads))
+    for first in range(0, len(handles), count):
+        yield handles[first : first + count]
 
 
 def _few(held: Sequence[Held | Status]) -> Iterator[slice]:

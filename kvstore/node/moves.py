@@ -65,10 +65,12 @@ class Moves:
         slots = [pin.slot for pin in pins or ()]
         layout = self._layout_of_all(slots, fragment)
         if layout is not None:
-            layers = self._store.blocks.heads.layers_written(slots, layout, fragment)
-            found = [_found(slot) for slot in slots]
-            return list(zip(found, layers, strict=True))
-        return [self._look(session, handle, fragment) for handle in handles]
+            each = list(dict.fromkeys(slots))  # one that is pinned often is looked at once
+            counts = self._store.blocks.heads.layers_written(each, layout, fragment)
+            layers = dict(zip(each, counts, strict=True))
+            return [(_found(slot), layers[slot]) for slot in slots]
+        seen: dict[Slot, tuple[Found, int]] = {}
+        return [self._look(session, handle, fragment, seen) for handle in handles]
 
     def let_go(self, held: Sequence[Held | Status], session: Session | None = None) -> None:
         """Nobody moves these any more. Where bytes came in, `session` is whose they were."""
@@ -175,14 +177,24 @@ class Moves:
         window.writing += (fragment,)
         return Held(slot, layout, fragment, window)
 
-    def _look(self, session: Session, handle: bytes, fragment: Fragment) -> tuple[Found, int]:
+    def _look(
+        self,
+        session: Session,
+        handle: bytes,
+        fragment: Fragment,
+        seen: dict[Slot, tuple[Found, int]],
+    ) -> tuple[Found, int]:
+        """`seen`: what was said in this turn of slots that have the fragment."""
         try:
             slot = self._store.claims.pin(session, handle, "handle").slot
             layout = self._layout_of(slot.owner)
             layout.check(fragment)
         except (Denied, Lapsed, OutOfRange):
             return Found.GONE, 0
-        return _found(slot), self._store.blocks.heads.layers_written([slot], layout, fragment)[0]
+        if slot not in seen:
+            (layers,) = self._store.blocks.heads.layers_written([slot], layout, fragment)
+            seen[slot] = _found(slot), layers
+        return seen[slot]
 
 
 def _found(slot: Slot) -> Found:
