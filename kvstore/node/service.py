@@ -42,6 +42,7 @@ from kvstore.node.readers import Opened
 from kvstore.node.sessions import Session as NodeSession  # KVService.Session is a call
 from kvstore.node.sessions import Sessions
 from kvstore.node.store import Reserved, Store
+from kvstore.node.suspects import Suspects
 from kvstore.node.tiers import Tiers
 from kvstore.node.waiting import Waiting
 from kvstore.node.write_queue import not_durable
@@ -75,6 +76,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         self.store, self.namespaces, self.sessions = store, namespaces, sessions
         self.tiers, self.waiting = tiers, Waiting(store.blocks)
         self.counters, self._ahead = counters, ahead
+        self._suspects = Suspects(store.blocks, lambda owner: namespaces.place_of(owner).layout)
         self._opened = opened  # what every session is told of this node
         self.drained = asyncio.Event()
 
@@ -284,10 +286,8 @@ class KVService(kv_pb2_grpc.KVServicer):
             if suspect not in closed:
                 raise Invalid(f"suspects[{i}] is not among the handles that are closed")
         held, slots = self.store.readers.close(session, handles)
-        for handle, slot in zip(handles, slots, strict=True):
-            if handle in suspects and slot is not None:
-                layout = self.namespaces.place_of(slot.owner).layout
-                self.store.blocks.examine(slot, layout)
+        both = zip(handles, slots, strict=True)
+        await self._suspects.look_at([slot for one, slot in both if slot and one in suspects])
         return pb.CloseReply(held=held)
 
     @typed
