@@ -226,6 +226,29 @@ def test_streams_of_bulk_beyond_the_limit_are_refused_and_their_places_come_back
     served(test)
 
 
+@pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_a_message_that_is_compressed_is_refused_and_not_unpacked(
+    algorithm: grpc.Compression,
+) -> None:
+    """A few KiB of it may be many GiB."""
+
+    async def test(toy: Toy, channel: grpc.aio.Channel) -> None:
+        toy.go.set()
+        small = {"compression": algorithm}
+        for call in (
+            lambda: channel.unary_unary("/toy.Toy/Wait")(bytes(10_000), **small),
+            lambda: channel.stream_unary("/toy.Toy/Take")(iter([bytes(10_000)]), **small),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call()
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert "ompression" in str(caught.value.details())
+        assert (toy.most, toy.taking) == (0, 0), "nobody has seen it"
+        assert await channel.unary_unary("/toy.Toy/Wait")(b"plain") == b"plain"
+
+    served(test)
+
+
 def test_only_this_hosts_addresses_are_listened_on() -> None:
     for address in ("127.0.0.1:0", "127.0.0.9:7410", "[::1]:0", "localhost:65535"):
         assert listen_address(address) == address
