@@ -19,6 +19,7 @@ RPC_WAITING_MAX = 512  # that wait for that; more are refused
 RPC_UNARY_SECONDS = 10.0  # from its admission to its answer: a caller that stalls is hung up on
 RPC_BULK_MAX = 32  # streams of blocks' bytes at once; more are refused
 RPC_STREAMS_MAX = 384  # other streams, sessions among them; more are refused
+RPC_OPEN_STREAMS_MAX = 16  # of health and reflection, which take no token; more are refused
 RPC_CALLS_MAX = 2_048  # of any kind, those among them that are just being refused
 RPC_ARRIVALS_MAX = 16_384  # calls that came and were not looked at yet, a few KiB each
 RPC_CONNECTION_CALLS_MAX = 304  # at once on one connection: its caller waits with more by itself
@@ -177,7 +178,10 @@ assert RPC_KEYS_MAX * HASH_BYTES < RPC_MESSAGE_BYTES_MAX
 assert RPC_KEYS_MAX * HANDLE_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
 assert RPC_KEYS_MAX * (2 * HANDLE_BYTES_MAX + 32) < RPC_REPLY_BYTES_MAX
 assert PUT_CHUNK_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
-assert 2 * (RPC_UNARY_MAX + RPC_WAITING_MAX + RPC_BULK_MAX + RPC_STREAMS_MAX) <= RPC_CALLS_MAX
+_RPC_PLACES = (
+    RPC_UNARY_MAX + RPC_WAITING_MAX + RPC_BULK_MAX + RPC_STREAMS_MAX + RPC_OPEN_STREAMS_MAX
+)
+assert 2 * _RPC_PLACES <= RPC_CALLS_MAX
 assert SESSIONS_MAX <= RPC_STREAMS_MAX
 assert ROOM_WAITERS_MAX < RPC_UNARY_MAX * 3 // 4  # else no call that ends a hold gets in
 assert ROOM_WAITERS_MAX < RPC_BULK_MAX * 3 // 4

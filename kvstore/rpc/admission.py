@@ -15,6 +15,7 @@ from kvstore.errors import Overloaded
 from kvstore.limits import (
     RPC_BULK_MAX,
     RPC_BURST_MAX,
+    RPC_OPEN_STREAMS_MAX,
     RPC_RATE_MAX,
     RPC_STREAMS_MAX,
     RPC_UNARY_MAX,
@@ -27,11 +28,17 @@ _RETRY_MS = 200
 
 class Admission:
     """Unary calls wait for their turn, which is bounded in time; streams beyond their places are
-    refused, those of bulk bytes and all others apart."""
+    refused: those of bulk bytes, those that take no token, and all others apart."""
 
-    def __init__(self, bulk: Collection[str], streams: int = RPC_STREAMS_MAX) -> None:
-        self._bulk_methods = frozenset(bulk)  # full method names
+    def __init__(
+        self,
+        bulk: Collection[str],
+        streams: int = RPC_STREAMS_MAX,
+        open_: Collection[str] = (),
+    ) -> None:
+        self._bulk_methods, self._open_methods = frozenset(bulk), frozenset(open_)  # full names
         self._bulk, self._streams = Places(RPC_BULK_MAX), Places(streams)
+        self._open = Places(RPC_OPEN_STREAMS_MAX)
         self._turns, self._seats = Places(RPC_UNARY_MAX), Places(RPC_WAITING_MAX)
         self._line: Line[asyncio.Future[None]] = Line()
         self._rates = Rates(RPC_RATE_MAX, RPC_BURST_MAX)
@@ -45,10 +52,12 @@ class Admission:
 
     def take_stream(self, method: str, who: str, task: asyncio.Task[None]) -> None:
         """A place for a stream, until its task has ended."""
-        bulk = method in self._bulk_methods
-        places = self._bulk if bulk else self._streams
+        kind, places = "streams", self._streams
+        if method in self._bulk_methods:
+            kind, places = "streams of blocks", self._bulk
+        elif method in self._open_methods:
+            kind, places = "streams without a token", self._open
         if not places.try_take(who):
-            kind = "streams of blocks" if bulk else "streams"
             raise Overloaded(
                 f"{who} has {places.held(who)} of the {places.total} {kind} that are served at "
                 f"once, and {places.free} are free: no tenant takes all",

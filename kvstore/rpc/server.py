@@ -95,7 +95,8 @@ class Server:
         streams: int = RPC_STREAMS_MAX,
     ) -> None:
         door = Door(tls is not None, tenancy or DefaultOnly(), access)
-        self.admission = Admission(bulk, streams)
+        open_ = [method for method, rule in access.items() if rule.enough]
+        self.admission = Admission(bulk, streams, open_)
         self._guard = Guard(door, self.admission)
         self._keeping: asyncio.Task[None] | None = None  # once it serves
         self._server = grpc.aio.server(

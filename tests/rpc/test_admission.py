@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from kvstore.errors import Overloaded
-from kvstore.limits import RPC_BULK_MAX, RPC_STREAMS_MAX, RPC_UNARY_MAX, RPC_WAITING_MAX
+from kvstore.limits import (
+    RPC_BULK_MAX,
+    RPC_OPEN_STREAMS_MAX,
+    RPC_STREAMS_MAX,
+    RPC_UNARY_MAX,
+    RPC_WAITING_MAX,
+)
 from kvstore.rpc.admission import Admission
 
 ALONE = 3 * RPC_UNARY_MAX // 4  # turns of a tenant that is alone
@@ -46,7 +52,7 @@ class Calls:
 
     def all_places_are_free(self) -> bool:
         parts = self.admission
-        for places in (parts._turns, parts._seats, parts._bulk, parts._streams):
+        for places in (parts._turns, parts._seats, parts._bulk, parts._open, parts._streams):
             places.check()
         free = parts._turns.free == RPC_UNARY_MAX and parts._seats.free == RPC_WAITING_MAX
         return free and not len(parts._line)
@@ -162,10 +168,13 @@ def test_who_waits_in_too_great_numbers_is_refused() -> None:
     run(test())
 
 
-@pytest.mark.parametrize("method, total", [("/bulk", RPC_BULK_MAX), ("/else", RPC_STREAMS_MAX)])
+@pytest.mark.parametrize(
+    "method, total",
+    [("/bulk", RPC_BULK_MAX), ("/open", RPC_OPEN_STREAMS_MAX), ("/else", RPC_STREAMS_MAX)],
+)
 def test_streams_have_places_of_their_own_kind(method: str, total: int) -> None:
     async def test() -> None:
-        admission, end = Admission(["/bulk"]), asyncio.Event()
+        admission, end = Admission(["/bulk"], open_=["/open"]), asyncio.Event()
 
         async def stream(who: str) -> None:
             task = asyncio.current_task()
@@ -184,5 +193,6 @@ def test_streams_have_places_of_their_own_kind(method: str, total: int) -> None:
         await asyncio.gather(*flood, quiet, return_exceptions=True)
         await settle()
         assert admission._bulk.free == RPC_BULK_MAX and admission._streams.free == RPC_STREAMS_MAX
+        assert admission._open.free == RPC_OPEN_STREAMS_MAX
 
     run(test())

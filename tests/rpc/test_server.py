@@ -15,15 +15,18 @@ import grpc
 import pytest
 
 from kvstore.errors import ConfigError, Overloaded, PinExpired
-from kvstore.limits import RPC_BULK_MAX, RPC_UNARY_MAX
+from kvstore.limits import RPC_BULK_MAX, RPC_OPEN_STREAMS_MAX, RPC_UNARY_MAX
+from kvstore.rpc import access
 from kvstore.rpc.access import TENANTS
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import announced_host, listen_address, loopback_address
 from kvstore.rpc.server import Server
 
 SECONDS = 20.0
-ACCESS = {f"/toy.Toy/{method}": TENANTS for method in ("Wait", "Fail", "Tell", "Take")}
+TOYS = {f"/toy.Toy/{method}": TENANTS for method in ("Wait", "Fail", "Tell", "Take")}
+ACCESS = {**access.ACCESS, **TOYS}
 UNARY, BULK = RPC_UNARY_MAX * 3 // 4, RPC_BULK_MAX * 3 // 4  # places of a tenant that is alone
+STREAMS = RPC_OPEN_STREAMS_MAX * 3 // 4  # likewise, where it has as many of the others
 
 
 class Toy:
@@ -78,14 +81,13 @@ class Toy:
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("toy.Toy", handlers)])
 
 
-def served(test: Callable[[Toy, grpc.aio.Channel], Awaitable[None]]) -> None:
+def served(test: Callable[[Toy, grpc.aio.Channel], Awaitable[None]], **more: int) -> None:
     """Run a test against a server of its own."""
 
     async def run() -> None:
         toy = Toy()
-        server = Server(
-            "127.0.0.1:0", {"toy.Toy": toy.register}, bulk=["/toy.Toy/Take"], access=ACCESS
-        )
+        toys = {"toy.Toy": toy.register}
+        server = Server("127.0.0.1:0", toys, bulk=["/toy.Toy/Take"], access=ACCESS, **more)
         await server.start()
         try:
             async with grpc.aio.insecure_channel(server.address) as channel:
@@ -247,6 +249,28 @@ def test_a_message_that_is_compressed_is_refused_and_not_unpacked(
         assert await channel.unary_unary("/toy.Toy/Wait")(b"plain") == b"plain"
 
     served(test)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "grpc.health.v1.Health/Watch",
+        "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ],
+)
+def test_streams_that_take_no_token_take_none_of_the_others_places(method: str) -> None:
+    async def test(toy: Toy, channel: grpc.aio.Channel) -> None:
+        open_ = [channel.stream_stream(f"/{method}")() for _ in range(RPC_OPEN_STREAMS_MAX)]
+        for call in open_:
+            await call.write(b"")
+        await until(lambda: sum(call.done() for call in open_) == RPC_OPEN_STREAMS_MAX // 4)
+        told = [channel.unary_stream("/toy.Toy/Tell")(b"") for _ in range(STREAMS)]
+        for call in told:
+            assert await call.read() == bytes(100_000)
+        for call in (*open_, *told):
+            call.cancel()
+
+    served(test, streams=RPC_OPEN_STREAMS_MAX)
 
 
 def test_only_this_hosts_addresses_are_listened_on() -> None:
