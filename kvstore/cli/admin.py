@@ -6,7 +6,15 @@ import argparse
 import json
 from typing import Any
 
-from kvstore.cli.options import Commands, add_node, admin, check_number, command, size_text
+from kvstore.cli.options import (
+    Commands,
+    add_node,
+    admin,
+    check_number,
+    command,
+    plain,
+    size_text,
+)
 from kvstore.limits import LIST_MAX
 from kvstore.percent import percent
 from kvstore.transfer.probe import Probe
@@ -127,10 +135,10 @@ def run_stat(args: argparse.Namespace) -> int:
     found = f"{percent(hit / asked)} of {asked} tokens asked for" if asked else "-"
     print(f"hit rate  {found}")
     for one in reply.namespaces:
-        name = one.namespace.hex()[:12]
-        print(f"  {name}  {one.model}: {one.blocks} blocks of {size_text(one.block_bytes)}")
+        name, model = one.namespace.hex()[:12], plain(one.model)
+        print(f"  {name}  {model}: {one.blocks} blocks of {size_text(one.block_bytes)}")
         if one.quarantined:
-            print(f"    in quarantine, so neither read nor written: {one.quarantined}")
+            print(f"    in quarantine, so neither read nor written: {plain(one.quarantined)}")
     print("since its start:")
     for name, value in sorted(reply.counters.items()):
         if value:

@@ -244,3 +244,8 @@ def size_text(count: int) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count} B"
+
+
+def plain(text: str) -> str:
+    """What somebody else has named, as a terminal may have it: control codes are spelled out."""
+    return text if text.isprintable() else ascii(text)
