@@ -41,11 +41,17 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def owned(path: str, flags: int) -> int:
+    """Opens a file for `open`; one that is made is its owner's alone."""
+    return os.open(path, flags, 0o600)
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """What a small file says from now on, durably; whenever the power goes, that or what it said
-    before."""
+    before. It is its owner's alone, whatever the umask: a path's layout says the path's secret."""
     new = path.with_name(path.name + ".new")
-    with new.open("wb") as file:
+    new.unlink(missing_ok=True)  # of a start that was cut off
+    with open(new, "xb", opener=owned) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -14,7 +14,7 @@ from kvstore.core.lifecycle import Tier
 from kvstore.core.slabs import Slabs
 from kvstore.core.spread import ALIKE, Spread
 from kvstore.disk.division import file_bytes_of
-from kvstore.disk.files import replace_file
+from kvstore.disk.files import owned, replace_file
 from kvstore.disk.local import LocalDisk
 from kvstore.disk.volumes import Volumes
 from kvstore.errors import ConfigError
@@ -64,7 +64,7 @@ def first_generation(epoch: int) -> int:
 
 
 def locked(config: NodeConfig) -> Any:
-    lock = config.lock_file.open("a")
+    lock = open(config.lock_file, "a", opener=owned)  # noqa: SIM115 - the caller closes it
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

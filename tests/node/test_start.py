@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from kvstore.config import NodeConfig, SsdConfig
+from kvstore.disk.header import Header
 from kvstore.disk.volumes import Volumes
 from kvstore.errors import ConfigError
 from kvstore.limits import MiB
-from kvstore.node.start import next_epoch, stable_node_id, volumes_of
+from kvstore.node.start import locked, next_epoch, stable_node_id, volumes_of
 
 
 @pytest.fixture
@@ -60,6 +63,21 @@ def test_an_id_is_on_the_disk_before_it_is_used(
     """Else a power loss leaves an empty file, with which no node starts."""
     made = stable_node_id(NodeConfig(directory=tmp_path))
     assert synced("node.id") == [f"{made}\n"] * 2
+
+
+def test_what_a_node_keeps_is_its_users_alone_whatever_the_umask(tmp_path: Path) -> None:
+    config, before = NodeConfig(directory=tmp_path), os.umask(0)
+    try:
+        (tmp_path / "node.id.new").touch()  # by a start that was cut off
+        with closing(locked(config)):
+            stable_node_id(config)
+            next_epoch(config)
+            Header(files=1, file_bytes=MiB, slab_bytes=MiB).write(tmp_path)
+    finally:
+        os.umask(before)
+    modes = {one.name: stat.filemode(one.stat().st_mode) for one in tmp_path.iterdir()}
+    names = ("node.lock", "node.id", "node.epoch", "layout.json")
+    assert modes == dict.fromkeys(names, "-rw-------")
 
 
 def test_a_node_keeps_its_id_over_restarts(tmp_path: Path) -> None:
