@@ -16,6 +16,7 @@ from kvstore.wire.v1 import engine_pb2 as pb
 from kvstore.wire.v1 import engine_pb2_grpc
 
 from .core import FinishEvent, TokenEvent
+from .errors import RequestTooLong
 from .pool_use import PoolUse
 from .sequence import Request
 from .turn import due
@@ -43,7 +44,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         now = time.monotonic()
         asked = Request(
             _checked(request.request_id),
-            tuple(request.prompt),
+            self._prompt(request),
             1,
             due=_due(request.turn, now),
             salt=_salt(request.cache_salt),
@@ -71,7 +72,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         now = time.monotonic()
         asked = Request(
             _checked(request.request_id),
-            tuple(request.prompt),
+            self._prompt(request),
             self._most(request),
             self._eos,
             request.ignore_eos,
@@ -82,7 +83,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         )
         use = PoolUse(enabled=not request.without_pool)
         if request.HasField("hand_off"):
-            use.hand_offs = tuple(request.hand_off.handles)
+            use.hand_offs = _hand_offs(request)
         async for event in self._events(asked, use, _begin_by(request.turn, now)):
             if isinstance(event, Started):
                 yield pb.GenerateReply(started=_started(event))
@@ -106,6 +107,16 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             pages_free=allocator.free,
             requests=self._worker.requests,
         )
+
+    def _prompt(self, request: pb.PrefillRequest | pb.GenerateRequest) -> tuple[int, ...]:
+        """Not read where it alone is more than may ever run: a message has room for millions."""
+        most = self._worker.core.scheduler.limits.max_request_tokens
+        if len(request.prompt) > most:
+            raise RequestTooLong(
+                f"request {request.request_id}: {len(request.prompt)} prompt tokens are more than "
+                f"the {most} that fit"
+            )
+        return tuple(request.prompt)
 
     def _most(self, request: pb.GenerateRequest) -> int:
         """New tokens that it is given. One for which there is no place is refused where it runs."""
@@ -167,6 +178,14 @@ def _logprobs(event: TokenEvent) -> pb.Logprobs | None:
         return None
     tokens, logprobs = zip(*said.top, strict=True) if said.top else ((), ())
     return pb.Logprobs(logprob=said.logprob, top_tokens=tokens, top_logprobs=logprobs)
+
+
+def _hand_offs(request: pb.GenerateRequest) -> tuple[bytes, ...]:
+    """One a block, and no block has less than a token."""
+    handles, tokens = request.hand_off.handles, len(request.prompt)
+    if len(handles) > tokens:
+        raise Invalid(f"hand_off has {len(handles)} handles for {tokens} tokens of prompt")
+    return tuple(handles)
 
 
 def _salt(text: str) -> str:

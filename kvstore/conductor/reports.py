@@ -7,7 +7,7 @@ by an error that names the field, and changes nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 
 from kvstore.address import check_engine
 from kvstore.conductor.crews import Whose
@@ -191,14 +191,17 @@ def check_text(name: str, text: str, bytes_max: int) -> None:
         raise Invalid(f"{name} is {size} bytes: 1 to {bytes_max} of printable text are wanted")
 
 
-def check_hashes(name: str, hashes: Sequence[bytes], tokens: int, block_tokens: int) -> None:
-    """Raises `Invalid` unless they can be those of a prompt of so many tokens."""
-    if len(hashes) > RPC_KEYS_MAX:
-        raise Invalid(f"{name}: {len(hashes)} in one call; send at most {RPC_KEYS_MAX}")
-    if (len(hashes) - 1) * block_tokens >= tokens:
-        size = f"{len(hashes)} blocks of {block_tokens} tokens"
+def hashes_of(name: str, given: Sequence[bytes], tokens: int, block_tokens: int) -> list[bytes]:
+    """Read once: what a message has makes each anew whenever it is read. Raises `Invalid` unless
+    they can be those of a prompt of so many tokens."""
+    if len(given) > RPC_KEYS_MAX:
+        raise Invalid(f"{name}: {len(given)} in one call; send at most {RPC_KEYS_MAX}")
+    if (len(given) - 1) * block_tokens >= tokens:
+        size = f"{len(given)} blocks of {block_tokens} tokens"
         raise Invalid(f"{name}: {size} are more than the prompt's {tokens}")
+    hashes = list(given)
     _check_sizes(name, hashes)
+    return hashes
 
 
 def _check_sizes(name: str, hashes: Iterable[bytes]) -> None:
@@ -234,7 +237,7 @@ def _check(message: pb.ReportRequest, block_tokens: int) -> None:
         check_text(f"accepted[{i}].request_id", accepted.request_id, REQUEST_ID_BYTES_MAX)
         _in(f"accepted[{i}].tokens", accepted.tokens, 1, TOKENS_MAX)
         _in(f"accepted[{i}].prefix_tokens", accepted.prefix_tokens, 0, accepted.tokens - 1)
-        check_hashes(f"accepted[{i}].hashes", accepted.hashes, accepted.tokens, block_tokens)
+        hashes_of(f"accepted[{i}].hashes", accepted.hashes, accepted.tokens, block_tokens)
     if sum(len(one.hashes) for one in message.accepted) > RPC_KEYS_MAX:
         raise Invalid(f"accepted: one message has at most {RPC_KEYS_MAX} hashes in all")
     for name in ("began", "ended", "decoding", "given_up"):
@@ -250,10 +253,9 @@ def _ids(name: str, ids: Sequence[str]) -> None:
         check_text(f"{name}[{i}]", one, REQUEST_ID_BYTES_MAX)
 
 
-def _count(name: str, those: Iterable[object], most: int) -> None:
-    count = len(list(those))
-    if count > most:
-        raise Invalid(f"{name}: {count} in one message; send at most {most}")
+def _count(name: str, those: Sized, most: int) -> None:
+    if len(those) > most:
+        raise Invalid(f"{name}: {len(those)} in one message; send at most {most}")
 
 
 def _in(name: str, value: float, least: float, most: float) -> None:

@@ -20,7 +20,7 @@ from kvstore.conductor.crews import Whose
 from kvstore.conductor.decision import Ask, Decision
 from kvstore.conductor.explained import explain, reply_of
 from kvstore.conductor.pool import Pool
-from kvstore.conductor.reports import Reporter, check_hashes, check_text
+from kvstore.conductor.reports import Reporter, check_text, hashes_of
 from kvstore.conductor.scheduler import Scheduler
 from kvstore.conductor.silence import heard_within
 from kvstore.conductor.stored import stored_prints
@@ -219,8 +219,7 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
             raise Invalid(f"wait_ms = {request.wait_ms}: at most {WAIT_MS_MAX} are waited")
         whose = (tenant, request.namespace, request.group)
         crew, _ = self._scheduler.crew(whose)  # where nobody serves, nothing is hashed
-        hashes = list(request.hashes)  # what the message has makes each anew whenever it is read
-        check_hashes("hashes", hashes, request.tokens, crew.block_tokens)
+        hashes = hashes_of("hashes", request.hashes, request.tokens, crew.block_tokens)
         secret = self._tenants.secrets.get(tenant)
         named: Prints = np.zeros(0, np.uint64)
         if secret is not None:

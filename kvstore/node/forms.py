@@ -128,6 +128,17 @@ def parents_of(request: pb.ReserveRequest, hashes: Sequence[bytes]) -> list[byte
     return [b""] * len(hashes)
 
 
+def suspects_of(given: Sequence[bytes], handles: Sequence[bytes]) -> set[bytes]:
+    """Of handles that are closed those whose bytes did not have their hash."""
+    if len(given) > len(handles):
+        raise Invalid(f"{len(given)} suspects among {len(handles)} handles; each once at most")
+    closed, suspects = set(handles), list(given)
+    for i, suspect in enumerate(suspects):
+        if suspect not in closed:
+            raise Invalid(f"suspects[{i}] is not among the handles that are closed")
+    return set(suspects)
+
+
 def used_of(request: pb.UnpinRequest) -> tuple[int, int]:
     """Tokens that a caller looked for, and of those what it loaded."""
     if request.hit_tokens > request.query_tokens:

@@ -32,6 +32,7 @@ from kvstore.node.forms import (
     parents_of,
     patience,
     stored_keys_of,
+    suspects_of,
     used_of,
 )
 from kvstore.node.hbm import Hbm
@@ -281,10 +282,7 @@ class KVService(kv_pb2_grpc.KVServicer):
     async def Close(self, request: pb.CloseRequest, context: Context) -> pb.CloseReply:
         session = self.session(request.session, context)
         handles = counted(request.handles, "handles")
-        suspects, closed = set(request.suspects), set(handles)
-        for i, suspect in enumerate(request.suspects):
-            if suspect not in closed:
-                raise Invalid(f"suspects[{i}] is not among the handles that are closed")
+        suspects = suspects_of(request.suspects, handles)
         held, slots = self.store.readers.close(session, handles)
         both = zip(handles, slots, strict=True)
         await self._suspects.look_at([slot for one, slot in both if slot and one in suspects])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from kvstore.block import stored_keys
 from kvstore.conductor.crews import Whose
 from kvstore.conductor.decision import Ask, Decision
-from kvstore.conductor.reports import Reporter
+from kvstore.conductor.reports import Reporter, hashes_of
 from kvstore.core.fingerprints import fingerprints
 from kvstore.errors import Invalid, Unavailable
 from kvstore.kernels.decision import waiting
@@ -164,6 +165,36 @@ def test_a_report_that_cannot_be_is_refused_by_the_field_and_nothing_of_it_count
         with pytest.raises(Invalid):
             streams.say(first, engine=engine("b"), **fields)
         assert list(streams.crew.by_id) == ["a"], "an engine came in with a message that is wrong"
+
+
+MANY = 100_000  # each of which is an object of its own once it is read
+TOO_MANY = {
+    "prefills": [pb.ReportRequest.Prefill()] * MANY,
+    "steps": [pb.ReportRequest.Step()] * MANY,
+    "transfers": [pb.ReportRequest.Transfer()] * MANY,
+    "accepted": [pb.ReportRequest.Accepted()] * MANY,
+    "began": ["r1"] * MANY,
+    "held": [b"h1"] * MANY,
+}
+
+
+@pytest.mark.parametrize("name", [*TOO_MANY, "hashes"])
+def test_what_is_too_many_is_counted_and_not_read(name: str) -> None:
+    streams = Streams()
+    reporter = streams.begin()
+    asked = pb.ScheduleRequest(hashes=[b"h1"] * MANY)
+    report = pb.ReportRequest(**{name: TOO_MANY[name]} if name in TOO_MANY else {})
+    tracemalloc.start()
+    try:
+        with pytest.raises(Invalid, match=f"{name}: {MANY} in one"):
+            if name == "hashes":
+                hashes_of(name, asked.hashes, MANY, 4)
+            else:
+                reporter.take(report, streams.rig.now)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < MANY, "a list of them has 8 bytes for each at the least"
 
 
 def test_a_stream_begins_with_who_reports() -> None:

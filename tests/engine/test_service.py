@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import grpc
 import pytest
 
 from kvstore.conductor.reports import _check as check_report
@@ -18,7 +21,7 @@ from kvstore.engine.service import EngineService
 from kvstore.engine.service import _checked as check_id
 from kvstore.engine.worker import Job, Started
 from kvstore.errors import Invalid
-from kvstore.limits import REQUEST_ID_BYTES_MAX
+from kvstore.limits import REQUEST_ID_BYTES_MAX, MiB
 from kvstore.wire.v1 import conductor_pb2, engine_pb2
 
 
@@ -122,3 +125,35 @@ def test_as_many_tokens_as_somebody_asked_for_are_given_or_refused(fields: Any) 
 def test_a_prompt_behind_which_no_token_fits_is_refused() -> None:
     asked = submitted(ROOM, max_new_tokens=90, as_many_as_fit=True)
     assert isinstance(refusal(asked, Limits(max_request_tokens=ROOM)), RequestTooLong)
+
+
+def refused(call: str, **fields: Any) -> str:
+    """In which words; nothing of it is to run."""
+    ends, context = Ends(), Mock()
+    worker: Any = ends
+    service = EngineService(worker, "both", "model", b"")
+    request = getattr(engine_pb2, f"{call}Request")(request_id="r", **fields)
+    asyncio.run(said(getattr(service, call)(request, context)))
+    assert not ends.jobs
+    context.set_code.assert_called_once_with(grpc.StatusCode.INVALID_ARGUMENT)
+    return str(context.set_details.call_args.args[0])
+
+
+@pytest.mark.parametrize("call", ["Prefill", "Generate"])
+def test_a_prompt_for_which_there_is_never_room_is_counted_and_not_read(call: str) -> None:
+    prompt = [7] * (2 * MiB)
+    tracemalloc.start()
+    try:
+        why = refused(call, prompt=prompt)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert f"{2 * MiB} prompt tokens are more than the {ROOM} that fit" in why
+    assert most < 8 * MiB, "a tuple of them has 8 bytes for each"
+
+
+def test_windows_of_more_blocks_than_a_prompt_can_have_are_refused() -> None:
+    many = engine_pb2.HandOff(handles=[b"window"] * 11)
+    assert submitted(11, hand_off=many).follows
+    why = refused("Generate", prompt=range(10), hand_off=many)
+    assert "hand_off has 11 handles for 10 tokens" in why

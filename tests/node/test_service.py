@@ -324,6 +324,10 @@ WRONG: dict[str, tuple[Callable[[Desk], Any], grpc.StatusCode, str, tuple[str, .
         lambda d: d.caller.ask("Close", handles=[d.pin], suspects=[d.lapsed]),
         *(CODE.INVALID_ARGUMENT, "Invalid", ("suspects[0]",)),
     ),
+    "more suspects than are closed": (
+        lambda d: d.caller.ask("Close", handles=[d.pin], suspects=[d.pin, d.pin]),
+        *(CODE.INVALID_ARGUMENT, "Invalid", ("2 suspects among 1 handles",)),
+    ),
     "unknown session": (
         lambda d: d.caller.ask("Pin", **d.session_of(b"s" * 16)),
         *(CODE.FAILED_PRECONDITION, "SessionEnded", ("not known here", "Session stream")),
