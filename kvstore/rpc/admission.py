@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
-from kvstore.core.turns import Line, Places, Rates
+from kvstore.core.turns import Places, Rates
 from kvstore.errors import Overloaded
 from kvstore.limits import (
     RPC_BULK_MAX,
@@ -22,6 +22,7 @@ from kvstore.limits import (
     RPC_UNARY_SECONDS,
     RPC_WAITING_MAX,
 )
+from kvstore.rpc.entrance import Entrance
 
 _RETRY_MS = 200
 
@@ -39,8 +40,7 @@ class Admission:
         self._bulk_methods, self._open_methods = frozenset(bulk), frozenset(open_)  # full names
         self._bulk, self._streams = Places(RPC_BULK_MAX), Places(streams)
         self._open = Places(RPC_OPEN_STREAMS_MAX)
-        self._turns, self._seats = Places(RPC_UNARY_MAX), Places(RPC_WAITING_MAX)
-        self._line: Line[asyncio.Future[None]] = Line()
+        self._turns, self._seats = Entrance(RPC_UNARY_MAX), Places(RPC_WAITING_MAX)
         self._rates = Rates(RPC_RATE_MAX, RPC_BURST_MAX)
 
     def count(self, who: str) -> None:
@@ -69,7 +69,7 @@ class Admission:
         self, who: str, task: asyncio.Task[None], hang_up: Callable[[], None]
     ) -> None:
         """A place for a unary call, until its task has ended; waits for one in line."""
-        if self._line.has(who) or not self._turns.try_take(who):
+        if not self._turns.try_enter(who):
             await self._wait(who)
         # A caller may begin a call and never send its message: its turn ends all the same.
         end = asyncio.get_running_loop().call_later(RPC_UNARY_SECONDS, hang_up)
@@ -79,27 +79,11 @@ class Admission:
         if not self._seats.try_take(who):
             text = f"{self._seats.held(who)} calls of {who} wait already"
             raise Overloaded(text, _RETRY_MS)
-        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.join(who, called)
         try:
-            await called
-        except asyncio.CancelledError:
-            self._line.leave(who, called)
-            if called.done() and not called.cancelled():  # it had its turn a moment ago
-                self._turns.give_back(who)
-                self._call_next()
-            raise
+            await self._turns.enter(who)
         finally:
             self._seats.give_back(who)
 
     def _turn_ended(self, who: str, end: asyncio.TimerHandle) -> None:
         end.cancel()
-        self._turns.give_back(who)
-        self._call_next()
-
-    def _call_next(self) -> None:
-        for who, called in self._line.let_in(self._turns):
-            if called.cancelled():  # its caller hung up, and its task has not run since
-                self._turns.give_back(who)
-            else:
-                called.set_result(None)
+        self._turns.leave(who)

@@ -52,10 +52,11 @@ class Calls:
 
     def all_places_are_free(self) -> bool:
         parts = self.admission
-        for places in (parts._turns, parts._seats, parts._bulk, parts._open, parts._streams):
+        kinds = (parts._turns.places, parts._seats, parts._bulk, parts._open, parts._streams)
+        for places in kinds:
             places.check()
-        free = parts._turns.free == RPC_UNARY_MAX and parts._seats.free == RPC_WAITING_MAX
-        return free and not len(parts._line)
+        turns, seats = parts._turns.places.free, parts._seats.free
+        return (turns, seats, len(parts._turns)) == (RPC_UNARY_MAX, RPC_WAITING_MAX, 0)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:

@@ -285,7 +285,7 @@ def test_calls_wait_for_their_turn_like_any_other(server: Server, stub: Stub) ->
             stub.Match(match(b"wait"), timeout=0.05)
     for _ in range(50):
         stub.Match(match(b"a"), timeout=SECONDS)
-    places = server.admission._turns
+    places = server.admission._turns.places
     eventually(lambda: places.free == places.total)
 
 
@@ -317,7 +317,9 @@ def test_a_message_is_not_received_before_its_turn(unix: OnThisHost) -> None:
             await admission.take_turn(who, task, task.cancel)
             await asyncio.sleep(2 * SECONDS)
 
-        made = [asyncio.create_task(hold(f"tenant {i}")) for i in range(admission._turns.total)]
+        made = [
+            asyncio.create_task(hold(f"tenant {i}")) for i in range(admission._turns.places.total)
+        ]
         await asyncio.sleep(0)
         return made
 

@@ -17,6 +17,7 @@ from kvstore.gateway.http.asked import asked
 from kvstore.gateway.http.asked_chat import asked_chat
 from kvstore.gateway.http.completions import Completions
 from kvstore.gateway.http.keys import BadKey, Keys
+from kvstore.gateway.http.makers import Makers
 from kvstore.gateway.http.ready import Readiness
 from kvstore.gateway.http.refusal import Refusal, refusal_of
 from kvstore.gateway.http.served import Served
@@ -44,14 +45,17 @@ def app_of(
         keys.whose(call.headers.get("authorization", ""))
         return JSONResponse(models(served.name, served.created))
 
+    makers = Makers()
     app = Starlette(
         routes=[
             Route(
-                "/v1/completions", Completions(work, served, keys, asked, Answer), methods=["POST"]
+                "/v1/completions",
+                Completions(work, served, keys, makers, asked, Answer),
+                methods=["POST"],
             ),
             Route(
                 "/v1/chat/completions",
-                Completions(work, served, keys, asked_chat, ChatAnswer),
+                Completions(work, served, keys, makers, asked_chat, ChatAnswer),
                 methods=["POST"],
             ),
             Route("/v1/models", listed),

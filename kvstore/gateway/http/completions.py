@@ -12,6 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as Call
@@ -26,6 +27,7 @@ from kvstore.gateway.http.asked import Asked
 from kvstore.gateway.http.growing import Growing, Piece, joined
 from kvstore.gateway.http.keys import Keys
 from kvstore.gateway.http.logprobs import check_room
+from kvstore.gateway.http.makers import Makers
 from kvstore.gateway.http.refusal import TooLarge, TooSlow, refusal_of
 from kvstore.gateway.http.served import Served
 from kvstore.gateway.http.work import Job, Work
@@ -43,11 +45,12 @@ class Completions:
         work: Work,
         served: Served,
         keys: Keys,
+        makers: Makers,
         read: Callable[[bytes, str], Asked],
         answer: type[Answer],
     ) -> None:
         """`read` makes a call of a body, for the model of that name."""
-        self._work, self._served, self._keys = work, served, keys
+        self._work, self._served, self._keys, self._makers = work, served, keys, makers
         self._read, self._answer = read, answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,7 +61,8 @@ class Completions:
                 wanted = self._read(await _body(call), self._served.name)
             except ClientDisconnect:
                 return
-            prompts = await asyncio.to_thread(self._served.prompts, wanted)
+            made = partial(self._served.prompts, wanted)
+            prompts = await self._makers.make(whose.client, made)
         answer = self._answer(
             uuid.uuid4().hex,
             self._served.name,

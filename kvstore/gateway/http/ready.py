@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from kvstore.address import speaks_http
 from kvstore.config import OPEN
@@ -38,10 +39,12 @@ class Readiness:
             *((one, self._ask_server) for one in engines if speaks_http(one)),
         ]
         self._lock = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, "ready")  # no line that callers stand in is its
         self._looked = -KEPT_SECONDS
         self._missing = ""
 
     def close(self) -> None:
+        self._thread.shutdown(wait=False)
         for stub in self._stubs.values():
             stub.close()
 
@@ -49,7 +52,8 @@ class Readiness:
         """Raises `Unavailable`, which says why."""
         async with self._lock:
             if time.monotonic() - self._looked >= KEPT_SECONDS:
-                self._missing = await asyncio.to_thread(self._look)
+                looking = asyncio.get_running_loop().run_in_executor(self._thread, self._look)
+                self._missing = await looking
                 self._looked = time.monotonic()
         if self._missing:
             raise Unavailable(self._missing, _RETRY_MS)
