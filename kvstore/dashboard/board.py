@@ -5,7 +5,6 @@ All of it is read-only and comes from this process: the page works where there i
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from importlib.resources import files
@@ -17,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from kvstore.dashboard.explained import Explain, Explained
 from kvstore.dashboard.watch import TICK_SECONDS, Watch
 from kvstore.dashboard.whatif import WhatIf
 from kvstore.errors import Broken, ConfigError, Overloaded
@@ -33,7 +33,6 @@ _HEADERS = {
 _A_DAY = {"Cache-Control": "max-age=86400"}
 _ID_MAX = 256
 Recent = Callable[[], list[dict[str, Any]]]
-Explain = Callable[[str], dict[str, Any] | None]
 
 
 def routes(watch: Watch, recent: Recent, prefixes: Recent, explain: Explain) -> list[Route]:
@@ -73,9 +72,14 @@ def routes(watch: Watch, recent: Recent, prefixes: Recent, explain: Explain) -> 
         except Broken as error:
             return JSONResponse({"error": str(error)}, 500, headers=_HEADERS)
 
-    async def explained(call: Request) -> Response:
-        found = await asyncio.to_thread(explain, call.path_params["id"][:_ID_MAX])
-        return JSONResponse(found or {}, 200 if found else 404, headers=_HEADERS)
+    explained = Explained(explain)
+
+    async def why(call: Request) -> Response:
+        try:
+            found = await explained.answer(call.path_params["id"][:_ID_MAX])
+            return JSONResponse(found or {}, 200 if found else 404, headers=_HEADERS)
+        except Overloaded as error:
+            return JSONResponse({"error": str(error)}, 429, headers=_HEADERS)
 
     return [
         Route("/", _file(_PAGE / "board.html")),
@@ -88,7 +92,7 @@ def routes(watch: Watch, recent: Recent, prefixes: Recent, explain: Explain) -> 
         Route("/board/plotly.js", _file(_plotly(), _A_DAY)),
         Route("/board/charts", charts),
         Route("/board/requests", requests),
-        Route("/board/requests/{id}", explained),
+        Route("/board/requests/{id}", why),
     ]
 
 

@@ -174,7 +174,8 @@ async function why(id) {
         seconds(one.first_token_seconds), seconds(one.wait_seconds), seconds(one.ready_seconds),
         seconds(one.work_seconds), one.reused_blocks, one.fetched_blocks, one.read_blocks]));
   } catch (error) {
-    sentence.textContent = "no conductor remembers this request";
+    sentence.textContent = error.status === 404
+      ? "no conductor remembers this request" : "conductors cannot be asked now: try again";
   }
 }
 
@@ -229,7 +230,9 @@ function processes(found) {
 
 async function asked(path) {
   const reply = await fetch(path, {signal: AbortSignal.timeout(5000)});
-  if (!reply.ok) throw new Error(path + " answers " + reply.status);
+  if (!reply.ok) {
+    throw Object.assign(new Error(path + " answers " + reply.status), {status: reply.status});
+  }
   return reply.json();
 }
 

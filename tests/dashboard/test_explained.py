@@ -1,0 +1,41 @@
+"""Those who ask why requests were sent where they were keep nobody waiting but each other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+from kvstore.dashboard import board
+from kvstore.dashboard.explained import AT_ONCE
+from kvstore.dashboard.watch import Watch
+
+SECONDS = 20.0
+MANY = 40  # more than an event loop has threads by itself
+
+
+def test_more_than_so_many_at_once_are_refused_and_the_loop_s_own_threads_are_free() -> None:
+    gate, begun = threading.Event(), list[str]()
+
+    def explain(request_id: str) -> dict[str, Any] | None:
+        begun.append(request_id)
+        assert gate.wait(SECONDS)
+        return {"sentence": request_id}
+
+    shown = {one.path: one for one in board.routes(Watch([]), list, list, explain)}
+    answer = shown["/board/requests/{id}"].endpoint
+
+    async def run() -> None:
+        calls: list[Any] = [SimpleNamespace(path_params={"id": f"r{i}"}) for i in range(MANY)]
+        asked = [asyncio.create_task(answer(one)) for one in calls]
+        async with asyncio.timeout(SECONDS):
+            while len(begun) < AT_ONCE:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(int)
+        gate.set()
+        codes = [(await one).status_code for one in asked]
+        assert codes == [200] * AT_ONCE + [429] * (MANY - AT_ONCE)
+        assert (await answer(calls[-1])).status_code == 200
+
+    asyncio.run(run())
