@@ -70,11 +70,24 @@ class Served:
 
     def _prompt(self, prompt: Prompt, max_tokens: int | None) -> tuple[int, ...]:
         if isinstance(prompt, str):
+            self._check_bytes("prompt", prompt)
             return self._checked("prompt", self.text.tokens(prompt), max_tokens)
         if isinstance(prompt, Conversation):
-            tokens = self.text.template_tokens(self.template.text(prompt))
-            return self._checked("messages", tokens, max_tokens)
+            text = self.template.text(prompt)
+            self._check_bytes("messages", text)
+            return self._checked("messages", self.text.template_tokens(text), max_tokens)
         return self._checked("prompt", prompt, max_tokens)
+
+    def _check_bytes(self, field: str, text: str) -> None:
+        """Raises `TooLong`, without the time that making tokens takes, where they are too many
+        whatever they are."""
+        each, size = self.text.token_bytes_max, len(text.encode())
+        if each is not None and size > each * self.positions:
+            raise TooLong(
+                field,
+                f"{size} bytes of text in tokens of {each} bytes at most: the model has "
+                f"positions for {self.positions} in all",
+            )
 
     def _checked(
         self, field: str, tokens: tuple[int, ...], max_tokens: int | None

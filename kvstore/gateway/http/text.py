@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from kvstore.errors import ConfigError
+from kvstore.gateway.http.longest import token_bytes_max
 from kvstore.gateway.http.spelling import BROKEN, Spelled, Spelling
 
 HELD_TOKENS_MAX = 16  # what is no whole character by then never will be
@@ -30,6 +32,7 @@ class Text:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._spelling = Spelling(self._tokenizer)
+        self.token_bytes_max = token_bytes_max(json.loads(self._tokenizer.to_str()))
         self.tokens("")  # starts its threads: later there may be none to be had
         added = self._tokenizer.get_added_tokens_decoder()
         self.specials = frozenset(id for id, token in added.items() if token.special).union(ends)
