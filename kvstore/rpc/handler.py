@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -39,6 +39,11 @@ def typed(method: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:  # the one door where errors leave the process
             _refuse(context, method, error)
             return None  # a status other than OK goes without a message
+        finally:
+            # What gRPC gives a stream's messages by holds the last of them, and itself in a cycle.
+            if isinstance(request, AsyncIterable):
+                messages: Any = aiter(request)
+                await messages.aclose()
 
     return unary
 
