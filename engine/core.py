@@ -239,7 +239,7 @@ class EngineCore:
         admitted = sequence.id in self.scheduler.running
         self.scheduler.remove(sequence)
         try:
-            if admitted or sequence.preempted:
+            if admitted or sequence.gave_way:
                 self.hooks.finished(sequence)
         finally:
             if admitted:

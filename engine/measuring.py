@@ -84,6 +84,8 @@ class Measuring:
 
     def preempted(self, sequence: Sequence) -> None:
         self._telemetry.add("preemptions")
+        if (prompt := self._prompts.get(sequence.id)) is not None:  # it waits as it did at first
+            prompt.loads = prompt.loaded = prompt.computes = 0.0
         self._hooks.preempted(sequence)
 
     def finished(self, sequence: Sequence) -> None:

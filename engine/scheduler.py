@@ -156,7 +156,7 @@ class Scheduler:
     ) -> Sequence | None:
         """Who may enter before the next in line, which has no place yet where so many pages are
         free: somebody if that one gave way, since it may have to wait for a whole long answer."""
-        if not first.preempted:
+        if not first.gave_way:
             return None
         largest = max((len(one.block_table) for one in self.running.values()), default=0)
         spare = min(pages, pages + largest - pages_for(self.room_on_entry(first)))
@@ -170,7 +170,7 @@ class Scheduler:
 
     def room_on_entry(self, sequence: Sequence) -> int:
         """Tokens for which it is to have pages then: the more, the oftener it had too few."""
-        ahead = self.limits.answer_tokens << min(sequence.preempted, DOUBLED_MAX)
+        ahead = self.limits.answer_tokens << min(sequence.gave_way, DOUBLED_MAX)
         return min(sequence.request.length, len(sequence.tokens) + ahead)
 
     def gives_way(self, page_tokens: int) -> Sequence:

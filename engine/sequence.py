@@ -64,7 +64,8 @@ class Sequence:
     finish: Finish | None = None
     loading: bool = False  # its prefix is still landing in its pages: no step may run it
     came: int = 0  # how many were taken in before it
-    preempted: int = 0  # times that it gave its pages up behind its first token
+    gave_way: int = 0  # times that it gave its pages up, to enter anew
+    preempted: int = 0  # of those, behind its first token
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -113,6 +114,7 @@ class Sequence:
         """It has no pages any more, and waits for others: without a token, as if for its first."""
         self.computed_tokens, self.block_table, self.loading = 0, NO_PAGES, False
         self.cached_tokens = self.cached_tokens if self.output else 0
+        self.gave_way += 1
         self.preempted += bool(self.output)
 
     def append(self, token: int) -> None:

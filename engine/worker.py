@@ -212,7 +212,7 @@ class Worker:
         found = []
         for sequence in [*scheduler.waiting, *idle]:
             job = self._jobs.get(sequence.id)
-            if job is not None and not sequence.output and now >= job.begin_by:
+            if job is not None and not sequence.gave_way and now >= job.begin_by:
                 job.tell(Failed(Overloaded(f"request {sequence.id} has not begun in time")))
                 found.append(Left(job))
         return found
@@ -250,7 +250,7 @@ class Worker:
             return
         self._announced = now
         for sequence in self.core.scheduler.waiting:
-            if sequence.preempted and (job := self._jobs.get(sequence.id)) is not None:
+            if sequence.gave_way and (job := self._jobs.get(sequence.id)) is not None:
                 job.tell(Waits())
 
     def _start(self, job: Job, cached_tokens: int) -> None:

@@ -11,12 +11,14 @@ import pytest
 
 from kvstore.engine.core import EngineCore, EngineSettings, Event, FinishEvent, TokenEvent
 from kvstore.engine.hooks import NoHooks
+from kvstore.engine.measuring import Measuring
 from kvstore.engine.model import Model
 from kvstore.engine.reference import Reference
 from kvstore.engine.scheduler import Limits, Scheduler
 from kvstore.engine.sequence import Chunk
 from kvstore.engine.sequence import Sequence as Running
 from kvstore.engine.telling import Telling
+from kvstore.telemetry import ENGINE, Telemetry
 from tests.engine.runs import finish, prompt, request
 from tests.engine.test_telling import Heard
 
@@ -149,6 +151,60 @@ def test_who_still_prefills_gives_way_to_who_entered_before_it(
     ]
 
 
+def ousted(core: EngineCore) -> Running:
+    """One that gave way while it still prefilled, to one that takes all that is left."""
+    core.add(request(A, LONG, "a"))
+    while (a := core.scheduler.find("a")) is None or len(a.tokens) < 124:
+        core.step()
+    b = core.add(request(prompt(120, seed=4), LONG, "b"))
+    while not b.gave_way:
+        core.step()
+    assert b in core.scheduler.waiting and not b.output
+    return b
+
+
+FEW_STEPS = replace(SMALL, pages=5, max_batch_tokens=16, max_running=4)
+
+
+def test_who_gave_way_before_its_first_token_is_passed_too(model: Model) -> None:
+    core = EngineCore(model, FEW_STEPS)
+    diary = Diary(core)
+    ousted(core)
+    core.add(request(prompt(20, seed=6), 4, "few"))
+    _to_the_end(core, diary)
+    assert next(line for line in diary.lines if line.endswith("ends")) == "few ends"
+
+
+def test_one_that_is_aborted_after_it_gave_way_may_be_asked_for_again(model: Model) -> None:
+    core, heard = EngineCore(model, FEW_STEPS), Heard()
+    core.hooks = Telling(NoHooks(), heard)
+    b = ousted(core)
+    assert core.abort("b")
+    core.add(b.request)
+    while not core.idle:
+        core.step()
+    assert heard.said.count(("began", "b")) == 2 and heard.said.count(("ended", "b")) == 1
+
+
+def test_the_time_that_it_waits_for_room_once_more_is_no_time_of_loading_or_prefilling(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(1_000_000))
+    monkeypatch.setattr("kvstore.engine.measuring.time.monotonic", lambda: float(next(clock)))
+    core, telemetry = EngineCore(model, FEW_STEPS), Telemetry(ENGINE)
+    core.hooks = measuring = Measuring(NoHooks(), telemetry)
+    for name in "ab":
+        measuring.came(name)
+    ousted(core)
+    while not core.idle:
+        core.step()
+    # Of b's; what a waited and took is little, and a step looks at the clock a few times.
+    waited, prefilled = (
+        telemetry.times(f"{what}_seconds")[""].total for what in ("prompt_wait", "prefill")
+    )
+    assert waited > 10 * prefilled
+
+
 @pytest.mark.parametrize("follows", [False, True])
 def test_whose_prefix_is_still_landing_gives_way_and_lands_anew(
     model: Model, reference: Reference, follows: bool
@@ -212,7 +268,7 @@ def test_each_time_that_it_gives_way_it_enters_with_more(model: Model) -> None:
     sequence = scheduler.add(request(A, 4_000))
     wanted = []
     for times in range(6):
-        sequence.preempted = times
+        sequence.gave_way = times
         wanted.append(scheduler.room_on_entry(sequence) - len(A))
     assert wanted == [64, 128, 256, 512, 1_024, 1_024]
 

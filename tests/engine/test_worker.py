@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -13,8 +14,9 @@ from kvstore.engine.model import Model
 from kvstore.engine.pool_use import PoolUse
 from kvstore.engine.sequence import Chunk, Request
 from kvstore.engine.sequence import Sequence as Running
-from kvstore.engine.worker import Failed, Job, JobEvent, Started, Worker
+from kvstore.engine.worker import Failed, Job, JobEvent, Started, Waits, Worker
 from tests.engine.runs import prompt
+from tests.engine.test_preemption import FEW_STEPS, ousted
 from tests.engine.test_telling import SECONDS, NoPool
 
 
@@ -139,3 +141,18 @@ def test_what_the_pool_had_and_lacked_is_counted_of_prompts_that_looked_in_it(
     worker.stop(SECONDS)
     totals = {name: total for name, total in worker.telemetry.totals().items() if total}
     assert totals == {**counted, "output_tokens": 2}
+
+
+def test_one_that_gave_way_before_its_first_token_hears_that_it_waits_and_is_not_late(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstore.engine.worker.WAITS_SECONDS", 0.0)
+    core = EngineCore(model, FEW_STEPS)
+    worker = Worker(core, NoPool())  # type: ignore[arg-type]
+    heard = queue.SimpleQueue[JobEvent]()
+    b = ousted(core)
+    worker._jobs["b"] = Job(b.request, PoolUse(), heard.put, begin_by=time.monotonic())
+    worker._obey()
+    worker._announce_waiting()
+    assert isinstance(heard.get(timeout=SECONDS), Waits) and heard.empty()
+    assert core.scheduler.find("b") is b
