@@ -11,6 +11,7 @@ import errno
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from kvstore.errors import ConfigError
 
 _PARTS_MAX = os.sysconf("SC_IOV_MAX")
 _SECTOR_BYTES = 512  # st_blocks counts in these, whatever the disk's own
+_OWNED, _OTHERS = 0o600, 0o077  # the mode of what we make; whatever it lets others do
 
 
 def held_bytes(path: Path) -> int:
@@ -43,7 +45,16 @@ def sync_directory(path: Path) -> None:
 
 def owned(path: str, flags: int) -> int:
     """Opens a file for `open`; one that is made is its owner's alone."""
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags, _OWNED)
+
+
+def shut_others_out(path: Path) -> None:
+    """Our own file is ours alone from now on, whatever made it so that it was not. Where its mode
+    cannot be changed it stays as it was: that is no reason not to start."""
+    with suppress(OSError):
+        about = path.stat()
+        if about.st_uid == os.geteuid() and about.st_mode & _OTHERS:
+            path.chmod(_OWNED)
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -80,7 +91,7 @@ class DataFile:
     def _preallocate(self) -> None:
         # Not through the O_DIRECT descriptor: where the filesystem cannot preallocate, the C
         # library writes a byte to every block instead, which O_DIRECT refuses.
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNED)
         try:
             if os.fstat(descriptor).st_size > self.file_bytes:
                 raise ConfigError(

@@ -19,7 +19,7 @@ from kvstore.errors import ConfigError
 FORMAT = 3  # 2 had no slab_bytes, 1 had no id
 _READ = (2, FORMAT)
 _ID_BYTES = 32
-_NAME = "layout.json"
+LAYOUT = "layout.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Header:
     def read(cls, path: Path) -> Self | None:
         """The header of the directory; None where there is none yet."""
         try:
-            text = (path / _NAME).read_bytes()
+            text = (path / LAYOUT).read_bytes()
         except FileNotFoundError:
             return None
         try:
@@ -75,13 +75,13 @@ class Header:
                 raise ValueError(f"its id is to be {2 * _ID_BYTES} hex digits")
         except (ValueError, TypeError) as error:
             raise ConfigError(
-                f"node.ssd {str(path)!r}: {_NAME} there cannot be read ({error}): give another "
+                f"node.ssd {str(path)!r}: {LAYOUT} there cannot be read ({error}): give another "
                 "directory, or empty this one"
             ) from error
         return header
 
     def write(self, path: Path) -> None:
-        replace_file(path / _NAME, json.dumps(asdict(self)).encode() + b"\n")
+        replace_file(path / LAYOUT, json.dumps(asdict(self)).encode() + b"\n")
 
     def before(self, path: Path) -> Self | None:
         """The header that the directory has; None where there is none yet. Raises `ConfigError` of

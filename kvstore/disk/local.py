@@ -26,8 +26,8 @@ from typing import Self
 import lmdb
 
 from kvstore.disk.cut_off import remove_cut_off
-from kvstore.disk.files import DataFile, held_bytes, sync_directory
-from kvstore.disk.header import Header
+from kvstore.disk.files import DataFile, held_bytes, shut_others_out, sync_directory
+from kvstore.disk.header import LAYOUT, Header
 from kvstore.disk.ledger import Ledger, room_bytes
 from kvstore.disk.lock import DirectoryLock
 from kvstore.disk.lost_index import LostIndex, opened_index
@@ -125,6 +125,7 @@ def _opened(
     """Everything in the directory, made where it was missing; `resources` closes it."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     resources.callback(DirectoryLock(path).close)
+    shut_others_out(path / LAYOUT)  # which is written anew only where it changes
     before = header.before(path)
     if before is None:
         remove_cut_off(path, header)

@@ -14,7 +14,7 @@ from kvstore.core.lifecycle import Tier
 from kvstore.core.slabs import Slabs
 from kvstore.core.spread import ALIKE, Spread
 from kvstore.disk.division import file_bytes_of
-from kvstore.disk.files import owned, replace_file
+from kvstore.disk.files import owned, replace_file, shut_others_out
 from kvstore.disk.local import LocalDisk
 from kvstore.disk.volumes import Volumes
 from kvstore.errors import ConfigError
@@ -72,6 +72,9 @@ def locked(config: NodeConfig) -> Any:
         raise ConfigError(
             f"node.dir = {config.directory}: another node runs there; stop it, or use another --dir"
         ) from None
+    # Those that are not made anew with each start, as the epoch is.
+    shut_others_out(config.lock_file)
+    shut_others_out(config.id_file)
     return lock
 
 

@@ -38,6 +38,24 @@ def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], l
     return seen.__getitem__
 
 
+def opened(directory: Path, slab_bytes: int) -> Volumes:
+    ssd = (SsdConfig(directory / "ssd", 4 * MiB, buffered=True),)
+    volumes = volumes_of(NodeConfig(directory, slab_bytes=slab_bytes, ssd=ssd))
+    assert volumes is not None
+    return volumes
+
+
+def kept_by_a_start(directory: Path) -> list[Path]:
+    """The small files that a node keeps from one start to the next."""
+    config = NodeConfig(directory)
+    with closing(locked(config)):
+        stable_node_id(config)
+        next_epoch(config)
+        opened(directory, MiB).close()
+    files = [directory / name for name in ("node.lock", "node.id", "node.epoch")]
+    return [*files, directory / "ssd" / "layout.json"]
+
+
 def test_an_epoch_is_on_the_disk_before_it_is_used(
     tmp_path: Path, synced: Callable[[str], list[str]]
 ) -> None:
@@ -80,6 +98,42 @@ def test_what_a_node_keeps_is_its_users_alone_whatever_the_umask(tmp_path: Path)
     assert modes == dict.fromkeys(names, "-rw-------")
 
 
+def test_what_an_earlier_version_left_others_to_read_is_its_users_alone_from_the_next_start(
+    tmp_path: Path,
+) -> None:
+    files = kept_by_a_start(tmp_path)
+    for mode in (0o644, 0o666):
+        for file in files:
+            file.chmod(mode)
+        assert kept_by_a_start(tmp_path) == files
+        assert [stat.filemode(file.stat().st_mode) for file in files] == ["-rw-------"] * 4
+
+
+def test_a_mode_that_cannot_be_changed_keeps_no_node_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path, mode: int) -> None:
+        raise PermissionError(f"{path} is kept as it is")
+
+    for file in kept_by_a_start(tmp_path):
+        file.chmod(0o644)
+    monkeypatch.setattr(Path, "chmod", refused)
+    kept_by_a_start(tmp_path)
+
+
+def test_modes_of_another_users_files_are_left_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, node_id, _, layout = kept_by_a_start(tmp_path)
+    for file in (lock, node_id, layout):
+        file.chmod(0o644)
+    another = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: another)
+    kept_by_a_start(tmp_path)
+    for file in (lock, node_id, layout):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o644, file
+
+
 def test_a_node_keeps_its_id_over_restarts(tmp_path: Path) -> None:
     config = NodeConfig(directory=tmp_path)
     first = stable_node_id(config)
@@ -87,13 +141,6 @@ def test_a_node_keeps_its_id_over_restarts(tmp_path: Path) -> None:
     config.id_file.write_text("no id\n")
     with pytest.raises(ConfigError, match=r"holds no node id: delete it"):
         stable_node_id(config)
-
-
-def opened(directory: Path, slab_bytes: int) -> Volumes:
-    ssd = (SsdConfig(directory / "ssd", 4 * MiB, buffered=True),)
-    volumes = volumes_of(NodeConfig(directory, slab_bytes=slab_bytes, ssd=ssd))
-    assert volumes is not None
-    return volumes
 
 
 def test_a_path_that_was_filled_in_other_slabs_is_refused_with_those(tmp_path: Path) -> None:
