@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvstore.address import check_server
 from kvstore.cli.options import Commands, command
-from kvstore.errors import Invalid
+from kvstore.errors import Invalid, KVStoreError
 
 if TYPE_CHECKING:
     from kvstore.client.conductors import Conductors
@@ -73,11 +73,12 @@ def run_explain(args: argparse.Namespace) -> int:
 
 def _explained(conductors: Conductors, request: str) -> pb.ExplainReply:
     """Of an answer's id, too: it stands for as many requests as there were prompts, and here for
-    that of the first."""
+    that of the first. One of several conductors may be down: raises what was said of the id itself
+    where none remembers either."""
     try:
         return conductors.explain(request)
-    except Invalid:
-        with suppress(Invalid):
+    except KVStoreError:
+        with suppress(KVStoreError):
             return conductors.explain(f"{request}-0")
         raise
 
