@@ -76,7 +76,6 @@ COPY_THREADS_MAX = 4  # that share one move within a host: more wait for the sam
 COPY_SHARE_BYTES_MIN = 4 * MiB  # of each: for less, handing it over takes as long as it saves
 STALL_SECONDS = 10.0  # a caller that moves no byte for so long is hung up on
 REMOTE_WINDOW_SECONDS = 60.0  # of a session that maps no memory, in which no byte of it has moved
-SUSPECTS_BYTES_MAX = 64 * MiB  # of blocks that one Close has the node look at: it hashes them
 STRIP_BYTES_MAX = 64 * MiB  # hashed in one go, which holds up a node's other callers
 
 BLOCK_TOKENS_MAX = 65_536

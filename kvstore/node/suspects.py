@@ -1,8 +1,8 @@
 """Blocks whose bytes a reader found to be wrong: the node looks itself, and drops what is damaged.
 
 Whoever reads may name any of its blocks, so to look is bounded: a slot once a call, one slot at a
-time for all callers, with turns of the node's loop for others between, and so many bytes a call.
-What a call leaves the scrubber comes to, as to every block, and so does whoever reads it next.
+time for all callers, with turns of the node's loop for others between. Who was answered may store
+them anew; where a call ends by its deadline the rest is the scrubber's, or whose who reads it next.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from kvstore.core.lifecycle import Slot, State, Tier
-from kvstore.limits import SUSPECTS_BYTES_MAX
+from kvstore.core.lifecycle import Slot, State
 from kvstore.node.blocks import Blocks
 from kvstore.node.namespaces import LayoutOf
 
@@ -24,22 +23,16 @@ class Suspects:
         self._looking = asyncio.Lock()
 
     async def look_at(self, slots: Sequence[Slot]) -> None:
-        """Each of these has been looked at once this returns, up to `SUSPECTS_BYTES_MAX` of them.
+        """Each of these has been looked at once this returns.
 
         They are held until then. Of none that was dropped before there is anything to say."""
         doubted = [slot for slot in dict.fromkeys(slots) if slot.state is State.SEALED]
         for slot in doubted:
             slot.moves += 1
         try:
-            left = SUSPECTS_BYTES_MAX
             for slot in doubted:
-                layout = self._layout_of(slot.owner)
-                if slot.tier is not Tier.HBM:  # of those the node believes the reader unseen
-                    if left <= 0:
-                        continue
-                    left -= layout.slot_bytes
                 async with self._looking:
-                    self._blocks.examine(slot, layout)
+                    self._blocks.examine(slot, self._layout_of(slot.owner))
                     await asyncio.sleep(0)
         finally:
             for slot in doubted:

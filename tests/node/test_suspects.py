@@ -11,7 +11,6 @@ import pytest
 from kvstore.block import Miss
 from kvstore.core.lifecycle import Owner, Slot, State
 from kvstore.layout import SlotLayout
-from kvstore.node import suspects as module
 from kvstore.node.blocks import Blocks
 from kvstore.node.namespaces import Place
 from kvstore.node.readers import Opened
@@ -117,18 +116,6 @@ def test_others_have_a_turn_after_each_slot_whoever_names_them(
 
     asyncio.run(work())
     assert len(examined) == 4 * COUNT
-
-
-def test_one_call_has_so_many_bytes_looked_at_and_no_more(
-    rig: Rig, slots: list[Slot], examined: list[Slot], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SUSPECTS_BYTES_MAX", 3 * SMALL.layout.slot_bytes)
-    asyncio.run(suspects(rig).look_at(slots))
-    assert examined == slots[:3]
-    monkeypatch.setattr(module, "SUSPECTS_BYTES_MAX", 1)
-    asyncio.run(suspects(rig).look_at(slots[3:]))
-    assert examined == slots[:4], "the first in any case, be it larger than that"
-    assert all(not slot.moves for slot in slots)
 
 
 def test_what_is_under_suspicion_is_held_until_it_was_looked_at(
