@@ -52,6 +52,15 @@ from kvstore.rpc.tls import ServerTls
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
+
+def _plain_alone(version: str) -> Sequence[tuple[str, Any]]:
+    """Releases of gRPC before 1.81 unpack a message whole before they look at its length, and a
+    certificate's holder may send one unasked: they take none, and log each. Not so the later ones.
+    A bit for each way to compress, the first for none."""
+    known = tuple(int(part) for part in version.split(".")[:2])
+    return () if known >= (1, 81) else (("grpc.compression_enabled_algorithms_bitset", 1),)
+
+
 OPTIONS: Sequence[tuple[str, Any]] = (
     ("grpc.max_concurrent_streams", RPC_CONNECTION_CALLS_MAX),
     ("grpc.max_allowed_incoming_connections", RPC_CONNECTIONS_MAX),
@@ -61,12 +70,10 @@ OPTIONS: Sequence[tuple[str, Any]] = (
     ("grpc.server.max_pending_requests_hard_limit", 2 * RPC_ARRIVALS_MAX),
     ("grpc.max_receive_message_length", RPC_MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", RPC_REPLY_BYTES_MAX),
-    # A bit for each way to compress, the first for none. Releases of gRPC before 1.81 unpack a
-    # message whole before they look at its length, and a certificate's holder may send one unasked.
-    ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.so_reuseport", 0),  # two servers on one port would share its callers at random
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 64 * KiB),
+    *_plain_alone(grpc.__version__),
 )
 
 
