@@ -136,7 +136,7 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
         from .messages import Ready
 
         assert self._scheduler is not None
-        if all(isinstance(one, Ready) for one in metadata.values()):  # else it is another's
+        if metadata and all(isinstance(one, Ready) for one in metadata.values()):  # else another's
             self._scheduler.ready(metadata)
 
     def on_new_request(self, request: Any) -> None:

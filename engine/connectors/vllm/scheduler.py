@@ -118,6 +118,8 @@ class SchedulerSide:
             self._drop(name)
             self._others[name] = LeftOut(tracked.request, tracked.end, tracked.ran)
         self._requests.clear()
+        for one in self._others.values():
+            one.apart = True
 
     def keep_apart(self, why: str) -> None:
         """Nothing tells the weights from now on from any others: what is stored from now on only
@@ -336,8 +338,8 @@ class SchedulerSide:
         except Exception:  # whatever it is, as a rank that keeps something else
             log.exception("Moonpool: the pool is not used")
             return
-        others, self._others = self._others, {}
-        for name, one in others.items():
+        for name, one in [pair for pair in self._others.items() if not pair[1].apart]:
+            del self._others[name]
             self.arrived(one.request)
             known = self._requests.get(name) or self._others[name]
             known.end, known.ran = one.end, one.ran

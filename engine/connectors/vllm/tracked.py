@@ -32,6 +32,7 @@ class LeftOut:
     request: Any
     end: int = 0  # as of one that is tracked
     ran: bool = False
+    apart: bool = False  # whatever is known later: it may have KV of other weights
 
 
 class Tracked:

@@ -368,6 +368,20 @@ def test_requests_that_are_here_before_the_workers_are_heard_go_on_with_the_pool
     assert save.request == "r" and len(save.parts[0].hashes) == 2, "from its first block on"
 
 
+def test_requests_that_vllm_forgot_the_caches_of_do_without_the_pool_though_it_is_heard_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, before, after = side(), request("b"), request("a")
+    for one in (before, after):
+        one.num_preemptions = one.num_output_tokens = one.num_computed_tokens = 0
+    here.arrived(before)
+    here.reset()
+    here.arrived(after)
+    here.heard(Report(ready=tuple(ready().values())), set())
+    assert [*here._requests] == ["a"] and [*here._others] == ["b"]
+
+
 def test_ranks_that_keep_different_things_leave_a_running_engine_without_the_pool(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,7 +12,7 @@ from tests.connectors.vllm import shaking
 from tests.connectors.vllm.engine import engine, ours, several
 from tests.connectors.vllm.models import prompt
 from tests.connectors.vllm.server import Server, servers
-from tests.nodes import NodeProcess
+from tests.nodes import NodeProcess, running
 
 PROMPTS = [prompt(171, 200), prompt(172, 300)]
 
@@ -75,3 +75,19 @@ def test_a_policy_that_counts_for_nothing_is_told_of_at_the_start(
     config = several(ours(node.address, policy="recompute"), policy="fail")
     with engine(model("llama"), tmp_path / "e.log", kv_transfer_config=config) as served:
         assert served.log.count("kv_load_failure_policy is 'fail': a request") == 1
+
+
+def test_ours_may_stand_there_twice(
+    model: Callable[[str], Path], node: NodeProcess, tmp_path: Path
+) -> None:
+    """Each with a pool of its own."""
+    with running() as other:
+        both = ours(node.address), ours(other.address, block_tokens=32)
+        config = several(*both)
+        with engine(model("llama"), tmp_path / "e.log", kv_transfer_config=config) as served:
+            stored = served.run(*PROMPTS)
+            served.forget()
+            loaded = served.run(*PROMPTS)
+    whole = [(len(tokens) - 1) // 64 * 64 for tokens in PROMPTS]
+    assert stored.cached == [0, 0] and loaded.tokens == stored.tokens
+    assert all(one >= least for one, least in zip(loaded.cached, whole, strict=True))
