@@ -84,7 +84,7 @@ class Conductor:
             pool = Pool(metadata, clock, dice, credentials, lambda *said: scheduler.carried(*said))
             targets = {"ttft": 1e-3 * config.ttft_ms, "tpot": 1e-3 * config.tpot_ms}
             rules = RULES._replace(**targets)
-            scheduler = Scheduler(pool.table, pool.named_ids, dice, rules)
+            scheduler = Scheduler(pool.table, pool.named_ids, dice, rules, pool.coming_ids)
             telemetry = Telemetry(CONDUCTOR)
             telemetry.look_up("followed_nodes", lambda: float(len(pool.named_ids())))
             telemetry.look_up("known_blocks", lambda: float(len(pool.table)))

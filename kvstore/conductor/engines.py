@@ -8,6 +8,7 @@ Where a host stands is said by the first engine there, and stays so while any of
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
@@ -205,13 +206,13 @@ class Crew:
                 carries.observe(way, size_bytes, seconds)
                 self._price_host(at)
 
-    def see(self, named: NDArray[np.int32]) -> None:
-        """The nodes of these hosts may be named now. Engines whose nodes may not cannot load what
-        others hold, nor hand over what they compute. Where no engine's node may, none of them has
-        one: they do without."""
+    def see(self, named: NDArray[np.int32], coming: Set[int]) -> None:
+        """The nodes of these hosts may be named now, and those of others are there, but not known
+        yet. Engines whose nodes are neither cannot load what others hold, nor hand over what they
+        compute. Where no engine's node may be named, none of them has one: they do without."""
         known, away = set(named.tolist()), self.fleet.hosts["away"]
         mine = {one.host for one in self.by_id.values()}
-        self._away = set() if mine.isdisjoint(known) else mine - known
+        self._away = set() if mine.isdisjoint(known) else mine - known - coming
         away[:] = False
         away[list(self._away)] = True
 

@@ -42,6 +42,10 @@ class Hosts:
         """Of a node that has one."""
         return self._numbers[node]
 
+    def numbers(self, nodes: Iterable[str]) -> set[int]:
+        """Of those of these nodes that have one."""
+        return {self._numbers[node] for node in nodes if node in self._numbers}
+
     def use(self, node: str) -> int:
         """One more engine calls this node its own."""
         self._engines[node] = self._engines.get(node, 0) + 1

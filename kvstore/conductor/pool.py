@@ -90,11 +90,16 @@ class Pool:
     def named_ids(self) -> list[str]:
         return [member.record.node_id for member in self.named()]
 
+    def coming_ids(self) -> list[str]:
+        """Of those that serve whoever is not named for want of what it lists: it is not away."""
+        members = self._members.items()
+        coming = [name for name, one in members if one.lapsed is None and name not in self.table]
+        return [*coming, *self._waiting]
+
     @property
     def approximate(self) -> bool:
         """Whether some node serves of which not all is known yet."""
-        members = self._members.items()
-        return any(one.lapsed is None and name not in self.table for name, one in members)
+        return bool(self.coming_ids())
 
     def check(self) -> None:
         self.table.check()

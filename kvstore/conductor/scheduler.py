@@ -66,7 +66,8 @@ RULES = OURS._replace(
 
 
 class Scheduler(Crews):
-    """`named` says which nodes of the table may be named now."""
+    """`named` says which nodes of the table may be named now, and `coming` which others are there:
+    what they list is not known yet."""
 
     def __init__(
         self,
@@ -74,8 +75,10 @@ class Scheduler(Crews):
         named: Callable[[], Iterable[str]],
         dice: random.Random,
         rules: Rules = RULES,
+        coming: Callable[[], Iterable[str]] = lambda: (),
     ) -> None:
-        self._table, self._named, self._dice, self._rules = table, named, dice, rules
+        self._table, self._named, self._coming = table, named, coming
+        self._dice, self._rules = dice, rules
         self._row = np.array(rules)  # the same: to make it takes a good part of a choice's time
         super().__init__(table, dice.getrandbits(63) | 1)
         self._seen, self._seen_version = float("-inf"), -1
@@ -339,7 +342,8 @@ class Scheduler(Crews):
             self._hosts.see(self._named())
             given, held = self._table.given()
             some = np.flatnonzero(self._hosts.of_holder >= 0)
+            coming = self._hosts.numbers(self._coming())
             for crew in self._crews.values():
                 crew.fit_hosts(self._hosts.count)
-                crew.see(self._hosts.of_holder[some])
+                crew.see(self._hosts.of_holder[some], coming)
                 crew.place(self._hosts.of_holder[some], given[some], held[some])

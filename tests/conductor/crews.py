@@ -55,7 +55,9 @@ class Rig:
     def __init__(self, seed: int = 1, **rules: float) -> None:
         self.table, self.named = Table(PoolIndex(0x9E3779B97F4A7C15)), list[str]()
         dice = random.Random(seed)
-        self.scheduler = Scheduler(self.table, lambda: self.named, dice, RULES._replace(**rules))
+        ours, self.coming = RULES._replace(**rules), list[str]()
+        nodes = {"named": lambda: self.named, "coming": lambda: self.coming}
+        self.scheduler = Scheduler(self.table, dice=dice, rules=ours, **nodes)
         self.now = 1_000.0
 
     def engine(self, name: str, whose: Whose = WHOSE, **fields: Any) -> Engine:

@@ -131,3 +131,26 @@ def test_where_no_engine_has_a_node_that_is_named_they_are_planned_as_ever() -> 
     plans = [rig.plan(f"{number}", seed=2) for number in range(20)]
     assert {names(one)[0] for one in plans} == {"pa", "pb"}
     assert {one.source for one in plans} == {"elsewhere"} and not any(one.again for one in plans)
+
+
+def test_those_of_whose_node_not_all_is_known_yet_are_planned_as_ever() -> None:
+    rig = Half()
+    rig.table.begin("b")
+    rig.coming.append("b")
+    plans = [rig.plan(f"{number}", seed=100 + number) for number in range(20)]
+    assert {names(one) for one in plans} == {("pa", "da"), ("pb", "db")}
+    assert not any(one.again for one in plans)
+    rig.coming.clear()  # it went away before that
+    assert {names(rig.plan(f"{n}", seed=300 + n)) for n in range(20)} == {("pa", "da")}
+    rig.check()
+
+
+def test_a_prompt_is_not_refused_for_what_is_known_of_one_of_two_nodes_so_far() -> None:
+    rig = Rig(ttft=2.0)
+    rig.engine("pb", node_id="b", decode=None)
+    rig.engine("da", node_id="a", prefill=None)
+    rig.node("a", chain(1))
+    rig.coming.append("b")
+    decision = rig.schedule("r", chain(5), tokens=15_000)
+    assert names(decision) == ("pb", "da") and not decision.again
+    rig.check()

@@ -10,13 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kvstore.clock import SimClock
 from kvstore.conductor import pool as module
+from kvstore.conductor.index import PoolIndex
 from kvstore.conductor.pool import Pool
+from kvstore.conductor.table import Table
 from kvstore.conductor.tracked import Tracked
-from kvstore.errors import Unavailable
+from kvstore.core.fingerprints import IN_DRAM
+from kvstore.errors import Overloaded, Unavailable
 from kvstore.limits import FOLLOW_SILENCE_SECONDS, SUSPECT_SECONDS
 from kvstore.metadata import Compacted, Metadata, open_metadata
 from kvstore.metadata.records import NodeRecord
@@ -125,6 +129,45 @@ def test_a_node_is_named_once_all_of_it_is_known_and_while_it_is_heard_of(
     in_a_pool(tmp_path, monkeypatch, work)
 
 
+def test_a_node_that_serves_is_coming_and_not_away_until_all_of_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(rig: Rig) -> None:
+        await rig.put(RECORD)
+        await rig.put(replace(RECORD, node_id="b"))
+        await rig.until(lambda: len(rig.followed) == 2)
+        rig.pool.table.begin("a")
+        assert rig.pool.coming_ids() == ["a", "b"]
+        rig.knows("a")
+        assert rig.pool.coming_ids() == ["b"]
+        await rig.clock.advance(FOLLOW_SILENCE_SECONDS + 0.1)
+        assert not rig.named and rig.pool.coming_ids() == ["b"], "a fell silent"
+        await rig.metadata.delete(replace(RECORD, node_id="b").key())
+        await rig.until(lambda: rig.suspect == ["b"])
+        assert not rig.pool.coming_ids()
+
+    in_a_pool(tmp_path, monkeypatch, work)
+
+
+def test_a_node_that_the_index_has_no_place_for_is_not_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(rig: Rig) -> None:
+        rig.pool.table = Table(PoolIndex(1, blocks_max=4))
+        for record in (RECORD, replace(RECORD, node_id="b")):
+            await rig.put(record)
+        await rig.until(lambda: len(rig.followed) == 2)
+        rig.knows("a")
+        many = np.arange(1 << 16, dtype=np.uint64)
+        for _ in range(2):  # it is tried again
+            rig.pool.table.begin("b")
+            with pytest.raises(Overloaded):
+                rig.pool.table.add("b", many, np.full(len(many), IN_DRAM, np.uint8))
+            assert rig.named == ["a"] and rig.pool.coming_ids() == ["b"]
+
+    in_a_pool(tmp_path, monkeypatch, work)
+
+
 def test_a_pool_that_is_swept_no_more_is_kept_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +242,7 @@ def test_a_node_that_found_no_place_is_followed_once_another_is_forgotten(
         await rig.metadata.delete(RECORD.key())
         await rig.until(lambda: rig.suspect == ["a"])
         assert [node for node, _ in rig.followed] == ["a", "b"]
+        assert rig.pool.coming_ids() == ["b", "late"], "one that waits for its place is not away"
         await rig.clock.advance(SUSPECT_SECONDS + 2)
         await rig.until(lambda: len(rig.followed) == 3)
         assert rig.followed[-1][0] == "late"
