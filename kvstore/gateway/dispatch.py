@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kvstore.address import speaks_http
 from kvstore.config import Credentials
@@ -38,6 +38,13 @@ LOCAL_TOKENS_MAX = 64  # a prompt with fewer tokens to compute is not worth a ha
 TRIES_MAX = 4  # engines of one request that may go away under it
 PAUSE_SECONDS_MIN = 0.02  # between two calls that ask who has room to decode
 LINE_MS = 250  # of a call that waits for room to decode: then it is asked again
+
+
+class Asked(NamedTuple):
+    """What is asked of engines of one kind, and how large a plan's blocks are then."""
+
+    ask: Ask
+    block_tokens: int
 
 
 class Planner(Protocol):
@@ -111,7 +118,7 @@ class Dispatcher:
         run.outcome.count_prompt(len(request.prompt))
         return run.outcome
 
-    def _asks(self, run: Run) -> list[Ask]:
+    def _asks(self, run: Run) -> list[Asked]:
         """For each kind of engines that may have it. Raises `OnlyGreedy` where all there are may
         not."""
         request = run.request
@@ -121,27 +128,28 @@ class Dispatcher:
         may = [one for one in spaces if one.samples or not request.sampling]
         if spaces and not may:
             raise OnlyGreedy("temperature: no engine that has this model draws tokens: write 0")
-        asks = [one.asked(request) for one in may]
+        asks = [Asked(one.asked(request), one.block_tokens) for one in may]
         if asks:
-            full = len(request.prompt) // may[0].block_tokens
-            run.outcome.block_tokens = may[0].block_tokens
-            run.outcome.blocks = tuple(asks[0].hashes[:full])
+            first, block_tokens = asks[0]
+            full = len(request.prompt) // block_tokens
+            run.outcome.block_tokens = block_tokens
+            run.outcome.blocks = tuple(first.hashes[:full])
         return asks
 
-    def _where(self, run: Run, asks: Sequence[Ask]) -> Ask | None:
+    def _where(self, run: Run, asks: Sequence[Asked]) -> Asked | None:
         """Of engines of several kinds those that would be first; None where there are none."""
-        for one in asks:
+        for one, _ in asks:
             one.request_id, one.waited_ms = run.id, run.waited_ms
             one.phase, one.wait_ms = conductor_pb2.PREFILL, 0
-        return asks[self._spaces.first(asks)] if asks else None
+        return asks[self._spaces.first([one for one, _ in asks])] if asks else None
 
-    def _planned(self, run: Run, asked: Ask | None, gone: set[str]) -> Plan | None:
+    def _planned(self, run: Run, asked: Asked | None, gone: set[str]) -> Plan | None:
         """None where it is for itself to choose: also where the planner has not heard yet that an
         engine is gone, and for one that ran and would be refused now."""
         if asked is None:
             return None
         try:
-            plan = self._planner.schedule(asked)
+            plan = self._planner.schedule(asked.ask)
         except Overloaded:
             if run.outcome.tries == 1:
                 raise
@@ -152,7 +160,7 @@ class Dispatcher:
         self._known.learn(decodes.address or plan.prefill.address)
         return plan
 
-    def _try(self, run: Run, asked: Ask | None, plan: Plan | None, gone: set[str]) -> None:
+    def _try(self, run: Run, asked: Asked | None, plan: Plan | None, gone: set[str]) -> None:
         """Raises `Rejected` of the last engine that it was sent to."""
         if plan is None or asked is None:
             self._unplanned(run, gone)
@@ -164,7 +172,7 @@ class Dispatcher:
         prefill, decode = plan.prefill.address, plan.decode.address
         if not decode or prefill == decode or speaks_http(prefill) or speaks_http(decode):
             self._generate(run, prefill, run.generate(_turn(plan)), _rank(plan))
-        elif _lacking(run, plan) + _there_alone(run, plan) <= self._local_tokens_max:
+        elif _lacking(run, asked, plan) + _there_alone(asked, plan) <= self._local_tokens_max:
             decode = self._decoder(run, asked, plan, gone)
             self._generate(run, decode, run.generate(_turn(plan)))
         else:
@@ -192,7 +200,7 @@ class Dispatcher:
         assert why is not None, "it ran, or was refused"
         raise why
 
-    def _hand_over(self, run: Run, asked: Ask, plan: Plan, gone: set[str]) -> None:
+    def _hand_over(self, run: Run, asked: Asked, plan: Plan, gone: set[str]) -> None:
         run.outcome.engines.append(plan.prefill.address)
         wanted = run.prefill(_turn(plan))
         prefill = self._engines.prefill(plan.prefill.address, wanted, run.caller)
@@ -216,16 +224,17 @@ class Dispatcher:
             if done.reused_tokens <= loaded:  # else whoever decodes lacks some of it, and says why
                 out.miss = done.miss
 
-    def _decoder(self, run: Run, asked: Ask, plan: Plan, gone: set[str]) -> str:
+    def _decoder(self, run: Run, asked: Asked, plan: Plan, gone: set[str]) -> str:
         """Who decodes it; waits in line for room, for as long as it may be of use. Raises
         `Overloaded`, of one that did not run yet. It counts there from now on."""
-        asked.phase, asked.wait_ms = conductor_pb2.DECODE, LINE_MS
+        ask = asked.ask
+        ask.phase, ask.wait_ms = conductor_pb2.DECODE, LINE_MS
         came = time.monotonic()  # in this line: it may have run for long
         while True:
             run.caller.check()
-            asked.waited_ms, since = run.waited_ms, time.monotonic()
+            ask.waited_ms, since = run.waited_ms, time.monotonic()
             try:
-                placed = self._planner.schedule(asked)
+                placed = self._planner.schedule(ask)
                 break
             except Overloaded as full:
                 now = time.monotonic()
@@ -257,19 +266,19 @@ def anybody(address: str) -> bool:
     return True
 
 
-def _lacking(run: Run, plan: Plan) -> int:
+def _lacking(run: Run, asked: Asked, plan: Plan) -> int:
     """Tokens that whoever is to prefill it would have to compute. The plan's are more where whoever
     decodes cannot be handed any of it: to prefill it elsewhere is no help then."""
     split = plan.split
     found = split.there_blocks + split.read_blocks + split.fetched_blocks
     found += split.coming_blocks + split.own_blocks
-    left = len(run.request.prompt) - found * run.outcome.block_tokens
+    left = len(run.request.prompt) - found * asked.block_tokens
     return min(split.computed_tokens, max(1, left))
 
 
-def _there_alone(run: Run, plan: Plan) -> int:
+def _there_alone(asked: Asked, plan: Plan) -> int:
     """Tokens that only the engine that is to prefill it has, or is computing."""
-    return int(plan.split.coming_blocks + plan.split.own_blocks) * run.outcome.block_tokens
+    return int(plan.split.coming_blocks + plan.split.own_blocks) * asked.block_tokens
 
 
 def _turn(plan: Plan) -> engine_pb2.Turn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,7 +17,7 @@ from kvstore.gateway import engines
 from kvstore.gateway.caller import Caller, CallerLeft
 from kvstore.gateway.dispatch import LINE_MS, Dispatcher
 from kvstore.gateway.request import Request
-from kvstore.gateway.spaces import One
+from kvstore.gateway.spaces import One, Space
 from kvstore.logprobs import Logprobs
 from kvstore.wire.v1 import conductor_pb2
 from kvstore.wire.v1 import engine_pb2 as pb
@@ -78,6 +78,31 @@ def test_one_whose_prefix_is_being_computed_goes_where_that_is() -> None:
     with serving(prefill, decode):
         run(Planner(prefill.address, decode.address, computed=30, coming=10))
     assert len(prefill.prefills) == len(decode.generates) == 1
+
+
+@pytest.mark.parametrize(
+    ("blocks", "split"),
+    [((64, 16), {"computed": 68, "there": 2}), ((16, 64), {"computed": 36, "coming": 1})],
+)
+def test_a_plans_blocks_are_as_large_as_those_of_the_engines_that_it_is_for(
+    blocks: tuple[int, int], split: dict[str, int]
+) -> None:
+    class Second:
+        """Is the best of two spaces."""
+
+        def now(self) -> list[Space]:
+            return [Space(bytes([size]) * 32, 0, size) for size in blocks]
+
+        def first(self, asks: Sequence[conductor_pb2.ScheduleRequest]) -> int:
+            return 1
+
+    prefill, decode = Double(), Double()
+    with serving(prefill, decode):
+        planner = Planner(prefill.address, decode.address, **split)
+        dispatcher = Dispatcher(planner, Second(), (), OPEN)
+        dispatcher.run(Request("r", PROMPT, 2))
+        dispatcher.close()
+    assert len(prefill.prefills) == len(decode.generates) == 1, "it was not worth a hand-off"
 
 
 def test_one_that_is_computed_again_where_it_is_decoded_is_not_prefilled_for_nothing() -> None:
