@@ -1,7 +1,7 @@
 """Names of vLLM's that the connector imports, where vLLM is not: so its worker's half runs where
 only torch is, as on a GPU's host for tests.
 
-Of these two have what that half calls, as vLLM 0.32.0 has them; the rest are names. That a real
+Of these three have what is called of them, as vLLM 0.32.0 has them; the rest are names. That a real
 vLLM has them all, tests/connectors/vllm says.
 """
 
@@ -42,7 +42,16 @@ class Results:
     failed_recving: set[str] = field(default_factory=set)
 
 
+class Factory:
+    """KVConnectorFactory, of which nothing is asked here."""
+
+    @staticmethod
+    def register_connector(name: str, module_path: str, class_name: str) -> None:
+        pass
+
+
 KNOWN = {
+    "KVConnectorFactory": Factory,
     "KVConnectorBase_V1": Base,
     "KVConnectorTransferResults": Results,
     "init_logger": logging.getLogger,
