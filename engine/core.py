@@ -182,7 +182,7 @@ class EngineCore:
             sequence.loading = True
             return
         sequence.computed_tokens = max(0, min(found, len(sequence.tokens) - 1))
-        if not sequence.preempted:
+        if not sequence.answering:
             sequence.cached_tokens = sequence.computed_tokens
 
     def _compute(self, chunks: Chunks[Chunk]) -> None:

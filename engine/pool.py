@@ -92,7 +92,7 @@ class Pool(NoHooks):
             return self._landed(use)
         salt = salted(sequence.request.salt)
         use.chain = self._client.chain(sequence.tokens, salt)
-        if sequence.preempted:  # the block that its answer has come to is not over
+        if sequence.answering:  # the block that its answer has come to is not over
             use.chain = use.chain.full()
         with self._attempt():
             self._open(sequence, use)
@@ -256,7 +256,7 @@ class Pool(NoHooks):
         finally:
             _let_go(use)
         self._publish(sequence, use)
-        if sequence.output:  # nobody waits for it any more who prefilled it
+        if sequence.answering:  # nobody waits for it any more who prefilled it
             use.hand_offs = None
         use.begin_anew()
 

@@ -199,7 +199,7 @@ class Scheduler:
         before = [
             one
             for one in self.waiting
-            if one.came < first.came and one.begins(first) and not one.preempted
+            if one.came < first.came and one.begins(first) and not one.answering
         ]
         return min(before, key=lambda one: one.prompt_len, default=first)
 

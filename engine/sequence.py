@@ -65,7 +65,6 @@ class Sequence:
     loading: bool = False  # its prefix is still landing in its pages: no step may run it
     came: int = 0  # how many were taken in before it
     gave_way: int = 0  # times that it gave its pages up, to enter anew
-    preempted: int = 0  # of those, behind its first token
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -85,9 +84,14 @@ class Sequence:
         return self.tokens[self.prompt_len :]
 
     @property
+    def answering(self) -> bool:
+        """Whether it has tokens of its answer. If it enters then, it gave way."""
+        return len(self.tokens) > self.prompt_len
+
+    @property
     def follows(self) -> bool:
         """Whether its prompt comes from elsewhere, and so takes no room of a step on entry."""
-        return self.request.follows and not self.preempted
+        return self.request.follows and not self.answering
 
     @property
     def begun(self) -> bool:
@@ -111,11 +115,9 @@ class Sequence:
         return mine[-1] == its[len(mine) - 1] and mine == its[: len(mine)]
 
     def begin_anew(self) -> None:
-        """It has no pages any more, and waits for others: without a token, as if for its first."""
+        """It has no pages any more, and waits for others: not yet answering, as for its first."""
         self.computed_tokens, self.block_table, self.loading = 0, NO_PAGES, False
-        self.cached_tokens = self.cached_tokens if self.output else 0
         self.gave_way += 1
-        self.preempted += bool(self.output)
 
     def append(self, token: int) -> None:
         """Take a sampled token, and finish if it is the last."""

@@ -53,9 +53,14 @@ class Diary(NoHooks):
         self.lines.append(f"{sequence.id} ends")
 
 
+def both_long(core: EngineCore) -> None:
+    core.add(request(A, LONG, "a"))
+    core.add(request(B, LONG, "b"))
+
+
 def until_b_gives_way(core: EngineCore) -> list[Event]:
     events: list[Event] = []
-    while (b := core.scheduler.find("b")) is not None and not b.preempted:
+    while (b := core.scheduler.find("b")) is not None and not b.gave_way:
         events += core.step()
     assert b is not None and b in core.scheduler.waiting
     return events
@@ -66,8 +71,7 @@ def test_of_two_long_answers_the_later_one_gives_way_and_both_are_right(
 ) -> None:
     core = EngineCore(model, SMALL)
     diary = Diary(core)
-    core.add(request(A, LONG, "a"))
-    core.add(request(B, LONG, "b"))
+    both_long(core)
     outputs = finish(core)
     assert outputs == {"a": reference.tokens(A, LONG), "b": reference.tokens(B, LONG)}
     assert diary.lines == [
@@ -101,8 +105,7 @@ def test_an_answer_for_which_there_are_pages_from_the_start_never_gives_way(
 def test_who_gave_way_enters_before_those_that_are_due_when_it_is_or_later(model: Model) -> None:
     core = EngineCore(model, SMALL)
     diary = Diary(core)
-    core.add(request(A, LONG, "a"))
-    core.add(request(B, LONG, "b"))
+    both_long(core)
     while not any("gives way" in line for line in diary.lines):
         core.step()
         if len(core.scheduler.waiting) == 0 and core.scheduler.find("later") is None:
@@ -122,8 +125,7 @@ def test_one_that_waits_again_can_be_aborted_and_the_hooks_hear_of_it(
 ) -> None:
     core = EngineCore(model, SMALL)
     diary = Diary(core)
-    core.add(request(A, LONG, "a"))
-    core.add(request(B, LONG, "b"))
+    both_long(core)
     events = until_b_gives_way(core)
     assert core.abort("b") and diary.lines[-1] == "b ends"
     assert core.cache.allocator.free == 2
@@ -280,11 +282,10 @@ def test_tokens_go_on_where_they_were_and_its_prompts_share_of_the_pool_is_said_
         """Some of a prompt, and later less of it."""
 
         def admitted(self, sequence: Running) -> int:
-            return 0 if sequence.preempted else 48
+            return 0 if sequence.gave_way else 48
 
     core = EngineCore(model, SMALL, Had())
-    for name in "ab":
-        core.add(request(A if name == "a" else B, LONG, name))
+    both_long(core)
     events = []
     while not core.idle:
         events += core.step()
@@ -326,8 +327,7 @@ def test_whatever_comes_every_answer_is_right_and_no_page_is_lost(
 def test_conductors_hear_of_one_request_that_decodes_all_the_while(model: Model) -> None:
     core, heard = EngineCore(model, SMALL), Heard()
     core.hooks = Telling(NoHooks(), heard)
-    for name in "ab":
-        core.add(request(A if name == "a" else B, LONG, name))
+    both_long(core)
     until_b_gives_way(core)
     assert heard.loads[-1] == (2, 194 + 193), "there must be room for b"
     while not core.idle:
@@ -342,8 +342,7 @@ def test_conductors_hear_that_one_is_over_which_is_aborted_while_it_waits_again(
 ) -> None:
     core, heard = EngineCore(model, SMALL), Heard()
     core.hooks = Telling(NoHooks(), heard)
-    for name in "ab":
-        core.add(request(A if name == "a" else B, LONG, name))
+    both_long(core)
     until_b_gives_way(core)
     core.abort("b")
     assert len(heard.outputs) == 1 and heard.loads[-1][0] == 1

@@ -37,8 +37,9 @@ class Nowhere:
 
 
 def test_nobody_is_asked_twice_for_blocks_that_nobody_has() -> None:
-    rig, others, count = Rig(), Nowhere(), 600
-    fetch = Fetch(rig.blocks, rig.arena, NOBODY, others, rig.clock, rig.counters)  # type: ignore
+    rig, count = Rig(), 600
+    others: Any = Nowhere()
+    fetch = Fetch(rig.blocks, rig.arena, NOBODY, others, rig.clock, rig.counters)
     told: Any = (rig.store, OnePlace(), rig.sessions, rig.counters)
     pool: Any = SimpleNamespace(fetch=fetch)
     service = StreamingKVService(*told, pb.SessionEvent.Opened(), NOBODY, pool=pool)
@@ -60,8 +61,9 @@ def test_nobody_is_asked_twice_for_blocks_that_nobody_has() -> None:
 
 def test_what_somebody_lists_and_did_not_come_is_asked_for_again() -> None:
     """As where there was no room for all of a run at once."""
-    rig, others = Rig(), Nowhere()
-    fetch = Fetch(rig.blocks, rig.arena, NOBODY, others, rig.clock, rig.counters)  # type: ignore
+    rig = Rig()
+    others: Any = Nowhere()
+    fetch = Fetch(rig.blocks, rig.arena, NOBODY, others, rig.clock, rig.counters)
     keys = rig.store.keys("default", SMALL, prompt(SMALL, 3 * TOKENS).hashes)
     others.listed = {keys[1]}
     assert asyncio.run(fetch.nowhere(keys)) == {keys[0], keys[2]}
