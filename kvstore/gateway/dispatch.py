@@ -209,7 +209,9 @@ class Dispatcher:
             decode = self._decoder(run, asked, plan, gone)
             to_decode = run.generate()
             if decode == plan.prefill.address:
-                prefill.end(DEADLINE_SECONDS)  # it has what it published
+                prefill.end(DEADLINE_SECONDS)  # it has what it published, by its blocks' names
+                if prefill.hand_off is not None:
+                    to_decode.hand_off.SetInParent()  # and looked the prompt up, for both
             elif prefill.hand_off is not None:
                 to_decode.hand_off.CopyFrom(prefill.hand_off)
             self._generate(run, decode, to_decode)

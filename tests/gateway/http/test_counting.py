@@ -12,9 +12,15 @@ import openai
 import pytest
 
 from kvstore.cli.stack import Child
+from kvstore.config import OPEN
 from kvstore.dashboard.scrape import read
+from kvstore.gateway.dispatch import Dispatcher
+from kvstore.gateway.request import Request
+from kvstore.gateway.spaces import One
+from kvstore.wire.v1 import conductor_pb2
+from tests.gateway.engine_doubles import Planner
 from tests.gateway.http.conftest import House, client_of
-from tests.nodes import eventually
+from tests.nodes import SPEC, eventually
 
 BLOCK, NEW, LONG, SECONDS = 64, 5, 900, 60.0
 
@@ -95,6 +101,34 @@ def test_what_engines_ran_of_prompts_adds_up_to_all_of_them(own: Child, house: H
     assert tokens["computed"] >= sum(sizes), "each at least once"
     whole = sum(tokens.values())
     assert 2 * sum(sizes) + twice * min(sizes) <= whole <= 2 * sum(sizes) + twice * max(sizes)
+
+
+class ThereAfterAll(Planner):
+    """Finds room to decode where a prompt is prefilled, and none elsewhere any more."""
+
+    def schedule(self, request: conductor_pb2.ScheduleRequest) -> conductor_pb2.ScheduleReply:
+        plan = super().schedule(request)
+        if request.phase == conductor_pb2.DECODE:
+            plan.decode.address = self._prefill
+        return plan
+
+
+def test_one_that_decodes_where_it_is_prefilled_is_looked_up_once_and_found_nothing(
+    house: House,
+) -> None:
+    here, other = house.engines
+    before = counted(here.metrics)
+    dispatcher = Dispatcher(ThereAfterAll(here.address, other.address), One(SPEC), (), OPEN)
+    try:
+        outcome = dispatcher.run(Request("there", tuple(prompt(70, 300)), NEW, ignore_eos=True))
+    finally:
+        dispatcher.close()
+    assert outcome.engines == [here.address] * 2 and len(outcome.tokens) == NEW
+    assert (outcome.pool_tokens, outcome.miss) == (0, "absent")
+    ran = grown(before, counted(here.metrics))
+    assert ran["prompts absent"] == 1 and "prompts whole" not in ran
+    assert ran["prompt_tokens hand_off"] + ran["prompt_tokens computed"] == 2 * 300
+    assert "prompt_tokens pool" not in ran, "what was computed for it was not found"
 
 
 def test_one_whose_engine_dies_is_counted_once_and_its_retry_too(house: House) -> None:
