@@ -73,7 +73,10 @@ class Pool(NoHooks):
         size, request = self._client.space.layout.block_tokens, sequence.request
         for one in running:
             of = self._uses.get(one.id)
-            if of is None or not of.enabled or one.loading or one.remaining <= 1:
+            # One that follows a prefill stores nothing that it computes until it is over.
+            if of is None or not of.enabled or of.hand_offs is not None:
+                continue
+            if one.loading or one.remaining <= 1:
                 continue
             end = (one.computed_tokens // size + 1) * size
             if (

@@ -1,0 +1,54 @@
+"""Prompts that begin alike on a real pool: the second waits for what the first stores there, and
+for nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvstore.cli.stack import Stack
+from kvstore.client import Client, InDirectory
+from kvstore.engine.core import EngineCore, EngineSettings
+from kvstore.engine.model import Model
+from kvstore.engine.namespace import spec_of
+from kvstore.engine.pool import Pool
+from kvstore.engine.pool_use import PoolUse
+from kvstore.engine.sequence import Request
+from tests.engine.asks import SECONDS, check
+from tests.engine.runs import prompt
+
+SHARED, STEP = 640, 512  # tokens that two begin with; of a step
+
+
+@pytest.mark.parametrize(
+    ("hand_offs", "computed"), [(None, 8), ((), 648)], ids=["stores", "follows a prefill"]
+)
+def test_one_waits_for_what_another_stores_as_it_computes_and_not_for_one_that_follows(
+    node: Stack, model: Model, model_dir: Path, hand_offs: tuple[bytes, ...] | None, computed: int
+) -> None:
+    """Who follows a prefill and finds nothing of it computes it, and stores that at its end."""
+    where = InDirectory(node.children["node"].log.parent)
+    with Client(where, spec_of(model_dir), deadline_seconds=SECONDS) as client:
+        core = EngineCore(model, EngineSettings(pages=64, max_batch_tokens=STEP, max_running=8))
+        pool = Pool(client, core.cache)
+        core.hooks = pool
+        shared = prompt(SHARED, seed=computed)
+        for name, given in (("first", hand_offs), ("second", None)):
+            tokens = (*shared, *prompt(8, seed=len(name)))
+            asked = Request(name, tokens, 4, ignore_eos=True, follows=given is not None)
+            core.add(asked)
+            pool.expect(name, PoolUse(hand_offs=given))
+        core.step()  # all of it is the first one's
+        core.step()
+        begun = set(core.scheduler.running)
+        assert begun == ({"first"} if hand_offs is None else {"first", "second"})
+        second = next(
+            one
+            for one in [*core.scheduler.running.values(), *core.scheduler.waiting]
+            if one.id == "second"
+        )
+        while not core.idle:
+            core.step()
+        assert second.prompt_len - second.cached_tokens == computed
+    check(node)
