@@ -32,8 +32,9 @@ node of its own host; what that lacks it fetches from the others' (node/pool.py)
     engine/connectors/              the client inside vLLM, SGLang and LMCache
     engine/    (top-level folder)   a small real inference engine on the client, its service
     dashboard/                      reads every process's metrics, and charts them
-    gateway/                        sends requests through engines, ours and vLLM servers, as a
-                                    conductor says; http/ takes them as OpenAI's clients send them
+    gateway/                        sends requests through engines, ours and vLLM's and SGLang's
+                                    servers, as a conductor says; http/ takes them as OpenAI's
+                                    clients send them
     attach/                         what a pool would bring a fleet that has none, by reading alone
     cli/                            the moonpool command: up, demo, put, get, match, stat, ls, ...
 

@@ -28,6 +28,7 @@ from kvstore.errors import (
 )
 from kvstore.layout import Fragment
 from kvstore.limits import NAME_BYTES_MAX
+from kvstore.naming import PAGES, Names, names_of, request_of
 from kvstore.rpc.locator import FixedAddress, InDirectory, Locator
 from kvstore.spec import KVGroup, KVSpec
 from kvstore.transfer.protocol import Memory
@@ -36,6 +37,7 @@ __all__ = [
     "DENSE",
     "NAME_BYTES_MAX",
     "PAGED",
+    "PAGES",
     "AsyncClient",
     "Chain",
     "Client",
@@ -54,6 +56,7 @@ __all__ = [
     "Match",
     "Memory",
     "Miss",
+    "Names",
     "Overloaded",
     "Pinned",
     "Reader",
@@ -65,7 +68,9 @@ __all__ = [
     "Writer",
     "chain",
     "foreign",
+    "names_of",
     "processors_digest",
+    "request_of",
     "salted",
     "weights_digest",
 ]

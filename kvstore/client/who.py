@@ -57,6 +57,7 @@ class Who:
     stands: Stands = field(default_factory=Stands)
     revision: str = ""  # of its weights
     runs: Runs = field(default_factory=Runs)
+    naming: str = ""  # of its blocks: see `kvstore.naming`
 
     def message(self) -> pb.ReportRequest.Engine:
         """All but the node whose memory is its own."""
@@ -75,6 +76,7 @@ class Who:
             room_tokens=self.room_tokens,
             data_parallel_rank=self.rank,
             revision=self.revision,
+            naming=self.naming,
             link_bytes_per_second=_LINK_BYTES_PER_SECOND,
             **does,
         )

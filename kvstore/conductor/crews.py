@@ -161,11 +161,12 @@ class Crews:
 
 
 def _check_same(crew: Crew, facts: Facts, alone: bool) -> None:
-    """All engines of a namespace and group have blocks of one kind."""
-    for name in ("block_tokens", "token_bytes"):
+    """All engines of a namespace and group have blocks of one kind, under one kind of names."""
+    for name in ("block_tokens", "token_bytes", "naming"):
         mine, theirs = getattr(facts, name), getattr(crew, name)
         if mine != theirs and not alone:
-            raise Invalid(f"engine.{name} = {mine}: other engines of this namespace say {theirs}")
+            said = f"other engines of this namespace say {theirs!r}"
+            raise Invalid(f"engine.{name} = {mine!r}: {said}")
 
 
 def _check_stands(crew: Crew, facts: Facts) -> None:

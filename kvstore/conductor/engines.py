@@ -64,6 +64,7 @@ class Crew:
 
     def __init__(self, facts: Facts, hosts: int, now: float) -> None:
         self.block_tokens, self.token_bytes = facts.block_tokens, facts.token_bytes
+        self.naming = facts.naming
         self.revision = ""  # of the weights, once an engine says
         self.by_id: dict[str, Engine] = {}
         self.decoders = 0  # of those

@@ -39,6 +39,7 @@ class Facts:
     far_bytes_per_second: float = 0.0  # to or from another rack; 0: as the link
     revision: str = ""  # of its weights; empty: it does not say
     kind: str = ""  # what it computes with; empty: it does not say
+    naming: str = ""  # of its blocks: see `kvstore.naming`
 
     @property
     def prefills(self) -> bool:

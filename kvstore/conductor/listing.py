@@ -24,6 +24,7 @@ def crews(scheduler: Scheduler, tenant: str, request: pb.CrewsRequest) -> pb.Cre
                 block_tokens=crew.block_tokens,
                 revision=crew.revision,
                 engines=len(crew.by_id),
+                naming=crew.naming,
                 over_http=sum(speaks_http(one.facts.address) for one in crew.by_id.values()),
             )
     return reply

@@ -137,7 +137,7 @@ def facts_of(engine: pb.ReportRequest.Engine) -> Facts:
     check_text("engine.node_id", engine.node_id, NAME_BYTES_MAX)
     check_text("engine.address", engine.address, NAME_BYTES_MAX)
     check_engine("engine.address", engine.address)
-    for name in ("revision", "kind"):
+    for name in ("revision", "kind", "naming"):
         if getattr(engine, name):
             check_text(f"engine.{name}", getattr(engine, name), NAME_BYTES_MAX)
     if len(engine.namespace) != HASH_BYTES:
@@ -181,6 +181,7 @@ def facts_of(engine: pb.ReportRequest.Engine) -> Facts:
         engine.cross_rack_bytes_per_second,
         engine.revision,
         engine.kind,
+        engine.naming,
     )
 
 

@@ -1,5 +1,5 @@
-"""Engines as a caller of many has them: a channel to each of ours, and two things that are asked. A
-server of OpenAI's API is asked over HTTP, as its address says (`kvstore.address`).
+"""Engines as a caller of many has them: a channel to each of ours, and two things that are asked.
+Servers of others are asked over HTTP, as their addresses say (`kvstore.address`).
 
 `generate` puts down what came of it as it comes; whatever goes wrong is raised by its type.
 """
@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from kvstore.address import speaks_http
+from kvstore.address import speaks_http, speaks_sglang
 from kvstore.config import Credentials
 from kvstore.errors import KVStoreError
-from kvstore.gateway import vllm
+from kvstore.gateway import sglang, vllm
 from kvstore.gateway.caller import Caller
 from kvstore.gateway.logprobs import of_reply
 from kvstore.gateway.run import Run
@@ -54,7 +54,8 @@ class Engines:
     ) -> None:
         """`rank` says which of several engines at an address."""
         if speaks_http(address):
-            vllm.generate(address, request, run, SILENCE_SECONDS, rank)
+            kind = sglang if speaks_sglang(address) else vllm
+            kind.generate(address, request, run, SILENCE_SECONDS, rank)
             return
         out, wanted = run.outcome, run.request.logprobs
         replies = self._stub(address).Generate(request)

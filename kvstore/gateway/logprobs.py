@@ -55,6 +55,50 @@ def of_choice(
     ]
 
 
+def of_rows(
+    address: str,
+    meta: dict[str, Any],
+    shown: int,
+    before: int,
+    tokens: Sequence[int],
+    wanted: int | None,
+) -> Sequence[Logprobs | None]:
+    """What an SGLang server says of each of `tokens`, which are those that an event shows `shown`
+    of behind the `before` that are known."""
+    if wanted is None or not tokens:
+        return [None] * len(tokens)
+    lists: list[Any] = [meta.get("output_token_logprobs")]
+    if wanted:
+        lists.append(meta.get("output_top_logprobs"))
+    for one in lists:
+        if not isinstance(one, list) or len(one) != shown:
+            raise _bad(address, f"an event has not logprobs of each of its {shown} tokens")
+    each = [_row(address, one) for one in lists[0][before:]]
+    if [token for token, _ in each] != list(tokens):
+        raise _bad(address, "an event has logprobs of other tokens than its own")
+    tops = lists[1][before:] if wanted else [[]] * len(tokens)
+    return [
+        Logprobs(logprob, _first(address, top, wanted))
+        for (_, logprob), top in zip(each, tops, strict=True)
+    ]
+
+
+def _first(address: str, top: Any, wanted: int) -> tuple[tuple[int, float], ...]:
+    if not isinstance(top, list) or len(top) > wanted:
+        raise _bad(address, f"it has not the logprobs of {wanted} of the likeliest tokens")
+    return tuple(sorted((_row(address, one) for one in top), key=lambda one: -one[1]))
+
+
+def _row(address: str, row: Any) -> tuple[int, float]:
+    """A token and its logprob, which SGLang says in the other order."""
+    if not isinstance(row, list) or len(row) < 2:
+        raise _bad(address, "its logprobs are no rows")
+    logprob, token = row[:2]
+    if type(token) is not int or not 0 <= token <= TOKEN_MAX:
+        raise _bad(address, f"{str(token)[:32]} is no id of a token")
+    return token, _number(address, logprob)
+
+
 def _likeliest(address: str, top: Any, wanted: int) -> tuple[tuple[int, float], ...]:
     """vLLM adds the token that was drawn, first, also where it is none of the likeliest."""
     if not isinstance(top, dict) or len(top) > wanted + 1:

@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvstore.block import chain, salted
 from kvstore.client.conductors import ANSWER_SECONDS, Conductors
 from kvstore.errors import KVStoreError, Unavailable
 from kvstore.gateway.request import Request
 from kvstore.limits import RPC_KEYS_MAX
+from kvstore.naming import names_of
 from kvstore.rpc.threads import begin_thread
 from kvstore.spec import KVSpec
 from kvstore.wire.v1 import conductor_pb2
@@ -35,6 +35,7 @@ class Space:
     group: int
     block_tokens: int
     samples: bool = False  # all engines there can: those of ours are greedy
+    naming: str = ""  # of its blocks: see `kvstore.naming`
 
     @classmethod
     def of(cls, spec: KVSpec) -> Space:
@@ -44,12 +45,12 @@ class Space:
 
     def asked(self, request: Request) -> Ask:
         """What a conductor is asked about a request; its id and its phase are still to be said."""
-        extra = salted(request.salt)
-        blocks = chain(self.namespace, self.group, request.prompt, self.block_tokens, extra)
+        names = names_of(self.namespace, self.group, self.block_tokens, self.naming)
+        hashes = names.of(request.prompt, request.salt)
         return Ask(
             namespace=self.namespace,
             group=self.group,
-            hashes=blocks.hashes[:RPC_KEYS_MAX],
+            hashes=hashes[:RPC_KEYS_MAX],
             tokens=len(request.prompt),
             ttft_ms=request.ttft_ms,
             tpot_ms=request.tpot_ms,
@@ -124,9 +125,21 @@ class Told:
         if crews is None:
             return
         self._all = tuple(
-            Space(one.namespace, one.group, one.block_tokens, one.over_http == one.engines)
+            Space(*_of(one), samples=one.over_http == one.engines, naming=one.naming)
             for one in crews
-            if one.block_tokens  # else it is no answer of a conductor's
+            if one.block_tokens and _can_name(one)
         )
         if not crews:
             self._good_until = time.monotonic() + _ABSENT_SECONDS
+
+
+def _of(crew: conductor_pb2.CrewsReply.Crew) -> tuple[bytes, int, int]:
+    return crew.namespace, crew.group, crew.block_tokens
+
+
+def _can_name(crew: conductor_pb2.CrewsReply.Crew) -> bool:
+    """Else its engines are newer than this gateway."""
+    with suppress(KVStoreError):
+        names_of(*_of(crew), crew.naming)
+        return True
+    return False

@@ -51,9 +51,27 @@ def test_a_crew_is_what_its_engines_say(conductor: ConductorProcess) -> None:
     eventually(lambda: not crews(conductor))
 
 
+def test_engines_of_one_namespace_call_their_blocks_alike(conductor: ConductorProcess) -> None:
+    """Else what one of them is sent for it would not have."""
+    pages = {"naming": "sglang 0/1", "address": "sglang://127.0.0.1:30000"}
+    with reports(conductor, "a", **pages):
+        eventually(lambda: [one.naming for one in crews(conductor)] == ["sglang 0/1"])
+        with reports(conductor, "b", naming="sglang 0/2") as refused:
+            error = refused.refused()
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "engine.naming = 'sglang 0/2'" in error.details()
+        assert "'sglang 0/1'" in error.details()
+    eventually(lambda: not crews(conductor))
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("revision", "x" * 1_025), ("revision", "a\nb"), ("address", "https://h:1")],
+    [
+        ("revision", "x" * 1_025),
+        ("revision", "a\nb"),
+        ("address", "https://h:1"),
+        ("naming", "a\nb"),
+    ],
 )
 def test_what_cannot_be_ends_a_report_by_its_name(
     conductor: ConductorProcess, field: str, value: str

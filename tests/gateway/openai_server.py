@@ -52,7 +52,9 @@ class Double:
 
     def too_large(self, body: dict[str, Any]) -> bool:
         """As versions of vLLM that are strictest have it."""
-        whole = len(body["prompt"]) + body["max_tokens"]
+        told = body.get("sampling_params", {})  # of SGLang's API
+        prompt = body.get("prompt") or body.get("input_ids", ())
+        whole = len(prompt) + body.get("max_tokens", told.get("max_new_tokens", 0))
         return self.model_len is not None and whole > self.model_len
 
 

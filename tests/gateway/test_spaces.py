@@ -15,6 +15,7 @@ from kvstore.client.conductors import Conductors
 from kvstore.gateway import spaces
 from kvstore.gateway.request import Request
 from kvstore.gateway.spaces import Space, Told
+from kvstore.naming import names_of
 from kvstore.wire.v1 import conductor_pb2 as pb
 from tests.conductor.reporting import Reporting, engine
 from tests.nodes import SPEC, eventually
@@ -64,6 +65,13 @@ def test_a_request_names_its_blocks_as_its_space_does_under_its_salt() -> None:
     assert (asked.client, asked.tpot_ms, asked.max_new_tokens) == ("c", 7, 4)
 
 
+def test_a_request_names_its_pages_as_sglang_s_engines_do() -> None:
+    request = Request("r", tuple(range(10)), 4, salt="s")
+    asked = Space(OTHER, 0, 4, naming="sglang 0/1").asked(request)
+    assert tuple(asked.hashes) == names_of(OTHER, 0, 4, "sglang 0/1").of(range(10), "s")
+    assert len(asked.hashes) == 2 and asked.tokens == 10
+
+
 def test_of_an_answer_for_which_nobody_named_a_length_no_room_is_wanted() -> None:
     request = Request("r", tuple(range(10)), 4, as_many_as_fit=True)
     assert Space(OTHER, 2, 4).asked(request).max_new_tokens == 0
@@ -81,6 +89,21 @@ def test_engines_of_these_weights_are_found_and_no_others(
         report("mute", namespace=b"y" * 32)
         ours, theirs = Space(SPEC.digest, 0, 4), Space(OTHER, 1, 4, samples=True)
         eventually(lambda: set(told.now()) == {ours, theirs})
+
+
+def test_engines_whose_blocks_are_called_as_nobody_here_knows_are_passed_over(
+    conductor: ConductorProcess, report: Report, fresh: None
+) -> None:
+    """They are newer than this gateway."""
+    with Conductors([conductor.address]) as conductors:
+        told = Told(conductors, "w1")
+        report("new", revision="w1", namespace=b"n" * 32, naming="to come")
+        more = {"naming": "sglang mla", "address": "sglang://127.0.0.1:1"}
+        report("pages", revision="w1", namespace=b"p" * 32, **more)
+        pages = Space(b"p" * 32, 0, 4, samples=True, naming="sglang mla")
+        eventually(lambda: set(told.now()) == {pages})
+        crews = conductor.stub.Crews(pb.CrewsRequest(revision="w1"), timeout=5).crews
+        assert {one.naming for one in crews} == {"to come", "sglang mla"}
 
 
 def test_a_request_is_run_where_its_first_token_is_soonest(

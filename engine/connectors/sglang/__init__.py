@@ -9,6 +9,9 @@ stand alone under those keys. See deploy/guide/sglang.md for the flags and what 
     kernels.py    which kernels round inputs, where weights have few bits
     pages.py      where every byte of a page lies in a host pool, layout by layout
     storage.py    the backend itself
+    hooks.py      what the scheduler does, told to who watches it
+    telling.py    what conductors are told of that
+    fleet.py      this engine as conductors know it
 """
 
 from .storage import MoonpoolStorage

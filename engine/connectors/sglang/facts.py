@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
@@ -44,10 +44,16 @@ def check_config(config: HiCacheStorageConfig) -> None:
         raise Unsupported("pages split by heads (tp_lcm_size) are not supported")
 
 
-def spec_of(config: HiCacheStorageConfig, pool: Any, settings: Settings) -> KVSpec:
-    """The KVSpec of one rank's host pool."""
+class Named(NamedTuple):
+    """The KVSpec of one rank's host pool, and what of its revision is the weights' alone."""
+
+    spec: KVSpec
+    weights: str
+
+
+def named(config: HiCacheStorageConfig, pool: Any, settings: Settings) -> Named:
     check_pool(config, pool)
-    model, revision = _named(config, settings)
+    model, weights = _named(config, settings)
     said = told()
     if str(pool.dtype) == "torch.uint8" and "kv_cache_dtype" not in said and not _extra(settings):
         raise Unsupported(
@@ -62,12 +68,13 @@ def spec_of(config: HiCacheStorageConfig, pool: Any, settings: Settings) -> KVSp
         block_tokens=pool.page_size,
         parts=1 if config.is_mla_model else 2,
     )
-    return KVSpec(
+    spec = KVSpec(
         model=model,
-        revision=revision + "".join(changes) + _extra(settings),
+        revision=weights + "".join(changes) + _extra(settings),
         dtype=str(pool.dtype).removeprefix("torch."),
         groups=(group,),
     )
+    return Named(spec, weights)
 
 
 def check_pool(config: HiCacheStorageConfig, pool: Any) -> None:

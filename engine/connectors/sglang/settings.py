@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kvstore.client import FixedAddress, InDirectory, Locator
+
+from ..in_fleet import InFleet
 
 # Read by SGLang itself from the same object: where the class is, and how it calls it.
 SGLANG_KEYS = frozenset(
@@ -21,13 +23,16 @@ WHERE = "--hicache-storage-backend-extra-config"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(InFleet):
     """The backend's settings. Raises ValueError naming the key, its value and what is right."""
 
     moonpool: str = "127.0.0.1:7410"  # HOST:PORT of a node, or the directory one runs in
     revision: str = ""  # an immutable revision; default: a digest of the weights in a local folder
     namespace_extra: str = ""  # whatever else changes the KV and SGLang does not name
     deadline_ms: int = 1_000  # for one call to the node
+
+    SCHEME: ClassVar[str] = "sglang://"  # its server speaks SGLang's own API
+    WHERE: ClassVar[str] = f"{WHERE}: "
 
     def __post_init__(self) -> None:
         if not self.moonpool:
@@ -36,18 +41,23 @@ class Settings:
             )
         if not 1 <= self.deadline_ms <= 60_000:
             raise ValueError(f"{WHERE}: deadline_ms is {self.deadline_ms}; 1 to 60000 is right")
+        self.check_fleet()
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Settings:
         """The settings among an extra config's keys; SGLang's own are passed over."""
-        known = {field.name: type(field.default) for field in fields(cls)}
+        known = cls.kinds()
         ours = {key: value for key, value in extra.items() if key not in SGLANG_KEYS}
+        if isinstance(said := ours.get("conductors"), list):
+            ours["conductors"] = tuple(said)
         for key, value in ours.items():
             if key not in known:
                 names = ", ".join([*known, *sorted(SGLANG_KEYS)])
                 raise ValueError(f"{WHERE}: {key} is unknown; known are {names}")
-            if type(value) is not known[key]:
-                raise ValueError(f"{WHERE}: {key} is {value!r}; {known[key].__name__} is wanted")
+            kind = known[key]
+            if type(value) is not kind and not (kind is float and type(value) is int):
+                wanted = "list" if kind is tuple else kind.__name__
+                raise ValueError(f"{WHERE}: {key} is {value!r}; {wanted} is wanted")
         return cls(**ours)
 
     @property

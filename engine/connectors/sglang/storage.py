@@ -28,10 +28,11 @@ from sglang.srt.mem_cache.hicache_storage import (
     PoolName,
 )
 
-from kvstore.client import Client, Keyed, KVSpec, KVStoreError, Memory
+from kvstore.client import PAGES, Client, Keyed, KVSpec, KVStoreError, Memory
 
 from ..unsupported import Unsupported
-from .facts import check_config, spec_of
+from .facts import Named, check_config, named
+from .fleet import Fleet, Part, check_fleet, reports
 from .pages import axes_of, flat_axes, flat_shape, layers_of, pages_of
 from .settings import Settings
 from .stats import Stats
@@ -49,8 +50,11 @@ class MoonpoolStorage(HiCacheStorage):
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: Any = None) -> None:
         self._settings = Settings.of(storage_config.extra_config or {})
         check_config(storage_config)
+        if self._settings.conductors:
+            check_fleet(storage_config)
         self._config = storage_config
         self._client: Client | None = None
+        self._fleet: Fleet | None = None
         self._page_bytes = 0  # of what is stored, once it is known
         self._stats = Stats(storage_config.enable_storage_metrics)
         self._trouble = ""  # what was said last; said again only when it changes
@@ -58,15 +62,14 @@ class MoonpoolStorage(HiCacheStorage):
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Take the pool's facts and begin. Raises `Unsupported` for one that cannot be kept."""
-        spec = spec_of(self._config, mem_pool_host, self._settings)
+        self._named = named(self._config, mem_pool_host, self._settings)
         super().register_mem_pool_host(mem_pool_host)
         self._axes = axes_of(mem_pool_host.layout, self._config.is_mla_model)
         self._layers, self._layer_axes = layers_of(
             mem_pool_host.kv_buffer, self._axes, mem_pool_host.page_size
         )
-        self._named = spec
-        if spec.digest not in _cleared:
-            self._begin(spec)
+        if self._named.spec.digest not in _cleared:
+            self._begin(self._named)
         else:
             self._renew()
 
@@ -184,7 +187,8 @@ class MoonpoolStorage(HiCacheStorage):
         client = self._client
         if client is None:
             return
-        _cleared.add(self._named.digest)
+        _cleared.add(self._named.spec.digest)
+        self._end_fleet()
         self._renew()
         client.close()
 
@@ -193,6 +197,7 @@ class MoonpoolStorage(HiCacheStorage):
         return self._stats.take()
 
     def close(self) -> None:
+        self._end_fleet()
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -204,7 +209,8 @@ class MoonpoolStorage(HiCacheStorage):
         else:
             self._begin(_renewed(self._named))
 
-    def _begin(self, spec: KVSpec) -> None:
+    def _begin(self, named: Named) -> None:
+        spec = named.spec
         config, seconds = self._config, self._settings.deadline_ms / 1e3
         label = f"sglang tp {config.tp_rank}/{config.tp_size}"
         client = Client(self._settings.locator, spec, label=label, deadline_seconds=seconds)
@@ -214,6 +220,15 @@ class MoonpoolStorage(HiCacheStorage):
             client.register()
         except KVStoreError as error:  # the engine serves without; each call looks again
             self._say(f"{self._settings.moonpool}: {error}")
+        if self._settings.conductors and reports(config):
+            ranks = 1 if config.is_mla_model else config.tp_size
+            part = Part(self._settings, client, named.weights, self._naming, ranks)
+            self._fleet = Fleet(part)
+
+    def _end_fleet(self) -> None:
+        fleet, self._fleet = self._fleet, None
+        if fleet is not None:
+            fleet.close()
 
     def _ask(self, keys: list[str], call: Callable[[Client, Keyed], list[bool]]) -> list[bool]:
         """Call for these keys; nothing is there, and nothing is stored, where the pool is not."""
@@ -231,11 +246,15 @@ class MoonpoolStorage(HiCacheStorage):
             self._say(f"{self._settings.moonpool} cannot be reached")
         return answer
 
-    def _key(self, key: str) -> str:
+    @property
+    def _naming(self) -> str:
         config = self._config
         # Not a rank's own where all ranks hold the same bytes.
         part = "mla" if config.is_mla_model else f"{config.tp_rank}/{config.tp_size}"
-        return f"sglang {part} {key}"
+        return PAGES + part
+
+    def _key(self, key: str) -> str:
+        return f"{self._naming} {key}"
 
     def _memory(self, client: Client, host_indices: torch.Tensor) -> Memory:
         pages = pages_of(host_indices, self.mem_pool_host.page_size)
@@ -262,7 +281,8 @@ class MoonpoolStorage(HiCacheStorage):
             logger.warning("Moonpool: %s answers again", self._settings.moonpool)
 
 
-def _renewed(spec: KVSpec) -> KVSpec:
-    """The same facts under a name that nothing was ever stored under."""
-    renewed = spec.as_dict() | {"revision": f"{spec.revision};cleared={secrets.token_hex(16)}"}
-    return KVSpec.of_dict(renewed)
+def _renewed(named: Named) -> Named:
+    """The same facts under names that nothing was ever stored under, and weights nobody knows."""
+    (spec, weights), cleared = named, f";cleared={secrets.token_hex(16)}"
+    renewed = spec.as_dict() | {"revision": spec.revision + cleared}
+    return Named(KVSpec.of_dict(renewed), weights + cleared)

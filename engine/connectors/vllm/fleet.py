@@ -14,13 +14,14 @@ from typing import Any
 from vllm.distributed.kv_events import ZmqEventPublisher
 from vllm.platforms import current_platform
 
-from kvstore.client import Client
+from kvstore.client import Client, names_of
 from kvstore.client.kv_events.own_cache import OwnCache
 from kvstore.client.kv_events.subscription import Source
 from kvstore.client.kv_events.translation import Translation
 from kvstore.client.reporter import Reporter
 from kvstore.client.who import Runs, Who
 
+from ..own_events import connectable
 from .messages import Ready
 from .settings import Settings
 from .telling import Telling
@@ -92,7 +93,8 @@ class Fleet:
         self._telling, self._well = Telling(self._reporter), True
         self._own: OwnCache | None = None
         if place.events is not None:
-            translation = Translation(spec.digest, self.group, block_tokens)
+            names = names_of(spec.digest, self.group, block_tokens)
+            translation = Translation(names, block_tokens)
             vllm_group = ready.vllm_groups[self.group]
             self._own = OwnCache(place.events, translation, self._reporter, vllm_group)
 
@@ -155,7 +157,7 @@ def _source(config: Any) -> Source | None:
         return None
     rank = config.parallel_config.data_parallel_index
     endpoint, replay = (
-        _here(ZmqEventPublisher.offset_endpoint_port(one, rank) or "")
+        connectable(ZmqEventPublisher.offset_endpoint_port(one, rank) or "")
         for one in (events.endpoint, events.replay_endpoint)
     )
     if events.publisher != "zmq" or not endpoint:
@@ -166,12 +168,3 @@ def _source(config: Any) -> Source | None:
         )
         return None
     return Source(endpoint, replay, events.topic)
-
-
-def _here(endpoint: str) -> str:
-    """An endpoint that the engine binds, as this host connects to it; else nothing."""
-    if endpoint.startswith("ipc://"):
-        return endpoint
-    if endpoint.startswith("tcp://*:") and not endpoint.endswith(":0"):
-        return endpoint.replace("*", "127.0.0.1", 1)
-    return ""

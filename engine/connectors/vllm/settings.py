@@ -5,27 +5,21 @@ Everything else the connector needs it takes from vLLM's own resolved configurat
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..in_fleet import InFleet
 
 if TYPE_CHECKING:
-    from kvstore.client import Locator, Stands  # its kernels load late: see connector.py
+    from kvstore.client import Locator  # its kernels load late: see connector.py
 
-_ADDRESS = re.compile(r"(?:[^\s:]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})")
-_PORT_MAX = 65_535
-_HTTP = "http://"
 REUSE = ("priced", "always")
-_STANDS = (  # settings that say where the host stands
-    *("rack", "cross_rack_bytes_per_second"),
-    *("nvlink_domain", "nvlink_bytes_per_second"),
-)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(InFleet):
     """The connector's settings. Raises ValueError naming the key, its value and what is right."""
 
     node: str = "127.0.0.1:7410"  # HOST:PORT of a node, or the directory one runs in
@@ -44,15 +38,10 @@ class Settings:
     save_ms: int = 20  # how long a step that is computed waits for room for its blocks
     stall_ms: int = 10_000  # a followed prefill that gives nothing new for so long has failed
     loads_max: int = 4  # requests loaded at once, of stored blocks; more wait their turn
-    # Conductors that are told of this engine, HOST:PORT each, and where requests are to be sent to.
-    conductors: tuple[str, ...] = ()
-    address: str = ""
-    # Where this host stands, for conductors: who is near is quicker to reach.
-    rack: str = ""
-    cross_rack_bytes_per_second: float = 0.0  # 0: as over the link
-    nvlink_domain: str = ""
-    nvlink_bytes_per_second: float = 0.0  # that KV moves at within it
     trace: str = ""  # a file to which stored and loaded layers are logged, one JSON object a line
+
+    SCHEME: ClassVar[str] = "http://"  # vLLM's server speaks OpenAI's API
+    WHERE: ClassVar[str] = "kv_connector_extra_config."
 
     def __post_init__(self) -> None:
         _within("block_tokens", self.block_tokens, 0, 65_536)
@@ -65,21 +54,11 @@ class Settings:
         _within("loads_max", self.loads_max, 1, 64)
         if self.reuse not in REUSE:
             raise ValueError(f"reuse is {self.reuse!r}; it may be {' or '.join(REUSE)}")
-        for one in self.conductors:
-            if not (isinstance(one, str) and _is_address(one)):
-                raise ValueError(f"kv_connector_extra_config.conductors: {one!r} is no HOST:PORT")
-        if self.conductors and not _is_address(self.address.removeprefix(_HTTP)):
-            raise ValueError(
-                f"kv_connector_extra_config.address: {self.address!r} is no HOST:PORT; `address` "
-                "is where the server listens for requests, as those who send them see it"
-            )
-
-        if any(getattr(self, name) for name in _STANDS):
-            self._check_stands()
+        self.check_fleet()
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Settings:
-        known = {field.name: field for field in fields(cls)}
+        known = cls.kinds()
         extra = dict(extra)
         if isinstance(said := extra.get("conductors"), list):
             extra["conductors"] = tuple(said)
@@ -88,7 +67,7 @@ class Settings:
                 raise ValueError(
                     f"kv_connector_extra_config.{key} is unknown; known are {', '.join(known)}"
                 )
-            kind = type(known[key].default)
+            kind = known[key]
             fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
             if not fits or (isinstance(value, bool) and kind is not bool):
                 wanted = "list" if kind is tuple else kind.__name__
@@ -106,30 +85,6 @@ class Settings:
     @property
     def revision_key(self) -> str:
         return "kv_connector_extra_config.revision"
-
-    @property
-    def told_address(self) -> str:
-        """As conductors are told it: vLLM's server speaks HTTP, and its address says so."""
-        return _HTTP + self.address.removeprefix(_HTTP)
-
-    def stands(self) -> Stands:
-        """Raises `Invalid`."""
-        from kvstore.client import Stands
-
-        return Stands(**{name: getattr(self, name) for name in _STANDS})
-
-    def _check_stands(self) -> None:
-        from kvstore.client import Invalid
-
-        try:
-            self.stands()  # its checks are those of these settings
-        except Invalid as error:
-            raise ValueError(f"kv_connector_extra_config: {error}") from None
-
-
-def _is_address(text: str) -> bool:
-    found = _ADDRESS.fullmatch(text)
-    return found is not None and 0 < int(found[1]) <= _PORT_MAX
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

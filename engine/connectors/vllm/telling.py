@@ -15,14 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from blake3 import blake3
-
 from kvstore.client.teller import Teller
 
+from ..request_name import name_of
 from .keys import said_of
 
 STEPS_MAX = 16  # of which vLLM has not said what came: it is two ahead at most
-ID_BYTES_MAX = 256
 SECONDS_MAX = 600.0  # what took longer was stopped meanwhile, and says nothing of steps
 
 
@@ -62,7 +60,7 @@ class Telling:
     def arrived(self, request: Any, hashes: Sequence[bytes], follows: bool) -> None:
         """It waits, for this engine or for a prefill that it follows; `hashes` are of its prompt's
         full blocks, as far as they are known."""
-        name = _name(str(said_of(request).get("request") or request.request_id))
+        name = name_of(str(said_of(request).get("request") or request.request_id))
         here = _Here(request, name, follows)
         self._here[request.request_id] = here
         if not here.follows:
@@ -135,10 +133,3 @@ class Telling:
 
     def _load(self) -> None:
         self._teller.load(len(self._decoding), sum(self._decoding.values()))
-
-
-def _name(request: str) -> str:
-    """One that conductors take: callers may choose any."""
-    if request.isprintable() and len(request.encode(errors="replace")) <= ID_BYTES_MAX:
-        return request
-    return blake3(request.encode(errors="replace")).hexdigest()

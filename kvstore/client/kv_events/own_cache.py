@@ -6,6 +6,7 @@ Where events are lost, conductors forget what they were told, and learn from the
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Protocol
 
 from kvstore.client.kv_events.messages import Cleared, Event, Messages
@@ -16,7 +17,7 @@ from kvstore.client.kv_events.translation import Translation
 class Teller(Protocol):
     """Whoever passes it on: see `kvstore.client.reporter.Reporter`."""
 
-    def own(self, dropped: list[bytes], held: list[bytes]) -> None: ...
+    def own(self, dropped: Sequence[bytes], held: Sequence[bytes]) -> None: ...
     def forget_own(self) -> None: ...
 
 

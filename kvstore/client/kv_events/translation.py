@@ -1,4 +1,4 @@
-"""An engine's own blocks as blocks of ours: by their hashes here, in our size.
+"""An engine's own blocks as blocks of ours: by their names here, in our size.
 
 The engine's blocks are a forest: each is where its chain says, with the tokens that it has. A block
 of ours ends in one of them, and is there while that one and all before it in its chain are: so what
@@ -13,13 +13,13 @@ out, as nobody knows where it is.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvstore.block import following
 from kvstore.client.kv_events.messages import Cleared, Event, Hash, Removed, Stored, Tokens
+from kvstore.naming import Names
 
 BLOCKS_MAX = 1 << 18  # of an engine's that are remembered, half a KiB each
 _NO_TOKENS: Tokens = np.zeros(0, np.uint32)
@@ -31,8 +31,8 @@ class _Block:
 
     name: Hash
     before: _Block | None  # None: it stands for a chain's start
-    ours: tuple[bytes, ...]  # that end in it
-    last: bytes  # of ours, the last that ends in it or before it; empty: none does
+    ours: tuple[bytes, ...]  # links of those that end in it
+    last: bytes  # of these, the last that ends in it or before it; empty: none does
     rest: Tokens  # behind that
     held: bool = False
     there: bool = False  # held, and all before it
@@ -44,18 +44,16 @@ class Change:
     """Of what is there, in this order."""
 
     cleared: bool
-    dropped: list[bytes]
-    held: list[bytes]  # prefixes before what follows them
+    dropped: Sequence[bytes]
+    held: Sequence[bytes]  # prefixes before what follows them
 
 
 class Translation:
-    """Of one engine, to a namespace and group with blocks of so many tokens. `left_out` counts the
-    engine's blocks that are not told of, by the reason."""
+    """Of one engine, to blocks of so many tokens under these names. `left_out` counts the engine's
+    blocks that are not told of, by the reason."""
 
-    def __init__(
-        self, namespace: bytes, group: int, block_tokens: int, blocks_max: int = BLOCKS_MAX
-    ) -> None:
-        self._space, self._size, self._blocks_max = (namespace, group), block_tokens, blocks_max
+    def __init__(self, names: Names, block_tokens: int, blocks_max: int = BLOCKS_MAX) -> None:
+        self._names, self._size, self._blocks_max = names, block_tokens, blocks_max
         self.left_out: Counter[str] = Counter()
         self._changes: dict[bytes, bool] = {}  # of ours: whether each came, or went
         self._forget()
@@ -74,8 +72,9 @@ class Translation:
                     cleared = True
                     self._forget()
         changes, self._changes = self._changes, {}
-        dropped = [one for one, came in changes.items() if not came]
-        return Change(cleared, dropped, [one for one, came in changes.items() if came])
+        dropped = self._names.named([one for one, came in changes.items() if not came])
+        held = self._names.named([one for one, came in changes.items() if came])
+        return Change(cleared, dropped, held)
 
     def __len__(self) -> int:
         """The engine's blocks that are remembered."""
@@ -123,7 +122,7 @@ class Translation:
 
     def _new(self, name: Hash, before: _Block, tokens: Tokens) -> _Block:
         tokens = np.concatenate([before.rest, tokens])
-        ours = following(*self._space, before.last, tokens, self._size)
+        ours = self._names.links(before.last, tokens)
         rest = tokens[len(ours) * self._size :].copy()  # a view would keep the whole event
         last = ours[-1] if ours else before.last
         block = self._blocks[name] = _Block(name, before, ours, last, rest)

@@ -147,7 +147,7 @@ class ReportRequest(_message.Message):
         c: float
         def __init__(self, a: _Optional[float] = ..., b: _Optional[float] = ..., c: _Optional[float] = ...) -> None: ...
     class Engine(_message.Message):
-        __slots__ = ("engine_id", "address", "node_id", "namespace", "group", "block_tokens", "token_bytes", "room_tokens", "prefill", "decode", "link_bytes_per_second", "ssd_bytes_per_second", "data_parallel_rank", "elastic", "rack", "nvlink_domain", "domain_bytes_per_second", "cross_rack_bytes_per_second", "revision", "kind")
+        __slots__ = ("engine_id", "address", "node_id", "namespace", "group", "block_tokens", "token_bytes", "room_tokens", "prefill", "decode", "link_bytes_per_second", "ssd_bytes_per_second", "data_parallel_rank", "elastic", "rack", "nvlink_domain", "domain_bytes_per_second", "cross_rack_bytes_per_second", "revision", "kind", "naming")
         ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
         ADDRESS_FIELD_NUMBER: _ClassVar[int]
         NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +168,7 @@ class ReportRequest(_message.Message):
         CROSS_RACK_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
         REVISION_FIELD_NUMBER: _ClassVar[int]
         KIND_FIELD_NUMBER: _ClassVar[int]
+        NAMING_FIELD_NUMBER: _ClassVar[int]
         engine_id: str
         address: str
         node_id: str
@@ -188,7 +189,8 @@ class ReportRequest(_message.Message):
         cross_rack_bytes_per_second: float
         revision: str
         kind: str
-        def __init__(self, engine_id: _Optional[str] = ..., address: _Optional[str] = ..., node_id: _Optional[str] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., token_bytes: _Optional[float] = ..., room_tokens: _Optional[int] = ..., prefill: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., decode: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., link_bytes_per_second: _Optional[float] = ..., ssd_bytes_per_second: _Optional[float] = ..., data_parallel_rank: _Optional[int] = ..., elastic: _Optional[_Union[Role, str]] = ..., rack: _Optional[str] = ..., nvlink_domain: _Optional[str] = ..., domain_bytes_per_second: _Optional[float] = ..., cross_rack_bytes_per_second: _Optional[float] = ..., revision: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
+        naming: str
+        def __init__(self, engine_id: _Optional[str] = ..., address: _Optional[str] = ..., node_id: _Optional[str] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., token_bytes: _Optional[float] = ..., room_tokens: _Optional[int] = ..., prefill: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., decode: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., link_bytes_per_second: _Optional[float] = ..., ssd_bytes_per_second: _Optional[float] = ..., data_parallel_rank: _Optional[int] = ..., elastic: _Optional[_Union[Role, str]] = ..., rack: _Optional[str] = ..., nvlink_domain: _Optional[str] = ..., domain_bytes_per_second: _Optional[float] = ..., cross_rack_bytes_per_second: _Optional[float] = ..., revision: _Optional[str] = ..., kind: _Optional[str] = ..., naming: _Optional[str] = ...) -> None: ...
     class Load(_message.Message):
         __slots__ = ("batch", "context_tokens")
         BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -381,20 +383,22 @@ class CrewsRequest(_message.Message):
 class CrewsReply(_message.Message):
     __slots__ = ("crews",)
     class Crew(_message.Message):
-        __slots__ = ("namespace", "group", "block_tokens", "revision", "engines", "over_http")
+        __slots__ = ("namespace", "group", "block_tokens", "revision", "engines", "over_http", "naming")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
         GROUP_FIELD_NUMBER: _ClassVar[int]
         BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
         REVISION_FIELD_NUMBER: _ClassVar[int]
         ENGINES_FIELD_NUMBER: _ClassVar[int]
         OVER_HTTP_FIELD_NUMBER: _ClassVar[int]
+        NAMING_FIELD_NUMBER: _ClassVar[int]
         namespace: bytes
         group: int
         block_tokens: int
         revision: str
         engines: int
         over_http: int
-        def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., revision: _Optional[str] = ..., engines: _Optional[int] = ..., over_http: _Optional[int] = ...) -> None: ...
+        naming: str
+        def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., revision: _Optional[str] = ..., engines: _Optional[int] = ..., over_http: _Optional[int] = ..., naming: _Optional[str] = ...) -> None: ...
     CREWS_FIELD_NUMBER: _ClassVar[int]
     crews: _containers.RepeatedCompositeFieldContainer[CrewsReply.Crew]
     def __init__(self, crews: _Optional[_Iterable[_Union[CrewsReply.Crew, _Mapping]]] = ...) -> None: ...

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kvstore.block import chain
 from kvstore.client.kv_events.messages import Cleared, Event, Hash, Removed, Stored
 from kvstore.client.kv_events.translation import Translation
+from kvstore.naming import names_of
 from tests.nodes import SPEC
 
 NAMESPACE = SPEC.digest
@@ -42,7 +43,7 @@ class Told:
     """What is there by what is told."""
 
     def __init__(self, size: int, blocks_max: int = 1_000) -> None:
-        self.translation = Translation(NAMESPACE, 0, size, blocks_max)
+        self.translation = Translation(names_of(NAMESPACE, 0, size), size, blocks_max)
         self.there = set[bytes]()
 
     def take(self, *events: Event) -> None:
@@ -95,14 +96,14 @@ def test_what_lost_its_beginning_is_not_there_until_that_is_back() -> None:
 
 
 def test_what_is_gone_and_back_within_a_batch_is_no_change() -> None:
-    translation, path = Translation(NAMESPACE, 0, 16), (1, 2)
+    translation, path = Translation(names_of(NAMESPACE, 0, 16), 16), (1, 2)
     translation.take([stored(path, 0, 16)])
     change = translation.take([Removed((name_of(path),)), stored(path, 1, 16)])
     assert not (change.cleared or change.dropped or change.held)
 
 
 def test_what_is_told_begins_with_the_beginning() -> None:
-    translation, path = Translation(NAMESPACE, 0, 16), (1, 2, 3, 4)
+    translation, path = Translation(names_of(NAMESPACE, 0, 16), 16), (1, 2, 3, 4)
     translation.take([stored(path, 0, 16)])
     translation.take([Removed((name_of(path[:1]),))])
     back = translation.take([stored(path[:1], 0, 16)])

@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,30 @@ from tests.etcd import free_port
 READY_SECONDS = 400.0  # 40 on two free cores
 CALL_SECONDS = 120.0
 STOP_SECONDS = 30.0
+IN_TURN = "--disable-overlap-schedule"  # a step begins once what came of the last is known
+BACKEND = {
+    "backend_name": "moonpool",
+    "module_path": "kvstore.engine.connectors.sglang",
+    "class_name": "MoonpoolStorage",
+    "interface_v1": 1,
+    "prefetch_threshold": 16,
+    "deadline_ms": 20_000,
+}
 
 
 class Server:
     """One SGLang server on a free port of this host, which publishes and counts."""
 
-    def __init__(self, model: Path, log: Path, *, page: int, tokens: int) -> None:
+    def __init__(
+        self,
+        model: Path,
+        log: Path,
+        *more: str,
+        page: int,
+        tokens: int,
+        pool: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`pool` are keys of the extra config: there is a storage, and they are its."""
         self.log_file = log
         self.address = f"http://127.0.0.1:{free_port()}"
         self.events = free_port(), free_port()  # where it publishes, and says so again
@@ -36,9 +54,21 @@ class Server:
         options = ["--host", "127.0.0.1", "--port", self.address.rsplit(":", 1)[1]]
         options += ["--model-path", os.fspath(model), "--dtype", "float32", "--device", "cpu"]
         options += ["--skip-tokenizer-init", "--attention-backend", "torch_native"]
-        options += ["--disable-cuda-graph", "--disable-overlap-schedule", "--skip-server-warmup"]
+        options += ["--disable-cuda-graph", "--skip-server-warmup"]
         options += ["--page-size", str(page), "--max-total-tokens", str(tokens)]
-        options += ["--enable-metrics", "--kv-events-config", json.dumps(events)]
+        options += ["--enable-metrics", "--kv-events-config", json.dumps(events), *more]
+        if pool is not None:
+            extra = {**BACKEND, "address": self.place, **pool}
+            options += ["--enable-hierarchical-cache", "--hicache-ratio", "2"]
+            options += [
+                "--hicache-mem-layout",
+                "page_first",
+                "--hicache-storage-backend",
+                "dynamic",
+            ]
+            options += ["--hicache-write-policy", "write_through"]
+            options += ["--hicache-storage-prefetch-policy", "wait_complete"]
+            options += ["--hicache-storage-backend-extra-config", json.dumps(extra)]
         with log.open("ab") as words:
             self._process = psutil.Popen(
                 [sys.executable, "-m", "tests.connectors.sglang.serving", *options],
@@ -48,6 +78,11 @@ class Server:
                 cwd=tree.ROOT,
                 env={**os.environ, "PYTHONPATH": os.fspath(tree.ROOT), "no_proxy": "127.0.0.1"},
             )
+
+    @property
+    def place(self) -> str:
+        """HOST:PORT."""
+        return self.address.removeprefix("http://")
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
@@ -71,6 +106,11 @@ class Server:
         with urllib.request.urlopen(request, timeout=CALL_SECONDS) as reply:
             made: dict[str, Any] = json.loads(reply.read())
         return made["output_ids"], made["meta_info"]["cached_tokens"]
+
+    def post(self, path: str) -> None:
+        """What an operator asks of it. Raises where it refuses."""
+        request = urllib.request.Request(self.address + path, b"", method="POST")
+        urllib.request.urlopen(request, timeout=CALL_SECONDS).read()
 
     def counted(self, name: str) -> int:
         """One counter of its /metrics, summed over labels; 0 where it has none."""

@@ -14,7 +14,7 @@ import pytest
 
 from kvstore.attach.gain import BLOCK_TOKENS_MIN
 from tests.attach.attached import attached
-from tests.connectors.sglang.server import Server, servers
+from tests.connectors.sglang.server import IN_TURN, Server, servers
 
 PAGE, TOKENS = 32, 1_024  # of a server's own cache
 CLIENTS = 4
@@ -65,7 +65,9 @@ def test_reasons_add_up_to_sglang_s_counters_and_the_gain_is_what_follows_from_t
     asked, crowded = load(1), load(2)
     log = tmp_path / "requests.jsonl"
     log.write_text("".join(json.dumps({"prompt_tokens": len(one)}) + "\n" for one, _ in asked))
-    some = [Server(model, tmp_path / f"{one}.log", page=PAGE, tokens=TOKENS) for one in "ab"]
+    some = [
+        Server(model, tmp_path / f"{one}.log", IN_TURN, page=PAGE, tokens=TOKENS) for one in "ab"
+    ]
     with (
         servers(*some),
         attached(some, *POOL) as inferring,

@@ -8,6 +8,7 @@ import pytest
 from kvstore.block import chain
 from kvstore.client.kv_events.messages import Cleared, Messages, Removed, Stored
 from kvstore.client.kv_events.translation import Translation
+from kvstore.naming import names_of
 from tests.nodes import SPEC
 
 events = pytest.importorskip("sglang.srt.disaggregation.kv_events")
@@ -46,5 +47,5 @@ def test_what_sglang_says_is_read() -> None:
 
 def test_its_pages_are_blocks_of_ours() -> None:
     read = Messages().read(encoded(stored([1, 2], None, TOKENS), stored([3], 2, TOKENS[:16])))
-    change = Translation(SPEC.digest, 0, 16).take(read)
+    change = Translation(names_of(SPEC.digest, 0, 16), 16).take(read)
     assert tuple(change.held) == chain(SPEC.digest, 0, TOKENS + TOKENS[:16], 16).hashes

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from kvstore.engine.connectors.request_name import ID_BYTES_MAX
 from kvstore.engine.connectors.vllm import telling
-from kvstore.engine.connectors.vllm.telling import ID_BYTES_MAX, Telling
+from kvstore.engine.connectors.vllm.telling import Telling
+from tests.connectors.heard import Heard
 
 
 @dataclass
@@ -31,21 +33,6 @@ class Output:
 
     num_scheduled_tokens: dict[str, int]
     preempted_req_ids: set[str] | None = None
-
-
-@dataclass
-class Heard:
-    """All that is told; of measured steps without their seconds."""
-
-    said: list[tuple[object, ...]] = field(default_factory=list)
-
-    def __getattr__(self, what: str) -> Any:
-        def say(*about: object) -> None:
-            about = about[:-1] if what in ("prefilled", "stepped") else about
-            if (what, *about) != (self.said or [None])[-1]:
-                self.said.append((what, *about))
-
-        return say
 
 
 class Engine:
