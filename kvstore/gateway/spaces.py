@@ -46,11 +46,12 @@ class Space:
     def asked(self, request: Request) -> Ask:
         """What a conductor is asked about a request; its id and its phase are still to be said."""
         names = names_of(self.namespace, self.group, self.block_tokens, self.naming)
-        hashes = names.of(request.prompt, request.salt)
+        # Of very small blocks no more are made than are asked about.
+        hashes = names.of(request.prompt[: RPC_KEYS_MAX * self.block_tokens], request.salt)
         return Ask(
             namespace=self.namespace,
             group=self.group,
-            hashes=hashes[:RPC_KEYS_MAX],
+            hashes=hashes,
             tokens=len(request.prompt),
             ttft_ms=request.ttft_ms,
             tpot_ms=request.tpot_ms,

@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 def check_fleet(config: HiCacheStorageConfig) -> None:
     """Raise `Unsupported` for a server that conductors cannot be told of as one engine."""
-    parallel, apart = published(get_parallel), published(get_disagg)
+    apart = published(get_disagg)
     if apart and apart.disaggregation_mode != "null":
         mode = apart.disaggregation_mode
         raise Unsupported(f"--disaggregation-mode {mode} beside conductors of {WHERE}")
-    for name, value in (("pp_size", config.pp_size), ("dp_size", getattr(parallel, "dp_size", 1))):
+    for name, value in (("pp_size", config.pp_size), ("data-parallel ranks:", _engines())):
         if value != 1:
             raise Unsupported(f"{name} {value} is not supported beside conductors of {WHERE}")
 
@@ -124,7 +124,15 @@ class Fleet:
         if source is not None:
             translation = Translation(names, group.block_tokens)
             self._own = OwnCache(source, translation, self._reporter)
-        return Telling(self._reporter, names)
+        return Telling(self._reporter, names, group.block_tokens)
+
+
+def _engines() -> int:
+    """Schedulers behind the server's address."""
+    try:
+        return int(get_parallel().num_dp_ranks)
+    except (ValueError, RuntimeError):  # nothing is published: outside a server
+        return 1
 
 
 def _device() -> str:

@@ -19,6 +19,7 @@ from kvstore.client.teller import Teller
 
 from ..request_name import name_of
 
+PAGES_MAX = 1_024  # of a prompt that are named: the scheduler waits for it, some 3 ms
 SECONDS_MAX = 600.0  # what took longer was stopped meanwhile, and says nothing of steps
 
 
@@ -35,8 +36,9 @@ class _Here:
 class Telling:
     """Of one engine."""
 
-    def __init__(self, teller: Teller, names: Names) -> None:
-        self._teller, self._names = teller, names
+    def __init__(self, teller: Teller, names: Names, page: int) -> None:
+        """`page` is how many tokens one has."""
+        self._teller, self._names, self._named_max = teller, names, PAGES_MAX * page
         self._here: dict[str, _Here] = {}
         self._decoding: dict[str, int] = {}  # tokens of each
         self._over = 0.0  # when the last step was
@@ -121,7 +123,8 @@ class Telling:
         """Of its prompt's pages, where they are named by their tokens and a salt alone."""
         if request.extra_key or request.multimodal_inputs is not None:
             return ()
+        tokens = request.origin_input_ids[: self._named_max]
         try:
-            return self._names.of(request.origin_input_ids, request.cache_salt or "")
+            return self._names.of(tokens, request.cache_salt or "")
         except Invalid:
             return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from sglang.srt.configs.model_config import ModelImpl
 from sglang.srt.environ import envs
 from sglang.srt.mem_cache.hicache_storage import PoolName
 
+from kvstore.engine.connectors.sglang import fleet
 from kvstore.engine.connectors.sglang.told import _ENVIRONMENT
 from tests.connectors.sglang.engine import Engine, fill, mha_pool, mla_pool
 from tests.connectors.sglang.published import server
@@ -204,7 +206,7 @@ def test_a_commit_that_the_server_was_started_with_names_the_weights(engine_of: 
         ({"moonpool": ""}, "moonpool is empty"),
         ({"revision": ""}, "the revision of 'model' is not known: set revision in"),
         (
-            {"config": {"pp_size": 2}, "conductors": ["127.0.0.1:7420"], "address": "h:1"},
+            {"config": {"pp_size": 2}, "conductors": ["h:1"], "address": "h:2"},
             "pp_size 2 is not supported beside conductors",
         ),
         ({"config": {"attn_cp_size": 2}}, "attn_cp_size 2 is not supported; 1 is"),
@@ -217,6 +219,31 @@ def test_a_setting_that_cannot_be_is_refused_by_name(
 ) -> None:
     with pytest.raises(ValueError, match=said.replace("(", r"\(")):
         engine_of(mha_pool("page_first"), **options)
+
+
+def told(**more: Any) -> dict[str, Any]:
+    return {"conductors": ["127.0.0.1:7420"], "address": "h:1", **more}
+
+
+def test_a_server_that_is_no_one_engine_is_refused_beside_conductors_and_not_else(
+    engine_of: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = SimpleNamespace(num_dp_ranks=1), SimpleNamespace(disaggregation_mode="null")
+    ranks = SimpleNamespace(num_dp_ranks=2), whole[1]
+    apart = whole[0], SimpleNamespace(disaggregation_mode="prefill")
+    for (parallel, disagg), said in (
+        (ranks, "data-parallel ranks: 2 is not supported beside conductors"),
+        (apart, "--disaggregation-mode prefill beside conductors"),
+        (whole, ""),
+    ):
+        monkeypatch.setattr(fleet, "get_parallel", lambda one=parallel: one)
+        monkeypatch.setattr(fleet, "get_disagg", lambda one=disagg: one)
+        if said:
+            with pytest.raises(ValueError, match=said):
+                engine_of(mha_pool("page_first"), **told())
+        else:
+            engine_of(mha_pool("page_first"), **told())
+        engine_of(mha_pool("page_first"))
 
 
 def test_the_keys_that_sglang_reads_itself_are_no_concern_of_ours(engine_of: Engines) -> None:

@@ -57,7 +57,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.heard = Heard()
-        self.telling = Telling(self.heard, NAMES)
+        self.telling = Telling(self.heard, NAMES, 16)
         self.requests: dict[str, Request] = {}
 
     def arrives(self, name: str, tokens: int, **more: Any) -> Request:
@@ -183,6 +183,15 @@ def test_prompts_that_are_more_than_their_tokens_are_named_by_nothing(
 ) -> None:
     engine.arrives("r", 40, **about)
     assert engine.hears() == [("accepted", "r", 40, 0, ())]
+
+
+def test_of_a_prompt_of_very_many_pages_the_first_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(telling, "PAGES_MAX", 2)
+    engine = Engine()
+    request = engine.arrives("r", 100)
+    assert engine.hears() == [("accepted", "r", 100, 0, NAMES.of(request.origin_input_ids[:32]))]
 
 
 def test_a_name_that_no_conductor_takes_is_told_as_another(engine: Engine) -> None:
