@@ -9,6 +9,7 @@ the keys of pages begin with.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -24,18 +25,20 @@ _SALTED = b"sglang-cache-namespace-v1\x00\x01"
 _TOKEN_MAX = 2**32 - 1
 
 
-_RID_END = ";"
+_RID = re.compile(r"(.*);\d", re.DOTALL)
 
 
-def rid_of(request: str) -> str:
-    """What a request is called at an SGLang server, which takes a caller that leaves for all that
-    begin with its name: so none begins as another ends."""
-    return request + _RID_END
+def rid_of(request: str, attempt: int = 1) -> str:
+    """What a request is called at an SGLang server. Whose caller is gone it ends by that name, and
+    all whose names begin so, some seconds later: so none begins as another ends, and one that is
+    asked for anew, up to 9 times, is called otherwise."""
+    return f"{request};{attempt}"
 
 
 def request_of(rid: str) -> str:
     """And back, of those that were called so."""
-    return rid.removesuffix(_RID_END)
+    found = _RID.fullmatch(rid)
+    return found[1] if found else rid
 
 
 class Names(Protocol):

@@ -92,7 +92,8 @@ def test_a_naming_that_nothing_here_knows_is_refused() -> None:
 
 def test_no_request_of_a_server_begins_as_another_ends() -> None:
     """SGLang ends all whose name begins with that of a caller who leaves."""
-    asked = ["r", "r try 2", "r-1", "r-10"]
-    rids = [rid_of(one) for one in asked]
-    assert [request_of(one) for one in rids] == asked
+    asked = [(name, attempt) for name in ("r", "r try 2", "r-1", "r-10") for attempt in (1, 2)]
+    rids = [rid_of(*one) for one in asked]
+    assert [request_of(one) for one in rids] == [name for name, _ in asked]
+    assert request_of("another's") == "another's"
     assert not any(one != other and other.startswith(one) for one in rids for other in rids)

@@ -29,7 +29,9 @@ def generate(
     streamed.generate(_Answer, address, wanted, run, seconds)
 
 
-def body_of(wanted: pb.GenerateRequest, sampling: Sampling | None) -> dict[str, Any]:
+def body_of(
+    wanted: pb.GenerateRequest, sampling: Sampling | None, attempt: int = 1
+) -> dict[str, Any]:
     drawn: dict[str, Any] = {"temperature": 0.0}
     if sampling is not None:
         drawn = {
@@ -43,7 +45,7 @@ def body_of(wanted: pb.GenerateRequest, sampling: Sampling | None) -> dict[str, 
     drawn["max_new_tokens"] = wanted.max_new_tokens
     drawn["ignore_eos"] = wanted.ignore_eos
     body: dict[str, Any] = {
-        "rid": rid_of(wanted.request_id),
+        "rid": rid_of(wanted.request_id, attempt),
         "input_ids": list(wanted.prompt),
         "sampling_params": PLAIN | drawn,
         "stream": True,
@@ -57,7 +59,7 @@ def body_of(wanted: pb.GenerateRequest, sampling: Sampling | None) -> dict[str, 
 
 class _Answer(streamed.Streamed):
     def asked(self) -> tuple[str, dict[str, Any]]:
-        return PATH, body_of(self.wanted, self.run.request.sampling)
+        return PATH, body_of(self.wanted, self.run.request.sampling, self.attempt)
 
     def take(self, event: dict[str, Any]) -> None:
         meta, ids = event.get("meta_info"), event.get("output_ids")

@@ -27,8 +27,11 @@ _RETRY_MS = 1_000
 class Streamed:
     """To one request, of a server of one kind, which says what it is asked and reads its events."""
 
-    def __init__(self, address: str, wanted: pb.GenerateRequest, run: Run) -> None:
-        self.address, self.wanted, self.run = address, wanted, run
+    def __init__(
+        self, address: str, wanted: pb.GenerateRequest, run: Run, attempt: int = 1
+    ) -> None:
+        """`attempt` says how often this server was asked for it, with this."""
+        self.address, self.wanted, self.run, self.attempt = address, wanted, run, attempt
         self.left = wanted.max_new_tokens  # tokens
         self.reason = ""  # why it ends, once all tokens are told
 
@@ -116,4 +119,4 @@ def generate(
         if not 0 < room < wanted.max_new_tokens:
             raise
         wanted.max_new_tokens = room
-        kind(address, wanted, run).fetch(seconds, headers or {})
+        kind(address, wanted, run, attempt=2).fetch(seconds, headers or {})

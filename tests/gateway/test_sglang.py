@@ -64,7 +64,7 @@ def test_a_server_is_asked_by_token_ids_and_each_token_of_its_answer_is_told_onc
     (asked,) = server.asked
     assert asked.path == "/generate"
     assert asked.body == {
-        "rid": "r;",
+        "rid": "r;1",
         "input_ids": list(PROMPT),
         "stream": True,
         "cache_salt": "mine",
@@ -132,7 +132,7 @@ def test_an_answer_that_is_none_is_gone_on_with_at_another_server(why: str) -> N
     with serving(bad, good):
         outcome, _ = run(bad, good)
     assert outcome.tokens == TOKENS and outcome.tries == 2
-    assert [one.body["rid"] for one in good.asked] == ["r try 2;"]
+    assert [one.body["rid"] for one in good.asked] == ["r try 2;1"]
     with serving(bad), pytest.raises(Unavailable):
         run(bad)
 
@@ -167,6 +167,8 @@ def test_as_many_as_fit_are_as_many_as_the_server_has_place_for() -> None:
     assert outcome.tokens == TOKENS
     asked = [one.body["sampling_params"]["max_new_tokens"] for one in server.asked]
     assert asked == [1_000, 4]
+    # Else the second would be ended by what ends the first, once that is over.
+    assert [one.body["rid"] for one in server.asked] == ["r;1", "r;2"]
 
 
 def test_an_answer_ends_where_the_model_ends_it() -> None:

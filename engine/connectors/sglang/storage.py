@@ -18,6 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -110,12 +111,17 @@ class MoonpoolStorage(HiCacheStorage):
         host_indices: torch.Tensor,
         extra_info: HiCacheStorageExtraInfo | None = None,
     ) -> list[bool]:
-        """Store pages from the host pool; True for each that is in the pool now."""
+        """Store pages from the host pool; True for each that is in the pool now. Where SGLang says
+        which pages are before them, none of those makes room sooner than what follows it."""
         begun = time.monotonic()
-        stored = self._ask(
-            keys,
-            lambda client, blocks: client.store_each(blocks, self._memory(client, host_indices)),
-        )
+        before = extra_info.prefix_keys if extra_info is not None else None
+
+        def store(client: Client, blocks: Keyed) -> list[bool]:
+            return client.store_each(
+                self._linked(client, blocks, before), self._memory(client, host_indices)
+            )
+
+        stored = self._ask(keys, store)
         self._stats.stored(stored.count(True), self._page_bytes, time.monotonic() - begun)
         return stored
 
@@ -255,6 +261,12 @@ class MoonpoolStorage(HiCacheStorage):
 
     def _key(self, key: str) -> str:
         return f"{self._naming} {key}"
+
+    def _linked(self, client: Client, blocks: Keyed, before: Sequence[str] | None) -> Keyed:
+        if before is None:
+            return blocks
+        last = client.keyed([self._key(before[-1])]).hashes if before else (b"",)
+        return replace(blocks, parents=(*last, *blocks.hashes[:-1]))
 
     def _memory(self, client: Client, host_indices: torch.Tensor) -> Memory:
         pages = pages_of(host_indices, self.mem_pool_host.page_size)

@@ -82,6 +82,7 @@ def main(told: dict[str, Any]) -> None:
         "class_name": "MoonpoolStorage",
         "interface_v1": 1,
         "prefetch_threshold": 16,
+        "hicache_storage_pass_prefix_keys": True,
         "moonpool": told["moonpool"],
         "deadline_ms": 20_000,
     }

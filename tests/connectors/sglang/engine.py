@@ -9,7 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, PoolName
+from sglang.srt.mem_cache.hicache_storage import (
+    HiCacheStorageConfig,
+    HiCacheStorageExtraInfo,
+    PoolName,
+)
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 from sglang.srt.mem_cache.pool_host.base import host_memory_budget_scope
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
@@ -115,8 +119,10 @@ class Engine:
             self.storage.close()
             raise
 
-    def store(self, keys: list[str], *pages: int) -> list[bool]:
-        return self.storage.batch_set_v1(keys, slots(*pages))
+    def store(self, keys: list[str], *pages: int, before: list[str] | None = None) -> list[bool]:
+        """`before` are the keys of what is before them, as SGLang says them where it is told to."""
+        info = HiCacheStorageExtraInfo(prefix_keys=before)
+        return self.storage.batch_set_v1(keys, slots(*pages), info)
 
     def load(self, keys: list[str], *pages: int) -> list[bool]:
         return self.storage.batch_get_v1(keys, slots(*pages))

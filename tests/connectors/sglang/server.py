@@ -29,6 +29,7 @@ BACKEND = {
     "class_name": "MoonpoolStorage",
     "interface_v1": 1,
     "prefetch_threshold": 16,
+    "hicache_storage_pass_prefix_keys": True,
     "deadline_ms": 20_000,
 }
 

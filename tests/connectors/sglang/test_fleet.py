@@ -21,15 +21,20 @@ from kvstore.client import weights_digest
 from kvstore.client.conductors import Conductors
 from kvstore.config import OPEN
 from kvstore.errors import Invalid
+from kvstore.gateway.caller import Caller
 from kvstore.gateway.dispatch import Dispatcher
+from kvstore.gateway.engines import Engines
 from kvstore.gateway.request import Outcome, Request
+from kvstore.gateway.run import Run
 from kvstore.gateway.sampling import Sampling
 from kvstore.gateway.spaces import Told
 from kvstore.logprobs import Logprobs
 from kvstore.naming import names_of
 from kvstore.wire.v1 import conductor_pb2 as pb
+from kvstore.wire.v1 import kv_pb2
 from tests.connectors.sglang.server import IN_TURN, Server, servers
-from tests.nodes import CALL_SECONDS, Caller, eventually
+from tests.nodes import CALL_SECONDS, eventually
+from tests.nodes import Caller as NodeCaller
 from tests.pools import ConductorProcess, pool
 
 PAGE, SECONDS, NEW = 16, 120.0, 6
@@ -45,7 +50,7 @@ class Fleet:
     conductor: ConductorProcess
     servers: Sequence[Server]
     dispatcher: Dispatcher
-    caller: Caller  # of the node that both share
+    caller: NodeCaller  # of the node that both share
 
     def run(self, name: str, tokens: Sequence[int], **more: object) -> Outcome:
         options = {"max_new_tokens": NEW, "ignore_eos": True, **more}
@@ -141,19 +146,16 @@ def test_answers_end_where_the_model_ends_them_and_are_drawn_as_it_is_wanted(fle
 
 @pytest.mark.parametrize("logprobs", [0, 3])
 def test_each_token_comes_with_its_logprobs(fleet: Fleet, logprobs: int) -> None:
-    said: list[Logprobs | None] = []
-    ran = set[str]()
-    for seed in range(30):
-        if len(ran) == 2:
-            break  # of whoever says all anew in each event, and of whoever says what is new
-        said.clear()
-        asked = Request(f"said-{logprobs}-{seed}", prompt(seed, 30), NEW, True, logprobs=logprobs)
-        outcome = fleet.dispatcher.run(asked, lambda _, one: said.append(one))
-        ran.update(outcome.engines)
-        for token, one in zip(outcome.tokens, said, strict=True):
+    # Of whoever says all anew in each event, and of whoever says what is new.
+    for at, server in enumerate(fleet.servers):
+        said: list[Logprobs | None] = []
+        asked = Request(f"said-{logprobs}-{at}", prompt(at, 30), NEW, True, logprobs=logprobs)
+        run = Run(asked, lambda _, one, said=said: said.append(one), Caller())
+        with closing(Engines(OPEN)) as engines:
+            engines.generate(f"sglang://{server.place}", run.generate(), run)
+        for token, one in zip(run.outcome.tokens, said, strict=True):
             assert one is not None and len(one.top) == logprobs
             assert one.logprob < 0 and (not logprobs or one.top[0] == (token, one.logprob))
-    assert len(ran) == 2
 
 
 def test_a_prompt_goes_to_the_server_whose_own_cache_has_its_prefix(fleet: Fleet) -> None:
@@ -186,6 +188,22 @@ def test_pages_in_the_pool_are_found_by_what_a_prompt_is_called(fleet: Fleet) ->
     # And so whoever has not computed it is planned to load it.
     found = fleet.considered(tokens)[fleet.servers[1].place]
     assert found.reused_blocks == 4 and found.own_blocks == 0
+
+
+def test_the_node_knows_which_page_is_before_which_also_over_turns(fleet: Fleet) -> None:
+    turn = prompt(75, 4 * PAGE + 3)
+    later = turn + prompt(76, 2 * PAGE)
+    space = fleet.crew().namespace
+
+    def found(tokens: Sequence[int]) -> list[int]:
+        hashes = fleet.hashes(tokens)
+        return list(fleet.caller.ask("Exists", namespace=space, hashes=hashes).outcomes)
+
+    for tokens, pages in ((turn, 4), (later, 6)):
+        fleet.servers[0].complete(list(tokens), 1)
+        eventually(lambda one=tokens, all=pages: found(one) == [kv_pb2.HIT] * all, SECONDS)
+    fleet.caller.ask("Remove", namespace=space, hashes=fleet.hashes(later)[:1])
+    assert found(later) == [kv_pb2.REMOVED, *[kv_pb2.UNLISTED] * 5]
 
 
 def test_what_a_server_has_to_do_is_known_until_it_is_over(fleet: Fleet) -> None:
