@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kvstore.config import GatewayConfig
+from kvstore.core.turns import Places
 from kvstore.gateway.http.asked import Asked
 from kvstore.gateway.http.makers import THREADS
 from kvstore.gateway.http.served import Served
@@ -37,6 +38,12 @@ class Slow:
         return made
 
 
+def at_once(*clients: str) -> int:
+    """How many of their calls begin, in this order, while none ends."""
+    places = Places(THREADS)
+    return sum(places.try_take(one) for one in clients)
+
+
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     made = Slow()
@@ -56,8 +63,7 @@ def test_other_clients_and_whether_it_is_ready_are_answered_meanwhile(
     async def run() -> None:
         caller = Caller(served, Scripted(), places=2 * MANY)
         long = [asyncio.create_task(caller.ask("mine", prompt=LONG)) for _ in range(MANY)]
-        await until(lambda: slow.begun)
-        await asyncio.sleep(0.05)  # so that all that may begin does
+        await until(lambda: len(slow.begun) == at_once(*["mine"] * MANY))
         for _ in range(3):
             assert (await caller.ask("another")).status == 200
             assert (await caller.call("GET", "/ready")).status == 200
@@ -71,13 +77,12 @@ def test_other_clients_and_whether_it_is_ready_are_answered_meanwhile(
 def test_those_of_several_clients_are_made_in_turn(served: Served, slow: Slow) -> None:
     async def run() -> None:
         caller = Caller(served, Scripted(), places=2 * MANY)
+        says = {"mine": "w2", "hers": "w3", "its": "w4"}
+        clients = ["mine"] * MANY + ["hers"] * 9 + ["its"]
         calls = [
-            asyncio.create_task(caller.ask(who, prompt=f"{said} {LONG}"))
-            for who, said, count in (("mine", "w2", MANY), ("hers", "w3", 9), ("its", "w4", 1))
-            for _ in range(count)
+            asyncio.create_task(caller.ask(who, prompt=f"{says[who]} {LONG}")) for who in clients
         ]
-        await until(lambda: slow.begun)
-        await asyncio.sleep(0.05)
+        await until(lambda: len(slow.begun) == at_once(*clients))
         before = len(slow.begun)
         for _ in range(3):
             now = len(slow.begun)
@@ -95,12 +100,11 @@ def test_a_caller_whose_task_ends_gives_its_place_back(served: Served, slow: Slo
     async def run() -> None:
         caller = Caller(served, Scripted(), places=2 * MANY)
         long = [asyncio.create_task(caller.ask("mine", prompt=LONG)) for _ in range(MANY)]
-        await until(lambda: slow.begun)
-        await asyncio.sleep(0.05)
+        begun = at_once(*["mine"] * MANY)
+        await until(lambda: len(slow.begun) == begun)
         for one in long:
             one.cancel()
         await asyncio.gather(*long, return_exceptions=True)
-        begun = len(slow.begun)
         slow.gate.release(begun)
         assert {(await caller.ask("mine")).status for _ in range(8)} == {200}
         assert slow.begun.count(LONG) == begun, "nobody waits for those that had not begun"
