@@ -286,8 +286,21 @@ def test_the_second_turn_finds_the_blocks_of_the_reply(
 def test_a_decode_engine_follows_a_prefill_layer_by_layer_while_it_is_written(
     make: Callable[..., Engine], reference: Reference, node: Stack
 ) -> None:
-    prefill, decode = make(batch_tokens=64), make()
+    prefill, decode, opened = make(batch_tokens=64), make(), threading.Event()
+    open_them, seal = decode.pool._open, prefill.pool.chunk_done
+
+    def then_say_so(*of: Any) -> None:
+        open_them(*of)
+        opened.set()
+
+    def once_they_are_open(*of: Any) -> None:
+        assert opened.wait(60.0)
+        seal(*of)
+
+    decode.pool._open = then_say_so  # type: ignore[method-assign]
+    prefill.pool.chunk_done = once_they_are_open  # type: ignore[method-assign]
     for seed in range(10, 14):
+        opened.clear()
         tokens = prompt(500 + seed, seed=seed)
         writing = prefill.ask(f"p{seed}", tokens, new=1)
         run = decode.ask(f"d{seed}", tokens, hand_offs=writing.hand_off())
