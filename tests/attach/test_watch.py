@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -86,14 +87,21 @@ def watching(servers: list[Server], *, replays: bool = False) -> Iterator[Watch]
         made.stop()
 
 
+def wait_told(watch: Watch, engine: int, blocks: int = 1) -> None:
+    """Until so many that it stored are known of: that comes beside what a test does."""
+    eventually(lambda: watch.fleet.seen[engine].prompts.total() >= blocks)
+
+
 def test_what_one_server_computed_and_another_computes_is_told_and_a_pool_would_have_had_it() -> (
     None
 ):
     with served(2) as servers:
         with watching(servers) as watch:
             servers[0].serve(200, 1_000)
+            wait_told(watch, 0)
             watch.look(0.5, lambda: None)
             servers[1].serve(200, 1_000)
+            wait_told(watch, 1)
             watch.look(1.0, lambda: None)
         report = answer(watch, None, SIZE, LINK)
     assert report.reasons == Reasons(never=192, elsewhere=192, short=16)
@@ -111,6 +119,7 @@ def test_tokens_that_save_no_second_are_told_with_the_reason() -> None:
         with watching(servers) as watch:
             for one in servers:
                 one.serve(200, 1_000)
+                wait_told(watch, servers.index(one))
                 watch.look(0.5, lambda: None)
         slow = answer(watch, None, SIZE, TransferCost(100.0, 1e9))
         good = answer(watch, None, SIZE, LINK)
@@ -158,15 +167,12 @@ def test_what_a_pool_brought_is_told_beside_what_was_predicted() -> None:
     assert "-2.000  seconds that a first token came earlier on average; predicted 0.500" in said
 
 
-def wait_told(watch: Watch, engine: int) -> None:
-    eventually(lambda: bool(watch.fleet.seen[engine].prompts), 10.0)
-
-
 def test_what_was_before_is_known_and_does_not_count() -> None:
     with served(1) as servers:
         servers[0].serve(128, 1_000)
         with watching(servers, replays=True) as watch:
             servers[0].serve(128, 1_000)
+            wait_told(watch, 0)
             watch.look(0.5, lambda: None)
         report = answer(watch, None, None, LINK)
     assert report.asked.queries == 128
@@ -178,6 +184,7 @@ def test_lengths_count_where_they_are_of_these_prompts() -> None:
     with served(1) as servers:
         with watching(servers) as watch:
             servers[0].serve(200, 1_000)
+            wait_told(watch, 0)
             watch.look(0.5, lambda: None)
         good, wrong = (answer(watch, [one], None, LINK) for one in (200, 201))
     assert good.exact and not good.notes and not wrong.exact
@@ -191,6 +198,7 @@ def test_events_that_are_lost_are_said_to_be() -> None:
             servers[0].serve(128, 1_000)
             servers[0].serve(128, 2_000, lost=True)
             servers[0].serve(128, 1_000)
+            wait_told(watch, 0, 2 * 128 // BLOCK)
             watch.look(0.5, lambda: None)
         report = answer(watch, None, None, LINK)
     assert report.reasons.all == report.asked.missed == 384
@@ -203,7 +211,8 @@ def test_a_server_that_falls_silent_is_asked_again(monkeypatch: pytest.MonkeyPat
     with served(1) as servers:
         with watching(servers) as watch:
             servers[0].pages.status = 500
-            watch.look(0.3, lambda: None)
+            ends = itertools.count(0.3, 0.3)
+            eventually(lambda: watch.look(next(ends), lambda: None) or watch.failed)
             servers[0].pages.status = 200
             servers[0].serve(100, 1_000)
         report = answer(watch, None, None, LINK)
