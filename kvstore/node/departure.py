@@ -2,7 +2,7 @@
 
 It takes no new blocks from then on, and serves reads until it ends. A block goes after what stands
 before it, and to a node that has that already, where there is one. A node that is full takes what
-is worth more than what it would lose.
+is worth more than what it would lose; one that is late is asked again.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from kvstore.telemetry import Telemetry
 
 _TRIES = 2  # nodes that are offered a block
 _LOOKED_AT = 4_096  # blocks between two turns of others
+_PAUSE_SECONDS = 0.5  # until those that did not answer are asked again
 
 
 @dataclass(slots=True)
@@ -59,19 +60,27 @@ class Departure:
         keys = await self._worthiest()
         so_far = Progress(blocks=len(keys), left=len(keys), nodes=len(self._replicas.candidates()))
         yield so_far
-        for at in range(0, len(keys), TAKE_BLOCKS_MAX):
-            left = deadline - self._clock.now()
-            candidates = self._replicas.candidates()
-            if left <= 0 or not candidates:
+        while keys:
+            left, late, awaited = list[bytes](), set[str](), False
+            for at in range(0, len(keys), TAKE_BLOCKS_MAX):
+                candidates = self._replicas.candidates()
+                awaited |= self._replicas.awaited(late)
+                if self._clock.now() >= deadline or not (candidates or awaited):
+                    return
+                some = keys[at : at + TAKE_BLOCKS_MAX]
+                lone = await self._lone(some, candidates)
+                moved = await self._move(lone, candidates, deadline, late)
+                self._counters.add("moved_blocks", len(moved))
+                so_far.nodes = max(so_far.nodes, len(candidates))
+                so_far.elsewhere += len(some) - len(lone)
+                so_far.moved += len(moved)
+                so_far.left = so_far.blocks - so_far.elsewhere - so_far.moved
+                yield so_far
+                left += [key for key in lone if key not in moved]
+            if not (awaited or self._replicas.awaited(late)):
                 return
-            some = keys[at : at + TAKE_BLOCKS_MAX]
-            lone = await self._lone(some, candidates)
-            moved = await self._move(lone, candidates, deadline)
-            self._counters.add("moved_blocks", len(moved))
-            so_far.elsewhere += len(some) - len(lone)
-            so_far.moved += len(moved)
-            so_far.left = so_far.blocks - so_far.elsewhere - so_far.moved
-            yield so_far
+            keys = left  # those whose turn it was when a node was late
+            await self._clock.sleep(min(_PAUSE_SECONDS, max(0.0, deadline - self._clock.now())))
 
     async def _worthiest(self) -> list[bytes]:
         """Listed blocks by their worth; of very many the best. What stands before a block was used
@@ -97,7 +106,11 @@ class Departure:
         return [key for i, key in enumerate(keys) if not any(found[i] for found in tiers)]
 
     async def _move(
-        self, keys: Sequence[bytes], candidates: Sequence[Candidate], deadline: float
+        self,
+        keys: Sequence[bytes],
+        candidates: Sequence[Candidate],
+        deadline: float,
+        late: set[str],
     ) -> set[bytes]:
         groups, moved = parts(self._index.peek, keys), set[bytes]()
         holding = await self._replicas.holding(groups)
@@ -112,13 +125,18 @@ class Departure:
                     to = (ranked[part.first][one].node_id, (part.tenant, part.owner))
                     batches.setdefault(to, []).append(part)
             left = deadline - self._clock.now()
-            offers = [self._offer(*to, some, left) for to, some in batches.items()]
+            offers = [self._offer(*to, some, left, late) for to, some in batches.items()]
             for has in await asyncio.gather(*offers):
                 moved |= has
         return moved & set(keys)
 
     async def _offer(
-        self, node_id: str, whose: tuple[str, Owner], some: Sequence[Part], seconds: float
+        self,
+        node_id: str,
+        whose: tuple[str, Owner],
+        some: Sequence[Part],
+        seconds: float,
+        late: set[str],
     ) -> set[bytes]:
         """Those that the node has at the end, of these and of what stands before them."""
         held = [
@@ -128,5 +146,7 @@ class Departure:
             if (slot := self._index.peek(key)) is not None
         ]
         line, worth = [slot.key for slot in held], [self._index.worth(slot)[0] for slot in held]
-        has = await self._replicas.offer(node_id, whose, line, worth=worth, seconds=seconds)
+        has = await self._replicas.offer(
+            node_id, whose, line, worth=worth, seconds=seconds, late=late
+        )
         return {key for key, one in zip(line, has, strict=True) if one}

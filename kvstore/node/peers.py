@@ -76,6 +76,10 @@ class Peers:
         """Those that may be asked now."""
         return [one for one in self._roster if self.may_ask(one.node_id)]
 
+    def resting(self) -> list[NodeRecord]:
+        """Those that are there, and may be asked again in a moment."""
+        return [one for one in self._roster if self._rests(one.node_id)]
+
     def addresses(self) -> list[str]:
         """Of all there are."""
         return [one.address for one in self._roster]

@@ -16,7 +16,7 @@ from kvstore.core.chains import Part, parts
 from kvstore.core.lifecycle import Owner
 from kvstore.core.replica_choice import Candidate, choose
 from kvstore.core.turns import Places
-from kvstore.errors import KVStoreError
+from kvstore.errors import KVStoreError, Overloaded, Unavailable
 from kvstore.limits import OFFERS_MAX, TAKE_BLOCKS_MAX, TAKE_SECONDS_MAX
 from kvstore.node.peers import Peers, fails
 from kvstore.node.store import Store
@@ -65,6 +65,11 @@ class Replicas:
             if one.state == "serving" and (not durable or "ssd" in one.tiers)
         ]
 
+    def awaited(self, late: Collection[str]) -> bool:
+        """Whether one of these nodes, or one that is left alone now, may take more in a moment."""
+        known = [one for one in self._peers.known() if one.node_id in late]
+        return any(one.state == "serving" for one in (*known, *self._peers.resting()))
+
     async def copied(
         self, tenant: str, keys: Sequence[bytes], copies: int, durable: bool, seconds: float | None
     ) -> dict[bytes, int]:
@@ -92,9 +97,11 @@ class Replicas:
         durable: bool = False,
         worth: Sequence[float] = (),
         seconds: float = math.inf,
+        late: set[str] | None = None,
     ) -> list[bool]:
         """Have a node take blocks, each after what stands before it; which it has at the end. What
-        others offer it has its turn between two batches; none begins once the time is over."""
+        others offer it has its turn between two batches; none begins once the time is over. One
+        that did not answer, and may when it is asked again, is noted in `late`."""
         (tenant, owner), has = whose, [False] * len(keys)
         turn = self._turns.setdefault(node_id, asyncio.Lock())
         now = asyncio.get_running_loop().time
@@ -121,6 +128,8 @@ class Replicas:
                     log.info("node %s does not take blocks: %s", node_id, error)
                     if fails(error):
                         self._peers.failed(node_id)
+                    if late is not None and isinstance(error, Unavailable | Overloaded):
+                        late.add(node_id)
                     return has
                 self._free[node_id] = reply.free_bytes
                 if len(reply.has) != len(request.stored_keys):

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from kvstore.cli.main import main
-from kvstore.wire.v1 import admin_pb2
+from kvstore.errors import KVStoreError, Overloaded, Unavailable
+from kvstore.metadata.records import NodeRecord
+from kvstore.node.departure import Departure, Progress
+from kvstore.node.replicas import Replicas
+from kvstore.wire.v1 import admin_pb2, directory_pb2, directory_pb2_grpc
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.copies import copied, holding, knowing, put
+from tests.node.rig import SMALL, TOKENS, Rig
+from tests.node.rig import prompt as prompt_of
 from tests.nodes import CALL_SECONDS, payload, prompt, refused, running
 from tests.pools import pool
 
@@ -47,8 +56,9 @@ def test_while_it_moves_it_serves_reads_and_takes_no_puts() -> None:
         put(callers[0], blocks)
         request = admin_pb2.MoveOutRequest(seconds=20)
         replies = list(callers[0].admin.MoveOut(request, timeout=CALL_SECONDS + 20))
-        assert replies[0].moved == 0 and replies[0].nodes == 1
-        assert replies[-1].left == 0 and replies[-1].moved == 3
+        assert replies[0].moved == 0
+        last = replies[-1]
+        assert (last.nodes, last.left, last.moved) == (1, 0, 3)
         assert callers[0].get(blocks)[0] == [pb.HIT] * 3
         assert refused(lambda: put(callers[0], prompt(2))).kind == "Draining"
         assert callers[0].stats().state == "draining"
@@ -116,3 +126,88 @@ def test_what_is_on_ssd_from_an_earlier_run_is_moved_too() -> None:
 
 def test_a_time_that_is_too_long_is_refused() -> None:
     assert main(["drain", "--node", "127.0.0.1:1", "--seconds", "100000"]) == 2
+
+
+class Late:
+    """Stands for all that a node knows of others, and its clock: one is there, that lists nothing,
+    fails so often when it is offered blocks, and is then left alone until some time has passed."""
+
+    node_id, directory = "a", directory_pb2_grpc.DirectoryServicer
+    other = NodeRecord("b", 1, "127.0.0.1:7410", {"dram": 1 << 30}, (), {}, "serving")
+
+    def __init__(self, times: int, error: KVStoreError, takes: bool = True) -> None:
+        self._times, self._error, self._takes = times, error, takes
+        self.rests, self.asked, self.time = False, 0, 0.0
+
+    def known(self) -> list[NodeRecord]:
+        return [] if self.rests else [self.other]
+
+    def resting(self) -> list[NodeRecord]:
+        return [self.other] if self.rests else []
+
+    def failed(self, node_id: str) -> None:
+        self.rests = True
+
+    async def link(self, node_id: str, tenant: str) -> Late:
+        return self
+
+    async def call(self, method: Any, request: Any, seconds: float) -> Any:
+        self.asked += 1
+        if self.asked <= self._times:
+            raise self._error
+        return directory_pb2.TakeReply(has=bytes([self._takes]) * len(request.stored_keys))
+
+    async def holders(self, keys: list[bytes]) -> dict[str, Any]:
+        return {}
+
+    def now(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        self.time, self.rests = self.time + seconds, False
+
+
+BLOCKS, SECONDS = 5, 3.0
+
+
+def moved_out(others: Any) -> Progress:
+    """How far a node came whose others are these."""
+    rig = Rig()
+    rig.put(rig.session(), SMALL, prompt_of(SMALL, BLOCKS * TOKENS))
+    replicas = Replicas(rig.store, others, others, {}, rig.counters)
+    departure = Departure(rig.store, replicas, others, others, rig.counters)
+
+    async def run() -> Progress:
+        return [one async for one in departure.move_out(SECONDS)][-1]
+
+    return asyncio.run(run())
+
+
+BUSY = [Unavailable("it did not answer"), Overloaded("it takes others", 500)]
+
+
+@pytest.mark.parametrize("error", BUSY)
+def test_a_node_that_is_busy_for_a_moment_is_asked_again_and_has_all(error: KVStoreError) -> None:
+    others = Late(1, error)
+    so_far = moved_out(others)
+    assert so_far == Progress(BLOCKS, elsewhere=0, moved=BLOCKS, left=0, nodes=1)
+    assert others.asked == 2
+
+
+def test_one_that_is_left_alone_when_it_begins_is_waited_for() -> None:
+    others = Late(0, BUSY[0])
+    others.rests = True
+    assert moved_out(others) == Progress(BLOCKS, elsewhere=0, moved=BLOCKS, left=0, nodes=1)
+
+
+@pytest.mark.parametrize("error", BUSY)
+def test_one_that_stays_busy_is_asked_until_the_time_is_over(error: KVStoreError) -> None:
+    others = Late(1_000, error)
+    assert moved_out(others).left == BLOCKS
+    assert others.time == SECONDS and 2 < others.asked < 20
+
+
+def test_one_that_has_no_room_is_not_asked_again() -> None:
+    others = Late(0, BUSY[0], takes=False)
+    assert moved_out(others).left == BLOCKS
+    assert others.asked == 1 and others.time == 0.0
