@@ -27,6 +27,7 @@ from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc, directory_pb2
 from tests.faults.proxy import Proxy
 from tests.nodes import CALL_SECONDS, PATIENCE_SECONDS, SPEC, NodeProcess, short_directory
+from tests.standing_in import StandingIn
 
 T = TypeVar("T")
 BESIDE = "127.0.0.2"  # of loopback too: the same ports are free there
@@ -105,10 +106,12 @@ class Nodes:
         self._shared = ["--etcd" if etcd else "--metadata", self.metadata]
         self._parts: list[NodeProcess | ConductorProcess] = []
 
-    def node(self, name: str, **options: Any) -> NodeProcess:
+    def node(self, name: str, program: str = "", **options: Any) -> NodeProcess:
+        """As the module of that name runs it, where one is given."""
         (self.directory / name).mkdir(exist_ok=True)
-        more = [*self._shared, *options.pop("options", ())]
-        made = NodeProcess(self.directory / name, options=more, **options)
+        options["options"] = [*self._shared, *options.pop("options", ())]
+        where = self.directory / name
+        made = StandingIn(program, where, **options) if program else NodeProcess(where, **options)
         self._parts.append(made)
         return made.start()
 

@@ -1,7 +1,8 @@
-"""A node that waits ten times as long for what is open when it is told to end, for tests of what it
-does meanwhile: on a busy machine the usual time may be over before they have looked.
+"""A node that waits ten times as long for what is open when it is told to end, and for others to
+say what they hold, for tests of what it does meanwhile and of what it makes of their answers: on a
+busy machine the usual time may be over before they have looked, and before an answer comes.
 
-As a program it is `kvstore` with that time.
+As a program it is `kvstore` with those times.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ def unhurried(**options: Any) -> Iterator[NodeProcess]:
 
 def main() -> None:
     from kvstore.cli.main import main as command
-    from kvstore.node import daemon
+    from kvstore.node import daemon, whereabouts
 
     daemon.DRAIN_SECONDS *= 10
+    whereabouts.ASK_SECONDS *= 10
     sys.exit(command())
 
 

@@ -33,7 +33,7 @@ LEFT = 0.05  # seconds that an offer has
 @pytest.fixture(scope="module")
 def trio() -> Iterator[list[Caller]]:
     with pool() as nodes:
-        yield knowing([nodes.node(name) for name in "abc"])
+        yield knowing([nodes.node(name, "tests.unhurried") for name in "abc"])
 
 
 def test_a_put_that_asks_for_two_copies_has_them_when_it_returns(trio: list[Caller]) -> None:
