@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -21,6 +21,7 @@ from kvstore.errors import Unavailable
 from kvstore.metadata.announcer import _LOOKS, Announcer
 from kvstore.metadata.embedded import EmbeddedMetadata
 from kvstore.metadata.records import NodeRecord
+from tests.metadata.conftest import PATIENCE_S
 
 LEASE_MS = 2_000
 RECORD = NodeRecord("n1", 3, "127.0.0.1:7410", {"dram": 1}, ("shm",), {}, "serving")
@@ -85,7 +86,7 @@ class World:
 
     def __init__(self, path: Path, dice: int = 0) -> None:
         self.time, self.turns = SimClock(start=1_000.0), Turns()
-        self.metadata = EmbeddedMetadata(path / "metadata.db", clock=self.time)
+        self.metadata = EmbeddedMetadata(path / "metadata.db", clock=self.time, busy_s=PATIENCE_S)
         self.cut = Cut(self.metadata)
         self.lapses = 0
         self.disk_is_full = False
@@ -94,9 +95,17 @@ class World:
         )
         self._keeping: asyncio.Task[None] | None = None
 
-    async def begin(self) -> None:
+    async def __aenter__(self) -> Self:
         await self.announcer.announce()
         self._keeping = asyncio.create_task(self.announcer.keep())
+        return self
+
+    async def __aexit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        try:
+            if failed is None:
+                await self.end()
+        finally:
+            await self.metadata.close()
 
     async def turn(self, *, after: float = 0.0) -> None:
         await self.time.advance(after)
@@ -112,7 +121,6 @@ class World:
         await asyncio.gather(self._keeping, return_exceptions=True)
         await self.announcer.leave()
         assert await self.record() is None
-        await self.metadata.close()
 
     def _lapsed(self, record: NodeRecord) -> NodeRecord:
         if self.disk_is_full:
@@ -140,10 +148,8 @@ def announced(test: Callable[[World], Any]) -> Callable[[Path], None]:
     def run(tmp_path: Path) -> None:
         async def bounded() -> None:
             async with asyncio.timeout(60):
-                world = World(tmp_path)
-                await world.begin()
-                await test(world)
-                await world.end()
+                async with World(tmp_path) as world:
+                    await test(world)
 
         asyncio.run(bounded())
 
@@ -185,12 +191,9 @@ async def test_who_lost_the_lease_is_told_once_and_comes_back_in_another_epoch(
 
 def test_a_thousand_who_lost_their_leases_do_not_come_back_at_once(tmp_path: Path) -> None:
     async def pause(dice: int) -> float:
-        world = World(tmp_path / str(dice), dice)
-        await world.begin()
-        await world.turn(after=2 * LEASE_MS / 1e3)
-        slept = world.turns.slept[-1]
-        await world.end()
-        return slept
+        async with World(tmp_path / str(dice), dice) as world:
+            await world.turn(after=2 * LEASE_MS / 1e3)
+            return world.turns.slept[-1]
 
     async def all_pauses() -> list[float]:
         return [await pause(dice) for dice in range(30)]
