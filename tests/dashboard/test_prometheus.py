@@ -152,10 +152,11 @@ def test_what_was_counted_is_what_was_asked(prometheus: Prometheus) -> None:
     computed = prometheus.number('sum(moonpool_prompt_tokens_total{source="computed"})')
     again = (REQUESTS - PROMPTS) * PROMPT_TOKENS
     assert cached == again, "every block of it, the short one at its end too"
-    # Engines run a prompt twice that one prefills and another decodes. The last token is computed
-    # for its logits wherever all before it was loaded.
+    # Engines run a prompt twice that one prefills and another decodes: on a busy machine so may be
+    # one of which the pool has all. The last token is computed for its logits wherever all before
+    # it was loaded.
     ran = prometheus.number("sum(moonpool_prefill_seconds_count)")
-    assert REQUESTS <= ran <= REQUESTS + PROMPTS
+    assert REQUESTS <= ran <= 2 * REQUESTS
     assert computed == PROMPTS * PROMPT_TOKENS + (ran - PROMPTS)
     # And one of both has looked it up: what it found is what the gateway says.
     pool = prometheus.number('sum(moonpool_prompt_tokens_total{source="pool"})')
