@@ -108,8 +108,8 @@ def test_what_a_long_answer_had_no_room_for_is_asked_for_once_more(
 def test_an_answer_may_take_long_as_long_as_batches_come(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription, "REPLAY_SECONDS", 0.5)
-    publisher.pause_seconds = 0.2
+    monkeypatch.setattr(subscription, "REPLAY_SECONDS", 1.2)
+    publisher.pause_seconds = 0.3
     for number in range(5):
         publisher.publish(event(number))
     with listening(publisher) as heard:
