@@ -50,6 +50,7 @@ def test_match_names_who_has_how_much_and_follows_what_comes_and_goes(
     callers[1].put(blocks)
     expected = {first.address: (4, 4), second.address: (6, 6)}
     eventually(lambda: conductor.holding(blocks) == expected, KNOWN_SECONDS)
+    eventually(lambda: not conductor.match(blocks).approximate, KNOWN_SECONDS)  # c has none
     reply = conductor.match(blocks)
     assert reply.blocks == 6 and not reply.approximate
     assert [one.blocks for one in reply.holders] == [6, 4], "the one with the most first"

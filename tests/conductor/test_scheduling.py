@@ -114,6 +114,7 @@ def test_a_request_goes_to_the_engine_whose_node_has_its_prefix() -> None:
         ):
             eventually(lambda: known(conductor) == {"far", "near"})
             eventually(lambda: fetched(conductor, hashes=blocks.hashes, tokens=210)["far"] == 50)
+            eventually(lambda: not conductor.match(blocks).approximate)  # it knows the other too
             reply = scheduled(conductor.stub, "r", hashes=blocks.hashes, tokens=210)
             assert reply.prefill.engine_id == "near" and reply.split.there_blocks == 50
             assert reply.split.computed_tokens == 10 and not reply.approximate
