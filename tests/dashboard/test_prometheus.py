@@ -7,9 +7,11 @@ import re
 import shutil
 import subprocess
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,24 @@ def load(gateway: Child) -> None:
         for number in range(REQUESTS):
             prompt = [(7 * token + number % PROMPTS) % 500 for token in range(PROMPT_TOKENS)]
             ai.completions.create(model="tiny", prompt=prompt, max_tokens=OUTPUT_TOKENS)
+
+
+def explained(gateway: Child) -> tuple[str, dict[str, Any]]:
+    """The last request of which a conductor says why it was sent there, by its id, and what it
+    says: of one that none answered for in time, on a busy machine, nobody knows."""
+
+    def answer(path: str) -> Any:
+        with urllib.request.urlopen(f"http://{gateway.address}{path}", timeout=60) as said:
+            return json.load(said)
+
+    def found() -> tuple[str, dict[str, Any]] | None:
+        for one in answer("/board/requests")["requests"]:
+            with suppress(urllib.error.HTTPError):
+                return one["id"], answer(f"/board/requests/{one['id']}")
+        return None
+
+    known: tuple[str, dict[str, Any]] = eventually(found)
+    return known
 
 
 def board(gateway: Child) -> dict[str, dict[str, float]]:
