@@ -32,6 +32,7 @@ CALLS_MAX = 1_024  # calls waiting for one store: more means the disk does not k
 POLL_S, POLL_QUIET_S = 0.005, 0.05
 QUIET_S = 1.0  # without a change
 RETRY_S = 0.001
+OPEN_TIMES = 5  # as long as a call waits for the lock does who opens: else its process ends
 GRACE_S = 0.5  # on top of the lock deadline, for the disk itself
 
 
@@ -89,7 +90,7 @@ class Worker:
 
     def __init__(self, name: str, open_ledger: Callable[[], Ledger], busy_s: float) -> None:
         self._name = name
-        self._busy_s = busy_s
+        self._busy_s, open_s = busy_s, OPEN_TIMES * busy_s
         # SimpleQueue waits at half the cost of Queue; call() bounds it.
         self._inbox: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._aside: deque[Call] = deque()  # found the file locked; the oldest is due first
@@ -98,14 +99,17 @@ class Worker:
         self._moved = time.monotonic()  # when a change was last seen
         opened: Future[None] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(open_ledger, opened), name=f"metadata {name}", daemon=True
+            target=self._run,
+            args=(open_ledger, open_s, opened),
+            name=f"metadata {name}",
+            daemon=True,
         )
         self._thread.start()
         try:
-            opened.result(busy_s + 2 * GRACE_S)
+            opened.result(open_s + 2 * GRACE_S)
         except TimeoutError:
             self._closing.set()
-            raise Unavailable(f"{name} could not be opened within {busy_s} s") from None
+            raise Unavailable(f"{name} could not be opened within {open_s} s") from None
 
     async def call(self, act: Callable[[Ledger], T]) -> T:
         if self._closing.is_set():
@@ -139,9 +143,9 @@ class Worker:
         self._inbox.put(None)  # wakes it
         await asyncio.to_thread(self._thread.join, self._busy_s + GRACE_S)
 
-    def _run(self, open_ledger: Callable[[], Ledger], opened: Future[None]) -> None:
+    def _run(self, open_ledger: Callable[[], Ledger], open_s: float, opened: Future[None]) -> None:
         try:
-            ledger = self._open(open_ledger)
+            ledger = self._open(open_ledger, open_s)
         except Exception as error:
             opened.set_exception(error)
             return
@@ -154,8 +158,8 @@ class Worker:
             self._dismiss()
             ledger.close()
 
-    def _open(self, open_ledger: Callable[[], Ledger]) -> Ledger:
-        deadline = time.monotonic() + self._busy_s
+    def _open(self, open_ledger: Callable[[], Ledger], open_s: float) -> Ledger:
+        deadline = time.monotonic() + open_s
         while True:
             try:
                 return open_ledger()

@@ -167,6 +167,20 @@ async def test_a_waiting_write_goes_on_when_the_lock_is_free(tmp_path: Path) -> 
     await store.close()
 
 
+async def test_who_opens_waits_longer_for_the_lock_than_a_call_does(tmp_path: Path) -> None:
+    """A process that cannot open it ends; one whose call fails goes on, and calls again."""
+    path, busy = tmp_path / "metadata.db", 1.0
+    await open_metadata(str(path)).close()
+    async with child("hold-lock", path) as holder:
+        opening = asyncio.create_task(asyncio.to_thread(EmbeddedMetadata, path, busy_s=busy))
+        await asyncio.sleep(1.5 * busy)
+        assert not opening.done()
+        os.kill(holder.pid, signal.SIGKILL)
+        store = await opening
+    assert await store.put("k", b"") == 1
+    await store.close()
+
+
 async def test_writers_in_many_processes_all_get_their_turn(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     store = open_metadata(str(path))
