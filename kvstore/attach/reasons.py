@@ -70,7 +70,9 @@ def explain(
         least = min(most, -(-max(0, missed - asked.prompts * (size - 1)) // size))
     else:
         least = most = max(0, missed - sum(one % size for one in lengths)) // size
-    more = min(max(0, least - blocks.total()), answers)
+    # An answer's block is there for a token of its that was computed: the last one is not.
+    made = max(0, asked.generated - asked.prompts)
+    more = min(max(0, least - blocks.total(), answers - made), answers)
     blocks += _of(seen.answers, more)
     answers -= more
     # Single blocks that were an answer's after all: there is at most one for each token made, and
@@ -78,7 +80,7 @@ def explain(
     fewer = min(
         max(0, blocks.total() - most),
         blocks[Reason.NEVER],
-        max(0, asked.generated - asked.prompts - answers),
+        max(0, made - answers),
     )
     blocks[Reason.NEVER] -= fewer
     # Computed again after a preemption: no query counts it.

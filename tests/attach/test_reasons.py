@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvstore.attach.asked import Asked
@@ -30,6 +30,7 @@ prompts = st.lists(
 )
 
 
+@example([(0, 0, 0, 1, 0, 1), (0, 0, 3, 8, 0, 1)], 20)  # the last block might be an answer's
 @given(prompts, st.integers(20, 40))
 def test_reasons_are_those_of_caches_that_were_asked(
     asked: list[tuple[int, int, int, int, int, int]], pages: int
