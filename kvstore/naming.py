@@ -54,6 +54,10 @@ class Names(Protocol):
     def named(self, links: Sequence[bytes]) -> Sequence[bytes]:
         """What the blocks of some links are called."""
 
+    def told_as(self, link: bytes, name: int | bytes) -> bool:
+        """Whether an engine that tells of its own cache may call such a block so. False: what it
+        computed of these tokens is under a key that it does not tell."""
+
 
 def names_of(namespace: bytes, group: int, block_tokens: int, naming: str = "") -> Names:
     """Raises `Invalid` for a naming that nothing here knows."""
@@ -77,6 +81,9 @@ class _Chains:
 
     def named(self, links: Sequence[bytes]) -> Sequence[bytes]:
         return links
+
+    def told_as(self, link: bytes, name: int | bytes) -> bool:
+        return True  # engines have names of their own
 
 
 class _Pages:
@@ -107,3 +114,6 @@ class _Pages:
     def named(self, links: Sequence[bytes]) -> Sequence[bytes]:
         keys = [f"{self._naming} {one.hex()}" for one in links]
         return foreign(*self._space, keys, self._size).hashes
+
+    def told_as(self, link: bytes, name: int | bytes) -> bool:
+        return name == int.from_bytes(link[:8], "big", signed=True)

@@ -16,6 +16,7 @@ from kvstore.wire.v1 import engine_pb2
 TOKEN_MAX = 2**32 - 1
 _NAME = "token_id:"  # how vLLM writes a token that is to be told by its id
 _MOST = 1e6  # of any logprob, either way: what is more is none, and nor is NaN
+LEAST = -9_999.0  # as vLLM writes a logprob that is less than any number
 _RETRY_MS = 1_000
 
 
@@ -96,6 +97,8 @@ def _row(address: str, row: Any) -> tuple[int, float]:
     logprob, token = row[:2]
     if type(token) is not int or not 0 <= token <= TOKEN_MAX:
         raise _bad(address, f"{str(token)[:32]} is no id of a token")
+    if type(logprob) is float and logprob < -_MOST:
+        logprob = LEAST  # it underflowed
     return token, _number(address, logprob)
 
 

@@ -7,9 +7,11 @@ and what is said of them.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 from kvstore.gateway import streamed
+from kvstore.gateway.events import refusal_of
 from kvstore.gateway.logprobs import of_rows
 from kvstore.gateway.run import Run
 from kvstore.gateway.sampling import Sampling
@@ -65,11 +67,21 @@ class _Answer(streamed.Streamed):
         meta, ids = event.get("meta_info"), event.get("output_ids")
         if not isinstance(meta, dict) or not isinstance(ids, list):
             raise self.bad("an event has no output_ids, or no meta_info")
+        reason = meta.get("finish_reason")
+        kind = reason.get("type") if isinstance(reason, dict) else reason
+        if isinstance(reason, dict) and kind == "abort":
+            # Its tokens are none of the answer's: the last one once more, or one that stands for a
+            # prompt that was not run.
+            status, words = reason.get("status_code"), reason.get("message")
+            raise refusal_of(
+                self.address,
+                status if type(status) is int else HTTPStatus.SERVICE_UNAVAILABLE,
+                words if isinstance(words, str) else "it ended by 'abort'",
+            )
         self.had(meta.get("cached_tokens"))
         told = self.wanted.max_new_tokens - self.left
         # By how many there are in all it is plain whether these are all of them.
         before = told if len(ids) == meta.get("completion_tokens") else 0
         new = self.tokens(ids[before:])
         said = of_rows(self.address, meta, len(ids), before, new, self.run.request.logprobs)
-        reason = meta.get("finish_reason")
-        self.tell(new, said, reason.get("type") if isinstance(reason, dict) else reason)
+        self.tell(new, said, kind)

@@ -137,6 +137,39 @@ def test_an_answer_that_is_none_is_gone_on_with_at_another_server(why: str) -> N
         run(bad)
 
 
+def test_what_comes_with_an_abort_is_no_token_of_the_answer() -> None:
+    """SGLang says the last one once more where it gives a request up that had made room."""
+    abort = {"type": "abort", "message": "The request queue is full.", "status_code": 503}
+    gives_up = Double([event([7], 1), event([8], 2), event([8], 2, abort), DONE])
+    goes_on = Double([event([8], 1), event([9, 10], 3, LENGTH), DONE])
+    with serving(gives_up, goes_on):
+        outcome, told = run(gives_up, goes_on)
+    assert outcome.tokens == TOKENS == [token for token, _ in told]
+    assert goes_on.asked[0].body["input_ids"] == [*PROMPT, 7]
+    with serving(gives_up), pytest.raises(Unavailable, match="queue is full"):
+        run(gives_up)
+
+
+def test_a_prompt_that_its_scheduler_refuses_is_refused_in_its_words() -> None:
+    """It runs one token in the prompt's place, and says what came of that."""
+    abort = {"type": "abort", "message": "Input length is too long.", "status_code": 400}
+    servers = [Double([event([0], 1, abort), DONE]) for _ in range(2)]
+    told: list[Any] = []
+    with serving(*servers), pytest.raises(Invalid, match="Input length is too long"):
+        told = run(*servers)[1]
+    assert not told
+
+
+def test_a_logprob_that_underflowed_is_the_least_there_is() -> None:
+    rows = [[-0.5, 7, None]]
+    tops = [[[-0.5, 7, None], [-3.4e38, 8, None]]]
+    said = {"output_token_logprobs": rows, "output_top_logprobs": tops}
+    server = Double([event([7], 1, STOP, **said), DONE])
+    with serving(server):
+        _, told = run(server, logprobs=2)
+    assert told == [(7, Logprobs(-0.5, ((7, -0.5), (8, -9_999.0))))]
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from sglang.srt.disaggregation.kv_events import KVEventsConfig
+from sglang.srt.environ import envs
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
 from sglang.srt.runtime_context import get_disagg, get_observability, get_parallel
 
@@ -110,7 +111,7 @@ class Fleet:
             group=0,
             block_tokens=group.block_tokens,
             token_bytes=len(group.layers) * group.kv_heads * spec.token_bytes(0) * part.ranks,
-            room_tokens=int(scheduler.max_total_num_tokens),
+            room_tokens=_room(scheduler),
             prefills=True,
             decodes=True,
             stands=settings.stands(),
@@ -118,6 +119,12 @@ class Fleet:
             runs=Runs(scheduler.model_config.hf_config.to_dict(), _device(), part.ranks),
             naming=part.naming,
         )
+        if not envs.SGLANG_RETURN_ORIGINAL_LOGPROB.get():
+            logger.warning(
+                "Moonpool: the logprobs of tokens that are drawn are those after temperature and "
+                "penalties, and not the model's own as other engines say them: "
+                "SGLANG_RETURN_ORIGINAL_LOGPROB=1 has SGLang say these"
+            )
         client = part.client
         self._reporter = Reporter(who.message(), settings.conductors, node=lambda: client.node_id)
         source = _source()
@@ -125,6 +132,12 @@ class Fleet:
             translation = Translation(names, group.block_tokens)
             self._own = OwnCache(source, translation, self._reporter)
         return Telling(self._reporter, names, group.block_tokens)
+
+
+def _room(scheduler: Any) -> int:
+    """Tokens of KV. Of a prompt that has all of it SGLang keeps some back."""
+    total, request = int(scheduler.max_total_num_tokens), int(scheduler.max_req_len)
+    return total if total > request + 1 else int(scheduler.max_req_input_len) - 1
 
 
 def _engines() -> int:

@@ -1,6 +1,6 @@
 """What SGLang's scheduler does, told to whoever watches it in its process.
 
-A storage backend hears of pages alone. So four of the scheduler's methods are wrapped, once a
+A storage backend hears of pages alone. So five of the scheduler's methods are wrapped, once a
 process, and for nothing while nobody watches. What a watcher raises is told in the log once, and
 SGLang goes on.
 """
@@ -61,12 +61,19 @@ def _gone(watcher: Watcher, scheduler: Any, _: Any, request: Any, *__: Any, **__
     watcher.gone(scheduler, request)
 
 
+def _sent_abort(
+    watcher: Watcher, scheduler: Any, _: Any, abort: Any, request: Any, *__: Any, **___: Any
+) -> None:
+    watcher.gone(scheduler, request)
+
+
 # Each is given what the method returned, and what it was called with.
 _TOLD: dict[str, Callable[..., None]] = {
     "_add_request_to_queue": _queued,
     "get_next_batch_to_run": _scheduled,
     "process_batch_result": _computed,
     "_release_aborted_request": _gone,
+    "send_abort_output": _sent_abort,
 }
 
 

@@ -83,8 +83,8 @@ class Telling:
             self._teller.prefilled(batch.extend_lens[0], batch.prefix_lens[0], seconds)
         for request in requests:
             here = self._here.get(request.rid)
-            if here is None:
-                continue
+            if here is None or request.is_retracted:
+                continue  # a step under way when it made room for others: it waits once more
             if len(request.output_ids):
                 if not here.ended:
                     here.ended = True

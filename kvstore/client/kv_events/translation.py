@@ -111,7 +111,10 @@ class Translation:
                     self.left_out["too many"] += len(event.hashes) - at
                     return
                 first = at * event.block_tokens
-                block = self._new(name, before, event.tokens[first : first + event.block_tokens])
+                tokens = event.tokens[first : first + event.block_tokens]
+                if (block := self._new(name, before, tokens)) is None:
+                    self.left_out["key unknown"] += len(event.hashes) - at
+                    return
             elif block.before is not before:
                 self.left_out["two of one name"] += len(event.hashes) - at
                 return
@@ -120,9 +123,12 @@ class Translation:
                 self._arrive(block)
             before = block
 
-    def _new(self, name: Hash, before: _Block, tokens: Tokens) -> _Block:
+    def _new(self, name: Hash, before: _Block, tokens: Tokens) -> _Block | None:
+        """None where its name is of more than its tokens."""
         tokens = np.concatenate([before.rest, tokens])
         ours = self._names.links(before.last, tokens)
+        if ours and not self._names.told_as(ours[-1], name):
+            return None
         rest = tokens[len(ours) * self._size :].copy()  # a view would keep the whole event
         last = ours[-1] if ours else before.last
         block = self._blocks[name] = _Block(name, before, ours, last, rest)

@@ -102,6 +102,20 @@ def test_what_is_gone_and_back_within_a_batch_is_no_change() -> None:
     assert not (change.cleared or change.dropped or change.held)
 
 
+def test_a_page_whose_name_is_of_more_than_its_tokens_is_left_out_and_so_is_what_follows() -> None:
+    """SGLang tells of prompts under a key of their own by their tokens, and not of the key."""
+    names, tokens = names_of(NAMESPACE, 0, 16, "sglang 0/1"), np.arange(64, dtype=np.uint32)
+    links = names.links(b"", tokens)
+    told = [int.from_bytes(one[:8], "big", signed=True) for one in links]
+    translation = Translation(names, 16)
+    change = translation.take([Stored((told[0], told[1]), None, tokens[:32], 16)])
+    assert tuple(change.held) == names.of(tokens[:32].tolist())
+    others = (told[2] ^ 1, told[3])
+    change = translation.take([Stored(others, told[1], tokens[32:], 16)])
+    assert not change.held and translation.left_out == {"key unknown": 2}
+    translation.check()
+
+
 def test_what_is_told_begins_with_the_beginning() -> None:
     translation, path = Translation(names_of(NAMESPACE, 0, 16), 16), (1, 2, 3, 4)
     translation.take([stored(path, 0, 16)])

@@ -48,6 +48,9 @@ class Scheduled:
     def _release_aborted_request(self, req: Any) -> str:
         return "released"
 
+    def send_abort_output(self, abort_req: Any, req: Any) -> str:
+        return "sent"
+
 
 def called(scheduler: Any) -> list[Any]:
     return [
@@ -55,10 +58,11 @@ def called(scheduler: Any) -> list[Any]:
         scheduler.get_next_batch_to_run(running_batch="b", last_batch=None).batch_to_run,
         scheduler.process_batch_result("b", "result"),
         scheduler._release_aborted_request("r"),
+        scheduler.send_abort_output("abort", "r"),
     ]
 
 
-RETURNED = ["queued", "b", "processed", "released"]
+RETURNED = ["queued", "b", "processed", "released", "sent"]
 
 
 @pytest.fixture
@@ -86,9 +90,10 @@ def test_each_call_is_told_behind_what_it_did(
     assert called(scheduler) == RETURNED, "nobody watches"
     watched_by(monkeypatch, watcher)
     assert called(scheduler) == RETURNED
-    assert watcher.heard == [("queued", "r"), ("scheduled", "b"), ("computed", "b"), ("gone", "r")]
+    told = [("queued", "r"), ("scheduled", "b"), ("computed", "b"), ("gone", "r"), ("gone", "r")]
+    assert watcher.heard == told
     hooks.watch(None)
-    assert called(scheduler) == RETURNED and len(watcher.heard) == 4
+    assert called(scheduler) == RETURNED and len(watcher.heard) == len(told)
 
 
 def test_a_request_for_which_there_was_no_place_was_never_queued(

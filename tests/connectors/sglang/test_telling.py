@@ -32,6 +32,7 @@ class Request:
     cache_salt: str | None = None
     multimodal_inputs: Any = None
     over: bool = False
+    is_retracted: bool = False
 
     @property
     def seqlen(self) -> int:
@@ -145,10 +146,15 @@ def test_one_that_waits_again_decodes_nothing_until_it_is_computed_again(engine:
         engine.arrives(name, 20)
     engine.prefills(("a", 20, 0), ("b", 20, 0))
     engine.hears()
+    engine.requests["a"].is_retracted = True
     engine.telling.queued(engine.requests["a"])
     assert engine.hears() == [("load", 1, 21)]
+    engine.decodes("a", "b")  # the step that was under way
+    assert [one for one in engine.hears() if one[0] == "load"] == [("load", 1, 22)]
+    engine.requests["a"].output_ids.pop()
+    engine.requests["a"].is_retracted = False
     engine.prefills(("a", 21, 0))
-    assert engine.hears() == [("prefilled", 21, 0), ("load", 2, 42 + 1)]
+    assert engine.hears() == [("prefilled", 21, 0), ("load", 2, 22 + 22)]
 
 
 def test_one_that_is_given_up_before_it_is_computed_was_never_decoded(engine: Engine) -> None:
