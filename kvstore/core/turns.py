@@ -108,15 +108,18 @@ class Rates:
         self._per_second, self._burst = per_second, burst
         self._left: dict[str, tuple[float, float]] = {}  # tenant -> calls left, as of when
 
-    def spend(self, who: str, now: float) -> float:
-        """Count one call. Seconds after which to come again; 0 if it may go on."""
+    def spend(self, who: str, now: float, calls: int = 1) -> float:
+        """Count one call, or what costs as much as so many. Seconds after which to come again; 0 if
+        it may go on: where that takes more than is left, those that follow wait for it, so that
+        many small ones keep no large one out."""
         left, then = self._left.pop(who, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._per_second)
         # Whoever called last stands last, so one look tells whether anybody else calls.
         other = next(reversed(self._left.values()), None)
         contended = other is not None and now - other[1] <= CONTENDED_SECONDS
         refused = left < 1.0 and contended
-        self._left[who] = (left if refused else max(0.0, left - 1.0), now)
+        spent = 0 if refused else calls
+        self._left[who] = (left - spent if contended else max(0.0, left - spent), now)
         self._forget(now)
         return (1.0 - left) / self._per_second if refused else 0.0
 

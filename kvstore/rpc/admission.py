@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from typing import Any
 
 from kvstore.core.turns import Places, Rates
 from kvstore.errors import Overloaded
@@ -22,7 +23,10 @@ from kvstore.limits import (
     RPC_UNARY_SECONDS,
     RPC_WAITING_MAX,
 )
+from kvstore.rpc.access import Role
 from kvstore.rpc.entrance import Entrance
+from kvstore.rpc.identity import Caller
+from kvstore.rpc.named import further_calls
 
 _RETRY_MS = 200
 
@@ -49,6 +53,15 @@ class Admission:
         if wait:
             text = f"{who} makes more than {RPC_RATE_MAX:.0f} calls a second while others call"
             raise Overloaded(text, max(1, round(1e3 * wait)))
+
+    def count_named(self, caller: Caller, message: Any) -> None:
+        """The same of what a call that was counted names: many blocks cost as much as many calls. A
+        node or a conductor acts for callers that were counted where they called."""
+        more = further_calls(message) if caller.role in (Role.CLIENT, Role.OPEN) else 0
+        now = asyncio.get_running_loop().time()
+        if more and (wait := self._rates.spend(caller.who, now, more)):
+            text = f"{caller.who} names more blocks than go with {RPC_RATE_MAX:.0f} calls a second"
+            raise Overloaded(f"{text} while others call", max(1, round(1e3 * wait)))
 
     def take_stream(self, method: str, who: str, task: asyncio.Task[None]) -> None:
         """A place for a stream, until its task has ended."""

@@ -62,8 +62,11 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             task = asyncio.current_task()
             assert task is not None, "a call runs in a task of its own"
             try:
-                await self._admit(method, handler, context, task)
-                incoming = requests if handler.request_streaming else await _message(context)
+                caller = await self._admit(method, handler, context, task)
+                incoming = requests
+                if not handler.request_streaming:
+                    incoming = await _message(context)
+                    self._admission.count_named(caller, incoming)
                 with traces.span(method.rpartition("/")[2], _parent(context)):
                     return await serve(incoming, context)
             except KVStoreError as error:
@@ -86,7 +89,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def _admit(
         self, method: str, handler: Handler, context: Any, task: asyncio.Task[None]
-    ) -> None:
+    ) -> Caller:
         caller = self._door.admit(method, context)
         CALLER.set(caller)
         self._admission.count(caller.who)
@@ -98,6 +101,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         else:
             late = Unavailable(f"the call was not over within {RPC_UNARY_SECONDS:.0f} s")
             await self._admission.take_turn(caller.who, task, lambda: self._end(task, late))
+        return caller
 
     def _end(self, task: asyncio.Task[None], why: KVStoreError) -> None:
         """Hang up on a caller, who learns why if its call is not on its way back already."""

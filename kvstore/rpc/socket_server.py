@@ -179,6 +179,7 @@ class SocketCaller(asyncio.BufferedProtocol):
             request = request_type.FromString(message)
         except DecodeError:
             raise Invalid("a message is not what this method takes: compare proto/") from None
+        self._admission.count_named(self._caller, request)
         try:
             async with asyncio.timeout(context.time_remaining()):
                 reply = await getattr(self._service, name)(request, context)

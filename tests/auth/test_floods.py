@@ -23,14 +23,25 @@ from kvstore.limits import (
     RPC_ARRIVALS_MAX,
     RPC_CONNECTION_CALLS_MAX,
     RPC_HANDSHAKE_SECONDS,
+    RPC_KEYS_MAX,
     RPC_MESSAGE_BYTES_MAX,
 )
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.identity import TENANT_KEY
 from kvstore.wire.v1 import kv_pb2 as pb
+from kvstore.wire.v1 import kv_pb2_grpc
 from tests.auth import h2
 from tests.auth.people import People, caller_of, known_at
-from tests.nodes import Caller, NodeProcess, eventually, payload, prompt, short_directory
+from tests.nodes import (
+    SPEC,
+    Caller,
+    NodeProcess,
+    Refusal,
+    eventually,
+    payload,
+    prompt,
+    short_directory,
+)
 
 numbers = itertools.count(3_000_000)
 ROUNDS = 20
@@ -138,6 +149,26 @@ def test_the_flooding_tenant_is_told_when_to_come_again(
     go.set()
     for one in calls:
         one.exception(timeout=30)
+    channel.close()
+
+
+def test_a_tenant_whose_calls_name_many_blocks_is_told_too(
+    open_node: NodeProcess, other: Caller
+) -> None:
+    """Far fewer than a thousand calls a second: each is as dear as a hundred."""
+    channel = open_channel(open_node.address, OPEN)
+    match = kv_pb2_grpc.KVStub(channel).Match
+    other.register()
+    asked = pb.MatchRequest(namespace=SPEC.digest, hashes=[bytes(32)] * RPC_KEYS_MAX)
+    refused: list[Refusal] = []
+    for _ in range(200):
+        assert other.match(prompt(next(numbers), 2))[0] == 0
+        try:
+            match(asked, metadata=[(TENANT_KEY, "team-a")], timeout=30)
+        except grpc.RpcError as error:
+            refused.append(Refusal(error))
+            break
+    assert [one.kind for one in refused] == ["Overloaded"]
     channel.close()
 
 

@@ -133,3 +133,20 @@ def test_tenants_that_call_no_more_are_forgotten() -> None:
     for number in range(10_000):
         rates.spend(f"t{number}", float(number))
     assert len(rates._left) < 10
+
+
+def test_what_costs_as_much_as_many_calls_goes_on_and_those_that_follow_wait_for_it() -> None:
+    rates = Rates(100.0, 10.0)
+    assert rates.spend("b", 0.0) == rates.spend("a", 0.0, 9) == 0.0
+    assert rates.spend("a", 0.0, 31) == 0.0, "it is not kept out by what small ones left"
+    assert rates.spend("a", 0.0) == pytest.approx(0.31)
+    assert rates.spend("b", 0.25) == 0.0
+    assert rates.spend("a", 0.25, 50) == pytest.approx(0.06), "nor does another come on top of it"
+    assert rates.spend("b", 0.31) == rates.spend("a", 0.32) == 0.0
+
+
+def test_what_a_tenant_took_alone_it_does_not_owe_to_the_next() -> None:
+    rates = Rates(100.0, 10.0)
+    assert all(rates.spend("a", 0.0, 500) == 0.0 for _ in range(10))
+    rates.spend("b", 0.0)
+    assert rates.spend("a", 0.01) == 0.0

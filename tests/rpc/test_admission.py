@@ -12,12 +12,18 @@ import pytest
 from kvstore.errors import Overloaded
 from kvstore.limits import (
     RPC_BULK_MAX,
+    RPC_BURST_MAX,
+    RPC_KEYS_MAX,
+    RPC_NAMED_A_CALL,
     RPC_OPEN_STREAMS_MAX,
     RPC_STREAMS_MAX,
     RPC_UNARY_MAX,
     RPC_WAITING_MAX,
 )
+from kvstore.rpc.access import Role
 from kvstore.rpc.admission import Admission
+from kvstore.rpc.identity import Caller
+from kvstore.wire.v1 import kv_pb2 as pb
 
 ALONE = 3 * RPC_UNARY_MAX // 4  # turns of a tenant that is alone
 
@@ -195,5 +201,40 @@ def test_streams_have_places_of_their_own_kind(method: str, total: int) -> None:
         await settle()
         assert admission._bulk.free == RPC_BULK_MAX and admission._streams.free == RPC_STREAMS_MAX
         assert admission._open.free == RPC_OPEN_STREAMS_MAX
+
+    run(test())
+
+
+MANY = int(RPC_BURST_MAX) // 2
+BIG = pb.OpenRequest(hashes=[bytes(32)] * RPC_KEYS_MAX)
+
+
+def passed(admission: Admission, caller: Caller, message: pb.OpenRequest, most: int) -> int:
+    """How many such calls get in at once beside another tenant's, up to so many."""
+    admission.count("another")
+    for number in range(most):
+        try:
+            admission.count(caller.who)
+            admission.count_named(caller, message)
+        except Overloaded as error:
+            assert error.retry_after_ms > 0
+            return number
+    return most
+
+
+@pytest.mark.parametrize("role", [Role.CLIENT, Role.OPEN])
+def test_calls_that_name_many_blocks_are_refused_long_before_as_many_small_ones(role: Role) -> None:
+    async def test() -> None:
+        caller, price = Caller(role, "engine", "a"), RPC_KEYS_MAX // RPC_NAMED_A_CALL
+        assert 1 <= passed(Admission([]), caller, BIG, MANY) <= 2 * RPC_BURST_MAX / price
+        assert passed(Admission([]), caller, pb.OpenRequest(), MANY) == MANY
+
+    run(test())
+
+
+def test_a_node_that_acts_for_its_callers_is_counted_by_calls_alone() -> None:
+    async def test() -> None:
+        peer = Caller(Role.NODE, "b", "a")
+        assert passed(Admission([]), peer, BIG, MANY) == MANY
 
     run(test())

@@ -19,7 +19,7 @@ import pytest
 from kvstore.client.call_sockets import on_this_host
 from kvstore.config import TlsConfig
 from kvstore.errors import Invalid, Overloaded, SessionEnded, Unavailable
-from kvstore.limits import RPC_MESSAGE_BYTES_MAX, SOCKET_CALL_BYTES, SOCKET_CALLS_MAX
+from kvstore.limits import RPC_KEYS_MAX, RPC_MESSAGE_BYTES_MAX, SOCKET_CALL_BYTES, SOCKET_CALLS_MAX
 from kvstore.rpc.access import Role
 from kvstore.rpc.authority import Authority, Holder
 from kvstore.rpc.socket_client import SocketCalls, Stub
@@ -287,6 +287,15 @@ def test_calls_wait_for_their_turn_like_any_other(server: Server, stub: Stub) ->
         stub.Match(match(b"a"), timeout=SECONDS)
     places = server.admission._turns.places
     eventually(lambda: places.free == places.total)
+
+
+def test_a_call_that_names_many_blocks_counts_as_many_calls(server: Server, stub: Stub) -> None:
+    big = match(*[b"a"] * RPC_KEYS_MAX)
+    assert stub.Match(big, timeout=SECONDS).blocks == RPC_KEYS_MAX
+    with pytest.raises(Overloaded, match="calls a second"):
+        for _ in range(100):
+            server.loop.call_soon_threadsafe(server.admission.count, "another tenant")
+            stub.Match(big, timeout=SECONDS)
 
 
 @pytest.mark.parametrize(
