@@ -22,7 +22,7 @@ from kvstore.errors import (
     WindowClosed,
     WrongTenant,
 )
-from kvstore.limits import HAND_OFF_MS_MAX, HOLDS_MAX
+from kvstore.limits import HAND_OFF_MS_MAX, HOLDS_MAX, RPC_PART_KEYS
 from kvstore.node.handles import Claim, Direction, Handles
 from kvstore.node.sessions import Session
 
@@ -55,11 +55,17 @@ class Claims:
         self, session: Session, handles: Sequence[bytes], direction: Direction
     ) -> Sequence[int]:
         """The serials of a session's own handles, be what they claim over or not."""
-        run = self._handles.open_run(handles, direction)
-        if run is not None and run.session == session.serial:
-            return range(run.serial, run.serial + len(handles))
-        where = enumerate(handles)
-        return [self._own(session, h, direction, f"handles[{i}]").serial for i, h in where]
+        serials: list[int] = []
+        for first in range(0, len(handles), RPC_PART_KEYS):  # parts are given out apart
+            some = handles[first : first + RPC_PART_KEYS]
+            run = self._handles.open_run(some, direction)
+            if run is not None and run.session == session.serial:
+                serials += range(run.serial, run.serial + len(some))
+            else:
+                where = enumerate(some, first)
+                own = self._own
+                serials += [own(session, h, direction, f"handles[{i}]").serial for i, h in where]
+        return serials
 
     def window(self, session: Session, handle: bytes, where: str) -> Window:
         """The open window of a handle; says whose it is, or that it is over."""

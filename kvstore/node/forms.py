@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from kvstore.block import Miss
-from kvstore.core.lifecycle import Slot
+from kvstore.core.lifecycle import Slot, Tier
 from kvstore.errors import Invalid
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import (
@@ -18,6 +18,7 @@ from kvstore.limits import (
     RPC_KEYS_MAX,
 )
 from kvstore.node.readers import Opened
+from kvstore.node.sessions import Session
 from kvstore.wire.v1 import kv_pb2 as pb
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
@@ -174,3 +175,9 @@ def counted(given: Sequence[bytes], name: str) -> Sequence[bytes]:
     if not 0 < len(given) <= RPC_KEYS_MAX:
         raise Invalid(f"{len(given)} {name} in one call; send 1 to {RPC_KEYS_MAX}")
     return list(given)
+
+
+def reach_of(session: Session, *, asked: bool) -> Tier:
+    """The highest tier of which a caller is given slots: HBM where it asks for that and maps the
+    arena, in which their heads are."""
+    return Tier.HBM if asked and session.may_write else Tier.DRAM

@@ -31,11 +31,13 @@ from kvstore.node.forms import (
     opened_columns,
     parents_of,
     patience,
+    reach_of,
     stored_keys_of,
     suspects_of,
     used_of,
 )
 from kvstore.node.hbm import Hbm
+from kvstore.node.long_calls import LongCalls
 from kvstore.node.namespaces import Namespaces, Place
 from kvstore.node.pool import Pool
 from kvstore.node.read_ahead import ReadAhead
@@ -76,6 +78,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         self.hbm = hbm
         self.store, self.namespaces, self.sessions = store, namespaces, sessions
         self.tiers, self.waiting = tiers, Waiting(store.blocks)
+        self._long = LongCalls(store, sessions)
         self.counters, self._ahead = counters, ahead
         self._suspects = Suspects(store.blocks, lambda owner: namespaces.place_of(owner).layout)
         self._opened = opened  # what every session is told of this node
@@ -119,10 +122,10 @@ class KVService(kv_pb2_grpc.KVServicer):
         place = await self.namespaces.place(request.namespace, request.group)
         hashes = hashes_of(request.hashes)
         tenant, tokens = tenant_of(context), last_tokens(request.last_tokens, place.layout)
-        found, why = self.store.match(tenant, place, hashes, tokens)
+        keys = await self._long.keys(tenant, place, hashes)
+        found, why = self.store.match(place, keys, tokens)
         if why is not None and self.pool is not None and why is not Miss.QUARANTINED:
-            keys = self.store.keys(tenant, place, hashes[found:])
-            more = await self.pool.fetch.leading(keys)
+            more = await self.pool.fetch.leading(keys[found:])
             self.store.found_elsewhere(place, len(hashes), found, more, tokens)
             found, why = found + more, None if found + more == len(hashes) else why
         return pb.MatchReply(blocks=found, reason=OUTCOME[why])
@@ -130,11 +133,11 @@ class KVService(kv_pb2_grpc.KVServicer):
     @typed
     async def Exists(self, request: pb.ExistsRequest, context: Context) -> pb.ExistsReply:
         place = await self.namespaces.place(request.namespace, request.group)
-        hashes = hashes_of(request.hashes)
-        found = self.store.exists(tenant_of(context), place, hashes)
+        tenant, hashes = tenant_of(context), hashes_of(request.hashes)
+        found = await self._long.exists(tenant, place, hashes)
         missing = [i for i, one in enumerate(found) if one not in (None, Miss.QUARANTINED)]
         if missing and self.pool is not None:
-            keys = self.store.keys(tenant_of(context), place, [hashes[i] for i in missing])
+            keys = await self._long.keys(tenant, place, [hashes[i] for i in missing])
             for i, there in zip(missing, await self.pool.fetch.elsewhere(keys), strict=True):
                 found[i] = None if there else found[i]
         return pb.ExistsReply(outcomes=[OUTCOME[one] for one in found])
@@ -143,12 +146,12 @@ class KVService(kv_pb2_grpc.KVServicer):
     async def Remove(self, request: pb.RemoveRequest, context: Context) -> pb.RemoveReply:
         place = await self.namespaces.place(request.namespace, request.group)
         tenant = tenant_of(context)
-        keys = self.store.keys(tenant, place, hashes_of(request.hashes))
-        read, removed = self.store.being_read(keys), self.store.remove(keys)
+        keys = await self._long.keys(tenant, place, hashes_of(request.hashes))
+        read, removed = await self._long.remove(tenant, keys)
         if self.pool is not None:  # a copy that is left could be fetched again, or is on its way
             removed |= await self.pool.replicas.drop(tenant, place.owner, keys, read)
             await self.pool.fetch.forgo(tenant, keys)
-            removed |= self.store.remove(keys)
+            removed |= (await self._long.remove(tenant, keys))[1]
         failpoint("remove.before_flush")
         if self.tiers is not None:  # last: where the disk takes nothing, it raises
             await self.tiers.flushed()
@@ -167,7 +170,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         chain = list(zip(hashes, parents, tokens, strict=True))
         fragment = fragment_of(request.fragment, place.layout)
         followed = request.writer_group or request.hand_off or fragment != place.layout.whole
-        reach = Tier.DRAM if followed else _reach(asking, asked=request.hbm)
+        reach = Tier.DRAM if followed else reach_of(asking, asked=request.hbm)
 
         def reserve() -> list[Reserved | None]:
             session = self.session(request.session, context)  # it may have ended in the line
@@ -230,20 +233,21 @@ class KVService(kv_pb2_grpc.KVServicer):
         if request.hand_offs and len(request.hand_offs) != len(hashes):
             raise Invalid(f"{len(request.hand_offs)} hand_offs for {len(hashes)} hashes")
         hand_offs: Sequence[bytes] = request.hand_offs
-        keys = self.store.keys(session.tenant, place, hashes)
+        keys = await self._long.keys(session.tenant, place, hashes)
         if self.pool is not None and not request.lineage and (hand_offs or request.writer_node):
             group = (request.writer_group, request.writer_node)
             asked = Asked(session.tenant, place, hashes, keys, hand_offs, *group)
             hand_offs = await self.pool.follow.local(asked)
         followed = all(hand_offs) and len(hand_offs) > 0
         local = followed or request.lineage
-        reach = _reach(session, asked=request.hbm)
+        reach = reach_of(session, asked=request.hbm)
         async with self.brought(session, place, hashes, keys, context, local, reach):
             if request.unpinned:
-                opened = self.store.look(place, keys, reach)
+                # In one go with its answer: nothing keeps these where they are.
+                opened: Sequence[Opened | Miss] = self.store.look(place, keys, reach)
             else:
                 told = (hand_offs, request.pin_ms, request.writer_group, reach)
-                opened = self.store.open_stored(session, place, keys, *told)
+                opened = await self._long.open(session, place, keys, *told)
         return self._opened_reply(session, place, opened, request)
 
     async def _open_stored(
@@ -293,11 +297,11 @@ class KVService(kv_pb2_grpc.KVServicer):
         session = self.session(request.session, context)
         place = await self.namespaces.place(request.namespace, request.group)
         hashes = hashes_of(request.hashes)
-        keys = self.store.keys(session.tenant, place, hashes)
-        reach = _reach(session, asked=True)  # what is only held may stay there
+        keys = await self._long.keys(session.tenant, place, hashes)
+        reach = reach_of(session, asked=True)  # what is only held may stay there
         async with self.brought(session, place, hashes, keys, context, reach=reach):
             told = ((), request.pin_ms, "", reach)
-            opened = self.store.open_stored(session, place, keys, *told)
+            opened = await self._long.open(session, place, keys, *told)
         reply = pb.PinReply()
         for one in opened:
             if isinstance(one, Opened):
@@ -390,9 +394,3 @@ class KVService(kv_pb2_grpc.KVServicer):
     def session(self, token: bytes, context: Context) -> NodeSession:
         """The caller's session. A token of another tenant's is as unknown as any."""
         return self.sessions.find(token, tenant_of(context))
-
-
-def _reach(session: NodeSession, *, asked: bool) -> Tier:
-    """The highest tier of which a caller is given slots: HBM where it asks for that and maps the
-    arena, in which their heads are."""
-    return Tier.HBM if asked and session.may_write else Tier.DRAM

@@ -85,16 +85,15 @@ class Store:
     # Looking
 
     def match(
-        self, tenant: str, place: Place, hashes: Sequence[bytes], last_tokens: int = 0
+        self, place: Place, keys: Sequence[bytes], last_tokens: int = 0
     ) -> tuple[int, Miss | None]:
         """Leading blocks of a chain that can be had, and why the next one cannot."""
         full = place.layout.block_tokens
-        asked = full * len(hashes) - (full - last_tokens if last_tokens else 0)
+        asked = full * len(keys) - (full - last_tokens if last_tokens else 0)
         self._counters.add("query_tokens", asked)
         if place.owner[0] in self.quarantined:
             self._counters.add("match_miss", label=Miss.QUARANTINED)
             return 0, Miss.QUARANTINED
-        keys = self.keys(tenant, place, hashes)
         found = self.blocks.index.longest(keys)
         self.blocks.touch(keys[:found])
         self._counters.add("hit_tokens", min(asked, full * found))

@@ -293,7 +293,7 @@ class Life:
 
     def match(self) -> None:
         tenant, (place, blocks) = self.someone().tenant, self.dice.choice(PROMPTS)
-        found, why = self.rig.store.match(tenant, place, blocks.hashes)
+        found, why = self.rig.store.match(place, self.rig.store.keys(tenant, place, blocks.hashes))
         listed = [one is None for one in self.rig.store.exists(tenant, place, blocks.hashes)]
         assert listed == sorted(listed, reverse=True), "a hit behind a hole"
         assert found == sum(listed) and (why is None) == (found == len(blocks))

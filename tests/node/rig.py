@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from kvstore.block import Chain, chain
+from kvstore.block import Chain, Miss, chain
 from kvstore.clock import SimClock
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.core.spread import ALIKE, Spread
@@ -130,7 +131,12 @@ class Rig:
         return self.store.claims.for_hand_off(window.slot)
 
     def hits(self, place: Place, blocks: Chain, tenant: str = "default") -> int:
-        return self.store.match(tenant, place, blocks.hashes)[0]
+        return self.match(place, blocks.hashes, tenant=tenant)[0]
+
+    def match(
+        self, place: Place, hashes: Sequence[bytes], tokens: int = 0, tenant: str = "default"
+    ) -> tuple[int, Miss | None]:
+        return self.store.match(place, self.store.keys(tenant, place, hashes), tokens)
 
     def pinned(self, session: Session, block: bytes, pin_ms: int = 0) -> Opened:
         one = self.store.open(session, SMALL, [block], (), pin_ms)[0]

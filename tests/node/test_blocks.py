@@ -24,7 +24,7 @@ def test_a_full_pool_evicts_the_leaves_of_the_coldest_prompt() -> None:
     assert rig.hits(SMALL, young) == rig.hits(SMALL, old) == 4  # old was touched last
     rig.put(me, SMALL, prompt(SMALL, 12, start=2000))
     assert rig.hits(SMALL, old) == 4
-    assert rig.store.match("default", SMALL, young.hashes) == (1, Miss.EVICTED)
+    assert rig.match(SMALL, young.hashes) == (1, Miss.EVICTED)
     assert rig.counters.totals()["evicted_blocks"] == 3
 
 

@@ -43,7 +43,7 @@ def test_a_hash_of_one_namespace_names_nothing_in_another() -> None:
     rig = Rig()
     me, blocks = rig.session(), prompt(SMALL, 8)
     rig.put(me, SMALL, blocks)
-    assert rig.store.match("default", LARGE, blocks.hashes) == (0, Miss.ABSENT)
+    assert rig.match(LARGE, blocks.hashes) == (0, Miss.ABSENT)
     assert rig.store.open(me, LARGE, blocks.hashes) == [Miss.ABSENT] * 2
     assert len(rig.store.remove(rig.store.keys("default", LARGE, blocks.hashes))) == 0
     assert rig.hits(SMALL, blocks) == 2
@@ -53,9 +53,9 @@ def test_what_was_sealed_is_read_by_everyone_and_matched_along_its_prefix() -> N
     rig = Rig()
     writer, reader = rig.session(), rig.session()
     blocks = prompt(SMALL, 14)  # three full blocks and a tail of two tokens
-    assert rig.store.match("default", SMALL, blocks.hashes, 2) == (0, Miss.ABSENT)
+    assert rig.match(SMALL, blocks.hashes, 2) == (0, Miss.ABSENT)
     slots = rig.put(writer, SMALL, blocks)
-    assert rig.store.match("default", SMALL, blocks.hashes, 2) == (4, None)
+    assert rig.match(SMALL, blocks.hashes, 2) == (4, None)
     opened = [rig.pinned(reader, block) for block in blocks.hashes]
     assert [one.slot for one in opened] == slots and slots[3].tokens == 2
     for one in opened:

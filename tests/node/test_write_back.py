@@ -108,7 +108,7 @@ def test_a_block_worth_less_than_what_it_would_displace_stays_in_dram_until_it_i
             await asyncio.sleep(0.001)
         assert slot.lowest is not Tier.SSD and rig.hits(SMALL, new) == 1
         worth[slot.key] = 0.9
-        rig.store.match("default", SMALL, new.hashes)  # a use of it
+        rig.match(SMALL, new.hashes)  # a use of it
         for _ in range(2_000):
             if slot.lowest is Tier.SSD:
                 break
