@@ -38,7 +38,7 @@ from kvstore.cli.options import (
 )
 from kvstore.config import Credentials, host_name
 from kvstore.errors import ConfigError, KVStoreError, Unavailable
-from kvstore.metadata.records import NodeRecord
+from kvstore.metadata.records import BadRecord, NodeRecord
 from kvstore.rpc.access import Role
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.identity import announced_host, listen_address
@@ -167,20 +167,24 @@ def _records(args: argparse.Namespace, said: Said) -> list[NodeRecord]:
             )
             return []
 
-    async def listed() -> list[NodeRecord]:
+    async def listed() -> tuple[list[NodeRecord], list[BadRecord]]:
         async with metadata(args) as store:
             entries, _ = await store.list(NodeRecord.prefix)
-            return [NodeRecord.parse(entry) for entry in entries]
+            return NodeRecord.readable(entries)
 
     began = time.monotonic()
     try:
-        found = asyncio.run(listed())
+        found, bad = asyncio.run(listed())
         took = time.monotonic() - began
         if took > ETCD_SECONDS_MAX:
             said["warnings"].append(
                 f"the pool's metadata answered after {took:.1f} s: nodes that wait longer than "
                 "their lease are held for dead; see what else its disk and network carry"
             )
+        said["errors"] += [
+            f"a node was not looked at, as its record in the pool's metadata is bad: {error}"
+            for error in bad
+        ]
         return found
     except ConfigError:
         raise

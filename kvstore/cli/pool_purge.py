@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from kvstore.cli.diagnosis import knock
 from kvstore.cli.options import admin_at, metadata
 from kvstore.errors import ConfigError, KVStoreError, Unavailable
-from kvstore.metadata.records import NodeRecord
+from kvstore.metadata.records import BadRecord, NodeRecord
 from kvstore.wire.v1 import admin_pb2 as pb
 
 PURGE_SECONDS_MAX = 3_600.0  # a head of each block is overwritten: minutes for millions of them
@@ -30,8 +30,8 @@ def purge_everywhere(args: argparse.Namespace, request: pb.PurgeRequest, whose: 
     another may have fetched blocks from it once more."""
     if args.node:
         raise ConfigError("--everywhere and --node: give one of them")
-    addresses, dropped = asyncio.run(_states(args)), 0
-    if not addresses:
+    (addresses, bad), dropped = asyncio.run(_states(args)), 0
+    if not addresses and not bad:
         raise Unavailable("no node of the pool runs now, so none was asked")
     failed: dict[str, str] = {}
     with ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -48,12 +48,15 @@ def purge_everywhere(args: argparse.Namespace, request: pb.PurgeRequest, whose: 
         del failed[address]
         print(f"moonpool: {address} has left: purge it there when it is back", file=sys.stderr)
     count = len(addresses) - len(gone)
-    print(f"purged {whose}: {dropped} blocks dropped at {count - len(failed)} of {count} nodes")
+    done, of = count - len(failed), count + len(bad)
+    print(f"purged {whose}: {dropped} blocks dropped at {done} of {of} nodes")
     for address, why in failed.items():
         print(f"moonpool: {address} was not purged: {why}", file=sys.stderr)
+    for error in bad:
+        print(f"moonpool: a node whose record is bad was not purged: {error}", file=sys.stderr)
     if found:
         print(f"moonpool: blocks of {whose} keep coming: stop its engines first", file=sys.stderr)
-    return 1 if failed or found else 0
+    return 1 if failed or found or bad else 0
 
 
 def _purge_at(address: str, request: pb.PurgeRequest) -> int | str:
@@ -84,7 +87,7 @@ def _gone(args: argparse.Namespace, drained: Collection[str]) -> list[str]:
 def _named(args: argparse.Namespace, addresses: set[str]) -> set[str]:
     """Those with a record; all of them while nobody can say."""
     try:
-        return asyncio.run(_states(args)).keys() & addresses
+        return asyncio.run(_states(args))[0].keys() & addresses
     except KVStoreError:
         return addresses
 
@@ -99,9 +102,10 @@ def _refuses(address: str) -> bool:
     return False
 
 
-async def _states(args: argparse.Namespace) -> dict[str, str]:
-    """Of the nodes that have a record, by their addresses."""
+async def _states(args: argparse.Namespace) -> tuple[dict[str, str], list[BadRecord]]:
+    """Of the nodes that have a record, by their addresses; and of which nobody can say where they
+    are."""
     async with metadata(args) as store:
         entries, _ = await store.list(NodeRecord.prefix)
-    records = [NodeRecord.parse(entry) for entry in entries]
-    return {one.address: one.state for one in records}
+    records, bad = NodeRecord.readable(entries)
+    return {one.address: one.state for one in records}, bad

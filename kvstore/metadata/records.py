@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import string
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Self, cast
 
@@ -69,6 +70,17 @@ class _Record:
         if record.key() != entry.key:
             raise BadRecord(f"{entry.key}: holds the record of {record.key()}")
         return record
+
+    @classmethod
+    def readable(cls, entries: Iterable[Entry]) -> tuple[list[Self], list[BadRecord]]:
+        """Those of many that can be read, and what is wrong with each of the others."""
+        records, bad = list[Self](), list[BadRecord]()
+        for entry in entries:
+            try:
+                records.append(cls.parse(entry))
+            except BadRecord as error:
+                bad.append(error)
+        return records, bad
 
 
 @dataclass(frozen=True)

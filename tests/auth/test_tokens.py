@@ -214,6 +214,28 @@ def test_a_record_that_cannot_be_read_counts_as_none(
     asyncio.run(test())
 
 
+def test_a_tenant_that_is_passed_over_is_said_once_however_often_others_change(
+    store: Callable[[], EmbeddedMetadata], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        metadata = store()
+        tenants = Tenants(metadata)
+        await put(metadata, TenantRecord("short", "00"))
+        await tenants.load()
+        keeping = asyncio.create_task(tenants.keep())
+        for name in ("a", "b", "c"):
+            await put(metadata, new_tenant(name))
+            await until(lambda name=name: tenants.knows(name))  # type: ignore[misc]
+        assert caplog.text.count("tenants/short") == 1
+        await put(metadata, TenantRecord("short", "00ff"))
+        await until(lambda: caplog.text.count("tenants/short") == 2)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await metadata.close()
+
+    asyncio.run(test())
+
+
 def test_who_is_known_stays_known_and_keeps_its_secret(
     store: Callable[[], EmbeddedMetadata],
 ) -> None:

@@ -220,6 +220,18 @@ def test_a_node_of_another_pool_than_was_named_is_an_error(
         assert "not in the pool that was named" in doctor.said["errors"][0]
 
 
+def test_a_node_whose_record_is_bad_is_an_error_and_the_others_are_looked_at(
+    doctor: Doctor,
+) -> None:
+    with pool() as nodes:
+        first = nodes.node("a")
+        nodes.with_metadata(lambda metadata: metadata.put("nodes/bad", b"garbage"))
+        assert doctor.asked("--dir", first.directory, "--metadata", nodes.metadata) == 1
+        assert list(doctor.nodes) == [first.address] and not doctor.only["errors"]
+        (error,) = doctor.said["errors"]
+        assert "a node was not looked at" in error and "nodes/bad: not JSON" in error
+
+
 @pytest.mark.parametrize("other", ["0", "z"])  # listed before and behind the one that answers
 def test_nodes_of_two_hosts_that_announce_one_address_are_an_error(
     other: str, doctor: Doctor

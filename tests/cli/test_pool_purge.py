@@ -66,6 +66,9 @@ class Drained:
         code = main(["purge", "--namespace", "ab", "--everywhere", "--yes", *where])
         return code, *self._capsys.readouterr()
 
+    def and_one_that_nobody_can_read(self) -> None:
+        self._in_metadata(lambda store: store.put("nodes/bad", b"garbage"))
+
     def _in_metadata(self, ask: Callable[[Metadata], Coroutine[Any, Any, Any]]) -> None:
         async def run() -> None:
             store = open_metadata(os.fspath(self.metadata))
@@ -111,3 +114,14 @@ def test_where_the_metadata_cannot_be_asked_any_more_nobody_has_left_and_all_is_
         code, out, err = drained.purged()
     assert code == 1 and out == "purged namespace ab: 0 blocks dropped at 0 of 1 nodes\n"
     assert f"{drained.address} was not purged: " in err and "has left" not in err
+
+
+def test_a_node_whose_record_is_bad_is_named_and_keeps_none_of_the_others_from_being_asked(
+    drained: Drained,
+) -> None:
+    drained.and_one_that_nobody_can_read()
+    with drained.and_once_it_is_asked(drained.ends):
+        code, out, err = drained.purged()
+    assert code == 1 and out == "purged namespace ab: 0 blocks dropped at 0 of 1 nodes\n"
+    assert f"{drained.address} has left" in err, "it was asked"
+    assert "moonpool: a node whose record is bad was not purged: nodes/bad: not JSON\n" in err
