@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from kvstore.core.lifecycle import Slot, State
@@ -34,6 +34,8 @@ class Pins:
         self._pins: dict[int, Pin] = {}
         self._of_session: dict[int, set[int]] = {}
         self.of_tenant = Counter[str]()  # how many; a session pins its own tenant's slots alone
+        self.on_held: Callable[[Sequence[Slot]], None] = lambda slots: None  # by nobody until now
+        self.on_unheld: Callable[[Sequence[Slot]], None] = lambda slots: None  # by nobody from now
         self._by_expiry: list[tuple[float, int, int]] = []  # end, first serial, how many from it
         self._next = 1
 
@@ -51,11 +53,14 @@ class Pins:
 
     def pin_all(self, slots: Sequence[Slot], session: int, expires: float) -> int:
         """Pin each of these, with consecutive serials; the first of them."""
-        first = self._next
+        first, fresh = self._next, list[Slot]()
         for serial, slot in enumerate(slots, first):
             assert slot.state is not State.EMPTY, "an empty slot cannot be pinned"
             self._pins[serial] = Pin(serial, slot, slot.generation, session, expires)
+            if not (slot.pins or slot.windows):
+                fresh.append(slot)
             slot.pins += 1
+        self.on_held(fresh)
         if slots:
             self._next += len(slots)
             self.of_tenant[slots[0].tenant] += len(slots)
@@ -76,9 +81,14 @@ class Pins:
 
     def unpin_all(self, pins: Collection[Pin]) -> None:
         """End these pins, of one session."""
+        free: list[Slot] = []
         for pin in pins:
             del self._pins[pin.serial]
-            pin.slot.pins -= 1
+            slot = pin.slot
+            slot.pins -= 1
+            if not (slot.pins or slot.windows):
+                free.append(slot)
+        self.on_unheld(free)
         if pins:
             one = next(iter(pins))
             session = one.session

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kvstore.core.lifecycle import Slot, State
@@ -68,6 +68,8 @@ class Windows:
         self._of_group: dict[GroupKey, list[Window]] = {}  # only blocks that can become whole
         self._of_session: dict[int, set[int]] = {}
         self.of_tenant = Counter[str]()  # how many; a session writes its own tenant's slots alone
+        self.on_held: Callable[[Sequence[Slot]], None] = lambda slots: None  # by nobody until now
+        self.on_unheld: Callable[[Sequence[Slot]], None] = lambda slots: None  # by nobody from now
         self._waiting: deque[tuple[float, int]] = deque()  # sealed before their partners, by time
         self._runs: list[Run] = []  # of which no window is among the others yet, by serial
         self._in_runs = 0  # windows
@@ -147,6 +149,8 @@ class Windows:
         for slot in slots:
             assert slot.state is State.FILLING, "only a filling slot can be written"
             slot.windows += 1
+        # A slot that a group joins, or that is read while it fills, is held already.
+        self.on_held([slot for slot in slots if slot.windows == 1 and not slot.pins])
         if slots:
             self.of_tenant[slots[0].tenant] += len(slots)
         if slots and not groups and fragment == layout.whole:
@@ -176,7 +180,7 @@ class Windows:
         for window in windows:
             assert not window.sealed, "sealed twice"
             window.sealed = True
-            window.slot.windows -= 1
+            self._lets_go([window.slot])
             members: Sequence[Window] = (window,)
             done = window.fragment.strips
             if window.group is not None:
@@ -195,8 +199,7 @@ class Windows:
 
     def seal_run(self, run: Run) -> None:
         """The member has written all of each, and each is whole."""
-        for slot in run.slots:
-            slot.windows -= 1
+        self._lets_go(run.slots)
         self.of_tenant[run.slots[0].tenant] -= len(run.slots)
         self._take(run)
 
@@ -214,7 +217,7 @@ class Windows:
         """The member of a block that was given up can write no more."""
         assert not window.sealed, "it was sealed"
         assert window.lost or (window.group and self.slot_of(window.group) is not window.slot)
-        window.slot.windows -= 1
+        self._lets_go([window.slot])
         self._forget([window])
 
     def overdue(self, before: float) -> Iterator[Window]:
@@ -260,6 +263,12 @@ class Windows:
         for members in self._of_group.values():
             assert len({id(w.slot) for w in members}) == 1, "a group spread over slots"
             assert members[0].slot.state is State.FILLING, "a group on a slot that is not filling"
+
+    def _lets_go(self, slots: Sequence[Slot]) -> None:
+        """One window less on each of these, each named once."""
+        for slot in slots:
+            slot.windows -= 1
+        self.on_unheld([slot for slot in slots if not (slot.windows or slot.pins)])
 
     def _before(self, serial: int) -> int:
         """Of the last run that begins there or before; -1 if none does."""

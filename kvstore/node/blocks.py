@@ -83,7 +83,7 @@ class Blocks:
         is free there, for a prompt's start, which others share. `near`: the others' NUMA node.
         """
         count, size = len(wanted), layout.slot_bytes
-        above = self._free_in_hbm(owner, tenant, size, count) if reach is Tier.HBM else 0
+        above = self.free_in_hbm(owner, tenant, size, count, reach)
         self._make_room(self.slabs, owner, tenant, layout, count - above, spared)
         taken = self.hbm.take_all(owner, size, above) if self.hbm and above else []
         taken += self.slabs.take_all(owner, size, count - above, near)
@@ -388,9 +388,9 @@ class Blocks:
         """Those whose slots have heads in the arena."""
         return [self.slabs] if self.hbm is None else [self.slabs, self.hbm]
 
-    def _free_in_hbm(self, owner: Owner, tenant: str, size: int, most: int) -> int:
-        """How many slots of so many bytes a tenant can have there as things stand, up to `most`."""
-        if self.hbm is None:
+    def free_in_hbm(self, owner: Owner, tenant: str, size: int, most: int, reach: Tier) -> int:
+        """How many slots of so many bytes a tenant that reaches it has there now, up to `most`."""
+        if self.hbm is None or reach is not Tier.HBM:
             return 0
         room = min(most, self.hbm.room(owner, size))
         over = self.shares.excess(Tier.HBM, tenant, room * size)

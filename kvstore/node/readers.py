@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from kvstore.block import Miss
 from kvstore.clock import Clock
+from kvstore.core.held import Held
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.core.pins import Pin, Pins
 from kvstore.errors import Invalid
@@ -35,9 +36,15 @@ class Readers:
     """The pins of one node, as its sessions make and end them."""
 
     def __init__(
-        self, blocks: Blocks, pins: Pins, claims: Claims, clock: Clock, counters: Telemetry
+        self,
+        blocks: Blocks,
+        pins: Pins,
+        held: Held,
+        claims: Claims,
+        clock: Clock,
+        counters: Telemetry,
     ) -> None:
-        self._blocks, self._pins, self._claims = blocks, pins, claims
+        self._blocks, self._pins, self._held, self._claims = blocks, pins, held, claims
         self._clock, self._counters = clock, counters
 
     @contextmanager
@@ -64,6 +71,7 @@ class Readers:
         expires = self._clock.now() + _seconds(pin_ms)
         hits = _slots(found)
         check_holds(self._pins, session.tenant, len(hits))
+        self._held.check_pins(session.tenant, hits)
         first = self._pins.pin_all(hits, session.serial, expires)
         return self._told(found, hits, self._claims.for_pins(session, first, len(hits), expires))
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kvstore.block import Miss, stored_keys
 from kvstore.clock import Clock
+from kvstore.core.held import Held
 from kvstore.core.lifecycle import Slot, State, Tier
 from kvstore.core.pins import Pins
 from kvstore.core.windows import Window, Windows
@@ -62,10 +63,11 @@ class Store:
         self.blocks = blocks
         self.pins = Pins()
         self.windows = Windows()
+        self.held = Held(blocks.slabs, secrets.keys(), self.pins, self.windows)
         self.draining = False
         self.quarantined = quarantined  # namespaces that nobody reads or writes
         self.claims = Claims(handles, clock, self.windows, self.pins, blocks.slabs)
-        self.readers = Readers(blocks, self.pins, self.claims, clock, counters)
+        self.readers = Readers(blocks, self.pins, self.held, self.claims, clock, counters)
         self._clock = clock
         self._secrets = secrets
         self._counters = counters
@@ -187,7 +189,10 @@ class Store:
         spared = {*keys, *parents}.difference(compress(keys, fresh))
         near = session.numa_node if session.may_write else None  # who maps none of it is far anyway
         told = (spared, [origin] * len(wanted), reach, near)
+        size, count = place.layout.slot_bytes, len(wanted)
         try:
+            above = self.blocks.free_in_hbm(place.owner, tenant, size, count, reach)
+            self.held.check_windows(tenant, size, count - above)
             taken = self.blocks.fill(place.owner, place.layout, wanted, tenant, *told)
         except Overloaded:
             self._counters.add("overloaded")
@@ -325,14 +330,12 @@ class Store:
         self.readers.expel(covers)
 
     def check(self) -> None:
-        self.blocks.check()
-        self.pins.check()
-        self.windows.check()
+        for part in (self.blocks, self.pins, self.windows, self.held):
+            part.check()
         slabs = [slab for one in self.blocks.in_memory for slab in one.occupied()]
         slots = [slot for slab in slabs for slot in slab.slots.values()]
         assert sum(slot.pins for slot in slots) == len(self.pins), "a slot held by no pin"
-        writing = sum(slot.windows for slot in slots)
-        assert writing == self.windows.writing, "a slot held by no window"
+        assert sum(one.windows for one in slots) == self.windows.writing, "a slot held by no window"
         for slot in slots:
             if slot.state is State.FILLING and not slot.moves:
                 assert self.windows.reserved(slot), "a filling slot that nobody will seal"

@@ -12,7 +12,7 @@ import numpy as np
 
 from kvstore.block import Miss
 from kvstore.core.lifecycle import Slot, State
-from kvstore.errors import KVStoreError
+from kvstore.errors import KVStoreError, Overloaded
 from kvstore.layout import GENERATION_OFFSET, STATE_OFFSET, Fragment
 from kvstore.memory.strips import spans
 from kvstore.node.namespaces import Place
@@ -243,9 +243,12 @@ class Life:
     def open(self) -> None:
         session, (place, blocks) = self.someone(), self.dice.choice(PROMPTS)
         ms = self.dice.choice([100, 5_000])
-        found = self.rig.store.open(
-            session, place, blocks.hashes[: self.dice.randint(1, 3)], (), ms
-        )
+        some = blocks.hashes[: self.dice.randint(1, 3)]
+        try:
+            found = self.rig.store.open(session, place, some, (), ms)
+        except Overloaded:  # its tenant holds too much
+            self.seen["refused pins"] += 1
+            return
         self.opened(session, place, found, ms)
 
     def see(self) -> None:

@@ -30,6 +30,15 @@ SLAB = 32 * 1024
 SECRETS = {"default": b"d" * 32, "other": b"o" * 32}
 
 
+class Known(dict[str, bytes]):
+    """The tenants that a node knows: one once a test names it. Who is alone may hold everything."""
+
+    def get(self, tenant: str, default: Any = None) -> Any:
+        if tenant in SECRETS:
+            self[tenant] = SECRETS[tenant]
+        return super().get(tenant, default)
+
+
 def place_of(model: str, layers: int, heads: int, head_dim: int) -> Place:
     group = KVGroup(tuple(range(layers)), heads, head_dim, TOKENS)
     spec = KVSpec(model, "r0", "float16", (group,))
@@ -65,7 +74,7 @@ class Rig:
         self.blocks = Blocks(self.arena, SLAB, self.counters)
         self.handles = Handles(epoch=1)
         self.sessions = Sessions()
-        self.store = Store(self.blocks, self.handles, self.clock, SECRETS, self.counters)
+        self.store = Store(self.blocks, self.handles, self.clock, Known(), self.counters)
 
     def session(self, tenant: str = "default", mapped: bool = False) -> Session:
         session = self.sessions.begin(tenant, "test")

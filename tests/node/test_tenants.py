@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from kvstore.core.lifecycle import Tier
 from kvstore.core.shares import Share, Shares
-from kvstore.errors import QuotaExceeded
+from kvstore.errors import Overloaded, QuotaExceeded
 from kvstore.node.namespaces import Place
 from kvstore.node.sessions import Session
-from tests.node.rig import LARGE, SECRETS, SLAB, SMALL, Rig, prompt, triples
+from tests.node.rig import LARGE, SECRETS, SLAB, SMALL, TOKENS, Rig, prompt, triples
 
 SLOT = SMALL.layout.slot_bytes  # four of these, or two large ones, in a slab
 
@@ -160,7 +161,29 @@ def test_what_goes_for_the_quota_keeps_nothing_else_of_its_prompt_from_going() -
     rig.put(quiet, SMALL, held)
     assert [rig.pinned(quiet, one) for one in held.hashes]
     long = prompt(SMALL, 24, start=500)
-    rig.put(other, SMALL, long)
+    for first in (0, 3):  # no tenant writes all that is free at once
+        rig.put(other, SMALL, long, first, first + 3)
     rig.put(other, SMALL, prompt(SMALL, 12, start=900))
     assert used(rig, "other") == 6 * SLOT
     assert rig.hits(SMALL, long, "other") == 3
+
+
+@pytest.mark.parametrize("how", ["pins", "windows"])
+def test_who_holds_what_it_can_leaves_room_for_who_comes_next(how: str) -> None:
+    rig, room = Rig(), 16
+    greedy, late, its = rig.session("other"), rig.session(), prompt(SMALL, 3 * TOKENS, start=9_000)
+    assert rig.hits(SMALL, its) == 0, "there is another tenant"
+    for number in range(room):
+        one = prompt(SMALL, TOKENS, start=100 * number)
+        with suppress(Overloaded):
+            if how == "pins":
+                rig.put(greedy, SMALL, one)
+                rig.pinned(greedy, one.hashes[0])
+            else:
+                rig.reserve(greedy, SMALL, one)
+    held = rig.store.held.of("other") // SLOT
+    assert held == room * 3 // 4, "most of it"
+    with pytest.raises(Overloaded, match=r"other holds .* no tenant takes all"):
+        rig.reserve(greedy, SMALL, prompt(SMALL, 4 * TOKENS, start=5_000))
+    rig.put(late, SMALL, its)
+    assert rig.hits(SMALL, its) == 3

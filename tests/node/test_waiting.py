@@ -141,9 +141,9 @@ def test_only_so_many_wait() -> None:
 
 def test_a_tenant_that_waits_at_its_quota_keeps_nobody_from_room_that_there_is() -> None:
     async def test(full: Full) -> None:
-        full.unpin(4)
+        full.unpin(8)
         full.rig.store.remove([slot.key for slot in full.rig.blocks.index if not slot.held])
-        has = (SLOTS - 4) * SMALL.layout.slot_bytes
+        has = (SLOTS - 8) * SMALL.layout.slot_bytes
         full.rig.blocks.shares.granted = {"default": Share(bytes_max=has)}
         line = [full.ask(number, seconds=0.1) for number in range(OF_ONE)]
         await turns()
@@ -164,7 +164,7 @@ def test_of_two_tenants_that_wait_the_one_for_whom_there_is_room_goes_on() -> No
         full.unpin(1)
         await asyncio.wait_for(second, 5)
         assert full.order == [1] and not first.done()
-        full.unpin(2)
+        full.unpin(8)  # of what is left no tenant holds all
         await asyncio.wait_for(first, 5)
 
     run(test)

@@ -19,7 +19,7 @@ from kvstore.node.store import Store
 from kvstore.node.threads import Threads
 from kvstore.node.tiers import Tiers
 from kvstore.node.write_queue import SWEEP_MIN, WriteQueue
-from tests.node.rig import SECRETS, SLAB, SMALL, Rig, prompt
+from tests.node.rig import SLAB, SMALL, Known, Rig, prompt
 from tests.simulation.sim_disk import SimDisk
 
 SLOTS = SLAB // SMALL.layout.slot_bytes
@@ -34,7 +34,7 @@ def with_ssd(
         rig, threads = Rig(slabs=dram, hbm_slabs=hbm), Threads()
         slabs = Slabs(ssd * SLAB, SLAB, Tier.SSD)
         rig.blocks = Blocks(rig.arena, SLAB, rig.counters, slabs)
-        rig.store = Store(rig.blocks, rig.handles, rig.clock, SECRETS, rig.counters)
+        rig.store = Store(rig.blocks, rig.handles, rig.clock, Known(), rig.counters)
         volumes = Volumes({"a": SimDisk(1, ssd * SLAB, random.Random(1))})
         layout = SMALL.layout
         tiers = Tiers(rig.blocks, volumes, lambda _: layout, threads, rig.clock, rig.counters)

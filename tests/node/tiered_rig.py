@@ -16,7 +16,7 @@ from kvstore.node.namespaces import Place
 from kvstore.node.store import Store
 from kvstore.node.threads import Threads
 from kvstore.node.tiers import Tiers
-from tests.node.rig import LARGE, SECRETS, SLAB, SMALL, TOKENS, Rig, prompt
+from tests.node.rig import LARGE, SLAB, SMALL, TOKENS, Known, Rig, prompt
 
 SECONDS = 10.0
 PLACES = {SMALL.owner: SMALL, LARGE.owner: LARGE}
@@ -30,7 +30,7 @@ class TieredRig(Rig):
         self.volumes = Volumes(disks)
         self.ssd = Slabs(self.volumes.capacity_bytes, SLAB, Tier.SSD, epoch << 40)
         self.blocks = Blocks(self.arena, SLAB, self.counters, self.ssd)
-        self.store = Store(self.blocks, self.handles, self.clock, SECRETS, self.counters)
+        self.store = Store(self.blocks, self.handles, self.clock, Known(), self.counters)
         self.threads = Threads()
         layouts = {owner: place.layout for owner, place in PLACES.items()}
         self.tiers = Tiers(

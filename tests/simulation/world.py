@@ -37,7 +37,7 @@ from kvstore.node.sessions import Sessions
 from kvstore.node.store import Store
 from kvstore.node.tiers import Tiers
 from kvstore.telemetry import NODE, Telemetry
-from tests.node.rig import SECRETS, SLAB, SMALL
+from tests.node.rig import SECRETS, SLAB, SMALL, Known
 from tests.simulation.jobs import FailedFiles, Jobs
 from tests.simulation.nature import (
     Memory,
@@ -88,7 +88,7 @@ class World:
         index = self.blocks.index
         index.drop_all = self._watched(index.drop_all)  # type: ignore[method-assign]
         self.sessions = Sessions()
-        self.store = Store(self.blocks, Handles(self.epoch), self.clock, SECRETS, self.counters)
+        self.store = Store(self.blocks, Handles(self.epoch), self.clock, Known(), self.counters)
         self.failed = FailedFiles(self.blocks, volumes)
         self.jobs = Jobs(self.rng, self.failed)
         layout = SMALL.layout

@@ -1,0 +1,102 @@
+"""What tenants hold of DRAM, so that none takes all of it from the others.
+
+A slot that is pinned, or that somebody may still write, makes room for nobody, for as long as its
+holder renews the pin or keeps the window open. So a tenant gets no more held while what it holds is
+over three times what nobody does, as with all else that it could take whole (`kvstore.core.turns`).
+The only tenant there is may hold everything. Of slots that are pinned and written often each counts
+once, as its part of a slab. What is on its way between tiers is held by the node, and for a moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from kvstore.core.lifecycle import Slot, Tier
+from kvstore.core.pins import Pins
+from kvstore.core.slabs import Slabs
+from kvstore.core.windows import Windows
+from kvstore.errors import Overloaded
+
+_PATIENCE = 3  # bytes held for each that nobody holds
+_RETRY_MS = 1_000
+
+
+class Held:
+    """Bytes of slots in DRAM with a pin or a window, by tenant."""
+
+    def __init__(
+        self, slabs: Slabs, tenants: Collection[str], pins: Pins, windows: Windows
+    ) -> None:
+        self._slabs, self._tenants = slabs, tenants  # live: tenants come
+        self._of_tenant = Counter[str]()
+        self._total = 0
+        pins.on_held = windows.on_held = self.begin
+        pins.on_unheld = windows.on_unheld = self.end
+
+    def of(self, tenant: str) -> int:
+        return self._of_tenant[tenant]
+
+    def begin(self, slots: Sequence[Slot]) -> None:
+        """Nobody held these until now. They are one tenant's."""
+        self._change(slots, 1)
+
+    def end(self, slots: Sequence[Slot]) -> None:
+        """Nobody holds these any more. They are one tenant's."""
+        self._change(slots, -1)
+
+    def check_windows(self, tenant: str, slot_bytes: int, count: int) -> None:
+        """Raise `Overloaded` where windows on so many new slots would pass what a tenant holds."""
+        if count > 0 and len(self._tenants) > 1:
+            size = self._slabs.slab_bytes // self._slabs.slots_in_slab(slot_bytes)
+            self._check(tenant, size * count, size)
+
+    def check_pins(self, tenant: str, slots: Sequence[Slot]) -> None:
+        """The same of pins on these; those that are held already cost nothing."""
+        if not slots or len(self._tenants) == 1:
+            return
+        more, one = self._bytes(slots), self._bytes(slots[-1:])
+        if self._fits(tenant, more, one):  # all, as if nobody held them: mostly that will do
+            return
+        fresh = {slot.number: slot for slot in slots if not (slot.pins or slot.windows)}
+        self._check(tenant, self._bytes([*fresh.values()]), one)
+
+    def check(self) -> None:
+        found = Counter[str]()
+        for slab in self._slabs.occupied():
+            for slot in slab.slots.values():
+                if slot.pins or slot.windows:
+                    found[slot.tenant] += self._slabs.slab_bytes // slab.places
+        assert found == self._of_tenant, "what a tenant holds is miscounted"
+        assert found.total() == self._total <= self._slabs.capacity_bytes
+
+    def _fits(self, tenant: str, more: int, one: int) -> bool:
+        """Whether each slot of these could be held beside those before it."""
+        before = more - one
+        left = self._slabs.capacity_bytes - self._total - before
+        return more == 0 or self._of_tenant[tenant] + before < _PATIENCE * left
+
+    def _check(self, tenant: str, more: int, one: int) -> None:
+        if not self._fits(tenant, more, one):
+            raise Overloaded(
+                f"{tenant} holds {self._of_tenant[tenant]} bytes of DRAM by pins and windows, and "
+                f"all tenants {self._total} of {self._slabs.capacity_bytes}: {more} more are too "
+                "many, as no tenant takes all",
+                _RETRY_MS,
+            )
+
+    def _change(self, slots: Sequence[Slot], sign: int) -> None:
+        if slots and (size := sign * self._bytes(slots)):
+            self._of_tenant[slots[0].tenant] += size
+            self._total += size
+
+    def _bytes(self, slots: Sequence[Slot]) -> int:
+        """All slots of an owner are of one size, and mostly they are one's."""
+        size, share, last = 0, 0, None
+        for slot in slots:
+            if slot.tier is Tier.DRAM:
+                if slot.owner is not last:
+                    last, places = slot.owner, self._slabs.slab_of(slot).places
+                    share = self._slabs.slab_bytes // places
+                size += share
+        return size
