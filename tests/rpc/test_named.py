@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from kvstore.limits import RPC_BURST_MAX, RPC_KEYS_MAX, RPC_NAMED_A_CALL, RPC_WRITTEN_A_CALL
+from kvstore.limits import (
+    RPC_BURST_MAX,
+    RPC_KEYS_MAX,
+    RPC_NAMED_A_CALL,
+    RPC_SCHEDULED_A_CALL,
+    RPC_WRITTEN_A_CALL,
+)
 from kvstore.rpc.named import further_calls
 from kvstore.wire.v1 import admin_pb2, conductor_pb2, kv_pb2
 
@@ -33,16 +39,14 @@ def test_what_changes_blocks_costs_more(kind: str) -> None:
     assert further_calls(kv_pb2.RemoveRequest(hashes=MANY)) == WRITTEN
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        conductor_pb2.PoolMatchRequest(hashes=MANY),
-        conductor_pb2.ScheduleRequest(hashes=MANY),
-        admin_pb2.ReplicateRequest(hashes=MANY),
-    ],
-)
-def test_conductors_and_operators_are_asked_at_the_same_price(message: Any) -> None:
-    assert further_calls(message) == LOOKED
+@pytest.mark.parametrize("kind", ["PoolMatch", "Schedule"])
+def test_a_conductor_is_asked_about_long_prompts_at_a_lower_price(kind: str) -> None:
+    message = getattr(conductor_pb2, f"{kind}Request")(hashes=MANY)
+    assert 0 < further_calls(message) == RPC_KEYS_MAX // RPC_SCHEDULED_A_CALL < LOOKED
+
+
+def test_an_operator_pays_as_everybody_does() -> None:
+    assert further_calls(admin_pb2.ReplicateRequest(hashes=MANY)) == LOOKED
 
 
 def test_every_list_of_a_message_counts_and_no_message_costs_more_than_a_tenant_saves_up() -> None:
