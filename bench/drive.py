@@ -78,6 +78,9 @@ class RoundRobin:
         self._prefills, self._decodes = places["prefill"], places["decode"]
         self._lock = threading.Lock()
 
+    def give_up(self, request: pb.ScheduleRequest) -> None:
+        """Nothing is counted."""
+
     def schedule(self, request: pb.ScheduleRequest) -> pb.ScheduleReply | None:
         if request.phase == pb.DECODE:
             return None  # as it was said

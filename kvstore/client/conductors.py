@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from kvstore.client.given_up import GivenUp
 from kvstore.config import Credentials
 from kvstore.errors import Broken, Invalid, KVStoreError, Overloaded, Rejected, Unavailable
 from kvstore.rpc.lasting import LastingStub
@@ -44,6 +45,7 @@ class Conductors:
         self._all = [_Conductor(LastingStub(one, kind, credentials)) for one in addresses]
         # Callers that are told of them in one order do not all ask the same one.
         random.shuffle(self._all)
+        self._given_up = GivenUp(self._say_given_up)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -72,6 +74,7 @@ class Conductors:
         while (taken := self._take(tried, timeout)) is not None:
             one, failures = taken
             tried.add(one.stub.address)
+            self._given_up.planned(request.request_id, one)  # maybe, also if its answer is late
             try:
                 reply = self._ask(one, lambda stub: stub.Schedule(request, timeout=timeout))
             except Overloaded:
@@ -87,6 +90,10 @@ class Conductors:
             assert isinstance(reply, pb.ScheduleReply)
             return reply
         return None
+
+    def give_up(self, request: pb.ScheduleRequest) -> None:
+        """It is sent nowhere any more, and not asked for again. Returns at once."""
+        self._given_up.add((request.namespace, request.group), request.request_id)
 
     def explain(self, request_id: str) -> pb.ExplainReply:
         """Why a request was lately sent where it was. Raises `Invalid` where all conductors have
@@ -122,6 +129,9 @@ class Conductors:
         asked = pb.CrewsRequest(revision=revision)
         said = self._first_of(lambda stub: stub.Crews(asked, timeout=seconds))
         return None if said is None else said.crews
+
+    def _say_given_up(self, one: _Conductor, request: pb.GiveUpRequest) -> None:
+        self._ask(one, lambda stub: stub.GiveUp(request, timeout=ANSWER_SECONDS))
 
     def _first_of(self, ask: Callable[[conductor_pb2_grpc.ConductorStub], Any]) -> Any:
         """What the first says that does. One that fails is not put to rest for it: that it names

@@ -242,13 +242,14 @@ def _check(message: pb.ReportRequest, block_tokens: int) -> None:
     if sum(len(one.hashes) for one in message.accepted) > RPC_KEYS_MAX:
         raise Invalid(f"accepted: one message has at most {RPC_KEYS_MAX} hashes in all")
     for name in ("began", "ended", "decoding", "given_up"):
-        _ids(name, getattr(message, name))
+        check_ids(name, getattr(message, name))
     for name in ("dropped", "held"):
         _count(name, getattr(message, name), REPORT_BLOCKS_MAX)
         _check_sizes(name, getattr(message, name))
 
 
-def _ids(name: str, ids: Sequence[str]) -> None:
+def check_ids(name: str, ids: Sequence[str]) -> None:
+    """Raises `Invalid` unless they are ids of so many requests as one message may have."""
     _count(name, ids, REPORT_REQUESTS_MAX)
     for i, one in enumerate(ids):
         check_text(f"{name}[{i}]", one, REQUEST_ID_BYTES_MAX)

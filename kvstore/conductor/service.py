@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from kvstore.conductor.balancing import balance
+from kvstore.conductor.giving_up import give_up
 from kvstore.conductor.listing import crews
 from kvstore.conductor.scheduling import SchedulingService
 from kvstore.conductor.stored import stored_prints
@@ -70,6 +71,10 @@ class ConductorService(SchedulingService):
                 node_id=member.record.node_id, epoch=member.tracked.epoch, tiers=tiers.tobytes()
             )
         return reply
+
+    @typed
+    async def GiveUp(self, request: pb.GiveUpRequest, context: Context) -> pb.GiveUpReply:
+        return give_up(self._scheduler, tenant_of(context), request, self._clock.now())
 
     @typed
     async def Balance(self, request: pb.BalanceRequest, context: Context) -> pb.BalanceReply:

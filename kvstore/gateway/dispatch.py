@@ -52,6 +52,9 @@ class Planner(Protocol):
 
     def schedule(self, request: Ask) -> Plan | None: ...
 
+    def give_up(self, request: Ask) -> None:
+        """No plan of it is followed, and no engine may have heard of it. Returns at once."""
+
 
 class Dispatcher:
     """Over the engines of one model. Safe to use from several threads; each `run` blocks its
@@ -92,7 +95,7 @@ class Dispatcher:
             run.outcome.tries += 1
             try:
                 asked = self._where(run, asks)
-                self._try(run, asked, self._planned(run, asked, gone), gone)
+                self._follow(run, asked, self._planned(run, asked, gone), gone)
                 break
             except Otherwise:  # that one goes on as well as any, once it knows of the token
                 continue
@@ -154,11 +157,25 @@ class Dispatcher:
             if run.outcome.tries == 1:
                 raise
             return None
-        if plan is None or {plan.prefill.address, plan.decode.address} & gone:
+        if plan is None:
+            return None
+        if {plan.prefill.address, plan.decode.address} & gone:
+            self._planner.give_up(asked.ask)
             return None
         decodes = plan.prefill if speaks_http(plan.prefill.address) else plan.decode
         self._known.learn(decodes.address or plan.prefill.address)
         return plan
+
+    def _follow(self, run: Run, asked: Asked | None, plan: Plan | None, gone: set[str]) -> None:
+        """Once a token came its engine has it, and says itself what comes of it; before that it may
+        not have heard of it, and then nobody but this says that it comes no more."""
+        came = len(run.outcome.tokens)
+        try:
+            self._try(run, asked, plan, gone)
+        except BaseException:
+            if asked is not None and len(run.outcome.tokens) == came:
+                self._planner.give_up(asked.ask)
+            raise
 
     def _try(self, run: Run, asked: Asked | None, plan: Plan | None, gone: set[str]) -> None:
         """Raises `Rejected` of the last engine that it was sent to."""

@@ -67,6 +67,7 @@ _TABLE: Mapping[str, Mapping[str, Rule]] = {
         "Match": TENANTS,
         "Holders": PEERS,
         "Schedule": TENANTS,
+        "GiveUp": TENANTS,
         "Report": TENANTS,
         "Explain": TENANTS,
         "Balance": TENANTS,

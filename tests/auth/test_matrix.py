@@ -36,6 +36,7 @@ MAY = {
     "moonpool.v1.Conductor/Match": {"client", "admin", "node"},
     "moonpool.v1.Conductor/Holders": {"node", "conductor"},
     "moonpool.v1.Conductor/Schedule": {"client", "admin", "node"},
+    "moonpool.v1.Conductor/GiveUp": {"client", "admin", "node"},
     "moonpool.v1.Conductor/Report": {"client", "admin", "node"},
     "moonpool.v1.Conductor/Explain": {"client", "admin", "node"},
     "moonpool.v1.Conductor/Balance": {"client", "admin", "node"},

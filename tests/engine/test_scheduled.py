@@ -60,6 +60,9 @@ class Fixed:
         self._prefill = pb.ScheduleReply.Place(address=prefill)
         self._decode = pb.ScheduleReply.Place(address=decode)
 
+    def give_up(self, request: pb.ScheduleRequest) -> None:
+        """Nothing is counted."""
+
     def schedule(self, request: pb.ScheduleRequest) -> pb.ScheduleReply | None:
         if request.phase == pb.DECODE:
             return None

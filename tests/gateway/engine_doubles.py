@@ -108,6 +108,10 @@ class Planner:
         self._prefill, self._decode, self._computed = prefill, decode, computed
         self._full, self._late = full, late
         self.asked: list[conductor_pb2.ScheduleRequest] = []
+        self.given_up: list[str] = []
+
+    def give_up(self, request: conductor_pb2.ScheduleRequest) -> None:
+        self.given_up.append(request.request_id)
 
     def schedule(
         self, request: conductor_pb2.ScheduleRequest
@@ -132,6 +136,9 @@ class Planner:
 
 class Nobody:
     """No conductor answers."""
+
+    def give_up(self, request: conductor_pb2.ScheduleRequest) -> None:
+        """Nor hears it."""
 
     def schedule(self, request: conductor_pb2.ScheduleRequest) -> None:
         return None

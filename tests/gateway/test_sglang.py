@@ -14,8 +14,9 @@ from kvstore.gateway.dispatch import Dispatcher
 from kvstore.gateway.request import Outcome, Request
 from kvstore.gateway.sampling import Sampling
 from kvstore.logprobs import Logprobs
+from tests.gateway.engine_doubles import Nobody
 from tests.gateway.openai_server import BREAK, DONE, Double, serving
-from tests.gateway.test_vllm import Names, Nobody, Servers
+from tests.gateway.test_vllm import Names, Servers
 
 PROMPT = tuple(range(100))
 TOKENS = [7, 8, 9, 10]

@@ -21,6 +21,7 @@ from kvstore.gateway.sampling import OnlyGreedy, Sampling
 from kvstore.gateway.spaces import One, Space
 from kvstore.logprobs import Logprobs
 from kvstore.wire.v1 import conductor_pb2
+from tests.gateway.engine_doubles import Nobody
 from tests.gateway.openai_server import BREAK, DONE, DRIP, WAIT, Double, serving, told, used
 from tests.nodes import CALL_SECONDS, SPEC
 from tests.rpc.drops import saying
@@ -30,13 +31,6 @@ TOKENS = [7, 8, 9, 10]
 WHOLE = (told(TOKENS[:1]), told(TOKENS[1:3]), told(TOKENS[3:], "length"), used(64), DONE)
 SILENCE_SECONDS = 2.0  # that a test waits for
 NOBODY_THERE = "http://127.0.0.1:9"
-
-
-class Nobody:
-    """No conductor answers."""
-
-    def schedule(self, request: conductor_pb2.ScheduleRequest) -> None:
-        return None
 
 
 class Servers(One):
@@ -56,6 +50,9 @@ class Names:
             self.reply.prefill.data_parallel_rank = rank
         self.reply.split.computed_tokens = 100
         self.phases: list[int] = []
+
+    def give_up(self, request: conductor_pb2.ScheduleRequest) -> None:
+        """It is named to nobody else."""
 
     def schedule(
         self, request: conductor_pb2.ScheduleRequest

@@ -22,6 +22,9 @@ class Pair:
         self._decode = pb.ScheduleReply.Place(engine_id="decode", address=decode)
         self._client = client
 
+    def give_up(self, request: pb.ScheduleRequest) -> None:
+        """Nothing is counted."""
+
     def schedule(self, request: pb.ScheduleRequest) -> pb.ScheduleReply | None:
         if request.phase == pb.DECODE:
             return None  # there is no other

@@ -135,6 +135,20 @@ class ScheduleReply(_message.Message):
     approximate: bool
     def __init__(self, prefill: _Optional[_Union[ScheduleReply.Place, _Mapping]] = ..., decode: _Optional[_Union[ScheduleReply.Place, _Mapping]] = ..., split: _Optional[_Union[ScheduleReply.Split, _Mapping]] = ..., wait_ms: _Optional[float] = ..., ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., priority_ms: _Optional[float] = ..., aging: _Optional[float] = ..., drop_after_ms: _Optional[int] = ..., approximate: bool = ...) -> None: ...
 
+class GiveUpRequest(_message.Message):
+    __slots__ = ("namespace", "group", "request_ids")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
+    namespace: bytes
+    group: int
+    request_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GiveUpReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ReportRequest(_message.Message):
     __slots__ = ("engine", "load", "prefills", "steps", "transfers", "accepted", "began", "ended", "decoding", "given_up", "cleared", "dropped", "held", "over")
     class Cost(_message.Message):

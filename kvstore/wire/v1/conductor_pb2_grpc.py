@@ -50,6 +50,11 @@ class ConductorStub(object):
                 request_serializer=moonpool_dot_v1_dot_conductor__pb2.ScheduleRequest.SerializeToString,
                 response_deserializer=moonpool_dot_v1_dot_conductor__pb2.ScheduleReply.FromString,
                 _registered_method=True)
+        self.GiveUp = channel.unary_unary(
+                '/moonpool.v1.Conductor/GiveUp',
+                request_serializer=moonpool_dot_v1_dot_conductor__pb2.GiveUpRequest.SerializeToString,
+                response_deserializer=moonpool_dot_v1_dot_conductor__pb2.GiveUpReply.FromString,
+                _registered_method=True)
         self.Report = channel.stream_unary(
                 '/moonpool.v1.Conductor/Report',
                 request_serializer=moonpool_dot_v1_dot_conductor__pb2.ReportRequest.SerializeToString,
@@ -95,6 +100,15 @@ class ConductorServicer(object):
         What no engine that decodes could ever hold, its answer with it, is INVALID_ARGUMENT.
         What is answered counts as that engine's load at once, and until the engine reports what came of
         it, or 10 s if it never says that it has it; who is to decode it has these after its prefill.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GiveUp(self, request, context):
+        """Requests that their caller sends nowhere any more, of those that it asked this conductor for:
+        they count no longer. One that an engine has said to have counts until that engine says what
+        came of it. One that is not known is passed over, and so said twice is as good as once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -150,6 +164,11 @@ def add_ConductorServicer_to_server(servicer, server):
                     servicer.Schedule,
                     request_deserializer=moonpool_dot_v1_dot_conductor__pb2.ScheduleRequest.FromString,
                     response_serializer=moonpool_dot_v1_dot_conductor__pb2.ScheduleReply.SerializeToString,
+            ),
+            'GiveUp': grpc.unary_unary_rpc_method_handler(
+                    servicer.GiveUp,
+                    request_deserializer=moonpool_dot_v1_dot_conductor__pb2.GiveUpRequest.FromString,
+                    response_serializer=moonpool_dot_v1_dot_conductor__pb2.GiveUpReply.SerializeToString,
             ),
             'Report': grpc.stream_unary_rpc_method_handler(
                     servicer.Report,
@@ -253,6 +272,33 @@ class Conductor(object):
             '/moonpool.v1.Conductor/Schedule',
             moonpool_dot_v1_dot_conductor__pb2.ScheduleRequest.SerializeToString,
             moonpool_dot_v1_dot_conductor__pb2.ScheduleReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GiveUp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/moonpool.v1.Conductor/GiveUp',
+            moonpool_dot_v1_dot_conductor__pb2.GiveUpRequest.SerializeToString,
+            moonpool_dot_v1_dot_conductor__pb2.GiveUpReply.FromString,
             options,
             channel_credentials,
             insecure,
