@@ -124,7 +124,7 @@ class Crews:
         """For so long nobody was listened to: what engines said meanwhile is yet to be read."""
         for crew in self._crews.values():
             for engine in crew.by_id.values():
-                engine.heard = min(now, engine.heard + seconds)
+                engine.heard = max(engine.heard, min(now, engine.heard + seconds))
 
     def leave_silent(self, now: float) -> list[str]:
         """Engines that were not heard of are no more; their ids."""

@@ -45,7 +45,7 @@ class Engine:
     facts: Facts
     number: int  # its row
     host: int
-    heard: float  # when it last said anything
+    heard: float  # when it last said anything; inf: it has, and that waits
     prefill: PrefillFit | None  # None: it does not do so now
     decode: DecodeFit | None
     errors: Errors = field(default_factory=Errors)  # of what was said of first tokens

@@ -49,6 +49,11 @@ class Reporter:
         self.whose: Whose = (tenant, b"", 0)
         self.engine: Engine | None = None
 
+    def waits(self) -> None:
+        """A message has come and is yet to be taken: its engine is not silent."""
+        if self.engine is not None:
+            self.engine.heard = math.inf
+
     def take(self, message: pb.ReportRequest, now: float) -> None:
         """Raises `Invalid` for what cannot be, `Unavailable` where the engine was given up
         meanwhile, and `Overloaded`."""

@@ -19,6 +19,7 @@ from kvstore.clock import Clock
 from kvstore.conductor.crews import Whose
 from kvstore.conductor.decision import Ask, Decision
 from kvstore.conductor.explained import explain, reply_of
+from kvstore.conductor.listening import PAUSE_SECONDS_MAX, Listening
 from kvstore.conductor.pool import Pool
 from kvstore.conductor.reports import Reporter, check_text, hashes_of
 from kvstore.conductor.scheduler import Scheduler
@@ -50,7 +51,7 @@ PACE_SECONDS = 0.005  # between two messages of one engine
 WAIT_MS_MAX = 1_000  # that a call is held open for room to decode
 _CROWDED_MS = 250  # before one that found no place to wait in asks again: there are many of those
 REPORT_SHARE = 0.1  # of the conductor's time, that the reports of one engine take
-PAUSE_SECONDS_MAX = 1.0  # however long one took: who is not listened to must not seem silent
+# However long one took, who is not listened to must not seem silent.
 assert PAUSE_SECONDS_MAX < REPORT_SILENCE_SECONDS / 2
 _ANSWERS: dict[type[Rejected], str] = {Overloaded: "refused", TooLate: "too_late"}
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
@@ -69,7 +70,7 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
     ) -> None:
         self._pool, self._tenants, self._telemetry = pool, tenants, telemetry
         self._scheduler, self._clock = scheduler, clock
-        self._waiting = Places(PLACE_WAITERS_MAX)
+        self._waiting, self._listening = Places(PLACE_WAITERS_MAX), Listening(clock)
         self._reporting: set[asyncio.Task[Any]] = set()
         self._stopping = False
 
@@ -121,11 +122,13 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
             while not self._stopping:
                 async with heard_within(REPORT_SILENCE_SECONDS):
                     message = await anext(requests)
-                began = self._clock.now()
-                reporter.take(message, began)
+                reporter.waits()
                 # A message may hold much, and others have their turn: an engine that says more
                 # than it may waits, and flow control has it wait with what it has to say.
-                took = self._clock.now() - began
+                async with self._listening.turn(tenant):
+                    began = self._clock.now()
+                    reporter.take(message, began)
+                    took = self._clock.now() - began
                 pause = max(PACE_SECONDS, took / REPORT_SHARE - took)
                 await self._clock.sleep(min(PAUSE_SECONDS_MAX, pause))
         except StopAsyncIteration:
