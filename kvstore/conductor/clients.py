@@ -42,6 +42,15 @@ class Clients:
         share = fairness.fair_share(self._tokens)
         return float(fairness.used_by(patience, share, had))
 
+    def lacks(self, client: str) -> float:
+        """How much less it has had than the client that has had the most, as a share of that."""
+        row = self._rows.get(client)
+        if len(self._rows) == (row is not None):
+            return 0.0  # there is nobody else
+        most = float(self._tokens[HAD].max())
+        had = 0.0 if row is None else float(self._tokens[HAD, row])
+        return 1.0 - had / most if most else 0.0
+
     def counted(self, client: str) -> tuple[float, float]:
         """Tokens that it lately asked for, and had."""
         row = self._rows[client]

@@ -64,6 +64,8 @@ class Decision:
     step: float = 0.0  # seconds of a decode step with it
     ttft: float = 0.0  # the target
     size: float = 0.0  # bytes of its KV that are not in the memory of who decodes
+    # Seconds by which its turn comes sooner than it waited, as its client has had little.
+    ahead: float = 0.0
     again: bool = False  # who decodes computes all of it anew, for a node is gone
     refusal: Rejected | Invalid | None = None
 

@@ -205,6 +205,7 @@ class Scheduler(Crews):
         return Decision(
             *of, prefill, row, own, there, source, way, decode, step, wanted,
             again=crew.computes_again(prefill, decode),
+            ahead=wanted * in_flight.clients.lacks(ask.client) if rules.fair else 0.0,
         )  # fmt: skip
 
     def consider_place(self, whose: Whose, ask: Ask, now: float) -> Decision:
@@ -247,7 +248,8 @@ class Scheduler(Crews):
         """Seconds that a prompt goes to the line with, and what a second of waiting makes up."""
         assert decision.row is not None
         least = float(loops.rank_of(decision.row[WORK]))
-        return least - self._rules.aging * decision.waited, self._rules.aging
+        waited = decision.waited + decision.ahead
+        return least - self._rules.aging * waited, self._rules.aging
 
     def balance(self, whose: Whose, now: float) -> Advice:
         """How engines are best split, and who is to switch. Raises `Unavailable`."""

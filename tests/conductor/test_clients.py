@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 
 import pytest
@@ -10,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore.conductor.clients import Clients
+from kvstore.conductor.explained import reply_of
+from kvstore.core.cost import PrefillCost
 from kvstore.limits import CLIENTS_MAX
+from tests.conductor.crews import Rig, chain
 from tests.conductor.test_closed_loop import MEAN_WORK, OURS, World
 
 TTFT = 3.0
@@ -126,3 +130,44 @@ def test_of_too_many_who_was_not_heard_of_for_the_longest_is_forgotten(
         clients.check()
     assert len(clients) <= CLIENTS_MAX
     assert all(str(number) in clients for number, _ in some)
+
+
+def test_how_much_less_a_client_has_had_than_the_one_that_had_the_most() -> None:
+    clients = Clients()
+    assert clients.lacks("a") == 0.0
+    clients.asked("a", 100.0, 0.0)
+    clients.had("a", 100.0)
+    assert clients.lacks("a") == 0.0, "it is alone"
+    clients.asked("b", 25.0, 0.0)
+    clients.had("b", 25.0)
+    assert (clients.lacks("a"), clients.lacks("b")) == (0.0, 0.75)
+    assert clients.lacks("c") == 1.0, "who was never heard of has had nothing"
+
+
+def turns(asked: Iterable[tuple[float, str]]) -> list[float]:
+    """When those that come at some time and for some client have their turn at an engine, in
+    milliseconds; all are alike."""
+    rig, due = Rig(), list[float]()
+    rig.engine("a", prefill=PrefillCost(1e-3, 1e-5, 0.0), decode=None)
+    since = rig.now
+    for number, (at, client) in enumerate(asked):
+        rig.now = since + at
+        plan = reply_of(rig.scheduler, rig.schedule(f"{number}", chain(9), client=client), False)
+        due.append(plan.priority_ms + plan.aging * 1e3 * at)
+    return due
+
+
+def test_one_of_a_client_that_had_little_goes_before_all_that_another_has_had_wait() -> None:
+    many = [(0.05 * number, "many") for number in range(400)]
+    *others, one = turns([*many, (20.0, "few")])
+    assert one < min(others[1:])
+    *others, one = turns([*many, (20.0, "many")])
+    assert one > max(others)
+
+
+def test_of_clients_that_had_as_much_and_of_one_alone_who_came_first_is_first() -> None:
+    both = turns((0.05 * number, "ab"[number % 2]) for number in range(200))
+    for earlier, later in zip(both[100:], both[120:], strict=False):
+        assert earlier < later, "one more of one than of the other is worth some 0.3 s"
+    alone, unnamed = (turns((0.05 * n, name) for n in range(100)) for name in ("a", ""))
+    assert alone == unnamed and alone[1:] == sorted(alone[1:])
