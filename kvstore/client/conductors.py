@@ -14,6 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -124,11 +125,17 @@ class Conductors:
         said = self._first_of(lambda stub: stub.Explain(asked, timeout=ANSWER_SECONDS))
         return said.plan if said is not None and said.HasField("plan") else None
 
-    def crews(self, revision: str, seconds: float) -> Sequence[pb.CrewsReply.Crew] | None:
-        """What is served of these weights; None where no conductor says so within this time."""
+    def crews(self, revision: str, seconds: float) -> Sequence[pb.CrewsReply]:
+        """What is served of these weights, as each conductor says that answers within this time."""
         asked = pb.CrewsRequest(revision=revision)
-        said = self._first_of(lambda stub: stub.Crews(asked, timeout=seconds))
-        return None if said is None else said.crews
+        with self._lock:
+            now = time.monotonic()
+            rested = [one for one in self._all if one.rests_until <= now]
+        said = []
+        for one in rested:
+            with suppress(Rejected, Broken):
+                said.append(self._ask(one, lambda stub: stub.Crews(asked, timeout=seconds)))
+        return said
 
     def _say_given_up(self, one: _Conductor, request: pb.GiveUpRequest) -> None:
         self._ask(one, lambda stub: stub.GiveUp(request, timeout=ANSWER_SECONDS))

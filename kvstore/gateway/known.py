@@ -1,7 +1,8 @@
 """Engines that a caller knows of by itself, for when no conductor answers: in turn, and those that
 lately went away only where there is no other.
 
-The ones that it was configured with stay; of those it learned of, one that went away is forgotten.
+The ones that it was configured with stay; of those it learned of, one that went away is forgotten,
+and one that has other weights by now.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Known:
     def __init__(self, engines: Iterable[str]) -> None:
         self._fixed = frozenset(engines)
         self._rests_until = dict.fromkeys(engines, 0.0)  # the next one first
+        self._named: frozenset[str] | None = None  # that were lately kept
         self._lock = threading.Lock()
 
     def learn(self, address: str) -> None:
@@ -34,6 +36,15 @@ class Known:
             learned = (one for one in self._rests_until if one not in self._fixed)
             if len(self._rests_until) > KNOWN_MAX and (first := next(learned, "")):
                 del self._rests_until[first]
+
+    def keep(self, named: frozenset[str] | None) -> None:
+        """Of those that were learned of only these have what they had. None: nobody says."""
+        if named is None or named is self._named:
+            return
+        with self._lock:
+            self._named = named
+            for one in self._rests_until.keys() - named - self._fixed:
+                del self._rests_until[one]
 
     def lost(self, address: str) -> bool:
         """It went away; True where it is forgotten."""
@@ -52,7 +63,7 @@ class Known:
             if not left and self._rests_until and not any(map(may, self._rests_until)):
                 raise OnlyGreedy("temperature: no engine that is known draws tokens: write 0")
             if not left:
-                text = "no conductor answers, and no engine is known that does"
+                text = "no conductor names an engine for it, and no engine is known that does it"
                 raise Unavailable(text, _RETRY_MS)
             now = time.monotonic()
             chosen = next((one for one in left if self._rests_until[one] <= now), left[0])

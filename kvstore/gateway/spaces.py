@@ -70,6 +70,9 @@ class Spaces(Protocol):
     def first(self, asks: Sequence[Ask]) -> int:
         """In which of some spaces a request is best run: there is one at least."""
 
+    def engines(self) -> frozenset[str] | None:
+        """Addresses of all engines there; None where nobody says, or some may be missing."""
+
 
 class One:
     """The namespace of engines that are all alike."""
@@ -83,6 +86,9 @@ class One:
     def first(self, asks: Sequence[Ask]) -> int:
         return 0
 
+    def engines(self) -> None:
+        return None
+
 
 class Told:
     """What conductors say there is of these weights. While none says anything it is as before."""
@@ -91,6 +97,7 @@ class Told:
         self._conductors, self._revision = conductors, revision
         self._lock = threading.Lock()
         self._all: tuple[Space, ...] = ()
+        self._engines: frozenset[str] | None = None
         self._good_until = 0.0
         self._patience = FIRST_SECONDS
 
@@ -114,22 +121,31 @@ class Told:
         soonest = [(plan.ttft_ms, at) for plan, at in plans if plan is not None]
         return min(soonest)[1] if soonest else 0
 
+    def engines(self) -> frozenset[str] | None:
+        return self._engines
+
     def _look_beside(self) -> None:
         with suppress(KVStoreError):  # whoever asks in a space hears it
             self._look()
 
     def _look(self) -> None:
-        crews = self._conductors.crews(self._revision, self._patience)
+        said = self._conductors.crews(self._revision, self._patience)
         self._patience = ANSWER_SECONDS
         # From now on: else, where all are waited for in vain, each request waits anew, in turn.
         self._good_until = time.monotonic() + KEPT_SECONDS
-        if crews is None:
+        if not said:
+            self._engines = None
             return
-        self._all = tuple(
-            Space(*_of(one), samples=one.over_http == one.engines, naming=one.naming)
+        # One may not hear of engines that another does.
+        crews = [one for each in said for one in each.crews]
+        found = {
+            _of(one): Space(*_of(one), samples=one.over_http == one.engines, naming=one.naming)
             for one in crews
             if one.block_tokens and _can_name(one)
-        )
+        }
+        self._all = tuple(found.values())
+        gathers = any(one.gathers for one in said)
+        self._engines = None if gathers else frozenset(at for one in crews for at in one.addresses)
         if not crews:
             self._good_until = time.monotonic() + _ABSENT_SECONDS
 

@@ -242,7 +242,7 @@ def test_a_thread_that_still_asks_when_they_are_closed_hears_nothing() -> None:
     with served(Double()) as address:
         conductors = Conductors([address])
         conductors.close()
-        assert conductors.crews("r1", 1.0) is None
+        assert not conductors.crews("r1", 1.0)
         assert conductors.schedule(pb.ScheduleRequest()) is None
         with pytest.raises(Unavailable, match="closed"):
             conductors.explain("r1")

@@ -46,6 +46,7 @@ def test_a_crew_is_what_its_engines_say(conductor: ConductorProcess) -> None:
             (crew,) = crews(conductor)
             assert (crew.namespace, crew.group, crew.block_tokens) == (SPEC.digest, 0, 4)
             assert (crew.revision, crew.over_http) == ("w", 1)
+            assert set(crew.addresses) == {"127.0.0.1:7500", "http://127.0.0.1:8000"}
             assert not crews(conductor, "v")
         mute.end()
     eventually(lambda: not crews(conductor))

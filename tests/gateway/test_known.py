@@ -37,3 +37,15 @@ def test_those_that_it_was_configured_with_stay_however_many_they_are(
         engines.learn(one)
     assert turns(engines) == ["x:1", "y:1", "z:1"]
     assert not engines.lost("x:1") and turns(engines) == ["x:1", "y:1", "z:1"]
+
+
+def test_one_that_was_learned_of_and_has_other_weights_by_now_is_sent_nothing() -> None:
+    engines = Known(["fixed:1"])
+    for one in ("stays:1", "changed:1"):
+        engines.learn(one)
+    engines.keep(None)
+    assert turns(engines) == ["changed:1", "fixed:1", "stays:1"]
+    engines.keep(frozenset({"stays:1", "unmet:1"}))
+    assert turns(engines) == ["fixed:1", "stays:1"]
+    engines.keep(frozenset())
+    assert turns(engines) == ["fixed:1"]

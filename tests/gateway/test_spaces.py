@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -151,7 +151,7 @@ class Answers:
     """Stands for conductors that say what they please."""
 
     def __init__(self, *crews: pb.CrewsReply.Crew) -> None:
-        self.said = crews
+        self.said: Sequence[pb.CrewsReply] = [pb.CrewsReply(crews=crews)]
 
     def crews(self, revision: str, seconds: float) -> Any:
         return self.said
@@ -163,6 +163,30 @@ def test_a_crew_whose_blocks_have_no_tokens_is_none(fresh: None) -> None:
     assert not told.now()
 
 
+def test_who_has_these_weights_is_known_once_all_conductors_know_their_engines(
+    fresh: None,
+) -> None:
+    here, there = (
+        pb.CrewsReply.Crew(namespace=OTHER, engines=1, block_tokens=4, addresses=[one])
+        for one in ("h:1", "h:2")
+    )
+    conductors = Answers(here)
+    told = Told(cast(Conductors, conductors), "w1")
+    assert told.engines() is None
+    told.now()
+    assert told.engines() == {"h:1"}
+    # One does not hear of an engine that another does: both have it.
+    conductors.said = [pb.CrewsReply(crews=[one]) for one in (here, there)]
+    eventually(lambda: told.now() and told.engines() == {"h:1", "h:2"})
+    assert len(told.now()) == 1, "and both are of one kind"
+    conductors.said = [pb.CrewsReply(crews=[here]), pb.CrewsReply(gathers=True)]
+    eventually(lambda: told.now() and told.engines() is None)
+    conductors.said = [pb.CrewsReply()]
+    eventually(lambda: not told.now() and told.engines() == set())
+    conductors.said = []
+    eventually(lambda: not told.now() and told.engines() is None)
+
+
 class Silent:
     """Stands for conductors of which none answers: each time they are all waited for."""
 
@@ -172,8 +196,9 @@ class Silent:
     def monotonic(self) -> float:
         return self.now
 
-    def crews(self, revision: str, seconds: float) -> None:
+    def crews(self, revision: str, seconds: float) -> Sequence[pb.CrewsReply]:
         self.now, self.asked = self.now + 4 * seconds, self.asked + 1
+        return []
 
 
 def test_that_nobody_answers_is_as_good_as_new_from_when_it_is_known(

@@ -395,9 +395,9 @@ class CrewsRequest(_message.Message):
     def __init__(self, revision: _Optional[str] = ...) -> None: ...
 
 class CrewsReply(_message.Message):
-    __slots__ = ("crews",)
+    __slots__ = ("crews", "gathers")
     class Crew(_message.Message):
-        __slots__ = ("namespace", "group", "block_tokens", "revision", "engines", "over_http", "naming")
+        __slots__ = ("namespace", "group", "block_tokens", "revision", "engines", "over_http", "naming", "addresses")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
         GROUP_FIELD_NUMBER: _ClassVar[int]
         BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -405,6 +405,7 @@ class CrewsReply(_message.Message):
         ENGINES_FIELD_NUMBER: _ClassVar[int]
         OVER_HTTP_FIELD_NUMBER: _ClassVar[int]
         NAMING_FIELD_NUMBER: _ClassVar[int]
+        ADDRESSES_FIELD_NUMBER: _ClassVar[int]
         namespace: bytes
         group: int
         block_tokens: int
@@ -412,7 +413,10 @@ class CrewsReply(_message.Message):
         engines: int
         over_http: int
         naming: str
-        def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., revision: _Optional[str] = ..., engines: _Optional[int] = ..., over_http: _Optional[int] = ..., naming: _Optional[str] = ...) -> None: ...
+        addresses: _containers.RepeatedScalarFieldContainer[str]
+        def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., revision: _Optional[str] = ..., engines: _Optional[int] = ..., over_http: _Optional[int] = ..., naming: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
     CREWS_FIELD_NUMBER: _ClassVar[int]
+    GATHERS_FIELD_NUMBER: _ClassVar[int]
     crews: _containers.RepeatedCompositeFieldContainer[CrewsReply.Crew]
-    def __init__(self, crews: _Optional[_Iterable[_Union[CrewsReply.Crew, _Mapping]]] = ...) -> None: ...
+    gathers: bool
+    def __init__(self, crews: _Optional[_Iterable[_Union[CrewsReply.Crew, _Mapping]]] = ..., gathers: bool = ...) -> None: ...

@@ -20,7 +20,7 @@ import pytest
 from kvstore.client import weights_digest
 from kvstore.client.conductors import Conductors
 from kvstore.config import OPEN
-from kvstore.errors import Invalid
+from kvstore.errors import Invalid, Unavailable
 from kvstore.gateway.caller import Caller
 from kvstore.gateway.dispatch import Dispatcher
 from kvstore.gateway.engines import Engines
@@ -276,3 +276,15 @@ def test_a_server_that_was_cleared_has_weights_that_nobody_can_name(fleet: Fleet
     for number in range(6):
         outcome = fleet.run(f"left-{number}", prompt(98, 40))
         assert outcome.engines == [f"sglang://{other.place}"]
+    other.post("/hicache/storage-backend/clear")
+
+    def refused() -> bool:
+        """Though it knows where both are, and both are well."""
+        try:
+            fleet.run("none", prompt(99, 40))
+        except Unavailable as nobody:
+            return "no engine is known" in str(nobody)
+        return False
+
+    eventually(refused, SECONDS)
+    assert len(fleet.crews()) == 2
