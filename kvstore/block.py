@@ -41,7 +41,7 @@ class Miss(enum.StrEnum):
     NO_ROOM = "no_room"  # on SSD or in HBM, and DRAM is full of what others hold
     LATE = "late"  # on SSD or in HBM, and not yet in DRAM when the caller's time was over
     QUARANTINED = "quarantined"  # an engine's audit found wrong KV in its namespace
-    UNREACHABLE = "unreachable"  # the node did not answer in time
+    UNREACHABLE = "unreachable"  # the node, or another that lists it, did not answer in time
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ _MISSES = {
     pb.QUARANTINED: Miss.QUARANTINED,
     pb.NO_ROOM: Miss.NO_ROOM,
     pb.LATE: Miss.LATE,
+    pb.UNREACHABLE: Miss.UNREACHABLE,
 }
 
 

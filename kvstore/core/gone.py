@@ -5,11 +5,13 @@ forgotten first."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from kvstore.block import Miss
 from kvstore.core.ranking import Seen
 from kvstore.kernels.keeping import REMEMBERED_MAX
+
+_NOT_HERE = (Miss.ABSENT, Miss.EVICTED)  # of which nothing says that it is nowhere
 
 
 class Gone:
@@ -17,10 +19,27 @@ class Gone:
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[bytes, tuple[Miss, Seen | None]] = OrderedDict()
+        self._elsewhere: OrderedDict[bytes, None] = OrderedDict()
 
     def why(self, key: bytes) -> Miss:
-        """ABSENT, where it never was, or was forgotten."""
-        return self._blocks.get(key, (Miss.ABSENT, None))[0]
+        """ABSENT, where it never was, or was forgotten; UNREACHABLE, where it could all the same
+        have been had of another node."""
+        why = self._blocks.get(key, (Miss.ABSENT, None))[0]
+        return Miss.UNREACHABLE if why in _NOT_HERE and key in self._elsewhere else why
+
+    def elsewhere(self, keys: Iterable[bytes]) -> None:
+        """These, which are not here, are listed by another node that did not give them."""
+        for key in keys:
+            self._elsewhere[key] = None
+            self._elsewhere.move_to_end(key)
+        while len(self._elsewhere) > REMEMBERED_MAX:
+            self._elsewhere.popitem(last=False)
+
+    def nowhere(self, keys: Iterable[bytes]) -> None:
+        """No other node lists these."""
+        if self._elsewhere:
+            for key in keys:
+                self._elsewhere.pop(key, None)
 
     def add(self, keys: Sequence[bytes], why: Miss, seen: Sequence[Seen | None]) -> None:
         """These have gone, in this order; None of what was not listed."""
@@ -29,6 +48,7 @@ class Gone:
     def back_all(self, keys: Sequence[bytes]) -> list[Seen | None]:
         """These are held again; what was known of each."""
         gone = self._blocks
+        self.nowhere(keys)
         if gone.keys().isdisjoint(keys):
             return [None] * len(keys)
         return [gone.pop(key, (Miss.ABSENT, None))[1] for key in keys]

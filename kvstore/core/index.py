@@ -37,7 +37,7 @@ class Index:
         self._ranking = Ranking(self._slots)  # of the listed
         self._unlisted = Unlisted()
         self._orphans: dict[bytes, set[bytes]] = {}  # absent parent -> held children
-        self._gone = Gone()
+        self.gone = Gone()
         self.sleepers = Sleepers()
         self.listing = Listing()
 
@@ -93,7 +93,7 @@ class Index:
 
     def why_not(self, key: bytes) -> Miss:
         """Why `get` has nothing."""
-        return Miss.UNLISTED if key in self else self._gone.why(key)
+        return Miss.UNLISTED if key in self else self.gone.why(key)
 
     def longest(self, keys: Sequence[bytes]) -> int:
         """How many leading keys of a chain are listed, in O(log n) look-ups."""
@@ -122,7 +122,7 @@ class Index:
         simple: list[Slot] = []
         before: list[Seen | None] = []
         asleep, held = len(self.sleepers) > 0, self._slots
-        known = self._gone.back_all([slot.key for slot in slots])
+        known = self.gone.back_all([slot.key for slot in slots])
         for slot, seen in zip(slots, known, strict=True):
             key, parent_key = slot.key, slot.parent
             assert slot.state is State.SEALED and key not in held
@@ -187,8 +187,8 @@ class Index:
         keys = [slot.key for slot in listed]
         left = self._ranking.leave(listed, evicted=why is Miss.EVICTED)
         seen = dict(zip(keys, left, strict=True))
-        self._gone.add([slot.key for slot in slots], why, [seen.get(one.key) for one in slots])
-        forgotten = self._gone.fit(len(self._slots))
+        self.gone.add([slot.key for slot in slots], why, [seen.get(one.key) for one in slots])
+        forgotten = self.gone.fit(len(self._slots))
         for one in (*forgotten, *self._ranking.leave(behind, evicted=False)):
             self._ranking.forget(one)
         self.listing.drop_all([*keys, *(slot.key for slot in behind)])

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvstore import traces
 from kvstore.clock import Clock
@@ -37,6 +38,11 @@ class _Coming(NamedTuple):
 
     task: asyncio.Task[None]
     tenant: str
+    run: StripeRun
+
+    def missed(self, key: bytes) -> bool:
+        """Of one that did not come: whether it might have, had its holder been quicker."""
+        return not self.task.done() or key in self.run.unreached
 
 
 class Fetch:
@@ -64,11 +70,10 @@ class Fetch:
 
     async def elsewhere(self, keys: Sequence[bytes]) -> list[bool]:
         """Which of these somebody else lists."""
-        holders = await self._whereabouts.holders(keys)
-        held = np.zeros(len(keys), dtype=np.uint8)
-        for tiers in holders.values():
-            held |= tiers
-        return [bool(one) for one in held]
+        listed = await self._whereabouts.listed(keys)
+        there = listed.there
+        self._say(keys, _picked(keys, listed.away & ~there), listed.all_said)
+        return list(there.tolist())
 
     @asynccontextmanager
     async def brought(
@@ -82,12 +87,15 @@ class Fetch:
         """
         ends = self._clock.now() + seconds
         lacking = [i for i, key in enumerate(keys) if self._blocks.index.get(key) is None]
-        kept: list[Slot] = []
+        kept, missed, under_way = list[Slot](), list[bytes](), dict[bytes, _Coming]()
+        away, all_said = set[bytes](), True
         try:
             if lacking and not self._whereabouts.alone:
                 wanted = Wanted(tenant, place, hashes, keys, frozenset(keys)).pick(lacking)
-                if tasks := await self._begin(wanted, ends):
+                under_way, away, all_said = await self._begin(wanted, ends)
+                if under_way:
                     self._readers += 1
+                    tasks = {one.task for one in under_way.values()}
                     try:
                         await asyncio.wait(tasks, timeout=max(0.0, ends - self._clock.now()))
                     finally:
@@ -97,6 +105,10 @@ class Fetch:
                 if slot is not None:
                     slot.moves += 1  # so that nothing takes it before this caller looks
                     kept.append(slot)
+                else:
+                    missed.append(keys[i])
+            late = {key for key, one in under_way.items() if one.missed(key)}
+            self._say(missed, (away | late).intersection(missed), all_said)
             yield [slot.key for slot in kept]
         finally:
             for slot in kept:
@@ -141,10 +153,15 @@ class Fetch:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._deliveries.close()
 
-    async def _begin(self, wanted: Wanted, ends: float) -> set[asyncio.Task[None]]:
-        """Start what is not under way already; the tasks that bring any of these blocks."""
+    async def _begin(
+        self, wanted: Wanted, ends: float
+    ) -> tuple[dict[bytes, _Coming], set[bytes], bool]:
+        """Start what is not under way already: what brings any of these blocks, those that only
+        others have who may not be asked now, and whether nobody has more."""
         new = wanted.pick([i for i, key in enumerate(wanted.keys) if key not in self._coming])
-        holders = await self._whereabouts.holders(new.keys)
+        listed = await self._whereabouts.listed(new.keys)
+        holders = listed.holders
+        away = _picked(new.keys, listed.away & ~listed.there)
         # Others may have begun, or ended, while it was asked.
         free = np.array(
             [key not in self._coming and key not in self._blocks.index for key in new.keys],
@@ -160,7 +177,15 @@ class Fetch:
                     *(some, self._deliveries, self._peers, self._counters),
                 )
                 self._start(run, some, max(0.0, ends - self._clock.now()))
-        return {self._coming[key].task for key in wanted.keys if key in self._coming}
+        under_way = {key: self._coming[key] for key in wanted.keys if key in self._coming}
+        return under_way, away, listed.all_said
+
+    def _say(self, keys: Sequence[bytes], elsewhere: set[bytes], all_said: bool) -> None:
+        """Of blocks that are not here: which another node has that did not give them."""
+        gone = self._blocks.index.gone
+        gone.elsewhere(elsewhere)
+        if all_said:
+            gone.nowhere(key for key in keys if key not in elsewhere)
 
     def _start(self, run: StripeRun, wanted: Wanted, patience: float) -> None:
         async def bring() -> None:
@@ -168,7 +193,7 @@ class Fetch:
                 await run.run(patience)
 
         task = asyncio.create_task(bring())
-        coming = _Coming(task, wanted.tenant)
+        coming = _Coming(task, wanted.tenant, run)
         self._coming.update(dict.fromkeys(wanted.keys, coming))
 
         def over(task: asyncio.Task[None]) -> None:
@@ -179,6 +204,10 @@ class Fetch:
                 log.error("a fetch broke", exc_info=error)
 
         task.add_done_callback(over)
+
+
+def _picked(keys: Sequence[bytes], which: NDArray[np.bool_]) -> set[bytes]:
+    return {keys[int(i)] for i in np.flatnonzero(which)}
 
 
 def rows_max(place: Place) -> int:

@@ -34,6 +34,7 @@ OUTCOME = {
     Miss.QUARANTINED: pb.QUARANTINED,
     Miss.NO_ROOM: pb.NO_ROOM,
     Miss.LATE: pb.LATE,
+    Miss.UNREACHABLE: pb.UNREACHABLE,
 }
 SEALED = {
     "sealed": pb.SealReply.SEALED,

@@ -57,6 +57,11 @@ class LongCalls:
         store = self._store
         return [*await self.over(tenant, hashes, lambda some: store.exists(tenant, place, some))]
 
+    def why_not(self, key: bytes) -> Miss:
+        """Why a block cannot be had that was looked for elsewhere, too."""
+        found = self._store.blocks.find(key)
+        return found if isinstance(found, Miss) else Miss.LATE  # it came just now
+
     async def remove(self, tenant: str, keys: Sequence[bytes]) -> tuple[set[bytes], set[bytes]]:
         """Those of these that somebody reads, and those that were here and are dropped."""
         store = self._store

@@ -80,6 +80,12 @@ class Peers:
         """Those that are there, and may be asked again in a moment."""
         return [one for one in self._roster if self._rests(one.node_id)]
 
+    def rests(self, node_id: str, epoch: int) -> bool:
+        """Whether it is there, and is left alone for a moment."""
+        record = self._roster.get(node_id)
+        there = record is not None and record.epoch == epoch and node_id != self.node_id
+        return there and self._rests(node_id)
+
     def addresses(self) -> list[str]:
         """Of all there are."""
         return [one.address for one in self._roster]

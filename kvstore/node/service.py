@@ -127,7 +127,8 @@ class KVService(kv_pb2_grpc.KVServicer):
         if why is not None and self.pool is not None and why is not Miss.QUARANTINED:
             more = await self.pool.fetch.leading(keys[found:])
             self.store.found_elsewhere(place, len(hashes), found, more, tokens)
-            found, why = found + more, None if found + more == len(hashes) else why
+            found += more
+            why = None if found == len(hashes) else self._long.why_not(keys[found])
         return pb.MatchReply(blocks=found, reason=OUTCOME[why])
 
     @typed
@@ -138,8 +139,9 @@ class KVService(kv_pb2_grpc.KVServicer):
         missing = [i for i, one in enumerate(found) if one not in (None, Miss.QUARANTINED)]
         if missing and self.pool is not None:
             keys = await self._long.keys(tenant, place, [hashes[i] for i in missing])
-            for i, there in zip(missing, await self.pool.fetch.elsewhere(keys), strict=True):
-                found[i] = None if there else found[i]
+            elsewhere = await self.pool.fetch.elsewhere(keys)
+            for i, key, there in zip(missing, keys, elsewhere, strict=True):
+                found[i] = None if there else self._long.why_not(key)
         return pb.ExistsReply(outcomes=[OUTCOME[one] for one in found])
 
     @typed

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 
-from kvstore.errors import KVStoreError
+from kvstore.errors import KVStoreError, Unavailable
 from kvstore.limits import FETCH_SECONDS_MAX
 from kvstore.node.delivery import Deliveries, Wanted
 from kvstore.node.peers import Peers, fails
@@ -29,6 +29,7 @@ class StripeRun:
         self._to, self._peers, self._counters = to, peers, counters
         self._asked: dict[asyncio.Task[None], str] = {}
         self._at_work: set[str] = set()  # of those asked, who has had its turn
+        self.unreached: set[bytes] = set()  # keys that a holder did not answer about
 
     async def run(self, patience: float) -> None:
         """Bring what can be had, within a bounded time, whoever still waits for it. It waits for
@@ -40,6 +41,7 @@ class StripeRun:
                         self._ask_next(patience)
                     await self._wait(patience)
         except TimeoutError:
+            self.unreached.update(self._wanted.keys)
             for holder in self._at_work:  # whose turn did not come is not to blame
                 log.info("node %s was too slow", holder)
                 self._peers.failed(holder)
@@ -78,6 +80,8 @@ class StripeRun:
                 await self._to.bring(holder, wanted)
         except KVStoreError as error:
             log.info("node %s: %s", holder, error)
+            if isinstance(error, Unavailable):
+                self.unreached.update(wanted.keys)
             if fails(error):
                 self._peers.failed(holder)
         finally:

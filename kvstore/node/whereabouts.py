@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -35,6 +35,23 @@ ASKED_MAX = 16  # nodes that are asked where there is no conductor
 Holders = dict[str, NDArray[np.uint8]]  # by node: of each block asked for, its tiers
 
 
+class Listed(NamedTuple):
+    """Of some blocks: who lists them and may be asked, and which are listed by others too, who may
+    not be asked now. `all_said`: nobody lists any that is not told here."""
+
+    holders: Holders
+    away: NDArray[np.bool_]
+    all_said: bool
+
+    @property
+    def there(self) -> NDArray[np.bool_]:
+        """Which are listed by somebody who may be asked."""
+        found = np.zeros(len(self.away), dtype=np.bool_)
+        for tiers in self.holders.values():
+            found |= tiers > 0
+        return found
+
+
 class Whereabouts:
     """Answers for the whole pool, but this node."""
 
@@ -55,30 +72,39 @@ class Whereabouts:
     @property
     def alone(self) -> bool:
         """Whether there is nobody else who could hold a block."""
-        return not self._peers.known()
+        return not (self._peers.known() or self._peers.resting())
 
     async def holders(self, keys: Sequence[bytes]) -> Holders:
         """Those who list some of these blocks, by stored key, and may be asked now."""
+        return (await self.listed(keys)).holders
+
+    async def listed(self, keys: Sequence[bytes]) -> Listed:
+        found, away = Holders(), np.zeros(len(keys), dtype=np.bool_)
         if not keys or self.alone:
-            return {}
+            return Listed(found, away, True)
         asked = list(keys[:RPC_KEYS_MAX])
         request = directory_pb2.HoldersRequest(fingerprints=b"".join(key[:8] for key in asked))
-        found: Holders = {}
-        for reply in await self._replies(request):
+        replies, all_said = await self._replies(request)
+        for reply in replies:
             for one in reply.holders:
-                if len(one.tiers) == len(asked) and self._peers.may_ask(one.node_id, one.epoch):
-                    there = np.zeros(len(keys), dtype=np.uint8)
-                    # Tiers that this node does not know are none.
-                    there[: len(asked)] = np.frombuffer(one.tiers, dtype=np.uint8) & TIERS_MAX
+                if len(one.tiers) != len(asked):
+                    continue
+                there = np.zeros(len(keys), dtype=np.uint8)
+                # Tiers that this node does not know are none.
+                there[: len(asked)] = np.frombuffer(one.tiers, dtype=np.uint8) & TIERS_MAX
+                if self._peers.may_ask(one.node_id, one.epoch):
                     found[one.node_id] = there
-        return found
+                elif self._peers.rests(one.node_id, one.epoch):
+                    away |= there > 0
+        return Listed(found, away, all_said)
 
     async def close(self) -> None:
         for address in list(self._channels):
             self._hang_up(address)
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    async def _replies(self, request: Any) -> list[Any]:
+    async def _replies(self, request: Any) -> tuple[list[Any], bool]:
+        """A conductor's, or those of nodes; and whether nobody else has a word to say."""
         self._forget_the_gone()
         conductors = [one for one in self._serving() if not self._rests(one)]
         self._dice.shuffle(conductors)
@@ -86,12 +112,13 @@ class Whereabouts:
             stub = conductor_pb2_grpc.ConductorStub(self._channel(address))
             if (reply := await self._ask(address, stub.Holders, request)) is not None:
                 self._resting.pop(address, None)
-                return [reply]
+                return [reply], True
             self._resting[address] = Rest.after(self._resting.get(address), self._clock.now())
         nodes = self._peers.known()
         some = self._dice.sample(nodes, min(ASKED_MAX, len(nodes)))
         asks = [self._ask_node(one, request) for one in some]
-        return [reply for reply in await asyncio.gather(*asks) if reply is not None]
+        replies = [reply for reply in await asyncio.gather(*asks) if reply is not None]
+        return replies, len(replies) == len(nodes) and not self._peers.resting()
 
     def _serving(self) -> list[str]:
         return [one.address for one in self._conductors if one.state == "serving"]

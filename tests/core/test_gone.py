@@ -21,6 +21,28 @@ def test_who_went_is_known_until_it_comes_back() -> None:
     assert gone.why(b"a") is Miss.ABSENT and gone.back_all([b"never"]) == [None]
 
 
+def test_what_another_node_lists_and_did_not_give_is_unreachable_until_that_changes() -> None:
+    gone = Gone()
+    gone.add([b"went", b"taken away"], Miss.EVICTED, [None, None])
+    gone.add([b"taken away"], Miss.REMOVED, [None])
+    gone.elsewhere([b"never", b"went", b"taken away", b"back"])
+    assert gone.why(b"never") is gone.why(b"went") is Miss.UNREACHABLE
+    assert gone.why(b"taken away") is Miss.REMOVED, "that it is not to be had is known"
+    gone.nowhere([b"went", b"other"])
+    assert gone.why(b"went") is Miss.EVICTED and gone.why(b"never") is Miss.UNREACHABLE
+    gone.back_all([b"back"])
+    assert gone.why(b"back") is Miss.ABSENT
+
+
+def test_of_what_others_list_the_last_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gone_module, "REMEMBERED_MAX", 2)
+    gone = Gone()
+    gone.elsewhere([b"1", b"2"])
+    gone.elsewhere([b"1", b"3"])
+    said = [gone.why(one) for one in (b"1", b"2", b"3")]
+    assert said == [Miss.UNREACHABLE, Miss.ABSENT, Miss.UNREACHABLE]
+
+
 def test_those_that_went_first_are_forgotten_first_and_what_was_known_of_them_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -19,7 +19,7 @@ def all_that_is_known(index: Index) -> list[object]:
         [(slot.key, slot.listed, sorted(slot.children)) for slot in index],
         keys_of(index.recent()),
         keys_of(index.coldest()),
-        list(index._gone._blocks.items()),
+        list(index.gone._blocks.items()),
         {key: sorted(some) for key, some in index._orphans.items()},
         dict(index.listing.items()),
         index.listing.sequence,

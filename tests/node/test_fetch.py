@@ -230,7 +230,7 @@ def test_what_the_owner_no_longer_has_is_a_miss_after_one_trip(pair: Pair) -> No
     eventually(lambda: pair.at_b.match(blocks)[0] == 3, KNOWN_SECONDS)
     pair.at_a.ask("Remove", **pair.at_a.about(blocks))
     outcomes, found = pair.at_b.get(blocks)
-    assert pb.HIT not in outcomes and found == [b""] * 3
+    assert outcomes == [pb.ABSENT] * 3 and found == [b""] * 3, "it was reached, and said so"
 
 
 def test_bytes_that_rotted_in_the_holders_memory_are_a_miss_here_and_dropped_there(

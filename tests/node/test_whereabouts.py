@@ -152,6 +152,39 @@ def test_without_a_conductor_every_node_speaks_for_itself(run: Run) -> None:
     run(test)
 
 
+def test_what_only_a_node_that_rests_lists_is_away(run: Run) -> None:
+    """Not of one that has begun anew: it lists what it has."""
+
+    async def test(world: World) -> None:
+        tiers = ("a", 1, b"\1\1\0"), ("b", 1, b"\0\1\0"), ("old", 9, b"\0\0\1")
+        await world.conductor("x", Answerer(*tiers))
+        for name in ("a", "b", "old"):
+            await world.node(name)
+        for name in ("a", "old"):
+            world.peers.failed(name)
+        listed = await world.whereabouts.listed(KEYS)
+        assert set(listed.holders) == {"b"} and listed.all_said
+        assert listed.there.tolist() == [False, True, False]
+        assert listed.away.tolist() == [True, True, False]
+
+    run(test)
+
+
+def test_without_a_conductor_nobody_knows_what_one_that_rests_lists(run: Run) -> None:
+    async def test(world: World) -> None:
+        await world.node("a", Answerer(("a", 1, b"\1\0\0")))
+        assert (await world.whereabouts.listed(KEYS)).all_said
+        await world.node("dead")
+        for _ in range(2):
+            listed = await world.whereabouts.listed(KEYS)
+            assert set(listed.holders) == {"a"} and not listed.all_said
+        world.peers.failed("a")
+        assert not world.whereabouts.alone
+        assert not (await world.whereabouts.listed(KEYS)).all_said
+
+    run(test)
+
+
 def test_a_conductor_that_is_late_is_passed_over_and_left_alone_for_a_while(
     run: Run, hasty: None
 ) -> None:

@@ -19,6 +19,7 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     QUARANTINED: _ClassVar[Outcome]
     NO_ROOM: _ClassVar[Outcome]
     LATE: _ClassVar[Outcome]
+    UNREACHABLE: _ClassVar[Outcome]
 HIT: Outcome
 ABSENT: Outcome
 UNSEALED: Outcome
@@ -29,6 +30,7 @@ DAMAGED: Outcome
 QUARANTINED: Outcome
 NO_ROOM: Outcome
 LATE: Outcome
+UNREACHABLE: Outcome
 
 class Fragment(_message.Message):
     __slots__ = ("layer_first", "layers", "head_first", "heads")
