@@ -11,6 +11,7 @@ import numpy as np
 
 from kvstore.node.fetch import Fetch, rows_max
 from kvstore.node.streams import StreamingKVService
+from kvstore.node.whereabouts import Listed
 from kvstore.rpc.access import Role
 from kvstore.rpc.identity import CALLER, Caller
 from kvstore.wire.v1 import kv_pb2 as pb
@@ -27,13 +28,14 @@ class Nowhere:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
-        self.listed: set[bytes] = set()
+        self.has: set[bytes] = set()
 
-    async def holders(self, keys: Sequence[bytes]) -> dict[str, Any]:
+    async def listed(self, keys: Sequence[bytes]) -> Listed:
         if keys:
             self.asked.append(len(keys))
-        listed = np.array([key in self.listed for key in keys], np.uint8)
-        return {"holder": listed} if listed.any() else {}
+        tiers = np.array([key in self.has for key in keys], np.uint8)
+        holders = {"holder": tiers} if tiers.any() else {}
+        return Listed(holders, np.zeros(len(keys), np.bool_), True)
 
 
 def test_nobody_is_asked_twice_for_blocks_that_nobody_has() -> None:
@@ -65,5 +67,5 @@ def test_what_somebody_lists_and_did_not_come_is_asked_for_again() -> None:
     others: Any = Nowhere()
     fetch = Fetch(rig.blocks, rig.arena, NOBODY, others, rig.clock, rig.counters)
     keys = rig.store.keys("default", SMALL, prompt(SMALL, 3 * TOKENS).hashes)
-    others.listed = {keys[1]}
+    others.has = {keys[1]}
     assert asyncio.run(fetch.nowhere(keys)) == {keys[0], keys[2]}

@@ -25,6 +25,7 @@ from kvstore.node.delivery import Wanted
 from kvstore.node.fetch import BEHIND_SECONDS_MAX, Fetch
 from kvstore.node.replicas import Replicas
 from kvstore.node.taking import PIECE_BLOCKS, Offer, Taking
+from kvstore.node.whereabouts import Listed
 from kvstore.wire.v1 import directory_pb2_grpc
 from tests.node.rig import SMALL, TOKENS, Rig, prompt
 
@@ -275,19 +276,20 @@ def test_a_full_node_takes_what_is_worth_more_than_what_it_would_lose() -> None:
     assert asyncio.run(run(0.0)) == [False]
 
 
-class Listed:
+class All:
     """Stands for `Whereabouts`: node a lists everything."""
 
     alone = False
 
-    async def holders(self, keys: Sequence[bytes]) -> dict[str, Any]:
-        return {"a": np.ones(len(keys), dtype=np.uint8)}
+    async def listed(self, keys: Sequence[bytes]) -> Listed:
+        there = np.ones(len(keys), dtype=np.uint8)
+        return Listed({"a": there}, np.zeros(len(keys), np.bool_), True)
 
 
 def test_what_a_reader_waits_for_is_not_brought_a_second_time_and_goes_first() -> None:
     async def run() -> None:
         rig, peers = Rig(), Known()
-        fetch = Fetch(rig.blocks, rig.arena, peers, Listed(), rig.clock, rig.counters)  # type: ignore[arg-type]
+        fetch = Fetch(rig.blocks, rig.arena, peers, All(), rig.clock, rig.counters)  # type: ignore[arg-type]
         mine, others = keys_of(2), keys_of(1, 9)
 
         async def read() -> None:
