@@ -7,6 +7,7 @@ Whose messages are few and small notices nothing: each finds its tenant's turn c
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from itertools import islice
 from kvstore.clock import Clock
 
 TENANT_SHARE = 0.3  # of the conductor's time, that the reports of one tenant take
+CREDIT_SECONDS = 0.005  # of its share that a tenant may have left when it speaks
+CONTENDED_SECONDS = 2.0  # since the last message of another tenant: engines say one a second
 PAUSE_SECONDS_MAX = 1.0  # however long one took: this process may have stood still meanwhile
 
 
@@ -23,6 +26,7 @@ class _Turn:
     """A tenant's next."""
 
     at: float = 0.0  # when it may be taken
+    ended: float = -math.inf  # when the last one was
     waiting: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # lets in who came first
 
@@ -48,22 +52,33 @@ class Listening:
             async with mine.lock:
                 if (left := mine.at - self._clock.now()) > 0:
                     await self._clock.sleep(left)
-                began = self._clock.now()
+                began, before = self._clock.now(), mine.at
                 try:
                     yield
                 finally:
                     ended = self._clock.now()
                     took = ended - began
-                    mine.at = ended + min(PAUSE_SECONDS_MAX, took / TENANT_SHARE - took)
+                    mine.at = mine.ended = ended
+                    if self._others(mine):
+                        # From when it might have begun: what a loop oversleeps is made up for.
+                        due = max(before, began - CREDIT_SECONDS) + took / TENANT_SHARE
+                        mine.at = min(due, ended + PAUSE_SECONDS_MAX)
         finally:
             mine.waiting -= 1
+
+    def _others(self, mine: _Turn) -> bool:
+        """Whether another tenant has lately said something, too: else nobody is kept waiting."""
+        last = islice(reversed(self._turns.values()), 2)
+        other = next((one for one in last if one is not mine), None)
+        return other is not None and other.ended > mine.ended - CONTENDED_SECONDS
 
     def _forget(self) -> None:
         """Each call adds one at most and looks at two, so there are never many."""
         now = self._clock.now()
         for who in list(islice(self._turns, 2)):
             one = self._turns[who]
-            if not one.waiting and one.at <= now and len(self._turns) > 1:
+            over = max(one.at, one.ended + CONTENDED_SECONDS) <= now
+            if not one.waiting and over and len(self._turns) > 1:
                 del self._turns[who]
 
     def check(self) -> None:

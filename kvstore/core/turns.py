@@ -108,16 +108,23 @@ class Rates:
         self._per_second, self._burst = per_second, burst
         self._left: dict[str, tuple[float, float]] = {}  # tenant -> calls left, as of when
 
-    def spend(self, who: str, now: float, calls: int = 1) -> float:
-        """Count one call, or what costs as much as so many. Seconds after which to come again; 0 if
-        it may go on: where that takes more than is left, those that follow wait for it, so that
-        many small ones keep no large one out."""
+    def spend(self, who: str, now: float) -> float:
+        """Count one call. Seconds after which to come again; 0 if it may go on."""
+        return self._spend(who, now, 1, least=1.0)
+
+    def spend_more(self, who: str, now: float, calls: int) -> float:
+        """The same of what a call that was counted costs, as much as so many more. Where that is
+        more than is left those that follow wait for it, and it waits only for what is owed by
+        others: so many small ones keep no large one out."""
+        return self._spend(who, now, calls, least=0.0)
+
+    def _spend(self, who: str, now: float, calls: int, least: float) -> float:
         left, then = self._left.pop(who, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._per_second)
         # Whoever called last stands last, so one look tells whether anybody else calls.
         other = next(reversed(self._left.values()), None)
         contended = other is not None and now - other[1] <= CONTENDED_SECONDS
-        refused = left < 1.0 and contended
+        refused = left < least and contended
         spent = 0 if refused else calls
         self._left[who] = (left - spent if contended else max(0.0, left - spent), now)
         self._forget(now)

@@ -59,7 +59,7 @@ class Admission:
         node or a conductor acts for callers that were counted where they called."""
         more = further_calls(message) if caller.role in (Role.CLIENT, Role.OPEN) else 0
         now = asyncio.get_running_loop().time()
-        if more and (wait := self._rates.spend(caller.who, now, more)):
+        if more and (wait := self._rates.spend_more(caller.who, now, more)):
             text = f"{caller.who} names more blocks than go with {RPC_RATE_MAX:.0f} calls a second"
             raise Overloaded(f"{text} while others call", max(1, round(1e3 * wait)))
 

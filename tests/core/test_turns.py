@@ -137,16 +137,32 @@ def test_tenants_that_call_no_more_are_forgotten() -> None:
 
 def test_what_costs_as_much_as_many_calls_goes_on_and_those_that_follow_wait_for_it() -> None:
     rates = Rates(100.0, 10.0)
-    assert rates.spend("b", 0.0) == rates.spend("a", 0.0, 9) == 0.0
-    assert rates.spend("a", 0.0, 31) == 0.0, "it is not kept out by what small ones left"
+    assert rates.spend("b", 0.0) == rates.spend_more("a", 0.0, 9) == 0.0
+    assert rates.spend("a", 0.0) == 0.0
+    assert rates.spend_more("a", 0.0, 30) == 0.0, "it is not kept out by what small ones left"
     assert rates.spend("a", 0.0) == pytest.approx(0.31)
     assert rates.spend("b", 0.25) == 0.0
-    assert rates.spend("a", 0.25, 50) == pytest.approx(0.06), "nor does another come on top of it"
+    again = rates.spend_more("a", 0.25, 50)
+    assert again == pytest.approx(0.06), "nor does another come on top of it"
     assert rates.spend("b", 0.31) == rates.spend("a", 0.32) == 0.0
+
+
+def test_small_calls_without_end_keep_no_large_one_of_their_tenant_out() -> None:
+    """Who counted a large one has what was left: it goes on with that alone."""
+    rates, served = Rates(100.0, 10.0), 0
+    rates.spend("b", 0.0)
+    for step in range(1_000):
+        now = step / 100
+        rates.spend("b", now)
+        if step % 5 == 0 and rates.spend("a", now) == 0.0:
+            served += rates.spend_more("a", now, 2) == 0.0
+        while rates.spend("a", now) == 0.0:
+            pass
+    assert served > 50
 
 
 def test_what_a_tenant_took_alone_it_does_not_owe_to_the_next() -> None:
     rates = Rates(100.0, 10.0)
-    assert all(rates.spend("a", 0.0, 500) == 0.0 for _ in range(10))
+    assert all(rates.spend_more("a", 0.0, 500) == 0.0 for _ in range(10))
     rates.spend("b", 0.0)
     assert rates.spend("a", 0.01) == 0.0

@@ -173,7 +173,7 @@ def test_vllm_is_told_what_its_connector_takes() -> None:
 def vllm_settings() -> Any:
     """The connector's own class: its package cannot be imported where there is no vLLM."""
     path = ROOT / "engine" / "connectors" / "vllm" / "settings.py"
-    spec = importlib.util.spec_from_file_location("vllm_settings", path)
+    spec = importlib.util.spec_from_file_location("kvstore.engine.connectors.vllm.settings", path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
