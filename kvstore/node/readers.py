@@ -17,7 +17,7 @@ from kvstore.core.held import Held
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.core.pins import Pin, Pins
 from kvstore.errors import Invalid
-from kvstore.limits import PIN_MS_DEFAULT, PIN_MS_MAX
+from kvstore.limits import PIN_MS_DEFAULT, PIN_MS_MAX, RPC_PART_KEYS
 from kvstore.node.blocks import Blocks
 from kvstore.node.claims import Claims, check_holds
 from kvstore.node.handles import Direction
@@ -50,11 +50,11 @@ class Readers:
     @contextmanager
     def kept(self, keys: Sequence[bytes], reach: Tier) -> Iterator[None]:
         """Inside this, what a reader can read of these blocks is not evicted while it waits for the
-        rest. `reach`: the highest tier that it can read from."""
+        rest, or for its turn to pin them. `reach`: the highest tier that it can read from."""
         found, near = self._blocks.index.get_all(keys), (Tier.DRAM, reach)
         here = [slot for slot in found if slot is not None and slot.tier in near]
-        if len(here) == len(found):
-            here = []  # there is no rest
+        if len(here) == len(found) and len(keys) <= RPC_PART_KEYS:
+            here = []  # there is no rest, and all are pinned at once
         for slot in here:
             slot.moves += 1
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import pairwise
 from types import SimpleNamespace
@@ -12,14 +13,16 @@ import pytest
 
 from kvstore.block import Miss
 from kvstore.errors import Overloaded, SessionEnded
-from kvstore.node import claims, long_calls
+from kvstore.node import claims, long_calls, readers
 from kvstore.node.long_calls import LongCalls
 from kvstore.node.readers import Opened
 from kvstore.node.service import KVService
 from kvstore.rpc.access import Role
 from kvstore.rpc.identity import CALLER, Caller
 from kvstore.wire.v1 import kv_pb2 as pb
-from tests.node.rig import SMALL, TOKENS, Rig, prompt
+from tests.node.rig import SLAB, SMALL, TOKENS, Rig, prompt
+from tests.node.tiered_rig import TieredRig
+from tests.simulation.sim_disk import SimDisk
 
 PART = 4
 BLOCKS = prompt(SMALL, 10 * TOKENS)  # three parts
@@ -28,7 +31,7 @@ HERE = 8  # of them
 
 @pytest.fixture(autouse=True)
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (long_calls, claims):
+    for module in (long_calls, claims, readers):
         monkeypatch.setattr(module, "RPC_PART_KEYS", PART)
 
 
@@ -128,6 +131,38 @@ def test_what_is_opened_in_parts_is_pinned_and_used_as_in_one(rig: Rig) -> None:
     assert held == [True] * HERE and len(rig.store.pins) == 0
 
 
+def test_what_is_here_as_a_long_open_comes_is_not_evicted_before_its_part_is_pinned() -> None:
+    rig = TieredRig({"a": SimDisk(1, 64 * SLAB, random.Random(1))})
+    old, room = BLOCKS.hashes[:HERE], 16 * 4  # slots
+    session = rig.session()
+
+    async def place(*_: Any) -> Any:
+        return SMALL
+
+    nobody: Any = None
+    namespaces: Any = SimpleNamespace(place=place)
+    told: Any = (rig.store, namespaces, rig.sessions, rig.counters, pb.SessionEvent.Opened())
+    service = KVService(*told, nobody, rig.tiers)
+
+    async def write() -> None:
+        while not len(rig.store.pins):  # the call's last part is pinned, its first is not
+            await asyncio.sleep(0)
+        rig.put_some(99, PART)
+
+    async def work() -> None:
+        assert await rig.durable(rig.put(rig.writing, SMALL, BLOCKS, 0, HERE)) == ""
+        for number in range(1, room // HERE):
+            assert await rig.durable(rig.put_some(number, HERE)) == ""
+        CALLER.set(Caller(Role.OPEN, "", "default"))
+        call: Any = SimpleNamespace(time_remaining=lambda: None)
+        asked = pb.OpenRequest(namespace=SMALL.owner[0], hashes=old, session=session.token)
+        async with asyncio.timeout(20):
+            opened, _ = await asyncio.gather(service.Open(asked, call), write())
+        assert [*opened.outcomes] == [pb.HIT] * HERE
+
+    rig.run(work)
+
+
 def test_a_session_that_ends_between_two_parts_holds_nothing(rig: Rig) -> None:
     session = rig.session()
     keys = rig.store.keys("default", SMALL, BLOCKS.hashes)
@@ -195,7 +230,7 @@ def test_what_callers_are_told_of_many_blocks_is_what_they_are_told_of_few(
 
     run(ask())
     assert went == [len(BLOCKS)] * len(went) and len(went) == 6, "each looks at them in parts"
-    for module in (long_calls, claims):
+    for module in (long_calls, claims, readers):
         monkeypatch.setattr(module, "RPC_PART_KEYS", 100)
     run(ask())
     assert answers[0] == answers[1]
