@@ -51,7 +51,9 @@ def test_of_a_block_whose_pin_ended_before_its_first_bytes_none_are_sent() -> No
         await rig.clock.advance(PIN_MS_DEFAULT / 1e3 + 1.0)  # its caller takes nothing meanwhile
         rig.store.expire()
         rig.store.remove([slot.key])
-        others = rig.put(rig.session("other"), SMALL, prompt(SMALL, 4 * TOKENS, start=1_000))
+        other, long = rig.session("other"), prompt(SMALL, 4 * TOKENS, start=1_000)
+        others = rig.put(other, SMALL, long, 0, 3)  # no tenant writes all that is free at once
+        others += rig.put(other, SMALL, long, 3)
         assert slot.offset in [one.offset for one in others], "its place is another tenant's"
         with pytest.raises(PinExpired):
             await anext(replies)
