@@ -1,8 +1,9 @@
 """What tenants hold of DRAM, so that none takes all of it from the others.
 
 A slot that is pinned, or that somebody may still write, makes room for nobody, for as long as its
-holder renews the pin or keeps the window open. So a tenant gets no more held while what it holds is
-over three times what nobody does, as with all else that it could take whole (`kvstore.core.turns`).
+holder renews the pin or keeps the window open; nor does one that is sealed in part, while it waits
+for the other parts. So a tenant gets no more held while what it holds is over three times what
+nobody does, as with all else that it could take whole (`kvstore.core.turns`).
 The only tenant there is may hold everything. Of slots that are pinned and written often each counts
 once, as its part of a slab. What is on its way between tiers is held by the node, and for a moment.
 """
@@ -23,7 +24,7 @@ _RETRY_MS = 1_000
 
 
 class Held:
-    """Bytes of slots in DRAM with a pin or a window, by tenant."""
+    """Bytes of slots in DRAM with a pin, a window, or a sealed part of a block, by tenant."""
 
     def __init__(
         self, slabs: Slabs, tenants: Collection[str], pins: Pins, windows: Windows
@@ -31,8 +32,10 @@ class Held:
         self._slabs, self._tenants = slabs, tenants  # live: tenants come
         self._of_tenant = Counter[str]()
         self._total = 0
-        pins.on_held = windows.on_held = self.begin
-        pins.on_unheld = windows.on_unheld = self.end
+        self._windows = windows
+        windows.on_held, windows.on_unheld = self.begin, self.end
+        pins.on_held = lambda slots: self.begin(windows.not_in_part(slots))
+        pins.on_unheld = lambda slots: self.end(windows.not_in_part(slots))
 
     def of(self, tenant: str) -> int:
         return self._of_tenant[tenant]
@@ -58,14 +61,15 @@ class Held:
         more, one = self._bytes(slots), self._bytes(slots[-1:])
         if self._fits(tenant, more, one):  # all, as if nobody held them: mostly that will do
             return
-        fresh = {slot.number: slot for slot in slots if not (slot.pins or slot.windows)}
+        free = self._windows.not_in_part(slots)
+        fresh = {slot.number: slot for slot in free if not (slot.pins or slot.windows)}
         self._check(tenant, self._bytes([*fresh.values()]), one)
 
     def check(self) -> None:
         found = Counter[str]()
         for slab in self._slabs.occupied():
             for slot in slab.slots.values():
-                if slot.pins or slot.windows:
+                if slot.pins or slot.windows or not self._windows.not_in_part([slot]):
                     found[slot.tenant] += self._slabs.slab_bytes // slab.places
         assert found == self._of_tenant, "what a tenant holds is miscounted"
         assert found.total() == self._total <= self._slabs.capacity_bytes

@@ -71,6 +71,7 @@ class Windows:
         self.on_held: Callable[[Sequence[Slot]], None] = lambda slots: None  # by nobody until now
         self.on_unheld: Callable[[Sequence[Slot]], None] = lambda slots: None  # by nobody from now
         self._waiting: deque[tuple[float, int]] = deque()  # sealed before their partners, by time
+        self._in_part = set[Slot]()  # sealed in part, and not given up: nothing else goes there
         self._runs: list[Run] = []  # of which no window is among the others yet, by serial
         self._in_runs = 0  # windows
         self._next = 1
@@ -106,6 +107,11 @@ class Windows:
         alone = (one.slot is slot and one.group is None and not one.lost for one in single)
         shared = (members[0].slot is slot for members in self._of_group.values())
         return any(shared) or any(alone) or any(slot in run.slots for run in self._runs)
+
+    def not_in_part(self, slots: Sequence[Slot]) -> Sequence[Slot]:
+        """These without those of which a part is sealed and waits for the others."""
+        waiting = self._in_part
+        return [slot for slot in slots if slot not in waiting] if waiting else slots
 
     def slot_of(self, group: GroupKey) -> Slot | None:
         """The slot the group is filling for this key, if a member has reserved it."""
@@ -150,7 +156,8 @@ class Windows:
             assert slot.state is State.FILLING, "only a filling slot can be written"
             slot.windows += 1
         # A slot that a group joins, or that is read while it fills, is held already.
-        self.on_held([slot for slot in slots if slot.windows == 1 and not slot.pins])
+        fresh = [slot for slot in slots if slot.windows == 1 and not slot.pins]
+        self.on_held(self.not_in_part(fresh))
         if slots:
             self.of_tenant[slots[0].tenant] += len(slots)
         if slots and not groups and fragment == layout.whole:
@@ -176,11 +183,12 @@ class Windows:
         """The same for each of these, in this order."""
         whole: list[bool] = []
         over: list[Window] = []
+        full: list[Slot] = []
         groups = self._of_group
         for window in windows:
             assert not window.sealed, "sealed twice"
             window.sealed = True
-            self._lets_go([window.slot])
+            window.slot.windows -= 1
             members: Sequence[Window] = (window,)
             done = window.fragment.strips
             if window.group is not None:
@@ -191,9 +199,13 @@ class Windows:
                 if window.group is not None:
                     del groups[window.group]
                 over += members
+                full.append(window.slot)
             else:
                 whole.append(False)
+                self._in_part.add(window.slot)
                 self._waiting.append((now, window.serial))
+        self._in_part.difference_update(full)
+        self._unheld(full)
         self._forget(over)
         return whole
 
@@ -211,6 +223,9 @@ class Windows:
             window.lost = True
         elif self.slot_of(window.group) is window.slot:
             members = self._of_group.pop(window.group)
+        if members and window.slot in self._in_part:
+            self._in_part.remove(window.slot)
+            self._unheld([window.slot])
         self._forget([member for member in members if member.sealed])
 
     def close(self, window: Window) -> None:
@@ -248,6 +263,8 @@ class Windows:
             else:
                 assert window.slot.state is State.DOOMED, "a window on sealed memory"
         assert sum(map(len, self._of_session.values())) == len(self._windows)
+        in_part = {window.slot for window in self._windows.values() if window.sealed}
+        assert in_part == self._in_part, "a part that waits for nothing, or is not known to"
         slots = [slot for run in self._runs for slot in run.slots]
         slots += [window.slot for window in self._windows.values()]
         of_tenant = Counter(slot.tenant for slot in slots)
@@ -268,6 +285,9 @@ class Windows:
         """One window less on each of these, each named once."""
         for slot in slots:
             slot.windows -= 1
+        self._unheld(slots)
+
+    def _unheld(self, slots: Sequence[Slot]) -> None:
         self.on_unheld([slot for slot in slots if not (slot.windows or slot.pins)])
 
     def _before(self, serial: int) -> int:

@@ -111,6 +111,37 @@ def test_what_the_members_of_a_group_share_counts_once() -> None:
     assert desk.held.of("a") == 0
 
 
+def test_a_part_that_waits_for_the_others_is_held_until_the_block_is_whole_or_given_up() -> None:
+    desk = Desk("a", "b")
+    slots, left, right = desk.filling("a", 2), Fragment(0, 2, 0, 1), Fragment(0, 2, 1, 1)
+    windows, groups = desk.windows, [("a", "tp2", bytes([i])) for i in range(2)]
+
+    def holds(count: int) -> None:
+        windows.check()
+        desk.held.check()
+        assert desk.held.of("a") == count * SLOT
+
+    first, second = (
+        windows.open(slot, 1, left, LAYOUT, group)
+        for slot, group in zip(slots, groups, strict=True)
+    )
+    assert windows.seal_all([first, second], 0.0) == [False, False]
+    holds(2)
+    desk.held.check_pins("a", slots)
+    pins = [desk.pins.pin(slot, 2, 9.0) for slot in slots]
+    holds(2)
+    desk.pins.unpin_all(pins)
+    holds(2)
+    partner = windows.open(slots[0], 2, right, LAYOUT, groups[0])
+    holds(2)
+    assert windows.seal(partner, 0.0)
+    holds(1)
+    for _ in range(2):
+        windows.give_up(second)
+        slots[1].state = State.DOOMED
+        holds(0)
+
+
 def test_what_a_slab_is_cut_into_counts_as_all_of_it() -> None:
     """Two slots of three eighths: who holds both holds the slab."""
     slabs, pins, windows = Slabs(32 * SLOT, 8 * SLOT), Pins(), Windows()

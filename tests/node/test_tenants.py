@@ -10,6 +10,7 @@ import pytest
 from kvstore.core.lifecycle import Tier
 from kvstore.core.shares import Share, Shares
 from kvstore.errors import Overloaded, QuotaExceeded
+from kvstore.layout import Fragment
 from kvstore.node.namespaces import Place
 from kvstore.node.sessions import Session
 from tests.node.rig import LARGE, SECRETS, SLAB, SMALL, TOKENS, Rig, prompt, triples
@@ -168,9 +169,9 @@ def test_what_goes_for_the_quota_keeps_nothing_else_of_its_prompt_from_going() -
     assert rig.hits(SMALL, long, "other") == 3
 
 
-@pytest.mark.parametrize("how", ["pins", "windows"])
+@pytest.mark.parametrize("how", ["pins", "windows", "parts"])
 def test_who_holds_what_it_can_leaves_room_for_who_comes_next(how: str) -> None:
-    rig, room = Rig(), 16
+    rig, room, half = Rig(), 16, Fragment(0, 2, 0, 1)
     greedy, late, its = rig.session("other"), rig.session(), prompt(SMALL, 3 * TOKENS, start=9_000)
     assert rig.hits(SMALL, its) == 0, "there is another tenant"
     for number in range(room):
@@ -179,11 +180,19 @@ def test_who_holds_what_it_can_leaves_room_for_who_comes_next(how: str) -> None:
             if how == "pins":
                 rig.put(greedy, SMALL, one)
                 rig.pinned(greedy, one.hashes[0])
-            else:
+            elif how == "windows":
                 rig.reserve(greedy, SMALL, one)
+            else:  # its partners never come
+                [part] = rig.store.reserve(greedy, SMALL, triples(one), half, "tp2")
+                assert part is not None
+                rig.write(part.slot, SMALL, half)
+                assert rig.store.seal(greedy, [part.handle]) == ["waiting"]
     held = rig.store.held.of("other") // SLOT
     assert held == room * 3 // 4, "most of it"
     with pytest.raises(Overloaded, match=r"other holds .* no tenant takes all"):
         rig.reserve(greedy, SMALL, prompt(SMALL, 4 * TOKENS, start=5_000))
     rig.put(late, SMALL, its)
     assert rig.hits(SMALL, its) == 3
+    rig.end(greedy)
+    rig.store.check()
+    assert rig.store.held.of("other") == 0
