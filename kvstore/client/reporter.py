@@ -34,6 +34,7 @@ QUIET_SECONDS = 1.0  # after which an engine to which nothing happens says that 
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 2.0  # before a conductor is tried again
 assert REPORT_SILENCE_SECONDS + 2 * PAUSE_SECONDS_MAX < CREW_GATHERS_SECONDS
 _HEARD_SECONDS = 1.0  # of a stream: who refuses one, or is not there, ends it sooner
+LEAVE_SECONDS = 1.0  # in which a conductor is told by one that closes
 _CLOSE_SECONDS = 5.0
 
 
@@ -119,11 +120,16 @@ class Reporter:
             one.outbox.take_role(role)
 
     def close(self) -> None:
-        """Conductors send nothing here from now on."""
+        """Conductors send nothing here from now on, and say so to callers who know the engine."""
+        for one in self._streams:
+            one.leave()
+        until = time.monotonic() + LEAVE_SECONDS
+        for one in self._streams:
+            one.join(max(0.0, until - time.monotonic()))
         for one in self._streams:
             one.stop()
         for one in self._streams:
-            one.join()
+            one.join(_CLOSE_SECONDS)
 
     def _became(self, what: str, request: str) -> None:
         for one in self._streams:
@@ -143,15 +149,18 @@ class _Stream:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    def leave(self) -> None:
+        """Its last word is said, if the conductor hears it."""
         self._over.set()
         self.outbox.end()
+
+    def stop(self) -> None:
         with self._calling:
             if self._call is not None:
                 self._call.cancel()
 
-    def join(self) -> None:
-        self._thread.join(_CLOSE_SECONDS)
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         pause, complaint = PAUSE_SECONDS_MIN, ""
@@ -186,6 +195,8 @@ class _Stream:
         while not self._over.is_set():
             message = self.outbox.next(stream, QUIET_SECONDS)
             if message is None:
-                return
+                break
             yield message
             self._over.wait(PACE_SECONDS)
+        if self._over.is_set():
+            yield pb.ReportRequest(leaves=True)

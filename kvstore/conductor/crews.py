@@ -11,6 +11,7 @@ from kvstore.conductor.engines import Crew, Engine
 from kvstore.conductor.facts import Facts
 from kvstore.conductor.hosts import Hosts
 from kvstore.conductor.in_flight import InFlight
+from kvstore.conductor.left import Left
 from kvstore.conductor.own import Own
 from kvstore.conductor.table import Table
 from kvstore.core.carried import Carried
@@ -38,7 +39,7 @@ class Crews:
         self._hosts = Hosts(table, self._forget_host)
         self._places = Places(CREWS_MAX)
         self._of_flights = Places(IN_FLIGHT_MAX), Places(EXPECTED_BLOCKS_MAX)
-        self._own = Own(secret)
+        self._own, self._left = Own(secret), Left()
         self._engines = 0
 
     @property
@@ -75,6 +76,7 @@ class Crews:
             crew = self._crews[whose] = Crew(facts, self._hosts.count, now)
             self._in_flight[whose] = InFlight(crew, whose[0], *self._of_flights)
         self._engines += 1
+        self._left.discard(whose[0], facts.address)
         return crew.enter(facts, self._hosts.use(facts.node_id), now)
 
     def leave(self, whose: Whose, engine: Engine, now: float) -> None:
@@ -91,6 +93,15 @@ class Crews:
             del self._crews[whose], self._in_flight[whose]
             self._places.give_back(whose[0])
         self._hosts.release(engine.facts.node_id)
+
+    def leave_for_good(self, whose: Whose, engine: Engine, now: float) -> None:
+        """It says so itself."""
+        self.leave(whose, engine, now)
+        self._left.add(whose[0], engine.facts.address, now)
+
+    def left(self, tenant: str, now: float) -> set[str]:
+        """Addresses of engines that lately said that they leave."""
+        return self._left.of(tenant, now)
 
     def own(
         self, whose: Whose, engine: Engine, cleared: bool, dropped: Prints, held: Prints

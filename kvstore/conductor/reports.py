@@ -73,6 +73,8 @@ class Reporter:
         self.engine.heard = now
         self._measure(message, self.engine, now)
         self._follow(message, self.engine, now)
+        if message.leaves:
+            self._scheduler.leave_for_good(self.whose, self.engine, now)
 
     def end(self, now: float) -> None:
         """The stream is over, whoever ended it."""

@@ -69,7 +69,7 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
         telemetry: Telemetry,
     ) -> None:
         self._pool, self._tenants, self._telemetry = pool, tenants, telemetry
-        self._scheduler, self._clock, self._began = scheduler, clock, clock.now()
+        self._scheduler, self._clock = scheduler, clock
         self._waiting, self._listening = Places(PLACE_WAITERS_MAX), Listening(clock)
         self._reporting: set[asyncio.Task[Any]] = set()
         self._stopping = False

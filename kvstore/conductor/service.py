@@ -18,7 +18,7 @@ from kvstore.conductor.scheduling import SchedulingService
 from kvstore.conductor.stored import stored_prints
 from kvstore.core.fingerprints import IN_MEMORY
 from kvstore.errors import Invalid
-from kvstore.limits import CREW_GATHERS_SECONDS, GROUPS_MAX, HASH_BYTES, HOLDERS_MAX, RPC_KEYS_MAX
+from kvstore.limits import GROUPS_MAX, HASH_BYTES, HOLDERS_MAX, RPC_KEYS_MAX
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import tenant_of
 from kvstore.wire.prints import asked
@@ -82,8 +82,7 @@ class ConductorService(SchedulingService):
 
     @typed
     async def Crews(self, request: pb.CrewsRequest, context: Context) -> pb.CrewsReply:
-        gathers = self._clock.now() - self._began < CREW_GATHERS_SECONDS
-        return crews(self._scheduler, tenant_of(context), request, gathers)
+        return crews(self._scheduler, tenant_of(context), request, self._clock.now())
 
 
 def _check(namespace: bytes, group: int, hashes: Sequence[bytes]) -> None:

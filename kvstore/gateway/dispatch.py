@@ -128,7 +128,7 @@ class Dispatcher:
         if request.without_pool:
             return []
         spaces = self._spaces.now()
-        self._known.keep(self._spaces.engines())
+        self._known.forget(self._spaces.left())
         may = [one for one in spaces if one.samples or not request.sampling]
         if spaces and not may:
             raise OnlyGreedy("temperature: no engine that has this model draws tokens: write 0")

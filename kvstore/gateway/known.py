@@ -25,7 +25,6 @@ class Known:
     def __init__(self, engines: Iterable[str]) -> None:
         self._fixed = frozenset(engines)
         self._rests_until = dict.fromkeys(engines, 0.0)  # the next one first
-        self._named: frozenset[str] | None = None  # that were lately kept
         self._lock = threading.Lock()
 
     def learn(self, address: str) -> None:
@@ -37,13 +36,10 @@ class Known:
             if len(self._rests_until) > KNOWN_MAX and (first := next(learned, "")):
                 del self._rests_until[first]
 
-    def keep(self, named: frozenset[str] | None) -> None:
-        """Of those that were learned of only these have what they had. None: nobody says."""
-        if named is None or named is self._named:
-            return
+    def forget(self, left: Set[str]) -> None:
+        """Those of them that were learned of have no more what they had."""
         with self._lock:
-            self._named = named
-            for one in self._rests_until.keys() - named - self._fixed:
+            for one in (self._rests_until.keys() & left) - self._fixed:
                 del self._rests_until[one]
 
     def lost(self, address: str) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -70,8 +70,9 @@ class Spaces(Protocol):
     def first(self, asks: Sequence[Ask]) -> int:
         """In which of some spaces a request is best run: there is one at least."""
 
-    def engines(self) -> frozenset[str] | None:
-        """Addresses of all engines there; None where nobody says, or some may be missing."""
+    def left(self) -> Set[str]:
+        """Addresses of engines that have these weights no more. One of which nobody hears is not
+        among them."""
 
 
 class One:
@@ -86,8 +87,8 @@ class One:
     def first(self, asks: Sequence[Ask]) -> int:
         return 0
 
-    def engines(self) -> None:
-        return None
+    def left(self) -> Set[str]:
+        return frozenset()
 
 
 class Told:
@@ -97,7 +98,7 @@ class Told:
         self._conductors, self._revision = conductors, revision
         self._lock = threading.Lock()
         self._all: tuple[Space, ...] = ()
-        self._engines: frozenset[str] | None = None
+        self._left: Set[str] = frozenset()
         self._good_until = 0.0
         self._patience = FIRST_SECONDS
 
@@ -121,20 +122,23 @@ class Told:
         soonest = [(plan.ttft_ms, at) for plan, at in plans if plan is not None]
         return min(soonest)[1] if soonest else 0
 
-    def engines(self) -> frozenset[str] | None:
-        return self._engines
+    def left(self) -> Set[str]:
+        return self._left
 
     def _look_beside(self) -> None:
         with suppress(KVStoreError):  # whoever asks in a space hears it
             self._look()
 
     def _look(self) -> None:
-        said = self._conductors.crews(self._revision, self._patience)
+        said = []
+        for one in self._conductors.crews(self._revision, self._patience):
+            said.append(one)
+            if one.crews and not self._all:
+                break  # a request waits for this: what others say is heard when it is asked next
         self._patience = ANSWER_SECONDS
         # From now on: else, where all are waited for in vain, each request waits anew, in turn.
         self._good_until = time.monotonic() + KEPT_SECONDS
         if not said:
-            self._engines = None
             return
         # One may not hear of engines that another does.
         crews = [one for each in said for one in each.crews]
@@ -144,8 +148,8 @@ class Told:
             if one.block_tokens and _can_name(one)
         }
         self._all = tuple(found.values())
-        gathers = any(one.gathers for one in said)
-        self._engines = None if gathers else frozenset(at for one in crews for at in one.addresses)
+        here = {at for one in crews for at in one.addresses}
+        self._left = {at for each in said for at in each.left} - here
         if not crews:
             self._good_until = time.monotonic() + _ABSENT_SECONDS
 

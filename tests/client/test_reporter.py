@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -133,6 +135,25 @@ def test_an_engine_that_finds_no_thread_for_its_stream_tells_of_itself_once_ther
 def test_closing_does_not_wait_for_a_conductor_that_is_not_there() -> None:
     with closing(Reporter(engine("one"), ["127.0.0.1:1"])) as reporter:
         reporter.accepted("r", 10)
+
+
+def test_a_conductor_knows_of_one_that_closes_that_it_has_left(nodes: Nodes) -> None:
+    conductor = nodes.conductor()
+    with closing(Reporter(engine("one", address="h:1"), [conductor.address])):
+        eventually(lambda: wait_ms(conductor) == 0.0)
+    said = conductor.stub.Crews(pb.CrewsRequest(), timeout=CALL_SECONDS)
+    assert list(said.left) == ["h:1"] and not said.crews
+
+
+def test_closing_does_not_wait_long_for_a_conductor_that_reads_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LEAVE_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        reporter = Reporter(engine("one"), [f"127.0.0.1:{deaf.getsockname()[1]}"])
+        began = time.monotonic()
+        reporter.close()
+        assert time.monotonic() - began < module._CLOSE_SECONDS
 
 
 class Breaking(Double):

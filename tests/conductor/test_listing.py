@@ -28,6 +28,11 @@ def crews(
     return list(conductor.stub.Crews(request, timeout=CALL_SECONDS, metadata=named).crews)
 
 
+def left(conductor: ConductorProcess, revision: str) -> set[str]:
+    request, named = pb.CrewsRequest(revision=revision), [(TENANT_KEY, "default")]
+    return set(conductor.stub.Crews(request, timeout=CALL_SECONDS, metadata=named).left)
+
+
 def reports(
     conductor: ConductorProcess, name: str, tenant: str = "default", **said: str
 ) -> Reporting:
@@ -63,6 +68,32 @@ def test_engines_of_one_namespace_call_their_blocks_alike(conductor: ConductorPr
         assert "engine.naming = 'sglang 0/2'" in error.details()
         assert "'sglang 0/1'" in error.details()
     eventually(lambda: not crews(conductor))
+
+
+def test_engines_have_left_that_say_so_and_not_those_of_which_nothing_is_heard(
+    conductor: ConductorProcess,
+) -> None:
+    with (
+        reports(conductor, "leaves", revision="w", address="h:1") as leaves,
+        reports(conductor, "breaks off", revision="w", address="h:2") as breaks,
+    ):
+        eventually(lambda: [one.engines for one in crews(conductor, "w")] == [2])
+        breaks.end()
+        leaves.say(leaves=True)
+        eventually(lambda: left(conductor, "w") == {"h:1"} and not crews(conductor))
+    with reports(conductor, "is back", revision="w", address="h:1"):
+        eventually(lambda: not left(conductor, "w"))
+    assert not left(conductor, "w"), "it has broken off since"
+
+
+def test_an_engine_with_other_weights_has_left_these_unless_one_at_its_address_has_them(
+    conductor: ConductorProcess,
+) -> None:
+    with reports(conductor, "a", revision="v", namespace=b"v" * 32, address="h:1"):
+        eventually(lambda: left(conductor, "w") == {"h:1"})
+        assert not left(conductor, "v") and not left(conductor, "")
+        with reports(conductor, "b", revision="w", address="h:1"):
+            eventually(lambda: not left(conductor, "w"))
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,8 @@ def test_a_plans_blocks_are_as_large_as_those_of_the_engines_that_it_is_for(
         def first(self, asks: Sequence[conductor_pb2.ScheduleRequest]) -> int:
             return 1
 
-        def engines(self) -> None:
-            return None
+        def left(self) -> frozenset[str]:
+            return frozenset()
 
     prefill, decode = Double(), Double()
     with serving(prefill, decode):

@@ -43,9 +43,7 @@ def test_one_that_was_learned_of_and_has_other_weights_by_now_is_sent_nothing() 
     engines = Known(["fixed:1"])
     for one in ("stays:1", "changed:1"):
         engines.learn(one)
-    engines.keep(None)
+    engines.forget(frozenset())
     assert turns(engines) == ["changed:1", "fixed:1", "stays:1"]
-    engines.keep(frozenset({"stays:1", "unmet:1"}))
+    engines.forget(frozenset({"changed:1", "fixed:1", "unmet:1"}))
     assert turns(engines) == ["fixed:1", "stays:1"]
-    engines.keep(frozenset())
-    assert turns(engines) == ["fixed:1"]

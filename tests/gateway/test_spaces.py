@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -151,7 +151,7 @@ class Answers:
     """Stands for conductors that say what they please."""
 
     def __init__(self, *crews: pb.CrewsReply.Crew) -> None:
-        self.said: Sequence[pb.CrewsReply] = [pb.CrewsReply(crews=crews)]
+        self.said: Iterable[pb.CrewsReply] = [pb.CrewsReply(crews=crews)]
 
     def crews(self, revision: str, seconds: float) -> Any:
         return self.said
@@ -163,7 +163,7 @@ def test_a_crew_whose_blocks_have_no_tokens_is_none(fresh: None) -> None:
     assert not told.now()
 
 
-def test_who_has_these_weights_is_known_once_all_conductors_know_their_engines(
+def test_who_has_these_weights_no_more_is_what_one_conductor_says_and_none_denies(
     fresh: None,
 ) -> None:
     here, there = (
@@ -172,19 +172,26 @@ def test_who_has_these_weights_is_known_once_all_conductors_know_their_engines(
     )
     conductors = Answers(here)
     told = Told(cast(Conductors, conductors), "w1")
-    assert told.engines() is None
     told.now()
-    assert told.engines() == {"h:1"}
+    assert not told.left()
     # One does not hear of an engine that another does: both have it.
-    conductors.said = [pb.CrewsReply(crews=[one]) for one in (here, there)]
-    eventually(lambda: told.now() and told.engines() == {"h:1", "h:2"})
+    conductors.said = [pb.CrewsReply(crews=[one], left=["h:2", "h:3"]) for one in (here, there)]
+    eventually(lambda: told.now() and told.left() == {"h:3"})
     assert len(told.now()) == 1, "and both are of one kind"
-    conductors.said = [pb.CrewsReply(crews=[here]), pb.CrewsReply(gathers=True)]
-    eventually(lambda: told.now() and told.engines() is None)
     conductors.said = [pb.CrewsReply()]
-    eventually(lambda: not told.now() and told.engines() == set())
-    conductors.said = []
-    eventually(lambda: not told.now() and told.engines() is None)
+    eventually(lambda: not told.now() and not told.left())
+
+
+def test_the_first_request_waits_for_no_more_conductors_than_name_engines() -> None:
+    def said() -> Iterator[pb.CrewsReply]:
+        yield pb.CrewsReply()
+        yield pb.CrewsReply(crews=[crew])
+        raise AssertionError("it waits for who says nothing")
+
+    crew = pb.CrewsReply.Crew(namespace=OTHER, engines=1, block_tokens=4)
+    conductors = Answers()
+    conductors.said = said()
+    assert len(Told(cast(Conductors, conductors), "w1").now()) == 1
 
 
 class Silent:

@@ -150,7 +150,7 @@ class GiveUpReply(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportRequest(_message.Message):
-    __slots__ = ("engine", "load", "prefills", "steps", "transfers", "accepted", "began", "ended", "decoding", "given_up", "cleared", "dropped", "held", "over")
+    __slots__ = ("engine", "load", "prefills", "steps", "transfers", "accepted", "began", "ended", "decoding", "given_up", "cleared", "dropped", "held", "over", "leaves")
     class Cost(_message.Message):
         __slots__ = ("a", "b", "c")
         A_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +271,7 @@ class ReportRequest(_message.Message):
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
     engine: ReportRequest.Engine
     load: ReportRequest.Load
     prefills: _containers.RepeatedCompositeFieldContainer[ReportRequest.Prefill]
@@ -285,7 +286,8 @@ class ReportRequest(_message.Message):
     dropped: _containers.RepeatedScalarFieldContainer[bytes]
     held: _containers.RepeatedScalarFieldContainer[bytes]
     over: ReportRequest.Over
-    def __init__(self, engine: _Optional[_Union[ReportRequest.Engine, _Mapping]] = ..., load: _Optional[_Union[ReportRequest.Load, _Mapping]] = ..., prefills: _Optional[_Iterable[_Union[ReportRequest.Prefill, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[ReportRequest.Step, _Mapping]]] = ..., transfers: _Optional[_Iterable[_Union[ReportRequest.Transfer, _Mapping]]] = ..., accepted: _Optional[_Iterable[_Union[ReportRequest.Accepted, _Mapping]]] = ..., began: _Optional[_Iterable[str]] = ..., ended: _Optional[_Iterable[str]] = ..., decoding: _Optional[_Iterable[str]] = ..., given_up: _Optional[_Iterable[str]] = ..., cleared: bool = ..., dropped: _Optional[_Iterable[bytes]] = ..., held: _Optional[_Iterable[bytes]] = ..., over: _Optional[_Union[ReportRequest.Over, _Mapping]] = ...) -> None: ...
+    leaves: bool
+    def __init__(self, engine: _Optional[_Union[ReportRequest.Engine, _Mapping]] = ..., load: _Optional[_Union[ReportRequest.Load, _Mapping]] = ..., prefills: _Optional[_Iterable[_Union[ReportRequest.Prefill, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[ReportRequest.Step, _Mapping]]] = ..., transfers: _Optional[_Iterable[_Union[ReportRequest.Transfer, _Mapping]]] = ..., accepted: _Optional[_Iterable[_Union[ReportRequest.Accepted, _Mapping]]] = ..., began: _Optional[_Iterable[str]] = ..., ended: _Optional[_Iterable[str]] = ..., decoding: _Optional[_Iterable[str]] = ..., given_up: _Optional[_Iterable[str]] = ..., cleared: bool = ..., dropped: _Optional[_Iterable[bytes]] = ..., held: _Optional[_Iterable[bytes]] = ..., over: _Optional[_Union[ReportRequest.Over, _Mapping]] = ..., leaves: bool = ...) -> None: ...
 
 class ReportReply(_message.Message):
     __slots__ = ()
@@ -395,7 +397,7 @@ class CrewsRequest(_message.Message):
     def __init__(self, revision: _Optional[str] = ...) -> None: ...
 
 class CrewsReply(_message.Message):
-    __slots__ = ("crews", "gathers")
+    __slots__ = ("crews", "left")
     class Crew(_message.Message):
         __slots__ = ("namespace", "group", "block_tokens", "revision", "engines", "over_http", "naming", "addresses")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -416,7 +418,7 @@ class CrewsReply(_message.Message):
         addresses: _containers.RepeatedScalarFieldContainer[str]
         def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., revision: _Optional[str] = ..., engines: _Optional[int] = ..., over_http: _Optional[int] = ..., naming: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
     CREWS_FIELD_NUMBER: _ClassVar[int]
-    GATHERS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
     crews: _containers.RepeatedCompositeFieldContainer[CrewsReply.Crew]
-    gathers: bool
-    def __init__(self, crews: _Optional[_Iterable[_Union[CrewsReply.Crew, _Mapping]]] = ..., gathers: bool = ...) -> None: ...
+    left: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, crews: _Optional[_Iterable[_Union[CrewsReply.Crew, _Mapping]]] = ..., left: _Optional[_Iterable[str]] = ...) -> None: ...
