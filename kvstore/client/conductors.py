@@ -13,11 +13,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
+from kvstore.client.at_once import ask_at_once
 from kvstore.client.given_up import GivenUp
 from kvstore.config import Credentials
 from kvstore.errors import Broken, Invalid, KVStoreError, Overloaded, Rejected, Unavailable
@@ -125,17 +126,13 @@ class Conductors:
         said = self._first_of(lambda stub: stub.Explain(asked, timeout=ANSWER_SECONDS))
         return said.plan if said is not None and said.HasField("plan") else None
 
-    def crews(self, revision: str, seconds: float) -> Sequence[pb.CrewsReply]:
-        """What is served of these weights, as each conductor says that answers within this time."""
+    def crews(self, revision: str, seconds: float) -> Iterator[pb.CrewsReply]:
+        """What is served of these weights, as each conductor says that answers within this time:
+        all are asked at once, and who answers first is heard first."""
         asked = pb.CrewsRequest(revision=revision)
-        with self._lock:
-            now = time.monotonic()
-            rested = [one for one in self._all if one.rests_until <= now]
-        said = []
-        for one in rested:
-            with suppress(Rejected, Broken):
-                said.append(self._ask(one, lambda stub: stub.Crews(asked, timeout=seconds)))
-        return said
+        stubs = [one.stub for one in self._rested()]
+        with suppress(Unavailable), self._open():
+            yield from ask_at_once(stubs, lambda stub: stub.Crews.future(asked, timeout=seconds))
 
     def _say_given_up(self, one: _Conductor, request: pb.GiveUpRequest) -> None:
         self._ask(one, lambda stub: stub.GiveUp(request, timeout=ANSWER_SECONDS))
@@ -143,20 +140,27 @@ class Conductors:
     def _first_of(self, ask: Callable[[conductor_pb2_grpc.ConductorStub], Any]) -> Any:
         """What the first says that does. One that fails is not put to rest for it: that it names
         nobody is no fault of its."""
-        with self._lock:
-            now = time.monotonic()
-            rested = [one for one in self._all if one.rests_until <= now]
-        for one in rested:
+        for one in self._rested():
             try:
                 return self._ask(one, ask)
             except (Rejected, Broken):
                 continue
         return None
 
+    def _rested(self) -> list[_Conductor]:
+        with self._lock:
+            return [one for one in self._all if one.rests_until <= time.monotonic()]
+
     def _ask(self, one: _Conductor, call: Callable[[Any], Any]) -> Any:
         """Raises a call's typed error."""
-        try:
+        with self._open():
             return one.stub.ask(call)
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """For what begins a call. Raises `Unavailable` where they are closed."""
+        try:
+            yield
         except ValueError as error:  # gRPC's word for a channel that was closed before the call
             if not self._closed:
                 raise

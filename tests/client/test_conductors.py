@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import grpc
@@ -238,11 +239,37 @@ def test_without_conductors_there_is_no_plan() -> None:
         assert conductors.schedule(pb.ScheduleRequest()) is None and conductors.first == ""
 
 
+class Lists(Double):
+    """Names one crew, as often as it is asked."""
+
+    def Crews(self, request: pb.CrewsRequest, context: Any) -> pb.CrewsReply:
+        self.asked += 1
+        return pb.CrewsReply(crews=[pb.CrewsReply.Crew(revision=request.revision)])
+
+
+def test_who_serves_is_heard_of_the_first_conductor_that_answers_and_of_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module.random, "shuffle", lambda _: None)  # the silent ones come first
+    first, second = Lists(), Lists()
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in silent]
+        addresses += [stack.enter_context(served(one)) for one in (first, second)]
+        conductors = stack.enter_context(Conductors(addresses))
+        began = time.monotonic()
+        said = iter(conductors.crews("w", 5.0))
+        assert next(said).crews[0].revision == "w"
+        assert time.monotonic() - began < 5.0, "a silent one is not waited for"
+        assert len(list(said)) == 1 and first.asked == second.asked == 1
+        assert time.monotonic() - began < 10.0, "all are waited for at once"
+
+
 def test_a_thread_that_still_asks_when_they_are_closed_hears_nothing() -> None:
     with served(Double()) as address:
         conductors = Conductors([address])
         conductors.close()
-        assert not conductors.crews("r1", 1.0)
+        assert not list(conductors.crews("r1", 1.0))
         assert conductors.schedule(pb.ScheduleRequest()) is None
         with pytest.raises(Unavailable, match="closed"):
             conductors.explain("r1")
