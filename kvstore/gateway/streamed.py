@@ -8,6 +8,7 @@ why it ends: one that breaks off before that is not.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -24,7 +25,7 @@ REASONS = ("stop", "length")  # for which an answer is whole
 _RETRY_MS = 1_000
 
 
-class Streamed:
+class Streamed(ABC):
     """To one request, of a server of one kind, which says what it is asked and reads its events."""
 
     def __init__(
@@ -35,13 +36,13 @@ class Streamed:
         self.left = wanted.max_new_tokens  # tokens
         self.reason = ""  # why it ends, once all tokens are told
 
+    @abstractmethod
     def asked(self) -> tuple[str, Mapping[str, Any]]:
         """Where it is asked, and what."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, event: dict[str, Any]) -> None:
         """One that is no error."""
-        raise NotImplementedError
 
     def fetch(self, seconds: float, headers: Mapping[str, str]) -> None:
         """All of it. Raises whatever goes wrong by its type."""

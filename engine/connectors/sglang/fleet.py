@@ -21,7 +21,7 @@ from kvstore.client.kv_events.translation import Translation
 from kvstore.client.reporter import Reporter
 from kvstore.client.who import Runs, Who
 
-from ..own_events import connectable
+from ..own_events import source_of
 from ..unsupported import Unsupported
 from . import hooks
 from .settings import WHERE, Settings
@@ -164,14 +164,5 @@ def _source() -> Source | None:
         )
         return None
     events = KVEventsConfig.from_cli(said)
-    binds = bool(events.bind)
-    endpoint = connectable(events.endpoint, binds)
-    replay = connectable(events.replay_endpoint or "", binds)
-    if events.publisher != "zmq" or not endpoint:
-        logger.warning(
-            "Moonpool: conductors are not told what SGLang's own cache holds: events are published "
-            "by %s at %s, and zmq at tcp://*:PORT is wanted",
-            *(events.publisher, events.endpoint),
-        )
-        return None
-    return Source(endpoint, replay, events.topic)
+    where = events.endpoint, events.replay_endpoint or "", events.topic
+    return source_of(logger, "SGLang", events.publisher, *where, binds=bool(events.bind))

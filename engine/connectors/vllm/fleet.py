@@ -21,7 +21,7 @@ from kvstore.client.kv_events.translation import Translation
 from kvstore.client.reporter import Reporter
 from kvstore.client.who import Runs, Who
 
-from ..own_events import connectable
+from ..own_events import source_of
 from .messages import Ready
 from .settings import Settings
 from .telling import Telling
@@ -157,14 +157,7 @@ def _source(config: Any) -> Source | None:
         return None
     rank = config.parallel_config.data_parallel_index
     endpoint, replay = (
-        connectable(ZmqEventPublisher.offset_endpoint_port(one, rank) or "")
+        ZmqEventPublisher.offset_endpoint_port(one, rank) or ""
         for one in (events.endpoint, events.replay_endpoint)
     )
-    if events.publisher != "zmq" or not endpoint:
-        log.warning(
-            "conductors are not told what vLLM's own cache holds: events are published by %s at "
-            "%s, and zmq at tcp://*:PORT is wanted",
-            *(events.publisher, events.endpoint),
-        )
-        return None
-    return Source(endpoint, replay, events.topic)
+    return source_of(log, "vLLM", events.publisher, endpoint, replay, events.topic)

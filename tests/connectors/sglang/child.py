@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tests.connectors.sglang.absent import make_up_torchvision
+from tests.connectors.sglang.server import BACKEND
 
 
 class Over:
@@ -76,16 +77,7 @@ make_up_a_device()
 def main(told: dict[str, Any]) -> None:
     from sglang.srt.entrypoints.engine import Engine
 
-    about = {
-        "backend_name": "moonpool",
-        "module_path": "kvstore.engine.connectors.sglang",
-        "class_name": "MoonpoolStorage",
-        "interface_v1": 1,
-        "prefetch_threshold": 16,
-        "hicache_storage_pass_prefix_keys": True,
-        "moonpool": told["moonpool"],
-        "deadline_ms": 20_000,
-    }
+    about = {**BACKEND, "moonpool": told["moonpool"]}
     engine = Engine(
         model_path=told["model"],
         device="cpu",
