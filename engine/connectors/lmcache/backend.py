@@ -22,6 +22,7 @@ from kvstore.client.later import later
 from ..unsupported import Unsupported
 from .facts import ADAPTER, facts_of
 from .node import Node
+from .order import Order
 from .pins import Pins
 from .settings import Settings
 from .stores import Stores
@@ -56,11 +57,13 @@ class MoonpoolBackend(StoragePluginInterface):
         self._deadline_seconds = settings.deadline_ms / 1e3
         self._node = Node(self._facts, settings, metadata.worker_id)
         self._pins = Pins(self._node, settings.pin_ms / 1e3)
-        self._stores = Stores(self._node, settings.pending_chunks)
+        self._order = Order()
+        self._stores = Stores(self._node, self._order, settings.pending_chunks)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="moonpool-load")
         self._closed = False
         if local_cpu_backend is not None:
             self._outlive(local_cpu_backend)
+            self._order.hear(local_cpu_backend)
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -74,6 +77,7 @@ class MoonpoolBackend(StoragePluginInterface):
         names = self._names(keys)
         if not names:
             return 0
+        self._order.tell(keys)
         if pin:
             return self._safe(lambda: self._pins.take(names), 0)
         nothing = [False] * len(names)
@@ -222,6 +226,7 @@ class MoonpoolBackend(StoragePluginInterface):
     ) -> Future[None] | None:
         if self._closed or not self._as_expected():
             return None
+        self._order.tell(keys)
         kept = []
         for key, obj in zip(keys, objs, strict=True):
             refusal = self._facts.refusal(obj)

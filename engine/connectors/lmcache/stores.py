@@ -17,6 +17,7 @@ from lmcache.v1.memory_management import MemoryObj
 from kvstore.client.later import later
 
 from .node import Node
+from .order import Order
 
 log = init_logger(__name__)
 
@@ -26,8 +27,8 @@ Told = Callable[[CacheEngineKey], None] | None
 class Stores:
     """The chunks of one rank on their way to the pool. Safe to use from several threads."""
 
-    def __init__(self, node: Node, pending_max: int) -> None:
-        self._node, self._pending_max = node, pending_max
+    def __init__(self, node: Node, order: Order, pending_max: int) -> None:
+        self._node, self._order, self._pending_max = node, order, pending_max
         self._lock = threading.Lock()
         self._pending: set[CacheEngineKey] = set()
         self._dropping = False
@@ -88,7 +89,9 @@ class Stores:
         try:
             if not self._ended:
                 stored = self._node.store(
-                    [key.to_string() for key in keys], [chunk for _, chunk in taken]
+                    [key.to_string() for key in keys],
+                    [self._order.before(key) for key in keys],
+                    [chunk for _, chunk in taken],
                 )
         except Exception:
             log.exception("Moonpool: a bug, and chunks are not stored; please report it")

@@ -18,7 +18,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 )
 
 from kvstore.client import PAGES, Client, Keyed, KVSpec, KVStoreError, Memory
+from kvstore.client.linked import linked
 
 from ..unsupported import Unsupported
 from .facts import Named, check_config, named
@@ -117,9 +117,9 @@ class MoonpoolStorage(HiCacheStorage):
         before = extra_info.prefix_keys if extra_info is not None else None
 
         def store(client: Client, blocks: Keyed) -> list[bool]:
-            return client.store_each(
-                self._linked(client, blocks, before), self._memory(client, host_indices)
-            )
+            if before is not None:
+                blocks = linked(client, *self._in_order(keys, before))
+            return client.store_each(blocks, self._memory(client, host_indices))
 
         stored = self._ask(keys, store)
         self._stats.stored(stored.count(True), self._page_bytes, time.monotonic() - begun)
@@ -262,11 +262,10 @@ class MoonpoolStorage(HiCacheStorage):
     def _key(self, key: str) -> str:
         return f"{self._naming} {key}"
 
-    def _linked(self, client: Client, blocks: Keyed, before: Sequence[str] | None) -> Keyed:
-        if before is None:
-            return blocks
-        last = client.keyed([self._key(before[-1])]).hashes if before else (b"",)
-        return replace(blocks, parents=(*last, *blocks.hashes[:-1]))
+    def _in_order(self, keys: list[str], before: Sequence[str]) -> tuple[list[str], list[str]]:
+        """What these are called in the pool, and of each what is before it."""
+        called = list(map(self._key, keys))
+        return called, [self._key(before[-1]) if before else "", *called[:-1]]
 
     def _memory(self, client: Client, host_indices: torch.Tensor) -> Memory:
         pages = pages_of(host_indices, self.mem_pool_host.page_size)

@@ -143,11 +143,11 @@ def test_lmcache_keeps_its_memory_until_the_store_under_way_has_ended(
     node, entered, go_on, seen = engine.plugin._node, threading.Event(), threading.Event(), []
     store = node._store
 
-    def slow(names: Any, chunks: Any) -> Any:
+    def slow(names: Any, before: Any, chunks: Any) -> Any:
         entered.set()
         assert go_on.wait(20)
         seen.append(chunks[0].tensor.clone())
-        return store(names, chunks)
+        return store(names, before, chunks)
 
     monkeypatch.setattr(node, "_store", slow)
     freed = threading.Event()
