@@ -27,7 +27,8 @@ def source_of(
             *(engine, publisher, endpoint),
         )
         return None
-    return Source(where, connectable(replay, binds), topic)
+    # This one engines bind whatever it is.
+    return Source(where, connectable(replay, binds=True), topic)
 
 
 def connectable(endpoint: str, binds: bool = False) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
-from kvstore.engine.connectors.own_events import connectable
+from kvstore.engine.connectors.own_events import connectable, source_of
 
 
 @pytest.mark.parametrize(
@@ -23,3 +25,9 @@ def test_what_the_engine_binds_can_be_connected_to_and_nothing_else(
     endpoint: str, binds: bool, found: str
 ) -> None:
     assert connectable(endpoint, binds) == found
+
+
+def test_where_events_are_said_again_is_bound_whatever_its_form() -> None:
+    told = "an engine", "zmq", "tcp://*:5557", "tcp://127.0.0.1:5558"
+    found = source_of(logging.getLogger("test"), *told)
+    assert found is not None and found.replay_endpoint == "tcp://127.0.0.1:5558"

@@ -160,9 +160,14 @@ def _source() -> Source | None:
     if not said:
         logger.warning(
             "Moonpool: conductors are not told what SGLang's own cache holds: --kv-events-config "
-            '\'{"publisher": "zmq", "endpoint": "tcp://*:5557"}\' would tell them'
+            '\'{"publisher": "zmq", "endpoint": "tcp://*:5557", "format": "dynamo"}\' tells them'
         )
         return None
     events = KVEventsConfig.from_cli(said)
+    if events.format != "dynamo":
+        logger.warning(
+            'Moonpool: without "format": "dynamo" in --kv-events-config SGLang tells of a prompt '
+            "under an extra_key as of the plain one, and conductors send the plain one after it"
+        )
     where = events.endpoint, events.replay_endpoint or "", events.topic
     return source_of(logger, "SGLang", events.publisher, *where, binds=bool(events.bind))

@@ -87,7 +87,8 @@ def _wrap(method: Callable[..., Any], told: Callable[..., None]) -> Callable[...
                 told(_watcher, scheduler, result, *args, **more)
             except Exception:
                 if _well:
-                    logger.exception("Moonpool: conductors may hear wrong things of this engine")
+                    what = "may hear wrong things" if _watcher else "hear nothing more"
+                    logger.exception("Moonpool: conductors %s of this engine", what)
                 _well = False
         return result
 

@@ -77,6 +77,7 @@ class MoonpoolStorage(HiCacheStorage):
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """Accepts the KV pool, and refuses any other: a model that has more is not supported."""
         if host_pool_name != PoolName.KV:
+            self.close()  # SGLang does not, and goes on without
             raise Unsupported(
                 f"the host pool {str(host_pool_name)!r} beside the KV pool is not supported: "
                 "models with windows, state layers, indexers or drafts cannot use this backend"
@@ -190,13 +191,11 @@ class MoonpoolStorage(HiCacheStorage):
         from here, so after this they neither store nor hit until a backend is attached whose
         `revision` is another.
         """
-        client = self._client
-        if client is None:
+        if self._client is None:
             return
         _cleared.add(self._named.spec.digest)
-        self._end_fleet()
+        self.close()  # first: SGLang says that it was done, whatever is raised here
         self._renew()
-        client.close()
 
     def get_stats(self) -> Any:
         """What was moved since the last call, where SGLang wants to know; else None."""
@@ -294,6 +293,5 @@ class MoonpoolStorage(HiCacheStorage):
 
 def _renewed(named: Named) -> Named:
     """The same facts under names that nothing was ever stored under, and weights nobody knows."""
-    (spec, weights), cleared = named, f";cleared={secrets.token_hex(16)}"
-    renewed = spec.as_dict() | {"revision": spec.revision + cleared}
-    return Named(KVSpec.of_dict(renewed), weights + cleared)
+    revision = f"cleared {secrets.token_hex(16)}"
+    return Named(KVSpec.of_dict(named.spec.as_dict() | {"revision": revision}), revision)

@@ -149,13 +149,16 @@ def _stored(said: dict[str, Any], hashes: list[Hash]) -> Event | str:
         known = next((at for at, key in enumerate(keys[:known]) if key is not None), known)
     elif keys is not None:
         return "malformed"
+    # What stands for an image is no token: what the image is, nobody says.
+    others = np.flatnonzero(tokens > _TOKEN_MAX)
+    known = min(known, int(others[0]) // size) if len(others) else known
     if not known:
         return "key unknown"  # and so are those of all that follow it
-    return Stored(tuple(hashes[:known]), parent, tokens[: known * size], size)
+    return Stored(tuple(hashes[:known]), parent, tokens[: known * size].astype(np.uint32), size)
 
 
-def _tokens(raw: Any) -> Tokens | None:
-    """Token ids, if that is what they are."""
+def _tokens(raw: Any) -> NDArray[np.integer] | None:
+    """Whole numbers, as token ids are, and what stands among them for an image."""
     if not isinstance(raw, list):
         return None
     try:
@@ -164,7 +167,7 @@ def _tokens(raw: Any) -> Tokens | None:
         return None  # lists of several lengths
     if not raw or ids.ndim != 1 or ids.dtype.kind not in "iu":
         return None
-    return ids.astype(np.uint32) if ids.min() >= 0 and ids.max() <= _TOKEN_MAX else None
+    return ids if ids.min() >= 0 else None
 
 
 def _is_hash(one: Any) -> bool:

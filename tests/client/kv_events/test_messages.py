@@ -80,7 +80,7 @@ def test_a_batch_of_an_engine_without_ranks_is_one() -> None:
         ({"token_ids": TOKENS[:16]}, "blocks left out"),
         ({"token_ids": [[one, one + 1] for one in TOKENS]}, "malformed"),
         ({"token_ids": [-1] * 32}, "malformed"),
-        ({"token_ids": [2**32] * 32}, "malformed"),
+        ({"token_ids": [2**32] * 32}, "key unknown"),
         ({"token_ids": [0.5] * 32}, "malformed"),
         ({"token_ids": [[1], [2, 3]]}, "malformed"),
         ({"token_ids": []}, "malformed"),
@@ -110,8 +110,17 @@ def test_fields_that_nobody_knows_do_no_harm() -> None:
     assert len(found) == 2 and not passed_over
 
 
-def test_of_a_prompt_with_an_image_what_stands_before_it_is_known() -> None:
-    [found], _ = read({**STORED, "extra_keys": [None, [["image", 3]]]})
+@pytest.mark.parametrize(
+    "image",
+    [
+        {"extra_keys": [None, [["image", 3]]]},
+        {"token_ids": [*TOKENS[:20], *[1 << 61] * 12]},  # as SGLang tells of one
+    ],
+    ids=["key", "tokens"],
+)
+def test_of_a_prompt_with_an_image_what_stands_before_it_is_known(image: dict[str, Any]) -> None:
+    [found], passed_over = read({**STORED, **image})
+    assert not passed_over
     assert isinstance(found, Stored)
     assert found.hashes == (b"a" * 32,) and found.tokens.tolist() == TOKENS[:16]
 

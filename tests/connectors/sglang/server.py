@@ -52,6 +52,7 @@ class Server:
         self.events = free_port(), free_port()  # where it publishes, and says so again
         endpoint, replay = (f"tcp://*:{port}" for port in self.events)
         events = {"publisher": "zmq", "endpoint": endpoint, "replay_endpoint": replay}
+        events["format"] = "dynamo"
         options = ["--host", "127.0.0.1", "--port", self.address.rsplit(":", 1)[1]]
         options += ["--model-path", os.fspath(model), "--dtype", "float32", "--device", "cpu"]
         options += ["--skip-tokenizer-init", "--attention-backend", "torch_native"]
@@ -96,12 +97,13 @@ class Server:
             assert time.monotonic() < deadline, f"the server is not ready:\n{words}"
             time.sleep(0.2)
 
-    def complete(self, tokens: list[int], count: int) -> tuple[list[int], int]:
-        """An answer of so many tokens, and how many of the prompt's it had."""
+    def complete(self, tokens: list[int], count: int, **more: Any) -> tuple[list[int], int]:
+        """An answer of so many tokens, and how many of the prompt's it had. `more` is beside them
+        in the request."""
         greedy = {"max_new_tokens": count, "temperature": 0, "ignore_eos": True}
         request = urllib.request.Request(
             f"{self.address}/generate",
-            json.dumps({"input_ids": tokens, "sampling_params": greedy}).encode(),
+            json.dumps({"input_ids": tokens, "sampling_params": greedy, **more}).encode(),
             {"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=CALL_SECONDS) as reply:

@@ -260,6 +260,8 @@ def test_a_layout_that_is_not_known_is_refused_by_name(engine_of: Engines, make:
 def test_a_second_host_pool_is_refused_by_name(stored: Engine) -> None:
     with pytest.raises(ValueError, match="'swa' beside the KV pool is not supported"):
         stored.storage.register_mem_host_pool_v2(mha_pool("page_first"), PoolName.SWA)
+    # SGLang does not close what it asked to attach, and serves on without it.
+    assert not stored.storage.exists(KEYS[0])
 
 
 def test_layers_of_a_draft_model_are_refused(engine_of: Engines) -> None:

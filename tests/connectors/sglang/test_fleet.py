@@ -175,6 +175,14 @@ def test_a_prompt_goes_to_the_server_whose_own_cache_has_its_prefix(fleet: Fleet
     assert outcome.expected_tokens >= 5 * PAGE
 
 
+def test_a_prompt_under_a_key_of_its_sender_s_is_not_the_plain_one(fleet: Fleet) -> None:
+    tokens, server = prompt(65, 3 * PAGE), fleet.servers[0]
+    server.complete(list(tokens), 1, extra_key="apart")
+    server.complete(list(tokens[: 2 * PAGE]), 1)  # told behind it
+    eventually(lambda: fleet.own(server, tokens) > 0, SECONDS)
+    assert fleet.own(server, tokens) == 2
+
+
 def test_pages_in_the_pool_are_found_by_what_a_prompt_is_called(fleet: Fleet) -> None:
     tokens = prompt(70, 4 * PAGE + 3)
     fleet.servers[0].complete(list(tokens), 1)

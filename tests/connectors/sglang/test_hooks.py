@@ -113,3 +113,17 @@ def test_a_watcher_that_fails_is_told_of_once_and_stops_nothing(
     assert [called(scheduler) for _ in range(3)] == [RETURNED] * 3
     (record,) = caplog.records
     assert "conductors may hear wrong things" in record.message
+
+
+def test_of_a_watcher_that_gives_up_it_is_said_that_nothing_more_is_heard(
+    scheduler: Scheduled, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class GivesUp(Watcher):
+        def queued(self, *_: Any) -> None:
+            hooks.watch(None)
+            raise RuntimeError("broken")
+
+    watched_by(monkeypatch, GivesUp())
+    assert called(scheduler) == RETURNED
+    (record,) = caplog.records
+    assert "conductors hear nothing more" in record.message

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -120,6 +121,31 @@ def test_a_backend_that_is_attached_anew_after_a_clear_hits_nothing_stored_befor
         assert again.storage.batch_exists(KEYS) == 2
     finally:
         again.storage.close()
+
+
+def test_a_clear_that_fails_leaves_nothing_that_was_stored_before(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang logs what is raised and says that it was done: new weights come then."""
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("nothing can be named")
+
+    engine.store(KEYS, 0, 1)
+    monkeypatch.setattr("kvstore.engine.connectors.sglang.storage.secrets.token_hex", broken)
+    with pytest.raises(RuntimeError):
+        engine.storage.clear()
+    asked_of_nobody(engine)
+
+
+def test_weights_of_the_longest_name_can_be_cleared(node: NodeProcess) -> None:
+    engine = Engine(mha_pool("page_first"), moonpool=node.address, revision="r" * 1_000)
+    try:
+        assert engine.store(KEYS, 0, 1) == [True, True]
+        engine.storage.clear()
+        assert engine.storage.batch_exists(KEYS) == 0 and engine.store(KEYS, 0, 1) == [True, True]
+    finally:
+        engine.storage.close()
 
 
 def test_ranks_that_share_a_latent_go_without_the_pool_after_a_clear(node: NodeProcess) -> None:
