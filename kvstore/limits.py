@@ -27,6 +27,7 @@ RPC_CONNECTIONS_MAX = 2_048  # half of the files a node opens: each costs some 2
 RPC_HANDSHAKE_SECONDS = 10.0  # a connection that has not said who it is by then is closed
 RPC_RATE_MAX = 1_000.0  # calls a second of one tenant while others call; alone it may have all
 RPC_BURST_MAX = 2_000.0  # calls that a tenant may save up for
+RPC_OWED_MAX = RPC_BURST_MAX  # that it may owe before those that end a hold are refused as well
 # Blocks that cost a node's loop no more than one such call does, looked up and written. An engine
 # that loads a prompt of 128k tokens in blocks of 16 spends 200 calls on it, and one of an 8B model
 # has 16 GiB: five a second are more than a host moves.
@@ -184,6 +185,7 @@ assert RPC_KEYS_MAX * HANDLE_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
 assert RPC_KEYS_MAX * (2 * HANDLE_BYTES_MAX + 32) < RPC_REPLY_BYTES_MAX
 assert PUT_CHUNK_BYTES_MAX < RPC_MESSAGE_BYTES_MAX
 assert 2 * RPC_KEYS_MAX // RPC_WRITTEN_A_CALL < RPC_BURST_MAX  # two lists of them
+assert 2 * RPC_KEYS_MAX // RPC_WRITTEN_A_CALL < RPC_OWED_MAX  # what looks up may owe already
 _RPC_PLACES = (
     RPC_UNARY_MAX + RPC_WAITING_MAX + RPC_BULK_MAX + RPC_STREAMS_MAX + RPC_OPEN_STREAMS_MAX
 )

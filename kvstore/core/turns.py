@@ -108,27 +108,28 @@ class Rates:
         self._per_second, self._burst = per_second, burst
         self._left: dict[str, tuple[float, float]] = {}  # tenant -> calls left, as of when
 
-    def spend(self, who: str, now: float) -> float:
-        """Count one call. Seconds after which to come again; 0 if it may go on."""
-        return self._spend(who, now, 1, least=1.0)
+    def spend(self, who: str, now: float, owing: float = 0.0) -> float:
+        """Count one call. Seconds after which to come again; 0 if it may go on, as it may while no
+        more than `owing` calls are owed."""
+        return self._spend(who, now, 1, 1.0, owing)
 
-    def spend_more(self, who: str, now: float, calls: int) -> float:
+    def spend_more(self, who: str, now: float, calls: int, owing: float = 0.0) -> float:
         """The same of what a call that was counted costs, as much as so many more. Where that is
         more than is left those that follow wait for it, and it waits only for what is owed by
         others: so many small ones keep no large one out."""
-        return self._spend(who, now, calls, least=0.0)
+        return self._spend(who, now, calls, 0.0, owing)
 
-    def _spend(self, who: str, now: float, calls: int, least: float) -> float:
+    def _spend(self, who: str, now: float, calls: int, least: float, owing: float) -> float:
         left, then = self._left.pop(who, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._per_second)
         # Whoever called last stands last, so one look tells whether anybody else calls.
         other = next(reversed(self._left.values()), None)
         contended = other is not None and now - other[1] <= CONTENDED_SECONDS
-        refused = left < least and contended
+        refused = left + owing < least and contended
         spent = 0 if refused else calls
         self._left[who] = (left - spent if contended else max(0.0, left - spent), now)
         self._forget(now)
-        return (1.0 - left) / self._per_second if refused else 0.0
+        return (1.0 - owing - left) / self._per_second if refused else 0.0
 
     def _forget(self, now: float) -> None:
         """Those whose bucket is full again, and who do not count as calling any more. Each call

@@ -17,6 +17,7 @@ from kvstore.limits import (
     RPC_BULK_MAX,
     RPC_BURST_MAX,
     RPC_OPEN_STREAMS_MAX,
+    RPC_OWED_MAX,
     RPC_RATE_MAX,
     RPC_STREAMS_MAX,
     RPC_UNARY_MAX,
@@ -29,6 +30,10 @@ from kvstore.rpc.identity import Caller
 from kvstore.rpc.named import further_calls
 
 _RETRY_MS = 200
+# What ends a hold, or keeps one. Few ask for it again: refused, blocks stay held, or are lost.
+_OF_HOLDS = frozenset(
+    f"/moonpool.v1.KV/{method}" for method in ("Seal", "Abort", "Close", "Unpin", "Renew")
+)
 
 
 class Admission:
@@ -47,19 +52,20 @@ class Admission:
         self._turns, self._seats = Entrance(RPC_UNARY_MAX), Places(RPC_WAITING_MAX)
         self._rates = Rates(RPC_RATE_MAX, RPC_BURST_MAX)
 
-    def count(self, who: str) -> None:
-        """One more call of `who`; `Overloaded` where it calls too often for the others' good."""
-        wait = self._rates.spend(who, asyncio.get_running_loop().time())
-        if wait:
+    def count(self, who: str, method: str) -> None:
+        """One more call of `who`; `Overloaded` where it calls too often for the others' good. What
+        is of a hold is refused later than all else: most of it makes room."""
+        now = asyncio.get_running_loop().time()
+        if wait := self._rates.spend(who, now, _owing(method)):
             text = f"{who} makes more than {RPC_RATE_MAX:.0f} calls a second while others call"
             raise Overloaded(text, max(1, round(1e3 * wait)))
 
-    def count_named(self, caller: Caller, message: Any) -> None:
+    def count_named(self, caller: Caller, method: str, message: Any) -> None:
         """The same of what a call that was counted names: many blocks cost as much as many calls. A
         node or a conductor acts for callers that were counted where they called."""
         more = further_calls(message) if caller.role in (Role.CLIENT, Role.OPEN) else 0
         now = asyncio.get_running_loop().time()
-        if more and (wait := self._rates.spend_more(caller.who, now, more)):
+        if more and (wait := self._rates.spend_more(caller.who, now, more, _owing(method))):
             text = f"{caller.who} names more blocks than go with {RPC_RATE_MAX:.0f} calls a second"
             raise Overloaded(f"{text} while others call", max(1, round(1e3 * wait)))
 
@@ -100,3 +106,8 @@ class Admission:
     def _turn_ended(self, who: str, end: asyncio.TimerHandle) -> None:
         end.cancel()
         self._turns.leave(who)
+
+
+def _owing(method: str) -> float:
+    """So many calls its tenant may owe by now."""
+    return RPC_OWED_MAX if method in _OF_HOLDS else 0.0

@@ -66,7 +66,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 incoming = requests
                 if not handler.request_streaming:
                     incoming = await _message(context)
-                    self._admission.count_named(caller, incoming)
+                    self._admission.count_named(caller, method, incoming)
                 with traces.span(method.rpartition("/")[2], _parent(context)):
                     return await serve(incoming, context)
             except KVStoreError as error:
@@ -92,7 +92,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     ) -> Caller:
         caller = self._door.admit(method, context)
         CALLER.set(caller)
-        self._admission.count(caller.who)
+        self._admission.count(caller.who, method)
         if handler.request_streaming or handler.response_streaming:
             self._admission.take_stream(method, caller.who, task)
             if caller.token:

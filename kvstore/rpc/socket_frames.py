@@ -20,6 +20,7 @@ CALL = struct.Struct("<IHHI")
 ANSWER = struct.Struct("<IHHI")  # bytes that follow, status code, 0, milliseconds to retry after
 OK = 0  # status code: a message follows. Else the error's class, a line feed, and its text
 
+SERVICE = "moonpool.v1.KV"  # whose calls they are
 # By number: the calls that engines make for each prompt. All others go over gRPC.
 METHODS: tuple[tuple[str, Any, Any], ...] = (
     ("Match", pb.MatchRequest, pb.MatchReply),

@@ -20,12 +20,13 @@ from kvstore.errors import Invalid, KVStoreError, SessionEnded
 from kvstore.limits import RPC_MESSAGE_BYTES_MAX, SOCKET_CALL_BYTES
 from kvstore.rpc.admission import Admission
 from kvstore.rpc.identity import CALLER, Caller
-from kvstore.rpc.socket_frames import ANSWER, CALL, METHODS, OK
+from kvstore.rpc.socket_frames import ANSWER, CALL, METHODS, OK, SERVICE
 from kvstore.rpc.status import ERROR_KEY, RETRY_KEY, refuse
 
 log = logging.getLogger(__name__)
 
 
+_NAMES = [f"/{SERVICE}/{name}" for name, _, _ in METHODS]  # as gRPC calls the methods
 _NOTHING_MORE = memoryview(bytearray(1))  # room for what shall not come: reading tells of the end
 
 
@@ -137,7 +138,7 @@ class SocketCaller(asyncio.BufferedProtocol):
         try:
             if not self._may_call():
                 raise SessionEnded("the session of this connection is over")
-            self._admission.count(self._caller.who)
+            self._admission.count(self._caller.who, _NAMES[method])
             await self._admission.take_turn(self._caller.who, task, self._transport.abort)
             message = await self._read(size)
             parent = message[size - traced :].decode("ascii", "replace")
@@ -179,7 +180,7 @@ class SocketCaller(asyncio.BufferedProtocol):
             request = request_type.FromString(message)
         except DecodeError:
             raise Invalid("a message is not what this method takes: compare proto/") from None
-        self._admission.count_named(self._caller, request)
+        self._admission.count_named(self._caller, _NAMES[method], request)
         try:
             async with asyncio.timeout(context.time_remaining()):
                 reply = await getattr(self._service, name)(request, context)

@@ -172,6 +172,31 @@ def test_a_tenant_whose_calls_name_many_blocks_is_told_too(
     channel.close()
 
 
+def test_a_tenant_that_is_told_so_still_gives_back_what_it_holds(
+    people: People, tls_node: NodeProcess
+) -> None:
+    """Else it would stay held: nobody gives a window back twice."""
+    ours, quiet = caller_of(tls_node, people, "team-a"), caller_of(tls_node, people, "team-b", True)
+    blocks = prompt(next(numbers), 4)
+    windows = list(ours.reserve(blocks).handles)
+    asked = {**ours.about(blocks), "hashes": [bytes(32)] * RPC_KEYS_MAX}
+
+    def told() -> bool:
+        quiet.match(blocks)
+        try:
+            ours.ask("Match", **asked)
+        except grpc.RpcError as error:
+            return Refusal(error).kind == "Overloaded"
+        return False
+
+    assert quiet.stats().windows == 4
+    eventually(told)
+    ours.ask("Abort", handles=windows)
+    assert quiet.stats().windows == 0
+    ours.close()
+    quiet.close()
+
+
 def test_calls_that_are_reset_as_fast_as_they_begin_hold_up_nobody(
     open_node: NodeProcess, other: Caller
 ) -> None:

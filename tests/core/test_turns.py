@@ -161,6 +161,31 @@ def test_small_calls_without_end_keep_no_large_one_of_their_tenant_out() -> None
     assert served > 50
 
 
+def test_who_owes_as_much_as_it_may_is_refused_also_what_it_may_owe_for() -> None:
+    """So a flood of such calls has what it may owe beside what was saved up, and then its rate."""
+    rates, got = Rates(100.0, 10.0), 0
+    rates.spend("b", 0.0)
+    assert rates.spend("a", 0.0) == rates.spend_more("a", 0.0, 12) == 0.0
+    assert rates.spend("a", 0.0) > 0.0 and rates.spend_more("a", 0.0, 1) > 0.0, "it owes three"
+    assert rates.spend("a", 0.0, owing=10.0) == rates.spend_more("a", 0.0, 4, owing=10.0) == 0.0
+    assert rates.spend("a", 0.0, owing=10.0) == rates.spend("a", 0.0, owing=10.0) == 0.0
+    assert rates.spend("a", 0.0, owing=10.0) == pytest.approx(0.01), "when the next one is due"
+    assert rates.spend("a", 0.0) == pytest.approx(0.11), "and of those it may not owe for"
+    for step in range(1_000):
+        rates.spend("b", step / 100)
+        got += sum(rates.spend("a", step / 100, owing=10.0) == 0.0 for _ in range(9))
+    assert 990 <= got <= 999
+
+
+def test_what_it_may_owe_for_is_let_in_as_a_whole_whatever_it_names() -> None:
+    rates = Rates(100.0, 10.0)
+    rates.spend("b", 0.0)
+    rates.spend_more("a", 0.0, 19)
+    assert rates.spend("a", 0.0, owing=10.0) == rates.spend_more("a", 0.0, 30, owing=10.0) == 0.0
+    again = rates.spend_more("a", 0.0, 30, owing=10.0)
+    assert again == pytest.approx(0.31), "and no other on top of it"
+
+
 def test_what_a_tenant_took_alone_it_does_not_owe_to_the_next() -> None:
     rates = Rates(100.0, 10.0)
     assert all(rates.spend_more("a", 0.0, 500) == 0.0 for _ in range(10))

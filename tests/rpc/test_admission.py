@@ -16,6 +16,7 @@ from kvstore.limits import (
     RPC_KEYS_MAX,
     RPC_NAMED_A_CALL,
     RPC_OPEN_STREAMS_MAX,
+    RPC_OWED_MAX,
     RPC_STREAMS_MAX,
     RPC_UNARY_MAX,
     RPC_WAITING_MAX,
@@ -209,13 +210,18 @@ MANY = int(RPC_BURST_MAX) // 2
 BIG = pb.OpenRequest(hashes=[bytes(32)] * RPC_KEYS_MAX)
 
 
-def passed(admission: Admission, caller: Caller, message: pb.OpenRequest, most: int) -> int:
+KV = "/moonpool.v1.KV/"
+
+
+def passed(
+    admission: Admission, caller: Caller, message: Any, most: int, method: str = "Open"
+) -> int:
     """How many such calls get in at once beside another tenant's, up to so many."""
-    admission.count("another")
+    admission.count("another", f"{KV}Match")
     for number in range(most):
         try:
-            admission.count(caller.who)
-            admission.count_named(caller, message)
+            admission.count(caller.who, f"{KV}{method}")
+            admission.count_named(caller, f"{KV}{method}", message)
         except Overloaded as error:
             assert error.retry_after_ms > 0
             return number
@@ -236,5 +242,58 @@ def test_a_node_that_acts_for_its_callers_is_counted_by_calls_alone() -> None:
     async def test() -> None:
         peer = Caller(Role.NODE, "b", "a")
         assert passed(Admission([]), peer, BIG, MANY) == MANY
+
+    run(test())
+
+
+OF_HOLDS = ["Seal", "Abort", "Close", "Unpin", "Renew"]
+
+
+@pytest.mark.parametrize("method", OF_HOLDS)
+def test_what_ends_a_hold_is_let_in_though_its_tenant_owes_for_what_it_looked_up(
+    method: str,
+) -> None:
+    async def test() -> None:
+        admission, caller = Admission([]), Caller(Role.CLIENT, "engine", "a")
+        ends = getattr(pb, f"{method}Request")(handles=[bytes(32)] * RPC_KEYS_MAX)
+        passed(admission, caller, BIG, MANY)
+        assert passed(admission, caller, pb.OpenRequest(), MANY) == 0
+        assert passed(admission, caller, ends, 1, method) == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("method", OF_HOLDS)
+def test_a_flood_of_what_ends_holds_is_refused_once_its_tenant_owes_too_much(method: str) -> None:
+    async def test() -> None:
+        admission, caller = Admission([]), Caller(Role.CLIENT, "engine", "a")
+        ends = getattr(pb, f"{method}Request")(handles=[bytes(32)])
+        most = int(RPC_BURST_MAX + RPC_OWED_MAX)
+        assert most <= passed(admission, caller, ends, 2 * most, method) < 2 * most
+        assert passed(admission, Caller(Role.CLIENT, "engine", "b"), BIG, 1) == 1, "only its own"
+
+    run(test())
+
+
+def test_a_tenant_alone_owes_nothing_for_what_ends_its_holds() -> None:
+    async def test() -> None:
+        admission, caller, owed = (
+            Admission([]),
+            Caller(Role.CLIENT, "engine", "a"),
+            int(RPC_OWED_MAX),
+        )
+        for _ in range(2 * int(RPC_BURST_MAX) + owed):
+            admission.count("a", f"{KV}Close")
+        assert passed(admission, caller, pb.CloseRequest(), owed, "Close") == owed
+
+    run(test())
+
+
+def test_a_method_of_another_service_is_not_taken_for_what_ends_a_hold() -> None:
+    async def test() -> None:
+        admission, caller = Admission([]), Caller(Role.CLIENT, "engine", "a")
+        passed(admission, caller, BIG, MANY)
+        with pytest.raises(Overloaded):
+            admission.count("a", "/moonpool.v1.Conductor/Close")
 
     run(test())

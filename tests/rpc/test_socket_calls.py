@@ -294,8 +294,10 @@ def test_a_call_that_names_many_blocks_counts_as_many_calls(server: Server, stub
     assert stub.Match(big, timeout=SECONDS).blocks == RPC_KEYS_MAX
     with pytest.raises(Overloaded, match="calls a second"):
         for _ in range(100):
-            server.loop.call_soon_threadsafe(server.admission.count, "another tenant")
+            server.loop.call_soon_threadsafe(server.admission.count, "another tenant", "/any")
             stub.Match(big, timeout=SECONDS)
+    closed = pb.CloseRequest(handles=[b"a"] * RPC_KEYS_MAX)
+    assert stub.Close(closed, timeout=SECONDS) == pb.CloseReply(), "a hold ends all the same"
 
 
 @pytest.mark.parametrize(
