@@ -205,7 +205,8 @@ class Scheduler(Crews):
         return Decision(
             *of, prefill, row, own, there, source, way, decode, step, wanted,
             again=crew.computes_again(prefill, decode),
-            ahead=wanted * in_flight.clients.lacks(ask.client) if rules.fair else 0.0,
+            # Of one length for all: else who may wait for longer would go before who may not.
+            ahead=self._rules.ttft * in_flight.clients.lacks(ask.client) if rules.fair else 0.0,
         )  # fmt: skip
 
     def consider_place(self, whose: Whose, ask: Ask, now: float) -> Decision:

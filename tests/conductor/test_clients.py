@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ class Shared(World):
     """Requests are clients', some of whom ask for more than others."""
 
     def __init__(self, conductors: int) -> None:
-        super().__init__(engines=6, conductors=conductors, slower=1.0, seed=11)
+        super().__init__(engines=6, conductors=conductors, slower=1.0, seed=11, ttft=TTFT)
         self.came: Counter[str] = Counter()
         self.let_in: Counter[str] = Counter()
 
@@ -144,15 +145,19 @@ def test_how_much_less_a_client_has_had_than_the_one_that_had_the_most() -> None
     assert clients.lacks("c") == 1.0, "who was never heard of has had nothing"
 
 
-def turns(asked: Iterable[tuple[float, str]]) -> list[float]:
+def turns(
+    asked: Iterable[tuple[float, str]], ttft: Mapping[str, float] = MappingProxyType({})
+) -> list[float]:
     """When those that come at some time and for some client have their turn at an engine, in
-    milliseconds; all are alike."""
+    milliseconds; all are alike but for the seconds in which some clients want first tokens."""
     rig, due = Rig(), list[float]()
     rig.engine("a", prefill=PrefillCost(1e-3, 1e-5, 0.0), decode=None)
     since = rig.now
     for number, (at, client) in enumerate(asked):
         rig.now = since + at
-        plan = reply_of(rig.scheduler, rig.schedule(f"{number}", chain(9), client=client), False)
+        wanted = ttft.get(client, 0.0)
+        decision = rig.schedule(f"{number}", chain(9), client=client, ttft=wanted)
+        plan = reply_of(rig.scheduler, decision, False)
         due.append(plan.priority_ms + plan.aging * 1e3 * at)
     return due
 
@@ -163,6 +168,20 @@ def test_one_of_a_client_that_had_little_goes_before_all_that_another_has_had_wa
     assert one < min(others[1:])
     *others, one = turns([*many, (20.0, "many")])
     assert one > max(others)
+
+
+@pytest.mark.parametrize("seconds", [2.0, 600.0])
+def test_who_may_wait_long_for_a_first_token_goes_not_before_who_wants_it_soon(
+    seconds: float,
+) -> None:
+    """How long before its time somebody goes is a matter of what clients have had, not of what
+    they say: else who asks for more time would be served first."""
+    many = [(0.01 * number, "many") for number in range(400)]
+    some = [(4.0 + 0.01 * number, "some") for number in range(200)]
+    all_ = [*many, *some, (6.5, "new")]
+    told = turns(all_, {"some": seconds, "new": 2.0})
+    assert told[-1] < min(told[450:-1]), "these are of one that had something by then"
+    assert told == turns(all_), "it changes nobody's turn"
 
 
 def test_of_clients_that_had_as_much_and_of_one_alone_who_came_first_is_first() -> None:

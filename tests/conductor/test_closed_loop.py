@@ -21,7 +21,7 @@ from kvstore.conductor.decision import Ask
 from kvstore.conductor.explained import reply_of
 from kvstore.conductor.index import PoolIndex
 from kvstore.conductor.reports import Reporter
-from kvstore.conductor.scheduler import Scheduler
+from kvstore.conductor.scheduler import RULES, Scheduler
 from kvstore.conductor.table import Table
 from kvstore.core.fit import Error
 from kvstore.errors import Overloaded
@@ -63,16 +63,17 @@ class Engine:
 
 class World:
     """`slower`: what prefills take, to what the engines say at first; `untold`: to what they say
-    that each took."""
+    that each took; `ttft`: within which conductors want a first token where a request says none."""
 
     def __init__(
-        self, engines: int, conductors: int, slower: float, seed: int, untold: float = 1.0
-    ) -> None:
+        self, engines: int, conductors: int, slower: float, seed: int, untold: float = 1.0,
+        ttft: float = RULES.ttft,
+    ) -> None:  # fmt: skip
         self.dice, self.now, self._order = random.Random(seed), 0.0, itertools.count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self.slower, self.untold = slower, untold
+        self.slower, self.untold, rules = slower, untold, RULES._replace(ttft=ttft)
         self.schedulers = [
-            Scheduler(Table(PoolIndex(1)), lambda: (), random.Random(seed + number))
+            Scheduler(Table(PoolIndex(1)), lambda: (), random.Random(seed + number), rules)
             for number in range(conductors)
         ]
         self.engines = [Engine(f"e{number}", []) for number in range(engines)]
