@@ -32,7 +32,8 @@ RPC_OWED_MAX = RPC_BURST_MAX  # that it may owe before those that end a hold are
 # that loads a prompt of 128k tokens in blocks of 16 spends 200 calls on it, and one of an 8B model
 # has 16 GiB: five a second are more than a host moves.
 RPC_NAMED_A_CALL, RPC_WRITTEN_A_CALL = 128, 64
-RPC_SCHEDULED_A_CALL = 1_024  # likewise, of a conductor's loop
+# Likewise, of a conductor's loop: blocks that it is asked about, and requests given up.
+RPC_SCHEDULED_A_CALL, RPC_GIVEN_UP_A_CALL = 1_024, 512
 RPC_PART_KEYS = 2_048  # that a node's loop looks up in one go, in 2 to 5 ms
 SOCKET_CALLS_MAX = 3  # sockets that one session makes calls on; with more at once it uses gRPC
 SOCKET_CALL_BYTES = 16 * KiB  # of a call on one that are received before it is admitted

@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from kvstore.limits import (
+    REPORT_REQUESTS_MAX,
     RPC_BURST_MAX,
+    RPC_GIVEN_UP_A_CALL,
     RPC_KEYS_MAX,
     RPC_NAMED_A_CALL,
     RPC_SCHEDULED_A_CALL,
     RPC_WRITTEN_A_CALL,
 )
 from kvstore.rpc.named import further_calls
-from kvstore.wire.v1 import admin_pb2, conductor_pb2, kv_pb2
+from kvstore.wire.v1 import admin_pb2, conductor_pb2, engine_pb2, kv_pb2
 
 MANY = [bytes(32)] * RPC_KEYS_MAX
 LOOKED, WRITTEN = RPC_KEYS_MAX // RPC_NAMED_A_CALL, RPC_KEYS_MAX // RPC_WRITTEN_A_CALL
@@ -43,6 +45,24 @@ def test_what_changes_blocks_costs_more(kind: str) -> None:
 def test_a_conductor_is_asked_about_long_prompts_at_a_lower_price(kind: str) -> None:
     message = getattr(conductor_pb2, f"{kind}Request")(hashes=MANY)
     assert 0 < further_calls(message) == RPC_KEYS_MAX // RPC_SCHEDULED_A_CALL < LOOKED
+
+
+def test_what_a_message_within_another_names_counts_as_if_it_were_the_others() -> None:
+    request = conductor_pb2.ScheduleRequest(hashes=MANY)
+    explained = conductor_pb2.ExplainRequest(request=request)
+    assert further_calls(explained) == further_calls(request) > 0
+    assert further_calls(conductor_pb2.ExplainRequest(request_id="r")) == 0
+    generated = engine_pb2.GenerateRequest(prompt=[1] * 9_999)
+    assert further_calls(generated) == 0, "tokens are no names"
+    generated.hand_off.handles.extend(MANY)
+    assert further_calls(generated) == LOOKED
+
+
+def test_requests_that_are_given_up_cost_calls_by_their_number() -> None:
+    ids = [f"{number}" for number in range(REPORT_REQUESTS_MAX)]
+    given_up = conductor_pb2.GiveUpRequest(request_ids=ids)
+    assert further_calls(given_up) == REPORT_REQUESTS_MAX // RPC_GIVEN_UP_A_CALL > 0
+    assert further_calls(conductor_pb2.GiveUpRequest(request_ids=ids[:10])) == 0
 
 
 def test_an_operator_pays_as_everybody_does() -> None:
