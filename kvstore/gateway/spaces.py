@@ -142,8 +142,9 @@ class Told:
             return
         # One may not hear of engines that another does.
         crews = [one for each in said for one in each.crews]
+        greedy = {_of(one) for one in crews if one.over_http != one.engines}
         found = {
-            _of(one): Space(*_of(one), samples=one.over_http == one.engines, naming=one.naming)
+            _of(one): Space(*_of(one), samples=_of(one) not in greedy, naming=one.naming)
             for one in crews
             if one.block_tokens and _can_name(one)
         }

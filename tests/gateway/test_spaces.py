@@ -182,6 +182,24 @@ def test_who_has_these_weights_no_more_is_what_one_conductor_says_and_none_denie
     eventually(lambda: not told.now() and not told.left())
 
 
+@pytest.mark.parametrize("turned", [1, -1])
+def test_engines_can_sample_where_no_conductor_hears_of_one_that_cannot(
+    turned: int, fresh: None
+) -> None:
+    """Whoever answers last: it may be the one that does not hear of it."""
+    ours, theirs = (
+        pb.CrewsReply.Crew(namespace=OTHER, engines=some, over_http=1, block_tokens=4)
+        for some in (2, 1)
+    )
+    conductors = Answers(theirs)
+    told = Told(cast(Conductors, conductors), "w1")
+    assert [one.samples for one in told.now()] == [True]
+    conductors.said = [pb.CrewsReply(crews=[one]) for one in (ours, theirs)[::turned]]
+    eventually(lambda: [one.samples for one in told.now()] == [False])
+    conductors.said = [pb.CrewsReply(crews=[theirs])] * 2
+    eventually(lambda: [one.samples for one in told.now()] == [True])
+
+
 def test_the_first_request_waits_for_no_more_conductors_than_name_engines() -> None:
     def said() -> Iterator[pb.CrewsReply]:
         yield pb.CrewsReply()
