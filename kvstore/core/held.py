@@ -50,20 +50,32 @@ class Held:
 
     def check_windows(self, tenant: str, slot_bytes: int, count: int) -> None:
         """Raise `Overloaded` where windows on so many new slots would pass what a tenant holds."""
-        if count > 0 and len(self._tenants) > 1:
-            size = self._slabs.slab_bytes // self._slabs.slots_in_slab(slot_bytes)
-            self._check(tenant, size * count, size)
+        if count == 0 or len(self._tenants) == 1:
+            return
+        size = self._slabs.slab_bytes // self._slabs.slots_in_slab(slot_bytes)
+        if not self._fits(tenant, more := size * count, size):
+            raise Overloaded(
+                f"{tenant} holds {self._of_tenant[tenant]} bytes of DRAM by pins and windows, and "
+                f"all tenants {self._total} of {self._slabs.capacity_bytes}: {more} more are too "
+                "many, as no tenant takes all",
+                _RETRY_MS,
+            )
 
-    def check_pins(self, tenant: str, slots: Sequence[Slot]) -> None:
-        """The same of pins on these; those that are held already cost nothing."""
+    def beyond(self, tenant: str, slots: Sequence[Slot]) -> Collection[Slot]:
+        """Those of these that a tenant may not pin, as those before them are all it may hold. What
+        is held already costs nothing, and so is never among them."""
         if not slots or len(self._tenants) == 1:
-            return
-        more, one = self._bytes(slots), self._bytes(slots[-1:])
-        if self._fits(tenant, more, one):  # all, as if nobody held them: mostly that will do
-            return
-        free = self._windows.not_in_part(slots)
-        fresh = {slot.number: slot for slot in free if not (slot.pins or slot.windows)}
-        self._check(tenant, self._bytes([*fresh.values()]), one)
+            return ()
+        if self._fits(tenant, self._bytes(slots), self._bytes(slots[-1:])):
+            return ()  # all of them do, as if nobody held any: mostly that will do
+        more, refused = 0, set[Slot]()
+        for slot in dict.fromkeys(self._windows.not_in_part(slots)):
+            size = 0 if slot.pins or slot.windows else self._bytes([slot])
+            if size and not self._fits(tenant, more + size, size):
+                refused.add(slot)
+            else:
+                more += size
+        return refused
 
     def check(self) -> None:
         found = Counter[str]()
@@ -79,15 +91,6 @@ class Held:
         before = more - one
         left = self._slabs.capacity_bytes - self._total - before
         return more == 0 or self._of_tenant[tenant] + before < _PATIENCE * left
-
-    def _check(self, tenant: str, more: int, one: int) -> None:
-        if not self._fits(tenant, more, one):
-            raise Overloaded(
-                f"{tenant} holds {self._of_tenant[tenant]} bytes of DRAM by pins and windows, and "
-                f"all tenants {self._total} of {self._slabs.capacity_bytes}: {more} more are too "
-                "many, as no tenant takes all",
-                _RETRY_MS,
-            )
 
     def _change(self, slots: Sequence[Slot], sign: int) -> None:
         if slots and (size := sign * self._bytes(slots)):

@@ -39,14 +39,8 @@ class LongCalls:
         last of each first: a prompt's start is to stay the longest."""
         if len(named) <= RPC_PART_KEYS:
             return work(named)
-        found: list[Sequence[R]] = []
-        for first in reversed(range(0, len(named), RPC_PART_KEYS)):
-            await self._turns.enter(tenant)
-            try:
-                found.append(work(named[first : first + RPC_PART_KEYS]))
-                await asyncio.sleep(0)
-            finally:
-                self._turns.leave(tenant)
+        parts = [named[one] for one in reversed(_parts(len(named)))]
+        found = await self._in_turn(tenant, parts, work)
         return list(chain.from_iterable(reversed(found)))
 
     async def keys(self, tenant: str, place: Place, hashes: Sequence[bytes]) -> Sequence[bytes]:
@@ -80,20 +74,45 @@ class LongCalls:
         writer_group: str = "",
         reach: Tier = Tier.DRAM,
     ) -> Sequence[Opened | Miss]:
-        """`Store.open_stored` of these: all that are there are pinned, or the call is refused and
-        none is."""
-        pinned: list[Sequence[Opened | Miss]] = []
+        """`Store.open_stored` of these: all that are there are pinned that its tenant may hold, or
+        the call is refused and none is. The first part is pinned first, as of a prompt only its
+        start is of use; none counts as used before all are pinned, and then the last part does."""
+        pinned: list[list[Opened | Miss]] = []
 
-        def some(rows: Sequence[int]) -> Sequence[Opened | Miss]:
+        def pin(part: slice) -> None:
             self._sessions.find(session.token, session.tenant)  # else nobody would end its pins
-            part = slice(rows[0], rows[-1] + 1) if rows else slice(0)
             told = (hand_offs[part], pin_ms, writer_group, reach)
-            pinned.append(self._store.open_stored(session, place, keys[part], *told))
-            return pinned[-1]
+            pinned.append(self._store.pin_stored(session, place, keys[part], *told))
+
+        def tell(some: list[Opened | Miss]) -> None:
+            self._sessions.find(session.token, session.tenant)
+            self._store.readers.told(some)
 
         try:
-            return await self.over(session.tenant, range(len(keys)), some)
+            await self._in_turn(session.tenant, _parts(len(keys)), pin)
+            await self._in_turn(session.tenant, pinned[::-1], tell)
+            return list(chain.from_iterable(pinned))
         except BaseException:
             opened = [one for one in chain.from_iterable(pinned) if isinstance(one, Opened)]
             self._store.readers.close(session, [one.handle for one in opened])
             raise
+
+    async def _in_turn(self, tenant: str, parts: Sequence[T], work: Callable[[T], R]) -> list[R]:
+        """What `work` says of each, in this order; of one that is alone at once."""
+        if len(parts) == 1:
+            return [work(parts[0])]
+        found: list[R] = []
+        for part in parts:
+            await self._turns.enter(tenant)
+            try:
+                found.append(work(part))
+                await asyncio.sleep(0)
+            finally:
+                self._turns.leave(tenant)
+        return found
+
+
+def _parts(count: int) -> list[slice]:
+    """Of so many; one, where there is nothing."""
+    firsts = range(0, max(count, 1), RPC_PART_KEYS)
+    return [slice(first, first + RPC_PART_KEYS) for first in firsts]

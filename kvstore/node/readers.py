@@ -67,30 +67,32 @@ class Readers:
     def hold(
         self, session: Session, found: Sequence[Slot | Miss], pin_ms: int
     ) -> list[Opened | Miss]:
-        """Pin what was found, and count what was not."""
+        """Pin what was found, up to what a tenant may hold. What is behind that is not refused: it
+        has no room where it could be read. None is used until its caller is `told`."""
         expires = self._clock.now() + _seconds(pin_ms)
         hits = _slots(found)
+        if beyond := self._held.beyond(session.tenant, hits):
+            found = [Miss.NO_ROOM if one in beyond else one for one in found]
+            hits = _slots(found)
         check_holds(self._pins, session.tenant, len(hits))
-        self._held.check_pins(session.tenant, hits)
         first = self._pins.pin_all(hits, session.serial, expires)
-        return self._told(found, hits, self._claims.for_pins(session, first, len(hits), expires))
+        return _opened(found, hits, self._claims.for_pins(session, first, len(hits), expires))
 
     def seen(self, found: Sequence[Slot | Miss]) -> list[Opened | Miss]:
         """Pin nothing of what was found. It is used as what is held is, and counted so."""
         hits = _slots(found)
-        return self._told(found, hits, [b""] * len(hits))
+        return self.told(_opened(found, hits, [b""] * len(hits)))
 
-    def _told(
-        self, found: Sequence[Slot | Miss], hits: Sequence[Slot], handles: Sequence[bytes]
-    ) -> list[Opened | Miss]:
-        self._blocks.touch([slot.key for slot in hits])
+    def told(self, opened: list[Opened | Miss]) -> list[Opened | Miss]:
+        """Use what a caller hears that it has, and count it, and what it has not."""
+        hits = [one.slot.key for one in opened if isinstance(one, Opened)]
+        self._blocks.touch(hits)
         self._counters.add("open_hit_blocks", len(hits))
-        if len(hits) == len(found):
-            return list(map(Opened, hits, handles))
-        for why, count in Counter(one for one in found if isinstance(one, Miss)).items():
-            self._counters.add("open_miss_blocks", count, label=why)
-        each = iter(handles)
-        return [one if isinstance(one, Miss) else Opened(one, next(each)) for one in found]
+        if len(hits) < len(opened):
+            for why, count in Counter(one for one in opened if isinstance(one, Miss)).items():
+                if why is not Miss.QUARANTINED:  # nobody looked for those
+                    self._counters.add("open_miss_blocks", count, label=why)
+        return opened
 
     def close(
         self, session: Session, handles: Sequence[bytes]
@@ -136,6 +138,15 @@ class Readers:
         """End pins of one session."""
         self._pins.unpin_all(pins)
         self._blocks.settle_all([pin.slot for pin in pins])
+
+
+def _opened(
+    found: Sequence[Slot | Miss], hits: Sequence[Slot], handles: Sequence[bytes]
+) -> list[Opened | Miss]:
+    if len(hits) == len(found):
+        return list(map(Opened, hits, handles))
+    each = iter(handles)
+    return [one if isinstance(one, Miss) else Opened(one, next(each)) for one in found]
 
 
 def _slots(found: Sequence[Slot | Miss]) -> list[Slot]:

@@ -31,6 +31,7 @@ from kvstore.node.blocks import Blocks
 from kvstore.node.claims import Claims, check_holds
 from kvstore.node.handles import Direction, Handles
 from kvstore.node.namespaces import Place
+from kvstore.node.readable import Readable
 from kvstore.node.readers import Opened, Readers
 from kvstore.node.sessions import Session
 from kvstore.node.wanted import joined_by, parents_of
@@ -68,6 +69,7 @@ class Store:
         self.quarantined = quarantined  # namespaces that nobody reads or writes
         self.claims = Claims(handles, clock, self.windows, self.pins, blocks.slabs)
         self.readers = Readers(blocks, self.pins, self.held, self.claims, clock, counters)
+        self._readable = Readable(blocks, self.claims, self.windows)
         self._clock = clock
         self._secrets = secrets
         self._counters = counters
@@ -261,20 +263,23 @@ class Store:
         """The same by the stored keys that the caller has from `keys`, or from `owned`.
 
         `reach`: the highest tier that it can read from."""
+        told = (hand_offs, pin_ms, writer_group, reach)
+        return self.readers.told(self.pin_stored(session, place, keys, *told))
+
+    def pin_stored(
+        self,
+        session: Session,
+        place: Place,
+        keys: Sequence[bytes],
+        hand_offs: Sequence[bytes],
+        pin_ms: int,
+        writer_group: str,
+        reach: Tier,
+    ) -> list[Opened | Miss]:
+        """The first half of that: what is pinned counts as used once `Readers.told` says so."""
         if place.owner[0] in self.quarantined:
             return [Miss.QUARANTINED] * len(keys)
-        found = self._found(keys, reach)
-        for i, hand_off in enumerate(hand_offs):
-            slot = (
-                self.claims.handed_off(session, hand_off, f"hand_offs[{i}]") if hand_off else None
-            )
-            if slot is not None and slot.key == keys[i]:
-                found[i] = slot
-        if writer_group:
-            for i, key in enumerate(keys):
-                filling = self.windows.slot_of((session.tenant, writer_group, key))
-                if isinstance(found[i], Miss) and filling is not None:
-                    found[i] = filling
+        found = self._readable.named(session, keys, hand_offs, writer_group, reach)
         return self.readers.hold(session, found, pin_ms)
 
     def look(
@@ -284,7 +289,7 @@ class Store:
         from mapped memory learns that from their heads."""
         if place.owner[0] in self.quarantined:
             return [Miss.QUARANTINED] * len(keys)
-        return self.readers.seen(self._found(keys, reach))
+        return self.readers.seen(self._readable.sealed(keys, reach))
 
     def used(self, query_tokens: int, hit_tokens: int) -> None:
         """What an engine made of what it held: it asks often and uses once."""
@@ -384,17 +389,3 @@ class Store:
         if self.windows.get(window.serial) is not None:
             self.windows.close(window)
         self.blocks.settle(window.slot)
-
-    def _found(self, keys: Sequence[bytes], reach: Tier) -> list[Slot | Miss]:
-        near = (Tier.DRAM, reach)
-        return [
-            slot if slot is not None and slot.tier in near else self._in_reach(key, near)
-            for key, slot in zip(keys, self.blocks.index.get_all(keys), strict=True)
-        ]
-
-    def _in_reach(self, key: bytes, near: Collection[Tier]) -> Slot | Miss:
-        """A block that was not brought where its reader can read it, in time, is none."""
-        found = self.blocks.find(key)
-        if not isinstance(found, Slot) or found.tier in near:
-            return found
-        return Miss.LATE if found.moves else Miss.NO_ROOM  # it is on its way, or was never taken

@@ -81,7 +81,7 @@ def test_a_slot_that_is_pinned_often_and_written_counts_once() -> None:
     desk = Desk("a", "b")
     slots = desk.filling("a", 12)
     first = desk.windows.open_all(slots, 1, LAYOUT.whole, LAYOUT)
-    desk.held.check_pins("a", slots)  # by who reads what is written
+    assert not desk.held.beyond("a", slots)  # for who reads what is written
     pins = [desk.pins.pin(slot, 2, 9.0) for slot in (*slots, *slots)]
     assert desk.held.of("a") == 12 * SLOT
     desk.held.check()
@@ -91,11 +91,22 @@ def test_a_slot_that_is_pinned_often_and_written_counts_once() -> None:
     desk.pins.unpin_all(pins[:12])
     assert desk.held.of("a") == 12 * SLOT, "each is pinned once more"
     more = desk.filling("a", 1)
-    with pytest.raises(Overloaded):
-        desk.held.check_pins("a", [*slots, *more])
+    assert desk.held.beyond("a", [*more, *slots]) == set(more)
     desk.pins.unpin_all(pins[12:])
     assert desk.held.of("a") == 0
     desk.held.check()
+
+
+def test_of_what_a_tenant_may_not_pin_whole_the_first_are_left_to_it() -> None:
+    desk = Desk("a", "b")
+    slots = desk.filling("a", 14)
+    assert desk.held.beyond("a", slots) == set(slots[12:])
+    assert desk.held.beyond("a", [*slots[:12], *slots[:12]]) == set(), "each counts once"
+    desk.pins.pin_all([slots[13], *slots[:3]], 1, 9.0)
+    assert desk.held.beyond("a", slots) == {slots[11], slots[12]}, "what is held costs nothing"
+    assert not desk.held.beyond("a", slots[:3]) and not desk.held.beyond("a", ())
+    desk.tenants.remove("b")
+    assert not desk.held.beyond("a", slots), "it is alone"
 
 
 def test_what_the_members_of_a_group_share_counts_once() -> None:
@@ -127,7 +138,7 @@ def test_a_part_that_waits_for_the_others_is_held_until_the_block_is_whole_or_gi
     )
     assert windows.seal_all([first, second], 0.0) == [False, False]
     holds(2)
-    desk.held.check_pins("a", slots)
+    assert not desk.held.beyond("a", slots)
     pins = [desk.pins.pin(slot, 2, 9.0) for slot in slots]
     holds(2)
     desk.pins.unpin_all(pins)

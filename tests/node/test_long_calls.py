@@ -187,9 +187,30 @@ def test_a_call_that_is_refused_in_a_later_part_holds_nothing(
 ) -> None:
     monkeypatch.setattr(claims, "HOLDS_MAX", 9)  # of one tenant 6
     session, keys = rig.session(), rig.store.keys("default", SMALL, BLOCKS.hashes[:HERE])
+    before = rig.all_there_is()
     with pytest.raises(Overloaded, match="4 pins of default"):
         run(LongCalls(rig.store, rig.sessions).open(session, SMALL, keys))
-    assert len(rig.store.pins) == 0
+    assert rig.all_there_is() == before, "nor has it used or counted anything"
+    rig.store.check()
+
+
+@pytest.mark.parametrize(("held", "given"), [(0, 12), (6, 6), (11, 1), (12, 0)])
+def test_of_what_a_tenant_may_not_hold_whole_its_first_parts_are_pinned(
+    held: int, given: int
+) -> None:
+    rig, blocks = Rig(), prompt(SMALL, 16 * TOKENS)
+    rig.put(rig.session(), SMALL, blocks)
+    rig.store.keys("other", SMALL, [])
+    session, keys = rig.session(), rig.store.keys("default", SMALL, blocks.hashes)
+    rig.store.open_stored(session, SMALL, keys[16 - held :])
+    before = rig.counters.totals()
+    opened = run(LongCalls(rig.store, rig.sessions).open(session, SMALL, keys[: 16 - held]))
+    assert len(opened) == given + 4
+    assert [one for one in opened if isinstance(one, Miss)] == [Miss.NO_ROOM] * 4
+    assert all(isinstance(one, Opened) for one in opened[:given])
+    counts = rig.counters.totals()
+    assert counts["open_hit_blocks"] - before["open_hit_blocks"] == given
+    assert counts["open_miss_blocks.no_room"] == 4
     rig.store.check()
 
 
@@ -207,13 +228,13 @@ def test_what_callers_are_told_of_many_blocks_is_what_they_are_told_of_few(
     session, answers = rig.session(), list[Any]()
     named = {"namespace": SMALL.owner[0], "hashes": BLOCKS.hashes}
     went: list[int] = []
-    right = LongCalls.over
+    right = LongCalls._in_turn
 
-    async def over(self: LongCalls, who: str, some: Sequence[Any], work: Any) -> Any:
-        went.append(len(some))
-        return await right(self, who, some, work)
+    async def in_turn(self: LongCalls, who: str, parts: Sequence[Any], work: Any) -> Any:
+        went.append(len(parts))
+        return await right(self, who, parts, work)
 
-    monkeypatch.setattr(LongCalls, "over", over)
+    monkeypatch.setattr(LongCalls, "_in_turn", in_turn)
 
     async def ask() -> None:
         CALLER.set(Caller(Role.OPEN, "", "default"))
@@ -229,7 +250,7 @@ def test_what_callers_are_told_of_many_blocks_is_what_they_are_told_of_few(
         answers.append((match.blocks, outcomes, [*opened.roots], [*closed.held]))
 
     run(ask())
-    assert went == [len(BLOCKS)] * len(went) and len(went) == 6, "each looks at them in parts"
+    assert went == [3] * 8, "each looks at them in parts; two open them, and then use them"
     for module in (long_calls, claims, readers):
         monkeypatch.setattr(module, "RPC_PART_KEYS", 100)
     run(ask())
