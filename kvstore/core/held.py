@@ -52,7 +52,7 @@ class Held:
         """Raise `Overloaded` where windows on so many new slots would pass what a tenant holds."""
         if count == 0 or len(self._tenants) == 1:
             return
-        size = self._slabs.slab_bytes // self._slabs.slots_in_slab(slot_bytes)
+        size = self._slabs.share_bytes(slot_bytes)
         if not self._fits(tenant, more := size * count, size):
             raise Overloaded(
                 f"{tenant} holds {self._of_tenant[tenant]} bytes of DRAM by pins and windows, and "

@@ -211,6 +211,11 @@ class Slabs:
         self._check_fits(slot_bytes)
         return self._room[owner] + self.empty_slabs * self.slots_in_slab(slot_bytes)
 
+    def share_bytes(self, slot_bytes: int) -> int:
+        """What one of such slots takes of its slab. Raises `Invalid` where it is larger."""
+        self._check_fits(slot_bytes)
+        return self.slab_bytes // self.slots_in_slab(slot_bytes)
+
     def slots_in_slab(self, slot_bytes: int) -> int:
         return self.slab_bytes // slot_bytes
 

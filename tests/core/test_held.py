@@ -9,7 +9,7 @@ from kvstore.core.lifecycle import Slot, State
 from kvstore.core.pins import Pins
 from kvstore.core.slabs import Slabs
 from kvstore.core.windows import Windows
-from kvstore.errors import Overloaded
+from kvstore.errors import Invalid, Overloaded
 from kvstore.layout import Fragment, SlotLayout
 
 SLOTS, SLOT = 16, 1_024
@@ -160,3 +160,12 @@ def test_what_a_slab_is_cut_into_counts_as_all_of_it() -> None:
     held.check_windows("a", 3 * SLOT, 6)
     with pytest.raises(Overloaded):
         held.check_windows("a", 3 * SLOT, 7)
+
+
+@pytest.mark.parametrize("tenants", [["a"], ["a", "b"]], ids=["alone", "beside another"])
+def test_a_block_larger_than_a_slab_is_refused_in_the_slabs_words(tenants: list[str]) -> None:
+    slabs = Slabs(32 * SLOT, 8 * SLOT)
+    held = Held(slabs, tenants, Pins(), Windows())
+    with pytest.raises(Invalid, match="larger --slab"):
+        held.check_windows("a", 9 * SLOT, 1)
+        slabs.room(OWNER, 9 * SLOT)  # where nobody else is that comes next
