@@ -49,7 +49,7 @@ NOBODY: Collection[bytes] = ()  # the children of every block that has none: one
 class Slot:
     """One use of a place for one block. `generation` rises whenever the place changes hands."""
 
-    number: int  # no two have the same
+    number: int  # no two of a tier have the same
     offset: int  # of the slot's head in the arena, bytes
     owner: Owner
     state: State = State.EMPTY
