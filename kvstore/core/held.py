@@ -61,6 +61,15 @@ class Held:
                 _RETRY_MS,
             )
 
+    def ever(self, slot_bytes: int, count: int) -> bool:
+        """Whether a tenant could have windows on so many new slots, were nothing held."""
+        if count > self._slabs.most(slot_bytes):
+            return False
+        if count == 0 or len(self._tenants) == 1:
+            return True
+        before = self._slabs.share_bytes(slot_bytes) * (count - 1)
+        return before < _PATIENCE * (self._slabs.capacity_bytes - before)
+
     def beyond(self, tenant: str, slots: Sequence[Slot]) -> Collection[Slot]:
         """Those of these that a tenant may not pin, as those before them are all it may hold. What
         is held already costs nothing, and so is never among them."""

@@ -216,6 +216,10 @@ class Slabs:
         self._check_fits(slot_bytes)
         return self.slab_bytes // self.slots_in_slab(slot_bytes)
 
+    def most(self, slot_bytes: int) -> int:
+        """How many of such slots there can be."""
+        return len(self._slabs) * self.slots_in_slab(slot_bytes)
+
     def slots_in_slab(self, slot_bytes: int) -> int:
         return self.slab_bytes // slot_bytes
 

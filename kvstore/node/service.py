@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 from kvstore.block import Miss
@@ -47,7 +48,7 @@ from kvstore.node.sessions import Sessions
 from kvstore.node.store import Reserved, Store
 from kvstore.node.suspects import Suspects
 from kvstore.node.tiers import Tiers
-from kvstore.node.waiting import Waiting
+from kvstore.node.waiting import Waiting, room_patience
 from kvstore.node.write_queue import not_durable
 from kvstore.rpc.access import Role
 from kvstore.rpc.handler import typed
@@ -171,16 +172,17 @@ class KVService(kv_pb2_grpc.KVServicer):
         check_name("writer_group", request.writer_group)
         chain = list(zip(hashes, parents, tokens, strict=True))
         fragment = fragment_of(request.fragment, place.layout)
+        named = (place, chain, fragment, request.writer_group)
         followed = request.writer_group or request.hand_off or fragment != place.layout.whole
         reach = Tier.DRAM if followed else reach_of(asking, asked=request.hbm)
 
         def reserve() -> list[Reserved | None]:
             session = self.session(request.session, context)  # it may have ended in the line
-            told = (request.writer_group, request.origin, reach)
-            return self.store.reserve(session, place, chain, fragment, *told)
+            return self.store.reserve(session, *named, request.origin, reach)
 
-        patience = self.waiting.patience(context, place.layout, len(chain))
-        reserved = await self.waiting.for_room(asking.tenant, reserve, patience)
+        need = partial(self.store.wants.need, asking.tenant, *named, reach)
+        told = (asking.tenant, reserve, need, room_patience(context))
+        reserved = await self.waiting.for_room(*told)
         granted, existed = pb.ReserveReply.GRANTED, pb.ReserveReply.EXISTS
         reply = pb.ReserveReply(
             grants=[granted if one else existed for one in reserved],

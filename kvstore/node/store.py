@@ -34,7 +34,7 @@ from kvstore.node.namespaces import Place
 from kvstore.node.readable import Readable
 from kvstore.node.readers import Opened, Readers
 from kvstore.node.sessions import Session
-from kvstore.node.wanted import joined_by, parents_of
+from kvstore.node.wanted import Wants
 from kvstore.node.writers import Writers
 from kvstore.telemetry import Telemetry
 
@@ -69,6 +69,7 @@ class Store:
         self.quarantined = quarantined  # namespaces that nobody reads or writes
         self.claims = Claims(handles, clock, self.windows, self.pins, blocks.slabs)
         self.readers = Readers(blocks, self.pins, self.held, self.claims, clock, counters)
+        self.wants = Wants(blocks, self.windows, self.held, self.keys)
         self._readable = Readable(blocks, self.claims, self.windows)
         self._clock = clock
         self._secrets = secrets
@@ -170,25 +171,13 @@ class Store:
             raise Quarantined("this namespace gave wrong KV: `moonpool stat` says what")
         place.layout.check(fragment)
         tenant = session.tenant
-
-        def of_others(some: Sequence[bytes]) -> list[bytes]:
-            return self.keys(tenant, place, some)
-
-        hashes, before, tokens = zip(*chain, strict=True) if chain else ((), (), ())
-        keys = self.keys(tenant, place, hashes)
-        parents = parents_of(before, dict(zip(hashes, keys, strict=True)), of_others)
-        keyed = list(zip(keys, parents, tokens, strict=True))
-        held = self.blocks.index.get_all(keys)
-        joined: dict[bytes, Slot] = {}
-        if writer_group:
-            joined = joined_by(self.windows, tenant, writer_group, keyed, fragment)
-        fresh = [slot is None and key not in joined for key, slot in zip(keys, held, strict=True)]
-        wanted = list(compress(keyed, fresh))
+        named = self.wants.named(tenant, place, chain, fragment, writer_group)
+        keys, parents, joined, wanted = named.keys, named.parents, named.joined, named.wanted
         if len(set(keys)) < len(keys):
             raise Invalid("a hash stands twice in one call")
         check_holds(self.windows, tenant, len(wanted) + len(joined))
         # Not evicted for these: what the caller is told exists, and what stands before them.
-        spared = {*keys, *parents}.difference(compress(keys, fresh))
+        spared = {*keys, *parents}.difference(compress(keys, named.fresh))
         near = session.numa_node if session.may_write else None  # who maps none of it is far anyway
         told = (spared, [origin] * len(wanted), reach, near)
         size, count = place.layout.slot_bytes, len(wanted)
@@ -201,7 +190,7 @@ class Store:
             raise
         given: Sequence[Slot | None] = taken
         if len(taken) < len(keys):
-            slots = joined | {slot.key: slot for slot in taken}
+            slots = {**joined, **{slot.key: slot for slot in taken}}
             given = [slots.get(key) for key in keys]
         self.stirred(session)
         granted = [slot for slot in given if slot is not None]

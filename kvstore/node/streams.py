@@ -30,6 +30,7 @@ from kvstore.node.forms import (
 from kvstore.node.namespaces import Place
 from kvstore.node.service import KVService
 from kvstore.node.sessions import Session
+from kvstore.node.waiting import room_patience
 from kvstore.rpc.handler import typed
 from kvstore.rpc.identity import tenant_of
 from kvstore.wire.v1 import kv_pb2 as pb
@@ -186,9 +187,11 @@ class StreamingKVService(KVService):
         if block.durable:
             self.check_ssd()
         chain, whole = [(name, parent, tokens)], place.layout.whole
-        patience = self.waiting.patience(context, place.layout, 1)
         found = await self.waiting.for_room(
-            session.tenant, lambda: self.store.reserve(session, place, chain, whole), patience
+            session.tenant,
+            lambda: self.store.reserve(session, place, chain, whole),
+            lambda: self.store.wants.need(session.tenant, place, chain, whole),
+            room_patience(context),
         )
         reserved = found[0]
         if reserved is None:

@@ -20,9 +20,9 @@ from weakref import WeakValueDictionary
 from kvstore.core.room import RETRY_MS
 from kvstore.core.turns import Places
 from kvstore.errors import Overloaded
-from kvstore.layout import SlotLayout
 from kvstore.limits import ROOM_SECONDS_MAX, ROOM_WAITERS_MAX
 from kvstore.node.blocks import Blocks
+from kvstore.node.wanted import Need
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 T = TypeVar("T")
@@ -35,26 +35,28 @@ class Waiting:
     """The lines for one pool's memory."""
 
     def __init__(self, blocks: Blocks) -> None:
-        self._blocks = blocks
         # By tenant, while somebody waits; each is given on in the order it was asked for.
         self._firsts = WeakValueDictionary[str, asyncio.Lock]()
         self._let_go = asyncio.Event()
         self._places = Places(ROOM_WAITERS_MAX)
         blocks.on_unheld = self._let_go.set
 
-    async def for_room(self, tenant: str, attempt: Callable[[], T], seconds: float) -> T:
-        """What `attempt` gives as soon as it is not `Overloaded`; after `seconds` it raises that.
+    async def for_room(
+        self, tenant: str, attempt: Callable[[], T], need: Callable[[], Need], seconds: float
+    ) -> T:
+        """What `attempt` gives as soon as it is not `Overloaded`; after `seconds` it raises that,
+        and at once where it needs more than it could ever have.
 
         An attempt that fails must have changed nothing. It may find the world changed: it looks up
         again whatever it works on.
         """
         full = Overloaded("other calls wait for room before this one", RETRY_MS)
-        if not self._places.held(tenant):
+        if not self._places.held(tenant) or need() is Need.TOO_MUCH:
             try:
                 return attempt()
             except Overloaded as refusal:
                 full = refusal
-        if seconds <= 0 or not self._places.try_take(tenant):
+        if seconds <= 0 or need() is Need.TOO_MUCH or not self._places.try_take(tenant):
             raise full
         first = self._firsts.setdefault(tenant, asyncio.Lock())
         try:
@@ -72,14 +74,11 @@ class Waiting:
         finally:
             self._places.give_back(tenant)
 
-    def patience(self, context: Context, layout: SlotLayout, count: int) -> float:
-        """Seconds that a call for so many blocks may wait: none, if they could never all fit."""
-        slabs = self._blocks.slabs
-        slab_count = slabs.capacity_bytes // slabs.slab_bytes
-        if count > slab_count * slabs.slots_in_slab(layout.slot_bytes):
-            return 0.0
-        left = context.time_remaining()
-        if left is None:
-            return ROOM_SECONDS_MAX
-        margin = max(MARGIN_SECONDS, MARGIN_SHARE * left)
-        return min(ROOM_SECONDS_MAX, float(left - margin))
+
+def room_patience(context: Context) -> float:
+    """Seconds that a call may wait for room."""
+    left = context.time_remaining()
+    if left is None:
+        return ROOM_SECONDS_MAX
+    margin = max(MARGIN_SECONDS, MARGIN_SHARE * left)
+    return min(ROOM_SECONDS_MAX, float(left - margin))

@@ -1,18 +1,104 @@
-"""What a Reserve asks for, as stored keys: what stands before each block, who fills it.
+"""What a Reserve asks for, as stored keys: what stands before each block, who fills it, and whether
+it is to wait for room.
 
 Decisions only: nothing is changed here, so a refused call changes nothing.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
+from typing import NamedTuple
 
-from kvstore.core.lifecycle import Slot
+from kvstore.core.held import Held
+from kvstore.core.lifecycle import Slot, Tier
 from kvstore.core.windows import Windows
 from kvstore.errors import Invalid
 from kvstore.layout import Fragment
+from kvstore.node.blocks import Blocks
+from kvstore.node.namespaces import Place
 
 Keyed = tuple[bytes, bytes, int]  # stored key, that of the block before or nothing, tokens
+
+
+class Need(enum.Enum):
+    """Of room in DRAM."""
+
+    NOTHING = "nothing"  # all of it is there already, or others of its group are filling it
+    ROOM = "room"  # new slots
+    TOO_MUCH = "too much"  # more than its tenant could ever have
+
+
+class Named(NamedTuple):
+    """The blocks of one call, as things stand."""
+
+    keys: Sequence[bytes]
+    parents: Sequence[bytes]
+    keyed: Sequence[Keyed]
+    joined: Mapping[bytes, Slot]  # by key, what other members of the writer group are filling
+    fresh: Sequence[bool]  # of each, whether it is neither there nor being filled
+
+    @property
+    def wanted(self) -> list[Keyed]:
+        """Those that want new slots."""
+        return list(compress(self.keyed, self.fresh))
+
+
+class Wants:
+    """What calls want of one store."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        windows: Windows,
+        held: Held,
+        keys: Callable[[str, Place, Sequence[bytes]], list[bytes]],
+    ) -> None:
+        self._blocks, self._windows, self._held = blocks, windows, held
+        self._keys = keys  # of a tenant's blocks, by their hashes
+
+    def named(
+        self,
+        tenant: str,
+        place: Place,
+        chain: Sequence[tuple[bytes, bytes, int]],
+        fragment: Fragment,
+        writer_group: str,
+    ) -> Named:
+        """The blocks of (hash, parent hash, tokens) triples. Raises what `joined_by` raises."""
+
+        def of_others(some: Sequence[bytes]) -> list[bytes]:
+            return self._keys(tenant, place, some)
+
+        hashes, before, tokens = zip(*chain, strict=True) if chain else ((), (), ())
+        keys = self._keys(tenant, place, hashes)
+        parents = parents_of(before, dict(zip(hashes, keys, strict=True)), of_others)
+        keyed = list(zip(keys, parents, tokens, strict=True))
+        held = self._blocks.index.get_all(keys)
+        joined: dict[bytes, Slot] = {}
+        if writer_group:
+            joined = joined_by(self._windows, tenant, writer_group, keyed, fragment)
+        fresh = [slot is None and key not in joined for key, slot in zip(keys, held, strict=True)]
+        return Named(keys, parents, keyed, joined, fresh)
+
+    def need(
+        self,
+        tenant: str,
+        place: Place,
+        chain: Sequence[tuple[bytes, bytes, int]],
+        fragment: Fragment,
+        writer_group: str = "",
+        reach: Tier = Tier.DRAM,
+    ) -> Need:
+        """What these need of DRAM. `reach`: the highest tier that their writer can write to."""
+        named = self.named(tenant, place, chain, fragment, writer_group)
+        hbm, size, count = self._blocks.hbm, place.layout.slot_bytes, sum(named.fresh)
+        if not count:
+            return Need.NOTHING
+        if hbm is not None and reach is Tier.HBM:
+            count = max(0, count - hbm.most(size))
+        return Need.ROOM if self._held.ever(size, count) else Need.TOO_MUCH
 
 
 def parents_of(

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -14,12 +15,13 @@ import pytest
 
 from kvstore.core.shares import Share
 from kvstore.errors import Overloaded, QuotaExceeded
-from kvstore.layout import SlotLayout
+from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import ROOM_SECONDS_MAX, ROOM_WAITERS_MAX
 from kvstore.node.sessions import Session
-from kvstore.node.waiting import MARGIN_SECONDS, Waiting
+from kvstore.node.waiting import MARGIN_SECONDS, Waiting, room_patience
+from kvstore.node.wanted import Need
 from kvstore.wire.v1 import kv_pb2 as pb
-from tests.node.rig import SLAB, SMALL, Rig, prompt, triples
+from tests.node.rig import SMALL, Rig, prompt, triples
 from tests.nodes import CALL_SECONDS, SPEC, Caller, Refusal, eventually, pairs, payload, put_parts
 from tests.nodes import prompt as chain_of
 
@@ -53,10 +55,16 @@ class Full:
             return self.rig.store.reserve(session, SMALL, some, SMALL.layout.whole)
 
         async def call() -> None:
-            await self.waiting.for_room(session.tenant, attempt, seconds)
+            await self.waiting.for_room(session.tenant, attempt, self.need(some), seconds)
             self.order.append(number)
 
         return asyncio.create_task(call())
+
+    def need(
+        self, some: Sequence[Any], fragment: Fragment = SMALL.layout.whole, group: str = ""
+    ) -> Callable[[], Need]:
+        """Of a Reserve of these triples, whichever tenant's."""
+        return partial(self.rig.store.wants.need, "default", SMALL, some, fragment, group)
 
     def unpin(self, count: int) -> None:
         going, self.pins = self.pins[-count:], self.pins[:-count]
@@ -196,16 +204,50 @@ class Call:
         self.time_remaining = lambda: left
 
 
-def test_patience_ends_before_the_deadline_and_is_not_spent_in_vain() -> None:
-    rig = Rig(slabs=2)
-    waiting, layout = Waiting(rig.blocks), SMALL.layout
-    fits = 2 * (SLAB // layout.slot_bytes)
-    assert waiting.patience(Call(0.3), layout, fits) == 0.3 - MARGIN_SECONDS
-    assert waiting.patience(Call(2.0), layout, fits) == 1.6
-    assert waiting.patience(Call(1.0), layout, fits + 1) == 0.0, "that never has room"
-    assert waiting.patience(Call(None), layout, 1) == ROOM_SECONDS_MAX
-    assert waiting.patience(Call(3_600.0), layout, 1) == ROOM_SECONDS_MAX
-    assert waiting.patience(Call(0.01), layout, 1) < 0
+@pytest.mark.parametrize(("others", "fits"), [((), SLOTS), (("other",), SLOTS * 3 // 4)])
+def test_nobody_waits_for_more_than_it_could_ever_have(others: tuple[str, ...], fits: int) -> None:
+    async def test(full: Full) -> None:
+        for name in others:
+            full.rig.store.keys(name, SMALL, [])
+        for line in (0, 1):
+            with pytest.raises(Overloaded) as refused:
+                await full.ask(10, blocks=fits + 1, seconds=0.5)
+            assert "none came" not in str(refused.value) and "other calls" not in str(refused.value)
+            if not line:
+                first = full.ask(0, blocks=fits)
+                await turns()
+        full.unpin(SLOTS)
+        await asyncio.wait_for(first, 5)
+
+    run(test)
+
+
+def test_what_is_here_already_needs_none_of_the_room_that_a_call_waits_for() -> None:
+    async def test(full: Full) -> None:
+        full.rig.store.keys("other", SMALL, [])
+        full.unpin(SLOTS - 10)
+        long = prompt(SMALL, SLOTS * 4)
+        some = triples(long) + triples(prompt(SMALL, 3 * 4, 7_000))  # 3 new ones
+        session, store = full.session, full.rig.store
+
+        def attempt() -> Any:
+            return store.reserve(session, SMALL, some, SMALL.layout.whole)
+
+        waiting = full.waiting.for_room("default", attempt, full.need(some), 5.0)
+        task = asyncio.create_task(waiting)
+        await turns()
+        assert not task.done(), "it could have them"
+        task.cancel()
+
+    run(test)
+
+
+def test_patience_ends_before_the_deadline() -> None:
+    assert room_patience(Call(0.3)) == 0.3 - MARGIN_SECONDS
+    assert room_patience(Call(2.0)) == 1.6
+    assert room_patience(Call(None)) == ROOM_SECONDS_MAX
+    assert room_patience(Call(3_600.0)) == ROOM_SECONDS_MAX
+    assert room_patience(Call(0.01)) < 0
 
 
 @pytest.fixture
