@@ -48,10 +48,11 @@ class Waiting:
         and at once where it needs more than it could ever have.
 
         An attempt that fails must have changed nothing. It may find the world changed: it looks up
-        again whatever it works on.
+        again whatever it works on. Who needs no room passes the line: whoever is first there may
+        wait for just what this one is to write.
         """
         full = Overloaded("other calls wait for room before this one", RETRY_MS)
-        if not self._places.held(tenant) or need() is Need.TOO_MUCH:
+        if not self._places.held(tenant) or need() is not Need.ROOM:
             try:
                 return attempt()
             except Overloaded as refusal:

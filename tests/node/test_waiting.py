@@ -18,6 +18,7 @@ from kvstore.errors import Overloaded, QuotaExceeded
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.limits import ROOM_SECONDS_MAX, ROOM_WAITERS_MAX
 from kvstore.node.sessions import Session
+from kvstore.node.store import Reserved
 from kvstore.node.waiting import MARGIN_SECONDS, Waiting, room_patience
 from kvstore.node.wanted import Need
 from kvstore.wire.v1 import kv_pb2 as pb
@@ -238,6 +239,46 @@ def test_what_is_here_already_needs_none_of_the_room_that_a_call_waits_for() -> 
         await turns()
         assert not task.done(), "it could have them"
         task.cancel()
+
+    run(test)
+
+
+def test_a_partner_passes_the_line_for_what_others_of_its_group_are_filling() -> None:
+    """Rank 0 has sealed its half of a prompt, and waits for room for the next: its tenant holds too
+    much, until rank 1 has sealed its own half."""
+    halves, group = (Fragment(0, 2, 0, 1), Fragment(0, 2, 1, 1)), "tp2"
+
+    async def test(full: Full) -> None:
+        rig, ranks = full.rig, (full.session, full.rig.session())
+        full.unpin(SLOTS)
+        rig.store.keys("other", SMALL, [])
+        order: list[tuple[int, int]] = []
+
+        async def reserve(rank: int, start: int) -> list[Reserved]:
+            some, session = triples(prompt(SMALL, 8 * 4, start)), ranks[rank]
+            told = (halves[rank], group)
+
+            def attempt() -> Any:
+                return rig.store.reserve(session, SMALL, some, *told)
+
+            need = full.need(some, *told)
+            found = await full.waiting.for_room("default", attempt, need, 5.0)
+            order.append((rank, start))
+            return found
+
+        async def sealed(rank: int, start: int) -> None:
+            windows = await reserve(rank, start)
+            for one in windows:
+                rig.write(one.slot, SMALL, halves[rank])
+            rig.store.seal(ranks[rank], [one.handle for one in windows])
+
+        await sealed(0, 1_000)
+        ahead = asyncio.create_task(reserve(0, 2_000))
+        await turns()
+        assert not ahead.done()
+        await asyncio.wait_for(sealed(1, 1_000), 2)
+        await asyncio.wait_for(ahead, 2)
+        assert order == [(0, 1_000), (1, 1_000), (0, 2_000)]
 
     run(test)
 
