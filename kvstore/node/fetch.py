@@ -72,7 +72,7 @@ class Fetch:
         """Which of these somebody else lists."""
         listed = await self._whereabouts.listed(keys)
         there = listed.there
-        self._say(keys, _picked(keys, listed.away & ~there), listed.all_said)
+        self._say(_picked(keys, listed.away & ~there), set(keys) if listed.all_said else set())
         return list(there.tolist())
 
     @asynccontextmanager
@@ -88,11 +88,11 @@ class Fetch:
         ends = self._clock.now() + seconds
         lacking = [i for i, key in enumerate(keys) if self._blocks.index.get(key) is None]
         kept, missed, under_way = list[Slot](), list[bytes](), dict[bytes, _Coming]()
-        away, all_said = set[bytes](), True
+        away, known = set[bytes](), set(keys)  # where nobody else is there
         try:
             if lacking and not self._whereabouts.alone:
                 wanted = Wanted(tenant, place, hashes, keys, frozenset(keys)).pick(lacking)
-                under_way, away, all_said = await self._begin(wanted, ends)
+                under_way, away, known = await self._begin(wanted, ends)
                 if under_way:
                     self._readers += 1
                     tasks = {one.task for one in under_way.values()}
@@ -108,7 +108,7 @@ class Fetch:
                 else:
                     missed.append(keys[i])
             late = {key for key, one in under_way.items() if one.missed(key)}
-            self._say(missed, (away | late).intersection(missed), all_said)
+            self._say((away | late).intersection(missed), known.intersection(missed))
             yield [slot.key for slot in kept]
         finally:
             for slot in kept:
@@ -155,9 +155,10 @@ class Fetch:
 
     async def _begin(
         self, wanted: Wanted, ends: float
-    ) -> tuple[dict[bytes, _Coming], set[bytes], bool]:
+    ) -> tuple[dict[bytes, _Coming], set[bytes], set[bytes]]:
         """Start what is not under way already: what brings any of these blocks, those that only
-        others have who may not be asked now, and whether nobody has more."""
+        others have who may not be asked now, and those of which nobody else has a word to say. Of
+        what is under way already nobody was asked."""
         new = wanted.pick([i for i, key in enumerate(wanted.keys) if key not in self._coming])
         listed = await self._whereabouts.listed(new.keys)
         holders = listed.holders
@@ -178,14 +179,14 @@ class Fetch:
                 )
                 self._start(run, some, max(0.0, ends - self._clock.now()))
         under_way = {key: self._coming[key] for key in wanted.keys if key in self._coming}
-        return under_way, away, listed.all_said
+        return under_way, away, set(new.keys) if listed.all_said else set()
 
-    def _say(self, keys: Sequence[bytes], elsewhere: set[bytes], all_said: bool) -> None:
-        """Of blocks that are not here: which another node has that did not give them."""
+    def _say(self, elsewhere: set[bytes], known: set[bytes]) -> None:
+        """Of blocks that are not here: which another node has that did not give them, and of which
+        it is known whether one does."""
         gone = self._blocks.index.gone
         gone.elsewhere(elsewhere)
-        if all_said:
-            gone.nowhere(key for key in keys if key not in elsewhere)
+        gone.nowhere(known - elsewhere)
 
     def _start(self, run: StripeRun, wanted: Wanted, patience: float) -> None:
         async def bring() -> None:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 
-from kvstore.errors import KVStoreError, Unavailable
+from kvstore.errors import KVStoreError, Overloaded, Unavailable
 from kvstore.limits import FETCH_SECONDS_MAX
 from kvstore.node.delivery import Deliveries, Wanted
 from kvstore.node.peers import Peers, fails
@@ -29,7 +29,7 @@ class StripeRun:
         self._to, self._peers, self._counters = to, peers, counters
         self._asked: dict[asyncio.Task[None], str] = {}
         self._at_work: set[str] = set()  # of those asked, who has had its turn
-        self.unreached: set[bytes] = set()  # keys that a holder did not answer about
+        self.unreached: set[bytes] = set()  # keys that a holder neither gave nor lacks
 
     async def run(self, patience: float) -> None:
         """Bring what can be had, within a bounded time, whoever still waits for it. It waits for
@@ -80,7 +80,7 @@ class StripeRun:
                 await self._to.bring(holder, wanted)
         except KVStoreError as error:
             log.info("node %s: %s", holder, error)
-            if isinstance(error, Unavailable):
+            if isinstance(error, Unavailable | Overloaded):
                 self.unreached.update(wanted.keys)
             if fails(error):
                 self._peers.failed(holder)

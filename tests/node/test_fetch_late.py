@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
+from kvstore.block import Miss
+from kvstore.clock import SystemClock
+from kvstore.limits import FETCH_PEER_BYTES_MAX
+from kvstore.node.fetch import Fetch
+from kvstore.node.whereabouts import Listed
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.faults.proxy import Faults
+from tests.node.rig import SMALL, TOKENS, Rig, prompt
 from tests.node.test_fetch import Pair, held, own
 from tests.nodes import LARGE, eventually
 
 __all__ = ["own"]
+
+NOBODY: Any = None
 
 
 def test_a_holder_that_stalls_costs_a_miss_and_holds_up_nobody(own: Pair) -> None:
@@ -97,3 +109,38 @@ def test_a_trickle_ends_with_its_time_and_its_slots_come_back(own: Pair) -> None
         data.to_caller.faults = Faults()
         own.fetched(blocks, LARGE)
     own.at_rest()
+
+
+class Lists:
+    """Stands for `Whereabouts`: node a lists all that is asked for, and nobody has more."""
+
+    alone = False
+
+    async def listed(self, keys: Sequence[bytes]) -> Listed:
+        tiers = {"a": np.ones(len(keys), np.uint8)} if keys else {}
+        return Listed(tiers, np.zeros(len(keys), bool), True)
+
+
+def test_whose_turn_does_not_come_hears_that_another_node_has_it_and_so_does_who_joins() -> None:
+    rig, told = Rig(), dict[str, Miss]()
+    others: Any = Lists()
+    fetch = Fetch(rig.blocks, rig.arena, NOBODY, others, SystemClock(), rig.counters)
+    hashes = prompt(SMALL, 2 * TOKENS).hashes
+    keys = rig.store.keys("default", SMALL, hashes)
+
+    async def read(who: str, seconds: float) -> None:
+        async with fetch.brought("default", SMALL, hashes, keys, seconds):
+            found = rig.blocks.find(keys[0])
+            assert isinstance(found, Miss)
+            told[who] = found
+
+    async def work() -> None:
+        busy = fetch._deliveries._in_flight.turn("a", "default", FETCH_PEER_BYTES_MAX, 60.0)
+        async with asyncio.timeout(60.0), busy:
+            first = asyncio.create_task(read("first", 0.2))
+            await asyncio.sleep(0.05)
+            await read("joined", 60.0)
+            await first
+
+    asyncio.run(work())
+    assert told == {"first": Miss.UNREACHABLE, "joined": Miss.UNREACHABLE}
