@@ -78,9 +78,10 @@ class Deliveries:
         size = len(wanted.keys) * wanted.place.layout.sent_bytes
         return self._in_flight.turn(holder, wanted.tenant, size, patience)
 
-    async def bring(self, holder: str, wanted: Wanted) -> None:
-        """Seal here what a holder has of these, whose turn it is. Raises a `KVStoreError` where the
-        holder, or this node, does not do its part."""
+    async def bring(self, holder: str, wanted: Wanted) -> list[bytes]:
+        """Seal here what a holder has of these, whose turn it is; the keys of those that it has and
+        could not open now. Raises a `KVStoreError` where the holder, or this node, does not do its
+        part."""
         began = self._clock.now()
         link = await self._peers.link(holder, wanted.tenant)
         namespace, group = wanted.place.owner
@@ -107,6 +108,11 @@ class Deliveries:
                 self.pace.note(holder, size, self._clock.now() - began)
         finally:
             self._openings.let_go(link, reply.handles, suspects)
+        return [
+            key
+            for key, one in zip(wanted.keys, reply.outcomes, strict=True)
+            if one in (pb.NO_ROOM, pb.LATE)
+        ]
 
     async def close(self) -> None:
         await self._openings.close()

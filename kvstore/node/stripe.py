@@ -77,7 +77,7 @@ class StripeRun:
         try:
             async with self._to.turn(holder, wanted, patience):
                 self._at_work.add(holder)
-                await self._to.bring(holder, wanted)
+                self.unreached.update(await self._to.bring(holder, wanted))
         except KVStoreError as error:
             log.info("node %s: %s", holder, error)
             if isinstance(error, Unavailable | Overloaded):

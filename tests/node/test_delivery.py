@@ -4,6 +4,7 @@ gives up leaves nothing open there."""
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 from kvstore.layout import SlotLayout
@@ -11,7 +12,9 @@ from kvstore.limits import FETCH_STRIPE_BYTES_MAX
 from kvstore.node.delivery import Deliveries, Wanted
 from kvstore.node.fetch import rows_max
 from kvstore.node.namespaces import Place
+from kvstore.node.stripe import StripeRun
 from kvstore.spec import KVGroup, KVSpec
+from kvstore.wire.v1 import kv_pb2 as pb
 from tests.node.holder import Holder, cancelled_while_it_asks
 from tests.node.rig import SMALL, Rig
 
@@ -30,6 +33,44 @@ def test_hashes_count_among_what_is_on_its_way_where_they_are_the_most_of_it() -
             coming = to._in_flight.bytes_from("a")
         assert coming == len(keys) * (TINY.layout.root_bytes + TINY.layout.payload_bytes)
         assert FETCH_STRIPE_BYTES_MAX * 0.9 < coming <= FETCH_STRIPE_BYTES_MAX
+
+    asyncio.run(main())
+
+
+def test_what_a_holder_has_and_may_not_give_now_is_told_apart_from_what_it_lacks() -> None:
+    outcomes = [pb.NO_ROOM, pb.ABSENT, pb.LATE]
+    nothing = [b""] * len(outcomes)
+    reply = pb.OpenReply(
+        outcomes=outcomes,
+        slot_offsets=[0] * 3,
+        generations=[0] * 3,
+        tokens=[0] * 3,
+        roots=nothing,
+        handles=nothing,
+        parents=nothing,
+        origins=[0] * 3,
+    )
+
+    class Short:
+        """Stands for `Peers`, and for the link to one that gives nothing."""
+
+        session, kv = b"", SimpleNamespace(Open=None)
+
+        async def link(self, *_: object) -> Any:
+            return self
+
+        async def call(self, *_: object) -> pb.OpenReply:
+            return reply
+
+    async def main() -> None:
+        rig, peers = Rig(), Short()
+        others: Any = peers
+        to = Deliveries(rig.blocks, rig.arena, others, rig.clock, rig.counters)
+        keys = [bytes([number]) * 32 for number in range(3)]
+        wanted = Wanted("default", SMALL, (), keys, frozenset(keys))
+        run = StripeRun(["a"], wanted, to, others, rig.counters)
+        await run.run(1.0)
+        assert run.unreached == {keys[0], keys[2]}
 
     asyncio.run(main())
 
