@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import filecmp
+import os
+import tempfile
 from pathlib import Path
 
 from kvstore.cli.options import Commands, add_codec, command
@@ -13,7 +16,8 @@ def add(commands: Commands) -> None:
     make = command(
         commands,
         "make-model",
-        "write a small Llama with random weights and a tokenizer, downloading nothing",
+        "write a small Llama with random weights and a tokenizer, downloading nothing and "
+        "overwriting none",
         "moonpool make-model ./tiny --seed 7",
     )
     make.add_argument("path", type=Path, help="folder to write")
@@ -47,7 +51,15 @@ def run_make(args: argparse.Namespace) -> int:
         raise ConfigError(f"--seed {args.seed}: 0 or more")
     from kvstore.engine.make_model import make_model
 
-    print(make_model(args.path, seed=args.seed))
+    path: Path = args.path
+    if any(path.glob("*.safetensors")) or (path / "config.json").exists():
+        with tempfile.TemporaryDirectory(prefix="moonpool-model-") as anew:
+            names = os.listdir(make_model(anew, seed=args.seed))
+            if filecmp.cmpfiles(path, anew, names, shallow=False)[0] != names:
+                raise ConfigError(f"{path} has another model: name another folder, or remove it")
+    else:
+        make_model(path, seed=args.seed)
+    print(path)
     return 0
 
 

@@ -96,6 +96,8 @@ def sentence_of(decision: Decision) -> str:
         said += ", and is computed again where it is decoded, for the node of one of both is gone"
     elif after > 0:
         said += f", and is where it is decoded {after:.3g} ms after that"
+    if decode is not None and decode is not engine:
+        said += f"; {decode.facts.engine_id} decodes it, alone where it lacks little"
     others = [i for i, one in enumerate(decision.considered) if one is not engine]
     if not others:
         return said + "; no other engine was worth a look"

@@ -82,12 +82,22 @@ class Dispatcher:
         request: Request,
         told: Told = nobody,
         caller: Caller | None = None,
+        outcome: Outcome | None = None,
     ) -> Outcome:
         """`told` of each token as it comes; what it raises is raised, and stops the decode. Raises
         `Overloaded` where it is refused, `Unavailable` where no engine could be had, `CallerLeft`
         once that has left, `OnlyGreedy` where none could draw its tokens, and `Invalid`. Once it
-        has enough what came is returned."""
-        run = Run(request, told, caller or Caller())
+        has enough what came is returned. Where something is raised `outcome` has what came."""
+        run = Run(request, told, caller or Caller(), outcome)
+        try:
+            self._run(run)
+        finally:
+            run.outcome.seconds = time.monotonic() - run.since
+            run.outcome.count_prompt(len(request.prompt))
+        return run.outcome
+
+    def _run(self, run: Run) -> None:
+        request = run.request
         asks = self._asks(run)
         gone: set[str] = set()
         why: Rejected | None = None  # the last of these went away
@@ -117,9 +127,6 @@ class Dispatcher:
                 gone.update(sent)
                 if self._known.lost(sent[0]):
                     self._engines.forget(sent[0])
-        run.outcome.seconds = time.monotonic() - run.since
-        run.outcome.count_prompt(len(request.prompt))
-        return run.outcome
 
     def _asks(self, run: Run) -> list[Asked]:
         """For each kind of engines that may have it. Raises `OnlyGreedy` where all there are may

@@ -9,8 +9,6 @@ import time
 from collections import deque
 from typing import Any
 
-from kvstore.errors import KVStoreError
-from kvstore.gateway.counted import how
 from kvstore.gateway.request import Outcome, Request
 
 KEPT = 100
@@ -22,13 +20,13 @@ class Recent:
     def __init__(self) -> None:
         self._over: deque[dict[str, Any]] = deque(maxlen=KEPT)
 
-    def add(self, request: Request, end: Outcome | KVStoreError) -> None:
-        out = end if isinstance(end, Outcome) else Outcome()
+    def add(self, request: Request, answer: str, out: Outcome) -> None:
+        """`answer` is how it ended, in a word, and `out` what had come of it by then."""
         self._over.appendleft(
             {
                 "id": request.id,
                 "at": time.time(),
-                "answer": how(end),
+                "answer": answer,
                 "prompt_tokens": len(request.prompt),
                 "cached_tokens": out.pool_tokens,
                 "expected_tokens": out.expected_tokens,

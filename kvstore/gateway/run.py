@@ -21,9 +21,11 @@ class Otherwise(Exception):
 class Run:
     """From when it came on."""
 
-    def __init__(self, request: Request, told: Told, caller: Caller) -> None:
+    def __init__(
+        self, request: Request, told: Told, caller: Caller, outcome: Outcome | None = None
+    ) -> None:
         self.request, self._told, self.caller = request, told, caller
-        self.outcome, self.since = Outcome(), time.monotonic()
+        self.outcome, self.since = outcome or Outcome(), time.monotonic()
         self._waits_since = self.since
         self._again = False  # the next token is one that came before
         self._certain = 0  # leading tokens that are not made again

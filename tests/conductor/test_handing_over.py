@@ -108,7 +108,8 @@ def test_it_is_said_how_long_after_its_prefill_a_prompt_is_where_it_is_decoded()
         rig.hold(name, 50 * TOKENS)
     said = sentence_of(rig.schedule("r", chain(1)))
     work = 0.01 + TOKENS * 1e-4
-    assert f"and is where it is decoded {1e3 * (51 * WHOLE - work):.3g} ms after that" in said
+    assert f"and is where it is decoded {1e3 * (51 * WHOLE - work):.3g} ms after that; d" in said
+    assert "decodes it, alone where it lacks little; " in said
     assert "where it is decoded" not in sentence_of(Apart().schedule()), "it is there by then"
 
 

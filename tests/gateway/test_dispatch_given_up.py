@@ -12,11 +12,21 @@ from kvstore.config import OPEN
 from kvstore.errors import Overloaded, TooLate
 from kvstore.gateway.caller import Caller, CallerLeft
 from kvstore.gateway.dispatch import Dispatcher
-from kvstore.gateway.request import Request
+from kvstore.gateway.request import Outcome, Request
 from kvstore.gateway.spaces import One
+from kvstore.logprobs import Logprobs
 from kvstore.wire.v1 import conductor_pb2
 from kvstore.wire.v1 import engine_pb2 as pb
-from tests.gateway.engine_doubles import PROMPT, TOKENS, Double, Planner, run, serving
+from tests.gateway.engine_doubles import (
+    PROMPT,
+    TOKENS,
+    Double,
+    Endless,
+    Nobody,
+    Planner,
+    run,
+    serving,
+)
 from tests.nodes import SPEC
 
 
@@ -99,3 +109,19 @@ def test_one_that_runs_is_not_given_up_and_one_that_ran_is_its_engines_to_tell_o
         ran = Planner(dying.address, dying.address)
         run(ran, other.address)
     assert ran.given_up == ["r try 2"], "of which the plan was for an engine that is gone"
+
+
+def test_what_came_of_one_whose_caller_leaves_can_be_told() -> None:
+    double, caller, outcome = Endless(), Caller(), Outcome()
+
+    def told(token: int, logprobs: Logprobs | None) -> None:
+        caller.leave()
+        caller.check()
+
+    with serving(double):
+        dispatcher = Dispatcher(Nobody(), One(SPEC), [double.address], OPEN)
+        with pytest.raises(CallerLeft):
+            dispatcher.run(Request("r", PROMPT, 4), told, caller, outcome)
+        dispatcher.close()
+    assert outcome.tokens == TOKENS[:1] and outcome.engines == [double.address]
+    assert 0 < outcome.ttft_seconds <= outcome.seconds

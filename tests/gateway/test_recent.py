@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.errors import KVStoreError, Overloaded
 from kvstore.gateway.recent import Recent
 from kvstore.gateway.request import Outcome, Request
 
@@ -25,14 +24,13 @@ def found(tokens: int, block_tokens: int = 64, miss: str = "") -> Outcome:
         (found(0), False),
         (found(299, block_tokens=0), True),  # where nobody says what blocks are
         (found(256, block_tokens=0), False),
-        (Overloaded("full"), False),
     ],
 )
 def test_all_was_found_where_the_blocks_are_and_nothing_was_wanting(
-    end: Outcome | KVStoreError, all_was: bool
+    end: Outcome, all_was: bool
 ) -> None:
     recent = Recent()
-    recent.add(Request("r", PROMPT, 4), end)
+    recent.add(Request("r", PROMPT, 4), "whole", end)
     [one] = recent.newest()
     assert one["all_found"] is all_was
 
@@ -41,11 +39,11 @@ def test_all_was_found_where_the_blocks_are_and_nothing_was_wanting(
 def test_the_last_token_of_a_prompt_is_never_wanting(tokens: int, all_was: bool) -> None:
     """Engines compute it for what comes behind it, and some all of its block."""
     recent = Recent()
-    recent.add(Request("r", PROMPT[:256], 4), found(tokens))
+    recent.add(Request("r", PROMPT[:256], 4), "whole", found(tokens))
     assert recent.newest()[0]["all_found"] is all_was
 
 
 def test_of_a_prompt_shorter_than_a_block_nothing_was_found() -> None:
     recent = Recent()
-    recent.add(Request("r", PROMPT[:9], 4), found(0))
+    recent.add(Request("r", PROMPT[:9], 4), "whole", found(0))
     assert recent.newest()[0]["all_found"] is False

@@ -38,7 +38,9 @@ Event: TypeAlias = tuple[int, Logprobs | None] | Outcome
 class Runner(Protocol):
     """Whoever sends requests through engines: see `kvstore.gateway.dispatch.Dispatcher`."""
 
-    def run(self, request: Request, told: Told, caller: Caller | None) -> Outcome: ...
+    def run(
+        self, request: Request, told: Told, caller: Caller | None, outcome: Outcome
+    ) -> Outcome: ...
 
 
 class Job:
@@ -161,9 +163,10 @@ class Work:
             job.tell(index, (token, logprobs))
 
         end: Outcome | KVStoreError
+        came = Outcome()  # also of what is not whole in the end
         try:
             with traces.root("request", request.trace, prompt_tokens=len(request.prompt)) as span:
-                end = self._runner.run(request, told, caller)
+                end = self._runner.run(request, told, caller, came)
                 traces.tell(span, cached_tokens=end.pool_tokens, output_tokens=len(end.tokens))
         except KVStoreError as error:
             end = error
@@ -173,14 +176,16 @@ class Work:
             log.exception("request %s failed", request.id)
             end = Broken("the gateway failed this request")
         with suppress(RuntimeError):
-            job.loop.call_soon_threadsafe(self._over, job, index, request, end)
+            job.loop.call_soon_threadsafe(self._over, job, index, request, end, came)
 
-    def _over(self, job: Job, index: int, request: Request, end: Outcome | KVStoreError) -> None:
+    def _over(
+        self, job: Job, index: int, request: Request, end: Outcome | KVStoreError, came: Outcome
+    ) -> None:
         """It is counted and its place is free before its caller hears: one that asks one by one has
         never more than one."""
         try:
             count(self._telemetry, len(request.prompt), end)
-            self.recent.add(request, end)
+            self.recent.add(request, how(end), end if isinstance(end, Outcome) else came)
             if isinstance(end, Outcome):
                 self.prefixes.add(end.blocks, end.block_tokens, time.monotonic())
         finally:  # whatever becomes of the figures

@@ -16,7 +16,7 @@ import pytest
 
 from kvstore.config import GatewayConfig
 from kvstore.errors import Overloaded, Unauthenticated, Unavailable
-from kvstore.gateway.caller import Caller as RequestCaller
+from kvstore.gateway.caller import Caller as Asker
 from kvstore.gateway.http import completions
 from kvstore.gateway.http.app import app_of
 from kvstore.gateway.http.keys import Anybody, KeyFile, Keys
@@ -41,7 +41,7 @@ class Scripted:
     requests: list[Request] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
 
-    def run(self, request: Request, told: Told, caller: RequestCaller | None) -> Outcome:
+    def run(self, request: Request, told: Told, caller: Asker | None, _: Outcome) -> Outcome:
         self.requests.append(request)
         try:
             for token in self.tokens:
@@ -224,7 +224,7 @@ def test_who_hangs_up_before_the_first_token_ends_the_calls_that_are_made_for_it
     served: Served,
 ) -> None:
     class Waits(Scripted):
-        def run(self, request: Request, told: Told, caller: RequestCaller | None) -> Outcome:
+        def run(self, request: Request, told: Told, caller: Asker | None, _: Outcome) -> Outcome:
             assert caller is not None
             self.requests.append(request)
             ended = threading.Event()

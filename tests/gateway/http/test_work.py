@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from kvstore.errors import Overloaded, Unavailable
-from kvstore.gateway.caller import Caller
+from kvstore.gateway.caller import Caller, CallerLeft
 from kvstore.gateway.http.keys import Whose
 from kvstore.gateway.http.work import Work
 from kvstore.gateway.request import Outcome, Request, Told
@@ -20,7 +20,7 @@ SECONDS = 20.0
 class AtOnce:
     """It is done as soon as it runs."""
 
-    def run(self, request: Request, told: Told, caller: Caller | None) -> Outcome:
+    def run(self, request: Request, told: Told, caller: Caller | None, _: Outcome) -> Outcome:
         return Outcome(tokens=[1])
 
 
@@ -84,7 +84,7 @@ def test_what_is_not_let_in_is_counted_as_refused() -> None:
 class NoEngine:
     """None can be had."""
 
-    def run(self, request: Request, told: Told, caller: Caller | None) -> Outcome:
+    def run(self, request: Request, told: Told, caller: Caller | None, _: Outcome) -> Outcome:
         raise Unavailable("no engine serves this model")
 
 
@@ -100,3 +100,27 @@ def test_why_a_request_failed_is_in_the_log(caplog: pytest.LogCaptureFixture) ->
     assert [one.getMessage() for one in caplog.records] == [
         "request r failed: no engine serves this model"
     ]
+
+
+def test_of_one_that_is_not_whole_it_is_told_what_came_of_it() -> None:
+    class Leaves:
+        """Its caller does, behind the second token."""
+
+        def run(
+            self, request: Request, told: Told, caller: Caller | None, outcome: Outcome
+        ) -> Outcome:
+            outcome.tokens.extend([1, 2])
+            outcome.engines.append("here")
+            outcome.ttft_seconds = 0.5
+            raise CallerLeft("the caller left")
+
+    async def run() -> None:
+        work = Work(Leaves(), 1, Telemetry(GATEWAY))
+        with work.running(Whose(""), [Request("r", (1,), 4)]):
+            async with asyncio.timeout(SECONDS):
+                while not (found := work.recent.newest()):
+                    await asyncio.sleep(0.01)
+        told = found[0]["answer"], found[0]["output_tokens"], found[0]["ttft_seconds"]
+        assert told == ("left", 2, 0.5) and found[0]["engines"] == ["here"]
+
+    asyncio.run(run())
