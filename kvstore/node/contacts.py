@@ -25,6 +25,7 @@ from kvstore.transfer.probe import Complaint, Probe, judge
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 300.0  # a peer that is met again later than this is measured again
+HEARD_SECONDS = 2.0  # a peer that ends breaks its data connections before it ends its sessions
 PROBE_SECONDS = 5.0  # that one may take
 PAUSE_SECONDS = 0.5  # what a fetch takes that was the reason to meet
 QUIET_SECONDS_MAX = 10.0  # a link that is never quiet is measured all the same
@@ -102,7 +103,10 @@ class Contacts:
             except TimeoutError:
                 measured = {"tcp": Unavailable(f"a probe did not end in {PROBE_SECONDS:.0f} s")}
         failed = any(isinstance(one, KVStoreError) for one in measured.values())
-        if failed and (link.busy or not link.alive):
+        shared = link.busy
+        if failed and link.alive and not shared:
+            await self._clock.sleep(HEARD_SECONDS)
+        if failed and (shared or not link.alive):
             self._known.pop(link.node_id, None)  # it ended, or others had it: no setting is wrong
         else:
             self._judge(self._keep(link, probed=True, measured=measured))

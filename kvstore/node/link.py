@@ -72,6 +72,7 @@ class Link:
             event = await self._stream.read()
         if event in (None, grpc.aio.EOF) or not event.HasField("opened"):
             raise Unavailable(f"node {self.address} began no session")
+        self._listening = asyncio.create_task(self._listen())
         opened = event.opened
         if opened.node_id != self.node_id:
             raise Unavailable(f"{self.address} is node {opened.node_id}, not {self.node_id}")
@@ -82,6 +83,12 @@ class Link:
         self._lanes = await self.in_thread(Lanes, *connection)
         if self._ucx is not None:
             self._ucx.begin(connection, self.in_thread)
+
+    async def _listen(self) -> None:
+        """To the session's last word: with words unread, gRPC does not say that it is over."""
+        with suppress(grpc.RpcError):
+            while await self._stream.read() is not grpc.aio.EOF:
+                pass  # it drains: the roster says so too
 
     @property
     def lanes(self) -> Lanes:

@@ -1,4 +1,4 @@
-"""A session with a peer that answers with what is no message."""
+"""A session with a peer that answers with what is no message, and with one that leaves."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any
 import grpc
 import pytest
 
+from kvstore.cli import main as cli
 from kvstore.clock import SystemClock
 from kvstore.config import OPEN
 from kvstore.errors import Unavailable
 from kvstore.metadata.records import NodeRecord
 from kvstore.node.link import Link
 from kvstore.wire.v1 import kv_pb2 as pb
+from tests.nodes import NodeProcess, running
 
 SECONDS = 20.0
 NO_MESSAGE = b"\xff\xff\xff"
@@ -29,6 +31,20 @@ async def _unreadable(_: bytes, context: Any) -> bytes:
 async def _unreadable_event(_: bytes, context: Any) -> AsyncIterator[bytes]:
     yield NO_MESSAGE
     await asyncio.sleep(SECONDS)
+
+
+def _record(node_id: str, address: str) -> NodeRecord:
+    return NodeRecord(node_id, 1, address, {}, (), {}, "serving")
+
+
+@asynccontextmanager
+async def made_of(record: NodeRecord) -> AsyncIterator[Link]:
+    with ThreadPoolExecutor(1) as threads:
+        made = Link(record, "default", "node me", threads, SystemClock(), OPEN, None)
+        try:
+            yield made
+        finally:
+            await made.close()
 
 
 @asynccontextmanager
@@ -44,13 +60,10 @@ async def link() -> AsyncIterator[Link]:
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    record = NodeRecord("peer", 1, f"127.0.0.1:{port}", {}, (), {}, "serving")
-    with ThreadPoolExecutor(1) as threads:
-        made = Link(record, "default", "node me", threads, SystemClock(), OPEN, None)
+    async with made_of(_record("peer", f"127.0.0.1:{port}")) as made:
         try:
             yield made
         finally:
-            await made.close()
             await server.stop(0)
 
 
@@ -72,3 +85,19 @@ def test_a_session_that_begins_with_what_cannot_be_read_has_not_begun() -> None:
                 await one.begin()
 
     asyncio.run(main())
+
+
+def test_a_peer_that_said_that_it_drains_and_then_ended_is_known_to_be_gone() -> None:
+    """Of a stream with words that nobody reads, gRPC does not say that it is over."""
+
+    async def main(peer: NodeProcess) -> None:
+        async with made_of(_record(peer.caller().opened.node_id, peer.address)) as one:
+            await one.begin()
+            assert cli.main(["drain", "--node", peer.address]) == 0
+            assert peer.wait() == 0
+            async with asyncio.timeout(SECONDS):
+                while one.alive:
+                    await asyncio.sleep(0.01)
+
+    with running() as peer:
+        asyncio.run(main(peer))
