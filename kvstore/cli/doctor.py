@@ -92,7 +92,8 @@ def run_doctor(args: argparse.Namespace) -> int:
     addresses = [*own, *sorted(known.keys() - set(own))]
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         stats = list(threads.map(lambda one: _stats(one, credentials), addresses))
-    epochs = {one.node_id: one.epoch for one in stats if isinstance(one, pb.StatsReply)}
+    epochs = {record.node_id: record.epoch for record in known.values()}
+    epochs |= {one.node_id: one.epoch for one in stats if isinstance(one, pb.StatsReply)}
     progress = tqdm(
         zip(addresses, stats, strict=True),
         total=len(addresses),
@@ -107,7 +108,7 @@ def run_doctor(args: argparse.Namespace) -> int:
         said["nodes"].append(node)
         if isinstance(reply, pb.StatsReply):
             measured = {} if _acts_for_none(credentials) else _measured(address)
-            _examine(node, known.get(address), reply, epochs, measured)
+            _examine(node, known, reply, epochs, measured)
         else:
             node["errors"].append(reply)
     return _told(args, said)
@@ -241,13 +242,13 @@ def _stats(address: str, credentials: Credentials) -> pb.StatsReply | str:
 
 def _examine(
     node: Said,
-    record: NodeRecord | None,
+    known: Mapping[str, NodeRecord],
     stats: pb.StatsReply,
     epochs: Mapping[str, int],
     measured: Mapping[str, Probe | KVStoreError],
 ) -> None:
     """All that can be said of one node from here."""
-    errors, warnings = node["errors"], node["warnings"]
+    errors, warnings, record = node["errors"], node["warnings"], known.get(node["address"])
     node |= {"reachable": True, "node": stats.node_id, "epoch": stats.epoch, "state": stats.state}
     if record is not None and (record.node_id, record.epoch) != (stats.node_id, stats.epoch):
         errors.append(
@@ -267,7 +268,7 @@ def _examine(
     for one in judge(measured):
         (errors if one.error else warnings).append(f"{one.transport} {one.text}")
     for contact in stats.contacts:
-        _add_contact(node, contact, epochs)
+        _add_contact(node, contact, known, epochs)
     for ssd in stats.ssd:
         node["ssd"].append({"path": ssd.path, "files": ssd.files, "retired": ssd.retired_files})
         if ssd.retired_files:
@@ -277,10 +278,16 @@ def _examine(
             )
 
 
-def _add_contact(node: Said, contact: pb.ContactStats, epochs: Mapping[str, int]) -> None:
+def _add_contact(
+    node: Said,
+    contact: pb.ContactStats,
+    known: Mapping[str, NodeRecord],
+    epochs: Mapping[str, int],
+) -> None:
     """What this node has found of another, and what is wrong with it if that one still runs."""
     node["contacts"].append(contact_facts(contact))
-    over = epochs.get(contact.node_id, contact.epoch) != contact.epoch
+    # Whoever is not in a pool that is known runs no more.
+    over = epochs.get(contact.node_id, None if known else contact.epoch) != contact.epoch
     for one in contact.transports:
         if one.complaint and not over:
             text = f"from there to the node at {contact.address}: {one.name} {one.complaint}"
