@@ -47,6 +47,13 @@ def test_memory_that_is_slow_is_no_network() -> None:
     assert found.text == "10 times slower than tcp: this host is busy, or short of memory"
 
 
+def test_a_network_is_not_held_against_memory_but_against_the_other_network() -> None:
+    memory, near, far = at(24e9, 24e9), at(3e9, 3e9), at(1e8, 1e8)
+    assert judge({"tcp": near, "shm": memory}) == []
+    (found,) = judge({"tcp": far, "ucx": near, "shm": memory})
+    assert found == Complaint("tcp", False, "30 times slower than ucx: see which network it takes")
+
+
 def test_alone_or_with_its_like_nobody_is_slow() -> None:
     assert judge({"tcp": at(1.0)}) == [] and judge({}) == []
 
