@@ -34,6 +34,7 @@ from kvstore.cli.options import (
     locator,
     metadata,
     metadata_file,
+    pool_text,
     refuse_idle,
 )
 from kvstore.config import Credentials, host_name
@@ -213,14 +214,19 @@ def _by_address(records: Iterable[NodeRecord], said: Said) -> dict[str, NodeReco
 def _own(args: argparse.Namespace, known: Mapping[str, NodeRecord], said: Said) -> list[str]:
     """The node of this host, or the one that was named; none only where the pool has others, or
     nobody knows whether it has."""
+    named = args.etcd is not None or args.metadata is not None
     try:
         address = locator(args).find()
     except Unavailable as error:
         if not known and not said["errors"]:
-            raise
+            if not named:
+                raise
+            option = "--cluster" if args.etcd else "--metadata"
+            said["errors"].append(
+                f"no node runs in {pool_text(args)}: is {option} what the nodes have?"
+            )
         said["warnings"].append(f"no node of this host was looked at: {error}")
         return []
-    named = args.etcd is not None or args.metadata is not None
     if (known or (named and not said["errors"])) and address not in known:
         said["errors"].append(
             f"the node at {address} is not in the pool that was named: it was started with another "

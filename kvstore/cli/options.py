@@ -135,6 +135,14 @@ def metadata_file(args: argparse.Namespace) -> Path:
     return Path(found)
 
 
+def pool_text(args: argparse.Namespace) -> str:
+    """The pool that `add_directory`, `add_etcd` and `add_metadata` name, as a person reads it."""
+    shared = etcd(args)
+    if shared is None:
+        return os.fspath(metadata_file(args))
+    return f"cluster {shared.cluster!r} of {','.join(shared.endpoints)}"
+
+
 def add_codec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--codec",

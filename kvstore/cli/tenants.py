@@ -22,6 +22,7 @@ from kvstore.cli.options import (
     add_metadata,
     command,
     metadata,
+    pool_text,
 )
 from kvstore.errors import ConfigError
 from kvstore.limits import TENANT_NAME_BYTES_MAX, TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
@@ -109,7 +110,8 @@ def run_tenant_add(args: argparse.Namespace) -> int:
 
     if _with_metadata(args, put) is None:
         raise ConfigError(f"tenant {args.name} is there already")
-    print(f"added {args.name}; `moonpool token new --tenant {args.name}` makes it a token")
+    then = f"`moonpool token new --tenant {args.name}` makes it a token there"
+    print(f"added {args.name} to {pool_text(args)}; {then}")
     return 0
 
 

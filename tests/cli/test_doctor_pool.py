@@ -70,6 +70,22 @@ def test_every_node_of_a_pool_in_etcd_is_looked_at_and_says_what_it_found_of_the
         etcd.stop()
 
 
+def test_a_cluster_of_etcd_in_which_no_node_runs_is_an_error_that_names_it(
+    tmp_path: Path, doctor: Doctor
+) -> None:
+    need_etcd()
+    etcd = EtcdProcess(tmp_path / "etcd").start()
+    try:
+        asked = ["--dir", tmp_path / "none", "--etcd", etcd.url]
+        for cluster, option in (("default", []), ("typo", ["--cluster", "typo"])):
+            assert doctor.asked(*asked, *option) == 1
+            (error,) = doctor.said["errors"]
+            assert error.startswith(f"no node runs in cluster {cluster!r} of {etcd.url}")
+            assert "--cluster" in error and "no node of this host" in doctor.said["warnings"][0]
+    finally:
+        etcd.stop()
+
+
 def test_a_node_of_another_pool_than_was_named_is_an_error(
     node: NodeProcess, tmp_path: Path, doctor: Doctor
 ) -> None:

@@ -1,4 +1,4 @@
-"""`moonpool token`, on the metadata of a node that does not run."""
+"""`moonpool tenant` and `moonpool token`, on the metadata of nodes that do not run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from kvstore.metadata import open_metadata
 from kvstore.metadata.records import TokenRecord
 from kvstore.metadata.tenants import new_tenant
 from kvstore.metadata.tokens import make
+from tests.etcd import EtcdProcess, need_etcd
 
 HOUR_SECONDS = 3_600
 
@@ -57,3 +58,17 @@ def test_where_no_token_is_made_none_is_removed(
     assert main(["token", "new", "--tenant", "b", "--dir", str(tmp_path)]) == 2
     assert "there is no tenant 'b'" in capsys.readouterr().err
     assert ids(tmp_path, capsys) == {old.id}
+
+
+def test_a_tenant_is_added_to_a_pool_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a mistyped cluster is one, too: it is made by the first word in it."""
+    need_etcd()
+    etcd = EtcdProcess(tmp_path / "etcd").start()
+    try:
+        where = ["--etcd", etcd.url, "--cluster", "typo"]
+        assert main(["tenant", "add", "a", *where]) == 0
+        assert f"added a to cluster 'typo' of {etcd.url};" in capsys.readouterr().out
+    finally:
+        etcd.stop()
