@@ -75,8 +75,8 @@ def add(commands: Commands) -> None:
     drain.add_argument(
         "--seconds",
         type=int,
-        help="for that, at most; what is left by then goes with the node (default: "
-        f"{MOVE_OUT_SECONDS})",
+        help="for that, at most; what is left by then goes with the node, but for what its SSD "
+        f"keeps (default: {MOVE_OUT_SECONDS})",
     )
     drain.set_defaults(run=run_drain)
 
@@ -113,23 +113,27 @@ def run_drain(args: argparse.Namespace) -> int:
     with admin(args) as stub:
         if args.move:
             reply = pb.MoveOutReply()
+            keeps = bool(stub.Stats(pb.StatsRequest(), timeout=DEADLINE_SECONDS).ssd)
             timeout = seconds + _GRACE_SECONDS
             with _bar() as bar:
                 for reply in stub.MoveOut(pb.MoveOutRequest(seconds=seconds), timeout=timeout):
                     bar.total = reply.blocks
                     bar.update(reply.moved + reply.elsewhere - bar.n)
-            print(_moved(reply))
+            print(_moved(reply, keeps))
         stub.Drain(pb.DrainRequest(), timeout=DEADLINE_SECONDS)
     print("draining")
     return 0
 
 
-def _moved(reply: pb.MoveOutReply) -> str:
+def _moved(reply: pb.MoveOutReply, keeps: bool) -> str:
+    # How many those are is known when it has ended: it writes what waits for SSD until then.
+    but = ", but for what its SSD keeps, which is served again when it starts"
+    kept = but if reply.left and keeps else ""
     if not reply.nodes:
-        return f"no other node takes blocks: {reply.left} go with this one"
+        return f"no other node takes blocks: {reply.left} go with this one{kept}"
     return (
         f"moved {reply.moved} of {reply.blocks} blocks; {reply.elsewhere} were elsewhere too, "
-        f"{reply.left} are left and go with this node"
+        f"{reply.left} are left and go with this node{kept}"
     )
 
 

@@ -212,8 +212,8 @@ def _by_address(records: Iterable[NodeRecord], said: Said) -> dict[str, NodeReco
 
 
 def _own(args: argparse.Namespace, known: Mapping[str, NodeRecord], said: Said) -> list[str]:
-    """The node of this host, or the one that was named; none only where the pool has others, or
-    nobody knows whether it has."""
+    """The node of this host, or the one that was named; none where none runs: then the pool's are
+    looked at, and that it has none is an error."""
     named = args.etcd is not None or args.metadata is not None
     try:
         address = locator(args).find()

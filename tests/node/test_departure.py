@@ -17,7 +17,15 @@ from kvstore.wire.v1 import kv_pb2 as pb
 from tests.copies import copied, holding, knowing, put
 from tests.node.rig import SMALL, TOKENS, Rig
 from tests.node.rig import prompt as prompt_of
-from tests.nodes import CALL_SECONDS, payload, prompt, refused, running
+from tests.nodes import (
+    CALL_SECONDS,
+    NodeProcess,
+    payload,
+    prompt,
+    refused,
+    running,
+    short_directory,
+)
 from tests.pools import pool
 
 
@@ -96,6 +104,29 @@ def test_a_node_that_is_alone_says_so_and_ends(capsys: pytest.CaptureFixture[str
         told = capsys.readouterr().out
         assert told == "no other node takes blocks: 2 go with this one\ndraining\n"
         assert node.wait(30.0) == 0
+
+
+def test_of_a_node_with_an_ssd_it_says_that_what_that_keeps_is_served_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with short_directory() as directory:
+        node = NodeProcess(directory, ssd="64MiB")
+        try:
+            caller = node.start().caller()
+            caller.register()
+            put(caller, blocks := prompt(1, 2), durable=True)
+            assert main(["drain", "--node", node.address]) == 0
+            told = capsys.readouterr().out.splitlines()[0]
+            assert told == (
+                "no other node takes blocks: 2 go with this one, but for what its SSD keeps, which "
+                "is served again when it starts"
+            )
+            assert node.wait(30.0) == 0
+            again = node.start().caller()
+            again.register()
+            assert again.match(blocks) == (2, pb.HIT)
+        finally:
+            node.close()
 
 
 def test_a_drain_that_is_told_to_moves_nothing() -> None:
