@@ -29,7 +29,7 @@ from kvstore.limits import TENANT_NAME_BYTES_MAX, TOKEN_DAYS_DEFAULT, TOKEN_DAYS
 from kvstore.metadata import Metadata
 from kvstore.metadata.records import BadRecord, TenantRecord, TokenRecord
 from kvstore.metadata.tenants import new_tenant
-from kvstore.metadata.tokens import make
+from kvstore.metadata.tokens import ID, id_of, make
 
 T = TypeVar("T")
 R = TypeVar("R", TenantRecord, TokenRecord)
@@ -74,7 +74,7 @@ def add(commands: Commands) -> None:
         *(token, "token revoke", "end a token; nodes refuse it at once"),
         *('"$(cut -d_ -f2 team-a.token)"', run_token_revoke),
     )
-    revoke.add_argument("id", metavar="ID", help="as `moonpool token ls` names it")
+    revoke.add_argument("id", metavar="ID", help="as `moonpool token ls` names it, or the token")
 
 
 def _group(commands: Commands, name: str, text: str, example: str) -> Commands:
@@ -155,9 +155,12 @@ def run_token_ls(args: argparse.Namespace) -> int:
 
 
 def run_token_revoke(args: argparse.Namespace) -> int:
-    if not _with_metadata(args, lambda store: store.delete(TokenRecord.prefix + args.id)):
-        raise ConfigError(f"there is no token {args.id!r}: `moonpool token ls` lists them")
-    print(f"revoked {args.id}")
+    name = id_of(args.id.strip()) or args.id
+    if not ID.fullmatch(name):  # and not shown: it may hold the secret
+        raise ConfigError("that is no token's id, which stands behind `mpt_`: `moonpool token ls` lists them")
+    if not _with_metadata(args, lambda store: store.delete(TokenRecord.prefix + name)):
+        raise ConfigError(f"there is no token {name!r}: `moonpool token ls` lists them")
+    print(f"revoked {name}")
     return 0
 
 

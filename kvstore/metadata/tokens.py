@@ -15,7 +15,8 @@ from blake3 import blake3
 from kvstore.metadata.records import TokenRecord
 
 _ID_BYTES, _SECRET_BYTES = 6, 32
-_TOKEN = re.compile(rf"mpt_([0-9a-f]{{{2 * _ID_BYTES}}})_[0-9a-f]{{{2 * _SECRET_BYTES}}}")
+ID = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
+_TOKEN = re.compile(rf"mpt_({ID.pattern})_[0-9a-f]{{{2 * _SECRET_BYTES}}}")
 
 
 def make(tenant: str, admin: bool, expires: int) -> tuple[str, TokenRecord]:

@@ -60,6 +60,25 @@ def test_where_no_token_is_made_none_is_removed(
     assert ids(tmp_path, capsys) == {old.id}
 
 
+def test_a_token_is_revoked_by_its_id_or_as_it_is_and_never_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path, new_tenant("a"))
+    where = ["--dir", str(tmp_path)]
+    for given in (lambda token: token, lambda token: token.split("_")[1]):
+        assert main(["token", "new", "--tenant", "a", *where]) == 0
+        token = capsys.readouterr().out.strip()
+        name = token.split("_")[1]
+        assert main(["token", "revoke", given(token), *where]) == 0
+        assert capsys.readouterr().out == f"revoked {name}\n" and ids(tmp_path, capsys) == set()
+        for wrong in (token, token[:-1], token[4:], f"{token}\n"):
+            assert main(["token", "revoke", wrong, *where]) == 2
+            told = "".join(capsys.readouterr())
+            assert "token ls" in told and token.split("_")[2][:8] not in told
+        assert main(["token", "revoke", name, *where]) == 2
+        assert f"there is no token {name!r}" in capsys.readouterr().err
+
+
 def test_a_tenant_is_added_to_a_pool_that_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
