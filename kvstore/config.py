@@ -352,7 +352,7 @@ class GatewayConfig:
     engines: tuple[str, ...] = ()  # known even while no conductor answers: see kvstore.address
     block_tokens: int = 64  # this and the codec as engines of ours have them
     codec: str = "none"
-    metrics: str = ""  # as in NodeConfig, and it reads them itself
+    metrics: str = ""  # HOST:PORT; empty: a free port of loopback, as it reads them itself
     watch: tuple[str, ...] = ()  # HOST:PORT at which others' are read, for the dashboard
     # HOST:PORT of its own for that; empty: it is at `listen`, unless that is for those with keys.
     board: str = ""

@@ -205,13 +205,13 @@ def locator(args: argparse.Namespace) -> Locator:
     return FixedAddress(args.node)
 
 
-def add_metrics(parser: Options) -> None:
+def add_metrics(parser: Options, unless: str = "nowhere") -> None:
     parser.add_argument(
         "--metrics",
         default="",
         metavar="HOST:PORT",
         help="serve this process's metrics there, at /metrics, as Prometheus reads them; they name "
-        "no tenant and no prompt. Port 0 takes a free one (default: nowhere)",
+        f"no tenant and no prompt. Port 0 takes a free one (default: {unless})",
     )
 
 

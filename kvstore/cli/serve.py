@@ -89,7 +89,7 @@ def add(commands: Commands) -> None:
         help="as the --page-tokens of engines of ours (default: %(default)s)",
     )
     add_codec(serve)
-    add_metrics(serve)
+    add_metrics(serve, unless="a free port of loopback, for it shows its own on the dashboard")
     serve.add_argument(
         "--watch",
         action="append",

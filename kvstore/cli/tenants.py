@@ -157,7 +157,9 @@ def run_token_ls(args: argparse.Namespace) -> int:
 def run_token_revoke(args: argparse.Namespace) -> int:
     name = id_of(args.id.strip()) or args.id
     if not ID.fullmatch(name):  # and not shown: it may hold the secret
-        raise ConfigError("that is no token's id, which stands behind `mpt_`: `moonpool token ls` lists them")
+        raise ConfigError(
+            "that is no token's id, which stands behind `mpt_`: `moonpool token ls` lists them"
+        )
     if not _with_metadata(args, lambda store: store.delete(TokenRecord.prefix + name)):
         raise ConfigError(f"there is no token {name!r}: `moonpool token ls` lists them")
     print(f"revoked {name}")

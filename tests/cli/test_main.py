@@ -226,6 +226,15 @@ def ended_printing_to(output: int, *asked: str) -> tuple[int, str]:
     return ran.returncode, ran.stderr
 
 
+def test_who_serves_metrics_though_nobody_asks_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """The gateway reads its own for the dashboard, and prints where they are."""
+    defaults = {"serve": "a free port of loopback", "node": "nowhere", "conductor": "nowhere"}
+    for name, default in defaults.items():
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        assert f"(default: {default}" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("asked", [["roles", "--conductor", "127.0.0.1:1"], ["--help"]])
 def test_whose_reader_has_read_enough_ends_well(asked: list[str]) -> None:
     reading, writing = os.pipe()
