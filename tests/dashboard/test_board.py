@@ -197,6 +197,12 @@ def test_the_beginnings_that_prompts_share_are_those_that_were_sent(
     assert all(one["name"] in text for one in shared)
 
 
+def test_whoever_asks_for_what_is_not_there_is_told_where_it_is(gateway: Child) -> None:
+    with pytest.raises(urllib.error.HTTPError) as nowhere:
+        fetched(gateway, "/dashboard")
+    assert "/ is for people" in nowhere.value.read().decode()
+
+
 def test_with_keys_it_is_at_an_address_of_its_own_or_nowhere(house: House, tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     keys.write_text(KEYS)
@@ -205,6 +211,8 @@ def test_with_keys_it_is_at_an_address_of_its_own_or_nowhere(house: House, tmp_p
         with pytest.raises(urllib.error.HTTPError) as refused:
             fetched(hidden, "/")
         assert refused.value.code == 404
+        told = refused.value.read().decode()
+        assert "--board" in told and "/ is for people" not in told
     options = (f"--keys={keys}", "--board=127.0.0.1:0")
     with house.serving("boarded", *house.knows, *options) as shown:
         with pytest.raises(urllib.error.HTTPError):

@@ -87,9 +87,9 @@ async def _not_found(call: Request, error: Exception) -> Response:
     if error.status_code == 405:
         text = f"{what}: this path takes {(error.headers or {}).get('Allow', 'other methods')}"
     else:
-        paths = (
-            "/v1/completions, /v1/chat/completions, /v1/models, /health and /ready; / is for people"
-        )
-        text = f"{what}: there are {paths}"
+        paths = "/v1/completions, /v1/chat/completions, /v1/models, /health and /ready"
+        shown = any(isinstance(one, Route) and one.path == "/" for one in call.app.routes)
+        people = "/ is for people" if shown else "people have what `serve --board` names"
+        text = f"{what}: there are {paths}; {people}"
     refusal = Refusal(error.status_code, "invalid_request_error", text)
     return JSONResponse(refusal.body, error.status_code, error.headers)
