@@ -51,6 +51,11 @@ class Shares:
         most = self.granted.get(tenant, FAIR).bytes_max
         return 0 if most is None else self._used[tier][tenant] + more - most
 
+    def never(self, tenant: str, size: int) -> bool:
+        """Whether so many bytes of one tier are more than a tenant may ever have there."""
+        most = self.granted.get(tenant, FAIR).bytes_max
+        return most is not None and size > most
+
     def payers(self, tier: Tier, tenant: str, more: int) -> Iterator[tuple[str, int | None]]:
         """Who makes room for so many bytes more, in order, and how many bytes each pays at most."""
         used = self._used[tier]

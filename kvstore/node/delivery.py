@@ -80,7 +80,7 @@ class Deliveries:
 
     async def bring(self, holder: str, wanted: Wanted) -> list[bytes]:
         """Seal here what a holder has of these, whose turn it is; the keys of those that it has and
-        could not open now. Raises a `KVStoreError` where the holder, or this node, does not do its
+        that did not come. Raises a `KVStoreError` where the holder, or this node, does not do its
         part."""
         began = self._clock.now()
         link = await self._peers.link(holder, wanted.tenant)
@@ -108,11 +108,9 @@ class Deliveries:
                 self.pace.note(holder, size, self._clock.now() - began)
         finally:
             self._openings.let_go(link, reply.handles, suspects)
-        return [
-            key
-            for key, one in zip(wanted.keys, reply.outcomes, strict=True)
-            if one in (pb.NO_ROOM, pb.LATE)
-        ]
+        there, index = (pb.HIT, pb.NO_ROOM, pb.LATE), self._blocks.index
+        told = zip(wanted.keys, reply.outcomes, strict=True)
+        return [key for key, one in told if one in there and key not in index]
 
     async def close(self) -> None:
         await self._openings.close()

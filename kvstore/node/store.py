@@ -172,14 +172,12 @@ class Store:
         place.layout.check(fragment)
         tenant = session.tenant
         named = self.wants.named(tenant, place, chain, fragment, writer_group)
-        keys, parents, joined, wanted = named.keys, named.parents, named.joined, named.wanted
+        keys, joined, wanted = named.keys, named.joined, named.wanted
         if len(set(keys)) < len(keys):
             raise Invalid("a hash stands twice in one call")
         check_holds(self.windows, tenant, len(wanted) + len(joined))
-        # Not evicted for these: what the caller is told exists, and what stands before them.
-        spared = {*keys, *parents}.difference(compress(keys, named.fresh))
         near = session.numa_node if session.may_write else None  # who maps none of it is far anyway
-        told = (spared, [origin] * len(wanted), reach, near)
+        told = (named.spared, [origin] * len(wanted), reach, near)
         size, count = place.layout.slot_bytes, len(wanted)
         try:
             above = self.blocks.free_in_hbm(place.owner, tenant, size, count, reach)

@@ -31,12 +31,25 @@ T = TypeVar("T")
 MARGIN_SECONDS, MARGIN_SHARE = 0.1, 0.2
 
 
+class _Line:
+    """Of one tenant's calls, the first of which waits for holds to end. The others look again where
+    it moves: by then one of their group may be filling what they name."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []  # in the order they came
+        self.moved = asyncio.Event()  # set once, for whoever waits now
+
+    def moves(self) -> None:
+        self.moved.set()
+        self.moved = asyncio.Event()
+
+
 class Waiting:
     """The lines for one pool's memory."""
 
     def __init__(self, blocks: Blocks) -> None:
         # By tenant, while somebody waits; each is given on in the order it was asked for.
-        self._firsts = WeakValueDictionary[str, asyncio.Lock]()
+        self._lines = WeakValueDictionary[str, _Line]()
         self._let_go = asyncio.Event()
         self._places = Places(ROOM_WAITERS_MAX)
         blocks.on_unheld = self._let_go.set
@@ -52,27 +65,36 @@ class Waiting:
         wait for just what this one is to write.
         """
         full = Overloaded("other calls wait for room before this one", RETRY_MS)
+        line = self._lines.setdefault(tenant, _Line())
         if not self._places.held(tenant) or need() is not Need.ROOM:
             try:
-                return attempt()
+                found = attempt()
+                line.moves()
+                return found
             except Overloaded as refusal:
                 full = refusal
         if seconds <= 0 or need() is Need.TOO_MUCH or not self._places.try_take(tenant):
             raise full
-        first = self._firsts.setdefault(tenant, asyncio.Lock())
+        me = object()
+        line.calls.append(me)
         try:
-            async with asyncio.timeout(seconds), first:
+            async with asyncio.timeout(seconds):
                 while True:
-                    self._let_go.clear()
-                    try:
-                        return attempt()
-                    except Overloaded as refusal:
-                        full = refusal
-                    await self._let_go.wait()
+                    first, moved = line.calls[0] is me, line.moved
+                    if first:
+                        self._let_go.clear()
+                    if first or need() is Need.NOTHING:
+                        try:
+                            return attempt()
+                        except Overloaded as refusal:
+                            full = refusal
+                    await (self._let_go if first else moved).wait()
         except TimeoutError:
             waited = f"{full}; none came in {seconds:.2f} s"
             raise type(full)(waited, full.retry_after_ms) from None
         finally:
+            line.calls.remove(me)
+            line.moves()
             self._places.give_back(tenant)
 
 

@@ -44,6 +44,12 @@ class Named(NamedTuple):
         """Those that want new slots."""
         return list(compress(self.keyed, self.fresh))
 
+    @property
+    def spared(self) -> set[bytes]:
+        """Keys of what makes no room for these: what the caller is told exists, and what stands
+        before them."""
+        return {*self.keys, *self.parents}.difference(compress(self.keys, self.fresh))
+
 
 class Wants:
     """What calls want of one store."""
@@ -93,12 +99,15 @@ class Wants:
     ) -> Need:
         """What these need of DRAM. `reach`: the highest tier that their writer can write to."""
         named = self.named(tenant, place, chain, fragment, writer_group)
-        hbm, size, count = self._blocks.hbm, place.layout.slot_bytes, sum(named.fresh)
+        blocks, size, count = self._blocks, place.layout.slot_bytes, sum(named.fresh)
         if not count:
             return Need.NOTHING
-        if hbm is not None and reach is Tier.HBM:
-            count = max(0, count - hbm.most(size))
-        return Need.ROOM if self._held.ever(size, count) else Need.TOO_MUCH
+        if blocks.hbm is not None and reach is Tier.HBM:
+            count = max(0, count - blocks.hbm.most(size))
+        near = [*named.joined.values(), *filter(None, blocks.index.get_all(list(named.spared)))]
+        beside = count + sum(slot.tier is Tier.DRAM for slot in near)
+        fits = beside <= blocks.slabs.most(size) and not blocks.shares.never(tenant, size * beside)
+        return Need.ROOM if fits and self._held.ever(size, count) else Need.TOO_MUCH
 
 
 def parents_of(

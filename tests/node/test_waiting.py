@@ -227,8 +227,9 @@ def test_what_is_here_already_needs_none_of_the_room_that_a_call_waits_for() -> 
     async def test(full: Full) -> None:
         full.rig.store.keys("other", SMALL, [])
         full.unpin(SLOTS - 10)
-        long = prompt(SMALL, SLOTS * 4)
-        some = triples(long) + triples(prompt(SMALL, 3 * 4, 7_000))  # 3 new ones
+        # 3 new ones behind 12 that are there: more than a tenant may hold beside another, and yet
+        # no more than there is room for.
+        some = triples(prompt(SMALL, SLOTS * 4))[4:] + triples(prompt(SMALL, 3 * 4, 7_000))
         session, store = full.session, full.rig.store
 
         def attempt() -> Any:
@@ -243,14 +244,34 @@ def test_what_is_here_already_needs_none_of_the_room_that_a_call_waits_for() -> 
     run(test)
 
 
-def test_a_partner_passes_the_line_for_what_others_of_its_group_are_filling() -> None:
+@pytest.mark.parametrize("quota", [None, SLOTS - 1])
+def test_what_is_named_makes_no_room_for_the_rest_and_nobody_waits_for_it(
+    quota: int | None,
+) -> None:
+    """The start of a prompt is there and by nobody held, and with its end it is too long."""
+
+    async def test(full: Full) -> None:
+        full.unpin(SLOTS)
+        most = None if quota is None else quota * SMALL.layout.slot_bytes
+        full.rig.blocks.shares.granted = {"default": Share(bytes_max=most)}
+        here, new = triples(prompt(SMALL, SLOTS * 4)), triples(prompt(SMALL, 3 * 4, 7_000))
+        fits = SLOTS if quota is None else quota
+        assert full.need(here[: fits - 3] + new)() is Need.ROOM
+        assert full.need(here[: fits - 2] + new)() is Need.TOO_MUCH
+
+    run(test)
+
+
+@pytest.mark.parametrize("in_line", [False, True])
+def test_a_partner_passes_the_line_for_what_others_of_its_group_are_filling(in_line: bool) -> None:
     """Rank 0 has sealed its half of a prompt, and waits for room for the next: its tenant holds too
-    much, until rank 1 has sealed its own half."""
+    much, until rank 1 has sealed its own half. Rank 1 may have come before rank 0 had its room."""
     halves, group = (Fragment(0, 2, 0, 1), Fragment(0, 2, 1, 1)), "tp2"
 
     async def test(full: Full) -> None:
         rig, ranks = full.rig, (full.session, full.rig.session())
-        full.unpin(SLOTS)
+        if not in_line:
+            full.unpin(SLOTS)
         rig.store.keys("other", SMALL, [])
         order: list[tuple[int, int]] = []
 
@@ -272,12 +293,15 @@ def test_a_partner_passes_the_line_for_what_others_of_its_group_are_filling() ->
                 rig.write(one.slot, SMALL, halves[rank])
             rig.store.seal(ranks[rank], [one.handle for one in windows])
 
-        await sealed(0, 1_000)
-        ahead = asyncio.create_task(reserve(0, 2_000))
-        await turns()
-        assert not ahead.done()
-        await asyncio.wait_for(sealed(1, 1_000), 2)
-        await asyncio.wait_for(ahead, 2)
+        calls = sealed(0, 1_000), reserve(0, 2_000), sealed(1, 1_000)
+        tasks = []
+        for call in calls:
+            tasks.append(asyncio.create_task(call))
+            await turns()
+        if in_line:
+            assert not any(one.done() for one in tasks)
+            full.unpin(SLOTS)
+        await asyncio.wait_for(asyncio.gather(*tasks), 2)
         assert order == [(0, 1_000), (1, 1_000), (0, 2_000)]
 
     run(test)
