@@ -94,6 +94,9 @@ class Keyed:
     hashes: tuple[bytes, ...]
     block_tokens: int
     parents: tuple[bytes, ...] = ()  # one a hash, empty for a chain's first; none: all stand alone
+    # Of those that stand alone and yet in the order of a prompt: the hash before the first, or
+    # nothing. Each is stored to make room before the one before it.
+    after: bytes | None = None
     alone: ClassVar[bool] = True
 
     def __len__(self) -> int:
@@ -106,7 +109,8 @@ class Keyed:
 
     def between(self, first: int, last: int) -> Keyed:
         """Blocks first to last - 1."""
-        return Keyed(self.hashes[first:last], self.block_tokens, self.parents[first:last])
+        before = self.hashes[first - 1] if first and self.after is not None else self.after
+        return Keyed(self.hashes[first:last], self.block_tokens, self.parents[first:last], before)
 
     def parent(self, index: int) -> bytes:
         """Empty: the block before `index` is not the one before it in a prompt."""

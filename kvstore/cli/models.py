@@ -11,6 +11,8 @@ from pathlib import Path
 from kvstore.cli.options import Commands, add_codec, command
 from kvstore.errors import ConfigError
 
+_OF_MODELS = (".json", ".safetensors", ".bin", ".gguf", ".model")  # suffixes of their files
+
 
 def add(commands: Commands) -> None:
     make = command(
@@ -52,7 +54,7 @@ def run_make(args: argparse.Namespace) -> int:
     from kvstore.engine.make_model import make_model
 
     path: Path = args.path
-    if any(path.glob("*.safetensors")) or (path / "config.json").exists():
+    if any(one.suffix in _OF_MODELS for one in path.glob("*")):
         with tempfile.TemporaryDirectory(prefix="moonpool-model-") as anew:
             names = os.listdir(make_model(anew, seed=args.seed))
             if filecmp.cmpfiles(path, anew, names, shallow=False)[0] != names:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -139,10 +139,20 @@ class Client:
         """The blocks of a sequence whose full blocks before the tokens `more` are `known`."""
         return extend(known, self.space.digest, self.space.group, more, extra)
 
-    def keyed(self, keys: Sequence[str | bytes]) -> Keyed:
-        """Blocks named by an engine's own keys, each full and each by itself."""
+    def keyed(self, keys: Sequence[str | bytes], *, after: str | bytes | None = None) -> Keyed:
+        """Blocks named by an engine's own keys, each full and each by itself.
+
+        `after` says that they are in the order of a prompt: the key before the first, empty where
+        there is none. What is stored so makes room before what it comes after, and is found
+        without it.
+        """
         space = self.space
-        return foreign(space.digest, space.group, keys, space.layout.block_tokens)
+        told = (space.digest, space.group)
+        found = foreign(*told, keys, space.layout.block_tokens)
+        if after is None:
+            return found
+        (before,) = foreign(*told, [after], 1).hashes if after else (b"",)
+        return replace(found, after=before)
 
     def memory(
         self,

@@ -103,4 +103,6 @@ class Reserving:
             if isinstance(blocks, Keyed) and blocks.parents:
                 request.parents.extend(blocks.parents[some])
                 request.alone = False
+            elif isinstance(blocks, Keyed) and blocks.after is not None:
+                request.after = blocks.hashes[some.start - 1] if some.start else blocks.after
             yield request

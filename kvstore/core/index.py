@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 
 from kvstore.block import Miss
+from kvstore.core.coming_after import follow, waiting_for
 from kvstore.core.fingerprints import ON_SSD
 from kvstore.core.gone import Gone
 from kvstore.core.lifecycle import NOBODY, Owner, Slot, State, Tier
@@ -142,6 +143,8 @@ class Index:
                     self._unlisted.add(slot)
                     self._forget(seen)
                     continue
+            elif slot.after:
+                follow(slot, self.held(slot.after))
             if orphans is None and not slot.sleeping:
                 slot.listed = True
                 simple.append(slot)
@@ -163,21 +166,21 @@ class Index:
     def drop_all(self, slots: Sequence[Slot], why: Miss) -> None:
         """The same for each of these, in this order; none of them sleeps."""
         # What they were is told to the ranking and the listing for all of them at once.
-        listed: list[Slot] = []
-        behind: list[Slot] = []
+        listed, before, behind = list[Slot](), list[bytes](), list[Slot]()
         for slot in slots:
             key = slot.key
             del self._slots[key]
             if slot.listed:
                 listed.append(slot)
+                before.append(slot.behind)
                 if slot.family:
                     behind += self._unlist_behind(slot)
             else:
                 self._unlisted.discard(slot)
-            if slot.children:
-                self._orphans[key] = set(slot.children)
-            slot.listed, slot.children, slot.sleeping = False, NOBODY, 0
-            parent = self._slots.get(slot.parent)
+            if waiting := waiting_for(slot, self._slots):
+                self._orphans[key] = waiting
+            parent = self._slots.get(slot.behind)
+            slot.listed, slot.after, slot.children, slot.sleeping = False, b"", NOBODY, 0
             if parent is not None:
                 parent.loses(key)
             elif family := self._orphans.get(slot.parent):
@@ -192,7 +195,7 @@ class Index:
         for one in (*forgotten, *self._ranking.leave(behind, evicted=False)):
             self._ranking.forget(one)
         self.listing.drop_all([*keys, *(slot.key for slot in behind)])
-        for key in dict.fromkeys([slot.parent for slot in listed]):
+        for key in dict.fromkeys(before):
             parent = self._slots.get(key)
             if parent is not None and parent.listed and not parent.family:
                 self._ranking.bared(parent)
@@ -203,8 +206,8 @@ class Index:
         assert slot is not old and slot.state is State.SEALED and not slot.listed
         assert (slot.parent, slot.owner) == (old.parent, old.owner), "not a copy of the same block"
         slot.short, slot.listed = old.short, old.listed
-        slot.children, slot.sleeping = old.children, old.sleeping
-        old.listed, old.children, old.sleeping = False, NOBODY, 0
+        slot.after, slot.children, slot.sleeping = old.after, old.children, old.sleeping
+        old.listed, old.after, old.children, old.sleeping = False, b"", NOBODY, 0
         self._slots[slot.key] = slot
         if slot.listed:
             self.listing.put(slot)
@@ -309,7 +312,8 @@ class Index:
                 assert key in family, "a parent does not know its child"
             else:
                 assert slot.listed, "a first block is always listed"
-            assert all(child in self._slots for child in slot.children), "a child that is not held"
+            assert all(self._slots[child].behind == key for child in slot.children), "not its child"
+            assert not slot.after or key in self._slots[slot.after].children, "after nothing"
         for parent_key, children in self._orphans.items():
             assert children and parent_key not in self._slots, "orphans of a held parent"
 
@@ -389,6 +393,8 @@ class Index:
         found, todo = [], sorted(slot.children)  # a set of bytes has another order in each process
         while todo:
             child = self._slots[todo.pop()]
+            if child.after:
+                continue  # it stands alone
             found.append(child)
             todo.extend(sorted(child.children))
         return found

@@ -56,6 +56,7 @@ class Slot:
     generation: int = 0
     key: bytes = b""  # stored key
     parent: bytes = b""  # stored key of the block before; empty for the first
+    after: bytes = b""  # of one that stands alone: of a held block that it makes room before
     tenant: str = ""
     tokens: int = 0
     short: bool = False  # of fewer tokens than its namespace's blocks have: the end of a prompt
@@ -68,8 +69,13 @@ class Slot:
     twin: Slot | None = None  # the same block, of DRAM and SSD in the other one
     unproven: bool = False  # an earlier run's record vouches for it, and nobody has read it since
     listed: bool = False  # in the index, with every block before it
-    children: Collection[bytes] = NOBODY  # stored keys of held blocks right behind, each once
+    children: Collection[bytes] = NOBODY  # stored keys of held blocks `behind` it, each once
     sleeping: int = 0  # blocks right behind that sleep: see kvstore.core.sleepers
+
+    @property
+    def behind(self) -> bytes:
+        """Stored key of the block that goes after this one; empty where none has to."""
+        return self.parent or self.after
 
     @property
     def family(self) -> int:

@@ -176,7 +176,7 @@ class Ranking:
             slot = slots[key]
             yield slot
             chosen.add(key)
-            count = gone[slot.parent] = gone.get(slot.parent, 0) + 1
+            count = gone[slot.behind] = gone.get(slot.behind, 0) + 1
             lane = self._lane(slot) if bare is None else bare[1]
             if bare is not None:
                 for side, before in hidden.items():
@@ -185,7 +185,7 @@ class Ranking:
             for side, one in enumerate(first[lane]):
                 if one is not None and one[2] == key:
                     first[lane][side] = self._first(ends[lane][side], goes, lane)
-            parent = slots.get(slot.parent)
+            parent = slots.get(slot.behind)
             if parent is None or count != parent.family or stays(parent):
                 continue
             lane = self._lane(parent)

@@ -265,6 +265,6 @@ def lost(slabs: Slabs, coldest: Iterable[Slot]) -> Iterator[Slot]:
         if slabs.retired(here):
             continue
         if here.held or slot.key in stay:
-            stay.add(slot.parent)
+            stay.add(slot.behind)
             continue
         yield here

@@ -250,7 +250,7 @@ class Blocks:
         for (tenant, size), count in sizes.items():
             self.shares.give(tier, tenant, size * count)
         for slot in slots:
-            slot.key = slot.parent = slot.root = b""
+            slot.key = slot.parent = slot.after = slot.root = b""
         slabs.give_all(slots)
         if tier is not Tier.SSD:
             self.heads.mark_all(slots)

@@ -114,6 +114,17 @@ def parent_of(given: bytes) -> bytes:
     return given
 
 
+def after_of(request: pb.ReserveRequest) -> bytes | None:
+    """The hash of what blocks that stand alone come after; None where nobody says it."""
+    if not request.HasField("after"):
+        return None
+    if not request.alone:
+        raise Invalid("after: alone beside it; a chain's blocks have parents")
+    if request.after:
+        check_hash("after", request.after)
+    return request.after
+
+
 def parents_of(request: pb.ReserveRequest, hashes: Sequence[bytes]) -> list[bytes]:
     """The block before each: as named, or the one before it in the call, or of lone blocks none."""
     first = parent_of(request.parent)

@@ -22,6 +22,7 @@ from kvstore.node.follow import Asked
 from kvstore.node.forms import (
     OUTCOME,
     SEALED,
+    after_of,
     check_name,
     check_unpinned,
     copies_wanted,
@@ -75,8 +76,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         pool: Pool | None = None,
         hbm: Hbm | None = None,
     ) -> None:
-        self.pool = pool  # None: there are no other nodes
-        self.hbm = hbm
+        self.pool, self.hbm = pool, hbm  # None: there are no other nodes, there is none
         self.store, self.namespaces, self.sessions = store, namespaces, sessions
         self.tiers, self.waiting = tiers, Waiting(store.blocks)
         self._long = LongCalls(store, sessions)
@@ -178,7 +178,7 @@ class KVService(kv_pb2_grpc.KVServicer):
 
         def reserve() -> list[Reserved | None]:
             session = self.session(request.session, context)  # it may have ended in the line
-            return self.store.reserve(session, *named, request.origin, reach)
+            return self.store.reserve(session, *named, request.origin, reach, after_of(request))
 
         need = partial(self.store.wants.need, asking.tenant, *named, reach)
         told = (asking.tenant, reserve, need, room_patience(context))

@@ -160,10 +160,12 @@ class Store:
         writer_group: str = "",
         origin: int = 0,
         reach: Tier = Tier.DRAM,
+        after: bytes | None = None,
     ) -> list[Reserved | None]:
         """Write windows on (hash, parent hash, tokens) blocks; None where one is sealed already.
 
-        `reach`: the highest tier that the caller can write to.
+        `reach`: the highest tier that the caller can write to. `after`, where these stand alone:
+        the hash of the block that the first comes after, and each of them after the one before it.
         """
         if self.draining:
             raise Draining("this node is draining: write to another", _DRAIN_RETRY_MS)
@@ -177,7 +179,10 @@ class Store:
             raise Invalid("a hash stands twice in one call")
         check_holds(self.windows, tenant, len(wanted) + len(joined))
         near = session.numa_node if session.may_write else None  # who maps none of it is far anyway
-        told = (named.spared, [origin] * len(wanted), reach, near)
+        before = self.keys(tenant, place, [after])[0] if after else b""
+        if before in keys:
+            raise Invalid("after: it is one of the blocks that are to come after it")
+        told = ({*named.spared, before}, [origin] * len(wanted), reach, near)
         size, count = place.layout.slot_bytes, len(wanted)
         try:
             above = self.blocks.free_in_hbm(place.owner, tenant, size, count, reach)
@@ -186,6 +191,10 @@ class Store:
         except Overloaded:
             self._counters.add("overloaded")
             raise
+        if after is not None:
+            comes_after = dict(zip(keys, [before, *keys[:-1]], strict=True))
+            for slot in taken:
+                slot.after = comes_after[slot.key]
         given: Sequence[Slot | None] = taken
         if len(taken) < len(keys):
             slots = {**joined, **{slot.key: slot for slot in taken}}

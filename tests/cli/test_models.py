@@ -22,7 +22,7 @@ def test_the_same_model_can_be_asked_for_again(
         assert capsys.readouterr().out.strip() == str(folder)
 
 
-@pytest.mark.parametrize("name", ["config.json", "model-00001-of-00002.safetensors"])
+@pytest.mark.parametrize("name", ["config.json", "a.safetensors", "a.bin", "tokenizer.json"])
 def test_another_model_is_not_written_over(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,6 +93,8 @@ def test_blocks_of_several_chains_are_reserved_in_one_call(caller: Caller) -> No
         ({"parents": [b"", b"short"]}, "parent is 5 bytes"),
         ({"parents": [b"", b""], "alone": True}, "no parent, alone or last_tokens"),
         ({"parents": [b"", b""], "last_tokens": 2}, "no parent, alone or last_tokens"),
+        ({"after": b"p" * 32}, "after: alone beside it"),
+        ({"after": b"p" * 31, "alone": True}, "after is 31 bytes"),
     ],
 )
 def test_parents_that_do_not_fit_are_refused(

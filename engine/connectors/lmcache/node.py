@@ -15,7 +15,6 @@ from lmcache.v1.memory_management import MemoryObj
 
 from kvstore.client import Client, Hold, KVStoreError
 from kvstore.client.hold_each import hold_each
-from kvstore.client.linked import linked
 
 from .chunks import memory_of
 from .facts import Facts
@@ -77,18 +76,18 @@ class Node:
                 break
         return loaded + [False] * (len(chunks) - len(loaded))
 
-    def store(
-        self, names: Sequence[str], before: Sequence[str], chunks: Sequence[MemoryObj]
-    ) -> list[bool]:
+    def store(self, names: Sequence[str], before: str, chunks: Sequence[MemoryObj]) -> list[bool]:
         """Store chunks in order; True for each that is in the pool, now or before.
 
-        `before` names the chunk before each, where it is known: it stays while its follower does.
-        The first piece that is not stored ends it: chunks behind a hole are not looked for.
+        `before` names the chunk before the first, empty where nobody knows of one: in the pool each
+        makes room before the one it comes after. The first piece that is not stored ends it:
+        chunks behind a hole are not looked for.
         """
         stored: list[bool] = []
         for first in range(0, len(chunks), self._piece):
             some = slice(first, first + self._piece)
-            stored += self._store(names[some], before[some], chunks[some])
+            after = names[first - 1] if first else before
+            stored += self._store(names[some], after, chunks[some])
             if not stored[-1]:
                 break
         return stored + [False] * (len(chunks) - len(stored))
@@ -123,13 +122,11 @@ class Node:
         memory = memory_of(chunks, self._group)
         return self._ask(lambda: client.load_each(client.keyed(names), memory), nothing, any)
 
-    def _store(
-        self, names: Sequence[str], before: Sequence[str], chunks: Sequence[MemoryObj]
-    ) -> list[bool]:
+    def _store(self, names: Sequence[str], after: str, chunks: Sequence[MemoryObj]) -> list[bool]:
         client, nothing = self._client, [False] * len(names)
         memory = memory_of(chunks, self._group)
         return self._ask(
-            lambda: client.store_each(linked(client, names, before), memory), nothing, any
+            lambda: client.store_each(client.keyed(names, after=after), memory), nothing, any
         )
 
     def _ask(self, call: Callable[[], T], otherwise: T, reached: Callable[[T], bool]) -> T:

@@ -90,7 +90,7 @@ class Stores:
             if not self._ended:
                 stored = self._node.store(
                     [key.to_string() for key in keys],
-                    [self._order.before(key) for key in keys],
+                    self._order.before(keys[0]),
                     [chunk for _, chunk in taken],
                 )
         except Exception:

@@ -29,7 +29,6 @@ from sglang.srt.mem_cache.hicache_storage import (
 )
 
 from kvstore.client import PAGES, Client, Keyed, KVSpec, KVStoreError, Memory
-from kvstore.client.linked import linked
 
 from ..unsupported import Unsupported
 from .facts import Named, check_config, named
@@ -119,7 +118,8 @@ class MoonpoolStorage(HiCacheStorage):
 
         def store(client: Client, blocks: Keyed) -> list[bool]:
             if before is not None:
-                blocks = linked(client, *self._in_order(keys, before))
+                last = self._key(before[-1]) if before else ""
+                blocks = client.keyed([self._key(key) for key in keys], after=last)
             return client.store_each(blocks, self._memory(client, host_indices))
 
         stored = self._ask(keys, store)
@@ -260,11 +260,6 @@ class MoonpoolStorage(HiCacheStorage):
 
     def _key(self, key: str) -> str:
         return f"{self._naming} {key}"
-
-    def _in_order(self, keys: list[str], before: Sequence[str]) -> tuple[list[str], list[str]]:
-        """What these are called in the pool, and of each what is before it."""
-        called = list(map(self._key, keys))
-        return called, [self._key(before[-1]) if before else "", *called[:-1]]
 
     def _memory(self, client: Client, host_indices: torch.Tensor) -> Memory:
         pages = pages_of(host_indices, self.mem_pool_host.page_size)

@@ -241,7 +241,7 @@ class GetReply(_message.Message):
     def __init__(self, block: _Optional[_Union[GetBlock, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("session", "namespace", "group", "parent", "hashes", "last_tokens", "writer_group", "fragment", "hand_off", "alone", "origin", "parents", "hbm")
+    __slots__ = ("session", "namespace", "group", "parent", "hashes", "last_tokens", "writer_group", "fragment", "hand_off", "alone", "origin", "parents", "hbm", "after")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +255,7 @@ class ReserveRequest(_message.Message):
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     HBM_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     namespace: bytes
     group: int
@@ -268,7 +269,8 @@ class ReserveRequest(_message.Message):
     origin: int
     parents: _containers.RepeatedScalarFieldContainer[bytes]
     hbm: bool
-    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., parent: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., last_tokens: _Optional[int] = ..., writer_group: _Optional[str] = ..., fragment: _Optional[_Union[Fragment, _Mapping]] = ..., hand_off: bool = ..., alone: bool = ..., origin: _Optional[int] = ..., parents: _Optional[_Iterable[bytes]] = ..., hbm: bool = ...) -> None: ...
+    after: bytes
+    def __init__(self, session: _Optional[bytes] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., parent: _Optional[bytes] = ..., hashes: _Optional[_Iterable[bytes]] = ..., last_tokens: _Optional[int] = ..., writer_group: _Optional[str] = ..., fragment: _Optional[_Union[Fragment, _Mapping]] = ..., hand_off: bool = ..., alone: bool = ..., origin: _Optional[int] = ..., parents: _Optional[_Iterable[bytes]] = ..., hbm: bool = ..., after: _Optional[bytes] = ...) -> None: ...
 
 class ReserveReply(_message.Message):
     __slots__ = ("grants", "slot_offsets", "generations", "handles", "hand_offs")

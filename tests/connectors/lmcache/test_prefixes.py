@@ -1,5 +1,5 @@
-"""The beginning of a conversation outlives its end in the pool: LMCache's own memory has it, so no
-lookup asks for it, and without it the rest is found no more."""
+"""The beginning of a conversation stays in the pool as long as its end. LMCache has it itself, so
+no lookup asks for it, and without it the rest is found no more."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_conversation_is_found_from_its_beginning_to_its_last_turn(
 def test_a_chunk_is_stored_also_where_what_is_before_it_is_not_in_the_pool(
     engine_of: Make,
 ) -> None:
-    """As a prompt's first: the engine that stored it may have the rest in its own memory."""
+    """The engine that stored it may have the rest in its own memory."""
     ours = engine_of(config={"local_cpu": True})
     tokens = tokens_of(9, 3)
     ours.lookup(tokens)

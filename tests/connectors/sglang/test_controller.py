@@ -55,3 +55,25 @@ def test_what_one_controller_backs_up_another_prefetches(
     assert fetcher._page_transfer(longer) == 5
     pairs = zip((3, 1, 4, 9, 2), (8, 7, 0, 5, 6), strict=True)
     assert all(page_bytes(ours.pool, a) == page_bytes(theirs.pool, b) for a, b in pairs)
+
+
+def test_pages_are_stored_behind_those_that_the_controller_says_are_before_them(
+    engine_of: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sglang.srt.managers.cache_controller.STORAGE_BATCH_SIZE", 2)
+    tokens = [77, *range(5 * PAGE - 1)]
+    hashes = get_storage_hash_str(tokens, None, page_size=PAGE)
+    ours, stored = engine_of(mha_pool("page_first")), []
+    client = ours.storage._client
+    store = client.store_each
+    monkeypatch.setattr(
+        client, "store_each", lambda some, memory: stored.append(some) or store(some, memory)
+    )
+    for before in (["first", "last"], [], None):
+        backup = StorageOperation(slots(0, 1, 2, 3, 4), tokens, hash_value=hashes)
+        backup.prefix_keys = before
+        controller_of(ours, zero_copy=True)._page_backup(backup)
+    names = [ours.storage._key(one) for one in ("last", *hashes)]
+    keys = client.keyed(names).hashes
+    said = [one.after for one in stored]
+    assert said == [keys[0], keys[2], keys[4], b"", keys[2], keys[4], None, None, None]

@@ -31,7 +31,6 @@ from kvstore.gateway.spaces import Told
 from kvstore.logprobs import Logprobs
 from kvstore.naming import names_of
 from kvstore.wire.v1 import conductor_pb2 as pb
-from kvstore.wire.v1 import kv_pb2
 from tests.connectors.sglang.server import IN_TURN, Server, servers
 from tests.nodes import CALL_SECONDS, eventually
 from tests.nodes import Caller as NodeCaller
@@ -196,22 +195,6 @@ def test_pages_in_the_pool_are_found_by_what_a_prompt_is_called(fleet: Fleet) ->
     # And so whoever has not computed it is planned to load it.
     found = fleet.considered(tokens)[fleet.servers[1].place]
     assert found.reused_blocks == 4 and found.own_blocks == 0
-
-
-def test_the_node_knows_which_page_is_before_which_also_over_turns(fleet: Fleet) -> None:
-    turn = prompt(75, 4 * PAGE + 3)
-    later = turn + prompt(76, 2 * PAGE)
-    space = fleet.crew().namespace
-
-    def found(tokens: Sequence[int]) -> list[int]:
-        hashes = fleet.hashes(tokens)
-        return list(fleet.caller.ask("Exists", namespace=space, hashes=hashes).outcomes)
-
-    for tokens, pages in ((turn, 4), (later, 6)):
-        fleet.servers[0].complete(list(tokens), 1)
-        eventually(lambda one=tokens, all=pages: found(one) == [kv_pb2.HIT] * all, SECONDS)
-    fleet.caller.ask("Remove", namespace=space, hashes=fleet.hashes(later)[:1])
-    assert found(later) == [kv_pb2.REMOVED, *[kv_pb2.UNLISTED] * 5]
 
 
 def test_what_a_server_has_to_do_is_known_until_it_is_over(fleet: Fleet) -> None:
