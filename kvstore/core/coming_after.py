@@ -2,8 +2,9 @@
 room before the one it comes after, which is of use without it. It is found whatever becomes of
 that.
 
-The link is of one node and one run: it is made where both are held when the later one is, and ends
-with the earlier one. Since that one was held first there is no ring.
+The link is of one node and one run: it is made where the earlier one is held when the later one
+comes, and ends with it. Both stand alone: what has a parent may be hidden, or wait for this very
+block. So nothing that is held waits for one that comes, and there is no ring.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from kvstore.core.lifecycle import Slot
 
 
 def follow(slot: Slot, before: Slot | None) -> None:
-    """A block that is held from now on, and the one it comes after, if that is held."""
-    if before is None:
+    """A block that is held from now on, and what it is to come after, if that is held."""
+    if before is None or before.parent:
         slot.after = b""
     else:
         before.bears(slot.key)

@@ -172,15 +172,15 @@ class KVService(kv_pb2_grpc.KVServicer):
         check_name("writer_group", request.writer_group)
         chain = list(zip(hashes, parents, tokens, strict=True))
         fragment = fragment_of(request.fragment, place.layout)
-        named = (place, chain, fragment, request.writer_group)
+        named, after = (place, chain, fragment, request.writer_group), after_of(request)
         followed = request.writer_group or request.hand_off or fragment != place.layout.whole
         reach = Tier.DRAM if followed else reach_of(asking, asked=request.hbm)
 
         def reserve() -> list[Reserved | None]:
             session = self.session(request.session, context)  # it may have ended in the line
-            return self.store.reserve(session, *named, request.origin, reach, after_of(request))
+            return self.store.reserve(session, *named, request.origin, reach, after)
 
-        need = partial(self.store.wants.need, asking.tenant, *named, reach)
+        need = partial(self.store.wants.need, asking.tenant, *named, reach, after)
         told = (asking.tenant, reserve, need, room_patience(context))
         reserved = await self.waiting.for_room(*told)
         granted, existed = pb.ReserveReply.GRANTED, pb.ReserveReply.EXISTS

@@ -173,16 +173,13 @@ class Store:
             raise Quarantined("this namespace gave wrong KV: `moonpool stat` says what")
         place.layout.check(fragment)
         tenant = session.tenant
-        named = self.wants.named(tenant, place, chain, fragment, writer_group)
+        named = self.wants.named(tenant, place, chain, fragment, writer_group, after)
         keys, joined, wanted = named.keys, named.joined, named.wanted
         if len(set(keys)) < len(keys):
             raise Invalid("a hash stands twice in one call")
         check_holds(self.windows, tenant, len(wanted) + len(joined))
         near = session.numa_node if session.may_write else None  # who maps none of it is far anyway
-        before = self.keys(tenant, place, [after])[0] if after else b""
-        if before in keys:
-            raise Invalid("after: it is one of the blocks that are to come after it")
-        told = ({*named.spared, before}, [origin] * len(wanted), reach, near)
+        told = (named.spared, [origin] * len(wanted), reach, near)
         size, count = place.layout.slot_bytes, len(wanted)
         try:
             above = self.blocks.free_in_hbm(place.owner, tenant, size, count, reach)
@@ -192,7 +189,7 @@ class Store:
             self._counters.add("overloaded")
             raise
         if after is not None:
-            comes_after = dict(zip(keys, [before, *keys[:-1]], strict=True))
+            comes_after = dict(zip(keys, [named.before, *keys[:-1]], strict=True))
             for slot in taken:
                 slot.after = comes_after[slot.key]
         given: Sequence[Slot | None] = taken

@@ -38,6 +38,7 @@ class Named(NamedTuple):
     keyed: Sequence[Keyed]
     joined: Mapping[bytes, Slot]  # by key, what other members of the writer group are filling
     fresh: Sequence[bool]  # of each, whether it is neither there nor being filled
+    before: bytes = b""  # of blocks that stand alone: key of the one that the first comes after
 
     @property
     def wanted(self) -> list[Keyed]:
@@ -48,7 +49,8 @@ class Named(NamedTuple):
     def spared(self) -> set[bytes]:
         """Keys of what makes no room for these: what the caller is told exists, and what stands
         before them."""
-        return {*self.keys, *self.parents}.difference(compress(self.keys, self.fresh))
+        near = {*self.keys, *self.parents, self.before}
+        return near.difference(compress(self.keys, self.fresh))
 
 
 class Wants:
@@ -71,8 +73,10 @@ class Wants:
         chain: Sequence[tuple[bytes, bytes, int]],
         fragment: Fragment,
         writer_group: str,
+        after: bytes | None = None,
     ) -> Named:
-        """The blocks of (hash, parent hash, tokens) triples. Raises what `joined_by` raises."""
+        """The blocks of (hash, parent hash, tokens) triples, the first of which comes after the one
+        with that hash. Raises what `joined_by` raises."""
 
         def of_others(some: Sequence[bytes]) -> list[bytes]:
             return self._keys(tenant, place, some)
@@ -86,7 +90,10 @@ class Wants:
         if writer_group:
             joined = joined_by(self._windows, tenant, writer_group, keyed, fragment)
         fresh = [slot is None and key not in joined for key, slot in zip(keys, held, strict=True)]
-        return Named(keys, parents, keyed, joined, fresh)
+        last = self._keys(tenant, place, [after])[0] if after else b""
+        if last in keys:
+            raise Invalid("after: it is one of the blocks that are to come after it")
+        return Named(keys, parents, keyed, joined, fresh, last)
 
     def need(
         self,
@@ -96,18 +103,32 @@ class Wants:
         fragment: Fragment,
         writer_group: str = "",
         reach: Tier = Tier.DRAM,
+        after: bytes | None = None,
     ) -> Need:
         """What these need of DRAM. `reach`: the highest tier that their writer can write to."""
-        named = self.named(tenant, place, chain, fragment, writer_group)
+        named = self.named(tenant, place, chain, fragment, writer_group, after)
         blocks, size, count = self._blocks, place.layout.slot_bytes, sum(named.fresh)
         if not count:
             return Need.NOTHING
         if blocks.hbm is not None and reach is Tier.HBM:
             count = max(0, count - blocks.hbm.most(size))
         near = [*named.joined.values(), *filter(None, blocks.index.get_all(list(named.spared)))]
-        beside = count + sum(slot.tier is Tier.DRAM for slot in near)
+        beside = count + sum(slot.tier is Tier.DRAM for slot in near) + self._behind(near)
         fits = beside <= blocks.slabs.most(size) and not blocks.shares.never(tenant, size * beside)
         return Need.ROOM if fits and self._held.ever(size, count) else Need.TOO_MUCH
+
+    def _behind(self, near: Sequence[Slot]) -> int:
+        """Slots of DRAM that stay as well, for what stands behind them does."""
+        seen, count = {slot.key for slot in near}, 0
+        for slot in near:
+            while slot.behind and slot.behind not in seen:
+                before = self._blocks.index.peek(slot.behind)
+                if before is None:
+                    break
+                seen.add(before.key)
+                count += before.lowest is Tier.DRAM  # of what is on SSD too the copy here may go
+                slot = before
+        return count
 
 
 def parents_of(

@@ -73,6 +73,16 @@ def test_another_slot_that_stands_for_a_block_comes_after_the_same() -> None:
     assert keys_of(index.coldest()) == [b"c", b"b", b"a"]
 
 
+def test_nothing_comes_after_a_block_of_a_chain_which_may_be_hidden_or_wait_for_it() -> None:
+    index = Index()
+    index.add(sealed(b"q", b"p"))
+    index.add(alone(b"a", b"q"))
+    index.add(alone(b"p", b"q"))
+    index.check()
+    assert {slot.key: slot.after for slot in index} == dict.fromkeys([b"q", b"a", b"p"], b"")
+    assert keys_of(index.coldest()) == [b"a", b"q", b"p"]
+
+
 def test_blocks_of_chains_behind_one_that_goes_still_wait_for_it() -> None:
     index = Index()
     index.add(sealed(b"p"))

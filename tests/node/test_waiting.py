@@ -229,7 +229,7 @@ def test_what_is_here_already_needs_none_of_the_room_that_a_call_waits_for() -> 
         full.unpin(SLOTS - 10)
         # 3 new ones behind 12 that are there: more than a tenant may hold beside another, and yet
         # no more than there is room for.
-        some = triples(prompt(SMALL, SLOTS * 4))[4:] + triples(prompt(SMALL, 3 * 4, 7_000))
+        some = triples(prompt(SMALL, SLOTS * 4))[:12] + triples(prompt(SMALL, 3 * 4, 7_000))
         session, store = full.session, full.rig.store
 
         def attempt() -> Any:
@@ -248,7 +248,8 @@ def test_what_is_here_already_needs_none_of_the_room_that_a_call_waits_for() -> 
 def test_what_is_named_makes_no_room_for_the_rest_and_nobody_waits_for_it(
     quota: int | None,
 ) -> None:
-    """The start of a prompt is there and by nobody held, and with its end it is too long."""
+    """The start of a prompt is there and by nobody held, and with its end it is too long. What is
+    before that part of it which is named stays, too."""
 
     async def test(full: Full) -> None:
         full.unpin(SLOTS)
@@ -258,6 +259,28 @@ def test_what_is_named_makes_no_room_for_the_rest_and_nobody_waits_for_it(
         fits = SLOTS if quota is None else quota
         assert full.need(here[: fits - 3] + new)() is Need.ROOM
         assert full.need(here[: fits - 2] + new)() is Need.TOO_MUCH
+        assert full.need([here[fits - 4], *new])() is Need.ROOM
+        assert full.need([here[fits - 3], *new])() is Need.TOO_MUCH
+
+    run(test)
+
+
+def test_what_blocks_come_after_makes_no_room_for_them() -> None:
+    async def test(full: Full) -> None:
+        full.unpin(SLOTS)
+        rig, whole = full.rig, SMALL.layout.whole
+        here, new = prompt(SMALL, 12 * 4, 7_000), prompt(SMALL, 5 * 4, 8_000)
+        told = (full.session, SMALL, [(one, b"", 4) for one in here.hashes], whole)
+        windows = [one for one in rig.store.reserve(*told, after=b"") if one is not None]
+        for one in windows:
+            rig.write(one.slot, SMALL, whole)
+        rig.store.seal(full.session, [one.handle for one in windows])
+
+        def need(blocks: int) -> Need:
+            some = [(one, b"", 4) for one in new.hashes[:blocks]]
+            return rig.store.wants.need("default", SMALL, some, whole, after=here.hashes[-1])
+
+        assert (need(4), need(5)) == (Need.ROOM, Need.TOO_MUCH)
 
     run(test)
 
