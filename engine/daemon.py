@@ -180,6 +180,7 @@ def run_rank(config: EngineConfig, rank: int, meeting: Path, join: Callable[[], 
     client = Client(InDirectory(config.directory), spec, label=label)
     try:
         follow(core, Pool(client, core.cache, team), team)
+        team.part()
     finally:
         client.close()
 

@@ -35,7 +35,7 @@ from kvstore.conductor.in_flight import InFlight
 from kvstore.conductor.roles import Advice
 from kvstore.conductor.room import Parked
 from kvstore.conductor.table import Table
-from kvstore.errors import Overloaded, Rejected, TooLate
+from kvstore.errors import Overloaded, TooLate
 from kvstore.kernels import decision as loops
 from kvstore.kernels import fairness
 from kvstore.kernels.expected import marked
@@ -105,7 +105,7 @@ class Scheduler(Crews):
         before = self.decided(whose, ask.request)
         if before is None:
             crew.roles.asked(ask.tokens, crew.block_tokens, decision.priced, now)
-        if isinstance(decision.refusal, Rejected) and not in_flight.refused.was(ask, now):
+        if isinstance(decision.refusal, Overloaded) and not in_flight.refused.was(ask, now):
             in_flight.refused.add(ask, now)
             if before is None or before.refusal is None:
                 in_flight.crowd.lost(ask.request, now)  # once, however often it comes again

@@ -96,20 +96,23 @@ class Contacts:
 
     async def _measure(self, link: Link) -> None:
         await self._quiet(link)
-        async with self._turn:
-            try:
-                async with asyncio.timeout(PROBE_SECONDS):
-                    measured = await link.probe()
-            except TimeoutError:
-                measured = {"tcp": Unavailable(f"a probe did not end in {PROBE_SECONDS:.0f} s")}
-        failed = any(isinstance(one, KVStoreError) for one in measured.values())
-        shared = link.busy
-        if failed and link.alive and not shared:
-            await self._clock.sleep(HEARD_SECONDS)
-        if failed and (shared or not link.alive):
+        measured = await self._probed(link)
+        if _failed(measured) and link.alive and not link.busy:
+            await self._clock.sleep(HEARD_SECONDS)  # it may be ending, or have stood still
+            if link.alive and not link.busy:
+                measured = await self._probed(link)
+        if _failed(measured) and (link.busy or not link.alive):
             self._known.pop(link.node_id, None)  # it ended, or others had it: no setting is wrong
         else:
             self._judge(self._keep(link, probed=True, measured=measured))
+
+    async def _probed(self, link: Link) -> Mapping[str, Probe | KVStoreError]:
+        async with self._turn:
+            try:
+                async with asyncio.timeout(PROBE_SECONDS):
+                    return await link.probe()
+            except TimeoutError:
+                return {"tcp": Unavailable(f"a probe did not end in {PROBE_SECONDS:.0f} s")}
 
     async def _quiet(self, link: Link) -> None:
         """Return when nothing is fetched over it, or when that takes too long."""
@@ -146,3 +149,7 @@ class Contacts:
             del self._tasks[node_id]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("what node %s can do was not measured: %r", node_id, error)
+
+
+def _failed(measured: Mapping[str, Probe | KVStoreError]) -> bool:
+    return any(isinstance(one, KVStoreError) for one in measured.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvstore.conductor import crowd as module
-from kvstore.errors import Overloaded
+from kvstore.errors import Overloaded, Unavailable
 from kvstore.kernels.crowd import LEAST
 from tests.conductor.crews import WHOSE, Rig, chain
 
@@ -32,6 +32,15 @@ def test_where_most_are_refused_nobody_is_let_wait_for_long() -> None:
     assert rig.sent_to("r", chain(2), ttft=30.0) == "a", "that waits for nobody"
     decided = rig.scheduler.decided(WHOSE, "r")
     assert decided is not None and decided.ttft == 30.0, "and may use all of its time"
+
+
+def test_who_asks_while_nobody_prefills_makes_no_crowd() -> None:
+    rig = Rig()
+    rig.engine("d", prefill=None)
+    for number in range(40):
+        with pytest.raises(Unavailable):
+            rig.schedule(f"early {number}", chain(number))
+    assert rig.in_flight.crowd.patience == 1.0
 
 
 def test_one_that_asks_again_makes_no_crowd() -> None:

@@ -183,6 +183,21 @@ def test_a_peer_whose_end_is_heard_of_after_its_data_connections_broke_is_no_wro
     told(story)
 
 
+def test_a_peer_that_stands_still_for_a_moment_is_no_wrong_setting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(scene: Scene) -> None:
+        link = Met()
+        link.gives = {"tcp": Unavailable("it did not answer in time")}
+        await scene.meet(link)
+        link.gives = {"tcp": FAST}
+        await scene.clock.advance(HEARD_SECONDS)
+        assert link.probes == 2 and not caplog.records
+        assert [one.measured for one in scene.contacts.worst(9)] == [{"tcp": FAST}]
+
+    told(story)
+
+
 def test_the_worst_are_named_first_and_one_that_let_nobody_in_is_measured_when_it_does() -> None:
     async def story(scene: Scene) -> None:
         links = [Met(f"n{number}") for number in range(4)]
@@ -286,6 +301,8 @@ def test_a_probe_that_stands_still_is_given_up(
         monkeypatch.setattr("kvstore.node.link._beside", lambda *_: proxy.address)
 
         async def test(desk: Desk) -> None:
+            # A second probe makes a connection, which waits as long as any for the first word.
+            monkeypatch.setattr("kvstore.node.link.STALL_SECONDS", 1.0)
             link = await desk.peers.link(desk.name, "default")
             proxy.to_caller.faults = Faults(stalled=True)
             await _until(lambda: desk.contacts.worst(1), desk)

@@ -171,6 +171,7 @@ async def _send_stream(send: Send, chunks: AsyncIterator[bytes]) -> None:
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
                 begun = True
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await asyncio.sleep(0)  # what waits goes in one go else, also to one that has hung up
     except KVStoreError as error:
         if not begun:
             raise
