@@ -40,8 +40,9 @@ class _Line:
         self.moved = asyncio.Event()  # set once, for whoever waits now
 
     def moves(self) -> None:
-        self.moved.set()
-        self.moved = asyncio.Event()
+        if self.calls:
+            self.moved.set()
+            self.moved = asyncio.Event()
 
 
 class Waiting:
