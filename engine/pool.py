@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kvstore.block import salted
 from kvstore.client import PAGED, Chain, Client, Fragment, Memory, Miss, Windows
+from kvstore.content import salted
 from kvstore.errors import KVStoreError
 
 from .cache import PagedKV

@@ -7,6 +7,7 @@ node of its own host; what that lacks it fetches from the others' (node/pool.py)
     block.py spec.py layout.py      the words: what a block is called, what its bytes mean, where
     codec.py address.py             they lie, and how they are written where not as computed; how
                                     an engine is reached
+    content.py                      what decides a prompt's KV beside its tokens
     errors.py limits.py config.py   every error, every limit, every setting
     clock.py cadence.py percent.py  time; when to look again for what comes layer by layer; shares
     home.py                         the process that made a client; a fork of it has none

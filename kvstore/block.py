@@ -131,15 +131,9 @@ def chain(
 
     `hash[i] = BLAKE3(key=namespace; hash[i-1], count, tokens[i], extra[i])`, tokens as u32 little
     endian. `extra` maps a block index to the digest of *content* that changes its KV beside the
-    tokens (LoRA weights, images): 32 bytes, never a name or a slot.
+    tokens (LoRA weights, images; see `kvstore.content`): 32 bytes, never a name or a slot.
     """
     return extend(Chain((), (), block_tokens), namespace, group, tokens, extra)
-
-
-def salted(salt: str) -> dict[int, bytes]:
-    """`extra` of prompts under vLLM's `cache_salt`, or none: it goes into the first block, and from
-    there into the hash of every block after it."""
-    return {0: blake3(b"cache_salt\0" + salt.encode()).digest()} if salt else {}
 
 
 def extend(

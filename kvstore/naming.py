@@ -16,7 +16,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kvstore.block import chain, following, foreign, salted
+from kvstore.block import chain, following, foreign
+from kvstore.content import salted
 from kvstore.errors import Invalid
 
 PAGES = "sglang "  # what a naming begins with where blocks are pages under SGLang's hashes

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore.block import chain, foreign
-from kvstore.block import salted as salted_chain
+from kvstore.content import salted as salted_chain
 from kvstore.errors import Invalid
 from kvstore.naming import names_of, request_of, rid_of
 

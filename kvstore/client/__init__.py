@@ -7,7 +7,7 @@ reader = client.reader(chain, memory)            # load it into paged KV, verifi
 writer = client.writer(chain, first=match.blocks)  # and publish what was computed, layer by layer
 """
 
-from kvstore.block import Chain, Keyed, Miss, chain, foreign, salted
+from kvstore.block import Chain, Keyed, Miss, chain, foreign
 from kvstore.client.aio import AsyncClient
 from kvstore.client.client import Client, Match
 from kvstore.client.hold import Hold
@@ -18,6 +18,7 @@ from kvstore.client.weights import processors_digest, weights_digest
 from kvstore.client.windows import Windows
 from kvstore.client.writer import Writer
 from kvstore.config import Credentials, Stands, TlsConfig
+from kvstore.content import Medium, adapted, salted, shown, together
 from kvstore.errors import (
     Invalid,
     KVStoreError,
@@ -54,6 +55,7 @@ __all__ = [
     "Lapsed",
     "Locator",
     "Match",
+    "Medium",
     "Memory",
     "Miss",
     "Names",
@@ -66,11 +68,14 @@ __all__ = [
     "Unavailable",
     "Windows",
     "Writer",
+    "adapted",
     "chain",
     "foreign",
     "names_of",
     "processors_digest",
     "request_of",
     "salted",
+    "shown",
+    "together",
     "weights_digest",
 ]

@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from kvstore.block import chain, salted
+from kvstore.block import chain
 from kvstore.client.conductors import Conductors
+from kvstore.content import salted
 from kvstore.gateway import spaces
 from kvstore.gateway.request import Request
 from kvstore.gateway.spaces import Space, Told

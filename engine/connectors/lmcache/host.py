@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..unsupported import Unsupported
-from .images import images_of
+from ..vllm_images import images_of
 from .settings import Settings
 
 

@@ -41,6 +41,7 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
         self._ready: Ready | None = None  # what the worker says at the start
         if role is KVConnectorRole.SCHEDULER:
             from .fleet import place_of
+            from .media import Media
             from .scheduler import SchedulerSide
 
             told = bool(self._settings.conductors)
@@ -52,6 +53,7 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
                 # An engine in its caller's process has steps for as long as that has requests.
                 goes_on=envs.VLLM_ENABLE_V1_MULTIPROCESSING,
                 place=place_of(vllm_config, kv_cache_config) if told else None,
+                media=Media.of_engine(vllm_config),
             )
             if vllm_config.weight_transfer_config is not None:
                 # They come whether or not vLLM is told to forget what it cached by the old ones.
@@ -76,6 +78,12 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
                 "of this engine with its first request, which they are to send; set none"
             )
         facts = facts_of(config, self._kv_cache_config, self._settings)
+        if config.lora_config is not None:
+            from vllm.lora.worker_manager import WorkerLoRAManager
+
+            from .loaded_adapters import LOADED
+
+            LOADED.watch(WorkerLoRAManager)
         transfer = config.kv_transfer_config
         self._worker = WorkerSide(
             *(self._settings, facts, kv_caches, transfer.engine_id),

@@ -1,4 +1,4 @@
-"""Which content beside its tokens decides a request's KV, and which requests are left out.
+"""What a request says of itself: why it is left out, if it is, and what it tells this connector.
 
 A request that is left out is neither matched nor published: vLLM serves it as without a connector.
 """
@@ -8,26 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvstore.client import NAME_BYTES_MAX, salted
+from kvstore.client import NAME_BYTES_MAX
+
+
+class Nameless(Exception):
+    """A request whose KV has no name. It says why; nothing where it may have one soon."""
 
 
 def left_out(request: Any) -> str:
-    """Why a vLLM request is kept out of the pool, or nothing."""
-    if request.lora_request is not None:
-        return "LoRA"
-    if request.mm_features:
-        return "multimodal input"
+    """Why a vLLM request is kept out of the pool by what it is, or nothing."""
     if request.prompt_embeds is not None or request.prompt_token_ids is None:
         return "prompt embeddings"
     if request.resumable:
         return "streaming input"
     return ""
-
-
-def extra_of(request: Any, since: str) -> dict[int, bytes]:
-    """Digests of content by block, as `Client.chain` takes them. `since` names the weights of
-    an engine that is kept apart, as since vLLM's caches were reset; else it is empty."""
-    return salted(since + (request.cache_salt or ""))
 
 
 def said_of(request: Any) -> Mapping[str, Any]:

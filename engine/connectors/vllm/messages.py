@@ -13,6 +13,17 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
+ADAPTERS_MAX = 16_384  # that one engine names, some 300 bytes each; others have no name
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter: what vLLM calls it, and the digest of its weights; empty: it has no name."""
+
+    name: str
+    path: str
+    weights: str
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -51,6 +62,7 @@ class Save:
     parts: tuple[Part, ...]
     hand_off: str = ""  # the name by which a reader follows them, layer by layer
     finished: bool = False  # the request is over: report it sent, so that its pages are freed
+    adapter: Adapter | None = None  # under which they were computed, by the name of the blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,7 @@ class Compare:
 
     request: str
     parts: tuple[Part, ...]
+    adapter: Adapter | None = None
 
 
 @dataclass(slots=True)
@@ -130,6 +143,7 @@ class Report(KVConnectorWorkerMetadata):
     late: dict[str, int] = field(default_factory=dict)  # request -> first block not stored yet
     prefill: tuple[int, float] = (0, 0.0)  # tokens computed, and the seconds that took
     ready: tuple[Ready, ...] = ()  # of each rank, where it could not be told at the start
+    adapters: tuple[Adapter, ...] = ()  # that were loaded since the last report
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> Report:
         assert isinstance(other, Report)
@@ -145,4 +159,12 @@ class Report(KVConnectorWorkerMetadata):
             {**self.late, **other.late},  # every rank was given the same blocks
             max(self.prefill, other.prefill, key=lambda pair: pair[1]),
             self.ready + other.ready,
+            _of_both(self.adapters, other.adapters),
         )
+
+
+def _of_both(one: tuple[Adapter, ...], other: tuple[Adapter, ...]) -> tuple[Adapter, ...]:
+    """What ranks loaded together: of what they do not have alike, as where each loads experts of
+    its own, none has a name."""
+    alike = set(one) & set(other)
+    return tuple(each if each in alike else replace(each, weights="") for each in (*one, *other))

@@ -7,9 +7,9 @@ longer than `lookup_ms`, and nothing the pool does or fails to do raises into vL
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,14 +18,15 @@ from kvstore.client import Client, KVSpec
 from .audits import Audits
 from .fleet import Fleet, Place
 from .health import Health
-from .keys import left_out
 from .lookup import Found, Lookup, Lookups
-from .messages import Compare, Load, Loaded, Ready, Report, Save, Step
+from .media import Media
+from .messages import Adapter, Compare, Load, Loaded, Ready, Report, Save, Step
 from .metrics import MoonpoolStats
 from .parts import Parts
 from .price import Prices
+from .requests import Requests
 from .settings import Settings
-from .tracked import LeftOut, Tracked
+from .tracked import Tracked
 from .unproven import Pages, Unproven
 
 log = logging.getLogger("vllm.moonpool")
@@ -46,6 +47,7 @@ class SchedulerSide:
         writes: bool,
         goes_on: bool,
         place: Place | None,
+        media: Media,
     ) -> None:
         """`goes_on`: a step comes after the last request is over. `place` is in the fleet that
         conductors know of; None where there are none."""
@@ -58,9 +60,7 @@ class SchedulerSide:
         self._ready: Ready | None = None
         self._parts: Parts  # of what the workers keep, once they have said that
         self._block_tokens = 1  # as the workers chose
-        self._since = ""  # a name of its own for what is computed since it is kept apart
-        self._requests: dict[str, Tracked] = {}
-        self._others: dict[str, LeftOut] = {}  # that go on without the pool
+        self._here = Requests(page_tokens, media, self._tell)
         self._answers: dict[str, Lookup] = {}
         self._loads: list[Load] = []
         self._finishing: list[Save] = []
@@ -99,6 +99,7 @@ class SchedulerSide:
                 "connectors what stands beside MultiConnector counts, and not what is within."
             )
         self._clients = tuple(root.of_group(index) for index in range(len(spec.groups)))
+        self._here.begin(self._clients, any(first.windows))
         health = Health(self._settings.node, root)
         self._lookups = Lookups(self._clients, first.windows, self._align, health)
         self._lookups.later(root.register)  # and so the session is there when requests come
@@ -114,17 +115,13 @@ class SchedulerSide:
         """vLLM forgets what it cached, as it does when its weights are changed in place. Requests
         that are here may have KV of either: they go on without the pool."""
         self.keep_apart("caches were reset")
-        for name, tracked in self._requests.items():
-            self._drop(name)
-            self._others[name] = LeftOut(tracked.request, tracked.end, tracked.ran)
-        self._requests.clear()
-        for one in self._others.values():
-            one.apart = True
+        for tracked in self._here.forgotten():
+            self._drop(tracked.id)
 
     def keep_apart(self, why: str) -> None:
         """Nothing tells the weights from now on from any others: what is stored from now on only
         this engine finds."""
-        self._since = secrets.token_hex(16)
+        self._here.keep_apart()
         self._tell(f"{why}: this engine loads what it stores from now on, and nobody else does")
 
     def close(self) -> None:
@@ -137,33 +134,16 @@ class SchedulerSide:
     # A request's life
 
     def arrived(self, request: Any) -> None:
-        """Ask at once: the answer is usually there when the request comes to be scheduled."""
-        why, tracked = left_out(request), None
-        if why:
-            self._tell(f"requests with {why} are not kept in the pool")
-        elif self._lookups is not None:
-            tracked = Tracked(request, self._clients, self._align, self._since)
-            self._requests[request.request_id] = tracked
-            if tracked.misnamed:
-                self._tell("a hand-off is left out whose name no node takes: 1,024 bytes, no \\0")
-            assert self._ready is not None, "it came with the lookups"
-            if tracked.follow and any(self._ready.windows):
-                # Of windows only full blocks are stored: it would wait for what does not come.
-                self._tell("a hybrid model's prefills are not followed, what is stored is loaded")
-                tracked.follow = ""
-            if self._looks_up(request) and not tracked.follow:
-                self._ask(tracked)
-        if tracked is None:
-            self._others[request.request_id] = LeftOut(request)
-        if self.fleet is not None:
-            hashes = () if tracked is None else tracked.chains()[self.fleet.group].hashes
-            self.fleet.arrived(request, hashes, tracked is not None and bool(tracked.follow))
+        tracked = self._here.arrived(request)
+        if tracked is not None:
+            self._looks(tracked)
+        self._tell_fleet(request, tracked)
 
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         """Tokens to load beyond the first `computed`, or None while the pool has not answered."""
-        tracked = self._requests.get(request.request_id)
+        tracked = self._here.tracked.get(request.request_id)
         if tracked is None:
-            if (other := self._others.get(request.request_id)) is not None:
+            if (other := self._here.others.get(request.request_id)) is not None:
                 other.end = computed
             return 0, False
         tracked.computed = tracked.end = computed
@@ -198,9 +178,9 @@ class SchedulerSide:
 
     def allocated(self, request: Any, pages: Pages, tokens: int) -> None:
         """vLLM has given the request pages; load `tokens` into them, if any."""
-        tracked = self._requests.get(request.request_id)
+        tracked = self._here.tracked.get(request.request_id)
         if tracked is None:
-            if (other := self._others.get(request.request_id)) is not None:
+            if (other := self._here.others.get(request.request_id)) is not None:
                 other.ran = False
                 if self._lookups is None:
                     self.stats.add("miss", reason=UNHEARD)
@@ -238,10 +218,10 @@ class SchedulerSide:
         self._loads, self._finishing = [], []
         step.tokens = output.total_num_scheduled_tokens
         for request, scheduled in output.num_scheduled_tokens.items():
-            tracked = self._requests.get(request)
+            tracked = self._here.tracked.get(request)
             if tracked and tracked.request.num_computed_tokens + scheduled in tracked.rests:
                 continue
-            known = tracked or self._others.get(request)
+            known = tracked or self._here.others.get(request)
             if known is None:
                 continue
             one = known.request
@@ -265,7 +245,7 @@ class SchedulerSide:
             if first < last:
                 begin, end = first * self._block_tokens, last * self._block_tokens
                 parts = self._parts.needed(tracked, begin, end, pages(), hit)
-                step.compares.append(Compare(tracked.id, parts))
+                step.compares.append(Compare(tracked.id, parts, tracked.adapter))
             if self._writes:
                 step.saves += self._completed(tracked, done, pages)
             tracked.rest(self._writes)
@@ -273,8 +253,7 @@ class SchedulerSide:
 
     def finished(self, request: Any, pages: Pages) -> bool:
         """The request is over; whether its pages must be kept until a last block is stored."""
-        tracked = self._requests.pop(request.request_id, None)
-        self._others.pop(request.request_id, None)
+        tracked = self._here.over(request.request_id)
         self._drop(request.request_id)
         if self.fleet is not None:
             self.fleet.finished(request)
@@ -287,9 +266,7 @@ class SchedulerSide:
             return False
         done = min(request.num_computed_tokens, request.num_tokens - 1)
         saves = self._completed(tracked, done, lambda: pages)
-        self._finishing += [
-            Save(one.request, one.parts, one.hand_off, finished=True) for one in saves
-        ]
+        self._finishing += [replace(one, finished=True) for one in saves]
         return bool(saves)
 
     def heard(self, report: Report | None, received: set[str]) -> None:
@@ -299,12 +276,14 @@ class SchedulerSide:
         report = report or Report()
         if report.ready:
             self._begin_late(report.ready)
+        if report.adapters:
+            self._adapters_loaded(report.adapters)
         now = time.monotonic()
         self.stats.add("saved_blocks", report.saved_blocks)
         self._prices.computed(*report.prefill)
         for request, first in report.late.items():
             self.stats.add("late_saves")
-            if (tracked := self._requests.get(request)) is not None:
+            if (tracked := self._here.tracked.get(request)) is not None:
                 tracked.publish_again(first)
         for request, one in report.loaded.items():  # of ranks that may end in different steps
             self._loaded[request] = one.and_of(self._loaded.get(request, one))
@@ -314,7 +293,7 @@ class SchedulerSide:
             self.stats.add("followed_tokens" if loaded.follows else "loaded_tokens", loaded.tokens)
             # Also of a request that is here no more: by the policy 'fail' vLLM ends it for this.
             self.stats.add("failed_tokens", loaded.wanted - loaded.tokens)
-            tracked = self._requests.get(request)
+            tracked = self._here.tracked.get(request)
             if tracked is not None and not loaded.follows:
                 self._prices.loaded(loaded.tokens, loaded.wanted, loaded.seconds, now)
             if tracked is not None and loaded.good < tracked.end:
@@ -322,7 +301,7 @@ class SchedulerSide:
                 tracked.publish_again(loaded.good // self._block_tokens)  # what is bad, anew
         for request in received:
             self._drop(request)
-            if (tracked := self._requests.get(request)) is not None:
+            if (tracked := self._here.tracked.get(request)) is not None:
                 tracked.loading = False
         for request, verdict in report.verdicts.items():
             wrong = self._audits.judge(request, verdict, self.stats)
@@ -338,11 +317,28 @@ class SchedulerSide:
         except Exception:  # whatever it is, as a rank that keeps something else
             log.exception("Moonpool: the pool is not used")
             return
-        for name, one in [pair for pair in self._others.items() if not pair[1].apart]:
-            del self._others[name]
-            self.arrived(one.request)
-            known = self._requests.get(name) or self._others[name]
-            known.end, known.ran = one.end, one.ran
+        self._take_in_others()
+        for tracked in self._here.tracked.values():
+            self._tell_fleet(tracked.request, tracked)
+        for other in self._here.others.values():
+            if not other.apart:
+                self._tell_fleet(other.request, None)
+
+    def _adapters_loaded(self, told: tuple[Adapter, ...]) -> None:
+        for stale in self._here.adapters_loaded(told):
+            self._drop(stale.id)
+        self._take_in_others()
+
+    def _take_in_others(self) -> None:
+        """Those that went on without the pool, and in which it has a part now."""
+        for tracked in self._here.known_now():
+            if not tracked.ran:
+                self._looks(tracked)
+
+    def _looks(self, tracked: Tracked) -> None:
+        """Ask at once: the answer is usually there when the request comes to be scheduled."""
+        if self._looks_up(tracked.request) and not tracked.follow:
+            self._ask(tracked)
 
     def _looks_up(self, request: Any) -> bool:
         """vLLM has some requests computed whole, as where their prompt's logprobs are wanted."""
@@ -354,6 +350,11 @@ class SchedulerSide:
         answer = self._lookups.ask(tracked.chains(), tracked.loads_max)
         self._answers[tracked.id] = answer
         return answer
+
+    def _tell_fleet(self, request: Any, tracked: Tracked | None) -> None:
+        if self.fleet is not None:
+            hashes = () if tracked is None else tracked.chains()[self.fleet.group].hashes
+            self.fleet.arrived(request, hashes, tracked is not None and bool(tracked.follow))
 
     def _waited(self, answer: Lookup) -> Found | None:
         """What it is by the time that a step may wait for all its answers: many that are late stop
@@ -391,7 +392,7 @@ class SchedulerSide:
             return []
         self._given.update(chains[0].hashes[first:blocks])
         parts = self._parts.whole(tracked, first, blocks, pages())
-        return [Save(tracked.id, parts, tracked.hand_off)]
+        return [Save(tracked.id, parts, tracked.hand_off, adapter=tracked.adapter)]
 
     def _tell(self, what: str) -> None:
         if what not in self._told:

@@ -9,7 +9,8 @@ from typing import Any
 
 from kvstore.client import Chain, Client
 
-from .keys import extra_of, is_name, said_of
+from .contents import Content
+from .keys import is_name, said_of
 from .trust import Verb
 
 
@@ -39,20 +40,20 @@ class Tracked:
     """A vLLM request: its blocks in every group, hashed as its tokens come to be known."""
 
     def __init__(
-        self, request: Any, clients: tuple[Client, ...], align: int, since: str = ""
+        self, request: Any, clients: tuple[Client, ...], align: int, content: Content
     ) -> None:
         self.request = request
         self.arrived = time.monotonic()
         self.id: str = request.request_id
         self._clients, self._align = clients, align
-        self._extra = extra_of(request, since)
+        self._extra, self.adapter = content.extra, content.adapter
         self._chains: tuple[Chain, ...] = tuple(
             Chain((), (), one.space.layout.block_tokens) for one in clients
         )
         said = said_of(request)
         self.hand_off = str(said.get("hand_off") or "")  # others follow this prefill by this name
         # This one follows another's; whose names for it we do not know once we have our own.
-        self.follow = "" if since else str(said.get("follow") or "")
+        self.follow = "" if content.apart else str(said.get("follow") or "")
         self.follow_at = str(said.get("follow_at") or "")  # on that host, where it is another
         self.misnamed = not all(map(is_name, (self.hand_off, self.follow, self.follow_at)))
         if self.misnamed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 from kvstore.client import Client, KVStoreError
@@ -13,6 +14,7 @@ from .caches import GroupCache
 from .compare import NOTHING, compare, together
 from .facts import Facts
 from .health import Health
+from .loaded_adapters import LOADED
 from .loads import Loads
 from .messages import Compare, Part, Ready, Report, Step, Verdict
 from .moment import Moment
@@ -73,6 +75,7 @@ class WorkerSide:
         # Steps that compute prompts: tokens of each, and when it began and ended on the device.
         self._prefills: deque[tuple[int, Moment, Moment]] = deque()
         self._computed = False
+        self._adapters_told = LOADED.loads
 
     def ready(self, policy: str) -> Ready:
         groups = self._facts.groups
@@ -92,7 +95,12 @@ class WorkerSide:
     def begin(self, step: Step) -> None:
         self._step, self._computed = step, False
         self._began = Moment(self._device) if step.prefills else None
-        self._saves.begin(step)
+        # vLLM has loaded the adapters of this step by now.
+        self._report.adapters += LOADED.since(self._adapters_told)
+        self._adapters_told = LOADED.loads
+        # The scheduler named these by weights that may not be the adapter's any more.
+        saves = [one for one in step.saves if LOADED.has(one.adapter)]
+        self._saves.begin(step if len(saves) == len(step.saves) else replace(step, saves=saves))
 
     def load(self) -> None:
         for load in self._step.loads:
@@ -147,6 +155,8 @@ class WorkerSide:
         self._trace.close()
 
     def _compare(self, asked: Compare) -> Verdict:
+        if not LOADED.has(asked.adapter):
+            return NOTHING
         return together(asked.parts, [self._compared(part) for part in asked.parts])
 
     def _compared(self, part: Part) -> Verdict:

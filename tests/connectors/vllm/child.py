@@ -25,6 +25,7 @@ class Served:
         if "kv_events_config" in options:
             options["kv_events_config"] = KVEventsConfig(**options["kv_events_config"])
         self._llm = LLM(model, disable_log_stats=False, **options)
+        self._adapters: dict[str, int] = {}
 
     def generate(self, prompts: list[dict[str, Any]], tokens: int, together: bool) -> Any:
         from vllm import SamplingParams
@@ -35,7 +36,11 @@ class Served:
             prompt = TokensPrompt(prompt_token_ids=one["tokens"])
             if one["salt"] is not None:
                 prompt["cache_salt"] = one["salt"]
+            if one["images"]:
+                prompt["multi_modal_data"] = {"image": [_image(**each) for each in one["images"]]}
+                prompt["multi_modal_uuids"] = {"image": [each["name"] for each in one["images"]]}
             asked.append(prompt)
+        adapters = [self._adapter(**one["adapter"]) if one["adapter"] else None for one in prompts]
         greedy = [
             SamplingParams(
                 temperature=0,
@@ -47,13 +52,22 @@ class Served:
             for one in prompts
         ]
         before, outputs = self._counters(), []
-        pairs = list(zip(asked, greedy, strict=True))
-        for batch in [pairs] if together else [[one] for one in pairs]:
-            texts, params = zip(*batch, strict=True)
-            found = self._llm.generate(list(texts), list(params), use_tqdm=False)
+        all_of_it = list(zip(asked, greedy, adapters, strict=True))
+        for batch in [all_of_it] if together else [[one] for one in all_of_it]:
+            texts, params, under = zip(*batch, strict=True)
+            found = self._llm.generate(
+                list(texts), list(params), use_tqdm=False, lora_request=list(under)
+            )
             outputs += [self._told(one) for one in found]
         after = self._counters()
         return {"outputs": outputs, "counted": {k: v - before[k] for k, v in after.items()}}
+
+    def _adapter(self, name: str, path: str, in_place: bool) -> Any:
+        """vLLM's request of one; each name has a number of its own."""
+        from vllm.lora.request import LoRARequest
+
+        number = self._adapters.setdefault(name, len(self._adapters) + 1)
+        return LoRARequest(name, number, path, load_inplace=in_place)
 
     def forget(self) -> Any:
         return self._llm.reset_prefix_cache()
@@ -114,6 +128,15 @@ class Served:
             "cached": output.num_cached_tokens or 0,
             "finish": str(one.finish_reason),
         }
+
+
+def _image(seed: int, side: int, name: str | None) -> Any:
+    """Random pixels, the same ones at every call."""
+    import numpy as np
+    from PIL import Image
+
+    shape = (side, side, 3)
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
 
 
 def _keep_prefixes() -> None:

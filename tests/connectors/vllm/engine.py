@@ -85,10 +85,30 @@ class EngineFailed(Exception):
 
 
 @dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter as vLLM is asked for it."""
+
+    name: str
+    path: str
+    in_place: bool = False  # loaded again each time
+
+
+@dataclass(frozen=True)
+class Image:
+    """A square of random pixels."""
+
+    seed: int
+    side: int = 112
+    name: str | None = None  # its uuid; else vLLM makes one of the pixels
+
+
+@dataclass(frozen=True)
 class Prompt:
     tokens: Sequence[int]
     salt: str | None = None
     transfer: dict[str, Any] | None = None  # its kv_transfer_params
+    adapter: Adapter | None = None
+    images: Sequence[Image] = ()  # for each of `IMAGE` in its tokens
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV2Config,
@@ -26,7 +27,7 @@ VOCABULARY = 2048
 POSITIONS = 2048
 WINDOW = 64  # of sliding layers
 
-_SHARED: dict[str, Any] = {
+SHARED: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "max_position_embeddings": POSITIONS,
     "initializer_range": STD,
@@ -66,7 +67,7 @@ def qwen3(folder: Path) -> Path:
     return _saved(
         folder,
         Qwen3Config(
-            **_SHARED,
+            **SHARED,
             num_hidden_layers=4,
             num_attention_heads=4,
             num_key_value_heads=2,
@@ -80,7 +81,7 @@ def gemma3(folder: Path) -> Path:
     return _saved(
         folder,
         Gemma3TextConfig(
-            **_SHARED,
+            **SHARED,
             num_hidden_layers=4,
             num_attention_heads=4,
             num_key_value_heads=2,
@@ -97,7 +98,7 @@ def deepseek_v2(folder: Path) -> Path:
     return _saved(
         folder,
         DeepseekV2Config(
-            **_SHARED,
+            **SHARED,
             num_hidden_layers=3,
             num_attention_heads=4,
             num_key_value_heads=4,
@@ -136,6 +137,22 @@ def _saved(folder: Path, config: PretrainedConfig, seed: int = 0) -> Path:
         if "norm" not in name:
             torch.nn.init.normal_(weight, std=STD)
     made.save_pretrained(folder)
+    return folder
+
+
+def adapter(folder: Path, seed: int) -> Path:
+    """A LoRA adapter of `llama`, as PEFT writes one: of its queries and values."""
+    folder.mkdir()
+    rank, hidden, heads = 4, 128, {"q_proj": 128, "v_proj": 64}
+    said = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": list(heads)}
+    (folder / "adapter_config.json").write_text(json.dumps(said))
+    draw, weights = torch.Generator().manual_seed(seed), {}
+    for layer in range(4):
+        for name, size in heads.items():
+            at = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            for part, shape in (("A", (rank, hidden)), ("B", (size, rank))):
+                weights[f"{at}.lora_{part}.weight"] = torch.randn(shape, generator=draw) * STD
+    save_file(weights, folder / "adapter_model.safetensors")
     return folder
 
 

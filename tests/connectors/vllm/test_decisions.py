@@ -11,8 +11,10 @@ import pytest
 from kvstore.client import Client, FixedAddress
 from kvstore.engine.connectors.vllm import audits as module
 from kvstore.engine.connectors.vllm.audits import Audits
+from kvstore.engine.connectors.vllm.contents import Content, Contents, Nameless
 from kvstore.engine.connectors.vllm.effect import Effect
-from kvstore.engine.connectors.vllm.keys import extra_of, left_out
+from kvstore.engine.connectors.vllm.keys import left_out
+from kvstore.engine.connectors.vllm.media import Media
 from kvstore.engine.connectors.vllm.messages import Verdict
 from kvstore.engine.connectors.vllm.metrics import MoonpoolStats
 from kvstore.engine.connectors.vllm.price import (
@@ -197,8 +199,6 @@ def test_each_verdict_is_of_its_own_step_though_the_next_was_scheduled_before_it
 @pytest.mark.parametrize(
     ("field", "value", "why"),
     [
-        ("lora_request", object(), "LoRA"),
-        ("mm_features", [object()], "multimodal input"),
         ("prompt_embeds", object(), "prompt embeddings"),
         ("prompt_token_ids", None, "prompt embeddings"),
         ("resumable", True, "streaming input"),
@@ -206,19 +206,26 @@ def test_each_verdict_is_of_its_own_step_though_the_next_was_scheduled_before_it
 )
 def test_requests_whose_kv_has_no_name_are_left_out(field: str, value: object, why: str) -> None:
     assert left_out(SimpleNamespace(**PLAIN)) == ""
-    assert left_out(SimpleNamespace(**{**PLAIN, field: value})) == why
+    odd = SimpleNamespace(**{**PLAIN, field: value})
+    assert left_out(odd) == why
+    with pytest.raises(Nameless, match=why):
+        Contents(Media("")).of(odd, 16)
+
+
+def tracked(request: Any) -> Tracked:
+    return Tracked(request, (), 64, Content())
 
 
 @pytest.mark.parametrize("said", ["a name", 7, ["follow"], True, None])
 def test_a_sender_who_says_something_odd_has_a_plain_request(said: object) -> None:
     odd = SimpleNamespace(**PLAIN, request_id="a", kv_transfer_params={"moonpool": said})
-    assert (Tracked(odd, (), 64).hand_off, Tracked(odd, (), 64).follow) == ("", "")
+    assert (tracked(odd).hand_off, tracked(odd).follow) == ("", "")
     unnamed = {"moonpool": {"hand_off": None, "follow": None}}
-    plain = Tracked(SimpleNamespace(**PLAIN, request_id="n", kv_transfer_params=unnamed), (), 64)
+    plain = tracked(SimpleNamespace(**PLAIN, request_id="n", kv_transfer_params=unnamed))
     assert (plain.hand_off, plain.follow) == ("", ""), "nothing is nobody's name"
     named = {"moonpool": {"hand_off": "one", "follow": 7}}
     request = SimpleNamespace(**PLAIN, request_id="b", kv_transfer_params=named)
-    plain, since = Tracked(request, (), 64), Tracked(request, (), 64, since="a reset")
+    plain, since = tracked(request), Tracked(request, (), 64, Content(apart=True))
     assert (plain.hand_off, plain.follow) == ("one", "7")
     assert since.follow == "", "its writer has other names for the blocks"
 
@@ -228,12 +235,11 @@ def test_a_sender_who_says_something_odd_has_a_plain_request(said: object) -> No
 def test_a_name_that_no_node_takes_is_nobody_s(key: str, name: str) -> None:
     said = {"hand_off": "one", "follow": "two", "follow_at": "three"}
 
-    def tracked(**other: str) -> Tracked:
+    def saying(**other: str) -> Tracked:
         params = {"moonpool": {**said, **other}}
-        named = SimpleNamespace(**PLAIN, request_id="a", kv_transfer_params=params)
-        return Tracked(named, (), 64)
+        return tracked(SimpleNamespace(**PLAIN, request_id="a", kv_transfer_params=params))
 
-    fine, odd = tracked(**{key: "x" * 1_024}), tracked(**{key: name})
+    fine, odd = saying(**{key: "x" * 1_024}), saying(**{key: name})
     assert (fine.misnamed, odd.misnamed) == (False, True)
     assert "" not in (fine.hand_off, fine.follow, fine.follow_at)
     assert (odd.hand_off, odd.follow, odd.follow_at) == ("", "", "")
@@ -253,15 +259,16 @@ def test_of_a_prefill_that_is_handed_off_no_more_is_loaded_again_than_was_stored
         num_tokens=97,
         num_prompt_tokens=97,
     )
-    tracked = Tracked(request, (client,), 16)
-    assert tracked.loads_max == 96, "the prompt's last token is computed"
+    found = Tracked(request, (client,), 16, Content())
+    assert found.loads_max == 96, "the prompt's last token is computed"
     request.all_token_ids, request.num_tokens = list(range(147)), 147
-    assert tracked.loads_max == most
+    assert found.loads_max == most
 
 
 def test_a_salt_goes_into_the_first_block_alone() -> None:
     def extra(salt: str | None) -> dict[int, bytes]:
-        return extra_of(SimpleNamespace(**{**PLAIN, "cache_salt": salt}), "")
+        plain = SimpleNamespace(**{**PLAIN, "cache_salt": salt})
+        return Contents(Media("")).of(plain, 16).extra
 
     assert extra(None) == {}
     assert list(extra("one")) == [0] and len(extra("one")[0]) == 32

@@ -39,7 +39,7 @@ def test_of_a_hit_that_vllm_takes_in_part_what_comes_last_is_not_loaded(
     [load] = here._loads
     assert (load.begin, load.end) == (0, 16)
     [part] = load.parts
-    assert (part.first, part.hashes) == (0, here._requests["a"].chains()[0].hashes[:1])
+    assert (part.first, part.hashes) == (0, here._here.tracked["a"].chains()[0].hashes[:1])
 
 
 def test_a_hit_that_vllm_does_not_take_is_in_no_estimate_of_what_loading_saves(
@@ -48,9 +48,9 @@ def test_a_hit_that_vllm_does_not_take_is_in_no_estimate_of_what_loading_saves(
     """Another connector had as much: it was neither loaded nor computed for us."""
     here, one = hit_of_two_blocks(monkeypatch)
     here.allocated(one, ([7, 8, 9],), 0)
-    here._audits.scheduled(here._requests["a"], here.stats)
+    here._audits.scheduled(here._here.tracked["a"], here.stats)
     one.num_output_tokens = 1
-    here._audits.first_token(here._requests["a"], here.stats)
+    here._audits.first_token(here._here.tracked["a"], here.stats)
     assert (here._audits._waited.loaded, here._audits._waited.computed) == (0, 0)
 
 

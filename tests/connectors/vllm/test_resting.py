@@ -70,8 +70,8 @@ def test_one_that_is_given_pages_anew_is_looked_at_from_its_first_step(decoding:
     one.num_preemptions = 1
     made.here.allocated(one, made.pages["a"], 0)
     one.num_computed_tokens = 0
-    assert not made.here._requests["a"].ran
-    assert made.stored(a=one.num_tokens) == {} and made.here._requests["a"].ran
+    assert not made.here._here.tracked["a"].ran
+    assert made.stored(a=one.num_tokens) == {} and made.here._here.tracked["a"].ran
 
 
 def test_one_that_rests_costs_a_step_a_look(decoding: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from kvstore.client import KVGroup, KVSpec
 from kvstore.engine.connectors.vllm import MoonpoolConnector
 from kvstore.engine.connectors.vllm import scheduler as module
+from kvstore.engine.connectors.vllm.media import Media
 from kvstore.engine.connectors.vllm.messages import Loaded, Ready, Report, Save
 from kvstore.engine.connectors.vllm.saves import gathered
 from kvstore.engine.connectors.vllm.scheduler import SchedulerSide
@@ -21,7 +22,8 @@ from kvstore.engine.connectors.vllm.settings import Settings
 
 def side(**settings: object) -> SchedulerSide:
     said = Settings.of(settings)
-    return SchedulerSide(said, 16, reads=True, writes=True, goes_on=True, place=None)
+    here: Any = {"reads": True, "writes": True, "goes_on": True, "place": None, "media": Media("")}
+    return SchedulerSide(said, 16, **here)
 
 
 def test_a_load_counts_once_when_all_ranks_have_ended_it_and_as_the_worst_of_them_did() -> None:
@@ -92,6 +94,16 @@ class Late:
         self.now += seconds
 
 
+def configured(weights: WeightTransferConfig | None) -> Any:
+    """As far as a vLLM's configuration is looked at here."""
+    return SimpleNamespace(
+        kv_transfer_config=KVTransferConfig(kv_connector="ours", kv_role="kv_both"),
+        cache_config=SimpleNamespace(block_size=16),
+        model_config=SimpleNamespace(multimodal_config=None),
+        weight_transfer_config=weights,
+    )
+
+
 def test_a_step_waits_for_all_its_late_answers_as_long_as_for_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -116,17 +128,12 @@ def test_where_weights_may_come_in_place_an_engine_shares_with_nobody_from_its_s
 ) -> None:
     """They may with no reset of what is cached, as in a pause that is told to keep it."""
     monkeypatch.setattr(module, "Lookups", lambda *_: Late())
-    config: Any = SimpleNamespace(
-        kv_transfer_config=KVTransferConfig(kv_connector="ours", kv_role="kv_both"),
-        cache_config=SimpleNamespace(block_size=16),
-        weight_transfer_config=told,
-    )
     found = []
     for _ in range(2):
-        engine = MoonpoolConnector(config, KVConnectorRole.SCHEDULER, None)
+        engine = MoonpoolConnector(configured(told), KVConnectorRole.SCHEDULER, None)
         engine.set_xfer_handshake_metadata_pp_aware(ready())
         engine.on_new_request(request("a"))
-        found.append(engine._scheduler._requests["a"].chains()[0].hashes)  # type: ignore[union-attr]
+        found.append(engine._scheduler._here.tracked["a"].chains()[0].hashes)  # type: ignore[union-attr]
     assert (found[0] == found[1]) is shared
 
 
@@ -162,12 +169,7 @@ def test_pages_are_kept_for_a_last_block_where_a_step_comes_after_the_last_reque
     """In an engine that is no process of its own none does."""
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", str(int(apart)))
     monkeypatch.setattr(module, "Lookups", lambda *_: Late())
-    config: Any = SimpleNamespace(
-        kv_transfer_config=KVTransferConfig(kv_connector="ours", kv_role="kv_both"),
-        cache_config=SimpleNamespace(block_size=16),
-        weight_transfer_config=None,
-    )
-    engine = MoonpoolConnector(config, KVConnectorRole.SCHEDULER, None)
+    engine = MoonpoolConnector(configured(None), KVConnectorRole.SCHEDULER, None)
     engine.set_xfer_handshake_metadata_pp_aware(ready())
     one = request("a")
     one.num_preemptions = one.num_output_tokens = one.num_computed_tokens = 0
@@ -175,9 +177,13 @@ def test_pages_are_kept_for_a_last_block_where_a_step_comes_after_the_last_reque
     here = engine._scheduler
     assert here is not None
     here.allocated(one, ([7, 8, 9],), 0)
-    here._requests["a"].ran, one.num_computed_tokens = True, 32
+    here._here.tracked["a"].ran, one.num_computed_tokens = True, 32
     assert here.finished(one, ([7, 8, 9],)) is apart
     assert len(here._finishing) == apart
+
+
+# Behind a text, of an engine that keeps none.
+IMAGE = SimpleNamespace(mm_position=SimpleNamespace(offset=33, length=4))
 
 
 class Beside:
@@ -185,7 +191,8 @@ class Beside:
 
     def __init__(self) -> None:
         said = Settings.of({"reuse": "always"})
-        self.here = SchedulerSide(said, 16, reads=False, writes=True, goes_on=True, place=None)
+        writes: Any = {"reads": False, "writes": True, "goes_on": True, "place": None}
+        self.here = SchedulerSide(said, 16, **writes, media=Media("", "images"))
         self.here.ready(ready())
         self.pages: dict[str, tuple[list[int]]] = {}
 
@@ -259,7 +266,7 @@ def test_pages_that_another_connector_loaded_for_who_is_left_out_prove_nothing_e
 ) -> None:
     """Of a prompt whose text comes before an image: vLLM lets another of that text have its pages,
     before it knows that what was to be loaded into them was not."""
-    left_out = beside.given("a", [7, 8, 9], cached=0, loaded=32, images=["an image behind them"])
+    left_out = beside.given("a", [7, 8, 9], cached=0, loaded=32, images=[IMAGE])
     sharing = beside.given("b", [7, 8, 10], cached=32)
     assert beside.stored(a=8, b=8) == {}
     left_out.num_output_tokens = sharing.num_output_tokens = 1
@@ -280,11 +287,11 @@ def test_pages_that_another_connector_is_loading_are_unproven_after_a_reset_as_w
 
 def test_nothing_is_kept_of_a_request_that_is_over(beside: Beside) -> None:
     here = beside.here
-    for name, images in (("a", ()), ("b", ["an image"])):
+    for name, images in (("a", ()), ("b", [IMAGE])):
         over = beside.given(name, [7, 8, 9], cached=0, loaded=32, images=images)
         beside.stored(**{name: 8})
         here.finished(over, beside.pages[name])
-    assert not here._requests and not here._others
+    assert not here._here.tracked and not here._here.others
     assert not here._unproven._tokens and not here._unproven._pages
 
 
@@ -303,7 +310,7 @@ def test_what_vllm_has_itself_or_was_loaded_by_us_is_stored_as_it_is_completed(
 ) -> None:
     ours = beside.given("a", [7, 8, 9], cached=16)
     assert beside.stored(a=24) == {"a": 2}
-    tracked = beside.here._requests["a"]
+    tracked = beside.here._here.tracked["a"]
     tracked.published, tracked.end = 1, 32  # as after a hit
     beside.here.allocated(ours, beside.pages["a"], 16)
     ours.num_computed_tokens = 32
@@ -321,7 +328,7 @@ def test_a_block_that_two_requests_of_a_step_complete_is_stored_by_one_of_them(
     beside.given("b", [7, 8, 10], cached=16)
     parts = [save.parts[0] for save in beside.saves(a=24, b=24)]
     blocks, pages = gathered(parts, 16, 16, window=False)
-    assert sorted(blocks.hashes) == sorted(beside.here._requests["a"].chains()[0].hashes)
+    assert sorted(blocks.hashes) == sorted(beside.here._here.tracked["a"].chains()[0].hashes)
     assert sorted(pages) == [7, 8]
 
 
@@ -379,7 +386,7 @@ def test_requests_that_vllm_forgot_the_caches_of_do_without_the_pool_though_it_i
     here.reset()
     here.arrived(after)
     here.heard(Report(ready=tuple(ready().values())), set())
-    assert [*here._requests] == ["a"] and [*here._others] == ["b"]
+    assert [*here._here.tracked] == ["a"] and [*here._here.others] == ["b"]
 
 
 def test_ranks_that_keep_different_things_leave_a_running_engine_without_the_pool(
@@ -390,4 +397,4 @@ def test_ranks_that_keep_different_things_leave_a_running_engine_without_the_poo
     first, other = ready()[0, 0], ready(64)[0, 0]
     here.heard(Report(ready=(first,)).aggregate(Report(ready=(other,))), set())
     here.arrived(one)
-    assert here.matched(one, 0) == (0, False) and not here._requests
+    assert here.matched(one, 0) == (0, False) and not here._here.tracked

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kvstore.client import Client, Keyed, KVGroup, KVSpec
+from kvstore.engine.connectors.vllm.media import Media
 from kvstore.engine.connectors.vllm.messages import Compare, Ready, Report, Verdict
 from kvstore.engine.connectors.vllm.scheduler import SchedulerSide
 from kvstore.engine.connectors.vllm.settings import Settings
@@ -36,7 +37,8 @@ class Engine:
         self.root = Client.at(node.address, spec)
         told = {"node": node.address, "reuse": "always", "audit_rate": 0.0}
         said = Settings.of({**told, "self_test_hits": 1})
-        self.here = SchedulerSide(said, SIZE, reads=True, writes=True, goes_on=True, place=None)
+        whole: Any = {"reads": True, "writes": True, "goes_on": True, "place": None}
+        self.here = SchedulerSide(said, SIZE, **whole, media=Media(""))
         groups = tuple(range(len(windows)))
         one = Ready(spec.canonical(), OURS, len(windows) * (SIZE,), groups, windows, "recompute")
         self.here.ready({(0, 0): one})
@@ -62,12 +64,12 @@ class Engine:
         assert self.here._answers[name].result(SOON) is not None
         tokens, _ = self.here.matched(self.one, computed)
         assert tokens is not None
-        return tokens, self.here._requests[name].verb
+        return tokens, self.here._here.tracked[name].verb
 
     def computes(self, tokens: int) -> list[Compare]:
         """What a step that computes so many tokens of the last request compares."""
         pages = tuple([*range(1, 6)] for _ in self.here._clients)
-        if not self.here._requests[self.one.request_id].ran:
+        if not self.here._here.tracked[self.one.request_id].ran:
             self.here.allocated(self.one, pages, 0)
         step: Any = SimpleNamespace(
             total_num_scheduled_tokens=tokens,

@@ -1,8 +1,8 @@
-"""What images, sound and videos are to the model of the vLLM around LMCache.
+"""What images, sound and videos are to the model of a vLLM, beside what was sent.
 
-LMCache's keys of a prompt with images have vLLM's hash of what was sent, and of how its request
-would have it processed. What the engine and the checkpoint say of that is not in it, nor is how
-the encoder computes. vLLM's own connector leaves such prompts out.
+How they are processed, as the engine and the checkpoint say it, and how the encoder computes.
+vLLM's hash of an image, by which LMCache calls it, has none of that, and its processed bytes, by
+which our own connector does, have not all of it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,95 @@
+"""Which LoRA adapters the vLLM worker of this process has loaded, by their weights as it has them.
+
+vLLM calls an adapter by a name and a path, and what lies there may be replaced: so the weights are
+named in the moment in which vLLM loads them, each time it does. What changed under its name is seen
+before anything that a step computes with it is stored.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import OrderedDict
+from typing import Any
+
+from .digest import digest
+from .messages import ADAPTERS_MAX, Adapter
+
+log = logging.getLogger("vllm.moonpool")
+
+
+class LoadedAdapters:
+    """Of one process. Used by vLLM's worker thread only."""
+
+    def __init__(self) -> None:
+        # By what vLLM calls each, in the order in which they were loaded last, and as which load.
+        self._known: OrderedDict[tuple[str, str], tuple[int, Adapter]] = OrderedDict()
+        self.loads = 0
+
+    def watch(self, manager: Any) -> None:
+        """See what is loaded from now on by a class that does as vLLM's `WorkerLoRAManager`. Where
+        one does otherwise nothing is known."""
+        load = getattr(manager, "_load_adapter", None)
+        if load is None or getattr(load, "watched", False):
+            return
+
+        @functools.wraps(load)
+        def watched(loader: Any, request: Any) -> Any:
+            model = load(loader, request)
+            self.note(request, model, loader)
+            return model
+
+        watched.watched = True  # type: ignore[attr-defined]
+        manager._load_adapter = watched
+
+    def note(self, request: Any, model: Any, loader: Any) -> None:
+        """An adapter was loaded. What is loaded in place has no name: vLLM reads it again in each
+        step from where it lies."""
+        called = (request.lora_name, request.lora_path)
+        if called not in self._known and len(self._known) == ADAPTERS_MAX:
+            return
+        weights = ""
+        if not request.load_inplace:
+            try:
+                weights = digest([_applied(loader.lora_config), _held(model)]).hex()
+            except Exception as error:  # whatever a later vLLM has there, its worker goes on
+                log.warning("Moonpool: LoRA adapter %s has no name: %s", request.lora_name, error)
+        self.loads += 1
+        self._known[called] = (self.loads, Adapter(*called, weights))
+        self._known.move_to_end(called)
+
+    def since(self, loads: int) -> tuple[Adapter, ...]:
+        """Those that were loaded after so many loads, as they are now."""
+        found = []
+        for load, adapter in reversed(self._known.values()):
+            if load <= loads:
+                break
+            found.append(adapter)
+        return tuple(found)
+
+    def has(self, adapter: Adapter | None) -> bool:
+        """Whether what was loaded last under an adapter's name is this one. None: the model without
+        any, which it always has."""
+        if adapter is None:
+            return True
+        known = self._known.get((adapter.name, adapter.path))
+        return known is not None and known[1] == adapter
+
+
+LOADED = LoadedAdapters()
+
+
+def _held(model: Any) -> dict[str, Any]:
+    """Of vLLM's `LoRAModel` all but the number by which this engine calls it."""
+    told = {name: value for name, value in vars(model).items() if name != "id"}
+    for name in ("loras", "modules_to_save"):
+        told[name] = {module: vars(one) for module, one in told.get(name, {}).items()}
+    return told
+
+
+def _applied(config: Any) -> dict[str, Any]:
+    """What an engine's `LoRAConfig` makes of an adapter, beside how it computes it."""
+    names = ("enable_tower_connector_lora", "enable_mixed_moe_lora_format")
+    told = {name: getattr(config, name, False) for name in (*names, "enable_moe_shared_loras")}
+    told["target_modules"] = sorted(config.target_modules or ())
+    return {name: value for name, value in told.items() if value}

@@ -1,0 +1,245 @@
+"""What beside its tokens decides a request's KV is named by what it is, or has no name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kvstore.engine.connectors.vllm.adapters import CHANGED, Adapters
+from kvstore.engine.connectors.vllm.digest import digest
+from kvstore.engine.connectors.vllm.keys import Nameless
+from kvstore.engine.connectors.vllm.loaded_adapters import LoadedAdapters
+from kvstore.engine.connectors.vllm.media import ABSENT, KNOWN_MAX, TWO, Media
+from kvstore.engine.connectors.vllm.messages import ADAPTERS_MAX, Adapter, Report
+
+PIXELS = torch.arange(64.0)
+
+
+def test_values_that_differ_in_anything_have_other_digests() -> None:
+    values: list[Any] = [
+        *(None, True, 1, 1.0, "1", b"1", [], {}, [1], [[1]], [1, 2], [[1], 2], {"1": 1}),
+        *(torch.tensor([1.0]), torch.tensor([[1.0]]), torch.tensor([1.0], dtype=torch.bfloat16)),
+        *(torch.tensor([1]), torch.tensor([2]), torch.tensor([]), torch.tensor(1.0)),
+        *(np.ones(1), np.ones((1, 1)), np.ones(1, np.float32)),
+    ]
+    found = [digest(one) for one in values]
+    assert len(set(found)) == len(found)
+
+
+def test_the_same_values_have_one_digest_however_they_lie() -> None:
+    wide = torch.arange(12.0).reshape(3, 4)
+    assert digest(wide.T) == digest(wide.T.contiguous())
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    assert digest([1, 2]) == digest((1, 2))
+
+
+def test_what_nobody_knows_has_none() -> None:
+    with pytest.raises(TypeError, match="SimpleNamespace"):
+        digest({"a": [SimpleNamespace()]})
+
+
+def asked(name: str = "a", path: str = "/a", in_place: bool = False) -> Any:
+    return SimpleNamespace(lora_name=name, lora_path=path, load_inplace=in_place)
+
+
+class Loader:
+    """As vLLM's `WorkerLoRAManager`: what an adapter has lies under its path."""
+
+    lora_config: Any = SimpleNamespace(target_modules=None)
+    lies: dict[str, Any] = {}  # noqa: RUF012 - vLLM's files
+
+    def _load_adapter(self, request: Any) -> Any:
+        layer = SimpleNamespace(
+            module_name="q", rank=4, scaling=2.0, lora_a=self.lies[request.lora_path]
+        )
+        return SimpleNamespace(id=1, rank=4, loras={"q": layer}, modules_to_save={})
+
+
+@pytest.fixture
+def loader(monkeypatch: pytest.MonkeyPatch) -> tuple[LoadedAdapters, Loader]:
+    class Mine(Loader):
+        lies = {"/a": PIXELS, "/copy": PIXELS.clone(), "/b": PIXELS + 1}  # noqa: RUF012
+
+    loaded = LoadedAdapters()
+    loaded.watch(Mine)
+    loaded.watch(Mine)
+    return loaded, Mine()
+
+
+def test_an_adapter_is_named_by_its_weights_each_time_it_is_loaded(
+    loader: tuple[LoadedAdapters, Loader],
+) -> None:
+    loaded, manager = loader
+    for one in (asked(), asked("c", "/copy"), asked("b", "/b")):
+        manager._load_adapter(one)
+    b, c, a = loaded.since(0)
+    assert loaded.loads == 3, "watched twice, each is seen once"
+    assert a.weights == c.weights != b.weights and len(a.weights) == 64
+    assert loaded.since(2) == (b,) and loaded.since(3) == ()
+    manager.lies["/a"] = manager.lies["/b"]
+    assert loaded.has(a) and loaded.has(None)
+    manager._load_adapter(asked())
+    assert not loaded.has(a) and loaded.since(3) == (replace(a, weights=b.weights),)
+
+
+def test_what_an_engine_applies_of_an_adapter_is_in_its_name(
+    loader: tuple[LoadedAdapters, Loader],
+) -> None:
+    loaded, manager = loader
+    manager._load_adapter(asked())
+    manager.lora_config = SimpleNamespace(target_modules=["q_proj"])
+    manager._load_adapter(asked("again"))
+    again, first = loaded.since(0)
+    assert again.weights != first.weights
+
+
+def test_an_adapter_that_is_odd_or_loaded_in_place_has_no_name_and_is_loaded(
+    loader: tuple[LoadedAdapters, Loader], caplog: pytest.LogCaptureFixture
+) -> None:
+    loaded, manager = loader
+    manager.lies["/odd"] = object()
+    assert manager._load_adapter(asked("odd", "/odd")).rank == 4
+    assert manager._load_adapter(asked("b", "/b", in_place=True)).rank == 4
+    assert [one.weights for one in loaded.since(0)] == ["", ""]
+    assert "LoRA adapter odd has no name" in caplog.text
+
+
+def test_no_more_adapters_are_named_than_there_is_room_for() -> None:
+    loaded, adapters = LoadedAdapters(), Adapters()
+    model: Any = SimpleNamespace(id=1, rank=1, loras={})
+    for number in range(ADAPTERS_MAX + 1):
+        loaded.note(asked(str(number)), model, Loader)
+        adapters.heard([Adapter(str(number), "/a", "w")])
+    assert len(loaded.since(0)) == ADAPTERS_MAX
+    assert [bool(adapters.of(under(asked(str(one))))) for one in (0, ADAPTERS_MAX)] == [True, False]
+
+
+def under(adapter: Any) -> Any:
+    return SimpleNamespace(lora_request=adapter)
+
+
+def test_an_adapter_is_known_once_the_workers_say_so_and_not_after_it_changed() -> None:
+    adapters, one = Adapters(), Adapter("a", "/a", "1")
+    assert adapters.of(under(asked())) is None and not adapters.why_not(under(asked()))
+    adapters.heard([one])
+    adapters.heard([one])
+    assert adapters.of(under(asked())) == one
+    assert adapters.of(under(asked(path="/other"))) is None
+    assert adapters.of(under(asked(in_place=True))) is None
+    adapters.heard([replace(one, weights="2"), one])
+    assert adapters.of(under(asked())) is None, "vLLM may have KV of either"
+    assert adapters.why_not(under(asked())) == CHANGED
+    adapters.forgotten()
+    assert adapters.of(under(asked())) == one
+
+
+def test_what_ranks_do_not_have_alike_has_no_name() -> None:
+    one, other = Adapter("a", "/a", "1"), Adapter("b", "/b", "1")
+    alike = Report(adapters=(one, other)).aggregate(Report(adapters=(other, one)))
+    assert set(alike.adapters) == {one, other}
+    for rank in ((), (replace(one, weights="2"),)):
+        both = Report(adapters=(one, other)).aggregate(Report(adapters=(*rank, other)))
+        assert set(both.adapters) == {replace(one, weights=""), other}
+
+
+class Item(dict[str, Any]):
+    """As vLLM's `MultiModalKwargsItem`."""
+
+
+def image(name: str = "cat", data: Any = PIXELS, mask: Any = None, **beside: Any) -> Any:
+    told = {"pixel_values": data, "image_grid_thw": torch.tensor([1, 2, 4]), **beside}
+    return SimpleNamespace(
+        identifier=name,
+        modality="image",
+        data=Item({key: SimpleNamespace(data=one) for key, one in told.items()}),
+        mm_position=SimpleNamespace(offset=3, length=8, is_embed=mask),
+    )
+
+
+def test_an_image_is_named_by_what_the_encoder_is_given_and_by_what_that_makes_of_it() -> None:
+    def named(one: Any, encoder: str = "") -> bytes:
+        (medium,) = Media(encoder).of([one])
+        assert (medium.first, medium.tokens) == (3, 8)
+        return medium.digest
+
+    cat = named(image())
+    assert cat == named(image("by another name"))
+    others = [
+        named(image(data=PIXELS + 1)),
+        named(image(image_grid_thw=torch.tensor([1, 4, 2]))),
+        named(image(mask=torch.ones(8, dtype=torch.bool))),
+        named(image(), encoder="of another kind"),
+    ]
+    assert len({cat, *others}) == 5
+
+
+def test_one_name_for_two_images_is_nobodys_from_then_on() -> None:
+    media, cat = Media(""), image()
+    first = media.of([cat, cat, image("dog", PIXELS + 1)])
+    assert first[0].digest == first[1].digest == media.of([image()])[0].digest
+    for one in (image(data=PIXELS + 1), image(), cat):
+        with pytest.raises(Nameless, match=TWO):
+            media.of([one])
+    assert media.of([image("dog", PIXELS + 1)]) == first[2:]
+
+
+@pytest.mark.parametrize("data", [torch.arange(64), torch.zeros(7), [torch.zeros(3)] * 2, 7])
+def test_an_image_whose_pixels_are_elsewhere_has_no_name(data: Any) -> None:
+    """As where its embeddings are another engine's, or its bytes in shared memory."""
+    media = Media("")
+    with pytest.raises(Nameless, match=ABSENT):
+        media.of([image(data=data)])
+    with pytest.raises(Nameless, match="images that have no digest"):
+        media.of([SimpleNamespace(**{**vars(image()), "data": None})])
+    cat, copy = image(), image(data=PIXELS.clone())
+    assert media.of([cat]) == media.of([copy]), "here they are"
+
+
+@pytest.mark.parametrize(
+    "data", [torch.zeros(9, dtype=torch.uint8), np.zeros(9, np.float32), [torch.zeros(5)] * 2]
+)
+def test_pixels_may_come_in_several_kinds_and_pieces(data: Any) -> None:
+    assert len(Media("").of([image(data=data)])) == 1
+
+
+def test_what_an_image_was_called_is_forgotten_after_many_others() -> None:
+    media = Media("")
+    for number in range(KNOWN_MAX + 5):
+        media.of([image(str(number), torch.zeros(8))])
+    assert len(media._known) == KNOWN_MAX
+
+
+def engine(**told: Any) -> Any:
+    """A vLLM's configuration, of a model that sees images."""
+    from tests.connectors import untold
+
+    model = SimpleNamespace(
+        model="hub/model",
+        is_mm_prefix_lm=told.pop("both_ways", False),
+        multimodal_config=SimpleNamespace(**untold.IMAGES | told.pop("images", {})),
+    )
+    return SimpleNamespace(model_config=model, ec_transfer_config=told.pop("elsewhere", None))
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"both_ways": True}, "attend to those behind them"),
+        ({"elsewhere": object()}, "--ec-transfer-config"),
+        ({"images": {"mm_encoder_attn_dtype": "fp8"}}, "scales depend on what came before"),
+    ],
+)
+def test_images_of_which_more_decides_than_they_show_are_left_out(told: Any, why: str) -> None:
+    assert len(Media.of_engine(engine()).of([image()])) == 1
+    with pytest.raises(Nameless, match=why):
+        Media.of_engine(engine(**told)).of([image()])
+
+
+def test_a_model_of_text_alone_has_none() -> None:
+    text: Any = SimpleNamespace(model_config=SimpleNamespace(multimodal_config=None))
+    assert Media.of_engine(text).of([]) == []

@@ -1,0 +1,110 @@
+"""A LoRA adapter's KV is named by its weights, whatever it is called: engines that have the same
+share it, and nobody gets that of another."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.connectors.vllm.engine import Adapter, Engine, Prompt, engine
+from tests.connectors.vllm.models import adapter, prompt
+from tests.nodes import NodeProcess
+
+LENGTH = 3 * 64 + 10
+LORA = {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1}
+TOKENS = [prompt(seed, LENGTH) for seed in range(900, 904)]
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    base = tmp_path_factory.mktemp("adapters")
+    return {name: adapter(base / name, seed) for seed, name in enumerate(("one", "other"))}
+
+
+@pytest.fixture
+def first(model: Callable[[str], Path], node: NodeProcess, tmp_path: Path) -> Iterator[Engine]:
+    with engine(model("llama"), tmp_path / "first.log", node=node.address, **LORA) as made:
+        yield made
+
+
+def under(path: Path, tokens: list[int], name: str = "a", in_place: bool = False) -> Prompt:
+    return Prompt(tokens, adapter=Adapter(name, str(path), in_place))
+
+
+def test_prompts_under_an_adapter_are_shared_by_those_who_have_its_weights_and_nobody_else(
+    model: Callable[[str], Path],
+    first: Engine,
+    node: NodeProcess,
+    adapters: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    one, other = adapters["one"], adapters["other"]
+    copied = Path(shutil.copytree(one, tmp_path / "copied"))
+    with engine(model("llama"), tmp_path / "plain.log", **LORA) as plain:
+        wanted = plain.run(TOKENS[0], under(one, TOKENS[0]), under(other, TOKENS[0], "b"))
+    assert len({tuple(tokens) for tokens in wanted.tokens}) == 3, "an adapter changes nothing"
+    stored = first.run(TOKENS[0], under(one, TOKENS[0]), under(one, TOKENS[1]), tokens=8)
+    assert stored.tokens[:2] == wanted.tokens[:2]
+    with engine(model("llama"), tmp_path / "second.log", node=node.address, **LORA) as second:
+        # The first of an adapter is computed: only then are its weights known.
+        met = second.run(under(copied, TOKENS[2], "called otherwise"), tokens=1)
+        assert met.cached == [0]
+        again = second.run(
+            under(copied, TOKENS[0], "called otherwise"),
+            under(copied, TOKENS[1], "called otherwise"),
+            TOKENS[0],
+        )
+        assert again.cached == [192, 192, 192], "each is found, and none is another's"
+        assert again.tokens == [wanted.tokens[1], stored.tokens[2], wanted.tokens[0]]
+        second.run(under(other, TOKENS[3], "b"), tokens=1)
+        apart = second.run(under(other, TOKENS[0], "b"))
+    assert apart.cached == [0] and apart.tokens == wanted.tokens[2:]
+
+
+def test_ranks_of_one_engine_name_an_adapter_alike_and_as_one_rank_alone_does(
+    model: Callable[[str], Path],
+    first: Engine,
+    node: NodeProcess,
+    adapters: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    asked = under(adapters["one"], TOKENS[0])
+    stored = first.run(asked)
+    two: Any = {"tensor_parallel_size": 2, "environment": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}}
+    with engine(model("llama"), tmp_path / "two.log", node=node.address, **LORA, **two) as ranks:
+        ranks.run(under(adapters["one"], TOKENS[1]), tokens=1)
+        found = ranks.run(asked)
+    assert found.cached == [192] and found.tokens == stored.tokens
+
+
+def test_weights_that_change_under_an_adapters_name_are_nobodys_until_vllm_forgets(
+    first: Engine, adapters: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(adapters["one"], tmp_path / "adapter"))
+    first.run(under(folder, TOKENS[0]), under(folder, TOKENS[1]), tokens=1)
+    before = first.figures()["saved_blocks"]
+    shutil.rmtree(folder)
+    shutil.copytree(adapters["other"], folder)
+    first.run(under(adapters["one"], TOKENS[2], "b"), tokens=1)  # there is room for one of them
+    changed = first.run(under(folder, TOKENS[3]), under(folder, TOKENS[3]), tokens=1)
+    assert "whose weights changed" in first.log
+    assert changed.cached == [0, 192], "by vLLM itself"
+    for name, path in (("b", adapters["one"]), ("c", adapters["other"])):
+        first.run(under(path, TOKENS[2], name), tokens=1)
+        found = first.run(under(path, TOKENS[3], name), tokens=1)
+        assert found.cached == [0], "it was stored as of the weights before, or after"
+    assert first.figures()["saved_blocks"] > before, "others go on"
+
+
+def test_an_adapter_that_is_loaded_in_place_is_left_to_vllm(
+    first: Engine, adapters: dict[str, Path]
+) -> None:
+    again = under(adapters["one"], TOKENS[0], in_place=True)
+    first.run(again, again, tokens=1)
+    first.forget()
+    assert first.run(again, tokens=1).cached == [0]
+    assert "whose weights changed, or may" in first.log
