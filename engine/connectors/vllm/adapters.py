@@ -1,12 +1,13 @@
 """Which LoRA adapter a request has, by the weights that the workers say they loaded.
 
-vLLM tells the blocks of its own cache apart by an adapter's name and path alone. So one whose
-weights have changed under these has no name here until vLLM has forgotten what it cached: some of
-that may be of the weights before.
+vLLM computes by an adapter's number, and tells the blocks of its own cache apart by its name and
+path alone. So one whose weights have changed under these has no name here until vLLM has forgotten
+what it cached: some of that may be of the weights before.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,32 +20,42 @@ class Adapters:
     """Of one engine."""
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[str, str], Adapter] = {}
+        self._loaded: OrderedDict[int, Adapter] = OrderedDict()  # by number, the last one last
+        self._weights: dict[tuple[str, str], str] = {}  # the last of each name and path
         self._mixed: set[tuple[str, str]] = set()
 
     def of(self, request: Any) -> Adapter | None:
         """The one that a request has, if its weights are known; see `why_not`."""
-        found = self._loaded.get(_called(request))
-        return None if found is None or self.why_not(request) else found
+        found = self._loaded.get(request.lora_request.lora_int_id)
+        if found is None or (found.name, found.path) != _called(request):
+            return None
+        return None if self.why_not(request) else found
 
     def why_not(self, request: Any) -> str:
         """What keeps it from ever being known; nothing where a worker is only to load it."""
         called = _called(request)
-        known = self._loaded.get(called)
-        nameless = known is not None and not known.weights
+        nameless = self._weights.get(called) == ""
         changed = request.lora_request.load_inplace or called in self._mixed or nameless
         return CHANGED if changed else ""
 
-    def heard(self, told: Iterable[Adapter]) -> None:
-        """What the workers have loaded last."""
+    def heard(self, told: Iterable[Adapter]) -> bool:
+        """What the workers have loaded last; whether that says anything new."""
+        new = False
         for one in told:
             called = (one.name, one.path)
-            before = self._loaded.get(called)
-            if before is None and len(self._loaded) == ADAPTERS_MAX:
-                continue
-            if before is not None and before != one:
+            new |= self._loaded.get(one.number) != one
+            before = self._weights.get(called)
+            if before is None and len(self._weights) == ADAPTERS_MAX:
+                self._loaded.pop(one.number, None)
+                continue  # whether it changes could not be remembered
+            if before is not None and before != one.weights:
                 self._mixed.add(called)
-            self._loaded[called] = one
+            self._weights[called] = one.weights
+            self._loaded[one.number] = one
+            self._loaded.move_to_end(one.number)
+        while len(self._loaded) > ADAPTERS_MAX:
+            self._loaded.popitem(last=False)
+        return new
 
     def forgotten(self) -> None:
         """vLLM has forgotten what it cached."""

@@ -15,6 +15,11 @@ from .keys import Nameless, left_out
 from .media import Media
 from .messages import Adapter
 
+# Where an adapter turns out to be another, vLLM could not be told that what was loaded is not good.
+GROUPS = "LoRA adapters, of a model with several KV cache groups"
+# vLLM calls what came of an image under an adapter by the adapter's name, which may get others.
+TOWER = "images under LoRA adapters that change their encoder (enable_tower_connector_lora)"
+
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -29,8 +34,8 @@ class Contents:
     """Of one engine's requests."""
 
     def __init__(self, media: Media) -> None:
-        self.adapters = Adapters()
-        self._media = media
+        self.adapters, self.media = Adapters(), media
+        self.by_page = True  # see `Ready`
         self._since = ""  # a name of its own for what is computed since it is kept apart
 
     def of(self, request: Any, block_tokens: int) -> Content:
@@ -39,10 +44,14 @@ class Contents:
             raise Nameless(why)
         adapter = None
         if request.lora_request is not None:
+            if not self.by_page:
+                raise Nameless(GROUPS)
             adapter = self.adapters.of(request)
             if adapter is None:
                 raise Nameless(self.adapters.why_not(request))
-        media = shown(self._media.of(request.mm_features), block_tokens)
+            if request.mm_features and self.media.adapted:
+                raise Nameless(TOWER)
+        media = shown(self.media.of(request.mm_features), block_tokens)
         weights = bytes.fromhex(adapter.weights) if adapter is not None else b""
         salt = salted(self._since + (request.cache_salt or ""))
         return Content(together(salt, adapted(weights), media), adapter, bool(self._since))

@@ -1,8 +1,8 @@
 """Which LoRA adapters the vLLM worker of this process has loaded, by their weights as it has them.
 
-vLLM calls an adapter by a name and a path, and what lies there may be replaced: so the weights are
-named in the moment in which vLLM loads them, each time it does. What changed under its name is seen
-before anything that a step computes with it is stored.
+vLLM calls an adapter by a name and a path, and what lies there may be replaced; it computes by its
+number, and what that stands for may be as well. So the weights are named in the moment in which
+vLLM loads them, each time it does, and before anything that a step computes by them is stored.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class LoadedAdapters:
     """Of one process. Used by vLLM's worker thread only."""
 
     def __init__(self) -> None:
-        # By what vLLM calls each, in the order in which they were loaded last, and as which load.
-        self._known: OrderedDict[tuple[str, str], tuple[int, Adapter]] = OrderedDict()
+        # By number, in the order in which they were loaded last, and as which load.
+        self._known: OrderedDict[int, tuple[int, Adapter]] = OrderedDict()
         self.loads = 0
 
     def watch(self, manager: Any) -> None:
@@ -45,9 +45,6 @@ class LoadedAdapters:
     def note(self, request: Any, model: Any, loader: Any) -> None:
         """An adapter was loaded. What is loaded in place has no name: vLLM reads it again in each
         step from where it lies."""
-        called = (request.lora_name, request.lora_path)
-        if called not in self._known and len(self._known) == ADAPTERS_MAX:
-            return
         weights = ""
         if not request.load_inplace:
             try:
@@ -55,8 +52,11 @@ class LoadedAdapters:
             except Exception as error:  # whatever a later vLLM has there, its worker goes on
                 log.warning("Moonpool: LoRA adapter %s has no name: %s", request.lora_name, error)
         self.loads += 1
-        self._known[called] = (self.loads, Adapter(*called, weights))
-        self._known.move_to_end(called)
+        number, called = request.lora_int_id, (request.lora_name, request.lora_path)
+        self._known[number] = (self.loads, Adapter(number, *called, weights))
+        self._known.move_to_end(number)
+        while len(self._known) > ADAPTERS_MAX:
+            self._known.popitem(last=False)
 
     def since(self, loads: int) -> tuple[Adapter, ...]:
         """Those that were loaded after so many loads, as they are now."""
@@ -68,11 +68,11 @@ class LoadedAdapters:
         return tuple(found)
 
     def has(self, adapter: Adapter | None) -> bool:
-        """Whether what was loaded last under an adapter's name is this one. None: the model without
-        any, which it always has."""
+        """Whether what was loaded last under an adapter's number is this one. None: the model
+        without any, which it always has."""
         if adapter is None:
             return True
-        known = self._known.get((adapter.name, adapter.path))
+        known = self._known.get(adapter.number)
         return known is not None and known[1] == adapter
 
 

@@ -20,6 +20,7 @@ ADAPTERS_MAX = 16_384  # that one engine names, some 300 bytes each; others have
 class Adapter:
     """A LoRA adapter: what vLLM calls it, and the digest of its weights; empty: it has no name."""
 
+    number: int  # by which a worker computes: what has it was loaded last under it
     name: str
     path: str
     weights: str
@@ -52,6 +53,7 @@ class Load:
     follow: str = ""  # the writer group that may still be filling them
     follow_at: str = ""  # the host, or the id of its node, to which that group writes; "": this one
     budget_seconds: float = 0.0  # cut it short after this; 0: never, every token is wanted
+    adapter: Adapter | None = None  # under which it is to go on, by the name of the blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Step(KVConnectorMetadata):
     loads: list[Load] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
     compares: list[Compare] = field(default_factory=list)
+    goes_on: list[Load] = field(default_factory=list)  # of what runs under an adapter since, first
     prefill_tokens: int = 0  # prompt tokens the step computes
     tokens: int = 0  # all that it computes
 
@@ -100,6 +103,7 @@ class Ready(KVConnectorHandshakeMetadata):
     page_tokens: tuple[int, ...]
     vllm_groups: tuple[int, ...]
     windows: tuple[int, ...]
+    by_page: bool  # whether vLLM can be told of single pages that they hold nothing good
     policy: str  # the kv_load_failure_policy that counts
 
 

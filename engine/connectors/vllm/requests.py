@@ -14,27 +14,39 @@ from kvstore.client import Client
 from .contents import Contents
 from .keys import Nameless
 from .media import Media
-from .messages import Adapter
+from .messages import Adapter, Ready
 from .tracked import LeftOut, Tracked
 
 
 class Requests:
     """Of one engine."""
 
-    def __init__(self, align: int, media: Media, tell: Callable[[str], None]) -> None:
-        self._align, self._tell = align, tell
+    def __init__(
+        self,
+        align: int,
+        media: Media,
+        tell: Callable[[str], None],
+        drop: Callable[[str], None],
+    ) -> None:
+        """`drop`: forget what was looked up for one of them, which is to go on without it."""
+        self._align, self._tell, self._drop = align, tell, drop
         self._contents = Contents(media)
         self._clients: tuple[Client, ...] = ()  # none before the workers have said what they keep
         self._hybrid = False
         self.tracked: dict[str, Tracked] = {}
         self.others: dict[str, LeftOut] = {}  # that go on without the pool
 
-    def begin(self, clients: tuple[Client, ...], hybrid: bool) -> None:
-        """The workers have said what they keep; `hybrid`: of some layers a window alone."""
-        self._clients, self._hybrid = clients, hybrid
+    def begin(self, clients: tuple[Client, ...], ready: Ready) -> None:
+        """The workers have said what they keep."""
+        self._clients, self._hybrid = clients, any(ready.windows)
+        self._contents.by_page = ready.by_page
 
     def arrived(self, request: Any) -> Tracked | None:
         """Of those in which the pool has a part, how it is followed."""
+        # Whoever has an image has it encoded under its name, also without the pool.
+        if two := self._contents.media.seen(request.mm_features):
+            shows = [one for one in self.tracked.values() if two & _names(one.request)]
+            self._leave_out(shows)
         tracked = self._tracked(request)
         if tracked is None:
             self.others[request.request_id] = LeftOut(request)
@@ -54,38 +66,37 @@ class Requests:
                 found.append(tracked)
         return found
 
-    def adapters_loaded(self, told: tuple[Adapter, ...]) -> list[Tracked]:
-        """The workers say by which weights they compute. Those are left out, and given back, whose
-        names are of others."""
-        adapters, stale = self._contents.adapters, list[Tracked]()
-        adapters.heard(told)
-        for one in self.tracked.values():
-            if one.adapter is not None and adapters.of(one.request) != one.adapter:
-                stale.append(one)
-        return self._left_out(stale)
+    def adapters_loaded(self, told: tuple[Adapter, ...]) -> bool:
+        """The workers say by which weights they compute: those are left out whose names are of
+        others. Whether that says anything new, as of others that are here."""
+        adapters = self._contents.adapters
+        if not adapters.heard(told):
+            return False
+        under = [one for one in self.tracked.values() if one.adapter is not None]
+        self._leave_out([one for one in under if adapters.of(one.request) != one.adapter])
+        return True
 
     def over(self, request: str) -> Tracked | None:
         self.others.pop(request, None)
         return self.tracked.pop(request, None)
 
-    def forgotten(self) -> list[Tracked]:
+    def forgotten(self) -> None:
         """vLLM forgets what it cached. Those that are here may have KV of before and of after: they
         go on without the pool, whatever is known later."""
-        left = self._left_out(list(self.tracked.values()))
+        self._leave_out(list(self.tracked.values()))
         for one in self.others.values():
             one.apart = True
         self._contents.adapters.forgotten()
-        return left
 
     def keep_apart(self) -> None:
         """What is computed from now on has names that only this engine knows."""
         self._contents.keep_apart()
 
-    def _left_out(self, some: list[Tracked]) -> list[Tracked]:
+    def _leave_out(self, some: list[Tracked]) -> None:
         for one in some:
+            self._drop(one.id)
             del self.tracked[one.id]
             self.others[one.id] = LeftOut(one.request, one.end, one.ran, apart=True)
-        return some
 
     def _tracked(self, request: Any) -> Tracked | None:
         if not self._clients:
@@ -104,3 +115,8 @@ class Requests:
             self._tell("a hybrid model's prefills are not followed, what is stored is loaded")
             tracked.follow = ""
         return tracked
+
+
+def _names(request: Any) -> set[str]:
+    """What the images of a request are called."""
+    return {one.identifier for one in request.mm_features}

@@ -20,7 +20,7 @@ from .fleet import Fleet, Place
 from .health import Health
 from .lookup import Found, Lookup, Lookups
 from .media import Media
-from .messages import Adapter, Compare, Load, Loaded, Ready, Report, Save, Step
+from .messages import Compare, Load, Loaded, Ready, Report, Save, Step
 from .metrics import MoonpoolStats
 from .parts import Parts
 from .price import Prices
@@ -60,7 +60,7 @@ class SchedulerSide:
         self._ready: Ready | None = None
         self._parts: Parts  # of what the workers keep, once they have said that
         self._block_tokens = 1  # as the workers chose
-        self._here = Requests(page_tokens, media, self._tell)
+        self._here = Requests(page_tokens, media, self._tell, self._drop)
         self._answers: dict[str, Lookup] = {}
         self._loads: list[Load] = []
         self._finishing: list[Save] = []
@@ -99,7 +99,7 @@ class SchedulerSide:
                 "connectors what stands beside MultiConnector counts, and not what is within."
             )
         self._clients = tuple(root.of_group(index) for index in range(len(spec.groups)))
-        self._here.begin(self._clients, any(first.windows))
+        self._here.begin(self._clients, first)
         health = Health(self._settings.node, root)
         self._lookups = Lookups(self._clients, first.windows, self._align, health)
         self._lookups.later(root.register)  # and so the session is there when requests come
@@ -115,8 +115,7 @@ class SchedulerSide:
         """vLLM forgets what it cached, as it does when its weights are changed in place. Requests
         that are here may have KV of either: they go on without the pool."""
         self.keep_apart("caches were reset")
-        for tracked in self._here.forgotten():
-            self._drop(tracked.id)
+        self._here.forgotten()
 
     def keep_apart(self, why: str) -> None:
         """Nothing tells the weights from now on from any others: what is stored from now on only
@@ -147,6 +146,7 @@ class SchedulerSide:
                 other.end = computed
             return 0, False
         tracked.computed = tracked.end = computed
+        tracked.load = None  # the pages that it goes into were taken from it, if any were
         if not self._looks_up(request) or tracked.failed:
             return 0, False
         tracked.asked, tracked.audit, tracked.miss = True, None, ""
@@ -206,7 +206,9 @@ class SchedulerSide:
             budget = self._prices.budget_seconds(tokens)
         parts = self._parts.needed(tracked, begin, end, pages, end)
         followed = (tracked.follow, tracked.follow_at)
-        self._loads.append(Load(tracked.id, begin, end, parts, *followed, budget))
+        load = Load(tracked.id, begin, end, parts, *followed, budget, tracked.adapter)
+        tracked.load = load if tracked.adapter is not None else None
+        self._loads.append(load)
 
     def step(self, output: Any) -> Step:
         """The step's loads, and the blocks whose last token it computes."""
@@ -229,6 +231,9 @@ class SchedulerSide:
             if not known.ran:
                 by_another = one.num_computed_tokens > known.end
                 self._unproven.begins(one, pages, loaded=by_another)
+                if tracked is not None and tracked.load is not None:
+                    step.goes_on.append(tracked.load)
+                    tracked.load = None
             known.ran = True
             unproven = self._unproven.holds(one)
             if tracked is None:
@@ -276,8 +281,8 @@ class SchedulerSide:
         report = report or Report()
         if report.ready:
             self._begin_late(report.ready)
-        if report.adapters:
-            self._adapters_loaded(report.adapters)
+        if report.adapters and self._here.adapters_loaded(report.adapters):
+            self._take_in_others()
         now = time.monotonic()
         self.stats.add("saved_blocks", report.saved_blocks)
         self._prices.computed(*report.prefill)
@@ -323,11 +328,6 @@ class SchedulerSide:
         for other in self._here.others.values():
             if not other.apart:
                 self._tell_fleet(other.request, None)
-
-    def _adapters_loaded(self, told: tuple[Adapter, ...]) -> None:
-        for stale in self._here.adapters_loaded(told):
-            self._drop(stale.id)
-        self._take_in_others()
 
     def _take_in_others(self) -> None:
         """Those that went on without the pool, and in which it has a part now."""

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from kvstore.client import Medium
 from kvstore.engine.connectors.vllm.adapters import CHANGED, Adapters
+from kvstore.engine.connectors.vllm.contents import Contents
 from kvstore.engine.connectors.vllm.digest import digest
 from kvstore.engine.connectors.vllm.keys import Nameless
 from kvstore.engine.connectors.vllm.loaded_adapters import LoadedAdapters
@@ -43,8 +45,10 @@ def test_what_nobody_knows_has_none() -> None:
         digest({"a": [SimpleNamespace()]})
 
 
-def asked(name: str = "a", path: str = "/a", in_place: bool = False) -> Any:
-    return SimpleNamespace(lora_name=name, lora_path=path, load_inplace=in_place)
+def asked(name: str = "a", path: str = "/a", number: int = 0, in_place: bool = False) -> Any:
+    number = number or ord(name[0])
+    told = {"lora_name": name, "lora_path": path, "lora_int_id": number}
+    return SimpleNamespace(**told, load_inplace=in_place)
 
 
 class Loader:
@@ -87,13 +91,29 @@ def test_an_adapter_is_named_by_its_weights_each_time_it_is_loaded(
     assert not loaded.has(a) and loaded.since(3) == (replace(a, weights=b.weights),)
 
 
+def test_a_number_that_is_another_adapters_now_is_not_the_one_s_that_had_it(
+    loader: tuple[LoadedAdapters, Loader],
+) -> None:
+    """vLLM computes by it, also for requests that came under the other."""
+    loaded, manager = loader
+    manager._load_adapter(asked())
+    (before,) = loaded.since(0)
+    manager._load_adapter(asked(path="/b", in_place=True))
+    assert not loaded.has(before)
+    adapters = Adapters()
+    adapters.heard([before])
+    assert adapters.of(under(asked())) == before
+    adapters.heard(loaded.since(1))
+    assert adapters.of(under(asked())) is None
+
+
 def test_what_an_engine_applies_of_an_adapter_is_in_its_name(
     loader: tuple[LoadedAdapters, Loader],
 ) -> None:
     loaded, manager = loader
     manager._load_adapter(asked())
     manager.lora_config = SimpleNamespace(target_modules=["q_proj"])
-    manager._load_adapter(asked("again"))
+    manager._load_adapter(asked("anew", number=7))
     again, first = loaded.since(0)
     assert again.weights != first.weights
 
@@ -112,11 +132,14 @@ def test_an_adapter_that_is_odd_or_loaded_in_place_has_no_name_and_is_loaded(
 def test_no_more_adapters_are_named_than_there_is_room_for() -> None:
     loaded, adapters = LoadedAdapters(), Adapters()
     model: Any = SimpleNamespace(id=1, rank=1, loras={})
-    for number in range(ADAPTERS_MAX + 1):
-        loaded.note(asked(str(number)), model, Loader)
-        adapters.heard([Adapter(str(number), "/a", "w")])
+    for number in range(1, ADAPTERS_MAX + 2):
+        loaded.note(asked(str(number), number=number), model, Loader)
+        adapters.heard([Adapter(number, str(number), "/a", "w")])
     assert len(loaded.since(0)) == ADAPTERS_MAX
-    assert [bool(adapters.of(under(asked(str(one))))) for one in (0, ADAPTERS_MAX)] == [True, False]
+    ends = [under(asked(str(one), number=one)) for one in (1, ADAPTERS_MAX + 1)]
+    assert [bool(adapters.of(one)) for one in ends] == [True, False]
+    adapters.heard([Adapter(1, "another", "/a", "w")])
+    assert adapters.of(ends[0]) is None, "that number is of one whose changes nobody would see"
 
 
 def under(adapter: Any) -> Any:
@@ -124,11 +147,11 @@ def under(adapter: Any) -> Any:
 
 
 def test_an_adapter_is_known_once_the_workers_say_so_and_not_after_it_changed() -> None:
-    adapters, one = Adapters(), Adapter("a", "/a", "1")
+    adapters, one = Adapters(), Adapter(ord("a"), "a", "/a", "1")
     assert adapters.of(under(asked())) is None and not adapters.why_not(under(asked()))
-    adapters.heard([one])
-    adapters.heard([one])
+    assert adapters.heard([one]) and not adapters.heard([one])
     assert adapters.of(under(asked())) == one
+    assert adapters.of(under(asked(number=7))) is None, "it is loaded by this number too, and soon"
     assert adapters.of(under(asked(path="/other"))) is None
     assert adapters.of(under(asked(in_place=True))) is None
     adapters.heard([replace(one, weights="2"), one])
@@ -139,7 +162,7 @@ def test_an_adapter_is_known_once_the_workers_say_so_and_not_after_it_changed() 
 
 
 def test_what_ranks_do_not_have_alike_has_no_name() -> None:
-    one, other = Adapter("a", "/a", "1"), Adapter("b", "/b", "1")
+    one, other = Adapter(ord("a"), "a", "/a", "1"), Adapter(ord("b"), "b", "/b", "1")
     alike = Report(adapters=(one, other)).aggregate(Report(adapters=(other, one)))
     assert set(alike.adapters) == {one, other}
     for rank in ((), (replace(one, weights="2"),)):
@@ -161,56 +184,75 @@ def image(name: str = "cat", data: Any = PIXELS, mask: Any = None, **beside: Any
     )
 
 
+def named(media: Media, *images: Any) -> list[Medium]:
+    media.seen(images)
+    return media.of(images)
+
+
 def test_an_image_is_named_by_what_the_encoder_is_given_and_by_what_that_makes_of_it() -> None:
-    def named(one: Any, encoder: str = "") -> bytes:
-        (medium,) = Media(encoder).of([one])
+    def digest_of(one: Any, encoder: str = "") -> bytes:
+        (medium,) = named(Media(encoder), one)
         assert (medium.first, medium.tokens) == (3, 8)
         return medium.digest
 
-    cat = named(image())
-    assert cat == named(image("by another name"))
+    cat = digest_of(image())
+    assert cat == digest_of(image("by another name"))
     others = [
-        named(image(data=PIXELS + 1)),
-        named(image(image_grid_thw=torch.tensor([1, 4, 2]))),
-        named(image(mask=torch.ones(8, dtype=torch.bool))),
-        named(image(), encoder="of another kind"),
+        digest_of(image(data=PIXELS + 1)),
+        digest_of(image(image_grid_thw=torch.tensor([1, 4, 2]))),
+        digest_of(image(mask=torch.ones(8, dtype=torch.bool))),
+        digest_of(image(), encoder="of another kind"),
     ]
     assert len({cat, *others}) == 5
 
 
 def test_one_name_for_two_images_is_nobodys_from_then_on() -> None:
     media, cat = Media(""), image()
-    first = media.of([cat, cat, image("dog", PIXELS + 1)])
-    assert first[0].digest == first[1].digest == media.of([image()])[0].digest
+    first = named(media, cat, cat, image("dog", PIXELS + 1))
+    assert first[0].digest == first[1].digest == named(media, image())[0].digest
+    assert media.seen([image("dog", PIXELS + 1), image(data=PIXELS + 1)]) == {"cat"}
     for one in (image(data=PIXELS + 1), image(), cat):
+        assert media.seen([one]) == set(), "as it was"
         with pytest.raises(Nameless, match=TWO):
             media.of([one])
-    assert media.of([image("dog", PIXELS + 1)]) == first[2:]
+    assert named(media, image("dog", PIXELS + 1)) == first[2:]
 
 
 @pytest.mark.parametrize("data", [torch.arange(64), torch.zeros(7), [torch.zeros(3)] * 2, 7])
 def test_an_image_whose_pixels_are_elsewhere_has_no_name(data: Any) -> None:
     """As where its embeddings are another engine's, or its bytes in shared memory."""
-    media = Media("")
+    media, here = Media(""), image()
+    named(media, here)
     with pytest.raises(Nameless, match=ABSENT):
-        media.of([image(data=data)])
+        named(media, image("elsewhere", data))
+    with pytest.raises(Nameless, match=ABSENT):
+        named(media, image("elsewhere"))
     with pytest.raises(Nameless, match="images that have no digest"):
-        media.of([SimpleNamespace(**{**vars(image()), "data": None})])
+        named(media, SimpleNamespace(**{**vars(image("nothing")), "data": None}))
     cat, copy = image(), image(data=PIXELS.clone())
-    assert media.of([cat]) == media.of([copy]), "here they are"
+    assert named(media, cat) == named(media, copy)
+    assert media.seen([image(data=data)]) == {"cat"}, "vLLM may make something else of it"
+    with pytest.raises(Nameless, match=TWO):
+        media.of([here])
+
+
+def test_an_image_is_seen_under_its_name_though_another_before_it_has_none() -> None:
+    media = Media("")
+    media.seen([image("nobody's", torch.zeros(3)), image()])
+    assert media.seen([image(data=PIXELS + 1)]) == {"cat"}
 
 
 @pytest.mark.parametrize(
     "data", [torch.zeros(9, dtype=torch.uint8), np.zeros(9, np.float32), [torch.zeros(5)] * 2]
 )
 def test_pixels_may_come_in_several_kinds_and_pieces(data: Any) -> None:
-    assert len(Media("").of([image(data=data)])) == 1
+    assert len(named(Media(""), image(data=data))) == 1
 
 
 def test_what_an_image_was_called_is_forgotten_after_many_others() -> None:
     media = Media("")
     for number in range(KNOWN_MAX + 5):
-        media.of([image(str(number), torch.zeros(8))])
+        media.seen([image(str(number), torch.zeros(8))])
     assert len(media._known) == KNOWN_MAX
 
 
@@ -218,28 +260,66 @@ def engine(**told: Any) -> Any:
     """A vLLM's configuration, of a model that sees images."""
     from tests.connectors import untold
 
+    pruned = told.pop("pruned", False)
     model = SimpleNamespace(
         model="hub/model",
         is_mm_prefix_lm=told.pop("both_ways", False),
-        multimodal_config=SimpleNamespace(**untold.IMAGES | told.pop("images", {})),
+        uses_mrope=told.pop("turns", False),
+        multimodal_config=SimpleNamespace(
+            **untold.IMAGES | told.pop("images", {}),
+            is_multimodal_pruning_enabled=lambda: pruned,
+        ),
     )
-    return SimpleNamespace(model_config=model, ec_transfer_config=told.pop("elsewhere", None))
+    lora = SimpleNamespace(enable_tower_connector_lora=told.pop("adapted", False))
+    return SimpleNamespace(
+        model_config=model, ec_transfer_config=told.pop("elsewhere", None), lora_config=lora
+    )
 
 
 @pytest.mark.parametrize(
     ("told", "why"),
     [
         ({"both_ways": True}, "attend to those behind them"),
+        ({"turns": True, "pruned": True}, "--video-pruning-rate"),
         ({"elsewhere": object()}, "--ec-transfer-config"),
         ({"images": {"mm_encoder_attn_dtype": "fp8"}}, "scales depend on what came before"),
     ],
 )
 def test_images_of_which_more_decides_than_they_show_are_left_out(told: Any, why: str) -> None:
-    assert len(Media.of_engine(engine()).of([image()])) == 1
+    for plain in (engine(), engine(turns=True), engine(pruned=True)):
+        assert len(named(Media.of_engine(plain), image())) == 1
     with pytest.raises(Nameless, match=why):
-        Media.of_engine(engine(**told)).of([image()])
+        named(Media.of_engine(engine(**told)), image())
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_an_image_under_an_adapter_that_may_change_its_encoder_is_left_out(adapted: bool) -> None:
+    contents = Contents(Media.of_engine(engine(adapted=adapted)))
+    contents.adapters.heard([Adapter(ord("a"), "a", "/a", "00")])
+    plain: Any = {"prompt_embeds": None, "prompt_token_ids": [1], "resumable": False}
+    shows = SimpleNamespace(**plain, mm_features=[image()], lora_request=asked(), cache_salt=None)
+    contents.media.seen(shows.mm_features)
+    if adapted:
+        with pytest.raises(Nameless, match="enable_tower_connector_lora"):
+            contents.of(shows, 16)
+    else:
+        assert contents.of(shows, 16).extra
+    shows.lora_request = None
+    assert contents.of(shows, 16).extra
+
+
+def test_adapters_of_a_model_with_several_groups_are_left_out() -> None:
+    contents = Contents(Media(""))
+    contents.adapters.heard([Adapter(ord("a"), "a", "/a", "00")])
+    plain: Any = {"prompt_embeds": None, "prompt_token_ids": [1], "resumable": False}
+    one = SimpleNamespace(**plain, mm_features=[], lora_request=asked(), cache_salt=None)
+    assert contents.of(one, 16).adapter
+    contents.by_page = False
+    with pytest.raises(Nameless, match="several KV cache groups"):
+        contents.of(one, 16)
 
 
 def test_a_model_of_text_alone_has_none() -> None:
-    text: Any = SimpleNamespace(model_config=SimpleNamespace(multimodal_config=None))
+    model = SimpleNamespace(multimodal_config=None)
+    text: Any = SimpleNamespace(model_config=model, lora_config=None)
     assert Media.of_engine(text).of([]) == []

@@ -115,3 +115,24 @@ def test_what_an_image_is_called_is_not_what_it_is(
     assert second.run(showing(named[1])).cached == [256], "it is the same cat"
     found = second.run(showing(named[2]))
     assert found.cached == [64] and found.tokens == wanted.tokens[1:], "and here it is a dog"
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_one_name_for_two_images_leaves_nothing_wrong_to_others(
+    model: Callable[[str], Path], node: NodeProcess, plain: Engine, tmp_path: Path, together: bool
+) -> None:
+    """What vLLM makes of one it takes for the other, where it does not process them alike."""
+    anew: dict[str, Any] = {**SIZES, "mm_processor_cache_gb": 0}
+    cat, dog, two = (replace(one, name="mine") for one in (CAT, DOG, Image(7)))
+    sees = model("paddleocr_vl")
+    with engine(sees, tmp_path / "first.log", node=node.address, **anew) as first:
+        first.run(showing(replace(two, name="two")), tokens=1)  # whose text is in the pool
+        first.forget()
+        if together:
+            first.run(showing(cat), showing(dog, before=BEFORE[::-1]), together=True)
+        else:
+            first.run(showing(replace(CAT, name="two")), tokens=1)
+            first.run(showing(replace(two, name="two"), dog), tokens=1)
+            first.run(showing(cat), tokens=1)
+    with engine(sees, tmp_path / "second.log", node=node.address, **SIZES) as second:
+        assert second.run(showing(CAT)).tokens == plain.run(showing(CAT)).tokens

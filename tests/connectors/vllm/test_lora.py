@@ -108,3 +108,41 @@ def test_an_adapter_that_is_loaded_in_place_is_left_to_vllm(
     first.forget()
     assert first.run(again, tokens=1).cached == [0]
     assert "whose weights changed, or may" in first.log
+
+
+def test_who_waits_under_a_path_whose_number_vllm_gives_to_another_stores_nothing_of_that(
+    model: Callable[[str], Path], node: NodeProcess, adapters: dict[str, Path], tmp_path: Path
+) -> None:
+    """As where an adapter is loaded in place from a new path."""
+    one, new = adapters["one"], under(adapters["other"], TOKENS[1], in_place=True)
+    with engine(model("llama"), tmp_path / "plain.log", **LORA) as plain:
+        wanted = plain.run(under(one, TOKENS[3]))
+    with engine(
+        model("llama"), tmp_path / "f.log", node=node.address, max_num_seqs=1, **LORA
+    ) as first:
+        first.run(under(one, TOKENS[0]), new, under(one, TOKENS[3]), together=True)
+    with engine(model("llama"), tmp_path / "s.log", node=node.address, **LORA) as second:
+        second.run(under(one, TOKENS[2], "mine"), tokens=1)
+        found = second.run(under(one, TOKENS[3], "mine"))
+    assert found.cached == [0] and found.tokens == wanted.tokens
+
+
+def test_a_hit_of_weights_that_vllm_no_longer_finds_is_computed_by_those_that_it_does(
+    model: Callable[[str], Path],
+    first: Engine,
+    node: NodeProcess,
+    adapters: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    one, other = adapters["one"], adapters["other"]
+    folder = Path(shutil.copytree(one, tmp_path / "adapter"))
+    with engine(model("llama"), tmp_path / "plain.log", **LORA) as plain:
+        wanted = plain.run(under(other, TOKENS[3]))
+    first.run(under(one, TOKENS[0]), under(one, TOKENS[3]), tokens=1)
+    with engine(model("llama"), tmp_path / "s.log", node=node.address, **LORA) as second:
+        second.run(under(folder, TOKENS[1]), under(one, TOKENS[2], "b"), tokens=1)
+        shutil.rmtree(folder)
+        shutil.copytree(other, folder)
+        found = second.run(under(folder, TOKENS[3]))
+        assert second.figures()["loaded_tokens"] == 192, "before it was known"
+    assert found.tokens == wanted.tokens

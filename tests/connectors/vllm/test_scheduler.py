@@ -45,7 +45,15 @@ def ready(*windows: int) -> dict[tuple[int, int], Ready]:
         groups.append(KVGroup(layers=(layer,), reuse="window", window_tokens=tokens, **facts))
     spec = KVSpec(model="m", revision="r", dtype="float32", groups=tuple(groups))
     count = len(groups)
-    one = Ready(spec.canonical(), 1, count * (16,), tuple(range(count)), (0, *windows), "recompute")
+    one = Ready(
+        spec.canonical(),
+        1,
+        count * (16,),
+        tuple(range(count)),
+        (0, *windows),
+        not windows,
+        "recompute",
+    )
     return {(0, 0): one}
 
 
@@ -100,6 +108,7 @@ def configured(weights: WeightTransferConfig | None) -> Any:
         kv_transfer_config=KVTransferConfig(kv_connector="ours", kv_role="kv_both"),
         cache_config=SimpleNamespace(block_size=16),
         model_config=SimpleNamespace(multimodal_config=None),
+        lora_config=None,
         weight_transfer_config=weights,
     )
 
@@ -183,7 +192,7 @@ def test_pages_are_kept_for_a_last_block_where_a_step_comes_after_the_last_reque
 
 
 # Behind a text, of an engine that keeps none.
-IMAGE = SimpleNamespace(mm_position=SimpleNamespace(offset=33, length=4))
+IMAGE = SimpleNamespace(identifier="an image", mm_position=SimpleNamespace(offset=33, length=4))
 
 
 class Beside:
@@ -345,56 +354,3 @@ def test_a_request_for_which_vllm_reads_no_cache_is_neither_looked_up_nor_waited
     reads_none.skip_reading_prefix_cache = True
     here.arrived(reads_none)
     assert here.matched(reads_none, 0) == (0, False) and not asked
-
-
-def test_requests_that_are_here_before_the_workers_are_heard_go_on_with_the_pool_then(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
-    here, pages = side(), ([7, 8, 9],)
-    runs, waits, over = (request(name) for name in "rwo")
-    for one in (runs, waits, over):
-        one.num_preemptions = one.num_output_tokens = one.num_computed_tokens = 0
-        here.arrived(one)
-        assert here.matched(one, 0) == (0, False)
-    for one in (runs, over):
-        here.allocated(one, pages, 0)
-    step: Any = SimpleNamespace(
-        total_num_scheduled_tokens=64,
-        num_scheduled_tokens={"r": 32, "o": 32},
-        kv_connector_block_state=SimpleNamespace(get_block_ids=lambda _: pages),
-    )
-    assert here.step(step).saves == []
-    assert not here.finished(over, pages)
-    here.heard(Report(ready=tuple(ready().values())), set())
-    assert here.taken().data == {"miss.unheard": 2}
-    assert here.matched(waits, 0) == (None, False), "it is looked up"
-    runs.num_computed_tokens = 32
-    step.num_scheduled_tokens = {"r": 8}
-    [save] = here.step(step).saves
-    assert save.request == "r" and len(save.parts[0].hashes) == 2, "from its first block on"
-
-
-def test_requests_that_vllm_forgot_the_caches_of_do_without_the_pool_though_it_is_heard_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
-    here, before, after = side(), request("b"), request("a")
-    for one in (before, after):
-        one.num_preemptions = one.num_output_tokens = one.num_computed_tokens = 0
-    here.arrived(before)
-    here.reset()
-    here.arrived(after)
-    here.heard(Report(ready=tuple(ready().values())), set())
-    assert [*here._here.tracked] == ["a"] and [*here._here.others] == ["b"]
-
-
-def test_ranks_that_keep_different_things_leave_a_running_engine_without_the_pool(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
-    here, one = side(), request("a")
-    first, other = ready()[0, 0], ready(64)[0, 0]
-    here.heard(Report(ready=(first,)).aggregate(Report(ready=(other,))), set())
-    here.arrived(one)
-    assert here.matched(one, 0) == (0, False) and not here._here.tracked

@@ -40,7 +40,8 @@ class Engine:
         whole: Any = {"reads": True, "writes": True, "goes_on": True, "place": None}
         self.here = SchedulerSide(said, SIZE, **whole, media=Media(""))
         groups = tuple(range(len(windows)))
-        one = Ready(spec.canonical(), OURS, len(windows) * (SIZE,), groups, windows, "recompute")
+        kept = (len(windows) * (SIZE,), groups, windows)
+        one = Ready(spec.canonical(), OURS, *kept, by_page=False, policy="recompute")
         self.here.ready({(0, 0): one})
         self.trust = self.here._audits._trust
 

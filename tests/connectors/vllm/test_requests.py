@@ -1,0 +1,169 @@
+"""Requests that come to have their part in the pool while they are here, or have none any more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvstore.engine.connectors.vllm import scheduler as module
+from kvstore.engine.connectors.vllm.lookup import Found
+from kvstore.engine.connectors.vllm.messages import Adapter, Report
+from tests.connectors.vllm.test_contents import PIXELS, asked, image
+from tests.connectors.vllm.test_scheduler import Late, ready, request, side
+
+ADAPTER = Adapter(ord("a"), "a", "/a", "00")
+PAGES = ([7, 8, 9],)
+
+
+def ran(**scheduled: int) -> Any:
+    """A step that computes so many tokens of each."""
+    held = SimpleNamespace(get_block_ids=lambda _: PAGES)
+    tokens = {"total_num_scheduled_tokens": sum(scheduled.values())}
+    return SimpleNamespace(**tokens, num_scheduled_tokens=scheduled, kv_connector_block_state=held)
+
+
+def fresh(name: str, **about: Any) -> Any:
+    one = request(name)
+    one.num_preemptions = one.num_output_tokens = one.num_computed_tokens = 0
+    vars(one).update(about)
+    return one
+
+
+def test_requests_that_are_here_before_the_workers_are_heard_go_on_with_the_pool_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, pages = side(), ([7, 8, 9],)
+    runs, waits, over = (request(name) for name in "rwo")
+    for one in (runs, waits, over):
+        one.num_preemptions = one.num_output_tokens = one.num_computed_tokens = 0
+        here.arrived(one)
+        assert here.matched(one, 0) == (0, False)
+    for one in (runs, over):
+        here.allocated(one, pages, 0)
+    step: Any = SimpleNamespace(
+        total_num_scheduled_tokens=64,
+        num_scheduled_tokens={"r": 32, "o": 32},
+        kv_connector_block_state=SimpleNamespace(get_block_ids=lambda _: pages),
+    )
+    assert here.step(step).saves == []
+    assert not here.finished(over, pages)
+    here.heard(Report(ready=tuple(ready().values())), set())
+    assert here.taken().data == {"miss.unheard": 2}
+    assert here.matched(waits, 0) == (None, False), "it is looked up"
+    runs.num_computed_tokens = 32
+    step.num_scheduled_tokens = {"r": 8}
+    [save] = here.step(step).saves
+    assert save.request == "r" and len(save.parts[0].hashes) == 2, "from its first block on"
+
+
+def test_requests_that_vllm_forgot_the_caches_of_do_without_the_pool_though_it_is_heard_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, before, after = side(), request("b"), request("a")
+    for one in (before, after):
+        one.num_preemptions = one.num_output_tokens = one.num_computed_tokens = 0
+    here.arrived(before)
+    here.reset()
+    here.arrived(after)
+    here.heard(Report(ready=tuple(ready().values())), set())
+    assert [*here._here.tracked] == ["a"] and [*here._here.others] == ["b"]
+
+
+def test_ranks_that_keep_different_things_leave_a_running_engine_without_the_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, one = side(), request("a")
+    first, other = ready()[0, 0], ready(64)[0, 0]
+    here.heard(Report(ready=(first,)).aggregate(Report(ready=(other,))), set())
+    here.arrived(one)
+    assert here.matched(one, 0) == (0, False) and not here._here.tracked
+
+
+def test_a_request_under_an_adapter_has_its_part_once_a_worker_has_loaded_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, runs, waits = side(), fresh("r", lora_request=asked()), fresh("w", lora_request=asked())
+    here.ready(ready())
+    for one in (runs, waits):
+        here.arrived(one)
+        assert here.matched(one, 0) == (0, False)
+    here.allocated(runs, PAGES, 0)
+    assert here.step(ran(r=16)).saves == []
+    here.heard(Report(adapters=(ADAPTER,)), set())
+    assert here.matched(waits, 0) == (None, False), "it is looked up"
+    runs.num_computed_tokens = 16
+    [save] = here.step(ran(r=24)).saves
+    assert (save.adapter, len(save.parts[0].hashes)) == (ADAPTER, 2), "from its first block on"
+    plain = fresh("p")
+    here.arrived(plain)
+    assert plain.all_token_ids == runs.all_token_ids
+    hashes = [here._here.tracked[name].chains()[0].hashes for name in "rwp"]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_requests_under_an_adapter_that_is_another_now_do_without_the_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, one, plain = side(), fresh("o", lora_request=asked()), fresh("p")
+    here.ready(ready())
+    here.heard(Report(adapters=(ADAPTER,)), set())
+    for each in (one, plain):
+        here.arrived(each)
+        here.allocated(each, PAGES, 0)
+    assert [*here._here.tracked] == ["o", "p"]
+    here.heard(Report(adapters=(replace(ADAPTER, weights="01"),)), set())
+    assert [*here._here.tracked] == ["p"]
+    assert [save.request for save in here.step(ran(o=40, p=40)).saves] == ["p"]
+    here.heard(Report(adapters=(ADAPTER,)), set())
+    assert [*here._here.tracked] == ["p"], "some of its KV may be of either"
+
+
+def test_what_was_loaded_under_an_adapter_is_looked_at_again_when_its_request_first_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """vLLM may have loaded another by then."""
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    monkeypatch.setattr(Late, "result", lambda *_: Found(2, (), None, 32))
+    here = side(reuse="always", self_test=False, audit_rate=0.0)
+    here.ready(ready())
+    here.heard(Report(adapters=(ADAPTER,)), set())
+    under, plain = fresh("u", lora_request=asked()), fresh("p")
+    for one in (under, plain):
+        here.arrived(one)
+        assert here.matched(one, 0) == (32, True)
+        here.allocated(one, PAGES, 32)
+        one.num_computed_tokens = 32
+    assert [one.adapter for one in here.step(ran()).loads] == [ADAPTER, None]
+    for one in (under, plain):
+        here.allocated(one, PAGES, 0)  # vLLM says so too once it is loaded
+    first = here.step(ran(u=4, p=4))
+    assert [(one.request, one.adapter) for one in first.goes_on] == [("u", ADAPTER)]
+    assert here.step(ran(u=4, p=4)).goes_on == []
+
+
+def test_a_request_whose_image_shares_its_name_with_another_does_without_the_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """vLLM may encode the other one first, and take that for it."""
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, other = side(), image("mine", PIXELS + 1)
+    here.ready(ready())
+    cat, dog, bird = (
+        fresh(name, mm_features=[one])
+        for name, one in (("c", image("mine")), ("d", image("dog")), ("b", image("bird")))
+    )
+    for one in (cat, dog, bird):
+        here.arrived(one)
+    assert [*here._here.tracked] == ["c", "d", "b"]
+    here.arrived(fresh("o", mm_features=[other]))
+    here.arrived(fresh("s", mm_features=[image("bird", PIXELS + 1)], resumable=True))
+    assert [*here._here.tracked] == ["d"]
+    assert sorted(here._here.others) == ["b", "c", "o", "s"]
