@@ -96,7 +96,8 @@ class Requests:
         for one in some:
             self._drop(one.id)
             del self.tracked[one.id]
-            self.others[one.id] = LeftOut(one.request, one.end, one.ran, apart=True)
+            left = LeftOut(one.request, one.end, one.ran, apart=True, load=one.load)
+            self.others[one.id] = left
 
     def _tracked(self, request: Any) -> Tracked | None:
         if not self._clients:

@@ -143,7 +143,7 @@ class SchedulerSide:
         tracked = self._here.tracked.get(request.request_id)
         if tracked is None:
             if (other := self._here.others.get(request.request_id)) is not None:
-                other.end = computed
+                other.end, other.load = computed, None
             return 0, False
         tracked.computed = tracked.end = computed
         tracked.load = None  # the pages that it goes into were taken from it, if any were
@@ -231,9 +231,9 @@ class SchedulerSide:
             if not known.ran:
                 by_another = one.num_computed_tokens > known.end
                 self._unproven.begins(one, pages, loaded=by_another)
-                if tracked is not None and tracked.load is not None:
-                    step.goes_on.append(tracked.load)
-                    tracked.load = None
+                if known.load is not None:
+                    step.goes_on.append(known.load)
+                    known.load = None
             known.ran = True
             unproven = self._unproven.holds(one)
             if tracked is None:

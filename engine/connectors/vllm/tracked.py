@@ -35,6 +35,7 @@ class LeftOut:
     end: int = 0  # as of one that is tracked
     ran: bool = False
     apart: bool = False  # whatever is known later: it may have KV of other weights
+    load: Load | None = None
 
 
 class Tracked:

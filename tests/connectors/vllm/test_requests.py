@@ -149,6 +149,25 @@ def test_what_was_loaded_under_an_adapter_is_looked_at_again_when_its_request_fi
     assert here.step(ran(u=4, p=4)).goes_on == []
 
 
+def test_what_was_loaded_for_a_request_that_is_left_out_since_is_looked_at_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    monkeypatch.setattr(Late, "result", lambda *_: Found(2, (), None, 32))
+    here, one = side(reuse="always", self_test=False, audit_rate=0.0), fresh("a")
+    one.lora_request = asked()
+    here.ready(ready())
+    here.heard(Report(adapters=(ADAPTER,)), set())
+    here.arrived(one)
+    assert here.matched(one, 0) == (32, True)
+    here.allocated(one, PAGES, 32)
+    here.heard(Report(adapters=(replace(ADAPTER, weights="01"),)), set())
+    assert [*here._here.others] == ["a"]
+    one.num_computed_tokens = 32
+    assert [load.adapter for load in here.step(ran(a=4)).goes_on] == [ADAPTER]
+    assert here.step(ran(a=4)).goes_on == []
+
+
 def test_a_request_whose_image_shares_its_name_with_another_does_without_the_pool(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
