@@ -26,10 +26,10 @@ class Adapters:
 
     def of(self, request: Any) -> Adapter | None:
         """The one that a request has, if its weights are known; see `why_not`."""
-        found = self._loaded.get(request.lora_request.lora_int_id)
-        if found is None or (found.name, found.path) != _called(request):
-            return None
-        return None if self.why_not(request) else found
+        found, called = self._loaded.get(request.lora_request.lora_int_id), _called(request)
+        if found is not None and (found.name, found.path) != called:
+            self._mixed.add(called)  # it is computed by what its number stands for
+        return None if found is None or self.why_not(request) else found
 
     def why_not(self, request: Any) -> str:
         """What keeps it from ever being known; nothing where a worker is only to load it."""
@@ -43,7 +43,10 @@ class Adapters:
         new = False
         for one in told:
             called = (one.name, one.path)
-            new |= self._loaded.get(one.number) != one
+            was = self._loaded.get(one.number)
+            new |= was != one
+            if was is not None and (was.name, was.path) != called:
+                self._mixed.add((was.name, was.path))  # who waits under that is computed by this
             before = self._weights.get(called)
             if before is None and len(self._weights) == ADAPTERS_MAX:
                 self._loaded.pop(one.number, None)

@@ -15,8 +15,6 @@ from .keys import Nameless, left_out
 from .media import Media
 from .messages import Adapter
 
-# Where an adapter turns out to be another, vLLM could not be told that what was loaded is not good.
-GROUPS = "LoRA adapters, of a model with several KV cache groups"
 # vLLM calls what came of an image under an adapter by the adapter's name, which may get others.
 TOWER = "images under LoRA adapters that change their encoder (enable_tower_connector_lora)"
 
@@ -35,7 +33,6 @@ class Contents:
 
     def __init__(self, media: Media) -> None:
         self.adapters, self.media = Adapters(), media
-        self.by_page = True  # see `Ready`
         self._since = ""  # a name of its own for what is computed since it is kept apart
 
     def of(self, request: Any, block_tokens: int) -> Content:
@@ -44,8 +41,6 @@ class Contents:
             raise Nameless(why)
         adapter = None
         if request.lora_request is not None:
-            if not self.by_page:
-                raise Nameless(GROUPS)
             adapter = self.adapters.of(request)
             if adapter is None:
                 raise Nameless(self.adapters.why_not(request))

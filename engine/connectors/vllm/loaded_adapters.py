@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections import OrderedDict
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from .digest import digest
 from .messages import ADAPTERS_MAX, Adapter
@@ -18,12 +19,24 @@ from .messages import ADAPTERS_MAX, Adapter
 log = logging.getLogger("vllm.moonpool")
 
 
+Stamp: TypeAlias = tuple[tuple[str, int, int, int], ...]
+"""Of the files in a folder, their names, numbers, sizes and times; of a name at the hub nothing."""
+
+
+class _Load(NamedTuple):
+    """The last one by a number."""
+
+    number: int  # of it among all loads
+    adapter: Adapter
+    stamp: Stamp  # of its files, before it
+
+
 class LoadedAdapters:
-    """Of one process. Used by vLLM's worker thread only."""
+    """Of one process. Used by vLLM's worker thread only, where nothing else is said."""
 
     def __init__(self) -> None:
         # By number, in the order in which they were loaded last, and as which load.
-        self._known: OrderedDict[int, tuple[int, Adapter]] = OrderedDict()
+        self._known: OrderedDict[int, _Load] = OrderedDict()
         self.loads = 0
 
     def watch(self, manager: Any) -> None:
@@ -35,14 +48,15 @@ class LoadedAdapters:
 
         @functools.wraps(load)
         def watched(loader: Any, request: Any) -> Any:
+            stamp = _stamp(request.lora_path)
             model = load(loader, request)
-            self.note(request, model, loader)
+            self.note(request, model, loader, stamp)
             return model
 
         watched.watched = True  # type: ignore[attr-defined]
         manager._load_adapter = watched
 
-    def note(self, request: Any, model: Any, loader: Any) -> None:
+    def note(self, request: Any, model: Any, loader: Any, stamp: Stamp) -> None:
         """An adapter was loaded. What is loaded in place has no name: vLLM reads it again in each
         step from where it lies."""
         weights = ""
@@ -53,7 +67,7 @@ class LoadedAdapters:
                 log.warning("Moonpool: LoRA adapter %s has no name: %s", request.lora_name, error)
         self.loads += 1
         number, called = request.lora_int_id, (request.lora_name, request.lora_path)
-        self._known[number] = (self.loads, Adapter(number, *called, weights))
+        self._known[number] = _Load(self.loads, Adapter(number, *called, weights), stamp)
         self._known.move_to_end(number)
         while len(self._known) > ADAPTERS_MAX:
             self._known.popitem(last=False)
@@ -61,10 +75,10 @@ class LoadedAdapters:
     def since(self, loads: int) -> tuple[Adapter, ...]:
         """Those that were loaded after so many loads, as they are now."""
         found = []
-        for load, adapter in reversed(self._known.values()):
-            if load <= loads:
+        for one in reversed(self._known.values()):
+            if one.number <= loads:
                 break
-            found.append(adapter)
+            found.append(one.adapter)
         return tuple(found)
 
     def has(self, adapter: Adapter | None) -> bool:
@@ -73,10 +87,28 @@ class LoadedAdapters:
         if adapter is None:
             return True
         known = self._known.get(adapter.number)
-        return known is not None and known[1] == adapter
+        return known is not None and known.adapter == adapter
+
+    def stands(self, adapter: Adapter | None) -> bool:
+        """Whether vLLM would find the same, too, if it had to load it anew. From any thread."""
+        if adapter is None:
+            return True
+        known = self._known.get(adapter.number)
+        if known is None or known.adapter != adapter:
+            return False
+        return known.stamp == _stamp(adapter.path)
 
 
 LOADED = LoadedAdapters()
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        with os.scandir(os.path.expanduser(path)) as files:
+            told = [(one.name, one.stat()) for one in files]
+    except OSError:
+        return ()
+    return tuple(sorted((name, one.st_ino, one.st_size, one.st_mtime_ns) for name, one in told))
 
 
 def _held(model: Any) -> dict[str, Any]:

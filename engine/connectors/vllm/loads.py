@@ -21,6 +21,7 @@ from kvstore.client.writer import Event
 
 from .caches import GroupCache
 from .health import Health
+from .loaded_adapters import LOADED
 from .messages import Load, Loaded, Part
 from .trace import Trace
 from .usable import window_start
@@ -68,17 +69,6 @@ class Loads:
             log.warning("Moonpool: no thread can be started to load by, tokens are computed")
             self._end(load, load.begin, 0.0)
 
-    def refuse(self, load: Load) -> None:
-        """It ends with nothing."""
-        with self._changed:
-            self._under_way += 1
-        self._end(load, load.begin, 0.0)
-
-    def undo(self, load: Load) -> None:
-        """What it loaded is not wanted after all, in the step that was to go on from there."""
-        with self._changed:
-            self._bad_pages.update(self._pages(load, load.begin))
-
     def finished(self, seconds: float) -> dict[str, Loaded]:
         """Loads that have ended since the last call; with none, waits a moment for the first."""
         with self._changed:
@@ -118,8 +108,10 @@ class Loads:
         try:
             if told is not None:
                 told.synchronize()
-            with self._beside():
-                good = min(self._load(load, part, asked) for part in load.parts)
+            if LOADED.stands(load.adapter):
+                with self._beside():
+                    came = min(self._load(load, part, asked) for part in load.parts)
+                good = came if LOADED.stands(load.adapter) else good
             self._health.well()
         except KVStoreError as error:
             self._health.failed(error)
@@ -135,13 +127,10 @@ class Loads:
             self._done[load.request] = Loaded(good, tokens, wanted, seconds, bool(load.follow))
             if good < load.end:
                 self._failed.add(load.request)
-                self._bad_pages.update(self._pages(load, good))
+                size = self._caches[0].facts.page_tokens
+                pages = load.parts[0].pages
+                self._bad_pages.update(pages[good // size : -(-load.end // size)])
             self._changed.notify_all()
-
-    def _pages(self, load: Load, begin: int) -> tuple[int, ...]:
-        """Of the first group, those of a load's tokens from `begin` on."""
-        size = self._caches[0].facts.page_tokens
-        return load.parts[0].pages[begin // size : -(-load.end // size)]
 
     def _load(self, load: Load, part: Part, asked: float) -> int:
         """Good tokens of one group, counted from the request's first."""

@@ -84,7 +84,6 @@ class Step(KVConnectorMetadata):
     loads: list[Load] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
     compares: list[Compare] = field(default_factory=list)
-    goes_on: list[Load] = field(default_factory=list)  # of what runs under an adapter since, first
     prefill_tokens: int = 0  # prompt tokens the step computes
     tokens: int = 0  # all that it computes
 
@@ -103,7 +102,6 @@ class Ready(KVConnectorHandshakeMetadata):
     page_tokens: tuple[int, ...]
     vllm_groups: tuple[int, ...]
     windows: tuple[int, ...]
-    by_page: bool  # whether vLLM can be told of single pages that they hold nothing good
     policy: str  # the kv_load_failure_policy that counts
 
 

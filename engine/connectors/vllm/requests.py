@@ -39,7 +39,6 @@ class Requests:
     def begin(self, clients: tuple[Client, ...], ready: Ready) -> None:
         """The workers have said what they keep."""
         self._clients, self._hybrid = clients, any(ready.windows)
-        self._contents.by_page = ready.by_page
 
     def arrived(self, request: Any) -> Tracked | None:
         """Of those in which the pool has a part, how it is followed."""
@@ -96,8 +95,7 @@ class Requests:
         for one in some:
             self._drop(one.id)
             del self.tracked[one.id]
-            left = LeftOut(one.request, one.end, one.ran, apart=True, load=one.load)
-            self.others[one.id] = left
+            self.others[one.id] = LeftOut(one.request, one.end, one.ran, apart=True)
 
     def _tracked(self, request: Any) -> Tracked | None:
         if not self._clients:

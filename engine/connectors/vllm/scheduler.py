@@ -143,10 +143,9 @@ class SchedulerSide:
         tracked = self._here.tracked.get(request.request_id)
         if tracked is None:
             if (other := self._here.others.get(request.request_id)) is not None:
-                other.end, other.load = computed, None
+                other.end = computed
             return 0, False
         tracked.computed = tracked.end = computed
-        tracked.load = None  # the pages that it goes into were taken from it, if any were
         if not self._looks_up(request) or tracked.failed:
             return 0, False
         tracked.asked, tracked.audit, tracked.miss = True, None, ""
@@ -206,9 +205,7 @@ class SchedulerSide:
             budget = self._prices.budget_seconds(tokens)
         parts = self._parts.needed(tracked, begin, end, pages, end)
         followed = (tracked.follow, tracked.follow_at)
-        load = Load(tracked.id, begin, end, parts, *followed, budget, tracked.adapter)
-        tracked.load = load if tracked.adapter is not None else None
-        self._loads.append(load)
+        self._loads.append(Load(tracked.id, begin, end, parts, *followed, budget, tracked.adapter))
 
     def step(self, output: Any) -> Step:
         """The step's loads, and the blocks whose last token it computes."""
@@ -231,9 +228,6 @@ class SchedulerSide:
             if not known.ran:
                 by_another = one.num_computed_tokens > known.end
                 self._unproven.begins(one, pages, loaded=by_another)
-                if known.load is not None:
-                    step.goes_on.append(known.load)
-                    known.load = None
             known.ran = True
             unproven = self._unproven.holds(one)
             if tracked is None:

@@ -11,7 +11,6 @@ from kvstore.client import Chain, Client
 
 from .contents import Content
 from .keys import is_name, said_of
-from .messages import Load
 from .trust import Verb
 
 
@@ -35,7 +34,6 @@ class LeftOut:
     end: int = 0  # as of one that is tracked
     ran: bool = False
     apart: bool = False  # whatever is known later: it may have KV of other weights
-    load: Load | None = None
 
 
 class Tracked:
@@ -64,8 +62,6 @@ class Tracked:
             0  # leading blocks that are in the pool, or were given to a worker to store
         )
         self.loading = False
-        # Under an adapter, into the pages that it has, until it runs.
-        self.load: Load | None = None
         self.ran = False  # in a step, since it was given pages: until then others may load them
         self.failed = False  # a load of it failed: it is computed now, and not tried for ever
         self.asked = False  # a match was asked for and has not come to an allocation

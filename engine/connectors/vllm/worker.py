@@ -85,7 +85,6 @@ class WorkerSide:
             tuple(one.page_tokens for one in groups),
             tuple(one.vllm_group for one in groups),
             tuple(one.window_tokens for one in groups),
-            self._by_page,
             policy,
         )
 
@@ -99,20 +98,13 @@ class WorkerSide:
         # vLLM has loaded the adapters of this step by now.
         self._report.adapters += LOADED.since(self._adapters_told)
         self._adapters_told = LOADED.loads
-        # The scheduler named these by weights that may not be the adapter's any more: then nothing
-        # of theirs is stored, and what was loaded for them is none of what is computed now.
-        for load in step.goes_on:
-            if not LOADED.has(load.adapter):
-                self._loads.undo(load)
+        # The scheduler named these by weights that may not be the adapter's any more.
         saves = [one for one in step.saves if LOADED.has(one.adapter)]
         self._saves.begin(step if len(saves) == len(step.saves) else replace(step, saves=saves))
 
     def load(self) -> None:
         for load in self._step.loads:
-            if LOADED.has(load.adapter):
-                self._loads.start(load)
-            else:
-                self._loads.refuse(load)
+            self._loads.start(load)
 
     def layer(self, name: str) -> None:
         """A layer of this step has been computed."""

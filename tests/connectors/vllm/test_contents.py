@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -103,8 +104,37 @@ def test_a_number_that_is_another_adapters_now_is_not_the_one_s_that_had_it(
     adapters = Adapters()
     adapters.heard([before])
     assert adapters.of(under(asked())) == before
-    adapters.heard(loaded.since(1))
+    assert adapters.heard(loaded.since(1))
     assert adapters.of(under(asked())) is None
+    adapters.heard([before])
+    assert adapters.of(under(asked())) is None, "vLLM may have KV of the other under its name"
+
+
+def test_who_comes_under_anothers_number_is_computed_by_that_one() -> None:
+    adapters, one = Adapters(), Adapter(1, "a", "/a", "1")
+    adapters.heard([one])
+    assert adapters.of(under(asked("b", "/b", number=1))) is None
+    adapters.heard([replace(one, number=2, name="b", path="/b", weights="2")])
+    assert adapters.of(under(asked("b", "/b", number=2))) is None
+    assert adapters.of(under(asked("a", "/a", number=1))) == one
+
+
+def test_files_that_were_replaced_are_seen_before_they_are_loaded(
+    loader: tuple[LoadedAdapters, Loader], tmp_path: Path
+) -> None:
+    loaded, manager = loader
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_text("one")
+    manager.lies[str(folder)] = PIXELS
+    manager._load_adapter(asked(path=str(folder)))
+    (one,) = loaded.since(0)
+    assert loaded.stands(one) and loaded.stands(None)
+    (folder / "new").write_text("other")
+    (folder / "new").replace(folder / "adapter_model.safetensors")
+    assert loaded.has(one) and not loaded.stands(one)
+    manager._load_adapter(asked("of the hub", path="/b"))
+    assert loaded.stands(loaded.since(1)[0])
 
 
 def test_what_an_engine_applies_of_an_adapter_is_in_its_name(
@@ -133,7 +163,7 @@ def test_no_more_adapters_are_named_than_there_is_room_for() -> None:
     loaded, adapters = LoadedAdapters(), Adapters()
     model: Any = SimpleNamespace(id=1, rank=1, loras={})
     for number in range(1, ADAPTERS_MAX + 2):
-        loaded.note(asked(str(number), number=number), model, Loader)
+        loaded.note(asked(str(number), number=number), model, Loader, ())
         adapters.heard([Adapter(number, str(number), "/a", "w")])
     assert len(loaded.since(0)) == ADAPTERS_MAX
     ends = [under(asked(str(one), number=one)) for one in (1, ADAPTERS_MAX + 1)]
@@ -306,17 +336,6 @@ def test_an_image_under_an_adapter_that_may_change_its_encoder_is_left_out(adapt
         assert contents.of(shows, 16).extra
     shows.lora_request = None
     assert contents.of(shows, 16).extra
-
-
-def test_adapters_of_a_model_with_several_groups_are_left_out() -> None:
-    contents = Contents(Media(""))
-    contents.adapters.heard([Adapter(ord("a"), "a", "/a", "00")])
-    plain: Any = {"prompt_embeds": None, "prompt_token_ids": [1], "resumable": False}
-    one = SimpleNamespace(**plain, mm_features=[], lora_request=asked(), cache_salt=None)
-    assert contents.of(one, 16).adapter
-    contents.by_page = False
-    with pytest.raises(Nameless, match="several KV cache groups"):
-        contents.of(one, 16)
 
 
 def test_a_model_of_text_alone_has_none() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from kvstore.client import Client, FixedAddress
+from kvstore.engine.connectors.vllm import loads as module
 from kvstore.engine.connectors.vllm.health import Health
 from kvstore.engine.connectors.vllm.loads import Loads
-from kvstore.engine.connectors.vllm.messages import Load, Loaded, Part
+from kvstore.engine.connectors.vllm.messages import Adapter, Load, Loaded, Part
 from kvstore.engine.connectors.vllm.trace import Trace
 from tests.nodes import SPEC
 
@@ -46,6 +47,21 @@ def test_no_page_is_written_before_the_device_is_done_with_who_had_it() -> None:
     loads.close()
     assert order == ["the device has done what it was told", "pages are written"]
     assert loads.finished(0.0)["a"].good == 4 and not loads.bad_pages()
+
+
+@pytest.mark.parametrize("stands", [(True, True), (False,), (True, False)])
+def test_what_is_of_weights_that_are_found_no_more_is_not_good(
+    monkeypatch: pytest.MonkeyPatch, stands: tuple[bool, ...]
+) -> None:
+    """As it begins, or by its end."""
+    answers, order = iter(stands), list[str]()
+    monkeypatch.setattr(module, "LOADED", SimpleNamespace(stands=lambda _: next(answers)))
+    loads = Ordered(order)
+    loads.start(Load("a", 0, 4, (PART,), adapter=Adapter(1, "a", "/a", "00")))
+    loads.close()
+    assert loads.finished(0.0)["a"].good == (4 if all(stands) else 0)
+    assert loads.bad_pages() == (set() if all(stands) else {7})
+    assert ("pages are written" in order) is stands[0]
 
 
 class Copied:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from kvstore.engine.connectors.vllm import scheduler as module
-from kvstore.engine.connectors.vllm.lookup import Found
 from kvstore.engine.connectors.vllm.messages import Adapter, Report
 from tests.connectors.vllm.test_contents import PIXELS, asked, image
 from tests.connectors.vllm.test_scheduler import Late, ready, request, side
@@ -124,48 +123,6 @@ def test_requests_under_an_adapter_that_is_another_now_do_without_the_pool(
     assert [save.request for save in here.step(ran(o=40, p=40)).saves] == ["p"]
     here.heard(Report(adapters=(ADAPTER,)), set())
     assert [*here._here.tracked] == ["p"], "some of its KV may be of either"
-
-
-def test_what_was_loaded_under_an_adapter_is_looked_at_again_when_its_request_first_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """vLLM may have loaded another by then."""
-    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
-    monkeypatch.setattr(Late, "result", lambda *_: Found(2, (), None, 32))
-    here = side(reuse="always", self_test=False, audit_rate=0.0)
-    here.ready(ready())
-    here.heard(Report(adapters=(ADAPTER,)), set())
-    under, plain = fresh("u", lora_request=asked()), fresh("p")
-    for one in (under, plain):
-        here.arrived(one)
-        assert here.matched(one, 0) == (32, True)
-        here.allocated(one, PAGES, 32)
-        one.num_computed_tokens = 32
-    assert [one.adapter for one in here.step(ran()).loads] == [ADAPTER, None]
-    for one in (under, plain):
-        here.allocated(one, PAGES, 0)  # vLLM says so too once it is loaded
-    first = here.step(ran(u=4, p=4))
-    assert [(one.request, one.adapter) for one in first.goes_on] == [("u", ADAPTER)]
-    assert here.step(ran(u=4, p=4)).goes_on == []
-
-
-def test_what_was_loaded_for_a_request_that_is_left_out_since_is_looked_at_as_well(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
-    monkeypatch.setattr(Late, "result", lambda *_: Found(2, (), None, 32))
-    here, one = side(reuse="always", self_test=False, audit_rate=0.0), fresh("a")
-    one.lora_request = asked()
-    here.ready(ready())
-    here.heard(Report(adapters=(ADAPTER,)), set())
-    here.arrived(one)
-    assert here.matched(one, 0) == (32, True)
-    here.allocated(one, PAGES, 32)
-    here.heard(Report(adapters=(replace(ADAPTER, weights="01"),)), set())
-    assert [*here._here.others] == ["a"]
-    one.num_computed_tokens = 32
-    assert [load.adapter for load in here.step(ran(a=4)).goes_on] == [ADAPTER]
-    assert here.step(ran(a=4)).goes_on == []
 
 
 def test_a_request_whose_image_shares_its_name_with_another_does_without_the_pool(

@@ -45,15 +45,7 @@ def ready(*windows: int) -> dict[tuple[int, int], Ready]:
         groups.append(KVGroup(layers=(layer,), reuse="window", window_tokens=tokens, **facts))
     spec = KVSpec(model="m", revision="r", dtype="float32", groups=tuple(groups))
     count = len(groups)
-    one = Ready(
-        spec.canonical(),
-        1,
-        count * (16,),
-        tuple(range(count)),
-        (0, *windows),
-        not windows,
-        "recompute",
-    )
+    one = Ready(spec.canonical(), 1, count * (16,), tuple(range(count)), (0, *windows), "recompute")
     return {(0, 0): one}
 
 

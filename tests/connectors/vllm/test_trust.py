@@ -41,7 +41,7 @@ class Engine:
         self.here = SchedulerSide(said, SIZE, **whole, media=Media(""))
         groups = tuple(range(len(windows)))
         kept = (len(windows) * (SIZE,), groups, windows)
-        one = Ready(spec.canonical(), OURS, *kept, by_page=False, policy="recompute")
+        one = Ready(spec.canonical(), OURS, *kept, policy="recompute")
         self.here.ready({(0, 0): one})
         self.trust = self.here._audits._trust
 

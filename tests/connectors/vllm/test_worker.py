@@ -62,7 +62,7 @@ def test_what_failed_to_load_is_told_by_page_only_where_that_is_one_requests(
         assert (failed, worker.bad_pages()) == said
 
 
-def test_nothing_is_loaded_stored_or_kept_for_who_computes_by_other_weights_now(
+def test_nothing_is_stored_or_compared_for_who_computes_by_other_weights_now(
     worker: WorkerSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded, began = LoadedAdapters(), list[Step]()
@@ -71,24 +71,19 @@ def test_nothing_is_loaded_stored_or_kept_for_who_computes_by_other_weights_now(
     monkeypatch.setattr(module, "compare", lambda *_: pytest.fail("it is of other weights"))
     model: Any = SimpleNamespace(id=1, loras={})
     for number, name in enumerate("ab", 1):
-        loaded.note(asked(name, number=number), model, Loader)
+        loaded.note(asked(name, number=number), model, Loader, ())
     b, a = loaded.since(0)
     worker._adapters_told = 0
     worker.begin(Step(1))
     assert worker._report.adapters == (b, a), "as they were loaded, the last one first"
-    loaded.note(asked("c", number=1), model, Loader)  # by the number of a
-    into = [Load(name, 0, 16, (PART,), adapter=one) for name, one in (("x", a), ("y", b))]
+    loaded.note(asked("c", number=1), model, Loader, ())  # by the number of a
     saves = [Save("x", (PART,), adapter=a, finished=True), Save("y", (PART,), adapter=b)]
-    compares = [Compare("x", (PART,), a)]
-    other = replace(into[1], parts=(replace(PART, pages=(2,)),))
-    worker.begin(Step(2, into[:1], saves, compares, goes_on=[into[0], other]))
+    worker.begin(Step(2, [], saves, [Compare("x", (PART,), a)]))
     assert [one.request for one in began[-1].saves] == ["y"]
-    assert worker.bad_pages() == {1}, "what had been loaded"
-    worker.load()
     worker.save()
-    sent, received, _ = worker.ended()
-    assert (sent, received) == ({"x"}, {"x"}) and worker._report.loaded["x"].good == 0
-    assert worker.bad_pages() == {1} and worker._report.verdicts == {"x": NOTHING}
+    sent, _, _ = worker.ended()
+    assert sent == {"x"}, "its pages are given back"
+    assert worker._report.verdicts == {"x": NOTHING}
 
 
 def test_what_a_step_says_once_it_is_saved_is_said_with_the_next_where_vllm_asks_before(
