@@ -60,12 +60,14 @@ class Contacts:
     def __init__(self, clock: Clock, counters: Telemetry) -> None:
         self._clock, self._counters = clock, counters
         self._known: OrderedDict[str, Contact] = OrderedDict()  # by node; who was met last is last
+        self._late = set[str]()  # nodes of which a transport was, since they were last met
         self._said: dict[tuple[str, str], float] = {}  # when it was, of a node and transport
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._turn = asyncio.Lock()  # two probes at once would measure each other
 
     def met(self, link: Link) -> None:
         """A link has begun: its transports are measured beside it, unless they lately were."""
+        self._late.discard(link.node_id)
         last, since = self._known.get(link.node_id), self._clock.now() - AGAIN_SECONDS
         if last is not None and last.probed and last.epoch == link.epoch and last.at > since:
             return
@@ -76,7 +78,13 @@ class Contacts:
         task.add_done_callback(lambda task: self._ended(link.node_id, task))
 
     def refused(self, link: Link, transport: str, error: Exception) -> None:
-        """The peer answers calls, and this transport of its was not to be had."""
+        """The peer answers calls, and this transport of its was not to be had. One that was late
+        may have stood still: what is late again before it is met is not to be had."""
+        if isinstance(error, TimeoutError) and link.node_id not in self._late:
+            if len(self._late) == NODES_MAX:
+                self._late.clear()
+            self._late.add(link.node_id)
+            return
         why = Unavailable(str(error) or "it did not answer in time")
         self._judge(self._keep(link, measured={transport: why}))
 

@@ -205,11 +205,31 @@ def test_the_worst_are_named_first_and_one_that_let_nobody_in_is_measured_when_i
         links[2].gives = {"tcp": FAST, "ucx": SLOW}
         for link in links[:3]:
             await scene.meet(link)
-        scene.contacts.refused(links[3], "tcp", TimeoutError())  # type: ignore[arg-type]
+        for _ in range(2):
+            scene.contacts.refused(links[3], "tcp", TimeoutError())  # type: ignore[arg-type]
         assert [one.node_id for one in scene.contacts.worst(9)] == ["n3", "n2", "n1", "n0"]
         assert [one.node_id for one in scene.contacts.worst(1)] == ["n3"]
         await scene.meet(links[3])
         assert [one.node_id for one in scene.contacts.worst(2)] == ["n2", "n1"]
+
+    told(story)
+
+
+def test_a_peer_whose_data_port_was_late_once_is_not_blamed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It may have stood still for that long."""
+
+    async def story(scene: Scene) -> None:
+        link, late, gone = Met(), TimeoutError(), Unavailable("it cannot be reached")
+        for _ in range(2):
+            scene.contacts.refused(link, "tcp", late)  # type: ignore[arg-type]
+            assert not scene.contacts.worst(9) and not caplog.records
+            await scene.meet(link)
+            assert not caplog.records, "it lets others in again"
+            scene.contacts._known.clear()
+        scene.contacts.refused(link, "tcp", gone)  # type: ignore[arg-type]
+        assert [one.levelno for one in caplog.records] == [logging.ERROR]
 
     told(story)
 

@@ -40,8 +40,8 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker: WorkerSide | None = None
         self._ready: Ready | None = None  # what the worker says at the start
         if role is KVConnectorRole.SCHEDULER:
+            from .contents import Contents
             from .fleet import place_of
-            from .media import Media
             from .scheduler import SchedulerSide
 
             told = bool(self._settings.conductors)
@@ -53,7 +53,7 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
                 # An engine in its caller's process has steps for as long as that has requests.
                 goes_on=envs.VLLM_ENABLE_V1_MULTIPROCESSING,
                 place=place_of(vllm_config, kv_cache_config) if told else None,
-                media=Media.of_engine(vllm_config),
+                contents=Contents.of_engine(vllm_config),
             )
             if vllm_config.weight_transfer_config is not None:
                 # They come whether or not vLLM is told to forget what it cached by the old ones.

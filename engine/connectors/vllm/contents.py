@@ -14,6 +14,7 @@ from .adapters import Adapters
 from .keys import Nameless, left_out
 from .media import Media
 from .messages import Adapter
+from .without_adapter import why_not
 
 # vLLM calls what came of an image under an adapter by the adapter's name, which may get others.
 TOWER = "images under LoRA adapters that change their encoder (enable_tower_connector_lora)"
@@ -31,16 +32,24 @@ class Content:
 class Contents:
     """Of one engine's requests."""
 
-    def __init__(self, media: Media) -> None:
-        self.adapters, self.media = Adapters(), media
+    def __init__(self, media: Media, plain: str = "") -> None:
+        """`plain`: why prompts without an adapter are not kept, if they are not."""
+        self.adapters, self.media, self._plain = Adapters(), media, plain
         self._since = ""  # a name of its own for what is computed since it is kept apart
+
+    @classmethod
+    def of_engine(cls, config: Any) -> Contents:
+        return cls(Media.of_engine(config), why_not(config))
 
     def of(self, request: Any, block_tokens: int) -> Content:
         """Raises `Nameless` for one that is left out."""
         if why := left_out(request):
             raise Nameless(why)
         adapter = None
-        if request.lora_request is not None:
+        if request.lora_request is None:
+            if self._plain:
+                raise Nameless(self._plain)
+        else:
             adapter = self.adapters.of(request)
             if adapter is None:
                 raise Nameless(self.adapters.why_not(request))

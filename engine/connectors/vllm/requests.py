@@ -13,7 +13,6 @@ from kvstore.client import Client
 
 from .contents import Contents
 from .keys import Nameless
-from .media import Media
 from .messages import Adapter, Ready
 from .tracked import LeftOut, Tracked
 
@@ -24,13 +23,13 @@ class Requests:
     def __init__(
         self,
         align: int,
-        media: Media,
+        contents: Contents,
         tell: Callable[[str], None],
         drop: Callable[[str], None],
     ) -> None:
         """`drop`: forget what was looked up for one of them, which is to go on without it."""
         self._align, self._tell, self._drop = align, tell, drop
-        self._contents = Contents(media)
+        self._contents = contents
         self._clients: tuple[Client, ...] = ()  # none before the workers have said what they keep
         self._hybrid = False
         self.tracked: dict[str, Tracked] = {}

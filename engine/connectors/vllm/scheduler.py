@@ -16,10 +16,10 @@ from typing import Any
 from kvstore.client import Client, KVSpec
 
 from .audits import Audits
+from .contents import Contents
 from .fleet import Fleet, Place
 from .health import Health
 from .lookup import Found, Lookup, Lookups
-from .media import Media
 from .messages import Compare, Load, Loaded, Ready, Report, Save, Step
 from .metrics import MoonpoolStats
 from .parts import Parts
@@ -47,7 +47,7 @@ class SchedulerSide:
         writes: bool,
         goes_on: bool,
         place: Place | None,
-        media: Media,
+        contents: Contents,
     ) -> None:
         """`goes_on`: a step comes after the last request is over. `place` is in the fleet that
         conductors know of; None where there are none."""
@@ -60,7 +60,7 @@ class SchedulerSide:
         self._ready: Ready | None = None
         self._parts: Parts  # of what the workers keep, once they have said that
         self._block_tokens = 1  # as the workers chose
-        self._here = Requests(page_tokens, media, self._tell, self._drop)
+        self._here = Requests(page_tokens, contents, self._tell, self._drop)
         self._answers: dict[str, Lookup] = {}
         self._loads: list[Load] = []
         self._finishing: list[Save] = []

@@ -19,6 +19,7 @@ from kvstore.engine.connectors.vllm.keys import Nameless
 from kvstore.engine.connectors.vllm.loaded_adapters import LoadedAdapters
 from kvstore.engine.connectors.vllm.media import ABSENT, KNOWN_MAX, TWO, Media
 from kvstore.engine.connectors.vllm.messages import ADAPTERS_MAX, Adapter, Report
+from kvstore.engine.connectors.vllm.without_adapter import MIXED, why_not
 
 PIXELS = torch.arange(64.0)
 
@@ -336,6 +337,15 @@ def test_an_image_under_an_adapter_that_may_change_its_encoder_is_left_out(adapt
         assert contents.of(shows, 16).extra
     shows.lora_request = None
     assert contents.of(shows, 16).extra
+
+
+def test_prompts_without_an_adapter_are_kept_where_they_are_computed_without_one() -> None:
+    plain: Any = {"prompt_embeds": None, "prompt_token_ids": [1], "resumable": False}
+    one = SimpleNamespace(**plain, mm_features=[], lora_request=None, cache_salt=None)
+    assert Contents(Media("")).of(one, 16).adapter is None
+    with pytest.raises(Nameless, match=MIXED):
+        Contents(Media(""), MIXED).of(one, 16)
+    assert why_not(SimpleNamespace(lora_config=None)) == ""
 
 
 def test_a_model_of_text_alone_has_none() -> None:

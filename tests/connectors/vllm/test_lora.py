@@ -47,7 +47,7 @@ def test_prompts_under_an_adapter_are_shared_by_those_who_have_its_weights_and_n
     with engine(model("llama"), tmp_path / "plain.log", **LORA) as plain:
         wanted = plain.run(TOKENS[0], under(one, TOKENS[0]), under(other, TOKENS[0], "b"))
     assert len({tuple(tokens) for tokens in wanted.tokens}) == 3, "an adapter changes nothing"
-    stored = first.run(TOKENS[0], under(one, TOKENS[0]), under(one, TOKENS[1]), tokens=8)
+    stored = first.run(TOKENS[0], under(one, TOKENS[0]), under(one, TOKENS[1]))
     assert stored.tokens[:2] == wanted.tokens[:2]
     with engine(model("llama"), tmp_path / "second.log", node=node.address, **LORA) as second:
         # The first of an adapter is computed: only then are its weights known.
@@ -58,11 +58,28 @@ def test_prompts_under_an_adapter_are_shared_by_those_who_have_its_weights_and_n
             under(copied, TOKENS[1], "called otherwise"),
             TOKENS[0],
         )
-        assert again.cached == [192, 192, 192], "each is found, and none is another's"
+        assert again.cached == [192, 192, 0], "each is found, and none is another's"
         assert again.tokens == [wanted.tokens[1], stored.tokens[2], wanted.tokens[0]]
         second.run(under(other, TOKENS[3], "b"), tokens=1)
         apart = second.run(under(other, TOKENS[0], "b"))
     assert apart.cached == [0] and apart.tokens == wanted.tokens[2:]
+
+
+def test_a_prompt_without_an_adapter_in_one_batch_with_one_is_nothing_wrong_to_others(
+    model: Callable[[str], Path],
+    first: Engine,
+    node: NodeProcess,
+    adapters: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    """On a CPU this vLLM computes it by that adapter."""
+    with engine(model("llama"), tmp_path / "plain.log") as plain:
+        wanted = plain.run(TOKENS[0])
+    mixed = first.run(TOKENS[0], under(adapters["one"], TOKENS[1]), together=True)
+    assert mixed.tokens[0] != wanted.tokens[0], "vLLM does it right now: keep what it computes"
+    assert "requests with no LoRA adapter" in first.log
+    with engine(model("llama"), tmp_path / "second.log", node=node.address) as second:
+        assert second.run(TOKENS[0]).tokens == wanted.tokens
 
 
 def test_ranks_of_one_engine_name_an_adapter_alike_and_as_one_rank_alone_does(

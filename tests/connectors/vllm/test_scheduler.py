@@ -13,6 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from kvstore.client import KVGroup, KVSpec
 from kvstore.engine.connectors.vllm import MoonpoolConnector
 from kvstore.engine.connectors.vllm import scheduler as module
+from kvstore.engine.connectors.vllm.contents import Contents
 from kvstore.engine.connectors.vllm.media import Media
 from kvstore.engine.connectors.vllm.messages import Loaded, Ready, Report, Save
 from kvstore.engine.connectors.vllm.saves import gathered
@@ -22,7 +23,13 @@ from kvstore.engine.connectors.vllm.settings import Settings
 
 def side(**settings: object) -> SchedulerSide:
     said = Settings.of(settings)
-    here: Any = {"reads": True, "writes": True, "goes_on": True, "place": None, "media": Media("")}
+    here: Any = {
+        "reads": True,
+        "writes": True,
+        "goes_on": True,
+        "place": None,
+        "contents": Contents(Media("")),
+    }
     return SchedulerSide(said, 16, **here)
 
 
@@ -193,7 +200,7 @@ class Beside:
     def __init__(self) -> None:
         said = Settings.of({"reuse": "always"})
         writes: Any = {"reads": False, "writes": True, "goes_on": True, "place": None}
-        self.here = SchedulerSide(said, 16, **writes, media=Media("", "images"))
+        self.here = SchedulerSide(said, 16, **writes, contents=Contents(Media("", "images")))
         self.here.ready(ready())
         self.pages: dict[str, tuple[list[int]]] = {}
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kvstore.client import Client, Keyed, KVGroup, KVSpec
+from kvstore.engine.connectors.vllm.contents import Contents
 from kvstore.engine.connectors.vllm.media import Media
 from kvstore.engine.connectors.vllm.messages import Compare, Ready, Report, Verdict
 from kvstore.engine.connectors.vllm.scheduler import SchedulerSide
@@ -38,7 +39,7 @@ class Engine:
         told = {"node": node.address, "reuse": "always", "audit_rate": 0.0}
         said = Settings.of({**told, "self_test_hits": 1})
         whole: Any = {"reads": True, "writes": True, "goes_on": True, "place": None}
-        self.here = SchedulerSide(said, SIZE, **whole, media=Media(""))
+        self.here = SchedulerSide(said, SIZE, **whole, contents=Contents(Media("")))
         groups = tuple(range(len(windows)))
         kept = (len(windows) * (SIZE,), groups, windows)
         one = Ready(spec.canonical(), OURS, *kept, policy="recompute")
