@@ -28,15 +28,15 @@ class Adapters:
         """The one that a request has, if its weights are known; see `why_not`."""
         found, called = self._loaded.get(request.lora_request.lora_int_id), _called(request)
         if found is not None and (found.name, found.path) != called:
-            self._mixed.add(called)  # it is computed by what its number stands for
+            self._mix(called)  # it is computed by what its number stands for
         return None if found is None or self.why_not(request) else found
 
     def why_not(self, request: Any) -> str:
         """What keeps it from ever being known; nothing where a worker is only to load it."""
         called = _called(request)
+        mixed = called in self._mixed or len(self._mixed) == ADAPTERS_MAX
         nameless = self._weights.get(called) == ""
-        changed = request.lora_request.load_inplace or called in self._mixed or nameless
-        return CHANGED if changed else ""
+        return CHANGED if request.lora_request.load_inplace or mixed or nameless else ""
 
     def heard(self, told: Iterable[Adapter]) -> bool:
         """What the workers have loaded last; whether that says anything new."""
@@ -46,13 +46,13 @@ class Adapters:
             was = self._loaded.get(one.number)
             new |= was != one
             if was is not None and (was.name, was.path) != called:
-                self._mixed.add((was.name, was.path))  # who waits under that is computed by this
+                self._mix((was.name, was.path))  # who waits under that is computed by this
             before = self._weights.get(called)
             if before is None and len(self._weights) == ADAPTERS_MAX:
                 self._loaded.pop(one.number, None)
                 continue  # whether it changes could not be remembered
             if before is not None and before != one.weights:
-                self._mixed.add(called)
+                self._mix(called)
             self._weights[called] = one.weights
             self._loaded[one.number] = one
             self._loaded.move_to_end(one.number)
@@ -63,6 +63,12 @@ class Adapters:
     def forgotten(self) -> None:
         """vLLM has forgotten what it cached."""
         self._mixed.clear()
+
+    def _mix(self, called: tuple[str, str]) -> None:
+        """vLLM may have KV of several weights under these. Where that is so of too many to remember
+        it is of all."""
+        if len(self._mixed) < ADAPTERS_MAX:
+            self._mixed.add(called)
 
 
 def _called(request: Any) -> tuple[str, str]:

@@ -106,7 +106,7 @@ def _stamp(path: str) -> Stamp:
     try:
         with os.scandir(os.path.expanduser(path)) as files:
             told = [(one.name, one.stat()) for one in files]
-    except OSError:
+    except (OSError, ValueError):
         return ()
     return tuple(sorted((name, one.st_ino, one.st_size, one.st_mtime_ns) for name, one in told))
 

@@ -171,6 +171,13 @@ def test_no_more_adapters_are_named_than_there_is_room_for() -> None:
     assert [bool(adapters.of(one)) for one in ends] == [True, False]
     adapters.heard([Adapter(1, "another", "/a", "w")])
     assert adapters.of(ends[0]) is None, "that number is of one whose changes nobody would see"
+    known = under(asked("7", number=7))
+    for number in range(ADAPTERS_MAX + 9):
+        assert adapters.of(known)
+        assert adapters.of(under(asked(f"of 5, {number}", number=5))) is None
+        if len(adapters._mixed) == ADAPTERS_MAX:
+            break
+    assert adapters.of(known) is None, "who is mixed can be remembered no more"
 
 
 def under(adapter: Any) -> Any:
