@@ -79,11 +79,9 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
             )
         facts = facts_of(config, self._kv_cache_config, self._settings)
         if config.lora_config is not None:
-            from vllm.lora.worker_manager import WorkerLoRAManager
-
             from .loaded_adapters import LOADED
 
-            LOADED.watch(WorkerLoRAManager)
+            LOADED.watch_vllm()
         transfer = config.kv_transfer_config
         self._worker = WorkerSide(
             *(self._settings, facts, kv_caches, transfer.engine_id),

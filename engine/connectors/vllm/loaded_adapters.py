@@ -18,7 +18,6 @@ from .messages import ADAPTERS_MAX, Adapter
 
 log = logging.getLogger("vllm.moonpool")
 
-
 Stamp: TypeAlias = tuple[tuple[str, int, int, int], ...]
 """Of the files in a folder, their names, numbers, sizes and times; of a name at the hub nothing."""
 
@@ -37,14 +36,23 @@ class LoadedAdapters:
     def __init__(self) -> None:
         # By number, in the order in which they were loaded last, and as which load.
         self._known: OrderedDict[int, _Load] = OrderedDict()
+        self._watched = set[Any]()  # classes
         self.loads = 0
 
+    def watch_vllm(self) -> None:
+        """See what vLLM loads from now on. Of one that does it otherwise nothing is known."""
+        try:
+            from vllm.lora.worker_manager import WorkerLoRAManager
+
+            self.watch(WorkerLoRAManager)
+        except (ImportError, AttributeError) as error:
+            log.warning("Moonpool: LoRA adapters are not kept, this vLLM hides them: %s", error)
+
     def watch(self, manager: Any) -> None:
-        """See what is loaded from now on by a class that does as vLLM's `WorkerLoRAManager`. Where
-        one does otherwise nothing is known."""
-        load = getattr(manager, "_load_adapter", None)
-        if load is None or getattr(load, "watched", False):
+        """See what is loaded from now on by a class that does as vLLM's `WorkerLoRAManager`."""
+        if manager in self._watched:
             return
+        load = manager._load_adapter
 
         @functools.wraps(load)
         def watched(loader: Any, request: Any) -> Any:
@@ -53,8 +61,8 @@ class LoadedAdapters:
             self.note(request, model, loader, stamp)
             return model
 
-        watched.watched = True  # type: ignore[attr-defined]
         manager._load_adapter = watched
+        self._watched.add(manager)
 
     def note(self, request: Any, model: Any, loader: Any, stamp: Stamp) -> None:
         """An adapter was loaded. What is loaded in place has no name: vLLM reads it again in each

@@ -53,8 +53,11 @@ class Media:
         model, lora = config.model_config, config.lora_config
         if model.multimodal_config is None:
             return cls("")
-        adapted = lora is not None and lora.enable_tower_connector_lora
-        return cls(images_of(model), _refused(config), adapted=adapted)
+        try:
+            adapted = lora is not None and lora.enable_tower_connector_lora
+            return cls(images_of(model), _refused(config), adapted=adapted)
+        except AttributeError as error:  # of a later vLLM, whose prompts of text need none of this
+            return cls("", f"images of a vLLM whose configuration has no {error.name}")
 
     def seen(self, features: Iterable[Any]) -> set[str]:
         """Those of a request that comes, whatever becomes of it; which names are nobody's since."""

@@ -13,7 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-ADAPTERS_MAX = 16_384  # that one engine names, some 300 bytes each; others have no name
+ADAPTERS_MAX = 16_384  # that one engine names, half a KiB each; others have no name
 
 
 @dataclass(frozen=True, slots=True)

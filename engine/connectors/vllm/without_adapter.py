@@ -1,14 +1,18 @@
 """Whether a vLLM that has LoRA adapters computes prompts without one as the model alone would.
 
 On a CPU vLLM 0.32 does not where one runs in the same step: it takes the last adapter's weights for
-no adapter's (its issue 48421). So the KV of such a prompt depends on what else is in its batch.
+no adapter's (its pull request 48421 is to mend that). So the KV of such a prompt depends on what
+else is in its batch.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
+
+log = logging.getLogger("vllm.moonpool")
 
 MIXED = "no LoRA adapter, which this vLLM computes by that of another request in the same step,"
 
@@ -23,12 +27,14 @@ def why_not(config: Any) -> str:
 
 
 def _leaves_alone() -> bool:
-    """As vLLM's own code does what it is asked to for a row that has none."""
+    """Whether vLLM's own code adds nothing to a row that has none."""
+    row, weights, none = torch.zeros(1, 1), torch.ones(1, 1, 1, 1), torch.tensor([-1])
     try:
-        from vllm.lora.ops.torch_ops import bgmv_expand
+        from vllm.lora.ops.torch_ops import bgmv_expand, bgmv_expand_slice
 
-        row, weights = torch.zeros(1, 1), torch.ones(1, 1, 1, 1)
-        bgmv_expand(torch.ones(1, 1), weights, row, torch.tensor([-1]), add_inputs=True)
-    except Exception:  # whatever a later vLLM has there: nobody knows then
+        bgmv_expand(torch.ones(1, 1), weights, row, none, add_inputs=True)
+        bgmv_expand_slice(torch.ones(1, 1), weights, row, none, 0, 1, add_inputs=True)
+    except Exception as error:
+        log.warning("Moonpool: whether a LoRA adapter leaves others alone is not known: %s", error)
         return False
     return not row.any()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from vllm.lora.worker_manager import WorkerLoRAManager
 
 from kvstore.client import Medium
 from kvstore.engine.connectors.vllm.adapters import CHANGED, Adapters
@@ -57,7 +58,7 @@ class Loader:
     """As vLLM's `WorkerLoRAManager`: what an adapter has lies under its path."""
 
     lora_config: Any = SimpleNamespace(target_modules=None)
-    lies: dict[str, Any] = {}  # noqa: RUF012 - vLLM's files
+    lies: ClassVar[dict[str, Any]]
 
     def _load_adapter(self, request: Any) -> Any:
         layer = SimpleNamespace(
@@ -69,7 +70,7 @@ class Loader:
 @pytest.fixture
 def loader(monkeypatch: pytest.MonkeyPatch) -> tuple[LoadedAdapters, Loader]:
     class Mine(Loader):
-        lies = {"/a": PIXELS, "/copy": PIXELS.clone(), "/b": PIXELS + 1}  # noqa: RUF012
+        lies: ClassVar = {"/a": PIXELS, "/copy": PIXELS.clone(), "/b": PIXELS + 1}
 
     loaded = LoadedAdapters()
     loaded.watch(Mine)
@@ -328,6 +329,23 @@ def test_images_of_which_more_decides_than_they_show_are_left_out(told: Any, why
         assert len(named(Media.of_engine(plain), image())) == 1
     with pytest.raises(Nameless, match=why):
         named(Media.of_engine(engine(**told)), image())
+
+
+def test_a_later_vllm_that_says_something_otherwise_has_text_kept_and_no_images() -> None:
+    later = engine()
+    del later.model_config.multimodal_config.video_pruning_rate
+    media = Media.of_engine(later)
+    assert media.of([]) == []
+    with pytest.raises(Nameless, match="no video_pruning_rate"):
+        named(media, image())
+
+
+def test_a_later_vllm_that_loads_adapters_otherwise_has_them_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr(WorkerLoRAManager, "_load_adapter")
+    LoadedAdapters().watch_vllm()
+    assert "LoRA adapters are not kept" in caplog.text and "_load_adapter" in caplog.text
 
 
 @pytest.mark.parametrize("adapted", [False, True])
