@@ -23,6 +23,25 @@ class Adapters:
         self._loaded: OrderedDict[int, Adapter] = OrderedDict()  # by number, the last one last
         self._weights: dict[tuple[str, str], str] = {}  # the last of each name and path
         self._mixed: set[tuple[str, str]] = set()
+        # By number, under which name and path it was last asked for.
+        self._asked: OrderedDict[int, tuple[str, str]] = OrderedDict()
+
+    def asked(self, request: Any) -> bool:
+        """One comes under an adapter, whatever becomes of it: whether any has no name since. Who
+        comes under the number of another is computed by that, or where none is loaded by it yet
+        that by this."""
+        number, called, mixed = request.lora_request.lora_int_id, _called(request), len(self._mixed)
+        loaded, before = self._loaded.get(number), self._asked.get(number, called)
+        if loaded is not None and (loaded.name, loaded.path) != called:
+            self._mix(called)
+        if loaded is None and before != called:
+            self._mix(called)
+            self._mix(before)
+        self._asked[number] = called
+        self._asked.move_to_end(number)
+        while len(self._asked) > ADAPTERS_MAX:
+            self._asked.popitem(last=False)
+        return len(self._mixed) > mixed
 
     def of(self, request: Any) -> Adapter | None:
         """The one that a request has, if its weights are known; see `why_not`."""
@@ -36,7 +55,8 @@ class Adapters:
         called = _called(request)
         mixed = called in self._mixed or len(self._mixed) == ADAPTERS_MAX
         nameless = self._weights.get(called) == ""
-        return CHANGED if request.lora_request.load_inplace or mixed or nameless else ""
+        in_place = getattr(request.lora_request, "load_inplace", False)
+        return CHANGED if in_place or mixed or nameless else ""
 
     def heard(self, told: Iterable[Adapter]) -> bool:
         """What the workers have loaded last; whether that says anything new."""
@@ -47,6 +67,8 @@ class Adapters:
             new |= was != one
             if was is not None and (was.name, was.path) != called:
                 self._mix((was.name, was.path))  # who waits under that is computed by this
+            if (asked := self._asked.get(one.number, called)) != called:
+                self._mix(asked)  # also who is over by now
             before = self._weights.get(called)
             if before is None and len(self._weights) == ADAPTERS_MAX:
                 self._loaded.pop(one.number, None)
@@ -59,6 +81,10 @@ class Adapters:
         while len(self._loaded) > ADAPTERS_MAX:
             self._loaded.popitem(last=False)
         return new
+
+    def stale(self, adapter: Adapter) -> None:
+        """Its files have changed since it was loaded: it may be another from the next load on."""
+        self._mix((adapter.name, adapter.path))
 
     def forgotten(self) -> None:
         """vLLM has forgotten what it cached."""

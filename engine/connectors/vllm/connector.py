@@ -181,7 +181,9 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
 
     def reset_cache(self) -> bool:
         assert self._scheduler is not None
-        self._scheduler.reset()
+        # vLLM says so also where it kept something, and then only what it kept tells.
+        manager = getattr(self, "_kv_cache_manager", None)
+        self._scheduler.reset(empty=manager is not None and manager.usage == 0)
         return True
 
     # Figures

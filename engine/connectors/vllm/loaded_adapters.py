@@ -55,9 +55,9 @@ class LoadedAdapters:
         load = manager._load_adapter
 
         @functools.wraps(load)
-        def watched(loader: Any, request: Any) -> Any:
+        def watched(loader: Any, request: Any, *more: Any, **named: Any) -> Any:
             stamp = _stamp(request.lora_path)
-            model = load(loader, request)
+            model = load(loader, request, *more, **named)
             self.note(request, model, loader, stamp)
             return model
 
@@ -68,7 +68,7 @@ class LoadedAdapters:
         """An adapter was loaded. What is loaded in place has no name: vLLM reads it again in each
         step from where it lies."""
         weights = ""
-        if not request.load_inplace:
+        if not getattr(request, "load_inplace", False):
             try:
                 weights = digest([_applied(loader.lora_config), _held(model)]).hex()
             except Exception as error:  # whatever a later vLLM has there, its worker goes on

@@ -22,7 +22,7 @@ from kvstore.client.writer import Event
 from .caches import GroupCache
 from .health import Health
 from .loaded_adapters import LOADED
-from .messages import Load, Loaded, Part
+from .messages import Adapter, Load, Loaded, Part
 from .trace import Trace
 from .usable import window_start
 
@@ -104,27 +104,30 @@ class Loads:
             threads.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, load: Load, asked: float, told: Event | None) -> None:
-        good = load.begin
+        good, stands = load.begin, True
         try:
             if told is not None:
                 told.synchronize()
-            if LOADED.stands(load.adapter):
+            if stands := LOADED.stands(load.adapter):
                 with self._beside():
                     came = min(self._load(load, part, asked) for part in load.parts)
-                good = came if LOADED.stands(load.adapter) else good
+                stands = LOADED.stands(load.adapter)
+                good = came if stands else good
             self._health.well()
         except KVStoreError as error:
             self._health.failed(error)
         except Exception:
             # Whatever it is, the request must not wait for ever, nor may its pages be used.
             log.exception("Moonpool: a load failed unexpectedly, its tokens are computed")
-        self._end(load, good, time.monotonic() - asked)
+        stale = None if stands else load.adapter
+        self._end(load, good, time.monotonic() - asked, stale)
 
-    def _end(self, load: Load, good: int, seconds: float) -> None:
+    def _end(self, load: Load, good: int, seconds: float, stale: Adapter | None = None) -> None:
         with self._changed:
             self._under_way -= 1
             tokens, wanted = good - load.begin, load.end - load.begin
-            self._done[load.request] = Loaded(good, tokens, wanted, seconds, bool(load.follow))
+            told = (seconds, bool(load.follow), stale)
+            self._done[load.request] = Loaded(good, tokens, wanted, *told)
             if good < load.end:
                 self._failed.add(load.request)
                 size = self._caches[0].facts.page_tokens

@@ -114,10 +114,12 @@ class Loaded:
     wanted: int
     seconds: float
     follows: bool = False  # a prefill: it waited more than it loaded
+    stale: Adapter | None = None  # under which it was to go on, and whose files have changed
 
     def and_of(self, rank: Loaded) -> Loaded:
         """What became of it at this rank and that one: what is good is good at both."""
-        return min(self, rank, key=lambda each: (each.good, -each.seconds))
+        worse = min(self, rank, key=lambda each: (each.good, -each.seconds))
+        return replace(worse, stale=self.stale or rank.stale)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,16 +41,21 @@ class Requests:
 
     def arrived(self, request: Any) -> Tracked | None:
         """Of those in which the pool has a part, how it is followed."""
-        # Whoever has an image has it encoded under its name, also without the pool.
-        if two := self._contents.media.seen(request.mm_features):
-            shows = [one for one in self.tracked.values() if two & _names(one.request)]
-            self._leave_out(shows)
+        self.shows(request)
+        if request.lora_request is not None and self._contents.adapters.asked(request):
+            self._leave_out_misnamed()
         tracked = self._tracked(request)
         if tracked is None:
             self.others[request.request_id] = LeftOut(request)
         else:
             self.tracked[request.request_id] = tracked
         return tracked
+
+    def shows(self, request: Any) -> None:
+        """Whoever has an image has it encoded under its name, also without the pool; what is
+        streamed may have come by more of them since it arrived."""
+        if two := self._contents.media.seen(request.mm_features):
+            self._leave_out([one for one in self.tracked.values() if two & _names(one.request)])
 
     def known_now(self) -> list[Tracked]:
         """Those of the others in which the pool has a part by now."""
@@ -67,12 +72,16 @@ class Requests:
     def adapters_loaded(self, told: tuple[Adapter, ...]) -> bool:
         """The workers say by which weights they compute: those are left out whose names are of
         others. Whether that says anything new, as of others that are here."""
-        adapters = self._contents.adapters
-        if not adapters.heard(told):
+        if not self._contents.adapters.heard(told):
             return False
-        under = [one for one in self.tracked.values() if one.adapter is not None]
-        self._leave_out([one for one in under if adapters.of(one.request) != one.adapter])
+        self._leave_out_misnamed()
         return True
+
+    def stale(self, adapter: Adapter) -> None:
+        """The files of one are others than it was loaded from: nothing of it is loaded or stored
+        until vLLM has forgotten what it cached."""
+        self._contents.adapters.stale(adapter)
+        self._leave_out_misnamed()
 
     def over(self, request: str) -> Tracked | None:
         self.others.pop(request, None)
@@ -84,11 +93,20 @@ class Requests:
         self._leave_out(list(self.tracked.values()))
         for one in self.others.values():
             one.apart = True
+
+    def nothing_cached(self) -> None:
+        """And there is nothing left of it: a request may have been computing, whose it keeps."""
         self._contents.adapters.forgotten()
 
     def keep_apart(self) -> None:
         """What is computed from now on has names that only this engine knows."""
         self._contents.keep_apart()
+
+    def _leave_out_misnamed(self) -> None:
+        """Those under an adapter that is not, or may not be, what they are named by."""
+        adapters = self._contents.adapters
+        under = [one for one in self.tracked.values() if one.adapter is not None]
+        self._leave_out([one for one in under if adapters.of(one.request) != one.adapter])
 
     def _leave_out(self, some: list[Tracked]) -> None:
         for one in some:

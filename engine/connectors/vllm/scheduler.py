@@ -111,11 +111,13 @@ class SchedulerSide:
         stats, self.stats = self.stats, MoonpoolStats()
         return stats
 
-    def reset(self) -> None:
-        """vLLM forgets what it cached, as it does when its weights are changed in place. Requests
-        that are here may have KV of either: they go on without the pool."""
+    def reset(self, empty: bool) -> None:
+        """vLLM forgets what it cached, as it does when its weights are changed in place; all of it,
+        if that is `empty` now. Requests that are here may have KV of either: they go on alone."""
         self.keep_apart("caches were reset")
         self._here.forgotten()
+        if empty:
+            self._here.nothing_cached()
 
     def keep_apart(self, why: str) -> None:
         """Nothing tells the weights from now on from any others: what is stored from now on only
@@ -181,6 +183,7 @@ class SchedulerSide:
         if tracked is None:
             if (other := self._here.others.get(request.request_id)) is not None:
                 other.ran = False
+                self._here.shows(other.request)
                 if self._lookups is None:
                     self.stats.add("miss", reason=UNHEARD)
             return
@@ -293,7 +296,9 @@ class SchedulerSide:
             # Also of a request that is here no more: by the policy 'fail' vLLM ends it for this.
             self.stats.add("failed_tokens", loaded.wanted - loaded.tokens)
             tracked = self._here.tracked.get(request)
-            if tracked is not None and not loaded.follows:
+            if loaded.stale is not None:
+                self._here.stale(loaded.stale)
+            elif tracked is not None and not loaded.follows:
                 self._prices.loaded(loaded.tokens, loaded.wanted, loaded.seconds, now)
             if tracked is not None and loaded.good < tracked.end:
                 tracked.failed = True

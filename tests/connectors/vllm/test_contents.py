@@ -15,7 +15,6 @@ from vllm.lora.worker_manager import WorkerLoRAManager
 from kvstore.client import Medium
 from kvstore.engine.connectors.vllm.adapters import CHANGED, Adapters
 from kvstore.engine.connectors.vllm.contents import Contents
-from kvstore.engine.connectors.vllm.digest import digest
 from kvstore.engine.connectors.vllm.keys import Nameless
 from kvstore.engine.connectors.vllm.loaded_adapters import LoadedAdapters
 from kvstore.engine.connectors.vllm.media import ABSENT, KNOWN_MAX, TWO, Media
@@ -23,29 +22,6 @@ from kvstore.engine.connectors.vllm.messages import ADAPTERS_MAX, Adapter, Repor
 from kvstore.engine.connectors.vllm.without_adapter import MIXED, why_not
 
 PIXELS = torch.arange(64.0)
-
-
-def test_values_that_differ_in_anything_have_other_digests() -> None:
-    values: list[Any] = [
-        *(None, True, 1, 1.0, "1", b"1", [], {}, [1], [[1]], [1, 2], [[1], 2], {"1": 1}),
-        *(torch.tensor([1.0]), torch.tensor([[1.0]]), torch.tensor([1.0], dtype=torch.bfloat16)),
-        *(torch.tensor([1]), torch.tensor([2]), torch.tensor([]), torch.tensor(1.0)),
-        *(np.ones(1), np.ones((1, 1)), np.ones(1, np.float32)),
-    ]
-    found = [digest(one) for one in values]
-    assert len(set(found)) == len(found)
-
-
-def test_the_same_values_have_one_digest_however_they_lie() -> None:
-    wide = torch.arange(12.0).reshape(3, 4)
-    assert digest(wide.T) == digest(wide.T.contiguous())
-    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
-    assert digest([1, 2]) == digest((1, 2))
-
-
-def test_what_nobody_knows_has_none() -> None:
-    with pytest.raises(TypeError, match="SimpleNamespace"):
-        digest({"a": [SimpleNamespace()]})
 
 
 def asked(name: str = "a", path: str = "/a", number: int = 0, in_place: bool = False) -> Any:
@@ -119,6 +95,26 @@ def test_who_comes_under_anothers_number_is_computed_by_that_one() -> None:
     adapters.heard([replace(one, number=2, name="b", path="/b", weights="2")])
     assert adapters.of(under(asked("b", "/b", number=2))) is None
     assert adapters.of(under(asked("a", "/a", number=1))) == one
+
+
+def test_who_asked_for_what_a_number_stands_for_is_remembered_though_it_is_over() -> None:
+    """vLLM tells what it loaded by a number after those are over whom it computed by that."""
+    adapters, a, b = Adapters(), asked("a", "/a", number=1), asked("b", "/b", number=1)
+    assert [adapters.asked(under(one)) for one in (a, a, b)] == [False, False, True]
+    adapters.heard([Adapter(1, "a", "/a", "1"), Adapter(2, "b", "/b", "2")])
+    assert adapters.of(under(a)) is None and adapters.of(under(asked("b", "/b", number=2))) is None
+    other = Adapters()
+    other.asked(under(b))
+    other.heard([Adapter(1, "a", "/a", "1"), Adapter(2, "b", "/b", "2")])
+    assert other.of(under(a)), "it was not asked for by this number"
+    assert other.of(under(asked("b", "/b", number=2))) is None
+    third = Adapters()
+    third.heard([Adapter(1, "a", "/a", "1"), Adapter(2, "b", "/b", "2")])
+    assert not third.asked(under(a)) and third.asked(under(b))
+    assert third.of(under(a)) and third.of(under(asked("b", "/b", number=2))) is None
+    for number in range(ADAPTERS_MAX + 2):
+        third.asked(under(asked(number=number + 3)))
+    assert len(third._asked) == ADAPTERS_MAX
 
 
 def test_files_that_were_replaced_are_seen_before_they_are_loaded(
@@ -346,6 +342,22 @@ def test_a_later_vllm_that_loads_adapters_otherwise_has_them_left_out(
     monkeypatch.delattr(WorkerLoRAManager, "_load_adapter")
     LoadedAdapters().watch_vllm()
     assert "LoRA adapters are not kept" in caplog.text and "_load_adapter" in caplog.text
+
+
+def test_a_later_vllm_may_load_adapters_by_more_and_say_less_of_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Later(Loader):
+        lies: ClassVar = {"/a": PIXELS}
+
+        def _load_adapter(self, request: Any, rank: int = 4, *, more: bool = False) -> Any:
+            return super()._load_adapter(request) if more and rank == 8 else None
+
+    loaded, one, adapters = LoadedAdapters(), asked(), Adapters()
+    del one.load_inplace
+    loaded.watch(Later)
+    assert Later()._load_adapter(one, 8, more=True).rank == 4
+    assert adapters.heard(loaded.since(0)) and adapters.of(under(one)), caplog.text
 
 
 @pytest.mark.parametrize("adapted", [False, True])

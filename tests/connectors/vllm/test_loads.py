@@ -57,9 +57,11 @@ def test_what_is_of_weights_that_are_found_no_more_is_not_good(
     answers, order = iter(stands), list[str]()
     monkeypatch.setattr(module, "LOADED", SimpleNamespace(stands=lambda _: next(answers)))
     loads = Ordered(order)
-    loads.start(Load("a", 0, 4, (PART,), adapter=Adapter(1, "a", "/a", "00")))
+    adapter = Adapter(1, "a", "/a", "00")
+    loads.start(Load("a", 0, 4, (PART,), adapter=adapter))
     loads.close()
-    assert loads.finished(0.0)["a"].good == (4 if all(stands) else 0)
+    loaded = loads.finished(0.0)["a"]
+    assert (loaded.good, loaded.stale) == ((4, None) if all(stands) else (0, adapter))
     assert loads.bad_pages() == (set() if all(stands) else {7})
     assert ("pages are written" in order) is stands[0]
 

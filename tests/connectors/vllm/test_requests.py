@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvstore.engine.connectors.vllm import scheduler as module
-from kvstore.engine.connectors.vllm.messages import Adapter, Report
+from kvstore.engine.connectors.vllm.messages import Adapter, Loaded, Report
 from tests.connectors.vllm.test_contents import PIXELS, asked, image
 from tests.connectors.vllm.test_scheduler import Late, ready, request, side
 
@@ -67,7 +67,7 @@ def test_requests_that_vllm_forgot_the_caches_of_do_without_the_pool_though_it_i
     for one in (before, after):
         one.num_preemptions = one.num_output_tokens = one.num_computed_tokens = 0
     here.arrived(before)
-    here.reset()
+    here.reset(empty=True)
     here.arrived(after)
     here.heard(Report(ready=tuple(ready().values())), set())
     assert [*here._here.tracked] == ["a"] and [*here._here.others] == ["b"]
@@ -123,6 +123,68 @@ def test_requests_under_an_adapter_that_is_another_now_do_without_the_pool(
     assert [save.request for save in here.step(ran(o=40, p=40)).saves] == ["p"]
     here.heard(Report(adapters=(ADAPTER,)), set())
     assert [*here._here.tracked] == ["p"], "some of its KV may be of either"
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_an_adapter_whose_weights_changed_has_a_name_again_once_vllm_caches_nothing(
+    empty: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that its caches are reset also where requests still hold what it had."""
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here = side()
+    here.ready(ready())
+    for weights in ("00", "01"):
+        here.heard(Report(adapters=(replace(ADAPTER, weights=weights),)), set())
+    here.arrived(fresh("b", lora_request=asked()))
+    here.reset(empty)
+    here.arrived(fresh("a", lora_request=asked()))
+    assert [*here._here.tracked] == (["a"] if empty else [])
+
+
+def test_requests_under_an_adapter_do_without_the_pool_once_another_comes_by_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of what that one computes by their weights vLLM would give the other's."""
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, other = side(), replace(ADAPTER, number=2, name="b", path="/b", weights="02")
+    here.ready(ready())
+    here.heard(Report(adapters=(ADAPTER, other)), set())
+    here.arrived(fresh("a", lora_request=asked()))
+    here.arrived(fresh("b", lora_request=asked("b", "/b", number=2)))
+    assert [*here._here.tracked] == ["a", "b"]
+    here.arrived(fresh("s", lora_request=asked("b", "/b", number=ADAPTER.number), resumable=True))
+    assert [*here._here.tracked] == ["a"]
+
+
+def test_hits_of_an_adapter_whose_files_have_changed_are_not_tried_again_and_priced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, one = side(), fresh("o", lora_request=asked())
+    here.ready(ready())
+    here.heard(Report(adapters=(ADAPTER,)), set())
+    here.arrived(one)
+    good = Loaded(16, 16, 16, 0.5)
+    stale = replace(good, good=0, tokens=0, stale=ADAPTER)
+    assert good.and_of(stale) == stale and stale.and_of(replace(stale, stale=None)) == stale
+    here.heard(Report(loaded={"o": stale}), {"o"})
+    here.arrived(fresh("n", lora_request=asked()))
+    here.arrived(fresh("p"))
+    assert [*here._here.tracked] == ["p"] and here._prices.load is None
+    assert here.taken().data["failed_tokens"] == 16
+
+
+def test_images_that_a_session_streams_are_seen_when_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, streamed = side(), fresh("s", resumable=True)
+    here.ready(ready())
+    here.arrived(streamed)
+    here.arrived(fresh("c", mm_features=[image("cat")]))
+    streamed.mm_features = [image("cat", PIXELS + 1)]
+    here.allocated(streamed, PAGES, 0)
+    assert not here._here.tracked
 
 
 def test_a_request_whose_image_shares_its_name_with_another_does_without_the_pool(

@@ -288,7 +288,7 @@ def test_pages_that_another_connector_is_loading_are_unproven_after_a_reset_as_w
 ) -> None:
     beside.given("a", [7, 8, 9], cached=0, loaded=32)
     assert beside.stored(a=8) == {}
-    beside.here.reset()
+    beside.here.reset(empty=True)
     beside.given("b", [7, 8, 10], cached=32)
     assert beside.stored(b=8) == {}
 
