@@ -183,7 +183,7 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._scheduler is not None
         # vLLM says so also where it kept something, and then only what it kept tells.
         manager = getattr(self, "_kv_cache_manager", None)
-        self._scheduler.reset(empty=manager is not None and manager.usage == 0)
+        self._scheduler.reset(empty=getattr(manager, "usage", 1.0) == 0)
         return True
 
     # Figures
