@@ -181,7 +181,7 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
 
     def reset_cache(self) -> bool:
         assert self._scheduler is not None
-        # vLLM says so also where it kept something, and then only what it kept tells.
+        # vLLM calls this also where its own reset failed, as blocks were in use.
         manager = getattr(self, "_kv_cache_manager", None)
         self._scheduler.reset(empty=getattr(manager, "usage", 1.0) == 0)
         return True

@@ -114,7 +114,7 @@ class Loaded:
     wanted: int
     seconds: float
     follows: bool = False  # a prefill: it waited more than it loaded
-    stale: Adapter | None = None  # under which it was to go on, and whose files have changed
+    stale: Adapter | None = None  # under which it was to go on; its files, or its number's, changed
 
     def and_of(self, rank: Loaded) -> Loaded:
         """What became of it at this rank and that one: what is good is good at both."""

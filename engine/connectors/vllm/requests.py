@@ -41,7 +41,7 @@ class Requests:
 
     def arrived(self, request: Any) -> Tracked | None:
         """Of those in which the pool has a part, how it is followed."""
-        self.shows(request)
+        self._shows(request)
         if request.lora_request is not None and self._contents.adapters.asked(request):
             self._leave_out_misnamed()
         tracked = self._tracked(request)
@@ -51,9 +51,13 @@ class Requests:
             self.tracked[request.request_id] = tracked
         return tracked
 
-    def shows(self, request: Any) -> None:
-        """Whoever has an image has it encoded under its name, also without the pool; what is
-        streamed may have come by more of them since it arrived."""
+    def goes_on(self, request: Any) -> None:
+        """It is scheduled: one that is streamed may show more than when it arrived."""
+        if request.resumable:
+            self._shows(request)
+
+    def _shows(self, request: Any) -> None:
+        """Whoever has an image has it encoded under its name, also without the pool."""
         if two := self._contents.media.seen(request.mm_features):
             self._leave_out([one for one in self.tracked.values() if two & _names(one.request)])
 
@@ -95,7 +99,7 @@ class Requests:
             one.apart = True
 
     def nothing_cached(self) -> None:
-        """And there is nothing left of it: a request may have been computing, whose it keeps."""
+        """Nothing is left of what vLLM cached: no block is in use by a request."""
         self._contents.adapters.forgotten()
 
     def keep_apart(self) -> None:

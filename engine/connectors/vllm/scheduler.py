@@ -183,7 +183,7 @@ class SchedulerSide:
         if tracked is None:
             if (other := self._here.others.get(request.request_id)) is not None:
                 other.ran = False
-                self._here.shows(other.request)
+                self._here.goes_on(other.request)
                 if self._lookups is None:
                     self.stats.add("miss", reason=UNHEARD)
             return
