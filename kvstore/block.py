@@ -42,6 +42,7 @@ class Miss(enum.StrEnum):
     LATE = "late"  # on SSD or in HBM, and not yet in DRAM when the caller's time was over
     QUARANTINED = "quarantined"  # an engine's audit found wrong KV in its namespace
     UNREACHABLE = "unreachable"  # the node, or another that lists it, did not answer in time
+    FORGONE = "forgone"  # the writer group that is followed has it not, and reserves nothing more
 
 
 @dataclass(frozen=True, slots=True)

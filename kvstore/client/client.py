@@ -319,6 +319,12 @@ class Client:
             return [False] * len(blocks)
         return [True] * len(blocks)
 
+    def forgo(self, writer_group: str) -> None:
+        """Say that a writer group reserves nothing more: who follows it by its name waits for no
+        more of it than it has. It is a name for once: a reader that comes early believes this."""
+        request = pb.AbortRequest(session=self.connection.link().session, writer_group=writer_group)
+        self.connection.call(lambda link: link.kv.Abort, request)
+
     def used(self, query_tokens: int, hit_tokens: int) -> None:
         """For the node's counters: tokens this engine looked for, and of those what it loaded.
 

@@ -33,6 +33,7 @@ _MISSES = {
     pb.NO_ROOM: Miss.NO_ROOM,
     pb.LATE: Miss.LATE,
     pb.UNREACHABLE: Miss.UNREACHABLE,
+    pb.FORGONE: Miss.FORGONE,
 }
 
 

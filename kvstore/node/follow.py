@@ -18,6 +18,7 @@ import numpy as np
 
 from kvstore.cadence import Cadence
 from kvstore.clock import Clock
+from kvstore.core.forgone import Forgone
 from kvstore.core.lifecycle import Slot, State, Tier
 from kvstore.errors import KVStoreError, SessionEnded, Unavailable
 from kvstore.layout import TABLE_OFFSET, Fragment
@@ -74,11 +75,13 @@ class Follow:
         arena: Arena,
         peers: Peers,
         claims: Claims,
+        forgone: Forgone,
         clock: Clock,
         counters: Telemetry,
     ) -> None:
         self._blocks, self._arena, self._peers = blocks, arena, peers
         self._claims, self._clock, self._counters = claims, clock, counters
+        self._forgone = forgone
         self._here: dict[tuple[str, bytes, str, bytes], Slot] = {}  # see `_name`
         self._turns = WeakValueDictionary[str, asyncio.Semaphore]()  # by node, while it is followed
         self._tasks: set[asyncio.Task[None]] = set()
@@ -166,6 +169,7 @@ class Follow:
         except Unavailable:
             self._openings.let_go(link, handles)
             raise
+        self._hear(asked, over=pb.FORGONE in reply.outcomes)
         # Another reader may have set out for them while this one asked.
         hits = [i for i in hits if self._known(asked, rows[i]) is None]
         wanted = [(asked.keys[rows[i]], reply.parents[i], reply.tokens[i]) for i in hits]
@@ -190,6 +194,11 @@ class Follow:
         task = asyncio.create_task(self._run(run, names))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _hear(self, asked: Asked, *, over: bool) -> None:
+        """Its node says whether a group reserves nothing more: readers here hear it of this one."""
+        told = self._forgone.add if over else self._forgone.goes_on
+        told(asked.tenant, asked.writer_group)
 
     async def _run(self, run: _Run, names: list[tuple[str, bytes, str, bytes]]) -> None:
         """Behind the writers until each block is whole, or never will be."""

@@ -35,6 +35,7 @@ OUTCOME = {
     Miss.NO_ROOM: pb.NO_ROOM,
     Miss.LATE: pb.LATE,
     Miss.UNREACHABLE: pb.UNREACHABLE,
+    Miss.FORGONE: pb.FORGONE,
 }
 SEALED = {
     "sealed": pb.SealReply.SEALED,
@@ -181,6 +182,14 @@ def check_name(field: str, given: str) -> None:
         raise Invalid(f"{field} is {size} bytes; at most {NAME_BYTES_MAX}")
     if "\0" in given:
         raise Invalid(f"{field} holds a zero byte; it is text for people")
+
+
+def aborted_of(request: pb.AbortRequest) -> Sequence[bytes]:
+    """The handles of an Abort, of which there may be none where it speaks of a group."""
+    check_name("writer_group", request.writer_group)
+    if request.writer_group and not request.handles:
+        return ()
+    return counted(request.handles, "handles")
 
 
 def counted(given: Sequence[bytes], name: str) -> Sequence[bytes]:

@@ -57,7 +57,8 @@ class Pool:
         given = (self._conductors, clock, dice, credentials)
         self.whereabouts = Whereabouts(self.peers, *given)
         self.fetch = Fetch(store.blocks, arena, self.peers, self.whereabouts, clock, counters)
-        self.follow = Follow(store.blocks, arena, self.peers, store.claims, clock, counters)
+        told = (store.claims, store.forgone, clock, counters)
+        self.follow = Follow(store.blocks, arena, self.peers, *told)
         self.taking = Taking(store, self.fetch, self.peers, tiers, counters)
         self.replicas = Replicas(store, self.peers, self.whereabouts, labels, counters)
 

@@ -9,18 +9,26 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from kvstore.block import Miss
+from kvstore.core.forgone import Forgone
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.core.windows import Windows
 from kvstore.node.blocks import Blocks
 from kvstore.node.claims import Claims
 from kvstore.node.sessions import Session
 
+_THERE = (
+    Miss.NO_ROOM,
+    Miss.LATE,
+    Miss.UNREACHABLE,
+)  # whoever wrote it: it may be had a moment later
+
 
 class Readable:
     """Of one store's blocks."""
 
-    def __init__(self, blocks: Blocks, claims: Claims, windows: Windows) -> None:
-        self._blocks, self._claims, self._windows = blocks, claims, windows
+    def __init__(self, blocks: Blocks, claims: Claims, windows: Windows, forgone: Forgone) -> None:
+        self._blocks, self._claims = blocks, claims
+        self._windows, self._forgone = windows, forgone
 
     def sealed(self, keys: Sequence[bytes], reach: Tier) -> list[Slot | Miss]:
         """`reach`: the highest tier that a reader can read from."""
@@ -47,10 +55,15 @@ class Readable:
             if slot is not None and slot.key == keys[i]:
                 found[i] = slot
         if writer_group:
-            for i, key in enumerate(keys):
+            over = self._forgone.holds(session.tenant, writer_group)
+            for i, (key, one) in enumerate(zip(keys, found, strict=True)):
+                if isinstance(one, Slot):
+                    continue
                 filling = self._windows.slot_of((session.tenant, writer_group, key))
-                if isinstance(found[i], Miss) and filling is not None:
+                if filling is not None:
                     found[i] = filling
+                elif over and one not in _THERE:
+                    found[i] = Miss.FORGONE
         return found
 
     def _in_reach(self, key: bytes, near: Collection[Tier]) -> Slot | Miss:

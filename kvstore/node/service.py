@@ -22,6 +22,7 @@ from kvstore.node.follow import Asked
 from kvstore.node.forms import (
     OUTCOME,
     SEALED,
+    aborted_of,
     after_of,
     check_name,
     check_unpinned,
@@ -181,8 +182,7 @@ class KVService(kv_pb2_grpc.KVServicer):
             return self.store.reserve(session, *named, request.origin, reach, after)
 
         need = partial(self.store.wants.need, asking.tenant, *named, reach, after)
-        told = (asking.tenant, reserve, need, room_patience(context))
-        reserved = await self.waiting.for_room(*told)
+        reserved = await self.waiting.for_room(asking.tenant, reserve, need, room_patience(context))
         granted, existed = pb.ReserveReply.GRANTED, pb.ReserveReply.EXISTS
         reply = pb.ReserveReply(
             grants=[granted if one else existed for one in reserved],
@@ -219,7 +219,7 @@ class KVService(kv_pb2_grpc.KVServicer):
     @typed
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortReply:
         session = self.session(request.session, context)
-        self.store.abort(session, counted(request.handles, "handles"))
+        self.store.abort(session, aborted_of(request), request.writer_group)
         return pb.AbortReply()
 
     @typed

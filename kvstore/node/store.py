@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kvstore.block import Miss, stored_keys
 from kvstore.clock import Clock
+from kvstore.core.forgone import Forgone
 from kvstore.core.held import Held
 from kvstore.core.lifecycle import Slot, State, Tier
 from kvstore.core.pins import Pins
@@ -70,7 +71,8 @@ class Store:
         self.claims = Claims(handles, clock, self.windows, self.pins, blocks.slabs)
         self.readers = Readers(blocks, self.pins, self.held, self.claims, clock, counters)
         self.wants = Wants(blocks, self.windows, self.held, self.keys)
-        self._readable = Readable(blocks, self.claims, self.windows)
+        self.forgone = Forgone()
+        self._readable = Readable(blocks, self.claims, self.windows, self.forgone)
         self._clock = clock
         self._secrets = secrets
         self._counters = counters
@@ -199,6 +201,7 @@ class Store:
         self.stirred(session)
         granted = [slot for slot in given if slot is not None]
         groups = [(tenant, writer_group, one.key) for one in granted] if writer_group else ()
+        self.forgone.goes_on(tenant, writer_group)
         first = self.windows.open_all(granted, session.serial, fragment, place.layout, groups)
         handles = iter(self.claims.for_windows(session, first, len(granted)))
         return [None if slot is None else Reserved(slot, next(handles)) for slot in given]
@@ -220,8 +223,12 @@ class Store:
             at += len(slots)
         return self._seal(windows)
 
-    def abort(self, session: Session, handles: Sequence[bytes]) -> None:
-        """Give blocks up. The memory is free once no member of the group may write it."""
+    def abort(self, session: Session, handles: Sequence[bytes], writer_group: str = "") -> None:
+        """Give blocks up. The memory is free once no member of the group may write it.
+
+        `writer_group`: this group reserves nothing more."""
+        if writer_group:
+            self.forgone.add(session.tenant, writer_group)
         for serial in self.claims.own(session, handles, Direction.WRITE):
             window = self.windows.get(serial)
             if window is not None:  # else it is over already: to abort twice is no mistake
@@ -309,14 +316,14 @@ class Store:
         """The session's stream is over: its pins end; its windows too, if it cannot write."""
         self.readers.end(session)
         for window in self.windows.of_session(session.serial):
-            self._give_up(window)
+            self._lose(window)
         if not session.may_write:
             self.gone(session)
 
     def gone(self, session: Session) -> None:
         """No process of the session can write any more: free what it held on to."""
         for window in self.windows.of_session(session.serial):
-            self._give_up(window)
+            self._lose(window)
             self._let_go(window)
 
     def expel(self, covers: Callable[[Slot], bool]) -> None:
@@ -377,6 +384,12 @@ class Store:
             self.blocks.doom(window.slot)
             self._counters.add("aborted_blocks")
             self.blocks.settle(window.slot)
+
+    def _lose(self, window: Window) -> None:
+        """Its member is gone: without it its group makes nothing whole."""
+        self._give_up(window)
+        if window.group is not None:
+            self.forgone.add(*window.group[:2])
 
     def _let_go(self, window: Window) -> None:
         if self.windows.get(window.serial) is not None:

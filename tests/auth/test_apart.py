@@ -58,6 +58,9 @@ def test_a_writer_group_is_followed_by_its_own_tenant_alone(
     seen = other.ask("Open", **other.about(blocks), writer_group="g").outcomes
     assert list(seen) == [pb.ABSENT]
     assert list(ours.ask("Open", **ours.about(blocks), writer_group="g").outcomes) == [pb.HIT]
+    other.ask("Abort", writer_group="g")
+    more = prompt(next(numbers))
+    assert list(ours.ask("Open", **ours.about(more), writer_group="g").outcomes) == [pb.ABSENT]
     joined = other.reserve(blocks, writer_group="g")  # of the same name, and another group
     other.ask("Abort", handles=joined.handles)
     ours.ask("Abort", handles=[window])

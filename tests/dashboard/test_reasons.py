@@ -82,6 +82,11 @@ def on_ssd_while_memory_is_held(caller: Caller) -> None:
     caller.ask("Open", **caller.about(blocks))
 
 
+def of_a_writer_that_says_it_is_over(caller: Caller) -> None:
+    caller.ask("Abort", writer_group="g")
+    caller.ask("Open", **caller.about(prompt(1)), writer_group="g")
+
+
 AT_A_NODE: dict[Miss, Callable[[Caller], None]] = {
     Miss.ABSENT: never_put,
     Miss.UNSEALED: while_it_is_written,
@@ -91,6 +96,7 @@ AT_A_NODE: dict[Miss, Callable[[Caller], None]] = {
     Miss.DAMAGED: with_a_bit_flipped,
     Miss.NO_ROOM: on_ssd_while_memory_is_held,
     Miss.QUARANTINED: found_to_be_wrong,
+    Miss.FORGONE: of_a_writer_that_says_it_is_over,
 }
 
 

@@ -76,6 +76,11 @@ class Rig:
         self.sessions = Sessions()
         self.store = Store(self.blocks, self.handles, self.clock, Known(), self.counters)
 
+    @property
+    def following(self) -> tuple[Any, ...]:
+        """What of it `Follow` is given, behind its blocks, its arena and the others."""
+        return self.store.claims, self.store.forgone, self.clock, self.counters
+
     def session(self, tenant: str = "default", mapped: bool = False) -> Session:
         session = self.sessions.begin(tenant, "test")
         session.mappings += mapped

@@ -320,7 +320,7 @@ def test_a_reader_that_goes_while_blocks_are_opened_leaves_none_open_at_their_wr
     async def main() -> None:
         rig, holder = Rig(), Holder([b"handle"])
         peers: Any = holder
-        given = (rig.blocks, rig.arena, peers, rig.store.claims, rig.clock, rig.counters)
+        given = (rig.blocks, rig.arena, peers, *rig.following)
         asked = Asked("default", SMALL, [b"h" * 32], [b"k" * 32], (), "group", "holder")
         asking = asyncio.create_task(Follow(*given).local(asked))
         await cancelled_while_it_asks(asking, holder)
@@ -346,7 +346,7 @@ class Together:
 def test_writers_at_several_nodes_are_asked_at_once() -> None:
     async def main() -> None:
         rig, peers = Rig(), cast(Any, Together(3))
-        given = (rig.arena, peers, rig.store.claims, rig.clock, rig.counters)
+        given = (rig.arena, peers, *rig.following)
         follow, hashes = Follow(rig.blocks, *given), [bytes([i]) * 32 for i in range(3)]
         asked = Asked("default", SMALL, hashes, hashes, [bytes([i]) * 60 for i in range(3)])
         async with asyncio.timeout(5.0):

@@ -90,7 +90,7 @@ async def soon() -> None:
 
 async def following(rig: Rig, writer: Any) -> Follow:
     """All of its blocks, each for a request of its own."""
-    given = (rig.blocks, rig.arena, writer, rig.store.claims, rig.clock, rig.counters)
+    given = (rig.blocks, rig.arena, writer, *rig.following)
     follow, names = Follow(*given), [bytes([i]) * 32 for i in range(BLOCKS)]
     for name in names:
         asked = Asked("default", SMALL, [name], [name], (), "group", writer.node_id)
@@ -170,7 +170,7 @@ def test_a_prompt_that_is_followed_is_given_room_at_once(monkeypatch: pytest.Mon
     async def main() -> None:
         rig, writer = Rig(slabs=4), Writer(hangs=False)
         counts = room_looked_for(monkeypatch)
-        given = (rig.blocks, rig.arena, writer, rig.store.claims, rig.clock, rig.counters)
+        given = (rig.blocks, rig.arena, writer, *rig.following)
         follow = Follow(*given)
         hashes = rig_prompt(SMALL, BLOCKS * TOKENS).hashes
         keys = rig.store.keys("default", SMALL, hashes)

@@ -29,7 +29,7 @@ def gone_through(blocks: int) -> int:
 
     async def main() -> None:
         writer: Any = Writer(hangs=False)
-        given = (rig.arena, writer, rig.store.claims, rig.clock, rig.counters)
+        given = (rig.arena, writer, *rig.following)
         follow = Follow(rig.blocks, *given)
         asked = Asked("default", SMALL, NAMES[:blocks], keys, (), "group", writer.node_id)
         assert all(await follow.local(asked)), "the test follows nothing"

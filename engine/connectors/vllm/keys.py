@@ -30,6 +30,12 @@ def said_of(request: Any) -> Mapping[str, Any]:
     return said if isinstance(said, Mapping) else {}
 
 
+def hand_off_of(request: Any) -> str:
+    """The name by which others follow this prefill; nothing where none do."""
+    name = str(said_of(request).get("hand_off") or "")
+    return name if is_name(name) else ""
+
+
 def is_name(text: str) -> bool:
     """Whether a node takes it for the name of a writer group, or of a node."""
     try:

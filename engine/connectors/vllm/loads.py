@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from kvstore.client import Chain, Keyed, KVStoreError, Memory, Reader
+from kvstore.client import Chain, Keyed, KVStoreError, Memory, Miss, Reader
 from kvstore.client.later import later
 from kvstore.client.writer import Event
 
@@ -184,7 +184,8 @@ class Loads:
         return sum(chain.tokens[:at])
 
     def _follow(self, load: Load, cache: GroupCache, part: Part, memory: Memory) -> int:
-        """Behind a writer that may not even have begun: give up when nothing new comes."""
+        """Behind a writer that may not even have begun: give up when nothing new comes, and at once
+        where it says that nothing will."""
         chain = _chain(part, cache.client.space.layout.block_tokens)
         at, moved = part.first, time.monotonic()
         while at < len(chain) and not self._ending:
@@ -192,10 +193,10 @@ class Loads:
                 chain, memory, first=at, writer_group=load.follow, writer_node=load.follow_at
             ) as reader:
                 moved = self._watch(load, reader, moved)
-                loaded = reader.blocks
+                loaded, miss = reader.blocks, reader.miss
             at += loaded
             if not loaded:
-                if time.monotonic() - moved > self._stall_seconds:
+                if miss is Miss.FORGONE or time.monotonic() - moved > self._stall_seconds:
                     break
                 time.sleep(FOLLOW_SECONDS)
         return sum(chain.tokens[:at])

@@ -84,6 +84,7 @@ class Step(KVConnectorMetadata):
     loads: list[Load] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
     compares: list[Compare] = field(default_factory=list)
+    over: list[str] = field(default_factory=list)  # hand-offs of which nothing more comes
     prefill_tokens: int = 0  # prompt tokens the step computes
     tokens: int = 0  # all that it computes
 

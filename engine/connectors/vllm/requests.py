@@ -6,13 +6,13 @@ workers say what they keep, or by which weights of an adapter they compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvstore.client import Client
 
 from .contents import Contents
-from .keys import Nameless
+from .keys import Nameless, hand_off_of
 from .messages import Adapter, Ready
 from .tracked import LeftOut, Tracked
 
@@ -34,6 +34,7 @@ class Requests:
         self._hybrid = False
         self.tracked: dict[str, Tracked] = {}
         self.others: dict[str, LeftOut] = {}  # that go on without the pool
+        self._handed: list[str] = []  # hand-offs of which nothing more comes
 
     def begin(self, clients: tuple[Client, ...], ready: Ready) -> None:
         """The workers have said what they keep."""
@@ -88,8 +89,14 @@ class Requests:
         self._leave_out_misnamed()
 
     def over(self, request: str) -> Tracked | None:
-        self.others.pop(request, None)
-        return self.tracked.pop(request, None)
+        other, tracked = self.others.pop(request, None), self.tracked.pop(request, None)
+        self._ends_hand_offs([one for one in (other, tracked) if one is not None])
+        return tracked
+
+    def handed(self) -> list[str]:
+        """Hand-offs of which nothing more comes, each once: who follows one is to wait no more."""
+        handed, self._handed = self._handed, []
+        return handed
 
     def forgotten(self) -> None:
         """vLLM forgets what it cached. Those that are here may have KV of before and of after: they
@@ -113,10 +120,14 @@ class Requests:
         self._leave_out([one for one in under if adapters.of(one.request) != one.adapter])
 
     def _leave_out(self, some: list[Tracked]) -> None:
+        self._ends_hand_offs(some)
         for one in some:
             self._drop(one.id)
             del self.tracked[one.id]
             self.others[one.id] = LeftOut(one.request, one.end, one.ran, apart=True)
+
+    def _ends_hand_offs(self, some: Sequence[Tracked | LeftOut]) -> None:
+        self._handed += [name for one in some if (name := hand_off_of(one.request))]
 
     def _tracked(self, request: Any) -> Tracked | None:
         if not self._clients:

@@ -82,11 +82,15 @@ class Saves:
         """Reserve what the step will complete."""
         self._followed, self._step = None, step
         # A node that has not answered for an earlier step is not waited for again.
-        if step.saves and (self._late is None or self._late.done()):
-            self._late = None
+        if self._late is not None and not self._late.done():
+            return
+        self._late = None
+        if step.saves:
             self._reserving = later(self._thread, lambda: self._reserve(step))
             if not any(save.hand_off for save in step.saves):
                 self._followed = []
+        if step.over:  # by the same thread, and so behind the last of their reservations
+            later(self._thread, lambda: self._forgo(step.over))
 
     def layer(self, name: str) -> None:
         """A layer is computed: store it where a reader follows."""
@@ -153,6 +157,16 @@ class Saves:
             self._caches[0].client.register()
         except KVStoreError as error:
             self._health.failed(error)
+
+    def _forgo(self, names: list[str]) -> None:
+        """Nobody is to wait for these any more. Who is not told waits for as long as it may."""
+        try:
+            for name in names:
+                self._caches[0].client.forgo(name)
+        except KVStoreError as error:
+            self._health.failed(error)
+        except Exception:
+            log.exception("Moonpool: followers were not told of the end, for an unexpected reason")
 
     def _put(self, window: Window, part: Fragment) -> bool:
         try:

@@ -216,7 +216,7 @@ class SchedulerSide:
         self._given.clear()
         if self.fleet is not None:
             self.fleet.scheduled(output)
-        step = Step(self._steps, self._loads, self._finishing)
+        step = Step(self._steps, self._loads, self._finishing, over=self._here.handed())
         self._loads, self._finishing = [], []
         step.tokens = output.total_num_scheduled_tokens
         for request, scheduled in output.num_scheduled_tokens.items():

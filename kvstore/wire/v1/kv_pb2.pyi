@@ -20,6 +20,7 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NO_ROOM: _ClassVar[Outcome]
     LATE: _ClassVar[Outcome]
     UNREACHABLE: _ClassVar[Outcome]
+    FORGONE: _ClassVar[Outcome]
 HIT: Outcome
 ABSENT: Outcome
 UNSEALED: Outcome
@@ -31,6 +32,7 @@ QUARANTINED: Outcome
 NO_ROOM: Outcome
 LATE: Outcome
 UNREACHABLE: Outcome
+FORGONE: Outcome
 
 class Fragment(_message.Message):
     __slots__ = ("layer_first", "layers", "head_first", "heads")
@@ -346,12 +348,14 @@ class SealReply(_message.Message):
     def __init__(self, sealed: _Optional[_Iterable[_Union[SealReply.Sealed, str]]] = ..., copies: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
-    __slots__ = ("session", "handles")
+    __slots__ = ("session", "handles", "writer_group")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
+    WRITER_GROUP_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     handles: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, session: _Optional[bytes] = ..., handles: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    writer_group: str
+    def __init__(self, session: _Optional[bytes] = ..., handles: _Optional[_Iterable[bytes]] = ..., writer_group: _Optional[str] = ...) -> None: ...
 
 class AbortReply(_message.Message):
     __slots__ = ()

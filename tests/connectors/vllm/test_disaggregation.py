@@ -6,6 +6,7 @@ prompt --> prefill (kv_producer) --layers--> pool --layers--> decode (kv_consume
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from tests.connectors.vllm.engine import Engine, Prompt, Round, engine
 from tests.connectors.vllm.models import prompt
 from tests.nodes import NodeProcess, running
 
+STALL_SECONDS = 60.0
+APART = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 CHUNK = 128  # tokens of a step, so that a prompt is several
 PROMPTS = [prompt(21, 600), prompt(22, 333), prompt(23, 97)]
 
@@ -46,13 +49,16 @@ class Pair:
 def pair(model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder, logs = model("llama"), tmp_path_factory.mktemp("disaggregation")
     options: dict[str, Any] = {"max_num_batched_tokens": CHUNK, "max_num_seqs": 4}
-    extra = {"trace": str(logs / "trace.jsonl"), "stall_ms": 20_000}
+    extra = {"trace": str(logs / "trace.jsonl"), "stall_ms": int(STALL_SECONDS * 1e3)}
     with engine(folder, logs / "alone.log", **options) as one:
         alone = one.run(*PROMPTS)
     with running(dram="256MiB", slab="8MiB") as node:
         both = {"node": node.address, "extra": extra, **options}
         with (
-            engine(folder, logs / "prefill.log", role="kv_producer", **both) as prefill,
+            # As a server's: steps of its own, also when no request is left.
+            engine(
+                folder, logs / "prefill.log", role="kv_producer", environment=APART, **both
+            ) as prefill,
             engine(folder, logs / "decode.log", role="kv_consumer", **both) as decode,
         ):
             yield Pair(prefill, decode, node, logs / "trace.jsonl", alone)
@@ -88,6 +94,20 @@ def test_a_prefill_is_followed_from_within_a_block_of_which_vllm_has_the_beginni
     (found,) = pair.hand_off(tokens).outputs
     assert found.cached == 399 // 32 * 32
     assert found.tokens == pair.prefill.run(tokens).outputs[0].tokens
+
+
+def test_a_prefill_that_stores_nothing_is_waited_for_until_it_is_over(pair: Pair) -> None:
+    tokens = prompt(28, 300)
+    began = time.monotonic()
+    # Of another prompt, as where the two servers name a prompt's KV otherwise.
+    name = uuid.uuid4().hex
+    pair.decode.begin(Prompt(tokens, transfer={"moonpool": {"follow": name}}), tokens=8)
+    other = {"moonpool": {"hand_off": name}}
+    pair.prefill.begin(Prompt(prompt(29, 300), transfer=other), tokens=1)
+    pair.prefill.end()
+    (found,) = pair.decode.end().outputs
+    assert time.monotonic() - began < STALL_SECONDS, "it waited for what does not come"
+    assert found.finish == "length" and found.cached == 0
 
 
 def test_a_prefill_that_never_comes_is_computed_by_the_decode_engine(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.client import Client, FixedAddress
+from kvstore.client import Client, FixedAddress, Miss
 from kvstore.engine.connectors.vllm import loads as module
 from kvstore.engine.connectors.vllm.health import Health
 from kvstore.engine.connectors.vllm.loads import Loads
@@ -163,6 +163,57 @@ def test_who_follows_a_prefill_that_does_not_come_keeps_nobody_from_what_is_stor
     loads.close()
     assert came["follows"].good == came["loads"].good == 4
     assert came["follows"].follows and not came["loads"].follows
+
+
+class Opened:
+    """Stands for a reader, and for the client that opens it: some blocks, and why no more."""
+
+    layers = 1
+    done = True
+
+    def __init__(self, *rounds: tuple[int, Miss | None]) -> None:
+        self._rounds, self.asked = list(rounds), 0
+        self.space = SimpleNamespace(layout=SimpleNamespace(block_tokens=4))
+
+    def reader(self, *_: object, **__: object) -> Opened:
+        self.asked += 1
+        if len(self._rounds) > 1:
+            self.blocks, self.miss = self._rounds.pop(0)
+        else:
+            [(self.blocks, self.miss)] = self._rounds
+        return self
+
+    def wait(self, *_: object) -> None: ...
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("rounds", "good", "asked"),
+    [
+        ([(0, Miss.ABSENT), (0, Miss.ABSENT), (1, None), (1, None)], 8, 4),
+        ([(0, Miss.FORGONE)], 0, 1),
+        ([(0, Miss.ABSENT), (1, Miss.FORGONE), (0, Miss.FORGONE)], 4, 3),
+        ([(1, Miss.FORGONE), (1, None)], 8, 2),
+    ],
+)
+def test_a_prefill_that_says_it_is_over_is_not_waited_for(
+    rounds: list[tuple[int, Miss | None]], good: int, asked: int
+) -> None:
+    client: Any = Opened(*rounds)
+    facts = SimpleNamespace(page_tokens=4, window_tokens=0)
+    cache: Any = SimpleNamespace(
+        client=client, facts=facts, memory=lambda pages: pages, told=lambda: None
+    )
+    loads = Loads((cache,), 1, 10 * SECONDS, HEALTH, Trace(""))
+    two = Part(group=0, first=0, hashes=(b"1", b"2"), parent=b"", pages=(7, 8), last_tokens=4)
+    loads.start(Load("a", 0, 8, (two,), follow="name"))
+    came = loads.finished(SECONDS)
+    loads.close()
+    assert (came["a"].good, client.asked) == (good, asked)
 
 
 def test_a_load_for_which_no_thread_can_be_started_has_failed_and_writes_to_no_page_later(

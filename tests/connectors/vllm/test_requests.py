@@ -73,6 +73,49 @@ def test_requests_that_vllm_forgot_the_caches_of_do_without_the_pool_though_it_i
     assert [*here._here.tracked] == ["a"] and [*here._here.others] == ["b"]
 
 
+def test_a_hand_off_is_over_with_its_request_and_where_that_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here = side()
+    early, odd, plain = (fresh(name) for name in "eop")
+    early.kv_transfer_params = {"moonpool": {"hand_off": "before the workers are heard"}}
+    odd.kv_transfer_params = {"moonpool": {"hand_off": "a\0b"}}
+    here.arrived(early)
+    here.ready(ready())
+    runs, waits = (request(name, hand_off=f"of {name}") for name in "rw")
+    for one in (runs, waits):
+        vars(one).update(num_preemptions=0, num_output_tokens=0, num_computed_tokens=0)
+    for one in (runs, waits, odd, plain):
+        here.arrived(one)
+    assert here.step(ran()).over == []
+    for one in (early, odd, plain, waits):
+        here.finished(one, PAGES)
+    assert here.step(ran()).over == ["before the workers are heard", "of w"]
+    here.reset(empty=False)
+    assert here.step(ran()).over == ["of r"], "at once: what it stores has no name any more"
+    here.finished(runs, PAGES)
+    assert here.step(ran()).over == ["of r"], "said again, which changes nothing"
+
+
+def test_the_last_blocks_of_a_hand_off_are_reserved_before_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, one = side(), request("r", hand_off="name")
+    vars(one).update(num_preemptions=0, num_output_tokens=0, num_computed_tokens=0)
+    here.ready(ready())
+    here.arrived(one)
+    here.allocated(one, PAGES, 0)
+    assert len(here.step(ran(r=40)).saves) == 1
+    here.step(ran())
+    here.heard(Report(late={"r": 1}), set())
+    one.num_computed_tokens, one.num_tokens = 40, 41
+    assert here.finished(one, PAGES), "its pages are kept until a block that was late is stored"
+    step = here.step(ran())
+    assert ([one.hand_off for one in step.saves], step.over) == (["name"], ["name"])
+
+
 def test_ranks_that_keep_different_things_leave_a_running_engine_without_the_pool(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +78,78 @@ def test_a_hand_off_that_is_refused_takes_nobody_else_s_blocks_with_it(
     )
     assert saves.end() == (len(stored), {}) and given == stored
     saves.close()
+
+
+def forgoing(
+    order: list[str], reserve: Callable[[], None], forgo: Exception | None = None
+) -> Saves:
+    """Says what it asks of the node, in which order."""
+
+    def writer(*_: object, **named: Any) -> Sealing:
+        reserve()
+        order.append(f"reserved for {named['writer_group']}")
+        return Sealing()
+
+    def forgone(name: str) -> None:
+        order.append(f"{name} is over")
+        if forgo is not None:
+            raise forgo
+
+    layout = SimpleNamespace(block_tokens=64, whole=Fragment(0, 1, 0, 1))
+    facts = SimpleNamespace(layer_names=("0",), writes=True, page_tokens=32, window_tokens=0)
+    space = SimpleNamespace(layout=layout)
+    client = SimpleNamespace(space=space, writer=writer, forgo=forgone)
+    cache: Any = SimpleNamespace(
+        facts=facts, client=client, fragment=layout.whole, memory=lambda pages: pages
+    )
+    return Saves((cache,), "engine", 1, SOON, HEALTH, Trace(""))
+
+
+HANDED = Save("a", (Part(0, 0, (b"h" * 32,), b"", (7, 8), 64),), "name")
+
+
+def test_a_hand_off_is_over_for_its_followers_once_its_last_block_is_reserved() -> None:
+    order: list[str] = []
+    saves = forgoing(order, lambda: None)
+    saves.begin(Step(1, saves=[HANDED], over=["name", "another"]))
+    assert saves.end() == (1, {})
+    saves.begin(Step(2, over=["a third"]))
+    assert saves.end() == (0, {})
+    saves.close()
+    over = [f"{name} is over" for name in ("name", "another", "a third")]
+    assert order == ["reserved for name", *over]
+
+
+def test_a_node_that_does_not_answer_is_not_told_of_ends_until_it_has() -> None:
+    order, answers = list[str](), threading.Event()
+    saves = forgoing(order, lambda: assert_true(answers.wait(SOON)))
+    saves._wait_seconds = 0.01
+    saves.begin(Step(1, saves=[HANDED]))
+    assert saves.end() == (0, {"a": 0})
+    late = saves._late
+    assert late is not None
+    for number in range(2, 50):
+        saves.begin(Step(number, over=["nobody keeps count of these"]))
+    answers.set()
+    late.result(SOON)
+    saves.begin(Step(50, over=["now"]))
+    saves.close()
+    assert order == ["reserved for name", "now is over"]
+
+
+@pytest.mark.parametrize("raised", [Unavailable("the node is gone"), KeyError(99)])
+def test_an_end_that_cannot_be_told_harms_no_step(raised: Exception) -> None:
+    order: list[str] = []
+    saves = forgoing(order, lambda: None, raised)
+    saves.begin(Step(1, over=["one", "two"]))
+    saves.begin(Step(2, saves=[HANDED]))
+    assert saves.end() == (1, {})
+    saves.close()
+    assert order == ["one is over", "reserved for name"], "the others would wait as long in vain"
+
+
+def assert_true(said: bool) -> None:
+    assert said
 
 
 class Sealing:
