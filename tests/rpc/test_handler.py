@@ -39,6 +39,12 @@ class Service:
         return b""
 
 
+async def unended() -> AsyncIterator[bytes]:
+    """A message, and never the end: who writes more as its call ends may see that fail."""
+    yield b"one"
+    await asyncio.Event().wait()
+
+
 @pytest.mark.parametrize("error", [None, Invalid("it is wrong"), ZeroDivisionError()])
 def test_a_message_of_a_stream_that_was_not_heard_out_waits_for_no_garbage_collector(
     error: Exception | None,
@@ -53,7 +59,7 @@ def test_a_message_of_a_stream_that_was_not_heard_out_waits_for_no_garbage_colle
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call = channel.stream_unary("/Service/tell")(iter([b"one", b"more"]))
+            call = channel.stream_unary("/Service/tell")(unended())
             assert (await call.code() is grpc.StatusCode.OK) == (error is None)
             async with asyncio.timeout(SECONDS):
                 while not service.heard or service.heard[0]() is not None:
