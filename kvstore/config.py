@@ -362,8 +362,13 @@ class GatewayConfig:
     max_model_len: int | None = None
     # Of an answer for which its caller names no length, at most; None: what there is place for.
     answer_tokens: int | None = None
+    adapters: tuple[str, ...] = ()  # LoRA adapters, by the names that vLLM servers have for them
 
     def __post_init__(self) -> None:
+        names = (self.served_name, *self.adapters)
+        for at, one in enumerate(self.adapters, 1):
+            if not one or one in names[:at]:
+                raise ConfigError(f"--adapter = {one!r}: write a name that is no other's")
         if self.max_model_len is not None and self.max_model_len < 1:
             raise ConfigError(f"--max-model-len = {self.max_model_len}: write 1 or more")
         if self.answer_tokens is not None and self.answer_tokens < 1:

@@ -94,7 +94,9 @@ LAYERS_MAX = 4_096
 GROUPS_MAX = 64
 ROPE_FACTS_MAX = 64  # settings of the position encoding named in one spec
 NAME_BYTES_MAX = 1_024  # model id, revision, tenant, session label
-LABEL_BYTES_MAX = 256  # of a rack or an NVLink domain: kept of every engine that reports
+LABEL_BYTES_MAX = (
+    256  # of a rack, an NVLink domain or a LoRA adapter: kept of every engine that reports
+)
 
 # Objects that a process of ours makes before it looks for garbage among them, and looks
 # until it looks among older ones: a call makes thousands, and what it makes stays.
@@ -137,6 +139,8 @@ CREW_GATHERS_SECONDS = 10.0  # in which all engines of a kind report to whoever 
 REPORT_MEASURED_MAX = 256  # prefills in one message, steps, transfers: each costs some 50 us
 REPORT_REQUESTS_MAX = 4_096  # ids in each list of one message; engines of ours say so many in all
 REPORT_BLOCKS_MAX = 4_096  # of an engine's own, held and dropped each, in one message: some 5 ms
+ENGINE_ADAPTERS_MAX = 256  # LoRA adapters of one engine that are remembered, 400 bytes each
+CREW_ADAPTERS_MAX = 1_024  # of all engines of a kind, in one answer
 ENGINE_BLOCKS_MAX = 1 * MiB  # of its own that one engine is believed to hold
 OWN_BLOCKS_MAX = 32 * MiB  # of all engines, of one crew three quarters: some 21 bytes each
 REQUEST_ID_BYTES_MAX = 256
@@ -228,6 +232,7 @@ assert (
     < RPC_MESSAGE_BYTES_MAX
 )
 assert (2 * REPORT_BLOCKS_MAX + RPC_KEYS_MAX) * (HASH_BYTES + 4) < RPC_MESSAGE_BYTES_MAX
+assert CREW_ADAPTERS_MAX * (LABEL_BYTES_MAX + HASH_BYTES + 8) < RPC_MESSAGE_BYTES_MAX
 assert ENGINE_BLOCKS_MAX < OWN_BLOCKS_MAX
 assert REPORT_SILENCE_SECONDS < SENT_SECONDS < IN_FLIGHT_SECONDS
 assert SERVE_TOP_LOGPROBS_MAX <= TOP_LOGPROBS_MAX

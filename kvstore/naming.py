@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvstore.block import chain, following, foreign
-from kvstore.content import salted
+from kvstore.content import adapted, salted, together
 from kvstore.errors import Invalid
 
 PAGES = "sglang "  # what a naming begins with where blocks are pages under SGLang's hashes
@@ -45,8 +45,9 @@ def request_of(rid: str) -> str:
 class Names(Protocol):
     """Of one namespace and group. A link is what the link of the next block is made of."""
 
-    def of(self, tokens: Sequence[int], salt: str = "") -> tuple[bytes, ...]:
-        """Of a prompt's blocks, in order."""
+    def of(self, tokens: Sequence[int], salt: str = "", weights: bytes = b"") -> tuple[bytes, ...]:
+        """Of a prompt's blocks, in order; `weights` is the digest of a LoRA adapter's, under which
+        it is computed. Raises `Invalid` for what has no name there."""
 
     def links(self, before: bytes, tokens: npt.NDArray[np.uint32]) -> tuple[bytes, ...]:
         """Of the full blocks that tokens fill behind a link, or from the start where it is
@@ -73,9 +74,10 @@ class _Chains:
     def __init__(self, namespace: bytes, group: int, block_tokens: int) -> None:
         self._space, self._size = (namespace, group), block_tokens
 
-    def of(self, tokens: Sequence[int], salt: str = "") -> tuple[bytes, ...]:
+    def of(self, tokens: Sequence[int], salt: str = "", weights: bytes = b"") -> tuple[bytes, ...]:
         """The last one may be short."""
-        return chain(*self._space, tokens, self._size, salted(salt)).hashes
+        extra = together(salted(salt), adapted(weights))
+        return chain(*self._space, tokens, self._size, extra).hashes
 
     def links(self, before: bytes, tokens: npt.NDArray[np.uint32]) -> tuple[bytes, ...]:
         return following(*self._space, before, tokens, self._size)
@@ -94,8 +96,10 @@ class _Pages:
     def __init__(self, namespace: bytes, group: int, block_tokens: int, naming: str) -> None:
         self._space, self._size, self._naming = (namespace, group), block_tokens, naming
 
-    def of(self, tokens: Sequence[int], salt: str = "") -> tuple[bytes, ...]:
+    def of(self, tokens: Sequence[int], salt: str = "", weights: bytes = b"") -> tuple[bytes, ...]:
         """A short last one has no name."""
+        if weights:
+            raise Invalid("SGLang's pages have no names under LoRA adapters")
         raw = salt.encode()
         seed = _SALTED + len(raw).to_bytes(8, "little") + raw
         start = hashlib.sha256(seed).digest() if salt else b""

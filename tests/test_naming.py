@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore.block import chain, foreign
+from kvstore.content import adapted, together
 from kvstore.content import salted as salted_chain
 from kvstore.errors import Invalid
 from kvstore.naming import names_of, request_of, rid_of
@@ -34,6 +35,15 @@ def test_where_nothing_is_said_blocks_are_those_of_a_chain_with_its_short_tail()
     names, tokens = names_of(SPACE, 1, SIZE), [1, 2, 3, 4, 5]
     assert names.of(tokens) == chain(SPACE, 1, tokens, SIZE).hashes
     assert names.of(tokens, "mine") == chain(SPACE, 1, tokens, SIZE, salted_chain("mine")).hashes
+
+
+def test_blocks_under_an_adapter_are_a_chain_s_under_its_weights_and_pages_have_no_name() -> None:
+    tokens, weights = [1, 2, 3, 4, 5], b"w" * 32
+    under = together(salted_chain("mine"), adapted(weights))
+    found = names_of(SPACE, 1, SIZE).of(tokens, "mine", weights)
+    assert found == chain(SPACE, 1, tokens, SIZE, under).hashes
+    with pytest.raises(Invalid, match="LoRA"):
+        names_of(SPACE, 1, SIZE, "sglang mla").of(tokens, "", weights)
 
 
 @given(tokens=tokens_of)

@@ -31,6 +31,14 @@ def add(commands: Commands) -> None:
         "--name", default="", help="by which callers ask for the model (default: the folder's name)"
     )
     serve.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="callers may ask for this LoRA adapter of the model, too, which vLLM servers have "
+        "under that name (--lora-modules NAME=PATH); may be repeated",
+    )
+    serve.add_argument(
         "--listen",
         default="127.0.0.1:8000",
         metavar="HOST:PORT",
@@ -125,6 +133,7 @@ def run_serve(args: argparse.Namespace) -> int:
         keys=args.keys,
         max_model_len=args.max_model_len,
         answer_tokens=args.answer_tokens,
+        adapters=tuple(args.adapter),
     )
     # HTTP and tokenizers are an extra: only gateways need them.
     from kvstore.gateway.http import daemon

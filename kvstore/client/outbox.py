@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvstore.client.own_blocks import OwnBlocks
 from kvstore.core.cost import BATCH_MAX
-from kvstore.limits import REPORT_MEASURED_MAX, REPORT_REQUESTS_MAX, RPC_KEYS_MAX
+from kvstore.limits import (
+    ENGINE_ADAPTERS_MAX,
+    LABEL_BYTES_MAX,
+    REPORT_MEASURED_MAX,
+    REPORT_REQUESTS_MAX,
+    RPC_KEYS_MAX,
+)
 from kvstore.wire.v1 import conductor_pb2 as pb
 
 MESSAGES_MAX = 256  # that wait to be sent: beyond, the stream is begun anew, which says less
@@ -41,6 +47,7 @@ class Outbox:
         self._load = pb.ReportRequest.Load()
         self._own = OwnBlocks()
         self._here: dict[str, _Here] = {}
+        self._adapters: dict[str, bytes] = {}  # weights by name, the last one last
         self._open, self._stream = False, 0
         self._messages: deque[pb.ReportRequest] = deque()
         self._last: dict[str, int] = {}  # of the newest message: ids, and how late in order
@@ -68,6 +75,8 @@ class Outbox:
             self._own.begin()
             self._message().engine.CopyFrom(self._engine)
             self._message().load.CopyFrom(self._load)
+            if self._adapters:
+                self._tell_of(self._adapters)
             for request, here in self._here.items():
                 self._accept(here.accepted)
                 if here.runs:
@@ -95,6 +104,21 @@ class Outbox:
                 self._last = {}
             self._own.tell(message)
             return message
+
+    def adapter(self, name: str, weights: bytes) -> None:
+        """It has loaded an adapter. What no conductor would take for a name is left out."""
+        if not name.isprintable() or not 0 < len(name.encode()) <= LABEL_BYTES_MAX:
+            return
+        with self._changed:
+            if self._adapters.pop(name, None) == weights:
+                self._adapters[name] = weights
+                return
+            self._adapters[name] = weights
+            if len(self._adapters) > ENGINE_ADAPTERS_MAX:
+                del self._adapters[next(iter(self._adapters))]
+            if self._open:
+                self._tell_of({name: weights})
+                self._changed.notify_all()
 
     def own(self, dropped: Sequence[bytes], held: Sequence[bytes]) -> None:
         """What the engine holds in memory of its own has changed so, in this order."""
@@ -169,6 +193,11 @@ class Outbox:
                 self._message().steps.add(
                     batch=batch, context_tokens=context_tokens, seconds=seconds
                 )
+
+    def _tell_of(self, adapters: Mapping[str, bytes]) -> None:
+        message = self._new()
+        for name, weights in adapters.items():
+            message.adapters.add(name=name, weights=weights)
 
     def _is_open(self, stream: int) -> bool:
         return self._open and stream == self._stream

@@ -109,6 +109,12 @@ class Reporter:
         for one in self._streams:
             one.outbox.own(dropped, held)
 
+    def adapter(self, name: str, weights: bytes) -> None:
+        """It has loaded a LoRA adapter, which requests name as their model; `weights` is the digest
+        by which it makes hashes of their blocks, or empty where these have no name."""
+        for one in self._streams:
+            one.outbox.adapter(name, weights)
+
     def forget_own(self) -> None:
         """Nothing is there any more, or nobody knows what."""
         for one in self._streams:

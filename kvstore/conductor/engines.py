@@ -31,6 +31,7 @@ from kvstore.kernels import decision as loops
 from kvstore.kernels.fleet import LINK, Fleet, Found, empty, nothing
 from kvstore.kernels.prefill_price import unpriced
 from kvstore.kernels.rules import Rules
+from kvstore.limits import ENGINE_ADAPTERS_MAX
 
 SSD_SECONDS = 1 / 2e9  # of a byte, at a node that no engine calls its own
 LATENCY_SECONDS = 1e-3  # of a transfer, before any was measured
@@ -57,6 +58,14 @@ class Engine:
     owed: int = 0
     owed_tokens: int = 0
     holder: int = NO_HOLDER  # of blocks of its own: see `own.py`
+    adapters: dict[str, bytes] = field(default_factory=dict)  # weights by name, the last one last
+
+    def loaded(self, adapter: str, weights: bytes) -> None:
+        """It computes under an adapter, or under other weights by that name."""
+        self.adapters.pop(adapter, None)
+        self.adapters[adapter] = weights
+        if len(self.adapters) > ENGINE_ADAPTERS_MAX:
+            del self.adapters[next(iter(self.adapters))]
 
 
 class Crew:

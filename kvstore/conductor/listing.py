@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kvstore.address import speaks_http
+from kvstore.conductor.engines import Engine
 from kvstore.conductor.reports import check_text
 from kvstore.conductor.scheduler import Scheduler
-from kvstore.limits import NAME_BYTES_MAX
+from kvstore.limits import CREW_ADAPTERS_MAX, NAME_BYTES_MAX
 from kvstore.wire.v1 import conductor_pb2 as pb
 
 
@@ -32,6 +35,18 @@ def crews(scheduler: Scheduler, tenant: str, request: pb.CrewsRequest, now: floa
             naming=crew.naming,
             addresses=addresses,
             over_http=sum(speaks_http(one.facts.address) for one in crew.by_id.values()),
+            adapters=_adapters(crew.by_id.values()) if request.revision else (),
         )
     reply.left.extend(left - here)
     return reply
+
+
+def _adapters(engines: Iterable[Engine]) -> list[pb.Adapter]:
+    """That some of these have loaded, those that were loaded last where they are too many."""
+    found: dict[str, bytes] = {}
+    for engine in engines:
+        for name, weights in reversed(engine.adapters.items()):
+            if name in found or len(found) < CREW_ADAPTERS_MAX:
+                alike = found.setdefault(name, weights) == weights
+                found[name] = weights if alike else b""
+    return [pb.Adapter(name=name, weights=weights) for name, weights in found.items()]

@@ -22,6 +22,7 @@ from kvstore.core.fit import BYTES_MAX, SECONDS_MAX, TOKENS_MAX
 from kvstore.errors import Invalid, Unavailable
 from kvstore.limits import (
     BLOCK_TOKENS_MAX,
+    ENGINE_ADAPTERS_MAX,
     GROUPS_MAX,
     HASH_BYTES,
     LABEL_BYTES_MAX,
@@ -124,6 +125,8 @@ class Reporter:
         if message.cleared or message.dropped or message.held:
             dropped, held = self._prints(message.dropped), self._prints(message.held)
             self._scheduler.own(self.whose, engine, message.cleared, dropped, held)
+        for adapter in message.adapters:
+            engine.loaded(adapter.name, adapter.weights)
         if message.HasField("load"):
             engine.batch, engine.context_tokens = message.load.batch, message.load.context_tokens
             crew.load(engine)
@@ -248,6 +251,12 @@ def _check(message: pb.ReportRequest, block_tokens: int) -> None:
         hashes_of(f"accepted[{i}].hashes", accepted.hashes, accepted.tokens, block_tokens)
     if sum(len(one.hashes) for one in message.accepted) > RPC_KEYS_MAX:
         raise Invalid(f"accepted: one message has at most {RPC_KEYS_MAX} hashes in all")
+    _count("adapters", message.adapters, ENGINE_ADAPTERS_MAX)
+    for i, adapter in enumerate(message.adapters):
+        check_text(f"adapters[{i}].name", adapter.name, LABEL_BYTES_MAX)
+        if len(adapter.weights) not in (0, HASH_BYTES):
+            size = len(adapter.weights)
+            raise Invalid(f"adapters[{i}].weights is {size} bytes; a digest has {HASH_BYTES}")
     for name in ("began", "ended", "decoding", "given_up"):
         check_ids(name, getattr(message, name))
     for name in ("dropped", "held"):

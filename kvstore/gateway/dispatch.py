@@ -24,9 +24,9 @@ from kvstore.errors import Invalid, Overloaded, Rejected, TooLate, Unavailable
 from kvstore.gateway.caller import Caller
 from kvstore.gateway.engines import DEADLINE_SECONDS, Engines
 from kvstore.gateway.known import Known
+from kvstore.gateway.needs import Needs
 from kvstore.gateway.request import Outcome, Request, Told
 from kvstore.gateway.run import Otherwise, Run, nobody
-from kvstore.gateway.sampling import OnlyGreedy
 from kvstore.gateway.spaces import Ask, Spaces
 from kvstore.wire.v1 import conductor_pb2, engine_pb2
 
@@ -86,8 +86,8 @@ class Dispatcher:
     ) -> Outcome:
         """`told` of each token as it comes; what it raises is raised, and stops the decode. Raises
         `Overloaded` where it is refused, `Unavailable` where no engine could be had, `CallerLeft`
-        once that has left, `OnlyGreedy` where none could draw its tokens, and `Invalid`. Once it
-        has enough what came is returned. Where something is raised `outcome` has what came."""
+        once that has left, `Unable` where none has what it needs, and `Invalid`. Once it has
+        enough what came is returned. Where something is raised `outcome` has what came."""
         run = Run(request, told, caller or Caller(), outcome)
         try:
             self._run(run)
@@ -129,16 +129,15 @@ class Dispatcher:
                     self._engines.forget(sent[0])
 
     def _asks(self, run: Run) -> list[Asked]:
-        """For each kind of engines that may have it. Raises `OnlyGreedy` where all there are may
-        not."""
+        """For each kind of engines that may have it. Raises `Unable` where none may."""
         request = run.request
         if request.without_pool:
             return []
-        spaces = self._spaces.now()
+        spaces, needs = self._spaces.now(), Needs.of(request)
         self._known.forget(self._spaces.left())
-        may = [one for one in spaces if one.samples or not request.sampling]
+        may = [one for one in spaces if needs.met_in(one)]
         if spaces and not may:
-            raise OnlyGreedy("temperature: no engine that has this model draws tokens: write 0")
+            raise needs.unmet
         asks = [Asked(one.asked(request), one.block_tokens) for one in may]
         if asks:
             first, block_tokens = asks[0]
@@ -206,12 +205,12 @@ class Dispatcher:
     def _unplanned(self, run: Run, gone: set[str]) -> None:
         """At the next engine that is known. What one has no place for, and so says to be wrong, a
         few others are asked as well: no conductor says which of them are larger."""
-        may = speaks_http if run.request.sampling else anybody
+        needs = Needs.of(run.request)
         refused: set[str] = set()
         why: Invalid | None = None
         while len(refused) < TRIES_MAX:
             try:
-                address = self._known.next(gone | refused, may)
+                address = self._known.next(gone | refused, needs)
             except Unavailable:
                 if why is None:
                     raise
@@ -286,11 +285,6 @@ class Dispatcher:
     ) -> None:
         run.outcome.engines.append(address)
         self._engines.generate(address, wanted, run, rank)
-
-
-def anybody(address: str) -> bool:
-    """May have a request that all engines can run."""
-    return True
 
 
 def _lacking(run: Run, asked: Asked, plan: Plan) -> int:

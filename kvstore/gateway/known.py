@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Iterable, Set
 
 from kvstore.errors import Unavailable
-from kvstore.gateway.sampling import OnlyGreedy
+from kvstore.gateway.needs import Needs
 
 KNOWN_MAX = 1_024
 REST_SECONDS = 2.0  # of one that went away
@@ -51,13 +51,14 @@ class Known:
             self._rests_until.pop(address, None)
             return True
 
-    def next(self, gone: Set[str], may: Callable[[str], bool]) -> str:
-        """Whose turn it is, of those that may and are not gone. Raises `OnlyGreedy` where there are
-        some and none may, and `Unavailable`."""
+    def next(self, gone: Set[str], needs: Needs) -> str:
+        """Whose turn it is, of those that have what is needed and are not gone. Raises `Unable`
+        where there are some and none has it, and `Unavailable`."""
+        may = needs.met_at
         with self._lock:
             left = [one for one in self._rests_until if one not in gone and may(one)]
             if not left and self._rests_until and not any(map(may, self._rests_until)):
-                raise OnlyGreedy("temperature: no engine that is known draws tokens: write 0")
+                raise needs.unmet
             if not left:
                 text = "no conductor names an engine for it, and no engine is known that does it"
                 raise Unavailable(text, _RETRY_MS)

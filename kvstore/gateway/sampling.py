@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvstore.errors import Invalid
-
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -18,7 +16,3 @@ class Sampling:
     seed: int | None = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-
-
-class OnlyGreedy(Invalid):
-    """All engines that are known take the likeliest token."""

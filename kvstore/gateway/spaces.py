@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvstore.client.conductors import ANSWER_SECONDS, Conductors
 from kvstore.errors import KVStoreError, Unavailable
 from kvstore.gateway.request import Request
-from kvstore.limits import RPC_KEYS_MAX
+from kvstore.limits import HASH_BYTES, RPC_KEYS_MAX
 from kvstore.naming import names_of
 from kvstore.rpc.threads import begin_thread
 from kvstore.spec import KVSpec
@@ -36,6 +36,8 @@ class Space:
     block_tokens: int
     samples: bool = False  # all engines there can: those of ours are greedy
     naming: str = ""  # of its blocks: see `kvstore.naming`
+    # Digests of LoRA adapters' weights, by name; empty where blocks under one cannot be named.
+    adapters: Mapping[str, bytes] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, spec: KVSpec) -> Space:
@@ -45,13 +47,10 @@ class Space:
 
     def asked(self, request: Request) -> Ask:
         """What a conductor is asked about a request; its id and its phase are still to be said."""
-        names = names_of(self.namespace, self.group, self.block_tokens, self.naming)
-        # Of very small blocks no more are made than are asked about.
-        hashes = names.of(request.prompt[: RPC_KEYS_MAX * self.block_tokens], request.salt)
         return Ask(
             namespace=self.namespace,
             group=self.group,
-            hashes=hashes,
+            hashes=self._hashes(request),
             tokens=len(request.prompt),
             ttft_ms=request.ttft_ms,
             tpot_ms=request.tpot_ms,
@@ -59,6 +58,17 @@ class Space:
             # Else engines were refused for room that its answer need not have.
             max_new_tokens=0 if request.as_many_as_fit else request.max_new_tokens,
         )
+
+    def _hashes(self, request: Request) -> Sequence[bytes]:
+        """None where nobody said yet by which weights it is computed: then nothing of it is known
+        to be anywhere."""
+        weights = self.adapters.get(request.adapter, b"")
+        if request.adapter and not weights:
+            return ()
+        names = names_of(self.namespace, self.group, self.block_tokens, self.naming)
+        # Of very small blocks no more are made than are asked about.
+        prompt = request.prompt[: RPC_KEYS_MAX * self.block_tokens]
+        return names.of(prompt, request.salt, weights)
 
 
 class Spaces(Protocol):
@@ -143,10 +153,12 @@ class Told:
         # One may not hear of engines that another does.
         crews = [one for each in said for one in each.crews]
         greedy = {_of(one) for one in crews if one.over_http != one.engines}
+        known = [one for one in crews if one.block_tokens and _can_name(one)]
+        adapters = _adapters(known)
         found = {
-            _of(one): Space(*_of(one), samples=_of(one) not in greedy, naming=one.naming)
-            for one in crews
-            if one.block_tokens and _can_name(one)
+            of: Space(*of, of not in greedy, one.naming, adapters[of])
+            for one in known
+            if (of := _of(one))
         }
         self._all = tuple(found.values())
         here = {at for one in crews for at in one.addresses}
@@ -157,6 +169,19 @@ class Told:
 
 def _of(crew: conductor_pb2.CrewsReply.Crew) -> tuple[bytes, int, int]:
     return crew.namespace, crew.group, crew.block_tokens
+
+
+def _adapters(
+    crews: Sequence[conductor_pb2.CrewsReply.Crew],
+) -> dict[tuple[bytes, int, int], dict[str, bytes]]:
+    """What conductors say of each space, of which they may not have heard alike."""
+    found: dict[tuple[bytes, int, int], dict[str, bytes]] = {_of(one): {} for one in crews}
+    for crew in crews:
+        here = found[_of(crew)]
+        for one in crew.adapters:
+            alike = here.setdefault(one.name, one.weights) == one.weights
+            here[one.name] = one.weights if alike and len(one.weights) == HASH_BYTES else b""
+    return found
 
 
 def _can_name(crew: conductor_pb2.CrewsReply.Crew) -> bool:

@@ -26,8 +26,10 @@ def generate(
     streamed.generate(_Answer, address, wanted, run, seconds, headers)
 
 
-def body_of(wanted: pb.GenerateRequest, sampling: Sampling | None) -> dict[str, Any]:
-    """No model is named: a server takes what it serves."""
+def body_of(
+    wanted: pb.GenerateRequest, sampling: Sampling | None, adapter: str = ""
+) -> dict[str, Any]:
+    """No model is named but an adapter: a server takes what it serves."""
     body: dict[str, Any] = {
         "prompt": list(wanted.prompt),
         "max_tokens": wanted.max_new_tokens,
@@ -38,6 +40,8 @@ def body_of(wanted: pb.GenerateRequest, sampling: Sampling | None) -> dict[str, 
         # By which the connector tells conductors of it: so it counts once.
         "kv_transfer_params": {"moonpool": {"request": wanted.request_id}},
     }
+    if adapter:
+        body["model"] = adapter
     if wanted.cache_salt:
         body["cache_salt"] = wanted.cache_salt
     if wanted.HasField("logprobs"):
@@ -50,7 +54,8 @@ def body_of(wanted: pb.GenerateRequest, sampling: Sampling | None) -> dict[str, 
 
 class _Answer(streamed.Streamed):
     def asked(self) -> tuple[str, dict[str, Any]]:
-        return PATH, body_of(self.wanted, self.run.request.sampling)
+        request = self.run.request
+        return PATH, body_of(self.wanted, request.sampling, request.adapter)
 
     def take(self, event: dict[str, Any]) -> None:
         if isinstance(usage := event.get("usage"), dict):

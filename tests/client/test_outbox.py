@@ -9,7 +9,9 @@ from kvstore.client.outbox import HASHED_MAX, MESSAGES_MAX, Outbox
 from kvstore.conductor.reports import _check as check
 from kvstore.core.fit import TOKENS_MAX
 from kvstore.limits import (
+    ENGINE_ADAPTERS_MAX,
     HASH_BYTES,
+    LABEL_BYTES_MAX,
     REPORT_BLOCKS_MAX,
     REPORT_MEASURED_MAX,
     REPORT_REQUESTS_MAX,
@@ -40,6 +42,34 @@ def events(message: pb.ReportRequest) -> list[tuple[str, str]]:
     """What a message says happened, in the order in which it counts."""
     said = [("accepted", one.request_id) for one in message.accepted]
     return said + [(what, one) for what in [*LATER][1:] for one in getattr(message, what)]
+
+
+def adapters_of(messages: list[pb.ReportRequest]) -> list[tuple[str, bytes]]:
+    for one in messages:
+        check(one, 4)
+    return [(one.name, one.weights[:1]) for message in messages for one in message.adapters]
+
+
+def test_adapters_are_said_as_they_are_loaded_and_all_of_them_as_a_stream_begins() -> None:
+    box, stream = opened()
+    emptied(box, stream)
+    for name, weights in (("a", b"1"), ("b", b""), ("a", b"1"), ("a", b"2")):
+        box.adapter(name, weights * 32)
+    assert adapters_of(emptied(box, stream)) == [("a", b"1"), ("b", b""), ("a", b"2")]
+    stream = box.begin()
+    assert adapters_of(emptied(box, stream)) == [("b", b""), ("a", b"2")]
+
+
+def test_of_too_many_adapters_the_last_are_remembered_and_those_without_a_name_left_out() -> None:
+    box = Outbox(engine("one"))
+    for odd in ("", "a\nb", "x" * (LABEL_BYTES_MAX + 1), "\ud800"):
+        box.adapter(odd, b"1" * 32)
+    longest = [f"{number:0{LABEL_BYTES_MAX}}" for number in range(ENGINE_ADAPTERS_MAX + 2)]
+    for name in longest:
+        box.adapter(name, b"1" * 32)
+    messages = emptied(box, box.begin())
+    assert [name for name, _ in adapters_of(messages)] == longest[2:]
+    assert max(one.ByteSize() for one in messages) < RPC_MESSAGE_BYTES_MAX
 
 
 def test_a_stream_begins_with_who_the_engine_is_and_what_is_there() -> None:

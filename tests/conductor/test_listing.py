@@ -57,6 +57,29 @@ def test_a_crew_is_what_its_engines_say(conductor: ConductorProcess) -> None:
     eventually(lambda: not crews(conductor))
 
 
+def test_adapters_are_those_of_all_its_engines_and_weights_those_that_are_the_same_at_all(
+    conductor: ConductorProcess,
+) -> None:
+    def said(**weights: bytes) -> list[pb.Adapter]:
+        return [pb.Adapter(name=name, weights=one * 32) for name, one in weights.items()]
+
+    def heard(revision: str) -> dict[str, bytes]:
+        found = crews(conductor, revision)
+        return {one.name: one.weights[:1] for crew in found for one in crew.adapters}
+
+    with (
+        reports(conductor, "a", revision="w") as one,
+        reports(conductor, "b", revision="w") as other,
+    ):
+        one.say(adapters=said(both=b"1", mixed=b"2", mine=b"3", nameless=b""))
+        other.say(adapters=said(both=b"1", mixed=b"9", nameless=b"4"))
+        known = {"both": b"1", "mixed": b"", "mine": b"3", "nameless": b""}
+        eventually(lambda: heard("w") == known)
+        assert heard("") == {}, "of all that are served they would be too many"
+        one.say(adapters=said(mixed=b"9"))
+        eventually(lambda: heard("w") == {**known, "mixed": b"9"})
+
+
 def test_engines_of_one_namespace_call_their_blocks_alike(conductor: ConductorProcess) -> None:
     """Else what one of them is sent for it would not have."""
     pages = {"naming": "sglang 0/1", "address": "sglang://127.0.0.1:30000"}

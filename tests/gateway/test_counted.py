@@ -5,8 +5,8 @@ import pytest
 from kvstore.errors import KVStoreError, Overloaded, TooLate, Unavailable
 from kvstore.gateway.caller import CallerLeft
 from kvstore.gateway.counted import count
+from kvstore.gateway.needs import Unable
 from kvstore.gateway.request import Outcome
-from kvstore.gateway.sampling import OnlyGreedy
 from kvstore.telemetry import GATEWAY, Telemetry
 
 
@@ -58,7 +58,7 @@ def test_an_answer_without_tokens_has_no_time_to_its_first() -> None:
     [
         (Overloaded("full"), "refused"),
         (TooLate("late"), "refused"),
-        (OnlyGreedy("temperature: write 0"), "refused"),
+        (Unable("temperature", "write 0"), "refused"),
         (CallerLeft("gone"), "left"),
         (Unavailable("nobody"), "failed"),
     ],

@@ -4,8 +4,8 @@ import pytest
 
 from kvstore.errors import Unavailable
 from kvstore.gateway import known
-from kvstore.gateway.dispatch import anybody
 from kvstore.gateway.known import Known
+from kvstore.gateway.needs import Needs
 
 
 def turns(engines: Known) -> list[str]:
@@ -13,7 +13,7 @@ def turns(engines: Known) -> list[str]:
     gone: set[str] = set()
     while True:
         try:
-            gone.add(engines.next(gone, anybody))
+            gone.add(engines.next(gone, Needs()))
         except Unavailable:
             return sorted(gone)
 

@@ -201,6 +201,22 @@ def test_engines_can_sample_where_no_conductor_hears_of_one_that_cannot(
     eventually(lambda: [one.samples for one in told.now()] == [True])
 
 
+@pytest.mark.parametrize("turned", [1, -1])
+def test_weights_by_whose_name_conductors_differ_are_no_name(turned: int, fresh: None) -> None:
+    def crew(**weights: bytes) -> pb.CrewsReply.Crew:
+        adapters = [pb.Adapter(name=name, weights=one) for name, one in weights.items()]
+        told = {"namespace": OTHER, "engines": 1, "over_http": 1, "block_tokens": 4}
+        return pb.CrewsReply.Crew(**told, adapters=adapters)
+
+    ours = crew(same=b"1" * 32, other=b"2" * 32, odd=b"3", mine=b"4" * 32)
+    theirs = crew(same=b"1" * 32, other=b"9" * 32)
+    conductors = Answers()
+    conductors.said = [pb.CrewsReply(crews=[one]) for one in (ours, theirs)[::turned]]
+    told = Told(cast(Conductors, conductors), "w1")
+    known = {"same": b"1" * 32, "other": b"", "odd": b"", "mine": b"4" * 32}
+    eventually(lambda: [one.adapters for one in told.now()] == [known])
+
+
 def test_the_first_request_waits_for_no_more_conductors_than_name_engines() -> None:
     def said() -> Iterator[pb.CrewsReply]:
         yield pb.CrewsReply()

@@ -16,8 +16,9 @@ from kvstore.gateway import engines, events
 from kvstore.gateway.caller import Caller, CallerLeft
 from kvstore.gateway.dispatch import Dispatcher
 from kvstore.gateway.events import check_health
+from kvstore.gateway.needs import Unable
 from kvstore.gateway.request import Outcome, Request
-from kvstore.gateway.sampling import OnlyGreedy, Sampling
+from kvstore.gateway.sampling import Sampling
 from kvstore.gateway.spaces import One, Space
 from kvstore.logprobs import Logprobs
 from kvstore.wire.v1 import conductor_pb2
@@ -141,9 +142,9 @@ def test_engines_that_draw_no_tokens_are_not_asked_to() -> None:
     with serving(server):
         tokens, outcome = run(Nobody(), "127.0.0.1:9", server.address, sampling=DRAWN)
         assert tokens == TOKENS and outcome.engines == [server.address]
-        with pytest.raises(OnlyGreedy, match="temperature"):
+        with pytest.raises(Unable, match="temperature"):
             run(Nobody(), "127.0.0.1:9", sampling=DRAWN, without_pool=True)
-        with pytest.raises(OnlyGreedy, match="temperature"):
+        with pytest.raises(Unable, match="temperature"):
             run(Names("127.0.0.1:9"), sampling=DRAWN)
 
 

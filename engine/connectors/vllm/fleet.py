@@ -6,7 +6,7 @@ Whatever goes wrong with that is told in the log once, and vLLM goes on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from kvstore.client.reporter import Reporter
 from kvstore.client.who import Runs, Who
 
 from ..own_events import source_of
-from .messages import Ready
+from .messages import Adapter, Ready
 from .settings import Settings
 from .telling import Telling
 
@@ -101,6 +101,12 @@ class Fleet:
     def arrived(self, request: Any, hashes: Sequence[bytes], follows: bool) -> None:
         with self._goes_on():
             self._telling.arrived(request, hashes, follows)
+
+    def loaded(self, adapters: Iterable[Adapter]) -> None:
+        """The workers compute under these, which requests name as their model."""
+        with self._goes_on():
+            for one in adapters:
+                self._reporter.adapter(one.name, bytes.fromhex(one.weights))
 
     def scheduled(self, output: Any) -> None:
         with self._goes_on():

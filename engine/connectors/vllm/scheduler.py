@@ -280,6 +280,8 @@ class SchedulerSide:
             self._begin_late(report.ready)
         if report.adapters and self._here.adapters_loaded(report.adapters):
             self._take_in_others()
+            if self.fleet is not None:
+                self.fleet.loaded(report.adapters)
         now = time.monotonic()
         self.stats.add("saved_blocks", report.saved_blocks)
         self._prices.computed(*report.prefill)
@@ -356,8 +358,7 @@ class SchedulerSide:
             self.fleet.arrived(request, hashes, tracked is not None and bool(tracked.follow))
 
     def _waited(self, answer: Lookup) -> Found | None:
-        """What it is by the time that a step may wait for all its answers: many that are late stop
-        those who are decoding for no longer than one."""
+        """What it is by then; many that are late stop those who decode no longer than one."""
         began = time.monotonic()
         found = answer.result(self._patience)
         self._patience = max(0.0, self._patience + began - time.monotonic())

@@ -135,10 +135,14 @@ def usage_of(
     }
 
 
-def models(name: str, created: int) -> dict[str, Any]:
-    """The one that is served."""
-    one = {"id": name, "object": "model", "created": created, "owned_by": "moonpool"}
-    return {"object": "list", "data": [one]}
+def models(names: Sequence[str], created: int) -> dict[str, Any]:
+    """The one that is served, and behind it adapters of it."""
+    facts = {"object": "model", "created": created, "owned_by": "moonpool"}
+    each = [
+        {"id": name, **facts, **({"parent": names[0]} if at else {})}
+        for at, name in enumerate(names)
+    ]
+    return {"object": "list", "data": each}
 
 
 def event(value: dict[str, Any]) -> bytes:

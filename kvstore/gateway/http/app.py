@@ -43,7 +43,7 @@ def app_of(
 
     async def listed(call: Request) -> Response:
         keys.whose(call.headers.get("authorization", ""))
-        return JSONResponse(models(served.name, served.created))
+        return JSONResponse(models(served.names, served.created))
 
     makers = Makers()
     app = Starlette(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -31,6 +32,7 @@ FIELDS = fields.Fields(
 class Asked:
     """One call's."""
 
+    model: str
     prompts: tuple[Prompt, ...]
     max_tokens: int | None = MAX_TOKENS_DEFAULT  # None: as many as fit
     stream: bool = False
@@ -42,14 +44,15 @@ class Asked:
     logprobs: int | None = None  # of each token, and of so many of the likeliest; None: none
 
 
-def asked(body: bytes, model: str) -> Asked:
-    """Raises `Invalid`, as a `BadField` where one field is why; `model` is the one that is
+def asked(body: bytes, models: Sequence[str]) -> Asked:
+    """Raises `Invalid`, as a `BadField` where one field is why; `models` are those that are
     served."""
     found = fields.object_of(body)
-    fields.check_model(found, model)
+    model = fields.model_of(found, models)
     FIELDS.check(found)
     stream = fields.flag(found, "stream")
     return Asked(
+        model=model,
         prompts=_prompts(found.get("prompt")),
         max_tokens=fields.tokens_of(found, "max_tokens") or MAX_TOKENS_DEFAULT,
         stream=stream,

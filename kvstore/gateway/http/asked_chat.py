@@ -4,7 +4,7 @@ images and sound are refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvstore.gateway.http import fields
@@ -28,13 +28,14 @@ FIELDS = fields.Fields(
 )
 
 
-def asked_chat(body: bytes, model: str) -> Asked:
+def asked_chat(body: bytes, models: Sequence[str]) -> Asked:
     """Raises as `asked` does."""
     found = fields.object_of(body)
-    fields.check_model(found, model)
+    model = fields.model_of(found, models)
     FIELDS.check(found)
     stream = fields.flag(found, "stream")
     return Asked(
+        model=model,
         prompts=(_conversation(found.get("messages")),),
         max_tokens=_max_tokens(found),
         stream=stream,

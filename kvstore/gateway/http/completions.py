@@ -46,10 +46,10 @@ class Completions:
         served: Served,
         keys: Keys,
         makers: Makers,
-        read: Callable[[bytes, str], Asked],
+        read: Callable[[bytes, Sequence[str]], Asked],
         answer: type[Answer],
     ) -> None:
-        """`read` makes a call of a body, for the model of that name."""
+        """`read` makes a call of a body, for one of the models of these names."""
         self._work, self._served, self._keys, self._makers = work, served, keys, makers
         self._read, self._answer = read, answer
 
@@ -58,14 +58,14 @@ class Completions:
         whose = self._keys.whose(call.headers.get("authorization", ""))
         with self._work.place(whose):
             try:
-                wanted = self._read(await _body(call), self._served.name)
+                wanted = self._read(await _body(call), self._served.names)
             except ClientDisconnect:
                 return
             made = partial(self._served.prompts, wanted)
             prompts = await self._makers.make(whose.client, made)
         answer = self._answer(
             uuid.uuid4().hex,
-            self._served.name,
+            wanted.model,
             int(time.time()),
             self._served.text,
             wanted.logprobs is not None,
@@ -82,6 +82,7 @@ class Completions:
                 logprobs=wanted.logprobs,
                 trace=call.headers.get(traces.KEY, ""),
                 as_many_as_fit=wanted.max_tokens is None,
+                adapter="" if wanted.model == self._served.name else wanted.model,
             )
             for index, prompt in enumerate(prompts)
         ]

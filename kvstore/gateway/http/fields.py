@@ -5,7 +5,7 @@ by its name, and so is what is not known.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,13 +56,16 @@ def object_of(body: bytes) -> dict[str, Any]:
     return found
 
 
-def check_model(found: Mapping[str, Any], model: str) -> None:
-    """Raises `BadField` unless it is asked for the one that is served."""
+def model_of(found: Mapping[str, Any], models: Sequence[str]) -> str:
+    """Raises `BadField` unless it is asked for one of those that are served."""
     named = found.get("model")
     if not isinstance(named, str):
-        raise BadField("model", f"model: write the name of one, as in {model!r}")
-    if named != model:
-        raise UnknownModel("model", f"model {shown(named)} is not served here: {model!r} is")
+        raise BadField("model", f"model: write the name of one, as in {models[0]!r}")
+    if named not in models:
+        served = ", ".join(map(repr, models[:8])) + (" and others" if len(models) > 8 else "")
+        verb = "is" if len(models) == 1 else "are"
+        raise UnknownModel("model", f"model {shown(named)} is not served here: {served} {verb}")
+    return named
 
 
 def text_of(name: str, value: Any) -> str:

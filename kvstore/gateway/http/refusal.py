@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from kvstore.errors import Invalid, KVStoreError, Overloaded, Rejected
 from kvstore.gateway.http.keys import BadKey
-from kvstore.gateway.sampling import OnlyGreedy
+from kvstore.gateway.needs import Unable
 
 
 class BadField(Invalid):
@@ -94,8 +94,8 @@ def refusal_of(error: KVStoreError) -> Refusal:
         case BadField(param=param, code=code):
             status = 404 if isinstance(error, UnknownModel) else 400
             return Refusal(status, _WRONG, text, code, param)
-        case OnlyGreedy():
-            return Refusal(400, _WRONG, text, param="temperature")
+        case Unable(field=field):
+            return Refusal(400, _WRONG, text, param=field)
         case TooLarge():
             return Refusal(413, _WRONG, text)
         case TooSlow():

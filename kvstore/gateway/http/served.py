@@ -23,6 +23,7 @@ class Served:
     """One model. `prompts` is safe to call from several threads."""
 
     name: str
+    adapters: tuple[str, ...]  # of it, by the names of vLLM's servers for them
     revision: str  # of its weights, as engines name them
     namespace: bytes  # of engines of ours; empty where they do not run it
     text: Text
@@ -47,6 +48,7 @@ class Served:
         text = Text(config.model, found.eos)
         return cls(
             name=config.served_name,
+            adapters=config.adapters,
             revision=revision,
             namespace=namespace,
             text=text,
@@ -57,6 +59,11 @@ class Served:
             vocabulary=found.vocabulary or text.vocabulary,
             created=int(time.time()),
         )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By which callers ask, the model's first."""
+        return self.name, *self.adapters
 
     def prompts(self, wanted: Asked) -> tuple[tuple[int, ...], ...]:
         """The tokens of each. Raises `BadField` for one that the model cannot go on with."""

@@ -150,7 +150,7 @@ class GiveUpReply(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportRequest(_message.Message):
-    __slots__ = ("engine", "load", "prefills", "steps", "transfers", "accepted", "began", "ended", "decoding", "given_up", "cleared", "dropped", "held", "over", "leaves")
+    __slots__ = ("engine", "load", "prefills", "steps", "transfers", "accepted", "began", "ended", "decoding", "given_up", "cleared", "dropped", "held", "over", "leaves", "adapters")
     class Cost(_message.Message):
         __slots__ = ("a", "b", "c")
         A_FIELD_NUMBER: _ClassVar[int]
@@ -272,6 +272,7 @@ class ReportRequest(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     engine: ReportRequest.Engine
     load: ReportRequest.Load
     prefills: _containers.RepeatedCompositeFieldContainer[ReportRequest.Prefill]
@@ -287,7 +288,16 @@ class ReportRequest(_message.Message):
     held: _containers.RepeatedScalarFieldContainer[bytes]
     over: ReportRequest.Over
     leaves: bool
-    def __init__(self, engine: _Optional[_Union[ReportRequest.Engine, _Mapping]] = ..., load: _Optional[_Union[ReportRequest.Load, _Mapping]] = ..., prefills: _Optional[_Iterable[_Union[ReportRequest.Prefill, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[ReportRequest.Step, _Mapping]]] = ..., transfers: _Optional[_Iterable[_Union[ReportRequest.Transfer, _Mapping]]] = ..., accepted: _Optional[_Iterable[_Union[ReportRequest.Accepted, _Mapping]]] = ..., began: _Optional[_Iterable[str]] = ..., ended: _Optional[_Iterable[str]] = ..., decoding: _Optional[_Iterable[str]] = ..., given_up: _Optional[_Iterable[str]] = ..., cleared: bool = ..., dropped: _Optional[_Iterable[bytes]] = ..., held: _Optional[_Iterable[bytes]] = ..., over: _Optional[_Union[ReportRequest.Over, _Mapping]] = ..., leaves: bool = ...) -> None: ...
+    adapters: _containers.RepeatedCompositeFieldContainer[Adapter]
+    def __init__(self, engine: _Optional[_Union[ReportRequest.Engine, _Mapping]] = ..., load: _Optional[_Union[ReportRequest.Load, _Mapping]] = ..., prefills: _Optional[_Iterable[_Union[ReportRequest.Prefill, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[ReportRequest.Step, _Mapping]]] = ..., transfers: _Optional[_Iterable[_Union[ReportRequest.Transfer, _Mapping]]] = ..., accepted: _Optional[_Iterable[_Union[ReportRequest.Accepted, _Mapping]]] = ..., began: _Optional[_Iterable[str]] = ..., ended: _Optional[_Iterable[str]] = ..., decoding: _Optional[_Iterable[str]] = ..., given_up: _Optional[_Iterable[str]] = ..., cleared: bool = ..., dropped: _Optional[_Iterable[bytes]] = ..., held: _Optional[_Iterable[bytes]] = ..., over: _Optional[_Union[ReportRequest.Over, _Mapping]] = ..., leaves: bool = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ...) -> None: ...
+
+class Adapter(_message.Message):
+    __slots__ = ("name", "weights")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    weights: bytes
+    def __init__(self, name: _Optional[str] = ..., weights: _Optional[bytes] = ...) -> None: ...
 
 class ReportReply(_message.Message):
     __slots__ = ()
@@ -399,7 +409,7 @@ class CrewsRequest(_message.Message):
 class CrewsReply(_message.Message):
     __slots__ = ("crews", "left")
     class Crew(_message.Message):
-        __slots__ = ("namespace", "group", "block_tokens", "revision", "engines", "over_http", "naming", "addresses")
+        __slots__ = ("namespace", "group", "block_tokens", "revision", "engines", "over_http", "naming", "addresses", "adapters")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
         GROUP_FIELD_NUMBER: _ClassVar[int]
         BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -408,6 +418,7 @@ class CrewsReply(_message.Message):
         OVER_HTTP_FIELD_NUMBER: _ClassVar[int]
         NAMING_FIELD_NUMBER: _ClassVar[int]
         ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+        ADAPTERS_FIELD_NUMBER: _ClassVar[int]
         namespace: bytes
         group: int
         block_tokens: int
@@ -416,7 +427,8 @@ class CrewsReply(_message.Message):
         over_http: int
         naming: str
         addresses: _containers.RepeatedScalarFieldContainer[str]
-        def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., revision: _Optional[str] = ..., engines: _Optional[int] = ..., over_http: _Optional[int] = ..., naming: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+        adapters: _containers.RepeatedCompositeFieldContainer[Adapter]
+        def __init__(self, namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., revision: _Optional[str] = ..., engines: _Optional[int] = ..., over_http: _Optional[int] = ..., naming: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ...) -> None: ...
     CREWS_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     crews: _containers.RepeatedCompositeFieldContainer[CrewsReply.Crew]

@@ -11,10 +11,11 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -41,9 +42,11 @@ class Server:
         pages: int = 0,  # of its own cache; 0: as many as fit
         publishes: bool = False,
         beside: dict[str, Any] | None = None,
+        adapters: Mapping[str, Path] = MappingProxyType({}),
         **extra: Any,
     ) -> None:
-        """`beside`: another connector, which MultiConnector asks after ours."""
+        """`beside`: another connector, which MultiConnector asks after ours. `adapters`: for LoRA,
+        by name."""
         self.port = free_port()
         self.log_file = log
         options = ["--host", "127.0.0.1", "--port", str(self.port), "--model", os.fspath(model)]
@@ -56,6 +59,9 @@ class Server:
             "128",
         ]
         options += ["--max-num-seqs", "4", "--enable-prompt-tokens-details"]
+        if adapters:
+            options += ["--enable-lora", "--max-loras", "2", "--lora-modules"]
+            options += [f"{name}={path}" for name, path in adapters.items()]
         if pages:
             options += ["--num-gpu-blocks-override", str(pages)]
         self.events = free_port(), free_port()  # where it publishes, and says so again

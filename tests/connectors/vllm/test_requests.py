@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -133,12 +134,17 @@ def test_a_request_under_an_adapter_has_its_part_once_a_worker_has_loaded_that(
     monkeypatch.setattr(module, "Lookups", lambda *_: Late())
     here, runs, waits = side(), fresh("r", lora_request=asked()), fresh("w", lora_request=asked())
     here.ready(ready())
+    told: list[Adapter] = []
+    fleet: Any = Mock(loaded=told.extend, group=0)
+    here.fleet = fleet
     for one in (runs, waits):
         here.arrived(one)
         assert here.matched(one, 0) == (0, False)
     here.allocated(runs, PAGES, 0)
     assert here.step(ran(r=16)).saves == []
-    here.heard(Report(adapters=(ADAPTER,)), set())
+    for _ in range(2):
+        here.heard(Report(adapters=(ADAPTER,)), set())
+    assert told == [ADAPTER], "conductors hear what is new"
     assert here.matched(waits, 0) == (None, False), "it is looked up"
     runs.num_computed_tokens = 16
     [save] = here.step(ran(r=24)).saves

@@ -15,11 +15,11 @@ from kvstore.limits import SERVE_PROMPTS_MAX
 
 
 def read(**fields: Any) -> Asked:
-    return asked(json.dumps({"model": "m", "prompt": "p", **fields}).encode(), "m")
+    return asked(json.dumps({"model": "m", "prompt": "p", **fields}).encode(), ["m"])
 
 
 def test_a_prompt_alone_is_enough() -> None:
-    assert read() == Asked(("p",), MAX_TOKENS_DEFAULT)
+    assert read() == Asked("m", ("p",), MAX_TOKENS_DEFAULT)
 
 
 @pytest.mark.parametrize(
@@ -126,4 +126,4 @@ def test_another_model_is_not_served() -> None:
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"9" * 5_000])
 def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(Invalid, match="no JSON"):
-        asked(body, "m")
+        asked(body, ["m"])

@@ -17,7 +17,7 @@ HELLO = {"role": "user", "content": "hello"}
 
 
 def read(**fields: Any) -> Asked:
-    return asked_chat(json.dumps({"model": "m", "messages": [HELLO], **fields}).encode(), "m")
+    return asked_chat(json.dumps({"model": "m", "messages": [HELLO], **fields}).encode(), ["m"])
 
 
 def said(*messages: Any) -> list[tuple[str, str]]:
@@ -27,7 +27,7 @@ def said(*messages: Any) -> list[tuple[str, str]]:
 
 
 def test_messages_alone_are_enough_and_end_where_the_model_does() -> None:
-    assert read() == Asked((Conversation((Message("user", "hello"),)),), None)
+    assert read() == Asked("m", (Conversation((Message("user", "hello"),)),), None)
 
 
 def test_messages_are_texts_or_parts_that_are_texts() -> None:

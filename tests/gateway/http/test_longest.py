@@ -115,13 +115,13 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_made_into_tokens(
     pairs().save(str(folder / "tokenizer.json"))
     told = GatewayConfig(folder, engines=ENGINES, revision="r", max_model_len=10)
     served = Served.of(told)
-    (prompt,) = served.prompts(Asked(("a" * 36,), max_tokens=1))
+    (prompt,) = served.prompts(Asked("tiny", ("a" * 36,), max_tokens=1))
     assert len(prompt) == 9
     made = list[str]()
     monkeypatch.setattr(Text, "tokens", lambda _, text: made.append(text) or (1,) * len(text))
     with pytest.raises(TooLong, match=r"41 bytes of text .* positions for 10") as refused:
-        served.prompts(Asked(("a" * 41,), max_tokens=1))
+        served.prompts(Asked("tiny", ("a" * 41,), max_tokens=1))
     assert refused.value.param == "prompt" and not made
     with pytest.raises(TooLong):
-        served.prompts(Asked(("a" * 40,), max_tokens=1))
+        served.prompts(Asked("tiny", ("a" * 40,), max_tokens=1))
     assert made

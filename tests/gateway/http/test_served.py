@@ -23,20 +23,20 @@ def test_no_more_is_asked_for_than_engines_have_room_for(
     model_dir: Path, told: int | None, room: int
 ) -> None:
     served = Served.of(GatewayConfig(model_dir, engines=ENGINES, max_model_len=told))
-    unsaid = Asked(("w5 w6",), max_tokens=None)
+    unsaid = Asked("tiny", ("w5 w6",), max_tokens=None)
     (prompt,) = served.prompts(unsaid)
     assert len(prompt) + served.new_tokens(prompt, unsaid) == room
     with pytest.raises(TooLong, match=f"for {room} in all"):
-        served.prompts(Asked(("w5 w6",), max_tokens=room))
+        served.prompts(Asked("tiny", ("w5 w6",), max_tokens=room))
 
 
 def test_an_answer_of_no_said_length_has_what_the_gateway_was_told_or_all_there_is(
     model_dir: Path,
 ) -> None:
     told = GatewayConfig(model_dir, engines=ENGINES, max_model_len=100, answer_tokens=30)
-    served, unsaid = Served.of(told), Asked(("w5",), max_tokens=None)
+    served, unsaid = Served.of(told), Asked("tiny", ("w5",), max_tokens=None)
     assert [served.new_tokens(range(tokens), unsaid) for tokens in (5, 70, 95)] == [30, 30, 5]
-    assert served.new_tokens(range(5), Asked(("w5",), max_tokens=60)) == 60
+    assert served.new_tokens(range(5), Asked("tiny", ("w5",), max_tokens=60)) == 60
 
 
 def without(model: Path, folder: Path, *names: str) -> Path:
@@ -56,7 +56,7 @@ def test_what_a_config_leaves_to_defaults_is_the_tokenizers_or_must_be_said(
         Served.of(GatewayConfig(folder, engines=ENGINES, revision="r"))
     served = Served.of(GatewayConfig(folder, engines=ENGINES, revision="r", max_model_len=64))
     assert (served.positions, served.vocabulary) == (64, served.text.vocabulary)
-    assert served.prompts(Asked(("w5 w6",), max_tokens=1))
+    assert served.prompts(Asked("tiny", ("w5 w6",), max_tokens=1))
 
 
 def test_gpt2_says_its_positions_by_another_name(model_dir: Path, tmp_path: Path) -> None:
