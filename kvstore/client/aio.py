@@ -99,6 +99,9 @@ class AsyncClient:
     async def reader(self, blocks: Chain, memory: Memory, **options: Any) -> Reader:
         return await self._opened(self.blocking.reader, blocks, memory, **options)
 
+    async def forgo(self, writer_group: str) -> None:
+        await self.run(self.blocking.forgo, writer_group)
+
     async def remove(self, blocks: Chain) -> int:
         return await self.run(self.blocking.remove, blocks)
 

@@ -322,8 +322,13 @@ class Client:
     def forgo(self, writer_group: str) -> None:
         """Say that a writer group reserves nothing more: who follows it by its name waits for no
         more of it than it has. It is a name for once: a reader that comes early believes this."""
-        request = pb.AbortRequest(session=self.connection.link().session, writer_group=writer_group)
-        self.connection.call(lambda link: link.kv.Abort, request)
+
+        def forgo() -> None:
+            session = self.connection.link().session
+            request = pb.AbortRequest(session=session, writer_group=writer_group)
+            self.connection.call(lambda link: link.kv.Abort, request)
+
+        self._again(forgo)
 
     def used(self, query_tokens: int, hit_tokens: int) -> None:
         """For the node's counters: tokens this engine looked for, and of those what it loaded.

@@ -169,7 +169,8 @@ class Follow:
         except Unavailable:
             self._openings.let_go(link, handles)
             raise
-        self._hear(asked, over=pb.FORGONE in reply.outcomes)
+        # What may yet be had of the node is no end, here either.
+        self._hear(asked, over={*reply.outcomes} - {pb.HIT} == {pb.FORGONE})
         # Another reader may have set out for them while this one asked.
         hits = [i for i in hits if self._known(asked, rows[i]) is None]
         wanted = [(asked.keys[rows[i]], reply.parents[i], reply.tokens[i]) for i in hits]

@@ -16,11 +16,8 @@ from kvstore.node.blocks import Blocks
 from kvstore.node.claims import Claims
 from kvstore.node.sessions import Session
 
-_THERE = (
-    Miss.NO_ROOM,
-    Miss.LATE,
-    Miss.UNREACHABLE,
-)  # whoever wrote it: it may be had a moment later
+# Whoever writes or wrote it: it may be had a moment later.
+_THERE = (Miss.UNSEALED, Miss.UNLISTED, Miss.NO_ROOM, Miss.LATE, Miss.UNREACHABLE)
 
 
 class Readable:

@@ -387,9 +387,10 @@ class Store:
 
     def _lose(self, window: Window) -> None:
         """Its member is gone: without it its group makes nothing whole."""
+        group = window.group
+        if group is not None and self.windows.slot_of(group) is window.slot:
+            self.forgone.add(*group[:2])  # once: it may begin anew by another session
         self._give_up(window)
-        if window.group is not None:
-            self.forgone.add(*window.group[:2])
 
     def _let_go(self, window: Window) -> None:
         if self.windows.get(window.serial) is not None:

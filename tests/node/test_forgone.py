@@ -36,6 +36,7 @@ def test_what_a_group_has_is_followed_and_what_it_has_not_is_forgone_once_it_is_
     assert opened(rig, blocks, group="another") == ["unsealed", "absent"]
     assert opened(rig, blocks, group="") == ["unsealed", "absent"]
     assert opened(rig, blocks, tenant="other") == ["absent"] * 2
+    assert opened(rig, blocks, group="g") == ["hit", Miss.FORGONE]
     rig.store.reserve(rank, SMALL, triples(blocks, 1), LEFT, "g")
     assert opened(rig, blocks) == ["hit", "hit"], "it goes on after all"
 
@@ -45,6 +46,28 @@ def test_what_others_have_stored_is_there_though_the_group_that_is_followed_has_
     rig.put(rig.session(), SMALL, blocks.between(0, 1))
     rig.store.abort(rig.session(), (), "g")
     assert opened(rig, blocks) == ["hit", Miss.FORGONE]
+
+
+def test_what_another_writes_may_yet_come_though_the_group_that_is_followed_is_over() -> None:
+    rig, blocks = Rig(), prompt(1, 3, spec=SPEC)
+    other = rig.session(mapped=True)
+    rig.store.reserve(other, SMALL, triples(blocks, 0, 1), SMALL.layout.whole)
+    rig.put(rig.session(), SMALL, blocks, 1, 2)
+    rig.store.abort(rig.session(), (), "g")
+    assert opened(rig, blocks) == ["unsealed", "unlisted", Miss.FORGONE]
+    rig.store.end(other)
+    assert opened(rig, blocks)[0] == Miss.FORGONE
+
+
+def test_a_process_that_goes_after_its_session_ends_its_group_no_second_time() -> None:
+    rig, blocks = Rig(), prompt(1, 2, spec=SPEC)
+    lost, anew = rig.session(mapped=True), rig.session(mapped=True)
+    rig.store.reserve(lost, SMALL, triples(blocks, 0, 1), LEFT, "g")
+    rig.store.end(lost)
+    assert opened(rig, blocks) == [Miss.FORGONE] * 2
+    rig.store.reserve(anew, SMALL, triples(blocks, 0, 1), LEFT, "g")
+    rig.process_gone(lost)
+    assert opened(rig, blocks) == ["hit", "absent"]
 
 
 def test_a_group_one_of_whose_members_is_gone_while_it_writes_is_over() -> None:
@@ -79,11 +102,11 @@ def pair(shared: Pair) -> Iterator[Pair]:
 
 
 class Followed:
-    """Two blocks that a group at node a is to write, of which it has reserved one."""
+    """Some blocks that a group at node a is to write, of which it has reserved one."""
 
-    def __init__(self, pair: Pair, group: str) -> None:
+    def __init__(self, pair: Pair, group: str, blocks: int = 2) -> None:
         self.pair, self.group = pair, group
-        self.blocks, self.writer = pair.new(2), pair.a.caller()
+        self.blocks, self.writer = pair.new(blocks), pair.a.caller()
         first = self.blocks.between(0, 1)
         self.handles = self.writer.reserve(first, writer_group=group).handles
 
@@ -100,13 +123,13 @@ class Followed:
 
 
 def test_a_reader_at_another_node_hears_it_of_its_own(pair: Pair) -> None:
-    followed, other = Followed(pair, "over"), Followed(pair, "goes on")
-    followed.becomes([pb.HIT, pb.ABSENT])
+    followed, other = Followed(pair, "over", 3), Followed(pair, "goes on", 3)
+    followed.becomes([pb.HIT, pb.ABSENT, pb.ABSENT])
     pair.a.caller().ask("Abort", writer_group="over")  # whoever of the group's tenant says it
-    followed.becomes([pb.HIT, pb.FORGONE])
-    other.becomes([pb.HIT, pb.ABSENT])
+    followed.becomes([pb.HIT, pb.FORGONE, pb.FORGONE])
+    other.becomes([pb.HIT, pb.ABSENT, pb.ABSENT])
     more = followed.writer.reserve(followed.blocks.between(1, 2), writer_group="over").handles
-    followed.becomes([pb.HIT, pb.HIT])
+    followed.becomes([pb.HIT, pb.HIT, pb.ABSENT])
     for one, handles in ((followed, [*followed.handles, *more]), (other, other.handles)):
         one.writer.ask("Abort", handles=handles)
 

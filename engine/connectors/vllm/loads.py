@@ -34,6 +34,7 @@ FOLLOW_SECONDS = 0.002  # between looks for a followed writer's next blocks
 # Prefills followed at once. They wait more than they load, maybe for one that never comes: they may
 # not keep from loading what is stored.
 FOLLOWS_MAX = 64
+IN_VAIN = (Miss.FORGONE, Miss.QUARANTINED)  # what is followed does not come any more
 DRAIN_SECONDS = 120.0
 
 
@@ -196,7 +197,7 @@ class Loads:
                 loaded, miss = reader.blocks, reader.miss
             at += loaded
             if not loaded:
-                if miss is Miss.FORGONE or time.monotonic() - moved > self._stall_seconds:
+                if miss in IN_VAIN or time.monotonic() - moved > self._stall_seconds:
                     break
                 time.sleep(FOLLOW_SECONDS)
         return sum(chain.tokens[:at])

@@ -9,6 +9,7 @@ as the step computes it.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from .trace import Trace
 
 log = logging.getLogger("vllm.moonpool")
 
+OVER_MAX = 4_096
 HAND_OFF_SECONDS = 0.2  # for those that a reader waits for, before the first layer is stored
 NOBODYS = (Overloaded, SessionEnded, Unavailable)  # others would hear the same
 
@@ -67,6 +69,7 @@ class Saves:
         self._step = Step(0)
         self._reserving: Future[list[Window]] | None = None
         self._late: Future[list[Window]] | None = None  # one that a step did not wait for
+        self._over = deque[str](maxlen=OVER_MAX)  # hand-offs whose followers are to be told
         self._followed: list[Window] | None = None  # once a layer of the step has been computed
         self._layers = {
             name: (index, layer)
@@ -82,15 +85,15 @@ class Saves:
         """Reserve what the step will complete."""
         self._followed, self._step = None, step
         # A node that has not answered for an earlier step is not waited for again.
-        if self._late is not None and not self._late.done():
-            return
-        self._late = None
-        if step.saves:
+        if step.saves and (self._late is None or self._late.done()):
+            self._late = None
             self._reserving = later(self._thread, lambda: self._reserve(step))
             if not any(save.hand_off for save in step.saves):
                 self._followed = []
-        if step.over:  # by the same thread, and so behind the last of their reservations
-            later(self._thread, lambda: self._forgo(step.over))
+        # A rank that writes nothing of them does not know when the others have reserved the last.
+        if step.over and any(cache.facts.writes for cache in self._caches):
+            self._over.extend(step.over)
+            later(self._thread, self._forgo)  # and so behind the last of their reservations
 
     def layer(self, name: str) -> None:
         """A layer is computed: store it where a reader follows."""
@@ -158,12 +161,16 @@ class Saves:
         except KVStoreError as error:
             self._health.failed(error)
 
-    def _forgo(self, names: list[str]) -> None:
-        """Nobody is to wait for these any more. Who is not told waits for as long as it may."""
+    def _forgo(self) -> None:
+        """Nobody is to wait any more for hand-offs that are over. Who is not told waits for as long
+        as it may."""
         try:
-            for name in names:
+            while self._over:
+                name = self._over.popleft()
                 self._caches[0].client.forgo(name)
         except KVStoreError as error:
+            if isinstance(error, NOBODYS):
+                self._over.append(name)  # until the next of them is over
             self._health.failed(error)
         except Exception:
             log.exception("Moonpool: followers were not told of the end, for an unexpected reason")

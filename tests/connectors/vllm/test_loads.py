@@ -196,6 +196,8 @@ class Opened:
     [
         ([(0, Miss.ABSENT), (0, Miss.ABSENT), (1, None), (1, None)], 8, 4),
         ([(0, Miss.FORGONE)], 0, 1),
+        ([(0, Miss.QUARANTINED)], 0, 1),
+        ([(0, Miss.UNSEALED), (0, Miss.FORGONE)], 0, 2),
         ([(0, Miss.ABSENT), (1, Miss.FORGONE), (0, Miss.FORGONE)], 4, 3),
         ([(1, Miss.FORGONE), (1, None)], 8, 2),
     ],

@@ -81,7 +81,10 @@ def test_a_hand_off_that_is_refused_takes_nobody_else_s_blocks_with_it(
 
 
 def forgoing(
-    order: list[str], reserve: Callable[[], None], forgo: Exception | None = None
+    order: list[str],
+    reserve: Callable[[], None],
+    forgo: Exception | None = None,
+    writes: bool = True,
 ) -> Saves:
     """Says what it asks of the node, in which order."""
 
@@ -96,7 +99,7 @@ def forgoing(
             raise forgo
 
     layout = SimpleNamespace(block_tokens=64, whole=Fragment(0, 1, 0, 1))
-    facts = SimpleNamespace(layer_names=("0",), writes=True, page_tokens=32, window_tokens=0)
+    facts = SimpleNamespace(layer_names=("0",), writes=writes, page_tokens=32, window_tokens=0)
     space = SimpleNamespace(layout=layout)
     client = SimpleNamespace(space=space, writer=writer, forgo=forgone)
     cache: Any = SimpleNamespace(
@@ -120,21 +123,35 @@ def test_a_hand_off_is_over_for_its_followers_once_its_last_block_is_reserved() 
     assert order == ["reserved for name", *over]
 
 
-def test_a_node_that_does_not_answer_is_not_told_of_ends_until_it_has() -> None:
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_end_of_a_hand_off_is_told_behind_a_reservation_that_comes_late_or_not_at_all(
+    refused: bool,
+) -> None:
     order, answers = list[str](), threading.Event()
-    saves = forgoing(order, lambda: assert_true(answers.wait(SOON)))
+
+    def late() -> None:
+        assert answers.wait(SOON)
+        if refused:
+            raise Overloaded("no room")
+
+    saves = forgoing(order, late)
     saves._wait_seconds = 0.01
     saves.begin(Step(1, saves=[HANDED]))
     assert saves.end() == (0, {"a": 0})
-    late = saves._late
-    assert late is not None
-    for number in range(2, 50):
-        saves.begin(Step(number, over=["nobody keeps count of these"]))
+    saves.begin(Step(2, over=["name"]))  # the last step that there is
+    assert saves.end() == (0, {}) and order == []
     answers.set()
-    late.result(SOON)
-    saves.begin(Step(50, over=["now"]))
     saves.close()
-    assert order == ["reserved for name", "now is over"]
+    assert order == [*(() if refused else ("reserved for name",)), "name is over"]
+
+
+def test_a_rank_that_writes_nothing_says_nothing_of_ends() -> None:
+    order: list[str] = []
+    saves = forgoing(order, lambda: None, writes=False)
+    saves.begin(Step(1, saves=[HANDED], over=["name"]))
+    assert saves.end() == (0, {})
+    saves.close()
+    assert order == []
 
 
 @pytest.mark.parametrize("raised", [Unavailable("the node is gone"), KeyError(99)])
@@ -144,12 +161,11 @@ def test_an_end_that_cannot_be_told_harms_no_step(raised: Exception) -> None:
     saves.begin(Step(1, over=["one", "two"]))
     saves.begin(Step(2, saves=[HANDED]))
     assert saves.end() == (1, {})
+    saves.begin(Step(3, over=["three"]))
     saves.close()
-    assert order == ["one is over", "reserved for name"], "the others would wait as long in vain"
-
-
-def assert_true(said: bool) -> None:
-    assert said
+    assert order == ["one is over", "reserved for name", "two is over"], "one failure each time"
+    again = ["three", "one", "two"] if isinstance(raised, Unavailable) else ["three"]
+    assert sorted(saves._over) == sorted(again)
 
 
 class Sealing:
