@@ -140,7 +140,7 @@ REPORT_MEASURED_MAX = 256  # prefills in one message, steps, transfers: each cos
 REPORT_REQUESTS_MAX = 4_096  # ids in each list of one message; engines of ours say so many in all
 REPORT_BLOCKS_MAX = 4_096  # of an engine's own, held and dropped each, in one message: some 5 ms
 ENGINE_ADAPTERS_MAX = 256  # LoRA adapters of one engine that are remembered, 400 bytes each
-CREW_ADAPTERS_MAX = 1_024  # of all engines of a kind, in one answer
+CREW_ADAPTERS_MAX = 1_024  # of all engines that one answer tells of
 ENGINE_BLOCKS_MAX = 1 * MiB  # of its own that one engine is believed to hold
 OWN_BLOCKS_MAX = 32 * MiB  # of all engines, of one crew three quarters: some 21 bytes each
 REQUEST_ID_BYTES_MAX = 256
@@ -229,6 +229,7 @@ assert RPC_STREAMS_MAX <= REPORTS_MAX < RPC_CONNECTIONS_MAX
 assert (
     REPORT_REQUESTS_MAX * (REQUEST_ID_BYTES_MAX + 24)
     + (RPC_KEYS_MAX + REPORT_BLOCKS_MAX) * (HASH_BYTES + 4)
+    + ENGINE_ADAPTERS_MAX * (LABEL_BYTES_MAX + HASH_BYTES + 8)
     < RPC_MESSAGE_BYTES_MAX
 )
 assert (2 * REPORT_BLOCKS_MAX + RPC_KEYS_MAX) * (HASH_BYTES + 4) < RPC_MESSAGE_BYTES_MAX

@@ -17,7 +17,7 @@ def crews(scheduler: Scheduler, tenant: str, request: pb.CrewsRequest, now: floa
     if request.revision:
         check_text("revision", request.revision, NAME_BYTES_MAX)
     reply, here = pb.CrewsReply(), set[str]()
-    left = scheduler.left(tenant, now)
+    left, room = scheduler.left(tenant, now), CREW_ADAPTERS_MAX
     for whose in scheduler.crews_of(tenant):
         crew, _ = scheduler.crew(whose)
         addresses = {one.facts.address for one in crew.by_id.values()}
@@ -35,18 +35,21 @@ def crews(scheduler: Scheduler, tenant: str, request: pb.CrewsRequest, now: floa
             naming=crew.naming,
             addresses=addresses,
             over_http=sum(speaks_http(one.facts.address) for one in crew.by_id.values()),
-            adapters=_adapters(crew.by_id.values()) if request.revision else (),
+            adapters=_adapters(crew.by_id.values(), room) if request.revision else (),
         )
+        room -= len(reply.crews[-1].adapters)
     reply.left.extend(left - here)
     return reply
 
 
-def _adapters(engines: Iterable[Engine]) -> list[pb.Adapter]:
-    """That some of these have loaded, those that were loaded last where they are too many."""
+def _adapters(engines: Iterable[Engine], room: int) -> list[pb.Adapter]:
+    """That some of these have loaded, and no more than so many."""
     found: dict[str, bytes] = {}
     for engine in engines:
+        if engine.adapters.items() <= found.items():
+            continue  # as where all have the same: many engines have many
         for name, weights in reversed(engine.adapters.items()):
-            if name in found or len(found) < CREW_ADAPTERS_MAX:
+            if name in found or len(found) < room:
                 alike = found.setdefault(name, weights) == weights
                 found[name] = weights if alike else b""
     return [pb.Adapter(name=name, weights=weights) for name, weights in found.items()]

@@ -24,7 +24,7 @@ from kvstore.errors import Invalid, Overloaded, Rejected, TooLate, Unavailable
 from kvstore.gateway.caller import Caller
 from kvstore.gateway.engines import DEADLINE_SECONDS, Engines
 from kvstore.gateway.known import Known
-from kvstore.gateway.needs import Needs
+from kvstore.gateway.needs import Lacks, Needs
 from kvstore.gateway.request import Outcome, Request, Told
 from kvstore.gateway.run import Otherwise, Run, nobody
 from kvstore.gateway.spaces import Ask, Spaces
@@ -110,7 +110,7 @@ class Dispatcher:
             except Otherwise:  # that one goes on as well as any, once it knows of the token
                 continue
             except Rejected as error:
-                if isinstance(error, Overloaded) and run.outcome.tries == 1:
+                if isinstance(error, Overloaded) and run.failures == 1:
                     raise
                 run.caller.check()
                 if run.caller.has_enough:
@@ -118,14 +118,16 @@ class Dispatcher:
                 sent = run.outcome.engines[-1:]
                 if gone.issuperset(sent):  # it was sent nowhere, for nobody is left
                     raise why or error from None
-                if run.outcome.tries >= TRIES_MAX:
+                if isinstance(error, Lacks):
+                    run.lacking.update(sent)
+                if run.failures >= TRIES_MAX:
                     raise
                 why = error
                 where = " and ".join(sent)
                 log.warning("request %s goes on without %s: %s", request.id, where, error)
                 run.lost()
                 gone.update(sent)
-                if self._known.lost(sent[0]):
+                if not isinstance(error, Lacks) and self._known.lost(sent[0]):
                     self._engines.forget(sent[0])
 
     def _asks(self, run: Run) -> list[Asked]:
@@ -135,8 +137,11 @@ class Dispatcher:
             return []
         spaces, needs = self._spaces.now(), Needs.of(request)
         self._known.forget(self._spaces.left())
+        if needs.adapter:  # who has it only they can say
+            self._known.hear(self._spaces.addresses())
         may = [one for one in spaces if needs.met_in(one)]
-        if spaces and not may:
+        may = [one for one in may if needs.adapter in one.adapters] or may
+        if spaces and not may and not self._known.any(needs):
             raise needs.unmet
         asks = [Asked(one.asked(request), one.block_tokens) for one in may]
         if asks:
@@ -161,12 +166,13 @@ class Dispatcher:
         try:
             plan = self._planner.schedule(asked.ask)
         except Overloaded:
-            if run.outcome.tries == 1:
+            if run.failures == 1:
                 raise
             return None
         if plan is None:
             return None
-        if {plan.prefill.address, plan.decode.address} & gone:
+        unfit = not Needs.of(run.request).met_at(plan.prefill.address or plan.decode.address)
+        if unfit or {plan.prefill.address, plan.decode.address} & gone:
             self._planner.give_up(asked.ask)
             return None
         decodes = plan.prefill if speaks_http(plan.prefill.address) else plan.decode

@@ -106,6 +106,14 @@ class Call:
             raise self._bad(str(error) or type(error).__name__) from error
 
 
+class Refused(Unavailable):
+    """A server says by a status of its own that it does not do it; another may."""
+
+    def __init__(self, status: int, message: str, retry_after_ms: int) -> None:
+        super().__init__(message, retry_after_ms)
+        self.status = status
+
+
 def check_health(address: str, seconds: float) -> None:
     """Raises `Unavailable` unless the server there says that it is well."""
     http = HTTPConnection(*host_and_port(address), timeout=seconds)
@@ -141,7 +149,7 @@ def refusal_of(address: str, status: int, words: str, retry_ms: int = _RETRY_MS)
         return Overloaded(text, retry_ms)
     if status in (400, 413, 422):
         return Invalid(text)
-    return Unavailable(text, retry_ms)
+    return Refused(status, text, retry_ms)
 
 
 def _retry_ms(reply: HTTPResponse) -> int:

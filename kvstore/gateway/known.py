@@ -36,6 +36,18 @@ class Known:
             if len(self._rests_until) > KNOWN_MAX and (first := next(learned, "")):
                 del self._rests_until[first]
 
+    def hear(self, addresses: Iterable[str]) -> None:
+        """There are these, too: their turns come before those of all that were sent something."""
+        with self._lock:
+            for one in addresses:
+                if len(self._rests_until) < KNOWN_MAX:
+                    self._rests_until.setdefault(one, 0.0)
+
+    def any(self, needs: Needs) -> bool:
+        """Whether one of them has what is needed."""
+        with self._lock:
+            return any(map(needs.met_at, self._rests_until))
+
     def forget(self, left: Set[str]) -> None:
         """Those of them that were learned of have no more what they had."""
         with self._lock:
@@ -57,7 +69,7 @@ class Known:
         may = needs.met_at
         with self._lock:
             left = [one for one in self._rests_until if one not in gone and may(one)]
-            if not left and self._rests_until and not any(map(may, self._rests_until)):
+            if not left and self._rests_until and not any(map(may, {*self._rests_until, *gone})):
                 raise needs.unmet
             if not left:
                 text = "no conductor names an engine for it, and no engine is known that does it"

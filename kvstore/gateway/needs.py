@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvstore.address import HTTP, speaks_http
-from kvstore.errors import Invalid
+from kvstore.errors import Invalid, Unavailable
 from kvstore.gateway.request import Request
 from kvstore.gateway.spaces import Space
 
@@ -16,6 +16,10 @@ class Unable(Invalid):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
         self.field = field
+
+
+class Lacks(Unavailable):
+    """This server has not the adapter that it was asked for; another may."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,18 @@ class Run:
         self._waits_since = self.since
         self._again = False  # the next token is one that came before
         self._certain = 0  # leading tokens that are not made again
+        self.lacking: set[str] = set()  # servers that have not the adapter
 
     @property
     def id(self) -> str:
         """Another one each time: an engine may still have it from the last."""
         tries = self.outcome.tries
         return self.request.id if tries == 1 else f"{self.request.id} try {tries}"
+
+    @property
+    def failures(self) -> int:
+        """Tries that came to nothing, without those of servers that were not the right ones."""
+        return self.outcome.tries - len(self.lacking)
 
     @property
     def waited_ms(self) -> int:

@@ -84,6 +84,9 @@ class Spaces(Protocol):
         """Addresses of engines that have these weights no more. One of which nobody hears is not
         among them."""
 
+    def addresses(self) -> Set[str]:
+        """Of engines that have them."""
+
 
 class One:
     """The namespace of engines that are all alike."""
@@ -100,6 +103,9 @@ class One:
     def left(self) -> Set[str]:
         return frozenset()
 
+    def addresses(self) -> Set[str]:
+        return frozenset()
+
 
 class Told:
     """What conductors say there is of these weights. While none says anything it is as before."""
@@ -109,6 +115,7 @@ class Told:
         self._lock = threading.Lock()
         self._all: tuple[Space, ...] = ()
         self._left: Set[str] = frozenset()
+        self._here: Set[str] = frozenset()
         self._good_until = 0.0
         self._patience = FIRST_SECONDS
 
@@ -134,6 +141,9 @@ class Told:
 
     def left(self) -> Set[str]:
         return self._left
+
+    def addresses(self) -> Set[str]:
+        return self._here
 
     def _look_beside(self) -> None:
         with suppress(KVStoreError):  # whoever asks in a space hears it
@@ -161,8 +171,8 @@ class Told:
             if (of := _of(one))
         }
         self._all = tuple(found.values())
-        here = {at for one in crews for at in one.addresses}
-        self._left = {at for each in said for at in each.left} - here
+        self._here = {at for one in crews for at in one.addresses}
+        self._left = {at for each in said for at in each.left} - self._here
         if not crews:
             self._good_until = time.monotonic() + _ABSENT_SECONDS
 

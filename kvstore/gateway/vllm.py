@@ -6,7 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from kvstore.gateway import streamed
+from kvstore.gateway.events import Refused
 from kvstore.gateway.logprobs import of_choice
+from kvstore.gateway.needs import Lacks
 from kvstore.gateway.run import Run
 from kvstore.gateway.sampling import Sampling
 from kvstore.wire.v1 import engine_pb2 as pb
@@ -23,7 +25,12 @@ def generate(
 ) -> None:
     """The run is told of each token. Raises whatever goes wrong by its type."""
     headers = {} if rank is None else {RANK: str(rank)}
-    streamed.generate(_Answer, address, wanted, run, seconds, headers)
+    try:
+        streamed.generate(_Answer, address, wanted, run, seconds, headers)
+    except Refused as error:
+        if run.request.adapter and error.status == 404:
+            raise Lacks(str(error)) from error
+        raise
 
 
 def body_of(
@@ -58,6 +65,9 @@ class _Answer(streamed.Streamed):
         return PATH, body_of(self.wanted, request.sampling, request.adapter)
 
     def take(self, event: dict[str, Any]) -> None:
+        adapter, named = self.run.request.adapter, event.get("model")
+        if adapter and isinstance(named, str) and named != adapter:
+            raise Lacks(f"{self.address}: asked for {adapter!r} it answers by {named[:64]!r}")
         if isinstance(usage := event.get("usage"), dict):
             details = usage.get("prompt_tokens_details")
             self.had(details.get("cached_tokens") if isinstance(details, dict) else None)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import grpc
 import pytest
 
+from kvstore.limits import CREW_ADAPTERS_MAX, ENGINE_ADAPTERS_MAX
 from kvstore.rpc.identity import TENANT_KEY
 from kvstore.wire.v1 import conductor_pb2 as pb
 from tests.conductor.reporting import Reporting, engine
@@ -34,7 +37,7 @@ def left(conductor: ConductorProcess, revision: str) -> set[str]:
 
 
 def reports(
-    conductor: ConductorProcess, name: str, tenant: str = "default", **said: str
+    conductor: ConductorProcess, name: str, tenant: str = "default", **said: Any
 ) -> Reporting:
     return Reporting(conductor.address, pb.ReportRequest(engine=engine(name, **said)), tenant)
 
@@ -78,6 +81,23 @@ def test_adapters_are_those_of_all_its_engines_and_weights_those_that_are_the_sa
         assert heard("") == {}, "of all that are served they would be too many"
         one.say(adapters=said(mixed=b"9"))
         eventually(lambda: heard("w") == {**known, "mixed": b"9"})
+
+
+def test_one_answer_tells_of_so_many_adapters(
+    conductor: ConductorProcess,
+) -> None:
+    def said(first: int) -> list[pb.Adapter]:
+        return [pb.Adapter(name=f"{first + one}") for one in range(ENGINE_ADAPTERS_MAX)]
+
+    with ExitStack() as engines:
+        for number in range(5):
+            told = reports(conductor, f"{number}", revision="w", namespace=bytes([number % 2]) * 32)
+            engines.enter_context(told).say(adapters=said(1_000 * number))
+
+        def heard() -> int:
+            return sum(len(one.adapters) for one in crews(conductor, "w"))
+
+        eventually(lambda: heard() == CREW_ADAPTERS_MAX)
 
 
 def test_engines_of_one_namespace_call_their_blocks_alike(conductor: ConductorProcess) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Set
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from kvstore.block import chain
+from kvstore.config import OPEN
 from kvstore.content import adapted, salted, together
 from kvstore.errors import Unavailable
-from kvstore.gateway.needs import Unable
+from kvstore.gateway.dispatch import TRIES_MAX, Dispatcher
+from kvstore.gateway.needs import Lacks, Unable
 from kvstore.gateway.request import Request
-from kvstore.gateway.spaces import Space
+from kvstore.gateway.spaces import One, Space
 from tests.gateway.engine_doubles import Nobody
 from tests.gateway.openai_server import Double, serving
 from tests.gateway.test_vllm import TOKENS, WHOLE, Names, run
+from tests.nodes import SPEC
 
 WEIGHTS, PROMPT = b"w" * 32, tuple(range(10))
 
@@ -40,14 +45,67 @@ def test_engines_that_compute_under_no_adapter_are_not_asked_to() -> None:
             run(Names("127.0.0.1:9"), adapter="french")
 
 
-def test_where_a_server_does_not_have_it_another_is_asked() -> None:
-    lacks: Any = Double([{"error": {"message": "The model `french` does not exist."}}], status=404)
-    has = Double(WHOLE)
-    with serving(lacks, has):
-        tokens, outcome = run(Nobody(), lacks.address, has.address, adapter="french")
-        assert tokens == TOKENS and outcome.tries == 2
-        with pytest.raises(Unavailable, match="does not exist"):
-            run(Nobody(), lacks.address, adapter="french")
+def lacking() -> Double:
+    return Double([{"error": {"message": "The model `french` does not exist."}}], status=404)
+
+
+def test_where_servers_do_not_have_it_others_are_asked_however_many_they_are() -> None:
+    has, lack = Double(WHOLE), [lacking() for _ in range(TRIES_MAX + 1)]
+    with serving(has, *lack):
+        addresses = [*(one.address for one in lack), has.address]
+        tokens, outcome = run(Nobody(), *addresses, adapter="french")
+        assert tokens == TOKENS and outcome.engines == addresses
+        with pytest.raises(Lacks, match="does not exist"):
+            run(Nobody(), *addresses[:-1], adapter="french")
+
+
+def test_where_the_server_of_a_plan_has_it_not_one_that_conductors_know_of_is_asked() -> None:
+    lack, has = lacking(), Double(WHOLE)
+    with serving(lack, has):
+        planner = Names(lack.address)  # idle as it is, it is named again
+        dispatcher = Dispatcher(planner, Known(lack.address, has.address), (), OPEN)
+        with closing(dispatcher):
+            for _ in range(2):
+                outcome = dispatcher.run(Request("r", PROMPT, len(TOKENS), adapter="french"))
+                assert outcome.engines == [lack.address, has.address]
+            lack.events, lack.status = WHOLE, 200
+            outcome = dispatcher.run(Request("r", PROMPT, len(TOKENS)))
+            assert outcome.engines == [lack.address], "it serves the model as before"
+
+
+class Known(One):
+    """What conductors say: engines at these addresses."""
+
+    def __init__(self, *addresses: str) -> None:
+        self._all = (replace(Space.of(SPEC), samples=True),)
+        self._addresses = addresses
+
+    def addresses(self) -> Set[str]:
+        return {*self._addresses}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "sglang://127.0.0.1:9"])
+def test_a_plan_that_names_who_computes_the_model_alone_is_not_followed(address: str) -> None:
+    """Engines of several kinds may share a namespace, and one may have come just now."""
+    has, planner = Double(WHOLE), Names(address)
+    with serving(has), closing(Dispatcher(planner, Known(has.address), (), OPEN)) as dispatcher:
+        outcome = dispatcher.run(Request("r", PROMPT, len(TOKENS), adapter="french"))
+    assert outcome.engines == [has.address] and planner.phases, "the planner was asked"
+
+
+def test_a_server_that_answers_by_another_model_has_it_not() -> None:
+    named = [{**one, "model": "tiny"} if isinstance(one, dict) else one for one in WHOLE]
+    other, has = Double(named), Double(WHOLE)
+    with serving(other, has):
+        tokens, outcome = run(Nobody(), other.address, has.address, adapter="french")
+        assert tokens == TOKENS and outcome.engines == [other.address, has.address]
+        assert run(Nobody(), other.address)[0] == TOKENS
+
+
+def test_a_server_that_went_away_is_no_reason_to_say_that_none_has_it() -> None:
+    with pytest.raises(Unavailable) as caught:
+        run(Nobody(), "127.0.0.1:9", "http://127.0.0.1:9", adapter="french")
+    assert not isinstance(caught.value, Lacks)
 
 
 def test_blocks_under_an_adapter_are_named_by_its_weights() -> None:

@@ -28,6 +28,21 @@ def test_of_too_many_those_are_known_that_were_heard_of_last(
     assert turns(engines) == ["a:1", "d:1", "fixed:1"]
 
 
+def test_those_that_others_know_of_are_asked_before_those_that_were_and_stay_in_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known, "KNOWN_MAX", 3)
+    engines, under = Known([]), Needs(adapter="french")
+    assert not engines.any(under)
+    engines.learn("a:1")
+    engines.hear(["http://b:1", "a:1"])
+    engines.hear(["c:1", "d:1"])
+    assert turns(engines) == ["a:1", "c:1", "http://b:1"]
+    assert engines.any(under) and engines.next(set(), under) == "http://b:1"
+    with pytest.raises(Unavailable):
+        engines.next({"http://b:1"}, under)
+
+
 def test_those_that_it_was_configured_with_stay_however_many_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

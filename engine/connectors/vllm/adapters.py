@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from .messages import ADAPTERS_MAX, Adapter
@@ -50,13 +51,21 @@ class Adapters:
             self._mix(called)  # it is computed by what its number stands for
         return None if found is None or self.why_not(request) else found
 
+    def named(self, told: Iterable[Adapter]) -> list[Adapter]:
+        """These, without their weights where blocks under one have no name here."""
+        return [
+            replace(one, weights="") if self._nameless((one.name, one.path)) else one
+            for one in told
+        ]
+
     def why_not(self, request: Any) -> str:
         """What keeps it from ever being known; nothing where a worker is only to load it."""
-        called = _called(request)
-        mixed = called in self._mixed or len(self._mixed) == ADAPTERS_MAX
-        nameless = self._weights.get(called) == ""
         in_place = getattr(request.lora_request, "load_inplace", False)
-        return CHANGED if in_place or mixed or nameless else ""
+        return CHANGED if in_place or self._nameless(_called(request)) else ""
+
+    def _nameless(self, called: tuple[str, str]) -> bool:
+        mixed = called in self._mixed or len(self._mixed) == ADAPTERS_MAX
+        return mixed or self._weights.get(called) == ""
 
     def heard(self, told: Iterable[Adapter]) -> bool:
         """What the workers have loaded last; whether that says anything new."""

@@ -82,6 +82,10 @@ class Requests:
         self._leave_out_misnamed()
         return True
 
+    def named(self, told: tuple[Adapter, ...]) -> list[Adapter]:
+        """As conductors are to know them, the last one last; the workers say it first."""
+        return self._contents.adapters.named(reversed(told))
+
     def stale(self, adapter: Adapter) -> None:
         """The files of one are others than it was loaded from: nothing of it is loaded or stored
         until vLLM has forgotten what it cached."""

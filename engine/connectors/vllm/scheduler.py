@@ -280,8 +280,8 @@ class SchedulerSide:
             self._begin_late(report.ready)
         if report.adapters and self._here.adapters_loaded(report.adapters):
             self._take_in_others()
-            if self.fleet is not None:
-                self.fleet.loaded(report.adapters)
+        if report.adapters and self.fleet is not None:
+            self.fleet.loaded(self._here.named(report.adapters))
         now = time.monotonic()
         self.stats.add("saved_blocks", report.saved_blocks)
         self._prices.computed(*report.prefill)
@@ -358,7 +358,7 @@ class SchedulerSide:
             self.fleet.arrived(request, hashes, tracked is not None and bool(tracked.follow))
 
     def _waited(self, answer: Lookup) -> Found | None:
-        """What it is by then; many that are late stop those who decode no longer than one."""
+        """What it is within the step's patience, which is for all that it asks together."""
         began = time.monotonic()
         found = answer.result(self._patience)
         self._patience = max(0.0, self._patience + began - time.monotonic())

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from kvstore.errors import Invalid, KVStoreError, Overloaded, Rejected
 from kvstore.gateway.http.keys import BadKey
-from kvstore.gateway.needs import Unable
+from kvstore.gateway.needs import Lacks, Unable
 
 
 class BadField(Invalid):
@@ -96,6 +96,8 @@ def refusal_of(error: KVStoreError) -> Refusal:
             return Refusal(status, _WRONG, text, code, param)
         case Unable(field=field):
             return Refusal(400, _WRONG, text, param=field)
+        case Lacks():
+            return Refusal(404, _WRONG, text, "model_not_found", "model")
         case TooLarge():
             return Refusal(413, _WRONG, text)
         case TooSlow():

@@ -142,9 +142,9 @@ def test_a_request_under_an_adapter_has_its_part_once_a_worker_has_loaded_that(
         assert here.matched(one, 0) == (0, False)
     here.allocated(runs, PAGES, 0)
     assert here.step(ran(r=16)).saves == []
-    for _ in range(2):
-        here.heard(Report(adapters=(ADAPTER,)), set())
-    assert told == [ADAPTER], "conductors hear what is new"
+    older = Adapter(9, "b", "/b", "99")
+    here.heard(Report(adapters=(ADAPTER, older)), set())
+    assert told == [older, ADAPTER], "workers say the last first, conductors believe the last"
     assert here.matched(waits, 0) == (None, False), "it is looked up"
     runs.num_computed_tokens = 16
     [save] = here.step(ran(r=24)).saves

@@ -11,6 +11,7 @@ import pytest
 from kvstore.config import GatewayConfig
 from kvstore.errors import ConfigError
 from kvstore.gateway.http.served import Served
+from kvstore.gateway.needs import Lacks
 from tests.gateway.http.test_app import Caller, Reply, Scripted
 
 ENGINES = ("http://127.0.0.1:1",)
@@ -40,6 +41,11 @@ def test_what_is_neither_is_not_served_and_the_refusal_says_what_is(served: Serv
     reply = called(served, Scripted(), "latin")
     assert (reply.status, reply.error["code"]) == (404, "model_not_found")
     assert all(repr(one) in reply.error["message"] for one in ("latin", "tiny", "french", "law"))
+
+
+def test_an_adapter_that_no_server_has_is_no_model(served: Served) -> None:
+    reply = called(served, Scripted(tokens=(), error=Lacks("no server has it")), "law")
+    assert (reply.status, reply.error["code"]) == (404, "model_not_found")
 
 
 def test_adapters_are_listed_behind_the_model_that_they_are_of(served: Served) -> None:
