@@ -9,6 +9,7 @@ are named by `revision`, or by a digest of their bytes where the model is a loca
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from kvstore.client import KVGroup, KVSpec, weights_digest
 from ..unsupported import Unsupported
 from .pages import axes_of
 from .settings import WHERE, Settings
-from .told import elsewhere, published, short, told
+from .told import elsewhere, published, scaled, short, told
 
 # Load formats beside auto whose weights are those of the model's folder or commit. Which of its
 # files they are differs, as where a folder has weights in several forms.
@@ -60,6 +61,8 @@ def named(config: HiCacheStorageConfig, pool: Any, settings: Settings) -> Named:
             "the host pool keeps fp8 as uint8, and the server does not say which fp8: "
             f"name it by kv_cache_dtype, or in namespace_extra of {WHERE}"
         )
+    if str(pool.dtype) == "torch.uint8":
+        said |= scaled()
     changes = [f";{name}={value}" for name, value in said.items()]
     group = KVGroup(
         layers=tuple(range(pool.start_layer, pool.start_layer + pool.layer_num)),
@@ -119,13 +122,20 @@ def _named(config: HiCacheStorageConfig, settings: Settings) -> tuple[str, str]:
         )
     how = "" if load_format == "auto" else f";load_format={load_format}"
     if Path(path).is_dir():
-        return "local", f"blake3:{weights_digest(path, load_format)}{how}"
+        return "local", f"blake3:{_digest(path, load_format)}{how}"
     if model and _COMMIT.fullmatch(str(model.revision)):
         return path, f"commit:{model.revision}{how}"
     raise Unsupported(
         f"the revision of {path!r} is not known: set revision in {WHERE} to something that changes "
         "whenever the weights do"
     )
+
+
+@functools.cache
+def _digest(path: str, load_format: str) -> str:
+    """Read once a process: what is in the folder when a backend is attached again may be meant for
+    the next one, and is not what this one has loaded."""
+    return weights_digest(path, load_format)
 
 
 def _extra(settings: Settings) -> str:

@@ -16,7 +16,7 @@ SGLANG_KEYS = frozenset(
     {
         *("backend_name", "module_path", "class_name", "interface_v1", "tp_lcm_size"),
         *("prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token"),
-        "hicache_storage_pass_prefix_keys",
+        *("hicache_storage_pass_prefix_keys", "allocator"),
     }
 )
 WHERE = "--hicache-storage-backend-extra-config"

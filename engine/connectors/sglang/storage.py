@@ -39,9 +39,9 @@ from .stats import Stats
 
 logger = logging.getLogger(__name__)
 
-# Namespaces of which this process may have other weights than their names say: kept for as long as
-# it lives, since a backend that is attached anew is given the old name.
-_cleared: set[bytes] = set()
+# Models, by their names and their weights', of which this process may have others than these say:
+# kept for as long as it lives, since a backend that is attached anew is given the old name.
+_cleared: set[tuple[str, str]] = set()
 
 
 class MoonpoolStorage(HiCacheStorage):
@@ -68,7 +68,7 @@ class MoonpoolStorage(HiCacheStorage):
         self._layers, self._layer_axes = layers_of(
             mem_pool_host.kv_buffer, self._axes, mem_pool_host.page_size
         )
-        if self._named.spec.digest not in _cleared:
+        if self._weights not in _cleared:
             self._begin(self._named)
         else:
             self._renew()
@@ -88,7 +88,7 @@ class MoonpoolStorage(HiCacheStorage):
     ) -> int:
         """Leading keys that can be had now."""
         there = self._ask(keys, lambda client, blocks: client.exists_each(blocks))
-        return there.index(False) if False in there else len(there)
+        return _leading(there)
 
     def batch_get_v1(
         self,
@@ -102,7 +102,7 @@ class MoonpoolStorage(HiCacheStorage):
             keys,
             lambda client, blocks: client.load_each(blocks, self._memory(client, host_indices)),
         )
-        self._stats.loaded(loaded.count(True), self._page_bytes, time.monotonic() - begun)
+        self._stats.loaded(_leading(loaded), self._page_bytes, time.monotonic() - begun)
         return loaded
 
     def batch_set_v1(
@@ -135,10 +135,11 @@ class MoonpoolStorage(HiCacheStorage):
         target_sizes: Any | None = None,
     ) -> list[torch.Tensor | None]:
         """Pages as flat tensors, in the given ones or new; None for each that is not there."""
-        pages = self._flat_pages(len(keys))
+        begun, pages = time.monotonic(), self._flat_pages(len(keys))
         loaded = self._ask(
             keys, lambda client, blocks: client.load_each(blocks, self._flat(client, pages))
         )
+        self._stats.loaded(_leading(loaded), self._page_bytes, time.monotonic() - begun)
         targets: Sequence[Any] = target_locations or [None] * len(keys)
         found: list[torch.Tensor | None] = []
         for there, page, target in zip(loaded, pages, targets, strict=True):
@@ -158,14 +159,14 @@ class MoonpoolStorage(HiCacheStorage):
         if values is None:
             self._say("pages given by address are not supported: set interface_v1 to 1")
             return False
-        pages = self._flat_pages(len(keys))
+        begun, pages = time.monotonic(), self._flat_pages(len(keys))
         for page, value in zip(pages, values, strict=True):
             page.view(-1).copy_(value.view(-1))
-        return all(
-            self._ask(
-                keys, lambda client, blocks: client.store_each(blocks, self._flat(client, pages))
-            )
+        stored = self._ask(
+            keys, lambda client, blocks: client.store_each(blocks, self._flat(client, pages))
         )
+        self._stats.stored(stored.count(True), self._page_bytes, time.monotonic() - begun)
+        return all(stored)
 
     def get(
         self, key: str, target_location: Any | None = None, target_sizes: Any | None = None
@@ -193,7 +194,7 @@ class MoonpoolStorage(HiCacheStorage):
         """
         if self._client is None:
             return
-        _cleared.add(self._named.spec.digest)
+        _cleared.add(self._weights)
         self.close()  # first: SGLang says that it was done, whatever is raised here
         self._renew()
 
@@ -206,6 +207,10 @@ class MoonpoolStorage(HiCacheStorage):
         client, self._client = self._client, None
         if client is not None:
             client.close()
+
+    @property
+    def _weights(self) -> tuple[str, str]:
+        return self._named.spec.model, self._named.weights
 
     def _renew(self) -> None:
         if self._config.is_mla_model and self._config.tp_size > 1:
@@ -284,6 +289,11 @@ class MoonpoolStorage(HiCacheStorage):
             logger.warning("Moonpool: %s; pages miss and are not stored until it is", trouble)
         elif before:
             logger.warning("Moonpool: %s answers again", self._settings.moonpool)
+
+
+def _leading(pages: list[bool]) -> int:
+    """SGLang uses none behind the first that is missing."""
+    return pages.index(False) if False in pages else len(pages)
 
 
 def _renewed(named: Named) -> Named:

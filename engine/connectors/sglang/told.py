@@ -2,8 +2,9 @@
 
 It is part of the namespace where it can be named, and refused where it cannot: what is in a file
 that nothing names, weights that come from another process, keys that depend on who else is in the
-batch (rope.py). Which kernels compute is among it where weights have few bits (kernels.py): else
-they differ by rounding alone. Where experts are is not, for all copies of one are alike.
+batch (rope.py). Which kernels compute is among it where weights have few bits (kernels.py), and who
+stores KV where that has: else they differ by rounding alone. Where experts are is not, for all
+copies of one are alike.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from sglang.srt.environ import envs
 from sglang.srt.plugins import GENERAL_PLUGINS_GROUP, PLATFORM_PLUGINS_GROUP
 from sglang.srt.runtime_context import (
+    attention_backends,
     get_exec,
     get_lora,
     get_mm,
@@ -75,6 +78,8 @@ _ENVIRONMENT = (
     "SGLANG_KV_CANARY_PERTURB_REAL_KV_UNUSED_CACHE_PROB",
     "SGLANG_KV_CANARY_PERTURB_REAL_KV_POST_FORWARD_PROB",
     "SGLANG_KV_CANARY_PERTURB_NEXT_TOKEN_SWAP_PROB",
+    # In which order the numbers of a page lie on the device: they are copied as they lie.
+    *("SGLANG_USE_HND_KVCACHE", "SGLANG_AITER_KV_CACHE_LAYOUT"),
 )
 # Settings that name a file beside the model, whose contents change KV and are named by nothing.
 _FILES = (
@@ -120,6 +125,19 @@ def told() -> dict[str, str]:
     changed = {name: os.environ[name] for name in _ENVIRONMENT if os.environ.get(name)}
     said["environment"] = json.dumps(changed) if changed else None
     return {name: short(_text(value)) for name, value in said.items() if value not in _NOTHING}
+
+
+def scaled() -> dict[str, str]:
+    """What of a server decides how KV is put into eight bits: which fp8 AMD's GPUs have, whatever
+    they are told, and who stores it, for not everybody applies a checkpoint's scales."""
+    said: dict[str, str] = {}
+    if torch.version.hip:
+        from sglang.kernels.ops.quantization.fp8_kernel import fp8_dtype
+
+        said["fp8"] = str(fp8_dtype).removeprefix("torch.")
+    if published(get_exec):
+        said["attention"] = "/".join(str(one) for one in attention_backends())
+    return {name: short(value) for name, value in said.items()}
 
 
 def elsewhere(model: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from sglang.srt.configs.model_config import ModelImpl
 from sglang.srt.environ import envs
 from sglang.srt.mem_cache.hicache_storage import PoolName
 
-from kvstore.engine.connectors.sglang import fleet
+from kvstore.engine.connectors.sglang import facts, fleet
 from kvstore.engine.connectors.sglang.told import _ENVIRONMENT
 from tests.connectors.sglang.engine import Engine, fill, mha_pool, mla_pool
 from tests.connectors.sglang.published import server
@@ -186,6 +187,37 @@ def test_a_local_model_is_named_by_its_weights_and_not_by_its_folder(
     assert of(other).storage.batch_exists(keys) == 0
 
 
+def test_weights_are_those_that_were_there_when_a_backend_was_attached_first(
+    engine_of: Engines, tmp_path: Path
+) -> None:
+    """What lies there later may be meant for the next server."""
+    folder, same = checkpoint(tmp_path / "a", 5), checkpoint(tmp_path / "b", 5)
+    keys = [f"replaced {key}" for key in KEYS]
+    first = engine_of(mha_pool("page_first"), model_name=str(folder), revision="")
+    assert first.store(keys, 0, 1) == [True, True]
+    shutil.rmtree(folder)
+    checkpoint(folder, 6)
+    again = engine_of(mha_pool("page_first"), model_name=str(folder), revision="")
+    assert again.storage.batch_exists(keys) == 2, "it names what it has not loaded"
+    other = engine_of(mha_pool("page_first"), model_name=str(same), revision="")
+    assert other.storage.batch_exists(keys) == 2
+
+
+@pytest.mark.parametrize("hip", [None, "6.4"])
+def test_of_kv_in_eight_bits_it_is_named_who_puts_it_there(
+    engine_of: Engines, monkeypatch: pytest.MonkeyPatch, hip: str | None
+) -> None:
+    """As this host's SGLang says it, where it is told that its GPU is AMD's."""
+    monkeypatch.setattr(torch.version, "hip", hip)
+    names = set()
+    for backend in ("triton", "torch_native"):
+        with server(model_path="m", kv_cache_dtype="fp8_e4m3", attention_backend=backend):
+            pool = mha_pool("page_first", dtype=torch.float8_e4m3fn)
+            names.add(engine_of(pool).storage._client.space.spec.revision)
+    assert len(names) == 2
+    assert all(("fp8=float8_e4m3" in one) == (hip is not None) for one in names)
+
+
 def test_a_commit_that_the_server_was_started_with_names_the_weights(engine_of: Engines) -> None:
     with server(model_path="org/model", revision="0" * 40):
         spec = engine_of(mha_pool("page_first"), revision="").storage._client.space.spec
@@ -347,6 +379,7 @@ def test_which_of_a_folder_s_weights_are_loaded_is_in_the_namespace(
 
     before = [named(one) for one in ("auto", "mistral", "pt")]
     torch.save({"w": torch.ones(4)}, folder / "model.pt")
+    facts._digest.cache_clear()  # as of another process
     after = [named(one) for one in ("auto", "mistral", "pt")]
     assert len({*before, *after}) == 4, "what is loaded by pt alone has changed"
 

@@ -121,6 +121,11 @@ def test_a_backend_that_is_attached_anew_after_a_clear_hits_nothing_stored_befor
         assert again.storage.batch_exists(KEYS) == 2
     finally:
         again.storage.close()
+    other = Engine(mha_pool("page_first"), moonpool=node.address, namespace_extra="more")
+    try:
+        assert "cleared" in other.storage._client.space.spec.revision, "its weights are as unknown"
+    finally:
+        other.storage.close()
 
 
 def test_a_clear_that_fails_leaves_nothing_that_was_stored_before(
