@@ -10,11 +10,11 @@ import logging
 from typing import Any, TypeAlias
 
 from kvstore.clock import Clock
-from kvstore.errors import Invalid, Unavailable
+from kvstore.errors import Invalid, Overloaded, Unavailable
 from kvstore.limits import TAKE_SECONDS_MAX
 from kvstore.node.directory import DirectoryService
 from kvstore.node.forms import check_name, patience, stored_keys_of
-from kvstore.node.namespaces import Namespaces
+from kvstore.node.namespaces import Namespaces, Place
 from kvstore.node.store import Store
 from kvstore.node.taking import Offer, Taking
 from kvstore.node.tiers import Tiers
@@ -25,6 +25,8 @@ from kvstore.wire.v1 import directory_pb2 as pb
 log = logging.getLogger(__name__)
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
+
+_RETRY_MS = 500
 
 
 class PeerService(DirectoryService):
@@ -45,9 +47,17 @@ class PeerService(DirectoryService):
         self._store, self._namespaces = store, namespaces
         self._taking, self._tiers = taking, tiers
 
+    async def _place(self, namespace: bytes, group: int) -> Place:
+        """Raises no `Unavailable` where it is the metadata that cannot be asked: the other node
+        would take this one, which is well, for one that is gone."""
+        try:
+            return await self._namespaces.place(namespace, group)
+        except Unavailable as error:
+            raise Overloaded(f"a namespace is not known here yet: {error}", _RETRY_MS) from error
+
     @typed
     async def Take(self, request: pb.TakeRequest, context: Context) -> pb.TakeReply:
-        place = await self._namespaces.place(request.namespace, request.group)
+        place = await self._place(request.namespace, request.group)
         keys = stored_keys_of(request.stored_keys)
         check_name("source", request.source)
         if request.worth and len(request.worth) != len(keys):
@@ -63,7 +73,7 @@ class PeerService(DirectoryService):
 
     @typed
     async def Drop(self, request: pb.DropRequest, context: Context) -> pb.DropReply:
-        place = await self._namespaces.place(request.namespace, request.group)
+        place = await self._place(request.namespace, request.group)
         keys = stored_keys_of(request.stored_keys)
         tenant = tenant_of(context)
         await self._taking.forgo(tenant, keys)

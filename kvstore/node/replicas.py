@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
 from kvstore.core.chains import Part, parts
@@ -101,16 +102,19 @@ class Replicas:
     ) -> list[bool]:
         """Have a node take blocks, each after what stands before it; which it has at the end. What
         others offer it has its turn between two batches; none begins once the time is over. One
-        that did not answer, and may when it is asked again, is noted in `late`."""
+        that did not answer, or takes what others offer, and may take this when it is asked again,
+        is noted in `late`."""
         (tenant, owner), has = whose, [False] * len(keys)
         turn = self._turns.setdefault(node_id, asyncio.Lock())
         now = asyncio.get_running_loop().time
         ends = now() + seconds
         for at in range(0, len(keys), TAKE_BLOCKS_MAX):
             some = slice(at, at + TAKE_BLOCKS_MAX)
-            async with turn:
+            async with _held(turn, ends - now()) as mine:
                 left = min(ends - now(), TAKE_SECONDS_MAX)
-                if left <= 0:
+                if not mine and late is not None:
+                    late.add(node_id)
+                if not mine or left <= 0:
                     return has
                 request = pb.TakeRequest(
                     namespace=owner[0],
@@ -142,12 +146,16 @@ class Replicas:
         self, tenant: str, owner: Owner, keys: Sequence[bytes], read: Collection[bytes]
     ) -> set[bytes]:
         """Have whoever lists these blocks drop them; which were somewhere. Of those that are `read`
-        here any node may be about to have a copy: all are told."""
-        holders, dropped = await self._whereabouts.holders(keys), set[bytes]()
-        told = {one.node_id: set(read) for one in self._peers.known()}
-        for node_id, tiers in holders.items():
-            listed = [key for key, one in zip(keys, tiers, strict=True) if one]
-            told.setdefault(node_id, set()).update(listed)
+        here any node may be about to have a copy: all are told, and of all of them where it is not
+        known who lists them."""
+        listed, dropped = await self._whereabouts.listed(keys), set[bytes]()
+        everywhere = read if listed.all_said else keys
+        told = {one.node_id: set(everywhere) for one in self._peers.known()}
+        for one in self._peers.resting():
+            log.warning("node %s may keep blocks that were removed: it rests", one.node_id)
+        for node_id, tiers in listed.holders.items():
+            mine = [key for key, one in zip(keys, tiers, strict=True) if one]
+            told.setdefault(node_id, set()).update(mine)
 
         async def ask(node_id: str, some: list[bytes]) -> None:
             request = pb.DropRequest(namespace=owner[0], group=owner[1], stored_keys=some)
@@ -218,3 +226,18 @@ class Replicas:
         for key in mine:
             have[key] += 1
         self._counters.add("copied_blocks", len(mine))
+
+
+@asynccontextmanager
+async def _held(turn: asyncio.Lock, seconds: float) -> AsyncIterator[bool]:
+    """Inside it the turn is ours, if it is true: if it came within so many seconds."""
+    try:
+        async with asyncio.timeout(None if math.isinf(seconds) else max(0.0, seconds)):
+            await turn.acquire()
+    except TimeoutError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        turn.release()

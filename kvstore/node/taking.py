@@ -113,8 +113,11 @@ class Taking:
         most, spared = min(PIECE_BLOCKS, rows_max(offer.place)), frozenset(offer.keys)
         for at in range(0, len(rows), most):
             some = rows[at : at + most]
-            if offer.worth and not self._pays(offer, min(offer.worth[i] for i in some)):
-                return
+            if offer.worth:  # what is worth less may stand before what is worth more
+                lost = self._lost(offer)
+                some = [i for i in some if lost is None or offer.worth[i] > lost]
+            if not some:
+                continue
             keys = [offer.keys[i] for i in some]
             wanted = Wanted(offer.tenant, offer.place, (), keys, spared)
             await self._fetch.take(offer.source, wanted)
@@ -123,11 +126,10 @@ class Taking:
             if not taken:
                 return  # the source has failed, or there is no room
 
-    def _pays(self, offer: Offer, worth: float) -> bool:
-        """Whether blocks of this worth are worth more than what they would displace."""
+    def _lost(self, offer: Offer) -> float | None:
+        """Worth of what the next of these blocks would displace; None: of nothing."""
         owner, layout = offer.place.owner, offer.place.layout
-        lost = self._store.blocks.would_lose(owner, offer.tenant, layout)
-        return lost is None or worth > lost
+        return self._store.blocks.would_lose(owner, offer.tenant, layout)
 
     def _here(self, offer: Offer) -> list[bool]:
         owned = self._store.owned(offer.tenant, offer.place, offer.keys)

@@ -19,7 +19,7 @@ from kvstore.clock import Clock
 from kvstore.config import Credentials
 from kvstore.core.fingerprints import TIERS_MAX
 from kvstore.errors import KVStoreError, Unavailable
-from kvstore.limits import RPC_KEYS_MAX
+from kvstore.limits import HOLDERS_MAX, RPC_KEYS_MAX
 from kvstore.metadata.records import ConductorRecord, NodeRecord
 from kvstore.metadata.roster import Roster
 from kvstore.node.peers import Peers, Rest
@@ -112,7 +112,8 @@ class Whereabouts:
             stub = conductor_pb2_grpc.ConductorStub(self._channel(address))
             if (reply := await self._ask(address, stub.Holders, request)) is not None:
                 self._resting.pop(address, None)
-                return [reply], True
+                whole = len(reply.holders) < HOLDERS_MAX and not reply.approximate
+                return [reply], whole
             self._resting[address] = Rest.after(self._resting.get(address), self._clock.now())
         nodes = self._peers.known()
         some = self._dice.sample(nodes, min(ASKED_MAX, len(nodes)))

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from kvstore.errors import Overloaded, Unavailable
 from kvstore.node.namespaces import Place
 from kvstore.node.peer_service import PeerService
 from kvstore.rpc.access import Role
@@ -44,6 +47,26 @@ class Call:
 
     def time_remaining(self) -> float:
         return 0.1
+
+
+class Unasked:
+    """Stands for `Namespaces` whose metadata does not answer."""
+
+    async def place(self, digest: bytes, group: int) -> Place:
+        raise Unavailable("the metadata store does not answer")
+
+
+@pytest.mark.parametrize("method", ["Take", "Drop"])
+def test_a_node_whose_metadata_is_away_is_not_held_for_dead_by_the_others(method: str) -> None:
+    async def main() -> None:
+        rig = Rig()
+        given: Any = (Unasked(), Nothing(), None)
+        service = PeerService("b", 1, rig.clock, rig.store, *given)
+        request: Any = getattr(pb, f"{method}Request")(namespace=SMALL.owner[0])
+        with pytest.raises(Overloaded, match="does not answer"):
+            await getattr(PeerService, method).__wrapped__(service, request, Call())
+
+    asyncio.run(main())
 
 
 def test_blocks_that_another_node_removes_go_in_its_time_though_the_disk_is_late() -> None:

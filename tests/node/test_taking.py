@@ -276,6 +276,20 @@ def test_a_full_node_takes_what_is_worth_more_than_what_it_would_lose() -> None:
     assert asyncio.run(run(0.0)) == [False]
 
 
+def test_what_is_worth_little_keeps_nothing_behind_it_from_being_taken() -> None:
+    async def run() -> None:
+        rig = Rig()
+        me, keys = rig.session(), keys_of(3)
+        for number in range(16):
+            rig.put(me, SMALL, prompt(SMALL, TOKENS, number))
+        source = Source(rig, keys)
+        one = offer(keys, worth=[0.9, -1.0, 0.9])
+        assert await soon(taking(rig, source).take(one, SOON)) == [True, False, True]
+        assert source.asked == [[keys[0], keys[2]]]
+
+    asyncio.run(run())
+
+
 class All:
     """Stands for `Whereabouts`: node a lists everything."""
 

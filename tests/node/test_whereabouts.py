@@ -48,13 +48,13 @@ class Answerer(conductor_pb2_grpc.ConductorServicer, directory_pb2_grpc.Director
 
     def __init__(self, *holders: tuple[str, int, bytes]) -> None:
         self.holders, self.late, self.asked = holders, 0.0, 0
-        self.prints = b""
+        self.prints, self.approximate = b"", False
 
     async def Holders(self, request: Any, context: Any) -> Any:
         self.asked += 1
         self.prints = request.fingerprints
         await asyncio.sleep(self.late)
-        reply = directory_pb2.HoldersReply()
+        reply = directory_pb2.HoldersReply(approximate=self.approximate)
         for node_id, epoch, tiers in self.holders:
             reply.holders.add(node_id=node_id, epoch=epoch, tiers=tiers)
         return reply
@@ -166,6 +166,24 @@ def test_what_only_a_node_that_rests_lists_is_away(run: Run) -> None:
         assert set(listed.holders) == {"b"} and listed.all_said
         assert listed.there.tolist() == [False, True, False]
         assert listed.away.tolist() == [True, True, False]
+
+    run(test)
+
+
+@pytest.mark.parametrize("why", ["approximate", "many"])
+def test_a_conductor_that_does_not_know_of_all_or_names_not_all_has_not_said_all(
+    run: Run, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    if why == "many":
+        monkeypatch.setattr("kvstore.node.whereabouts.HOLDERS_MAX", 1)
+
+    async def test(world: World) -> None:
+        conductor = Answerer(("a", 1, b"\1\1\0"))
+        conductor.approximate = why == "approximate"
+        await world.conductor("x", conductor)
+        await world.node("a")
+        listed = await world.whereabouts.listed(KEYS)
+        assert set(listed.holders) == {"a"} and not listed.all_said
 
     run(test)
 
