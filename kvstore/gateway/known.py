@@ -37,7 +37,7 @@ class Known:
                 del self._rests_until[first]
 
     def hear(self, addresses: Iterable[str]) -> None:
-        """There are these, too: their turns come before those of all that were sent something."""
+        """There are these, too: those that are new have their turns behind all others."""
         with self._lock:
             for one in addresses:
                 if len(self._rests_until) < KNOWN_MAX:

@@ -98,7 +98,8 @@ class Requests:
         return tracked
 
     def handed(self) -> list[str]:
-        """Hand-offs of which nothing more comes, each once: who follows one is to wait no more."""
+        """Hand-offs that are over since this was last asked: who follows one is to wait no more.
+        One that was left out is among them again as it ends."""
         handed, self._handed = self._handed, []
         return handed
 
