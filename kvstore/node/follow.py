@@ -94,6 +94,8 @@ class Follow:
         fails to do, raises nothing.
         """
         found = [asked.at(row) for row in range(len(asked.keys))]
+        if asked.writer_group and self._peers.gone(asked.writer_node):
+            self._hear(asked, over=True)
         rows: dict[str, list[int]] = {}
         for row, handle in enumerate(found):
             node = self._writer(asked, handle)
@@ -197,7 +199,8 @@ class Follow:
         task.add_done_callback(self._tasks.discard)
 
     def _hear(self, asked: Asked, *, over: bool) -> None:
-        """Its node says whether a group reserves nothing more: readers here hear it of this one."""
+        """Whether a group reserves nothing more, as its node says or because that is gone: readers
+        here hear it of this one."""
         told = self._forgone.add if over else self._forgone.goes_on
         told(asked.tenant, asked.writer_group)
 

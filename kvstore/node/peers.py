@@ -70,7 +70,8 @@ class Peers:
         self._parting: dict[Where, asyncio.Task[None]] = {}
         self._making = WeakValueDictionary[Where, asyncio.Lock]()  # while somebody has it
         self._resting: dict[str | Where, Rest] = {}  # for all tenants, or for one
-        self._tags: OrderedDict[bytes, str] = OrderedDict()  # of all there are or lately were
+        # Id and host of all there are or lately were, by what their handles begin with.
+        self._lately: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
 
     def known(self) -> list[NodeRecord]:
         """Those that may be asked now."""
@@ -101,22 +102,28 @@ class Peers:
         """The roster has changed: remember whose handles begin how, also once they are gone."""
         for one in self._roster:
             tag = node_tag(one.node_id)
-            self._tags[tag] = one.node_id
-            self._tags.move_to_end(tag)
-        while len(self._tags) > 2 * NODES_MAX:
-            self._tags.popitem(last=False)
+            self._lately[tag] = one.node_id, _host(one)
+            self._lately.move_to_end(tag)
+        while len(self._lately) > 2 * NODES_MAX:
+            self._lately.popitem(last=False)
 
     def by_tag(self, tag: bytes) -> str | None:
         """The other node whose handles begin so; it may be gone."""
-        node_id = self._tags.get(tag)
+        node_id, _ = self._lately.get(tag, (None, ""))
         return None if node_id == self.node_id else node_id
 
     def by_name(self, name: str) -> str | None:
         """The other node of this id, or on this host where it is the only one."""
         if self._roster.get(name) is not None:
             return name if name != self.node_id else None
-        there = [one.node_id for one in self._roster if one.address.rpartition(":")[0] == name]
+        there = [one.node_id for one in self._roster if _host(one) == name]
         return there[0] if len(there) == 1 and there[0] != self.node_id else None
+
+    def gone(self, name: str) -> bool:
+        """Whether other nodes alone had this id, or were on this host, and none is there now."""
+        had = {whose[0] for whose in self._lately.values() if name in whose}
+        there = any(name in (one.node_id, _host(one)) for one in self._roster)
+        return bool(had) and self.node_id not in had and not there
 
     async def link(self, node_id: str, tenant: str) -> Link:
         """A live session with a peer. Raises `KVStoreError`, and at once while it rests."""
@@ -209,6 +216,10 @@ class Peers:
 def fails(error: BaseException) -> bool:
     """Whether a peer that was asked for something and raised this does not do its part."""
     return isinstance(error, Unavailable) and not isinstance(error, Crowded)
+
+
+def _host(record: NodeRecord) -> str:
+    return record.address.rpartition(":")[0]
 
 
 async def _ended(link: Link) -> None:

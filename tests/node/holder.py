@@ -29,6 +29,9 @@ class Holder:
     def by_name(self, name: str) -> str | None:
         return name
 
+    def gone(self, name: str) -> bool:
+        return False
+
     async def call(self, method: str, request: Any) -> Any:
         if method == "Close":
             self.open -= set(request.handles)

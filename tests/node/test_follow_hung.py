@@ -51,6 +51,9 @@ class Writer:
     def by_name(self, name: str) -> str | None:
         return name
 
+    def gone(self, name: str) -> bool:
+        return False
+
     def give_up(self) -> None:
         self.alive = False
 

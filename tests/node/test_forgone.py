@@ -18,6 +18,7 @@ from tests.nodes import SPEC, Caller, eventually, payload, prompt, refused
 from tests.pools import pool
 
 LEFT = Fragment(0, 2, 0, 1)
+GONE_SECONDS = 30.0  # until the metadata says that a node is gone, at most
 
 
 def opened(rig: Rig, blocks: Chain, tenant: str = "default", group: str = "g") -> list[str]:
@@ -139,6 +140,23 @@ def test_what_a_dead_prefill_engine_has_not_written_is_forgone_at_all_nodes(pair
     followed.becomes([pb.HIT, pb.ABSENT])
     followed.writer.stream.cancel()
     followed.becomes([pb.FORGONE, pb.FORGONE])
+
+
+def test_what_was_to_be_written_at_a_node_that_is_gone_is_forgone() -> None:
+    with pool() as nodes:
+        pair = Pair(nodes, nodes.node("a"), nodes.node("b"))
+        written = Followed(pair, "dies with its node")
+        written.becomes([pb.HIT, pb.ABSENT])
+        name, reader = written.pair.at_a.opened.node_id, written.pair.at_b
+        pair.a.kill()
+
+        def outcomes(group: str, node: str = name) -> list[int]:
+            about = reader.about(written.blocks) | {"writer_group": group, "writer_node": node}
+            return [*reader.ask("Open", **about).outcomes]
+
+        eventually(lambda: outcomes("had begun") == [pb.FORGONE] * 2, GONE_SECONDS)
+        assert outcomes("dies with its node") == [pb.FORGONE] * 2
+        assert outcomes("may come", "never seen") == [pb.ABSENT] * 2
 
 
 def test_what_is_sealed_before_its_group_is_over_is_had_by_its_key(pair: Pair) -> None:

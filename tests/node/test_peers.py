@@ -320,6 +320,26 @@ def test_handles_of_nodes_that_are_gone_are_known_still(peer: NodeProcess) -> No
     with_desk(peer, test)
 
 
+def test_who_had_an_id_or_a_host_is_gone_once_nobody_has_it_any_more(peer: NodeProcess) -> None:
+    async def test(desk: Desk) -> None:
+        (record,) = desk.roster
+        name, host = record.node_id, record.address.rpartition(":")[0]
+        assert not desk.peers.gone(name), "it was never seen"
+        desk.peers.seen()
+        assert not any(map(desk.peers.gone, (name, host, "never seen", "")))
+        desk.roster._records.clear()
+        assert all(map(desk.peers.gone, (name, host)))
+        assert not any(map(desk.peers.gone, ("me", "never seen", "")))
+        mine = {"nodes/me": replace(record, node_id="me")}
+        for records in (mine, {}):  # this node itself is there, also while the metadata forgets it
+            desk.roster._records = dict(records)
+            desk.peers.seen()
+            assert desk.peers.gone(name)
+            assert not any(map(desk.peers.gone, ("me", host))), "it may be on this host, too"
+
+    with_desk(peer, test)
+
+
 def test_data_connections_go_to_the_node_itself_whatever_host_it_names() -> None:
     assert _beside("10.0.0.1:7410", "169.254.169.254:8000") == "10.0.0.1:8000"
     assert _beside("[fd00::1]:7410", "[::1]:8000") == "[fd00::1]:8000"
