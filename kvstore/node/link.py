@@ -50,12 +50,14 @@ class Link:
         tenant: str,
         label: str,
         threads: Executor,
+        greeters: Executor,
         clock: Clock,
         credentials: Credentials,
         ucx: UcxWay | None,
     ) -> None:
         self.node_id, self.epoch, self.address = record.node_id, record.epoch, record.address
-        self._threads, self._clock, self._tls = threads, clock, credentials.tls
+        self._threads, self._greeters = threads, greeters
+        self._clock, self._tls = clock, credentials.tls
         self._channel = open_async_channel(record.address, credentials)
         self._named = ((TENANT_KEY, tenant),)
         self.kv = kv_pb2_grpc.KVStub(self._channel)
@@ -80,7 +82,7 @@ class Link:
         where = _beside(self.address, opened.data_address)
         tls = None if self._tls is None else Renewing(self._tls, data_client).latest
         connection = (where, opened.session, opened.data_token, STALL_SECONDS, tls)
-        self._lanes = await self.in_thread(Lanes, *connection)
+        self._lanes = await self._in(self._greeters, Lanes, *connection)
         if self._ucx is not None:
             self._ucx.begin(connection, self.in_thread)
 
@@ -159,10 +161,15 @@ class Link:
     async def in_thread(self, work: Callable[..., T], *given: Any, term: Term | None = None) -> T:
         """Work that waits for the data connections, and may write to memory that is another's once
         this has ended: so it does not end before the work does, cancelled or not."""
+        return await self._in(self._threads, work, *given, term=term)
+
+    async def _in(
+        self, threads: Executor, work: Callable[..., T], *given: Any, term: Term | None = None
+    ) -> T:
         self.used = self._clock.now()
         self._working += 1
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._threads, lambda: work(*given))
+        future = loop.run_in_executor(threads, lambda: work(*given))
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:

@@ -59,13 +59,14 @@ class Peers:
         roster: Roster[NodeRecord],
         clock: Clock,
         threads: Executor,
+        greeters: Executor,
         credentials: Credentials,
         contacts: Contacts,
         ucx: UcxWays | None = None,
     ) -> None:
         self.node_id, self._roster, self._credentials = node_id, roster, credentials
         self._contacts, self._ucx = contacts, ucx
-        self._clock, self._threads = clock, threads
+        self._clock, self._threads, self._greeters = clock, threads, greeters
         self._links: dict[Where, Link] = {}
         self._parting: dict[Where, asyncio.Task[None]] = {}
         self._making = WeakValueDictionary[Where, asyncio.Lock]()  # while somebody has it
@@ -159,7 +160,7 @@ class Peers:
     async def _begun(self, where: Where, record: NodeRecord) -> Link:
         label = f"node {self.node_id[:8]}"
         ucx = None if self._ucx is None else self._ucx.to(record)
-        given = (label, self._threads, self._clock, self._credentials, ucx)
+        given = (label, self._threads, self._greeters, self._clock, self._credentials, ucx)
         link = Link(record, where[1], *given)
         try:
             async with asyncio.timeout(BEGIN_SECONDS):

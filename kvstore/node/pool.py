@@ -29,6 +29,9 @@ from kvstore.node.whereabouts import Whereabouts
 from kvstore.telemetry import Telemetry
 
 THREADS = 16  # that wait for data connections to other nodes
+# That begin these: holders that hang may have all of the others, and who is well is not held for
+# one that hangs because nobody came to greet it.
+GREETERS = 4
 
 
 class Pool:
@@ -50,9 +53,9 @@ class Pool:
         dice = random.Random()
         self._nodes = Roster(metadata, NodeRecord, clock, dice, changed=self._seen)
         self._conductors = Roster(metadata, ConductorRecord, clock, dice)
-        self._threads = crew("peer", THREADS)
+        self._threads, self._greeters = crew("peer", THREADS), crew("greet", GREETERS)
         self.contacts = Contacts(clock, counters)
-        known = (node_id, self._nodes, clock, self._threads, credentials)
+        known = (node_id, self._nodes, clock, self._threads, self._greeters, credentials)
         self.peers = Peers(*known, self.contacts, ucx)
         given = (self._conductors, clock, dice, credentials)
         self.whereabouts = Whereabouts(self.peers, *given)
@@ -81,4 +84,5 @@ class Pool:
         await self.contacts.close()
         await self.peers.close()
         await self.whereabouts.close()
-        self._threads.shutdown()
+        for threads in (self._threads, self._greeters):
+            threads.shutdown()

@@ -40,7 +40,7 @@ def _record(node_id: str, address: str) -> NodeRecord:
 @asynccontextmanager
 async def made_of(record: NodeRecord) -> AsyncIterator[Link]:
     with ThreadPoolExecutor(1) as threads:
-        made = Link(record, "default", "node me", threads, SystemClock(), OPEN, None)
+        made = Link(record, "default", "node me", threads, threads, SystemClock(), OPEN, None)
         try:
             yield made
         finally:

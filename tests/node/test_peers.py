@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -41,13 +42,16 @@ def peer() -> Iterator[NodeProcess]:
 class Desk:
     """The peers of a node `me`, of which there is one, by a clock that a test moves."""
 
-    def __init__(self, node: NodeProcess, threads: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, node: NodeProcess, threads: ThreadPoolExecutor, greeters: ThreadPoolExecutor
+    ) -> None:
         self.clock = SimClock(1_000.0)
         self.metadata = EmbeddedMetadata(node.directory / "metadata.db")
         self.roster = Roster(self.metadata, NodeRecord, self.clock, random.Random(1))
         self.counters = Telemetry(NODE)
         self.contacts = Contacts(self.clock, self.counters)
-        self.peers = Peers("me", self.roster, self.clock, threads, OPEN, self.contacts)
+        known = (self.roster, self.clock, threads, greeters, OPEN)
+        self.threads, self.peers = threads, Peers("me", *known, self.contacts)
         self.sessions: Callable[[], int] = lambda: _sessions(node.caller())
 
     @property
@@ -72,8 +76,8 @@ def with_desk(node: NodeProcess, test: Callable[[Desk], Coroutine[Any, Any, None
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Desk]:
-        with ThreadPoolExecutor(4) as threads:
-            desk = Desk(node, threads)
+        with ThreadPoolExecutor(4) as threads, ThreadPoolExecutor(1) as greeters:
+            desk = Desk(node, threads, greeters)
             await desk.roster.load()
             try:
                 yield desk
@@ -104,6 +108,20 @@ def test_many_who_ask_at_once_share_one_session_and_tenants_are_apart(peer: Node
         with pytest.raises(SessionEnded):
             await link.call(link.kv.Close, pb.CloseRequest(session=b"?", handles=[b"h"]), SECONDS)
         assert link.alive, "it was refused, and not by the network"
+
+    with_desk(peer, test)
+
+
+def test_who_is_well_is_met_while_all_threads_wait_for_those_that_hang(peer: NodeProcess) -> None:
+    async def test(desk: Desk) -> None:
+        loop, hung = asyncio.get_running_loop(), threading.Event()
+        waiting = [loop.run_in_executor(desk.threads, hung.wait) for _ in range(8)]
+        try:
+            link = await desk.peers.link(desk.name, "default")
+            assert link.alive and desk.peers.may_ask(desk.name)
+        finally:
+            hung.set()
+        await asyncio.gather(*waiting)
 
     with_desk(peer, test)
 

@@ -68,9 +68,9 @@ class World:
         self._metadata, self._stack = EmbeddedMetadata(folder / "metadata.db"), stack
         self._nodes = Roster(self._metadata, NodeRecord, self.clock, dice)
         self._conductors = Roster(self._metadata, ConductorRecord, self.clock, dice)
-        self._threads = stack.enter_context(ThreadPoolExecutor(1))
+        threads = stack.enter_context(ThreadPoolExecutor(1))
         contacts = Contacts(self.clock, Telemetry(NODE))
-        self.peers = Peers("me", self._nodes, self.clock, self._threads, OPEN, contacts)
+        self.peers = Peers("me", self._nodes, self.clock, threads, threads, OPEN, contacts)
         given = (self._conductors, self.clock, dice, OPEN)
         self.whereabouts = Whereabouts(self.peers, *given)
         stack.push_async_callback(self._metadata.close)

@@ -158,20 +158,21 @@ def test_each_token_comes_with_its_logprobs(fleet: Fleet, logprobs: int) -> None
 
 
 def test_a_prompt_goes_to_the_server_whose_own_cache_has_its_prefix(fleet: Fleet) -> None:
-    tokens, more = prompt(60, 5 * PAGE + 4), prompt(61, 30)
+    # So long that it takes longer to compute than costs measured beside other tests are off by.
+    pages = 24
+    tokens, more = prompt(60, pages * PAGE + 4), prompt(61, 30)
     for server in fleet.servers:
-        begun = tokens if server is fleet.servers[1] else prompt(62, 5 * PAGE + 4)
+        begun = tokens if server is fleet.servers[1] else prompt(62, pages * PAGE + 4)
         server.complete(list(begun), 1)
     first, second = fleet.servers
-    eventually(lambda: fleet.own(second, tokens + more) == 5, SECONDS)
+    eventually(lambda: fleet.own(second, tokens + more) == pages, SECONDS)
     assert fleet.own(first, tokens + more) == 0
     # What the node has would do as well, for both.
     fleet.caller.ask("Remove", namespace=fleet.crew().namespace, hashes=fleet.hashes(tokens))
     eventually(lambda: fleet.considered(tokens)[first.place].reused_blocks == 0, SECONDS)
     outcome = fleet.run("own", tokens + more)
     assert outcome.engines == [f"sglang://{second.place}"]
-    assert outcome.pool_tokens >= 5 * PAGE
-    assert outcome.expected_tokens >= 5 * PAGE
+    assert min(outcome.pool_tokens, outcome.expected_tokens) >= pages * PAGE
 
 
 def test_a_prompt_under_a_key_of_its_sender_s_is_not_the_plain_one(fleet: Fleet) -> None:
