@@ -130,6 +130,7 @@ HOLDERS_MAX = 64  # named in one answer, those with the most
 SUSPECT_SECONDS = 60.0  # what a node had stays known for so long after its lease went
 CARRIED_KEPT = 8  # measures of a host's transfers that a second's message has: 4 us each
 CHANGES_KEPT = 512 * KiB  # of a node's directory, for who was away: 9 bytes each
+NOT_AT_MAX = 64  # engines that one request is not to be sent to
 REPORTS_MAX = 1_536  # engines that report to one conductor, of one tenant three quarters
 CREWS_MAX = 256  # kinds of them, by tenant, namespace and group; of one tenant three quarters
 SWITCHING_KEPT = 256  # engines that switch, of a crew, whose role is remembered once they are gone

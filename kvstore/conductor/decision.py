@@ -34,6 +34,7 @@ class Ask:
     tpot: float = 0.0
     client: str = ""  # whose it is, of the caller's clients
     max_new_tokens: int = 0  # that it is given; 0: nobody knows
+    not_at: frozenset[str] = frozenset()  # addresses of engines that are not to prefill it
 
     @property
     def whole(self) -> int:
@@ -95,6 +96,11 @@ def nobody_prefills(ask: Ask, largest: Largest, now: float) -> Rejected | Invali
 def nobody_decodes(ask: Ask, largest: Largest, now: float) -> Rejected | Invalid:
     """`largest` is of those that decode."""
     return _too_large(ask, "decode", ask.whole, largest, now)
+
+
+def nobody_is_left() -> Rejected:
+    """Of those that could have it all are at addresses where it is not to go."""
+    return Unavailable("all engines that could have it are among those of not_at", NOBODY_MS)
 
 
 def _too_large(ask: Ask, does: str, needs: int, largest: Largest, now: float) -> Rejected | Invalid:

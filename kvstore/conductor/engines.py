@@ -8,7 +8,8 @@ Where a host stands is said by the first engine there, and stays so while any of
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Collection, Iterator, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
@@ -93,6 +94,17 @@ class Crew:
         self.roles = Roles()
         self.fleet: Fleet = empty(0, 0)
         self._lay_out(self.fleet, _ROWS_MIN, max(hosts, _ROWS_MIN))
+
+    @contextmanager
+    def without(self, addresses: Collection[str]) -> Iterator[None]:
+        """Inside this the engines at these have room for nothing."""
+        rows = [one.number for one in self.by_id.values() if one.facts.address in addresses]
+        room = self.fleet.engines["room"]
+        kept, room[rows] = room[rows], 0.0
+        try:
+            yield
+        finally:
+            room[rows] = kept
 
     def enter(self, facts: Facts, host: int, now: float) -> Engine:
         """A new engine, under an id that nobody of the crew has."""

@@ -98,8 +98,9 @@ class Pool:
 
     @property
     def approximate(self) -> bool:
-        """Whether some node serves of which not all is known yet."""
-        return bool(self.coming_ids())
+        """Whether some node serves of which not all is known: yet, or while it is silent."""
+        serving = sum(one.lapsed is None for one in self._members.values())
+        return bool(self._waiting) or len(self.named_ids()) < serving
 
     def check(self) -> None:
         self.table.check()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -26,6 +27,7 @@ from kvstore.conductor.decision import (
     no_room,
     no_room_in_time,
     nobody_decodes,
+    nobody_is_left,
     nobody_prefills,
     room_too_late,
     too_late,
@@ -171,15 +173,17 @@ class Scheduler(Crews):
         mine, long = self._own.leading(ask.prints)
         best, owns = np.empty(loops.BEST, np.int64), np.empty(loops.BEST, np.int32)
         rows = np.empty((loops.BEST, PRICED))
-        chosen, way, room, decodes, step = loops.choose(
-            *crew.fleet, *crew.found, *in_flight.expected, marked(ask.prints),
-            holders, lengths, in_dram, self._hosts.of_holder, mine, long, crew.of_holder, crew.own,
-            crew.priced, best, rows, owns, in_flight.room.demand, self._row_of(rules),
-            float(now), tokens, float(ask.max_new_tokens), block, float(crew.token_bytes), waited,
-            self._any_row(crew), whole or len(crew.by_id) <= loops.WHOLE,
-            crew.answers.tokens, crew.answers.of(ask.max_new_tokens),
-            in_flight.crowd.presses(rules), crew.busy,
-        )  # fmt: skip
+        with crew.without(ask.not_at) if ask.not_at else nullcontext():
+            chosen, way, room, decodes, step = loops.choose(
+                *crew.fleet, *crew.found, *in_flight.expected, marked(ask.prints),
+                holders, lengths, in_dram, self._hosts.of_holder, mine, long, crew.of_holder,
+                crew.own, crew.priced, best, rows, owns, in_flight.room.demand,
+                self._row_of(rules), float(now), tokens, float(ask.max_new_tokens), block,
+                float(crew.token_bytes), waited,
+                self._any_row(crew), whole or len(crew.by_id) <= loops.WHOLE,
+                crew.answers.tokens, crew.answers.of(ask.max_new_tokens),
+                in_flight.crowd.presses(rules), crew.busy,
+            )  # fmt: skip
         numbers = best.tolist()
         considered = tuple([one for at in numbers if at >= 0 and (one := crew.rows[at])])
         rows, named = rows[: len(considered)], tuple(owns[: len(considered)].tolist())
@@ -187,6 +191,12 @@ class Scheduler(Crews):
         of = (ask.request, ask.tokens, len(ask.prints), ask.waited, considered, rows, named, names)
         if crew.decoders and ask.whole > crew.largest_decoded.now:
             return Decision(*of, refusal=nobody_decodes(ask, crew.largest_decoded, now))
+        if (
+            ask.not_at
+            and ask.whole <= crew.largest_prefilled.now
+            and (not considered or (crew.decoders and chosen != NONE and decodes == NONE))
+        ):
+            return Decision(*of, refusal=nobody_is_left())
         if not considered:
             return Decision(*of, refusal=nobody_prefills(ask, crew.largest_prefilled, now))
         if chosen == NONE:

@@ -33,6 +33,8 @@ from kvstore.limits import (
     CLIENT_BYTES_MAX,
     GROUPS_MAX,
     HASH_BYTES,
+    NAME_BYTES_MAX,
+    NOT_AT_MAX,
     PLACE_WAITERS_MAX,
     REPORT_SILENCE_SECONDS,
     REQUEST_ID_BYTES_MAX,
@@ -220,6 +222,10 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
             raise Invalid(f"phase = {request.phase}: PREFILL (0) or DECODE (1) is wanted")
         if request.wait_ms > WAIT_MS_MAX:
             raise Invalid(f"wait_ms = {request.wait_ms}: at most {WAIT_MS_MAX} are waited")
+        if len(request.not_at) > NOT_AT_MAX:
+            raise Invalid(f"{len(request.not_at)} addresses in not_at: at most {NOT_AT_MAX}")
+        for i, address in enumerate(request.not_at):
+            check_text(f"not_at[{i}]", address, NAME_BYTES_MAX)
         whose = (tenant, request.namespace, request.group)
         crew, _ = self._scheduler.crew(whose)  # where nobody serves, nothing is hashed
         hashes = hashes_of("hashes", request.hashes, request.tokens, crew.block_tokens)
@@ -236,4 +242,5 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
             tpot=1e-3 * request.tpot_ms,
             client=request.client,
             max_new_tokens=request.max_new_tokens,
+            not_at=frozenset(request.not_at),
         )

@@ -24,10 +24,12 @@ from kvstore.errors import Invalid, Overloaded, Rejected, TooLate, Unavailable
 from kvstore.gateway.caller import Caller
 from kvstore.gateway.engines import DEADLINE_SECONDS, Engines
 from kvstore.gateway.known import Known
+from kvstore.gateway.lacking import Lacking
 from kvstore.gateway.needs import Lacks, Needs
 from kvstore.gateway.request import Outcome, Request, Told
 from kvstore.gateway.run import Otherwise, Run, nobody
 from kvstore.gateway.spaces import Ask, Spaces
+from kvstore.limits import NOT_AT_MAX
 from kvstore.wire.v1 import conductor_pb2, engine_pb2
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class Dispatcher:
         """`engines` are known from the start; others are learned from what the planner says."""
         self._planner, self._spaces = planner, spaces
         self._engines, self._known = Engines(credentials), Known(engines)
+        self._lacking = Lacking()
         self._local_tokens_max = local_tokens_max
 
     def close(self) -> None:
@@ -104,7 +107,7 @@ class Dispatcher:
         while True:
             run.outcome.tries += 1
             try:
-                asked = self._where(run, asks)
+                asked = self._where(run, asks, gone)
                 self._follow(run, asked, self._planned(run, asked, gone), gone)
                 break
             except Otherwise:  # that one goes on as well as any, once it knows of the token
@@ -120,9 +123,11 @@ class Dispatcher:
                     raise why or error from None
                 if isinstance(error, Lacks):
                     run.lacking.update(sent)
+                    self._lacking.add(request.adapter, sent[0])
                 if run.failures >= TRIES_MAX:
                     raise
-                why = error
+                if why is None or not isinstance(error, Lacks):  # who went away may come back
+                    why = error
                 where = " and ".join(sent)
                 log.warning("request %s goes on without %s: %s", request.id, where, error)
                 run.lost()
@@ -140,7 +145,6 @@ class Dispatcher:
         if needs.adapter:  # who has it only they can say
             self._known.hear(self._spaces.addresses())
         may = [one for one in spaces if needs.met_in(one)]
-        may = [one for one in may if needs.adapter in one.adapters] or may
         if spaces and not may and not self._known.any(needs):
             raise needs.unmet
         asks = [Asked(one.asked(request), one.block_tokens) for one in may]
@@ -151,11 +155,14 @@ class Dispatcher:
             run.outcome.blocks = tuple(first.hashes[:full])
         return asks
 
-    def _where(self, run: Run, asks: Sequence[Asked]) -> Asked | None:
+    def _where(self, run: Run, asks: Sequence[Asked], gone: set[str]) -> Asked | None:
         """Of engines of several kinds those that would be first; None where there are none."""
+        adapter = run.request.adapter
+        away = gone | (self._lacking.of(adapter) if adapter else set())
         for one, _ in asks:
             one.request_id, one.waited_ms = run.id, run.waited_ms
             one.phase, one.wait_ms = conductor_pb2.PREFILL, 0
+            one.not_at[:] = sorted(away)[:NOT_AT_MAX]
         return asks[self._spaces.first([one for one, _ in asks])] if asks else None
 
     def _planned(self, run: Run, asked: Asked | None, gone: set[str]) -> Plan | None:

@@ -12,11 +12,10 @@ import time
 from collections.abc import Iterable, Set
 
 from kvstore.errors import Unavailable
-from kvstore.gateway.needs import Needs
+from kvstore.gateway.needs import RETRY_MS, Needs
 
 KNOWN_MAX = 1_024
 REST_SECONDS = 2.0  # of one that went away
-_RETRY_MS = 1_000
 
 
 class Known:
@@ -73,7 +72,7 @@ class Known:
                 raise needs.unmet
             if not left:
                 text = "no conductor names an engine for it, and no engine is known that does it"
-                raise Unavailable(text, _RETRY_MS)
+                raise Unavailable(text, RETRY_MS)
             now = time.monotonic()
             chosen = next((one for one in left if self._rests_until[one] <= now), left[0])
             self._rests_until[chosen] = self._rests_until.pop(chosen)  # to the end of the line

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvstore.address import HTTP, speaks_http
-from kvstore.errors import Invalid, Unavailable
+from kvstore.errors import Invalid, Rejected, Unavailable
 from kvstore.gateway.request import Request
 from kvstore.gateway.spaces import Space
+
+RETRY_MS = 1_000  # before somebody may be known who has what is needed
 
 
 class Unable(Invalid):
@@ -44,8 +46,10 @@ class Needs:
         return space.samples or not self.draws
 
     @property
-    def unmet(self) -> Unable:
-        """What to say where no engine that is known has it."""
+    def unmet(self) -> Unable | Rejected:
+        """What to say where no engine that is known has it. That there are servers for an adapter
+        its operator has said: one of them is there again soon."""
         if self.adapter:
-            return Unable("model", f"no vLLM server is known, to compute under {self.adapter!r}")
+            text = f"no vLLM server is known now, to compute under {self.adapter!r}"
+            return Unavailable(text, RETRY_MS)
         return Unable("temperature", "no engine that has this model draws tokens: write 0")

@@ -151,7 +151,7 @@ class Replicas:
         listed, dropped = await self._whereabouts.listed(keys), set[bytes]()
         everywhere = read if listed.all_said else keys
         told = {one.node_id: set(everywhere) for one in self._peers.known()}
-        for one in self._peers.resting():
+        for one in self._peers.resting() if everywhere or listed.away.any() else ():
             log.warning("node %s may keep blocks that were removed: it rests", one.node_id)
         for node_id, tiers in listed.holders.items():
             mine = [key for key, one in zip(keys, tiers, strict=True) if one]

@@ -88,6 +88,7 @@ class Whereabouts:
         for reply in replies:
             for one in reply.holders:
                 if len(one.tiers) != len(asked):
+                    all_said = False
                     continue
                 there = np.zeros(len(keys), dtype=np.uint8)
                 # Tiers that this node does not know are none.
@@ -96,6 +97,8 @@ class Whereabouts:
                     found[one.node_id] = there
                 elif self._peers.rests(one.node_id, one.epoch):
                     away |= there > 0
+                elif self._peers.may_ask(one.node_id):  # it has been started anew since
+                    all_said = False
         return Listed(found, away, all_said)
 
     async def close(self) -> None:

@@ -123,6 +123,7 @@ def test_a_node_is_named_once_all_of_it_is_known_and_while_it_is_heard_of(
         assert rig.named == ["a"]
         await rig.clock.advance(0.1)
         assert not rig.named, "it fell silent"
+        assert rig.pool.approximate, "it may hold anything"
         rig.heard["a"]()
         assert rig.named == ["a"]
 

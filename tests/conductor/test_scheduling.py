@@ -277,6 +277,8 @@ def test_questions_that_make_no_sense_are_refused_by_name(conductor: ConductorPr
             ({"hashes": [b"x"]}, "hashes[0] is 1 bytes"),
             ({"tokens": 4, "hashes": [bytes(32)] * 2}, "hashes: 2 blocks of 4 tokens are more"),
             ({"phase": 7}, "phase = 7"),
+            ({"not_at": ["a:1"] * 65}, "65 addresses in not_at"),
+            ({"not_at": ["a:1", ""]}, "not_at[1] is 0 bytes"),
         ):
             request = asked(**{"request_id": "r", **fields})
             for ask in (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,9 +14,10 @@ from kvstore.config import OPEN
 from kvstore.content import adapted, salted, together
 from kvstore.errors import Unavailable
 from kvstore.gateway.dispatch import TRIES_MAX, Dispatcher
-from kvstore.gateway.needs import Lacks, Unable
+from kvstore.gateway.lacking import KEPT_SECONDS, Lacking
+from kvstore.gateway.needs import Lacks
 from kvstore.gateway.request import Request
-from kvstore.gateway.spaces import One, Space
+from kvstore.gateway.spaces import Ask, One, Space
 from tests.gateway.engine_doubles import Nobody
 from tests.gateway.openai_server import Double, serving
 from tests.gateway.test_vllm import TOKENS, WHOLE, Names, run
@@ -39,10 +41,12 @@ def test_engines_that_compute_under_no_adapter_are_not_asked_to() -> None:
     with serving(server):
         tokens, outcome = run(Nobody(), *others, server.address, adapter="french")
         assert tokens == TOKENS and outcome.engines == [server.address]
-        with pytest.raises(Unable, match="'french'"):
-            run(Nobody(), *others, adapter="french")
-        with pytest.raises(Unable, match="'french'"):
-            run(Names("127.0.0.1:9"), adapter="french")
+        for planner, engines in ((Nobody(), others), (Names("127.0.0.1:9"), ())):
+            with pytest.raises(
+                Unavailable, match=r"no vLLM server is known now.*'french'"
+            ) as caught:
+                run(planner, *engines, adapter="french")
+            assert caught.value.retry_after_ms, "its operator says that there are some"
 
 
 def lacking() -> Double:
@@ -65,12 +69,35 @@ def test_where_the_server_of_a_plan_has_it_not_one_that_conductors_know_of_is_as
         planner = Names(lack.address)  # idle as it is, it is named again
         dispatcher = Dispatcher(planner, Known(lack.address, has.address), (), OPEN)
         with closing(dispatcher):
-            for _ in range(2):
+            for refused in ([], [lack.address], [lack.address]):
                 outcome = dispatcher.run(Request("r", PROMPT, len(TOKENS), adapter="french"))
                 assert outcome.engines == [lack.address, has.address]
+                first, last = planner.not_at[0], planner.not_at[-1]
+                assert (first, last) == (refused, [lack.address]), "it is said to conductors"
+                planner.not_at.clear()
             lack.events, lack.status = WHOLE, 200
             outcome = dispatcher.run(Request("r", PROMPT, len(TOKENS)))
             assert outcome.engines == [lack.address], "it serves the model as before"
+            assert planner.not_at == [[]]
+
+
+def test_that_a_server_has_it_not_is_soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("kvstore.gateway.lacking.time", SimpleNamespace(monotonic=lambda: now))
+    lacking = Lacking()
+    for at, one in enumerate("abc"):
+        now = 100.0 + 10.0 * at
+        lacking.add("french", one)
+    lacking.add("greek", "a")
+    assert lacking.of("french") == {*"abc"} and lacking.of("greek") == {"a"}
+    assert lacking.of("klingon") == set()
+    lacking.add("french", "a")  # it says so anew
+    now = 100.0 + KEPT_SECONDS + 5.0
+    assert lacking.of("french") == {*"abc"}
+    now = 110.0 + KEPT_SECONDS + 5.0
+    assert lacking.of("french") == {*"ac"}
+    now = 1_000.0
+    assert lacking.of("french") == lacking.of("greek") == set()
 
 
 class Known(One):
@@ -82,6 +109,29 @@ class Known(One):
 
     def addresses(self) -> Set[str]:
         return {*self._addresses}
+
+
+class Kinds(Known):
+    """Servers of two kinds, of which one has loaded the adapter already."""
+
+    def __init__(self, *addresses: str) -> None:
+        super().__init__(*addresses)
+        (one,) = self._all
+        self._all = (replace(one, adapters={"french": WEIGHTS}), replace(one, namespace=b"o" * 32))
+        self.compared: list[list[int]] = []
+
+    def first(self, asks: Sequence[Ask]) -> int:
+        self.compared.append([len(one.hashes) for one in asks])
+        return len(asks) - 1
+
+
+def test_servers_of_all_kinds_are_compared_though_those_of_one_have_loaded_the_adapter() -> None:
+    has = Double(WHOLE)
+    with serving(has):
+        spaces = Kinds(has.address)
+        with closing(Dispatcher(Names(has.address), spaces, (), OPEN)) as dispatcher:
+            dispatcher.run(Request("r", PROMPT, len(TOKENS), adapter="french"))
+    assert spaces.compared == [[3, 0]], "blocks, and those of who has not loaded it have no names"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "sglang://127.0.0.1:9"])
@@ -103,9 +153,14 @@ def test_a_server_that_answers_by_another_model_has_it_not() -> None:
 
 
 def test_a_server_that_went_away_is_no_reason_to_say_that_none_has_it() -> None:
-    with pytest.raises(Unavailable) as caught:
-        run(Nobody(), "127.0.0.1:9", "http://127.0.0.1:9", adapter="french")
-    assert not isinstance(caught.value, Lacks)
+    """It may have it, and be there again soon, whether one that has it not is asked before it or
+    after it."""
+    gone, lack = "http://127.0.0.1:9", lacking()
+    with serving(lack):
+        for servers in ((gone,), (gone, lack.address), (lack.address, gone)):
+            with pytest.raises(Unavailable) as caught:
+                run(Nobody(), "127.0.0.1:9", *servers, adapter="french")
+            assert not isinstance(caught.value, Lacks)
 
 
 def test_blocks_under_an_adapter_are_named_by_its_weights() -> None:

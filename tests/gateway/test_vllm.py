@@ -51,6 +51,7 @@ class Names:
             self.reply.prefill.data_parallel_rank = rank
         self.reply.split.computed_tokens = 100
         self.phases: list[int] = []
+        self.not_at: list[list[str]] = []
 
     def give_up(self, request: conductor_pb2.ScheduleRequest) -> None:
         """It is named to nobody else."""
@@ -59,6 +60,7 @@ class Names:
         self, request: conductor_pb2.ScheduleRequest
     ) -> conductor_pb2.ScheduleReply | None:
         self.phases.append(request.phase)
+        self.not_at.append([*request.not_at])
         return self.reply
 
 

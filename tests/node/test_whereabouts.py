@@ -170,6 +170,21 @@ def test_what_only_a_node_that_rests_lists_is_away(run: Run) -> None:
     run(test)
 
 
+@pytest.mark.parametrize("tiers", [("a", 9, b"\1\1\0"), ("a", 1, b"\1")])
+def test_what_a_conductor_says_of_a_node_and_cannot_be_read_is_not_all_that_there_is(
+    run: Run, tiers: tuple[str, int, bytes]
+) -> None:
+    """As of one that was started anew since: what it lists now the conductor does not know yet."""
+
+    async def test(world: World) -> None:
+        await world.conductor("x", Answerer(tiers))
+        await world.node("a")
+        listed = await world.whereabouts.listed(KEYS)
+        assert not listed.holders and not listed.all_said
+
+    run(test)
+
+
 @pytest.mark.parametrize("why", ["approximate", "many"])
 def test_a_conductor_that_does_not_know_of_all_or_names_not_all_has_not_said_all(
     run: Run, monkeypatch: pytest.MonkeyPatch, why: str
