@@ -8,7 +8,7 @@ what it cached: some of that may be of the weights before.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ class Adapters:
         self._mixed: set[tuple[str, str]] = set()
         # By number, under which name and path it was last asked for.
         self._asked: OrderedDict[int, tuple[str, str]] = OrderedDict()
+        self._changed = False  # what blocks are named by, since it was last asked
 
     def asked(self, request: Any) -> bool:
         """One comes under an adapter, whatever becomes of it: whether any has no name since. Who
@@ -51,11 +52,15 @@ class Adapters:
             self._mix(called)  # it is computed by what its number stands for
         return None if found is None or self.why_not(request) else found
 
-    def named(self, told: Iterable[Adapter]) -> list[Adapter]:
-        """These, without their weights where blocks under one have no name here."""
+    def renamed(self) -> list[Adapter]:
+        """All that are loaded, the last one last, where any is named otherwise since this was last
+        asked: without their weights where blocks under one have no name here."""
+        if not self._changed:
+            return []
+        self._changed = False
         return [
             replace(one, weights="") if self._nameless((one.name, one.path)) else one
-            for one in told
+            for one in self._loaded.values()
         ]
 
     def why_not(self, request: Any) -> str:
@@ -67,10 +72,10 @@ class Adapters:
         mixed = called in self._mixed or len(self._mixed) == ADAPTERS_MAX
         return mixed or self._weights.get(called) == ""
 
-    def heard(self, told: Iterable[Adapter]) -> bool:
-        """What the workers have loaded last; whether that says anything new."""
+    def heard(self, told: Sequence[Adapter]) -> bool:
+        """What the workers have loaded last, that first; whether that says anything new."""
         new = False
-        for one in told:
+        for one in reversed(told):
             called = (one.name, one.path)
             was = self._loaded.get(one.number)
             new |= was != one
@@ -89,6 +94,7 @@ class Adapters:
             self._loaded.move_to_end(one.number)
         while len(self._loaded) > ADAPTERS_MAX:
             self._loaded.popitem(last=False)
+        self._changed |= new
         return new
 
     def stale(self, adapter: Adapter) -> None:
@@ -98,12 +104,14 @@ class Adapters:
     def forgotten(self) -> None:
         """vLLM has forgotten what it cached."""
         self._mixed.clear()
+        self._changed = True
 
     def _mix(self, called: tuple[str, str]) -> None:
         """vLLM may have KV of several weights under these. Where that is so of too many to remember
         it is of all."""
-        if len(self._mixed) < ADAPTERS_MAX:
+        if len(self._mixed) < ADAPTERS_MAX and called not in self._mixed:
             self._mixed.add(called)
+            self._changed = True
 
 
 def _called(request: Any) -> tuple[str, str]:

@@ -82,9 +82,9 @@ class Requests:
         self._leave_out_misnamed()
         return True
 
-    def named(self, told: tuple[Adapter, ...]) -> list[Adapter]:
-        """As conductors are to know them, the last one last; the workers say it first."""
-        return self._contents.adapters.named(reversed(told))
+    def renamed(self) -> list[Adapter]:
+        """Adapters as conductors are to know them, where that has changed since it was asked."""
+        return self._contents.adapters.renamed()
 
     def stale(self, adapter: Adapter) -> None:
         """The files of one are others than it was loaded from: nothing of it is loaded or stored

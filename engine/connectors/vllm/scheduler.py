@@ -216,6 +216,7 @@ class SchedulerSide:
         self._given.clear()
         if self.fleet is not None:
             self.fleet.scheduled(output)
+            self.fleet.loaded(self._here.renamed())
         step = Step(self._steps, self._loads, self._finishing, over=self._here.handed())
         self._loads, self._finishing = [], []
         step.tokens = output.total_num_scheduled_tokens
@@ -280,8 +281,6 @@ class SchedulerSide:
             self._begin_late(report.ready)
         if report.adapters and self._here.adapters_loaded(report.adapters):
             self._take_in_others()
-        if report.adapters and self.fleet is not None:
-            self.fleet.loaded(self._here.named(report.adapters))
         now = time.monotonic()
         self.stats.add("saved_blocks", report.saved_blocks)
         self._prices.computed(*report.prefill)

@@ -189,7 +189,7 @@ def test_an_adapter_is_known_once_the_workers_say_so_and_not_after_it_changed() 
     assert adapters.of(under(asked(number=7))) is None, "it is loaded by this number too, and soon"
     assert adapters.of(under(asked(path="/other"))) is None
     assert adapters.of(under(asked(in_place=True))) is None
-    adapters.heard([replace(one, weights="2"), one])
+    adapters.heard([one, replace(one, weights="2")])  # the last is said first
     assert adapters.of(under(asked())) is None, "vLLM may have KV of either"
     assert adapters.why_not(under(asked())) == CHANGED
     adapters.forgotten()

@@ -144,10 +144,10 @@ def test_a_request_under_an_adapter_has_its_part_once_a_worker_has_loaded_that(
     assert here.step(ran(r=16)).saves == []
     older = Adapter(9, "b", "/b", "99")
     here.heard(Report(adapters=(ADAPTER, older)), set())
-    assert told == [older, ADAPTER], "workers say the last first, conductors believe the last"
     assert here.matched(waits, 0) == (None, False), "it is looked up"
     runs.num_computed_tokens = 16
     [save] = here.step(ran(r=24)).saves
+    assert told == [older, ADAPTER], "workers say the last first, conductors believe the last"
     assert (save.adapter, len(save.parts[0].hashes)) == (ADAPTER, 2), "from its first block on"
     plain = fresh("p")
     here.arrived(plain)
@@ -221,6 +221,36 @@ def test_hits_of_an_adapter_whose_files_have_changed_are_not_tried_again_and_pri
     here.arrived(fresh("p"))
     assert [*here._here.tracked] == ["p"] and here._prices.load is None
     assert here.taken().data["failed_tokens"] == 16
+
+
+def test_conductors_hear_of_each_adapter_what_its_blocks_are_named_by_from_now_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, other, told = side(), replace(ADAPTER, number=2, name="b", path="/b", weights="02"), []
+    here.ready(ready())
+    fleet: Any = Mock(loaded=told.append, group=0)
+    here.fleet = fleet
+
+    def hear() -> dict[str, str] | None:
+        told.clear()
+        here.step(ran())
+        [adapters] = told
+        return {one.name: one.weights for one in adapters} or None
+
+    assert hear() is None
+    here.heard(Report(adapters=(other, ADAPTER)), set())
+    assert hear() == {"a": "00", "b": "02"} and hear() is None
+    here.arrived(fresh("o", lora_request=asked()))
+    stale = Loaded(16, 0, 0, 0.5, stale=ADAPTER)
+    here.heard(Report(loaded={"o": stale}), {"o"})
+    assert hear() == {"a": "", "b": "02"}, "its files have changed"
+    here.arrived(fresh("s", lora_request=asked("c", "/c", number=other.number)))
+    assert hear() == {"a": "", "b": "02"}, "what comes under its number is computed by it"
+    here.heard(Report(adapters=(replace(other, name="c", path="/c", weights="03"),)), set())
+    assert hear() == {"a": "", "c": ""}
+    here.reset(True)
+    assert hear() == {"a": "00", "c": "03"}
 
 
 def test_images_that_a_session_streams_are_seen_when_it_goes_on(
