@@ -17,7 +17,7 @@ from kvstore.node.claims import Claims
 from kvstore.node.sessions import Session
 
 # Whoever writes or wrote it: it may be had a moment later.
-_THERE = (Miss.UNSEALED, Miss.UNLISTED, Miss.NO_ROOM, Miss.LATE, Miss.UNREACHABLE)
+_THERE = (Miss.UNSEALED, Miss.NO_ROOM, Miss.LATE, Miss.UNREACHABLE)
 
 
 class Readable:
@@ -52,16 +52,29 @@ class Readable:
             if slot is not None and slot.key == keys[i]:
                 found[i] = slot
         if writer_group:
-            over = self._forgone.holds(session.tenant, writer_group)
+            over, holes = self._forgone.holds(session.tenant, writer_group), dict[bytes, bytes]()
             for i, (key, one) in enumerate(zip(keys, found, strict=True)):
                 if isinstance(one, Slot):
                     continue
                 filling = self._windows.slot_of((session.tenant, writer_group, key))
                 if filling is not None:
                     found[i] = filling
-                elif over and one not in _THERE:
+                elif over and not self._may_come(key, one, holes):
                     found[i] = Miss.FORGONE
         return found
+
+    def _may_come(self, key: bytes, why: Miss, holes: dict[bytes, bytes]) -> bool:
+        """Whether a block that nobody can read now may be had a moment later: one that is here
+        behind a hole, if somebody fills that. `holes` is what was found of others of the call."""
+        if why is not Miss.UNLISTED:
+            return why in _THERE
+        passed, at = [key], key
+        while at not in holes and (slot := self._blocks.index.peek(at)) is not None and slot.parent:
+            at = slot.parent
+            passed.append(at)
+        hole = holes.get(at, at)
+        holes.update(dict.fromkeys(passed, hole))
+        return hole in self._blocks.filling
 
     def _in_reach(self, key: bytes, near: Collection[Tier]) -> Slot | Miss:
         """A block that was not brought where its reader can read it, in time, is none."""

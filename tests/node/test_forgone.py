@@ -60,6 +60,19 @@ def test_what_another_writes_may_yet_come_though_the_group_that_is_followed_is_o
     assert opened(rig, blocks)[0] == Miss.FORGONE
 
 
+def test_what_is_stored_behind_a_hole_that_nobody_fills_is_forgone_too() -> None:
+    rig, blocks = Rig(), prompt(1, 4, spec=SPEC)
+    rig.put(rig.session(), SMALL, blocks, 1, 4)
+    assert opened(rig, blocks.between(2, 4)) == ["unlisted"] * 2
+    rig.store.abort(rig.session(), (), "g")
+    for first in range(4):
+        assert opened(rig, blocks.between(first, 4)) == [Miss.FORGONE] * (4 - first)
+    other = rig.session(mapped=True)
+    rig.store.reserve(other, SMALL, triples(blocks, 0, 1), SMALL.layout.whole)
+    for first in range(1, 4):
+        assert opened(rig, blocks.between(first, 4)) == ["unlisted"] * (4 - first)
+
+
 def test_a_process_that_goes_after_its_session_ends_its_group_no_second_time() -> None:
     rig, blocks = Rig(), prompt(1, 2, spec=SPEC)
     lost, anew = rig.session(mapped=True), rig.session(mapped=True)
