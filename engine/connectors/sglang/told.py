@@ -78,8 +78,6 @@ _ENVIRONMENT = (
     "SGLANG_KV_CANARY_PERTURB_REAL_KV_UNUSED_CACHE_PROB",
     "SGLANG_KV_CANARY_PERTURB_REAL_KV_POST_FORWARD_PROB",
     "SGLANG_KV_CANARY_PERTURB_NEXT_TOKEN_SWAP_PROB",
-    # In which order the numbers of a page lie on the device: they are copied as they lie.
-    *("SGLANG_USE_HND_KVCACHE", "SGLANG_AITER_KV_CACHE_LAYOUT"),
 )
 # Settings that name a file beside the model, whose contents change KV and are named by nothing.
 _FILES = (
@@ -122,6 +120,7 @@ def told() -> dict[str, str]:
         said["kernels"] = kernels(model, config, how) or None
     if seen := published(get_observability):
         said["forward_hooks"] = seen.forward_hooks  # they may change what they see
+    said["pages"] = _order_of_pages()
     changed = {name: os.environ[name] for name in _ENVIRONMENT if os.environ.get(name)}
     said["environment"] = json.dumps(changed) if changed else None
     return {name: short(_text(value)) for name, value in said.items() if value not in _NOTHING}
@@ -200,6 +199,15 @@ def _processors(model: Any, serving: Any) -> str:
     if Path(path).is_dir():
         return processors_digest(path)
     return "" if path == model.model_path else str(path)  # else what names the weights names them
+
+
+def _order_of_pages() -> str | None:
+    """In which order the numbers of a page lie on the device, if not as by default: they are copied
+    as they lie."""
+    if envs.SGLANG_USE_HND_KVCACHE.get():
+        return "hnd"
+    order = str(envs.SGLANG_AITER_KV_CACHE_LAYOUT.get()).lower()
+    return order if torch.version.hip and order != "nhd" else None
 
 
 def _text(value: Any) -> str:
