@@ -60,12 +60,13 @@ def choose(
     host_of: Any, own_holders: Any, own_lengths: Any, of_holder: Any, own: Any, priced: Any,
     best: Any, rows: Any, owns: Any, demand: Any, rules_row: Any, now: Any, tokens: Any,
     answer: Any, block_tokens: Any, token_bytes: Any, waited: Any, first: Any, every: Any,
-    reserve: Any, grows: Any, alike: Any, busy: Any,
+    reserve: Any, grows: Any, alike: Any, busy: Any, spare: Any,
 ) -> Any:  # fmt: skip
     """Who is to prefill a prompt, or `NONE`; by which way what it fetches comes; how long it would
     then wait for room to be decoded (`alike`: behind all that came before); who would decode it, or
     `NONE`, and what a step with it takes there. Answers come to `reserve` tokens, its own to what
-    it `grows` by and to `answer` at most. `busy` is the share of engines that had work lately.
+    it `grows` by and to `answer` at most. `busy` is the share of engines that had work lately,
+    `spare` what `Asked` says of one that is idle.
 
     `own` gets how many leading blocks each engine has in memory of its own, by holders of those and
     the rows `of_holder`.
@@ -79,7 +80,7 @@ def choose(
     rules = rules_of(rules_row)
     _at_hosts(found, holders, lengths, in_dram, host_of)
     kept = kept_by_decoders(fleet, found)
-    asked = Asked(now, tokens, block_tokens, token_bytes, waited, 1.0, kept, answer)
+    asked = Asked(now, tokens, block_tokens, token_bytes, waited, 1.0, kept, answer, spare)
     coming(Expected(places, state), prints, on_way)
     _nothing_comes_to_those_away(fleet, on_way)
     own[:] = 0

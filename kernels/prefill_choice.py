@@ -17,6 +17,7 @@ from numba import njit
 from .fleet import NONE, most_placed
 from .inner import BORROWED, inner
 from .prefill_bound import BOUND, NUMBER, bound_all, column_of, least_bound
+from .prefill_bound import WAIT as BOUND_WAIT
 from .prefill_price import (
     COST,
     FETCHED,
@@ -83,10 +84,10 @@ def choose_prefill(
     """The engine of the least price of those that keep the target, else of all; the host that it
     fetches from, if any. Looks from engine number `first` on, so that of equals chance decides.
 
-    `NONE`, `NONE` where it is gated and nobody keeps the target, or nobody prefills who has place
-    for it. The chosen
-    engine's best split is in its row of `priced`; rows of others may be of an earlier prompt, for
-    who cannot be the best is not priced: see `price_all`.
+    `NONE`, `NONE` where it is gated and nobody keeps the target, nor the longer one of who is idle,
+    or nobody prefills who has place for it. The chosen engine's best split is in its row of
+    `priced`; rows of others may be of an earlier prompt, for who cannot be the best is not priced:
+    see `price_all`.
     """
     (best, source), given = choose_source(fleet, found), most_placed(fleet)
     count, bounds = bound_all(fleet, found, best, source, given, asked, rules, scarce), found.bounds
@@ -101,13 +102,44 @@ def choose_prefill(
             continue
         number = int(bounds[NUMBER, one])
         price_engine(fleet, number, found, best, source, given, asked, rules, scarce, priced)
-        begins = max(priced[number, WAIT], priced[number, READY])
-        good = asked.waited + rules.margin * begins + priced[number, WORK] <= rules.ttft
-        good &= asked.waited + priced[number, HANDED] <= rules.ttft
+        good = asked.waited + _comes(priced, number, rules) <= rules.ttft
         cost = priced[number, COST]
         if good > in_time or (good == in_time and cost < chosen_cost):
             chosen, chosen_cost, in_time = number, cost, good
             limit = cost * ALIKE if good else np.inf
-    if chosen == NONE or (rules.gated and not in_time):
+    if rules.gated and not in_time:
+        chosen = NONE
+        if asked.spare > 0.0:
+            chosen = _idle(
+                fleet, found, count, begin, best, source, given, asked, rules, scarce, priced
+            )
+    if chosen == NONE:
         return NONE, NONE
     return chosen, np.int64(priced[chosen, SOURCE])
+
+
+@inner
+def _comes(priced: Any, number: Any, rules: Any) -> Any:
+    """Seconds from now that the first token of a prompt that was priced may take to be there."""
+    begins = max(priced[number, WAIT], priced[number, READY])
+    return max(rules.margin * begins + priced[number, WORK], priced[number, HANDED])
+
+
+@inner
+def _idle(
+    fleet: Any, found: Any, count: Any, begin: Any, best: Any, source: Any, given: Any, asked: Any,
+    rules: Any, scarce: Any, priced: Any,
+) -> Any:  # fmt: skip
+    """Of engines that do nothing the one of the least price that keeps the longer target, or
+    `NONE`."""
+    chosen, least, bounds = NONE, np.inf, found.bounds
+    for step in range(begin, begin + count):
+        one = step - (count if step >= count else 0)
+        if bounds[BOUND_WAIT, one] > 0.0:
+            continue
+        number = int(bounds[NUMBER, one])
+        price_engine(fleet, number, found, best, source, given, asked, rules, scarce, priced)
+        in_time = asked.waited + _comes(priced, number, rules) <= rules.ttft + asked.spare
+        if in_time and priced[number, COST] < least:
+            chosen, least = number, priced[number, COST]
+    return chosen

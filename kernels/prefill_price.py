@@ -57,6 +57,9 @@ class Asked(NamedTuple):
     factor: float  # of what prefills take, for what is known of this prompt alone; mostly 1
     kept: float = 0.0  # leading blocks that a host has which decodes: see `kept_by_decoders`
     answer: float = 0.0  # tokens that may come behind it at most; 0: nobody knows
+    # Seconds by which its target is longer at an engine that is idle: lines are kept short in a
+    # crowd, and nobody is kept from work for it.
+    spare: float = 0.0
 
 
 @inner

@@ -28,6 +28,7 @@ PARKED = np.dtype(
     [
         ("tokens", np.float64),  # of the prompt
         ("whole", np.float64),  # and of the longest answer it may have; 0: nobody knows
+        ("grows", np.float64),  # tokens of an answer that are expected
         ("came", np.float64),  # when its request did
         ("tpot", np.float64),  # seconds that a step with it may take
         ("who", np.int64),  # whatever the caller knows it by
@@ -87,9 +88,7 @@ def room_seconds(
 
 
 @njit(cache=KEPT, **BORROWED)
-def first_that_fits(
-    engine: Any, parked: Any, reserve: Any, now: Any, patience: Any, alike: Any
-) -> Any:
+def first_that_fits(engine: Any, parked: Any, now: Any, patience: Any, alike: Any) -> Any:
     """Which of those that wait is served next by an engine, a record; `NONE` where it has room for
     nobody.
 
@@ -101,6 +100,6 @@ def first_that_fits(
     for i in range(len(parked)):
         one = parked[i]
         rank = one.came if alike else one.tokens - patience * (now - one.came)
-        if rank < least and fits(engine, one.tokens, one.whole, reserve, one.tpot):
+        if rank < least and fits(engine, one.tokens, one.whole, one.grows, one.tpot):
             best, least = i, rank
     return best

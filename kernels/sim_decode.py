@@ -115,7 +115,7 @@ def moved(w: Any, r: Any, now: Any, d: Any) -> None:
         if d == NONE or (w.setting.park and not good):
             parked = w.parked[w.numbers[0]]
             parked.tokens, parked.came, parked.who = request.tokens, request.arrival, r
-            parked.tpot = w.rules.pace * w.rules.tpot
+            parked.tpot, parked.grows = w.rules.pace * w.rules.tpot, w.setting.reserve
             w.numbers[0] += 1
             if w.rules.gated and request.until < np.inf:
                 push(w.heap, max(now, request.until), EXPIRES, NONE, r)
@@ -251,7 +251,7 @@ def _unpark(w: Any, d: Any, now: Any) -> None:
     alike = crowded(w)
     while w.numbers[0] and engine.line == NONE and engine.batch < w.members.shape[1]:
         parked = w.parked[: w.numbers[0]]
-        i = first_that_fits(seen, parked, w.setting.reserve, now, rules.patience, alike)
+        i = first_that_fits(seen, parked, now, rules.patience, alike)
         if i == NONE:
             return
         r = np.int64(parked[i].who)

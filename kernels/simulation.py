@@ -91,7 +91,7 @@ def _arrive(w: Any, r: Any, now: Any) -> None:
     kept = kept_by_decoders(fleet, w.found)
     asked = Asked(
         now, request.tokens, setting.block_tokens, setting.token_bytes, waited, request.factor,
-        kept, 0.0,
+        kept, 0.0, 0.0 if again else waited,
     )  # fmt: skip
     e, source = NONE, NONE
     if first == NONE:

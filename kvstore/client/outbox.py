@@ -195,7 +195,9 @@ class Outbox:
                 )
 
     def _tell_of(self, adapters: Mapping[str, bytes]) -> None:
-        message = self._new()
+        message = self._message()
+        if len(message.adapters) + len(adapters) > ENGINE_ADAPTERS_MAX:
+            message = self._new()
         for name, weights in adapters.items():
             message.adapters.add(name=name, weights=weights)
 

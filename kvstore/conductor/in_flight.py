@@ -36,7 +36,7 @@ from kvstore.limits import IN_FLIGHT_SECONDS, SENT_SECONDS
 NO_PRINTS: Prints = np.zeros(0, np.uint64)
 _PLACES_MIN = 1 << 10
 _RETRY_MS = 1_000
-_LINE_SECONDS = 3.0  # since it last stood in line: a caller that is there stands in it each second
+_LINE_SECONDS = 3.0  # since its caller last asked for room: one that is there asks each second
 
 
 class InFlight:
@@ -46,8 +46,7 @@ class InFlight:
         self._crew, self.room = crew, Room(crew)
         self._tenant, self._request_places, self._block_places = tenant, requests, blocks
         self.prompts: dict[str, Prompt] = {}
-        # That nobody decodes yet, until when.
-        self._prefilled: dict[str, float] = {}
+        self._prefilled: dict[str, float] = {}  # that nobody decodes yet, until when
         self.sequences: dict[str, Sequence] = {}
         # Ids by what they wait for, the first to be over first.
         self._sent: dict[str, None] = {}
@@ -220,12 +219,18 @@ class InFlight:
     def wait(self, parked: Parked, now: float) -> None:
         """A caller waits until an engine has room. Raises `Overloaded`."""
         self.forgive(parked.request)
-        if parked.request not in self.prompts:
-            self._has_room(parked.request)
-            self._take_place()
-            self._prefilled[parked.request] = now + _LINE_SECONDS
-            self.room.want(parked.request, parked.tokens)
+        self.wants_room(parked.request, parked.tokens, now)
         self.room.stand(parked)
+
+    def wants_room(self, request: str, tokens: int, now: float) -> None:
+        """Its caller waits for some, in line or, where that is full, to ask again. Raises
+        `Overloaded`."""
+        if request not in self.prompts:
+            until = max(now + _LINE_SECONDS, self._prefilled.get(request, now))
+            self._has_room(request)
+            self._take_place()
+            self._prefilled[request] = until
+            self.room.want(request, tokens)
 
     def serve(self, engine: Engine, rules: Rules, now: float) -> None:
         """Have an engine decode those that wait, for as many as it has room for."""

@@ -36,6 +36,7 @@ from kvstore.limits import (
 )
 from kvstore.wire.v1 import conductor_pb2 as pb
 
+BEGIN_SECONDS = 1.0  # in which what was there before a stream began may be told
 _TOKEN_BYTES_MAX = 1 << 30  # of KV, of one token
 _ROOM_TOKENS_MAX = 1 << 40
 
@@ -49,6 +50,7 @@ class Reporter:
         self._scheduler, self._tenant, self._secret = scheduler, tenant, secret
         self.whose: Whose = (tenant, b"", 0)
         self.engine: Engine | None = None
+        self._begun = -math.inf  # when it said who it is
 
     def waits(self) -> None:
         """A message has come and is yet to be taken: its engine is not silent."""
@@ -64,7 +66,7 @@ class Reporter:
             facts = facts_of(message.engine)
             _check(message, facts.block_tokens)
             self.whose = (self._tenant, message.engine.namespace, message.engine.group)
-            self.engine = self._scheduler.enter(self.whose, facts, now)
+            self.engine, self._begun = self._scheduler.enter(self.whose, facts, now), now
         else:
             if message.HasField("engine"):
                 raise Invalid("engine was said before: another engine begins another stream")
@@ -100,7 +102,8 @@ class Reporter:
 
     def _follow(self, message: pb.ReportRequest, engine: Engine, now: float) -> None:
         crew, in_flight = self._scheduler.crew(self.whose)
-        begins = message.HasField("engine")  # with what was there, and may have been told of before
+        # With what was there, and may have been told of before.
+        begins = now < self._begun + BEGIN_SECONDS
         for one in message.accepted:
             work, prints = 0.0, NO_PRINTS
             if engine.prefill is None:
@@ -109,10 +112,12 @@ class Reporter:
             if not in_flight.knows(one.request_id, engine):
                 if not begins and self._scheduler.decided(self.whose, one.request_id) is None:
                     crew.roles.asked_elsewhere(now)
-                new, row = one.tokens - one.prefix_tokens, crew.fleet.engines[engine.number]
-                pairs = row["prefill_c"] * (new + 2.0 * one.prefix_tokens)
-                work = float(row["prefill_a"] + new * (row["prefill_b"] + pairs))
                 prints = self._prints(one.hashes)
+                known = self._scheduler.found(self.whose, engine, prints, now) * crew.block_tokens
+                prefix = min(max(one.prefix_tokens, known), one.tokens - 1)
+                new, row = one.tokens - prefix, crew.fleet.engines[engine.number]
+                pairs = row["prefill_c"] * (new + 2.0 * prefix)
+                work = float(row["prefill_a"] + new * (row["prefill_b"] + pairs))
             in_flight.accepted(one.request_id, engine, work, prints, now, one.tokens)
         for request in message.began:
             in_flight.began(request, engine, now)

@@ -28,6 +28,7 @@ class Parked:
     request: str
     tokens: int  # that it has KV of
     whole: int  # and that it may come to at most
+    grows: float  # tokens of its answer that are expected
     came: float  # when its request did
     tpot: float  # seconds that a step with it may take
     served: Callable[[Engine, float], None]  # and when
@@ -83,7 +84,8 @@ class Room:
         self._line.append(parked)
         if at == len(self._ranks):
             self._ranks = np.concatenate([self._ranks, np.zeros_like(self._ranks)])
-        self._ranks[at] = (parked.tokens, parked.whole, parked.came, parked.tpot, NONE)
+        one = parked
+        self._ranks[at] = (one.tokens, one.whole, one.grows, one.came, one.tpot, NONE)
 
     def step_out(self, parked: Parked) -> None:
         """It does not wait any more."""
@@ -103,8 +105,7 @@ class Room:
         row, ranks = self._crew.fleet.engines[engine.number], self._ranks[: len(self._line)]
         if not row["decodes"]:
             return None
-        reserve = self._crew.answers.tokens
-        at = loops.first_that_fits(row, ranks, reserve, now, rules.patience, alike)
+        at = loops.first_that_fits(row, ranks, now, rules.patience, alike)
         return None if at == NONE else self._line[at]
 
     def check(self) -> None:

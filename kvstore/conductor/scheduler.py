@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -37,6 +37,7 @@ from kvstore.conductor.in_flight import InFlight
 from kvstore.conductor.roles import Advice
 from kvstore.conductor.room import Parked
 from kvstore.conductor.table import Table
+from kvstore.core.fingerprints import Prints
 from kvstore.errors import Overloaded, TooLate
 from kvstore.kernels import decision as loops
 from kvstore.kernels import fairness
@@ -107,7 +108,9 @@ class Scheduler(Crews):
         before = self.decided(whose, ask.request)
         if before is None:
             crew.roles.asked(ask.tokens, crew.block_tokens, decision.priced, now)
-        if isinstance(decision.refusal, Overloaded) and not in_flight.refused.was(ask, now):
+        # For want of time or room: what nobody there is large enough for makes no crowd.
+        crowded = isinstance(decision.refusal, Overloaded) and decision.ttft > 0.0
+        if crowded and not in_flight.refused.was(ask, now):
             in_flight.refused.add(ask, now)
             if before is None or before.refusal is None:
                 in_flight.crowd.lost(ask.request, now)  # once, however often it comes again
@@ -140,14 +143,32 @@ class Scheduler(Crews):
         elif served is not None and isinstance(decision.refusal, Overloaded):
             tpot = self._rules.pace * crew.reachable(ask.tpot or self._rules.tpot)
             told = partial(self._served, whose, decision, served)
-            parked = Parked(ask.request, ask.tokens, ask.whole, now - ask.waited, tpot, told)
+            size = ask.tokens, ask.whole, crew.answers.of(ask.max_new_tokens)
+            parked = Parked(ask.request, *size, now - ask.waited, tpot, told)
             in_flight.wait(parked, now)
             return parked
+        elif isinstance(decision.refusal, Overloaded):
+            with suppress(Overloaded):  # it is refused as it is
+                in_flight.wants_room(ask.request, ask.tokens, now)
         decision.or_raise()
         assert decision.decode is not None, "nobody refused, and nobody is to decode"
         in_flight.owe(ask.request, decision.decode, ask.tokens, now)
         self._hand_over(whose, decision, decision.decode, now)
         return decision
+
+    def found(self, whose: Whose, engine: Engine, prints: Prints, now: float) -> int:
+        """Leading blocks of a prompt that an engine need not compute, as far as this is known.
+        Engines say that one has come before they know what they will find of it."""
+        if not len(prints):
+            return 0
+        crew, _ = self.crew(whose)
+        self._look(now)
+        mine, long = self._own.leading(prints)
+        most = int(long[crew.of_holder[mine] == engine.number].max(initial=0))
+        if not crew.fleet.hosts[engine.host]["away"]:
+            holders, lengths, _ = self._table.leading(prints)
+            most = max(most, int(lengths[self._hosts.of_holder[holders] >= 0].max(initial=0)))
+        return most
 
     def step_out(self, whose: Whose, parked: Parked) -> None:
         """Its caller waits no more, whether it was served or not."""
@@ -182,7 +203,7 @@ class Scheduler(Crews):
                 float(crew.token_bytes), waited,
                 self._any_row(crew), whole or len(crew.by_id) <= loops.WHOLE,
                 crew.answers.tokens, crew.answers.of(ask.max_new_tokens),
-                in_flight.crowd.presses(rules), crew.busy,
+                in_flight.crowd.presses(rules), crew.busy, max(0.0, wanted - rules.ttft),
             )  # fmt: skip
         numbers = best.tolist()
         considered = tuple([one for at in numbers if at >= 0 and (one := crew.rows[at])])

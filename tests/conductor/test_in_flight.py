@@ -78,7 +78,7 @@ def test_when_all_is_over_exactly_nothing_is_left(
         elif action == "decoding":
             in_flight.decoding(request, engine, rig.now)
         elif action == "wait":
-            parked[request] = Parked(request, 1 + blocks, 0, rig.now, 1.0, lambda *_: None)
+            parked[request] = Parked(request, 1 + blocks, 0, 1.0, rig.now, 1.0, lambda *_: None)
             in_flight.wait(parked[request], rig.now)
         elif action == "too late":
             in_flight.room_came_too_late(request, rig.now)

@@ -11,7 +11,7 @@ import pytest
 from kvstore.block import stored_keys
 from kvstore.conductor.crews import Whose
 from kvstore.conductor.decision import Ask, Decision
-from kvstore.conductor.reports import Reporter, hashes_of
+from kvstore.conductor.reports import BEGIN_SECONDS, Reporter, hashes_of
 from kvstore.core.fingerprints import fingerprints
 from kvstore.errors import Invalid, Unavailable
 from kvstore.kernels.decision import waiting
@@ -282,7 +282,9 @@ def test_what_waits_at_an_engine_is_its_load_whoever_sent_it() -> None:
 def test_a_prompt_that_another_conductor_sent_is_work_once_however_often_a_stream_begins() -> None:
     streams = Streams()
     streams.begin("stays")
-    streams.say(streams.begin("a"), accepted=[accepted("r", 100)])
+    first = streams.begin("a")
+    streams.rig.now += BEGIN_SECONDS
+    streams.say(first, accepted=[accepted("r", 100)])
     for _ in range(3):  # its stream breaks, and says anew what waits there
         again = Reporter(streams.rig.scheduler, "team", lambda: SECRET)
         streams.say(again, engine=engine("a"), accepted=[accepted("r", 100)])

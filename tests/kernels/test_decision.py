@@ -16,6 +16,7 @@ from kvstore.kernels.fleet import NONE, Fleet, empty, nothing, seconds_of
 from kvstore.kernels.prefill_price import (
     COST,
     FETCHED,
+    HANDED,
     PRICED,
     READY,
     SOURCE,
@@ -62,7 +63,9 @@ def fleet(seed: int) -> Fleet:
 class Choice:
     """`decision.choose`, and what it left behind."""
 
-    def __init__(self, made: Fleet, seed: int, tokens: float, whole: bool, ttft: float) -> None:
+    def __init__(
+        self, made: Fleet, seed: int, tokens: float, whole: bool, ttft: float, spare: float = 0.0
+    ) -> None:
         dice, blocks = np.random.default_rng(seed), int(tokens // 16)
         self.lengths = np.sort(dice.integers(0, blocks + 1, 8)).astype(np.int64)
         self.in_dram = (self.lengths * dice.random(8)).astype(np.int64)
@@ -87,6 +90,7 @@ class Choice:
             self.of_holder, self.own, self.priced, self.best, self.rows, self.owns,
             np.zeros(1, DEMAND), np.array(RULES._replace(ttft=ttft)), 0.5, tokens, ANSWER, 16.0,
             1e4, 0.0, int(dice.integers(ENGINES)), whole, 300.0, 300.0, False, 0.3,
+            spare,
         )  # fmt: skip
 
 
@@ -118,6 +122,28 @@ def test_the_cheapest_of_those_that_keep_the_target_is_chosen(
     assert part.chosen == choice.chosen or (rows[part.chosen, COST] == rows[choice.chosen, COST]), (
         "who is explained to changes who is chosen"
     )
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), tokens=st.integers(16, 30_000), ttft=st.floats(0.01, 3.0),
+    spare=st.floats(0.0, 9.0),
+)  # fmt: skip
+def test_where_nobody_keeps_the_target_it_is_longer_at_who_is_idle(
+    seed: int, tokens: int, ttft: float, spare: float
+) -> None:
+    made = fleet(seed)
+    short = Choice(made, seed, float(tokens), True, ttft)
+    choice, rows = Choice(made, seed, float(tokens), True, ttft, spare), short.priced
+    if short.chosen != NONE:
+        assert choice.chosen == short.chosen, "those that keep the shorter one go before"
+        return
+    comes = np.maximum(RULES.margin * rows[:, READY] + rows[:, WORK], rows[:, HANDED])
+    idle = np.isfinite(rows[:, COST]) & (rows[:, WAIT] == 0.0) & (comes <= ttft + spare)
+    if not idle.any():
+        assert choice.chosen == NONE
+    else:
+        assert idle[choice.chosen] and rows[choice.chosen, COST] == rows[idle, COST].min()
 
 
 def test_what_holders_have_is_what_their_hosts_have_or_their_engine() -> None:

@@ -98,36 +98,36 @@ def parked(*waiting: tuple[float, float]) -> NDArray[np.void]:
     """Those who wait: tokens, and when they came."""
     found = np.zeros(len(waiting), PARKED)
     for row, (tokens, came) in zip(found, waiting, strict=True):
-        row["tokens"], row["came"], row["tpot"] = tokens, came, 1.0
+        row["tokens"], row["grows"], row["came"], row["tpot"] = tokens, 300.0, came, 1.0
     return found
 
 
 def test_the_smallest_that_fits_is_served_first_and_in_a_crowd_the_first_that_came() -> None:
     engine, waiting = fleet(1).engines[0], parked((900.0, 0.0), (500.0, 1.0), (800.0, 0.5))
-    assert first_that_fits(engine, waiting, 300.0, 2.0, 100.0, False) == 1
-    assert first_that_fits(engine, waiting, 300.0, 2.0, 100.0, True) == 0
+    assert first_that_fits(engine, waiting, 2.0, 100.0, False) == 1
+    assert first_that_fits(engine, waiting, 2.0, 100.0, True) == 0
     engine["batch"], engine["context"] = 1, engine["room"] - 1_150.0
-    assert first_that_fits(engine, waiting, 300.0, 2.0, 100.0, True) == 2, "it is what fits"
+    assert first_that_fits(engine, waiting, 2.0, 100.0, True) == 2, "it is what fits"
     engine["context"] = engine["room"]
-    assert first_that_fits(engine, waiting, 300.0, 2.0, 100.0, True) == NONE
+    assert first_that_fits(engine, waiting, 2.0, 100.0, True) == NONE
 
 
 def test_who_waited_long_is_served_before_one_who_takes_a_little_less() -> None:
     engine, waiting = fleet(1).engines[0], parked((900.0, 0.0), (500.0, 5.0))
-    assert first_that_fits(engine, waiting, 300.0, 6.0, 100.0, False) == 0
-    assert first_that_fits(engine, waiting, 300.0, 6.0, 50.0, False) == 1
+    assert first_that_fits(engine, waiting, 6.0, 100.0, False) == 0
+    assert first_that_fits(engine, waiting, 6.0, 50.0, False) == 1
 
 
 def test_one_whose_own_target_is_missed_there_is_left_to_other_engines() -> None:
     engine, waiting = fleet(1).engines[0], parked((900.0, 0.0), (500.0, 1.0))
     waiting["tpot"][1] = 1e-6
     engine["batch"] = 1
-    assert first_that_fits(engine, waiting, 300.0, 2.0, 100.0, False) == 0
+    assert first_that_fits(engine, waiting, 2.0, 100.0, False) == 0
 
 
 def test_one_whose_answer_may_be_too_long_for_an_engine_is_left_to_larger_ones() -> None:
     engine, waiting = fleet(1).engines[0], parked((900.0, 0.0), (500.0, 1.0))
     waiting["whole"] = 900.0 + 300.0, engine["room"] + 1.0
-    assert first_that_fits(engine, waiting, 300.0, 2.0, 100.0, False) == 0
+    assert first_that_fits(engine, waiting, 2.0, 100.0, False) == 0
     waiting["whole"][1] -= 1.0
-    assert first_that_fits(engine, waiting, 300.0, 2.0, 100.0, False) == 1
+    assert first_that_fits(engine, waiting, 2.0, 100.0, False) == 1
