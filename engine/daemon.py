@@ -11,6 +11,7 @@ import logging
 import signal
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -138,7 +139,7 @@ async def run(
     if costs is not None:
         log.info("conductors are told: %s", costs)
         who = _who(config, spec, server.address, node_id, device, costs)
-        reporter = Reporter(who, config.conductors)
+        reporter = Reporter(who, config.conductors, node=partial(_node_id, config.directory))
         worker.tell(reporter)
         if elastic:
 

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 PACE_SECONDS = 0.02  # between two messages: what happens meanwhile is in one
 QUIET_SECONDS = 1.0  # after which an engine to which nothing happens says that it is there
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 2.0  # before a conductor is tried again
+NODE_SECONDS = 5.0  # between two looks at which node an engine has
 assert REPORT_SILENCE_SECONDS + 2 * PAUSE_SECONDS_MAX < CREW_GATHERS_SECONDS
 _HEARD_SECONDS = 1.0  # of a stream: who refuses one, or is not there, ends it sooner
 LEAVE_SECONDS = 1.0  # in which a conductor is told by one that closes
@@ -42,7 +43,8 @@ class Reporter:
     """One engine's word to all of its conductors, HOST:PORT each, until `close`.
 
     Where `engine` does not say which node's memory is its own, `node` does: it is asked before each
-    stream, on a thread of its own, and where it raises a `KVStoreError` it is asked again later.
+    stream and now and then, on a thread of its own. Where it raises a `KVStoreError` it is the one
+    that it was before, or is asked again later.
 
     Raises `ConfigError` where the token or the certificate cannot be read now; from then on those
     of before are shown for as long as new ones cannot be read.
@@ -146,7 +148,7 @@ class _Stream:
     """To one conductor, again and again."""
 
     def __init__(self, conductor: LastingStub, outbox: Outbox, node: Callable[[], str]) -> None:
-        self.outbox, self._node = outbox, node
+        self.outbox, self._node, self._known = outbox, node, ""
         self._conductor, self._address = conductor, conductor.address
         self._over = threading.Event()
         self._calling = threading.Lock()
@@ -174,12 +176,12 @@ class _Stream:
             while not self._over.is_set():
                 stub, began = conductor.now, math.inf
                 try:
-                    self.outbox.on_node(self._node())
+                    self.outbox.on_node(self._node_now())
                     said = self._said()
                     with self._calling, threads_for(self._address):
                         self._call = stub.Report.future(said)
                     began = time.monotonic()
-                    self._call.result()
+                    self._wait()
                     pause = PAUSE_SECONDS_MIN
                 except (grpc.RpcError, grpc.FutureCancelledError, KVStoreError) as error:
                     text = error.details() if isinstance(error, grpc.RpcError) else ""
@@ -194,6 +196,26 @@ class _Stream:
                     pause = PAUSE_SECONDS_MIN
                 self._over.wait(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+    def _node_now(self) -> str:
+        """Raises a `KVStoreError` where it was never known: whose node is away goes on."""
+        try:
+            self._known = self._node()
+        except KVStoreError:
+            if not self._known:
+                raise
+        return self._known
+
+    def _wait(self) -> None:
+        """Until the call is over; it is ended where the node is another one by now."""
+        while True:
+            try:
+                self._call.result(timeout=NODE_SECONDS)
+                return
+            except grpc.FutureTimeoutError:
+                before = self._known
+                if self._node_now() != before:
+                    self.outbox.end()
 
     def _said(self) -> Iterator[pb.ReportRequest]:
         """Read by a thread of gRPC's for as long as the call lasts."""

@@ -22,7 +22,7 @@ from kvstore.conductor.answers import Answers
 from kvstore.conductor.carries import Carries
 from kvstore.conductor.facts import Facts, Role
 from kvstore.conductor.index import HOLDERS_MAX, Lengths
-from kvstore.conductor.kin import Kin
+from kvstore.conductor.kin import SHOWN_SECONDS, Kin
 from kvstore.conductor.labels import DOMAIN, RACK, Labels
 from kvstore.conductor.largest import Largest
 from kvstore.conductor.roles import Advice, Roles, switch_tie
@@ -82,6 +82,7 @@ class Crew:
         self.largest_decoded = Largest(attrgetter("decode"), attrgetter("decodes"), now)
         self._least_step = 0.0  # seconds, of one sequence alone
         self.busy = self._looked = 0.0  # share of engines that prefilled lately, by when
+        self._tried = now  # one that would be late, as nobody was heard for long
         self.answers = Answers()
         self.rows: list[Engine | None] = []
         self._free: list[int] = []
@@ -334,6 +335,15 @@ class Crew:
             costs = self._kin.costs(some, now)
             for column, of_all in zip("abc", costs.T, strict=True):
                 engines[f"prefill_{column}"][some] = of_all
+
+    def may_try(self, now: float) -> bool:
+        """Whether a prompt had better be let in that nobody would serve in time, as far as this was
+        measured, and that long ago: who is sent nothing says nothing, and may have been slow for a
+        while. One a minute, until some engine is heard."""
+        some = np.flatnonzero(self.fleet.engines["prefills"])
+        due = now > self._tried + SHOWN_SECONDS and self._kin.silent(some, now)
+        self._tried = now if due else self._tried
+        return due
 
     def _price_host(self, host: int) -> None:
         self._carries[host].price(self.fleet.hosts[host])

@@ -76,6 +76,10 @@ class Kin:
         a, b, c = self._reckoned(rows, *measured)[0].tolist()
         return PrefillCost(a, b, c)
 
+    def silent(self, rows: NDArray[np.int64], now: float) -> bool:
+        """Whether what these take was measured so long ago that it may have changed."""
+        return bool((self._spoke[rows] < now - SHOWN_SECONDS).all())
+
     def costs(self, rows: NDArray[np.int64], now: float) -> NDArray[np.float64]:
         """Of these: a, b and c to reckon with."""
         own, known, error = self._levels(rows), self._known(rows, now), self._error(rows)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -194,17 +195,24 @@ class Scheduler(Crews):
         mine, long = self._own.leading(ask.prints)
         best, owns = np.empty(loops.BEST, np.int64), np.empty(loops.BEST, np.int32)
         rows = np.empty((loops.BEST, PRICED))
-        with crew.without(ask.not_at) if ask.not_at else nullcontext():
-            chosen, way, room, decodes, step = loops.choose(
+        first = self._any_row(crew)
+
+        def choose(spare: float) -> Any:
+            return loops.choose(
                 *crew.fleet, *crew.found, *in_flight.expected, marked(ask.prints),
                 holders, lengths, in_dram, self._hosts.of_holder, mine, long, crew.of_holder,
                 crew.own, crew.priced, best, rows, owns, in_flight.room.demand,
                 self._row_of(rules), float(now), tokens, float(ask.max_new_tokens), block,
-                float(crew.token_bytes), waited,
-                self._any_row(crew), whole or len(crew.by_id) <= loops.WHOLE,
+                float(crew.token_bytes), waited, first,
+                whole or len(crew.by_id) <= loops.WHOLE,
                 crew.answers.tokens, crew.answers.of(ask.max_new_tokens),
-                in_flight.crowd.presses(rules), crew.busy, max(0.0, wanted - rules.ttft),
+                in_flight.crowd.presses(rules), crew.busy, spare,
             )  # fmt: skip
+
+        with crew.without(ask.not_at) if ask.not_at else nullcontext():
+            chosen, way, room, decodes, step = choose(max(0.0, wanted - rules.ttft))
+            if chosen == NONE and not whole and crew.may_try(now):
+                chosen, way, room, decodes, step = choose(np.inf)
         numbers = best.tolist()
         considered = tuple([one for at in numbers if at >= 0 and (one := crew.rows[at])])
         rows, named = rows[: len(considered)], tuple(owns[: len(considered)].tolist())

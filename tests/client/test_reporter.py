@@ -14,6 +14,7 @@ import pytest
 
 from kvstore.client import reporter as module
 from kvstore.client.reporter import PACE_SECONDS, Reporter
+from kvstore.errors import Unavailable
 from kvstore.wire.v1 import conductor_pb2 as pb
 from tests.conductor.doubles import Double, serving
 from tests.conductor.reporting import asked, engine, scheduled
@@ -130,6 +131,52 @@ def test_an_engine_that_finds_no_thread_for_its_stream_tells_of_itself_once_ther
             eventually(lambda: len(asked_node) >= 3)  # two tries are over
             assert wait_ms(conductor) is None
         eventually(lambda: wait_ms(conductor) == 0.0)
+
+
+def test_whose_node_is_away_is_told_of_with_the_node_that_it_had_and_anew_with_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "NODE_SECONDS", 0.05)
+    double, node = Breaking(), ["first"]
+    double.refuses = False
+
+    def now() -> str:
+        if not node:
+            raise Unavailable("the node failed a moment ago")
+        return node[0]
+
+    def told() -> list[str]:
+        return [one.engine.node_id for one in double.said if one.HasField("engine")]
+
+    with serving(double), closing(Reporter(engine("one"), [double.address], node=now)):
+        eventually(lambda: told() == ["first"])
+        node.clear()
+        double.breaks = True  # once: with its next message
+        eventually(lambda: len(told()) > 1)
+        double.breaks = False
+        assert {*told()} == {"first"}
+        node.append("second")
+        eventually(lambda: told()[-1] == "second")
+
+
+def test_whose_node_was_never_there_is_not_told_of_until_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PAUSE_SECONDS_MAX", 0.1)
+    double, asked_node, there = Breaking(), list[int](), threading.Event()
+    double.refuses = False
+
+    def now() -> str:
+        asked_node.append(1)
+        if not there.is_set():
+            raise Unavailable("no node serves")
+        return "node"
+
+    with serving(double), closing(Reporter(engine("one"), [double.address], node=now)):
+        eventually(lambda: len(asked_node) > 3)
+        assert not double.said
+        there.set()
+        eventually(lambda: bool(double.said))
 
 
 def test_closing_does_not_wait_for_a_conductor_that_is_not_there() -> None:

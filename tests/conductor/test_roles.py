@@ -109,13 +109,17 @@ def test_one_that_is_told_and_does_not_switch_is_not_told_any_more_before_anothe
 
 
 def test_what_was_refused_is_wanted_too_and_one_that_comes_again_counts_once() -> None:
-    rig = Elastic(ttft=0.5)
+    rig, let_in = Elastic(ttft=0.5), 0
     for _ in range(int(LATELY) + 10):
         for number in range(2):
             for _ in range(5):
-                with pytest.raises(Rejected):
+                try:
                     rig.schedule(f"{rig.now} {number}", tokens=8_000)
+                    let_in += 1  # to see whether it takes as long still
+                except Rejected:
+                    pass
         rig.pass_(1.0)
+    assert let_in <= 1
     assert rig.advice.engine and rig.advice.prefill_load == pytest.approx(1.62, rel=0.05)
 
 

@@ -115,6 +115,33 @@ def test_who_stands_in_line_no_more_wants_room_for_seconds_and_who_comes_again_g
     rig.check()
 
 
+def test_who_finds_no_place_in_line_wants_room_for_as_long_as_it_comes_again() -> None:
+    rig = Rig()
+    full(rig)
+    for _ in range(20):
+        rig.now += 1.0
+        with pytest.raises(Overloaded):
+            rig.scheduler.place(WHOSE, ask("asks", tokens=1_000), rig.now)
+        rig.in_flight.expire(rig.now)
+        assert "asks" in rig.in_flight.room
+        rig.check()
+    rig.now += 4.0
+    rig.in_flight.expire(rig.now)
+    assert "asks" not in rig.in_flight.room, "its caller hung up"
+
+
+def test_one_that_is_given_few_tokens_waits_for_no_more_room_than_who_comes_next() -> None:
+    rig = Rig()
+    engine, served = full(rig), list[str]()
+    few = ask("few", tokens=1_000, max_new_tokens=8)
+    rig.scheduler.place(WHOSE, few, rig.now, lambda decision: served.append(decision.request))
+    load(rig, engine, 3_000 - 1_100)
+    engine.batch = 2
+    rig.scheduler.crew(WHOSE)[0].load(engine)
+    rig.scheduler.serve(WHOSE, engine, rig.now)
+    assert served == ["few"] and TOKENS > 100, "an answer of unknown length would not fit"
+
+
 def test_an_engine_that_never_took_what_it_was_to_decode_has_room_for_those_that_wait() -> None:
     rig = Rig()
     engine, line = rig.engine("a", room_tokens=3_000), Line(rig)
