@@ -21,11 +21,13 @@ from kvstore.client.later import later
 
 from ..unsupported import Unsupported
 from .facts import ADAPTER, facts_of
+from .lost import Lost
 from .node import Node
 from .order import Order
 from .pins import Pins
 from .settings import Settings
 from .stores import Stores
+from .trust import Trust
 
 log = init_logger(__name__)
 
@@ -58,12 +60,17 @@ class MoonpoolBackend(StoragePluginInterface):
         self._node = Node(self._facts, settings, metadata.worker_id)
         self._pins = Pins(self._node, settings.pin_ms / 1e3)
         self._order = Order()
+        spec, ranks = self._facts.spec, metadata.world_size
+        self._lost = Lost(f"{spec.model} {spec.revision} {ranks}", ranks)
+        elsewhere = metadata.local_world_size != ranks
+        self._trust = Trust(self._order, self._lost, self._node.tell, elsewhere)
         self._stores = Stores(self._node, self._order, settings.pending_chunks)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="moonpool-load")
         self._closed = False
         if local_cpu_backend is not None:
             self._outlive(local_cpu_backend)
             self._order.hear(local_cpu_backend)
+            self._trust.guard(local_cpu_backend)
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -71,9 +78,16 @@ class MoonpoolBackend(StoragePluginInterface):
     # Lookups
 
     def contains(self, key: CacheEngineKey, pin: bool = False) -> bool:
-        return self.batched_contains([key], pin) == 1
+        return self._leading_found([key], pin) == 1
 
     def batched_contains(self, keys: list[CacheEngineKey], pin: bool = False) -> int:
+        found = self._leading_found(keys, pin)
+        if found < len(keys) and not pin:
+            # LMCache asks without a pin when it begins to load what a lookup promised.
+            self._trust.short(keys[found])
+        return found
+
+    def _leading_found(self, keys: list[CacheEngineKey], pin: bool) -> int:
         names = self._names(keys)
         if not names:
             return 0
@@ -87,7 +101,7 @@ class MoonpoolBackend(StoragePluginInterface):
     async def batched_async_contains(
         self, lookup_id: str, keys: list[CacheEngineKey], pin: bool = False
     ) -> int:
-        asked = later(self._threads, lambda: self.batched_contains(keys, pin))
+        asked = later(self._threads, lambda: self._leading_found(keys, pin))
         return await asyncio.wrap_future(asked) if asked else 0
 
     def pin(self, key: CacheEngineKey) -> bool:
@@ -105,6 +119,11 @@ class MoonpoolBackend(StoragePluginInterface):
         return self.batched_get_blocking([key])[0]
 
     def batched_get_blocking(self, keys: list[CacheEngineKey]) -> list[MemoryObj | None]:
+        found = self._load(keys)
+        self._trust.loaded(keys, found)
+        return found
+
+    def _load(self, keys: list[CacheEngineKey]) -> list[MemoryObj | None]:
         names = self._names(keys)
         if not names or self.local_cpu_backend is None or not self._node.answers:
             return [None] * len(keys)  # and nothing is evicted to make room for nothing
@@ -123,12 +142,15 @@ class MoonpoolBackend(StoragePluginInterface):
     def get_non_blocking(
         self, key: CacheEngineKey, location: str | None = None
     ) -> Future[MemoryObj | None] | None:
-        return later(self._threads, lambda: self.get_blocking(key))
+        return later(self._threads, lambda: self._load([key])[0])
 
     async def batched_get_non_blocking(
         self, lookup_id: str, keys: list[CacheEngineKey], transfer_spec: Any = None
     ) -> list[MemoryObj]:
-        """The leading chunks that can be had. It ends the pins of `batched_async_contains`."""
+        """The leading chunks that can be had. It ends the pins of `batched_async_contains`.
+
+        Fewer than were looked up break no promise: the scheduler is told how many came.
+        """
         asked = later(self._threads, lambda: self._leading(keys))
         if asked is None:
             return []
@@ -182,6 +204,7 @@ class MoonpoolBackend(StoragePluginInterface):
         self._threads.shutdown(wait=True)
         self._pins.close()
         self._node.close()
+        self._lost.close()
 
     def _outlive(self, memory: Any) -> None:
         """End our moves before LMCache frees the memory they read from and write to.
@@ -227,8 +250,9 @@ class MoonpoolBackend(StoragePluginInterface):
         if self._closed or not self._as_expected():
             return None
         self._order.tell(keys)
+        sure = self._trust.count(keys)
         kept = []
-        for key, obj in zip(keys, objs, strict=True):
+        for key, obj in zip(keys[:sure], objs[:sure], strict=True):
             refusal = self._facts.refusal(obj)
             if refusal:
                 self._node.tell(f"not stored: {refusal}")
@@ -252,7 +276,7 @@ class MoonpoolBackend(StoragePluginInterface):
             self._node.tell("LMCache's CPU memory has no room to load into: a miss")
 
     def _leading(self, keys: list[CacheEngineKey]) -> list[MemoryObj]:
-        found = self.batched_get_blocking(keys)
+        found = self._load(keys)
         for key in keys:
             self.unpin(key)
         count = found.index(None) if None in found else len(found)

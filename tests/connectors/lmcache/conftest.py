@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 os.environ["LMCACHE_TRACK_USAGE"] = "false"  # read when it is imported: no test calls home
 
+from kvstore.engine.connectors.lmcache import lost
 from tests.connectors.lmcache.engine import Engine, settings
 from tests.nodes import NodeProcess, home, node, shared, shared_node
 
@@ -19,6 +21,12 @@ __all__ = ["home", "node", "shared", "shared_node"]
 OURS = "kvstore.engine.connectors.lmcache"
 LOADER = "lmcache.v1.storage_backend"
 LOGGERS = (*(f"{OURS}.{name}" for name in ("backend", "node", "stores")), LOADER)
+
+
+@pytest.fixture(autouse=True)
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is a host of its own to the ranks it makes."""
+    monkeypatch.setattr(lost, "SHARED", tmp_path)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ is made by LMCache's own loader, from the configuration a user would write.
 
 from __future__ import annotations
 
+import time
 from typing import Any, Self
 
 import torch
@@ -16,6 +17,7 @@ from lmcache.v1.gpu_connector import GPUConnectorInterface
 from lmcache.v1.memory_management import MemoryObj
 from lmcache.v1.metadata import LMCacheMetadata
 
+from kvstore.engine.connectors.lmcache.lost import LOST_NS
 from tests.nodes import eventually
 
 CHUNK, LAYERS, HEADS, DIM = 16, 3, 2, 8
@@ -100,8 +102,8 @@ class Engine:
             "chunk_size": CHUNK,
             **(metadata or {}),
         }
-        rank |= {"local_world_size": rank["world_size"], "local_worker_id": rank["worker_id"]}
-        self.metadata = LMCacheMetadata(**rank)
+        here = {"local_world_size": rank["world_size"], "local_worker_id": rank["worker_id"]}
+        self.metadata = LMCacheMetadata(**here | rank)
         [whole] = self.metadata.get_shapes(8 * CHUNK)
         self.kv = Kv(whole, self.metadata.kv_dtype)
         settled = LMCacheEngineConfig.from_defaults(**about)
@@ -121,10 +123,17 @@ class Engine:
         """The backend that the loader made, or None if it refused."""
         return self.manager.storage_backends.get(PLUGIN)
 
-    def store(self, tokens: list[int]) -> None:
-        """Store a prompt's KV, and wait until it is in the pool or given up."""
-        self.engine.store(torch.tensor(tokens))
+    def store(self, tokens: list[int], skip: int = 0) -> None:
+        """Store a prompt's KV behind so many tokens; wait until it is in the pool or given up."""
+        wanted = torch.ones(len(tokens), dtype=torch.bool)
+        wanted[:skip] = False
+        self.engine.store(torch.tensor(tokens), mask=wanted)
         self.wait(self.keys(tokens))
+
+    def past_doubt(self) -> None:
+        """As if it were long enough ago now that a load came back short."""
+        long_ns = LOST_NS + time.monotonic_ns()
+        self.plugin._lost._now_ns = lambda: long_ns
 
     def wait(self, keys: list[CacheEngineKey]) -> None:
         eventually(lambda: not any(self.plugin.exists_in_put_tasks(key) for key in keys))
@@ -133,10 +142,15 @@ class Engine:
         found = self.engine.token_database.process_tokens(torch.tensor(tokens))
         return [key for _, _, key in found]
 
-    def lookup(self, tokens: list[int], pin_as: str = "") -> int:
-        """Leading tokens that can be had."""
-        pin = {"lookup_id": pin_as, "pin": True} if pin_as else {}
-        return int(self.engine.lookup(torch.tensor(tokens), **pin))
+    def lookup(
+        self, tokens: list[int], pin_as: str = "", tags: dict[str, str] | None = None
+    ) -> int:
+        """Leading tokens that can be had, as vLLM asks it; without a name the pins end at once."""
+        pin = {"lookup_id": pin_as or "nobody", "pin": True}
+        found = self.engine.lookup(torch.tensor(tokens), request_configs=tags, **pin)
+        if not pin_as:
+            self.engine.lookup_unpin("nobody")
+        return int(found)
 
     def retrieve(self, tokens: list[int], name: str = "") -> int:
         """Load a prompt's KV; how many leading tokens came."""

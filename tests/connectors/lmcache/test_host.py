@@ -127,7 +127,7 @@ def test_where_there_are_adapters_a_chunk_is_kept_whose_key_says_of_which_it_is(
     engine_of: Engines, monkeypatch: pytest.MonkeyPatch, heard: list[str]
 ) -> None:
     def found(tags: dict[str, str] | None) -> int:
-        return int(engine.engine.lookup(torch.tensor(TOKENS), request_configs=tags))
+        return engine.lookup(TOKENS, tags=tags)
 
     vllm(monkeypatch, lora=SimpleNamespace(max_loras=2))
     engine = engine_of(revision="adapters")

@@ -27,6 +27,11 @@ def engine(node: NodeProcess, make: Callable[..., Engine]) -> Engine:
     return made
 
 
+def of_the_node(heard: list[str]) -> list[str]:
+    """What was said, but for the line that a load came back short."""
+    return [one for one in heard if "could not be loaded" not in one]
+
+
 def asked_of_nobody(engine: Engine) -> None:
     """Every call ends, with nothing, and nothing is left behind."""
     begun, plugin = time.monotonic(), engine.plugin
@@ -51,7 +56,8 @@ def test_a_killed_node_is_a_miss_and_is_said_once(
     node.kill()
     for _ in range(3):
         asked_of_nobody(engine)
-    assert len(heard) == 1 and str(node.directory) in heard[0], heard
+    [said] = of_the_node(heard)
+    assert str(node.directory) in said and len(heard) == 2, heard
 
 
 def test_a_node_that_dies_between_a_lookup_and_its_load_is_a_miss(
@@ -74,7 +80,7 @@ def test_a_node_that_stopped_answering_is_a_miss_by_the_deadline_and_comes_back(
     node.signal(signal.SIGCONT)
     eventually(lambda: engine.lookup(TOKENS) == len(TOKENS))
     assert engine.retrieve(TOKENS) == len(TOKENS)
-    assert [one.partition(str(node.directory))[2].split(",")[0] for one in heard] == [
+    assert [one.partition(str(node.directory))[2].split(",")[0] for one in of_the_node(heard)] == [
         " is not used",
         " answers again",
     ]
@@ -88,9 +94,10 @@ def test_an_engine_that_started_without_a_node_finds_it_when_it_comes(
     asked_of_nobody(engine)
     node.start()
     eventually(lambda: engine.plugin._node.answers)
+    engine.past_doubt()
     engine.store(TOKENS)
     assert engine.lookup(TOKENS) == engine.retrieve(TOKENS) == len(TOKENS)
-    assert len(heard) == 2, heard
+    assert len(of_the_node(heard)) == 2, heard
 
 
 @pytest.mark.parametrize("error", [OSError("of the network"), ValueError("of our own making")])
@@ -106,7 +113,8 @@ def test_whatever_a_call_raises_is_a_miss_and_is_said_once(
     for name in ("exists_each", "load_each", "store_each", "remove", "register", "keyed"):
         monkeypatch.setattr(client, name, fail)
     asked_of_nobody(engine)
-    assert len(heard) == 1 and repr(error) in heard[0], heard
+    [said] = of_the_node(heard)
+    assert repr(error) in said, heard
 
 
 def test_a_load_that_nobody_awaits_any_more_gives_its_memory_back(

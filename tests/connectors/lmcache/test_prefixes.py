@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from kvstore.engine.connectors.lmcache.order import Order
 from tests.connectors.lmcache.engine import CHUNK, Engine, settings
@@ -33,10 +32,7 @@ def turn(engine: Engine, tokens: list[int]) -> None:
     """Look a prompt up and store what was not found of it, as the connector of vLLM does."""
     found = engine.lookup(tokens, "turn")
     engine.engine.lookup_unpin("turn")
-    wanted = torch.ones(len(tokens), dtype=torch.bool)
-    wanted[:found] = False
-    engine.engine.store(torch.tensor(tokens), mask=wanted)
-    engine.wait(engine.keys(tokens))
+    engine.store(tokens, skip=found)
 
 
 @pytest.mark.parametrize("own_memory", [True, False])
@@ -62,11 +58,8 @@ def test_a_chunk_is_stored_also_where_what_is_before_it_is_not_in_the_pool(
     ours = engine_of(config={"local_cpu": True})
     tokens = tokens_of(9, 3)
     ours.lookup(tokens)
-    wanted = torch.ones(len(tokens), dtype=torch.bool)
-    wanted[: 2 * CHUNK] = False
-    ours.engine.store(torch.tensor(tokens), mask=wanted)
+    ours.store(tokens, skip=2 * CHUNK)
     keys = ours.keys(tokens)
-    ours.wait(keys)
     assert [ours.plugin.contains(key) for key in keys] == [False, False, True]
 
 
@@ -78,6 +71,19 @@ def test_what_was_named_first_is_forgotten_first(engine_of: Make) -> None:
     order.tell(keys[3:5])
     before = [order.before(key) for key in keys]
     assert before == ["", keys[0].to_string(), "", keys[2].to_string(), keys[3].to_string(), ""]
+
+
+def test_a_line_of_chunks_is_whole_where_a_prompt_was_named_from_its_first(engine_of: Make) -> None:
+    keys = engine_of().keys(tokens_of(6, 4))
+    hashes = [key.chunk_hash for key in keys]
+    order = Order()
+    order.tell(keys[1:])
+    assert order.line(keys[3]) == (hashes[2:0:-1], False)
+    order.begin(keys[:2])
+    assert order.line(keys[3]) == (hashes[2::-1], True)
+    assert order.line(keys[0]) == ([], True)
+    order.tell([keys[3], keys[0]])
+    assert order.line(keys[0]) == ([hashes[3], hashes[2], hashes[1], hashes[0]], False), "a ring"
 
 
 def test_what_is_before_a_chunk_has_its_tags_and_its_rank(engine_of: Make) -> None:
