@@ -34,6 +34,7 @@ KERNELS = {"linear_backend": "auto", "linear_backend_per_quant": None, "moe_back
 IMAGES: dict[str, Any] = {
     "language_model_only": False,
     "media_io_kwargs": {},
+    "mm_processor_cache_gb": 4,
     "mm_processor_kwargs": None,
     "mm_encoder_attn_dtype": None,
     "mm_encoder_fp8_scale_path": None,

@@ -70,6 +70,7 @@ def _of_vllm(config: Any, layers: int, settings: Settings) -> Host:
         raise Unsupported(
             "enable_prompt_embeds: LMCache names prompts by their tokens, which embeddings have not"
         )
+    _check_names_of_images(config)
     check(model)
     first, end = model.get_layers_start_end_indices(parallel)
     if layers > end - first:
@@ -79,3 +80,15 @@ def _of_vllm(config: Any, layers: int, settings: Settings) -> Host:
         )
     revision, adapters = revision_of(config, settings) + images_of(model), bool(config.lora_config)
     return Host(revision, turned_by(model), first, adapters)
+
+
+def _check_names_of_images(config: Any) -> None:
+    told = config.model_config.multimodal_config
+    if told is None or told.language_model_only:
+        return
+    if told.mm_processor_cache_gb == 0 and not config.cache_config.enable_prefix_caching:
+        raise Unsupported(
+            "mm_processor_cache_gb 0 and no enable_prefix_caching: vLLM then names images, which "
+            "LMCache's keys are made of, by a count of its own, that has other images in another "
+            "process; leave one of the two on"
+        )

@@ -31,6 +31,7 @@ def vllm(
     parallel: dict[str, Any] | None = None,
     kernels: dict[str, Any] | None = None,
     lora: Any = None,
+    prefixes: bool = True,
     weight_transfer: Any = None,
     **model: Any,
 ) -> None:
@@ -56,7 +57,7 @@ def vllm(
     told = SimpleNamespace(
         model_config=SimpleNamespace(**untold.MODEL | untold.FOUND | about | model),
         load_config=SimpleNamespace(**loading | (load or {})),
-        cache_config=SimpleNamespace(cache_dtype=cache_dtype),
+        cache_config=SimpleNamespace(cache_dtype=cache_dtype, enable_prefix_caching=prefixes),
         parallel_config=SimpleNamespace(**untold.RUN | whole | (parallel or {})),
         kernel_config=SimpleNamespace(**untold.KERNELS | (kernels or {})),
         additional_config=additional_config or {},

@@ -100,6 +100,21 @@ def test_what_images_are_to_a_model_is_named(
     assert of(Path("weights/of-this"), images()) == Host("r1"), "its commit says it"
 
 
+def test_images_that_vllm_counts_instead_of_looking_at_them_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def of(told: Any, prefixes: bool) -> Host:
+        vllm(monkeypatch, model="hub/model", multimodal_config=told, prefixes=prefixes)
+        return host()
+
+    counted = {"mm_processor_cache_gb": 0}
+    with pytest.raises(Unsupported, match=r"by a count of its own.*; leave one of the two on"):
+        of(images(**counted), prefixes=False)
+    assert of(images(**counted), prefixes=True) == of(images(), prefixes=False)
+    assert of(images(**counted, language_model_only=True), prefixes=False) == Host("r1")
+    assert of(None, prefixes=False) == Host("r1"), "it is given none"
+
+
 def test_what_its_environment_says_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     vllm(monkeypatch)
     monkeypatch.setenv("VLLM_MARLIN_INPUT_DTYPE", "fp8")

@@ -13,6 +13,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from vllm import envs
 from vllm.config import (
+    CacheConfig,
     LoadConfig,
     ModelConfig,
     MultiModalConfig,
@@ -277,4 +278,5 @@ def test_what_lmcache_s_plug_in_asks_of_vllm_beside_this_is_there() -> None:
     said = {one.name for one in fields(ModelConfig)}
     assert untold.MODEL.keys() | {"enable_prompt_embeds"} <= said
     assert {name: getattr(MultiModalConfig(), name) for name in untold.IMAGES} == untold.IMAGES
+    assert "enable_prefix_caching" in {one.name for one in fields(CacheConfig)}
     assert untold.RUN.keys() | set(OF_TOKENS) <= {one.name for one in fields(ParallelConfig)}
