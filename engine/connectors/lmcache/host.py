@@ -71,6 +71,7 @@ def _of_vllm(config: Any, layers: int, settings: Settings) -> Host:
             "enable_prompt_embeds: LMCache names prompts by their tokens, which embeddings have not"
         )
     _check_names_of_images(config)
+    _check_causal(config)
     check(model)
     first, end = model.get_layers_start_end_indices(parallel)
     if layers > end - first:
@@ -80,6 +81,16 @@ def _of_vllm(config: Any, layers: int, settings: Settings) -> Host:
         )
     revision, adapters = revision_of(config, settings) + images_of(model), bool(config.lora_config)
     return Host(revision, turned_by(model), first, adapters)
+
+
+def _check_causal(config: Any) -> None:
+    for name, layer in config.compilation_config.static_forward_context.items():
+        spec_of = getattr(layer, "get_kv_cache_spec", None)  # layers of other kinds are there, too
+        if spec_of is not None and getattr(spec_of(config), "non_causal", False):
+            raise Unsupported(
+                f"the attention of layer {name!r} is not causal: a token's KV depends on those "
+                "that follow it, which no prefix says"
+            )
 
 
 def _check_names_of_images(config: Any) -> None:

@@ -32,6 +32,7 @@ def vllm(
     kernels: dict[str, Any] | None = None,
     lora: Any = None,
     prefixes: bool = True,
+    layers_of: dict[str, Any] | None = None,
     weight_transfer: Any = None,
     **model: Any,
 ) -> None:
@@ -61,6 +62,7 @@ def vllm(
         parallel_config=SimpleNamespace(**untold.RUN | whole | (parallel or {})),
         kernel_config=SimpleNamespace(**untold.KERNELS | (kernels or {})),
         additional_config=additional_config or {},
+        compilation_config=SimpleNamespace(static_forward_context=layers_of or {}),
         lora_config=lora,
         weight_transfer_config=weight_transfer,
     )

@@ -115,6 +115,20 @@ def test_images_that_vllm_counts_instead_of_looking_at_them_are_refused(
     assert of(None, prefixes=False) == Host("r1"), "it is given none"
 
 
+def test_a_model_one_of_whose_layers_looks_ahead_is_refused_by_that_layer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def layer(**spec: Any) -> Any:
+        return SimpleNamespace(get_kv_cache_spec=lambda config: SimpleNamespace(**spec))
+
+    others = {"layers.0.moe": object(), "layers.0.attn": layer(), "layers.1.attn": layer()}
+    vllm(monkeypatch, layers_of={**others, "layers.2.attn": layer(non_causal=False)})
+    assert host() == Host("r1")
+    vllm(monkeypatch, layers_of={**others, "layers.2.attn": layer(non_causal=True)})
+    with pytest.raises(Unsupported, match=r"attention of layer 'layers\.2\.attn' is not causal"):
+        host()
+
+
 def test_what_its_environment_says_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     vllm(monkeypatch)
     monkeypatch.setenv("VLLM_MARLIN_INPUT_DTYPE", "fp8")

@@ -22,7 +22,7 @@ from vllm.config import (
     get_current_vllm_config_or_none,
 )
 from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
-from vllm.v1.kv_cache_interface import SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from kvstore.engine.connectors.unsupported import Unsupported
 from kvstore.engine.connectors.vllm import facts as module
@@ -278,5 +278,7 @@ def test_what_lmcache_s_plug_in_asks_of_vllm_beside_this_is_there() -> None:
     said = {one.name for one in fields(ModelConfig)}
     assert untold.MODEL.keys() | {"enable_prompt_embeds"} <= said
     assert {name: getattr(MultiModalConfig(), name) for name in untold.IMAGES} == untold.IMAGES
+    assert VllmConfig().compilation_config.static_forward_context == {}
+    assert "non_causal" in {one.name for one in fields(FullAttentionSpec)}
     assert "enable_prefix_caching" in {one.name for one in fields(CacheConfig)}
     assert untold.RUN.keys() | set(OF_TOKENS) <= {one.name for one in fields(ParallelConfig)}
