@@ -7,6 +7,7 @@ The names, arguments and return values are those of LMCache's `StoragePluginInte
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -66,6 +67,7 @@ class MoonpoolBackend(StoragePluginInterface):
         self._trust = Trust(self._order, self._lost, self._node.tell, elsewhere)
         self._stores = Stores(self._node, self._order, settings.pending_chunks)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="moonpool-load")
+        self._most = _room(local_cpu_backend)
         self._closed = False
         if local_cpu_backend is not None:
             self._outlive(local_cpu_backend)
@@ -81,7 +83,7 @@ class MoonpoolBackend(StoragePluginInterface):
         return self._leading_found([key], pin) == 1
 
     def batched_contains(self, keys: list[CacheEngineKey], pin: bool = False) -> int:
-        found = self._leading_found(keys, pin)
+        found = self._leading_found(self._loadable(keys) if pin else keys, pin)
         if found < len(keys) and not pin:
             # LMCache asks without a pin when it begins to load what a lookup promised.
             self._trust.short(keys[found])
@@ -101,7 +103,8 @@ class MoonpoolBackend(StoragePluginInterface):
     async def batched_async_contains(
         self, lookup_id: str, keys: list[CacheEngineKey], pin: bool = False
     ) -> int:
-        asked = later(self._threads, lambda: self._leading_found(keys, pin))
+        some = self._loadable(keys)
+        asked = later(self._threads, lambda: self._leading_found(some, pin))
         return await asyncio.wrap_future(asked) if asked else 0
 
     def pin(self, key: CacheEngineKey) -> bool:
@@ -260,10 +263,22 @@ class MoonpoolBackend(StoragePluginInterface):
                 kept.append((key, obj))
         return self._stores.submit([key for key, _ in kept], [obj for _, obj in kept], told)
 
+    def _loadable(self, keys: list[CacheEngineKey]) -> list[CacheEngineKey]:
+        """As many of a prompt as fit into LMCache's memory, beside those before them: a lookup
+        comes here for what that memory has not, and pins there what it has."""
+        before, _ = self._order.line(keys[0]) if keys else ((), True)
+        some = keys[: max(0, self._most - len(before))]
+        if len(some) < len(keys):
+            self._node.tell(
+                f"max_local_cpu_size has room for {self._most} chunks: no more of a prompt are "
+                "looked for"
+            )
+        return some
+
     def _find_room(self, count: int, chunks: list[MemoryObj]) -> None:
         """Fill `chunks` with up to `count`; fewer if LMCache has no room within the deadline."""
         until = time.monotonic() + self._deadline_seconds
-        while len(chunks) < count and time.monotonic() < until:
+        while len(chunks) < min(count, self._most) and time.monotonic() < until:
             # Not LMCache's busy loop: that one has no end.
             one = self.local_cpu_backend.allocate(
                 [self._facts.shape], [self._facts.dtype], self._facts.format, busy_loop=False
@@ -290,6 +305,13 @@ class MoonpoolBackend(StoragePluginInterface):
         except Exception:
             log.exception("Moonpool: a bug, and a miss; please report it")
             return otherwise
+
+
+def _room(memory: Any) -> int:
+    """How many chunks LMCache's memory holds; a scheduler loads none, whatever it finds."""
+    if memory is None or not hasattr(memory.memory_allocator, "align_bytes"):  # it asks that itself
+        return sys.maxsize
+    return int(memory.calculate_chunk_budget())
 
 
 def _let_go(chunks: Sequence[MemoryObj]) -> None:

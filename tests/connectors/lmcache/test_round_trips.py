@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from kvstore.engine.connectors.lmcache import backend
 from tests.connectors.lmcache.engine import CHUNK, DIM, HEADS, LAYERS, PLUGIN, Engine
 from tests.nodes import Caller, eventually
 
@@ -229,6 +230,31 @@ def test_no_room_in_lmcache_s_memory_is_a_miss(engine_of: Engines, heard: list[s
     for one in held:
         one.ref_count_down()
     assert ours.retrieve(tokens) == len(tokens)
+
+
+def test_no_more_is_found_of_a_prompt_than_lmcache_s_memory_can_load(
+    engine_of: Engines, heard: list[str]
+) -> None:
+    tokens, large = prompt(6), {"kv_shape": (20, 2, CHUNK, 32, 64)}  # 2.5 MiB a chunk
+    engine_of(metadata=large).store(tokens)
+    ours = engine_of(metadata=large, config={"max_local_cpu_size": 0.01, "local_cpu": True})
+    for _ in range(2):  # the second time LMCache has them itself, in the same memory
+        assert ours.lookup(tokens, "a request") == 4 * CHUNK
+        assert ours.retrieve(tokens[: 4 * CHUNK], "a request") == 4 * CHUNK
+        ours.engine.lookup_unpin("a request")
+    [said] = heard
+    assert "max_local_cpu_size has room for 4 chunks" in said
+
+
+def test_a_load_of_more_than_lmcache_s_memory_holds_does_not_wait_for_room(
+    engine_of: Engines, monkeypatch: Any
+) -> None:
+    tokens, large = prompt(6), {"kv_shape": (20, 2, CHUNK, 32, 64)}
+    engine_of(metadata=large).store(tokens)
+    ours = engine_of(metadata=large, config={"max_local_cpu_size": 0.01})
+    waits: list[float] = []
+    monkeypatch.setattr(backend.time, "sleep", waits.append)
+    assert ours.retrieve(tokens) == 4 * CHUNK and not waits
 
 
 class Lookups:
