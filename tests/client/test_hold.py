@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from kvstore.client import Client, Miss
+from kvstore.client.hold_each import hold_each
 from kvstore.errors import Invalid
 from tests.client.kv import Cache, spec_of, truth_of
+from tests.client.six_blocks import BLOCKS, Stored
 
 Clients = Callable[..., Client]
 Stats = Callable[[Client], Any]
@@ -60,6 +62,21 @@ def test_blocks_that_stand_alone_have_no_leading_part_to_hold(client_of: Clients
     client = client_of(spec_of("alone"))
     with pytest.raises(Invalid, match="stand alone"):
         client.hold(client.keyed(["a"]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("holes", "held"), [((), BLOCKS), ((3, 4), 3), ((1,), 1), ((0,), 0)])
+def test_of_blocks_that_stand_alone_none_is_held_behind_a_hole(
+    client_of: Clients, stats_of: Stats, holes: tuple[int, ...], held: int
+) -> None:
+    """A pin brings what it names from wherever it lies, and it stays there meanwhile."""
+    kept = Stored(client_of(spec_of(f"holes {holes}")))
+    client = kept.client
+    assert client.remove(kept.only(*holes)) == len(holes)
+    hold = hold_each(client, kept.blocks)
+    assert (hold.blocks, stats_of(client).pins) == (held, held)
+    assert hold.miss is (Miss.ABSENT if holes else None)
+    hold.release()
+    assert stats_of(client).pins == 0
 
 
 def test_what_an_engine_says_it_used_is_counted(client_of: Clients, stats_of: Stats) -> None:
