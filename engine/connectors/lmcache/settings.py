@@ -5,7 +5,7 @@ Everything else the plug-in needs it takes from LMCache's own resolved configura
 
 from __future__ import annotations
 
-import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -59,9 +59,10 @@ class Settings:
 
 
 def _class_of(name: str, extra: Mapping[str, Any]) -> Any:
-    """The class of a plug-in. Its loader does not tell it its name, so it looks itself up."""
+    """The class of a plug-in. Its loader does not tell it its name, so it looks itself up: where
+    this one is from is imported by then, and what another is from may not be to be imported."""
     where, called = (extra.get(f"{PREFIX}{name}.{key}") for key in LOADERS_OWN)
-    return getattr(importlib.import_module(where), called, None) if where and called else None
+    return getattr(sys.modules.get(where), called, None) if where and called else None
 
 
 def _values(name: str, plugins: Sequence[str], extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -106,6 +106,19 @@ def test_a_plug_in_of_another_kind_beside_it_is_let_be(
     assert ours.lookup(TOKENS) == len(TOKENS)
 
 
+def test_a_plug_in_beside_it_that_cannot_be_imported_is_not_its_own_failure(
+    shared_node: NodeProcess, make: Engines, heard: list[str]
+) -> None:
+    extra = settings(shared_node.address) | {
+        "storage_plugin.other.module_path": "of_nobody",
+        "storage_plugin.other.class_name": "Theirs",
+    }
+    ours = make(extra, config={"storage_plugins": ["other", PLUGIN]})
+    assert ours.plugin is not None
+    [refused] = heard
+    assert "backend other" in refused and "of_nobody" in refused
+
+
 def test_without_cpu_memory_it_is_refused(shared_node: NodeProcess, engine_of: Engines) -> None:
     ours = engine_of()
     with pytest.raises(ValueError, match="set max_local_cpu_size"):
