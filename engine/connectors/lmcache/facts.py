@@ -48,7 +48,8 @@ class Facts:
         if made.dtype != self.dtype or (made.dtypes or [self.dtype]) != [self.dtype]:
             return f"a chunk of {made.dtypes or made.dtype}: {self.dtype} is kept"
         if tokens < full and [*made.shape[:2], full, *made.shape[3:]] == list(self.shape):
-            return f"save_unfull_chunk: a chunk of {tokens} tokens, full ones of {full} are kept"
+            # Without how many it has: each of these lines is said once.
+            return f"save_unfull_chunk: a chunk of fewer tokens than {full}, full ones are kept"
         if made.shape != self.shape or (made.shapes or [self.shape]) != [self.shape]:
             return f"a chunk of {made.shapes or made.shape}: {self.shape} is kept"
         if chunk.tensor is None or chunk.tensor.device.type != "cpu":
