@@ -20,6 +20,7 @@ from kvstore.client.writer import Writer
 from kvstore.config import Credentials, Stands, TlsConfig
 from kvstore.content import Medium, adapted, salted, shown, together
 from kvstore.errors import (
+    Denied,
     Invalid,
     KVStoreError,
     Lapsed,
@@ -43,6 +44,7 @@ __all__ = [
     "Chain",
     "Client",
     "Credentials",
+    "Denied",
     "FixedAddress",
     "Fragment",
     "Hold",

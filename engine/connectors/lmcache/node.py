@@ -13,7 +13,7 @@ from typing import TypeVar
 from lmcache.logging import init_logger
 from lmcache.v1.memory_management import MemoryObj
 
-from kvstore.client import Client, Hold, KVStoreError
+from kvstore.client import Client, Denied, Hold, Invalid, KVStoreError
 from kvstore.client.hold_each import hold_each
 
 from .chunks import memory_of
@@ -125,9 +125,17 @@ class Node:
     def _store(self, names: Sequence[str], after: str, chunks: Sequence[MemoryObj]) -> list[bool]:
         client, nothing = self._client, [False] * len(names)
         memory = memory_of(chunks, self._group)
-        return self._ask(
-            lambda: client.store_each(client.keyed(names, after=after), memory), nothing, any
-        )
+
+        def store() -> list[bool]:
+            stored = client.store_each(client.keyed(names, after=after), memory)
+            if not all(stored) and self.answers:
+                self.tell(
+                    f"chunks are not stored though {self._where} answers: it is full of what may "
+                    "not go, over a quota, or draining"
+                )
+            return stored
+
+        return self._ask(store, nothing, any)
 
     def _ask(self, call: Callable[[], T], otherwise: T, reached: Callable[[T], bool]) -> T:
         """Make a call. `reached` says of its answer whether only a node can have given it."""
@@ -135,6 +143,10 @@ class Node:
             return otherwise
         try:
             answer = call()
+        except (Denied, Invalid) as error:  # for as long as nobody changes something
+            self._say("")
+            self.tell(f"chunks are not kept: {error}")
+            return otherwise
         except Exception as error:  # whatever it is, the engine goes on
             self._failed(error)
             return otherwise

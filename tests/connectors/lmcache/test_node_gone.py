@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.connectors.lmcache.engine import CHUNK, PLUGIN, Engine, settings
-from tests.nodes import NodeProcess, eventually
+from tests.nodes import NodeProcess, eventually, running
 
 FAR_BEYOND_ANY_DEADLINE = 20.0
 DEADLINE_MS = 300
@@ -115,6 +115,33 @@ def test_whatever_a_call_raises_is_a_miss_and_is_said_once(
     asked_of_nobody(engine)
     [said] = of_the_node(heard)
     assert repr(error) in said, heard
+
+
+def test_what_the_node_refuses_for_good_is_said_once_and_the_node_is_not_gone(
+    engine: Engine, heard: list[str]
+) -> None:
+    engine.store(TOKENS)
+    engine.plugin._node._client.quarantine("an audit")
+    for _ in range(3):
+        assert engine.lookup(TOKENS) == 0
+        engine.store(OTHERS)
+    [said] = heard
+    assert said.startswith("Moonpool: chunks are not kept: ") and "gave wrong KV" in said
+
+
+def test_a_node_that_takes_no_more_is_said_once(
+    make: Callable[..., Engine], heard: list[str]
+) -> None:
+    with running(dram="4MiB", slab="1MiB") as small:
+        engine = make(settings(small.address, pin_ms=600_000))
+        full = False
+        for number in range(1_000, 1_200):
+            tokens = [number] * 8 * CHUNK
+            engine.store(tokens)
+            full = full or engine.lookup(tokens, str(number)) < len(tokens)  # and holds them
+        assert full
+    [said] = heard
+    assert "chunks are not stored though" in said and small.address in said
 
 
 def test_a_load_that_nobody_awaits_any_more_gives_its_memory_back(
