@@ -9,7 +9,8 @@
 LMCache names a chunk by model, world size, worker, prefix hash and dtype, and so does the pool: a
 chunk comes back to a rank of the same number of as many ranks. Another degree of tensor parallelism
 finds nothing here; the vLLM connector (`kvstore.engine.connectors.vllm`) is the path that shares
-across degrees.
+across degrees. With MLA, whose latent all ranks share, LMCache stores that of the first alone, as
+of one rank of one, and every degree finds it.
 """
 
 from .backend import MoonpoolBackend

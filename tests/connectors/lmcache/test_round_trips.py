@@ -60,6 +60,13 @@ def test_a_latent_cache_comes_back_byte_for_byte(engine_of: Engines) -> None:
     assert {one.metadata.fmt.name for one in got} == {"KV_MLA_FMT"}
 
 
+def test_a_latent_cache_is_found_by_engines_of_another_number_of_ranks(engine_of: Engines) -> None:
+    ours, theirs = (engine_of(metadata=MLA | {"world_size": ranks}) for ranks in (2, 4))
+    tokens = prompt(3)
+    put(ours, tokens)
+    assert theirs.plugin.batched_contains(theirs.keys(tokens), pin=True) == 3
+
+
 def put(engine: Engine, tokens: list[int]) -> tuple[list[Any], list[torch.Tensor]]:
     """Store a prompt's chunks as LMCache's manager does, in a scrambled order of memory."""
     keys = engine.keys(tokens)
