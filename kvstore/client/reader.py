@@ -17,7 +17,7 @@ from kvstore.client.connection import Connection
 from kvstore.client.memory import check_target
 from kvstore.client.opened import Opened, Target
 from kvstore.client.space import Space, starts_of
-from kvstore.errors import Unavailable
+from kvstore.errors import SessionEnded, Unavailable
 from kvstore.layout import Fragment
 from kvstore.transfer.protocol import Memory
 
@@ -106,7 +106,7 @@ class Reader:
             return True
         try:
             self._move()
-        except Unavailable:  # the node is gone, and with it the way to its blocks
+        except (SessionEnded, Unavailable):  # with either went the way to its blocks
             self._give_up(np.arange(self.blocks, self._end), Miss.UNREACHABLE)
         return self.done
 

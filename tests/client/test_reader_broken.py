@@ -49,3 +49,23 @@ def test_of_a_poll_that_breaks_nothing_counts_whose_slot_was_not_looked_at_again
         finally:
             transport._writing.words[where] -= 1
             reader.close()
+
+
+def test_a_follower_whose_session_is_given_up_keeps_what_it_has_and_misses_the_rest(
+    client_of: Callable[..., Client],
+) -> None:
+    """As where another call of its client came to no answer in time."""
+    spec = spec_of("reader-given-up", layers=LAYERS)
+    client, source, target = client_of(spec), Cache(spec, TOKENS), Cache(spec, TOKENS, seed=1)
+    source.fill(truth_of(spec, TOKENS, 1))
+    chain, link = client.chain(range(TOKENS)), client.connection.link()
+    writer = client.writer(chain, hand_off=True)
+    with client.reader(chain, target.memory(client), hand_offs=writer.hand_offs) as reader:
+        writer.put(source.memory(client), blocks=(0, 1))
+        assert not reader.poll() and reader.blocks == 1
+        client.connection.give_up(link)
+        for parting in client.connection._parting:
+            parting.join()
+        assert reader.wait(10.0)
+        assert (reader.blocks, reader.miss) == (1, Miss.UNREACHABLE)
+    assert target.holds(truth_of(spec, TOKENS, 1), 0, spec.groups[0].block_tokens)
