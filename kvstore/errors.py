@@ -20,6 +20,8 @@ from __future__ import annotations
 class KVStoreError(Exception):
     """Base of all errors Moonpool raises. The message names what was wrong and what is right."""
 
+    answered = False  # whether a server said it of itself, having done with the call
+
 
 class Invalid(KVStoreError):
     """The call itself is wrong; the same call will fail again. Nothing was changed."""

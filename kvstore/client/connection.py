@@ -256,10 +256,12 @@ class Connection:
             one.join()
 
     def _heed(self, raised: KVStoreError, link: Link, session: bytes) -> None:
-        """Give up a link that a failure shows to be dead."""
+        """Give up a link that a failure shows to be dead. A node that says itself what it cannot
+        do now is well."""
         over = isinstance(raised, SessionEnded) and session == link.session
+        gone = isinstance(raised, Unavailable) and not raised.answered
         with self._lock:
-            if self._link is link and (over or isinstance(raised, Unavailable)):
+            if self._link is link and (over or gone):
                 self._drop()
                 if not over:
                     self._rest()

@@ -76,7 +76,10 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     raise
                 # gRPC tells the caller of a task that was cancelled nothing, and lets it wait.
                 task.uncancel()
-                refuse(context, self._ended[task])
+                refuse(context, why := self._ended[task])
+                if isinstance(why, Unavailable):
+                    # What the call has done by now is not known: that is no answer to it.
+                    context.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
             return None  # a status other than OK goes without a message
 
         answered_by = (

@@ -73,10 +73,12 @@ def error_of(kind: str, code: int, text: str, retry_ms: int, server: str) -> KVS
     """The error of a class by this name; where there is none, what a status code stands for. No
     server keeps anybody away for longer than `RETRY_MS_MAX`."""
     retry_ms = min(retry_ms, RETRY_MS_MAX)
+    status = _STATUSES.get(code, grpc.StatusCode.UNKNOWN)
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, KVStoreError):
-        return found(text, retry_ms) if issubclass(found, Rejected) else found(text)
-    status = _STATUSES.get(code, grpc.StatusCode.UNKNOWN)
+        error = found(text, retry_ms) if issubclass(found, Rejected) else found(text)
+        error.answered = status is not grpc.StatusCode.DEADLINE_EXCEEDED
+        return error
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return Unavailable(f"{server} did not answer within the deadline")
     if status is grpc.StatusCode.CANCELLED:

@@ -198,6 +198,10 @@ def test_callers_that_never_send_their_message_lose_their_turn(
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary("/toy.Toy/Fail")(b"handles[0] expired")
         assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION, "it was answered"
+        with pytest.raises(grpc.aio.AioRpcError) as late:
+            await stalled[0]
+        assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED, "which is no answer"
+        assert trailers(late.value)["moonpool-error"] == "Unavailable"
         for call in stalled:
             call.cancel()
 
