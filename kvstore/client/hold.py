@@ -62,6 +62,8 @@ class Hold:
         held, self._handles = self._handles, []
         try:
             for some in calls(len(held)):
+                if not self._link.alive:
+                    return  # they ended with it: to begin another would only take time
                 request = pb.UnpinRequest(session=self._link.session, handles=held[some])
                 with contextlib.suppress(KVStoreError):
                     self._connection.call(lambda link: link.kv.Unpin, request)

@@ -188,7 +188,7 @@ class Opened:
 
     def _let_go(self, suspects: Mask | None) -> None:
         bad = [] if suspects is None else [self._handles[i] for i in self.rows[suspects]]
-        for some in calls(len(bad), times=2):
+        for some in calls(len(bad) if self.link.alive else 0, times=2):
             # The caller may reserve these blocks next: by then the owner must have looked.
             with contextlib.suppress(KVStoreError):
                 self._connection.call(

@@ -58,6 +58,22 @@ def test_it_says_what_computed_each_block(client_of: Clients) -> None:
     hold.release()
 
 
+def test_of_a_session_that_has_ended_nothing_is_let_go_anew(
+    client_of: Clients, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a node that hangs, each such hold would wait for it by itself."""
+
+    def asked(*_: Any) -> None:
+        pytest.fail("the node was asked")
+
+    client, _ = stored(client_of, "ended")
+    hold = client.hold(client.chain(range(TOKENS)))
+    client.connection.give_up(link := client.connection.link())
+    eventually(lambda: not link.alive)
+    monkeypatch.setattr(client.connection, "link", asked)
+    hold.release()
+
+
 def test_blocks_that_stand_alone_have_no_leading_part_to_hold(client_of: Clients) -> None:
     client = client_of(spec_of("alone"))
     with pytest.raises(Invalid, match="stand alone"):

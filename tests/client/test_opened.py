@@ -67,10 +67,12 @@ def test_blocks_are_closed_and_doubted_in_messages_that_a_node_takes() -> None:
 
 def test_what_has_ended_with_its_session_is_let_go_of_without_a_word() -> None:
     space, owner = Space.of(spec_of("opened"), 0), Owner()
-    opened = Opened(owner, space, foreign(space.digest, 0, ["one"], 4), (), 0)  # type: ignore[arg-type]
-    owner.alive = False
-    opened.close()
-    assert not owner.closed
+    for doubted in (None, np.ones(1, bool)):
+        owner.alive = True
+        opened = Opened(owner, space, foreign(space.digest, 0, ["one"], 4), (), 0)  # type: ignore[arg-type]
+        owner.alive = False
+        opened.close(doubted)
+        assert not owner.closed
 
 
 @pytest.mark.parametrize("ask", [Client.match, Client.hold])
