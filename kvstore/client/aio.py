@@ -48,7 +48,7 @@ class AsyncClient:
             return cls(await _ended(connecting))
         except asyncio.CancelledError:
             if connecting.exception() is None:  # nobody has it
-                await asyncio.to_thread(connecting.result().close)
+                await _closed(connecting.result())
             raise
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -107,8 +107,10 @@ class AsyncClient:
 
     async def close(self) -> None:
         self._closed = True
-        await asyncio.to_thread(self.blocking.close)
-        self._threads.shutdown(wait=False)
+        try:
+            await _closed(self.blocking)
+        finally:
+            self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -130,6 +132,12 @@ def _on_this_stream(call: Callable[[], T]) -> Callable[[], T]:
             return call()
 
     return called
+
+
+async def _closed(client: Client) -> None:
+    """Close it, cancelled or not: a node keeps the session of who has gone without that. Not in
+    threads of its own: calls that only this ends may have them all."""
+    await _ended(asyncio.get_running_loop().run_in_executor(None, client.close))
 
 
 async def _ended(running: asyncio.Future[T]) -> T:
