@@ -112,6 +112,7 @@ TENANT_NAME_BYTES_MAX = 64
 TOKENS_MAX = 16_384  # tokens a node knows, some 300 bytes each
 TOKEN_DAYS_DEFAULT = 90
 TOKEN_DAYS_MAX = 3_650
+DEADLINE_SECONDS_MIN, DEADLINE_SECONDS_MAX = 1e-3, 86_400.0  # that a client waits for its node
 PIN_MS_DEFAULT = 30_000
 PIN_MS_MAX = 600_000
 HAND_OFF_MS_MAX = 600_000  # a hand-off handle older than this opens nothing
@@ -225,6 +226,7 @@ assert TAKE_SECONDS_MAX < RPC_UNARY_SECONDS and COPY_SECONDS_MAX < RPC_UNARY_SEC
 assert TAKES_MAX < RPC_UNARY_MAX // 4  # else takes keep the calls of readers out
 assert (HASH_BYTES + 8) * RPC_KEYS_MAX < RPC_MESSAGE_BYTES_MAX
 assert TAKE_BLOCKS_MAX <= RPC_KEYS_MAX
+assert 1e3 * DEADLINE_SECONDS_MAX < 2**32  # milliseconds, in the head of a call on a socket
 assert PIN_MS_DEFAULT <= PIN_MS_MAX
 assert RPC_STREAMS_MAX <= REPORTS_MAX < RPC_CONNECTIONS_MAX
 assert (

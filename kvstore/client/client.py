@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from kvstore.block import Blocks, Chain, Keyed, Miss, chain, extend, foreign
 from kvstore.client import keyed as each
+from kvstore.client.bounds import UINT64_MAX, check_bounds
 from kvstore.client.connection import Connection
 from kvstore.client.hold import Hold
 from kvstore.client.memory import check_target, memory_of
@@ -37,6 +38,7 @@ from kvstore.errors import (
     UnknownNamespace,
 )
 from kvstore.layout import Fragment
+from kvstore.limits import DEADLINE_SECONDS_MAX, DEADLINE_SECONDS_MIN, REPLICAS_MAX
 from kvstore.rpc.locator import FixedAddress, InDirectory, Locator
 from kvstore.spec import KVSpec
 from kvstore.transfer.protocol import Memory
@@ -81,6 +83,8 @@ class Client:
         keeps blocks in HBM of that GPU, they go there and come from there."""
         if copy_threads is not None and copy_threads < 1:
             raise Invalid(f"copy_threads {copy_threads}: at least 1, or None for this host's own")
+        bounds = DEADLINE_SECONDS_MIN, DEADLINE_SECONDS_MAX
+        check_bounds("deadline_seconds", deadline_seconds, *bounds)
         self.space = Space.of(spec, group)
         told = (label, deadline_seconds, transport, credentials, copy_threads, device)
         self.connection = Connection(locator, *told)
@@ -275,6 +279,7 @@ class Client:
 
         `replicas` nodes shall have them: see `Writer.seal`.
         """
+        check_bounds("replicas", replicas, 0, REPLICAS_MAX)
         with self.writer(blocks, first=first) as writer:
             writer.put(memory)
             return writer.seal(replicas=replicas).count("SEALED")
@@ -335,6 +340,8 @@ class Client:
 
         Match counts by itself; an engine that holds blocks asks more often than it uses.
         """
+        check_bounds("query_tokens", query_tokens, 0, UINT64_MAX)
+        check_bounds("hit_tokens", hit_tokens, 0, UINT64_MAX)
         session = self.connection.link().session
         request = pb.UnpinRequest(session=session, query_tokens=query_tokens, hit_tokens=hit_tokens)
         self.connection.call(lambda link: link.kv.Unpin, request)

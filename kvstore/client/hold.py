@@ -11,10 +11,12 @@ import contextlib
 import numpy as np
 
 from kvstore.block import Chain, Miss
+from kvstore.client.bounds import check_bounds
 from kvstore.client.connection import Connection
 from kvstore.client.opened import miss_of
 from kvstore.client.space import Space, calls
 from kvstore.errors import KVStoreError
+from kvstore.limits import PIN_MS_MAX
 from kvstore.wire.v1 import kv_pb2 as pb
 
 
@@ -25,6 +27,7 @@ class Hold:
     """
 
     def __init__(self, connection: Connection, space: Space, chain: Chain, pin_ms: int) -> None:
+        check_bounds("pin_ms", pin_ms, 0, PIN_MS_MAX)
         self._connection = connection
         self._link = connection.link()
         self._handles: list[bytes] = []

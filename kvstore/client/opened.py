@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvstore.block import Blocks, Miss
+from kvstore.client.bounds import check_bounds
 from kvstore.client.connection import Connection
 from kvstore.client.space import Space, calls, on_wire, slots_of
 from kvstore.errors import Invalid, KVStoreError, Unavailable
 from kvstore.layout import Fragment
+from kvstore.limits import PIN_MS_MAX
 from kvstore.transfer import staged
 from kvstore.transfer.protocol import Ahead, Ints, Mask, Memory
 from kvstore.wire.v1 import kv_pb2 as pb
@@ -78,27 +80,31 @@ class Opened:
         self._connection = connection
         if hand_offs and len(hand_offs) != len(chain):
             raise Invalid(f"{len(hand_offs)} hand_offs for {len(chain)} blocks; one each is wanted")
+        check_bounds("pin_ms", pin_ms, 0, PIN_MS_MAX)
         self.link = connection.link()
         self._closed = False
         self._handles: list[bytes] = []  # all are closed, those behind the first miss too
         near = target is not None and target.memory.staging is not None
         near = near and self.link.transport.lends(space.layout)
         reply = pb.OpenReply()
+        requests = [  # before any is sent: what no message holds is wrong by itself
+            pb.OpenRequest(
+                session=self.link.session,
+                namespace=space.digest,
+                group=space.group,
+                hashes=chain.hashes[some],
+                hand_offs=hand_offs[some],
+                pin_ms=pin_ms,
+                writer_group=writer_group,
+                writer_node=writer_node,
+                hbm=near,
+            )
+            for some in calls(len(chain))
+        ]
         self._ahead = self._way_ahead(len(chain))
         try:
-            for some in calls(len(chain)):
-                request = pb.OpenRequest(
-                    session=self.link.session,
-                    namespace=space.digest,
-                    group=space.group,
-                    hashes=chain.hashes[some],
-                    hand_offs=hand_offs[some],
-                    pin_ms=pin_ms,
-                    writer_group=writer_group,
-                    writer_node=writer_node,
-                    hbm=near,
-                )
-                if some.start == 0:
+            for request in requests:
+                if request is requests[0]:
                     self._ask_ahead(request)
                 part = connection.call(lambda link: link.kv.Open, request)
                 self._handles.extend(part.handles)

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator
 
 from kvstore.block import Blocks, Keyed
+from kvstore.client.bounds import UINT64_MAX, check_bounds
 from kvstore.client.connection import Connection, Link
 from kvstore.client.space import Space, calls, on_wire
 from kvstore.errors import KVStoreError
@@ -33,6 +34,7 @@ class Reserving:
         hand_off: bool = False,
         origin: int = 0,
     ) -> None:
+        check_bounds("origin", origin, 0, UINT64_MAX)
         self.connection, self.space = connection, space
         self.chain, self.first = chain, first
         self.blocks = space.blocks_from(chain, first)

@@ -14,11 +14,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from kvstore.client.answer import Answer
+from kvstore.client.bounds import check_bounds
 from kvstore.client.memory import heads_of, memory_of
 from kvstore.client.reserving import Reserving
 from kvstore.client.space import calls, slots_of, starts_of
 from kvstore.errors import AlreadyWritten, Invalid, SessionEnded, WindowClosed
 from kvstore.layout import Fragment
+from kvstore.limits import REPLICAS_MAX
 from kvstore.transfer import staged
 from kvstore.transfer.protocol import Memory
 from kvstore.wire.v1 import kv_pb2 as pb
@@ -135,6 +137,7 @@ class Writer:
         self, blocks: tuple[int, int] | None = None, *, replicas: int = 1
     ) -> Answer[list[str]]:
         """The same, while the caller does other things: the answer says what became of them."""
+        check_bounds("replicas", replicas, 0, REPLICAS_MAX)
         rows = self._rows(blocks)
         first, *others = [rows[some] for some in calls(len(rows))] or [rows]
         if not len(first):
