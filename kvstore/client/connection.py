@@ -171,10 +171,12 @@ class Connection:
         self._credentials, self._copy_threads, self._device = credentials, copy_threads, device
         self.deadline_seconds = deadline_seconds
         self._home, self._lock = Home(), threading.Lock()
+        self._looking = threading.Lock()  # of the one thread that looks for the node
         self._link: Link | None = None
         self._parting: list[threading.Thread] = []  # links that were given up and not closed yet
         self._paused_until = 0.0
         self._pause = PAUSE_SECONDS_MIN
+        self._failing = False  # since the node was last found
         self._closed = False
 
     @property
@@ -184,25 +186,50 @@ class Connection:
         return link is not None and link.alive
 
     def link(self) -> Link:
-        """The live session, begun anew if the last one ended. Raises `Unavailable` fast."""
+        """The live session, begun anew if the last one ended. Raises `Unavailable` fast.
+
+        One thread looks for the node. The others wait for what it finds, unless it looks whether a
+        node that failed is back: one that hangs would have them all stand still.
+        """
         self._home.check()
-        with self._lock:
-            if self._closed:
-                raise SessionEnded("the client is closed")
-            if self._link is not None and self._link.alive:
-                return self._link
-            if time.monotonic() < self._paused_until:
-                raise Unavailable("the node failed a moment ago and is left alone for a while")
-            self._drop()
-            try:
-                address = self._locator.find()
-                told = (self.deadline_seconds, self._transport, self._credentials)
-                self._link = Link(address, self._label, *told, self._copy_threads, self._device)
-            except KVStoreError:
+        link = self._link
+        if link is not None and link.alive:
+            return link
+        if not self._looking.acquire(blocking=not (self._failing or self._closed)):
+            self._check_open()
+            raise Unavailable("the node failed, and another thread looks whether it is back")
+        try:
+            with self._lock:
+                self._check_open()
+                if self._link is not None and self._link.alive:
+                    return self._link
+                if time.monotonic() < self._paused_until:
+                    raise Unavailable("the node failed a moment ago and is left alone for a while")
+                self._drop()
+            return self._begun()
+        finally:
+            self._looking.release()
+
+    def _begun(self) -> Link:
+        """A session, for all threads. One that is closed meanwhile waits for nothing of it."""
+        try:
+            address = self._locator.find()
+            told = (self.deadline_seconds, self._transport, self._credentials)
+            link = Link(address, self._label, *told, self._copy_threads, self._device)
+        except KVStoreError:
+            with self._lock:
                 self._rest()
-                raise
-            self._pause = PAUSE_SECONDS_MIN
-            return self._link
+            raise
+        with self._lock:
+            if not self._closed:
+                self._link, self._failing, self._pause = link, False, PAUSE_SECONDS_MIN
+                return link
+        link.close()
+        raise SessionEnded("the client is closed")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionEnded("the client is closed")
 
     def call(self, method: Callable[[Link], Callable[..., Any]], request: Any) -> Any:
         """Make one unary call on the live link; errors come out typed."""
@@ -281,6 +308,7 @@ class Connection:
         self._parting = [*(one for one in self._parting if one.is_alive()), thread]
 
     def _rest(self) -> None:
+        self._failing = True
         # By chance: all clients of a node lose it in one instant.
         self._paused_until = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
         self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
