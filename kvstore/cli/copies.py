@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from kvstore.block import chain
+from kvstore.block import Chain, chain
 from kvstore.cli.blocks import tokens_of
 from kvstore.cli.options import Commands, add_node, admin, check_number, command, refuse_idle
 from kvstore.config import DEFAULT_TENANT
@@ -29,7 +29,7 @@ def add(commands: Commands) -> None:
         commands,
         "replicate",
         "have so many nodes keep the blocks of a prompt, or all that a node has of a namespace; "
-        "exit code 1 if some have fewer at the end",
+        "exit code 1 if some have fewer at the end, or are not at this node",
         "moonpool replicate --namespace 4fb1e6b33f1f --tokens system-prompt.json --copies 3",
     )
     add_node(replicate)
@@ -86,10 +86,11 @@ def run_replicate(args: argparse.Namespace) -> int:
     check_number("--group", args.group, 0, GROUPS_MAX - 1)
     reply = pb.ReplicateReply()
     with admin(args) as stub, _bar() as bar:
+        hashes, wanted = _asked(args, stub)
         request = pb.ReplicateRequest(
             namespace=args.namespace,
             group=args.group,
-            hashes=[_hash(text) for text in args.hash] or _hashes(args, stub),
+            hashes=hashes,
             tenant=args.tenant,
             copies=args.copies,
         )
@@ -97,12 +98,15 @@ def run_replicate(args: argparse.Namespace) -> int:
             bar.total = reply.blocks
             bar.update(reply.blocks_done - bar.n)
     facts = {name: getattr(reply, name) for name in pb.ReplicateReply.DESCRIPTOR.fields_by_name}
+    asked = max(wanted, reply.blocks)
     if args.json:
-        print(json.dumps(facts))
+        print(json.dumps({"asked": asked, **facts}))
     else:
         fewest = f"; the fewest is {reply.least}" if reply.whole < reply.blocks else ""
         print(f"{reply.whole} of {reply.blocks} blocks are at {args.copies} nodes{fewest}")
-    return 1 if reply.whole < reply.blocks else 0
+        if reply.blocks < asked:
+            print(f"{asked - reply.blocks} of the {asked} blocks are not at this node")
+    return 1 if reply.whole < asked else 0
 
 
 def run_drain(args: argparse.Namespace) -> int:
@@ -148,10 +152,21 @@ def _hash(text: str) -> bytes:
         raise Invalid(f"--hash {text!r}: 64 hex digits") from None
 
 
-def _hashes(args: argparse.Namespace, stub: Any) -> list[bytes]:
-    """Of the prompt's blocks, by the spec that the node knows; empty where none is given."""
+def _asked(args: argparse.Namespace, stub: Any) -> tuple[list[bytes], int]:
+    """The blocks that are named, none for all that the node has, and how many are to be there.
+
+    A short one at a prompt's end is copied if it is there, and not missed else: engines keep none.
+    """
     if args.tokens is None:
-        return []
+        named = list(dict.fromkeys(_hash(text) for text in args.hash))
+        return named, len(named)
+    blocks = _prompt(args, stub)
+    short = len(blocks) > 1 and blocks.tokens[-1] < blocks.block_tokens
+    return list(blocks.hashes), len(blocks) - short
+
+
+def _prompt(args: argparse.Namespace, stub: Any) -> Chain:
+    """The prompt's blocks, by the spec that the node knows."""
     known = stub.Stats(pb.StatsRequest(), timeout=DEADLINE_SECONDS).namespaces
     specs = [one.spec for one in known if one.namespace.hex().startswith(args.namespace)]
     if len(specs) != 1:
@@ -164,4 +179,4 @@ def _hashes(args: argparse.Namespace, stub: Any) -> list[bytes]:
     if not 0 <= args.group < len(spec.groups):
         raise Invalid(f"--group {args.group}: the spec has 0..{len(spec.groups) - 1}")
     size = spec.groups[args.group].block_tokens
-    return list(chain(spec.digest, args.group, tokens_of(args.tokens), size).hashes)
+    return chain(spec.digest, args.group, tokens_of(args.tokens), size)

@@ -1,0 +1,52 @@
+"""`moonpool replicate` on the command line: what is not there is not copied, and it says so."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kvstore.cli.main import main
+from tests.nodes import SPEC, Caller, NodeProcess, caller, node, prompt
+
+__all__ = ["caller", "node"]
+
+Printed = pytest.CaptureFixture[str]
+STORED = [1, *range(11)]  # the tokens of three blocks
+
+
+@pytest.fixture
+def asking(node: NodeProcess, caller: Caller) -> list[str]:
+    caller.put(prompt(1, 3))
+    whose = ["--namespace", SPEC.digest.hex()[:12], "--copies", "1"]
+    return ["replicate", "--node", node.address, *whose]
+
+
+def test_of_a_prompt_that_is_partly_there_the_missing_blocks_are_told(
+    asking: list[str], capsys: Printed
+) -> None:
+    for tokens, missing, asked in (([*STORED, *range(5)], 1, 4), ([9] * 8, 2, 2)):
+        named = ["--tokens", ",".join(map(str, tokens))]
+        assert main([*asking, *named]) == 1
+        assert f"{missing} of the {asked} blocks are not at this node" in capsys.readouterr().out
+        assert main([*asking, *named, "--json"]) == 1
+        said = json.loads(capsys.readouterr().out)
+        assert (said["asked"], said["blocks"]) == (asked, asked - missing)
+
+
+def test_a_short_block_at_its_end_is_not_missed(asking: list[str], capsys: Printed) -> None:
+    for tokens in (STORED, [*STORED, 7]):
+        assert main([*asking, "--tokens", ",".join(map(str, tokens))]) == 0
+        assert capsys.readouterr().out == "3 of 3 blocks are at 1 nodes\n"
+
+
+def test_blocks_that_are_named_by_their_hashes_are_told_likewise(asking: list[str], capsys: Printed) -> None:
+    there = ["--hash", prompt(1, 3).hashes[0].hex()]
+    assert main([*asking, *there, *there]) == 0
+    assert main([*asking, *there, "--hash", "ab" * 32]) == 1
+    assert "1 of the 2 blocks are not at this node" in capsys.readouterr().out
+
+
+def test_all_that_a_node_has_is_there(asking: list[str], capsys: Printed) -> None:
+    assert main([*asking, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["asked"] == 3
