@@ -188,9 +188,9 @@ def _records(args: argparse.Namespace, said: Said) -> list[NodeRecord]:
             for error in bad
         ]
         return found
-    except ConfigError:
-        raise
     except KVStoreError as error:
+        if isinstance(error, ConfigError) and not args.before_start:
+            raise
         where = f"--etcd = {args.etcd}" if args.etcd else str(metadata_file(args))
         said["errors"].append(f"the pool's metadata ({where}) cannot be read: {error}")
         return []

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from kvstore.cli.host_folders import disk, refusal
+from kvstore.cli.host_needs import lacking
 from kvstore.cli.host_verdict import Host
 from kvstore.config import NodeConfig, TlsConfig
 from kvstore.disk.division import files_kept
@@ -43,9 +44,10 @@ def look_at(config: NodeConfig, shown: TlsConfig | None) -> Host:
         files_most=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         rdma=any(Path("/sys/class/infiniband").glob("*")),
         huge_pages=_huge_pages(),
+        lacking=tuple(lacking(config)),
     )
-    if address_in(config.directory) is not None:
-        return found
+    if (address := address_in(config.directory)) is not None:
+        return replace(found, runs_at=address)
     disks = tuple(disk(config, one) for one in config.ssd)
     fine = (ssd for ssd, one in zip(config.ssd, disks, strict=True) if not one.failure)
     return replace(

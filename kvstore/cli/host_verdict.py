@@ -58,6 +58,8 @@ class Host:
     clock_kept: bool | None = None  # whether something keeps the clock right
     taken: Mapping[str, str] = field(default_factory=dict)  # addresses that cannot be listened on
     refused: str = ""  # why the node can have no folder of its own
+    lacking: tuple[str, ...] = ()  # what else it takes and is not here
+    runs_at: str = ""  # where a node of that folder answers that runs already
     disks: tuple[Disk, ...] = ()
     certificate: tuple[float, float] | None = None  # from when until when it holds
 
@@ -77,6 +79,14 @@ def verdict(config: NodeConfig, host: Host) -> Iterator[Finding]:
         yield Finding(True, f"nothing can listen at {address}: {why}")
     if host.refused:
         yield Finding(True, f"--dir {config.directory}: {host.refused}")
+    for text in host.lacking:
+        yield Finding(True, text)
+    if host.runs_at:
+        yield Finding(
+            False,
+            f"--dir {config.directory}: its node runs, at {host.runs_at}, and another does not "
+            "start there until it has ended; what it has was not looked at: memory, ports, disks",
+        )
     for disk in host.disks:
         yield from _disk(disk)
     yield from _files(host)

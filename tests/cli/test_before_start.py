@@ -162,6 +162,7 @@ def test_where_its_node_runs_what_that_has_is_not_in_its_way(
 ) -> None:
     code, host = asked("--dir", node.directory, "--listen", node.address)
     assert code == 0, host
+    assert any(f"its node runs, at {node.address}, and" in one for one in host["warnings"])
 
 
 def test_the_pools_etcd_is_asked_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,6 +171,17 @@ def test_the_pools_etcd_is_asked_too(capsys: pytest.CaptureFixture[str]) -> None
         assert main(["doctor", "--before-start", "--json", "--etcd", url]) == 1
     said = json.loads(capsys.readouterr().out)
     assert f"--etcd = {url}" in said["errors"][0]
+
+
+def test_a_metadata_file_that_is_damaged_is_an_error_beside_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "metadata.db").write_bytes(b"?" * 8_192)
+    given = ["--metadata", str(file), "--dram", "900TiB"]
+    assert main(["doctor", "--before-start", "--json", *given]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert f"({file}) cannot be read" in said["errors"][0]
+    assert "give at most --dram" in said["host"]["errors"][0]
 
 
 # moonpool health
