@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import filecmp
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -73,8 +74,15 @@ def run_spec(args: argparse.Namespace) -> int:
 
 
 def default_model(directory: Path) -> Path:
-    """The random model of a state directory, made when it is first asked for."""
+    """The random model of a state directory, made when it is first asked for.
+
+    It is made beside its place: what an interruption or a full disk left of one is not there.
+    """
     from kvstore.engine.make_model import make_model
 
-    path = directory / "random-model"
-    return path if (path / "model.safetensors").exists() else make_model(path)
+    path, anew = directory / "random-model", directory / "random-model.new"
+    if not (path / "model.safetensors").exists():
+        for unfinished in (path, anew):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        make_model(anew).rename(path)
+    return path

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvstore.cli.main import main
+from kvstore.cli.models import default_model
+from kvstore.engine import make_model
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
@@ -31,3 +33,20 @@ def test_another_model_is_not_written_over(
     assert main(["make-model", str(tmp_path)]) == 2
     assert "has another model: name another folder" in capsys.readouterr().err
     assert bytes_of(tmp_path) == before
+
+
+def test_a_random_model_that_was_not_made_to_its_end_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for fails in ("_write_json", "_write_tokenizer"):
+        with monkeypatch.context() as patched, pytest.raises(OSError):
+            patched.setattr(make_model, fails, full)
+            default_model(tmp_path)
+    made = bytes_of(default_model(tmp_path))
+    assert made == bytes_of(make_model.make_model(tmp_path / "whole"))
+    monkeypatch.setattr(make_model, "make_model", full)
+    assert bytes_of(default_model(tmp_path)) == made, "and once"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["random-model", "whole"]
