@@ -17,6 +17,7 @@ from kvstore.planner.cluster import Cluster
 from kvstore.planner.load import Load
 from kvstore.planner.outcome import Outcome, Times
 from kvstore.planner.policies import POLICIES, named
+from kvstore.planner.rates import Rates, number
 from kvstore.planner.reasons import why
 from kvstore.planner.search import SHARE
 
@@ -80,14 +81,14 @@ def _tell(found: Answers, cluster: Cluster) -> None:
     if told.switches:
         print(f"  roles               engines switched {told.switches} times")
     print(f"  predicted TTFT      off by {percent(told.error, 0)} of it")
-    print(f"  highest rate        {_rate(found.highest)} with {SHARE:.0%} in time")
+    print(f"  highest rate        {_rate(found.highest, found.rates)} with {SHARE:.0%} in time")
     _tell_splits(found)
     _tell_phases(found)
     _tell_memory(found)
     if found.curves[1:]:
         print("\nother policies, at their highest rate")
         for curve in sorted(found.curves, key=lambda one: -one.highest):
-            print(f"  {curve.policy:<14} {_rate(curve.highest)}")
+            print(f"  {curve.policy:<14} {_rate(curve.highest, found.rates)}")
     print(f"\n{why(found)}")
 
 
@@ -106,10 +107,11 @@ def _tell_splits(found: Answers) -> None:
         return
     print("\nthe same engines, split otherwise")
     for split in found.splits:
-        best = "   best" if split is found.best_split else ""
-        print(f"  {split.prefill:>4} prefill {split.decode:>4} decode {_rate(split.highest)}{best}")
+        rate, known = _rate(split.highest, found.rates), not found.rates.ends_at(split.highest)
+        best = "   best" if known and split is found.best_split else ""
+        print(f"  {split.prefill:>4} prefill {split.decode:>4} decode {rate}{best}")
     if found.together is not None:
-        print(f"  every one does both      {_rate(found.together.highest)}")
+        print(f"  every one does both      {_rate(found.together.highest, found.rates)}")
         mine = found.healthy or found.outcome  # what engines would do otherwise is told of such
         told = {"as asked": mine, "every one both": found.together.outcome}
         print("\nat the load's own rate      TTFT p50      p99      TPOT p50      p99   in time")
@@ -124,9 +126,11 @@ def _tell_phases(found: Answers) -> None:
     print("\nGPUs of an engine, each phase alone")
     for one in found.parallelism.tried:
         each = f"{one.each_gpu:.3g} a GPU"
-        print(f"  {one.tensor_parallel:>4} {one.role:<8} {_rate(one.highest)}   {each}")
+        rate = _rate(one.highest, found.rates)
+        print(f"  {one.tensor_parallel:>4} {one.role:<8} {rate}   {each}")
     if found.parallelism.cluster:
-        print(f"  {found.parallelism.cluster}: {_rate(found.parallelism.highest).strip()}")
+        rate = _rate(found.parallelism.highest, found.rates)
+        print(f"  {found.parallelism.cluster}: {rate.strip()}")
 
 
 def _tell_memory(found: Answers) -> None:
@@ -155,5 +159,7 @@ def _pair(times: Times | None, unit: float, name: str) -> str:
     return f"{times.p50 * unit:>9.3g} {name:<2} {times.p99 * unit:>8.3g}"
 
 
-def _rate(rate: float) -> str:
-    return f"{rate:>8.2f} requests/s" if rate else "    none is low enough"
+def _rate(rate: float, rates: Rates) -> str:
+    if not rate:
+        return "    none is low enough"
+    return f"{number(rate):>8} requests/s{' or more' if rates.ends_at(rate) else ''}"

@@ -19,6 +19,7 @@ from kvstore.planner.load import Load
 from kvstore.planner.outcome import Outcome
 from kvstore.planner.parallelism import Parallelism, parallelism
 from kvstore.planner.policies import Policy
+from kvstore.planner.rates import Rates
 from kvstore.planner.replay import ran, replay
 from kvstore.planner.search import Step, at_rate, highest_rate
 from kvstore.planner.timeline import Timeline, timeline
@@ -91,6 +92,7 @@ class Answers:
     healthy: Outcome | None  # the same, did no engine die; None where none does
     at_highest: Outcome | None  # at the highest rate; None where none is low enough
     highest_healthy: float  # requests a second, did no engine die; 0: none
+    rates: Rates  # between which highest ones were looked for
     curves: tuple[Curve, ...]  # the policy's, then each rival's
     splits: tuple[Split, ...]  # by engines that prefill; none where they are of several kinds
     together: Together | None  # None likewise
@@ -133,6 +135,7 @@ def answer(
         healthy=healthy,
         at_highest=found.outcome if found else None,
         highest_healthy=highest_healthy,
+        rates=Rates.of(load),
         curves=(mine, *(_curve(load, cluster, one, rates, seed, step) for one in others)),
         splits=_splits(load, sound, policy, highest_healthy, seed, step),
         together=_together(load, sound, policy, highest_healthy, seed, step),

@@ -94,7 +94,9 @@ def _figures(found: Answers) -> str:
     told = found.outcome
     some = {
         "in time": percent(told.share),
-        f"requests/s, {SHARE:.0%} in time": f"{found.highest:.2f}" if found.highest else "none",
+        f"requests/s, {SHARE:.0%} in time": found.rates.text(found.highest)
+        if found.highest
+        else "none",
         "TTFT, mean and p99": _pair(told.ttft, 1, "s"),
         "TPOT, mean and p99": _pair(told.tpot, 1e3, "ms"),
         "prefilled tokens found": percent(told.hits.all),
@@ -179,7 +181,7 @@ def _plots(found: Answers) -> list[tuple[str, str]]:
             *(one.highest for one in found.splits),
             found.together.highest if found.together else 0.0,
         ]
-        best = values.index(max(values))
+        best = None if found.rates.ends_at(max(values)) else values.index(max(values))
         axes = Axes(
             "engines that prefill : that decode; both: each does both, in chunks",
             "highest requests/s",

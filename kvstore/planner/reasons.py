@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from kvstore.percent import percent
 from kvstore.planner.answers import Answers
 from kvstore.planner.outcome import Outcome
+from kvstore.planner.rates import number
 from kvstore.planner.search import SHARE
 
 _FULL = 0.85  # of its room, or of what links carry: one sequence more waits
@@ -21,49 +22,60 @@ def why(answers: Answers) -> str:
 def _sentences(answers: Answers) -> Iterator[str]:
     told = answers.outcome
     yield _short_of(answers)
-    best = answers.best_split
-    mine, now = answers.highest, answers.highest_healthy
-    if best and best.highest > now * _MATTERS:
-        times = f"{best.highest / now:.2f} times" if now else "far above"
-        yield (
-            f"Split {best.prefill} to {best.decode}, the same engines take {best.highest:.2f}"
-            f" requests a second, {times} what they do now."
-        )
-    elif best:
-        yield "No other split of the same engines is better by more than chance."
+    yield from _split_or_not(answers)
     yield from _apart_or_not(answers)
     yield from _of_phases(answers)
     yield _of_memory(answers)
-    rivals = answers.curves[1:]
-    if rivals:
-        first = max(rivals, key=lambda one: one.highest)
-        level = sum(one.highest == first.highest for one in rivals)
-        name = f"{first.policy} comes" if level == 1 else f"{level} come alike"
-        ratio = f" ({mine / first.highest:.2f} times)" if first.highest else ""
-        yield (
-            f"Of the other policies {name} highest, at {first.highest:.2f} requests"
-            f" a second against {mine:.2f}{ratio}."
-        )
+    yield from _of_rivals(answers)
     if told.ended["lost"]:
         yield f"{told.ended['lost']:,} requests were lost with their engine."
+
+
+def _split_or_not(answers: Answers) -> Iterator[str]:
+    """Of rates that are as far as was looked it is not known which is the highest."""
+    best, now, rates = answers.best_split, answers.highest_healthy, answers.rates
+    if best and best.highest > now * _MATTERS:
+        times = f"{best.highest / now:.2f} times" if now else "far above"
+        yield (
+            f"Split {best.prefill} to {best.decode}, the same engines take"
+            f" {rates.text(best.highest)} requests a second, {times} what they do now."
+        )
+    elif best and not rates.ends_at(best.highest):
+        yield "No other split of the same engines is better by more than chance."
+
+
+def _of_rivals(answers: Answers) -> Iterator[str]:
+    mine, rivals, rates = answers.highest, answers.curves[1:], answers.rates
+    first = max(rivals, key=lambda one: one.highest, default=None)
+    if first is None or rates.ends_at(first.highest):
+        return
+    level = sum(one.highest == first.highest for one in rivals)
+    name = f"{first.policy} comes" if level == 1 else f"{level} come alike"
+    known = first.highest and not rates.ends_at(mine)
+    ratio = f" ({mine / first.highest:.2f} times)" if known else ""
+    yield (
+        f"Of the other policies {name} highest, at {number(first.highest)} requests"
+        f" a second against {rates.text(mine)}{ratio}."
+    )
 
 
 def _apart_or_not(answers: Answers) -> Iterator[str]:
     best, both = answers.best_split, answers.together
     if best is None or both is None:
         return
-    together = both.highest
+    together, rates = both.highest, answers.rates
     if together > best.highest * _MATTERS:
         yield (
             "Do not disaggregate: where every engine prefills and decodes, in chunks, they take"
-            f" {together:.2f} requests a second, more than under any split."
+            f" {rates.text(together)} requests a second, more than under any split."
         )
     elif together * _MATTERS < best.highest:
         yield (
             "Disaggregating pays: where every engine prefills and decodes, in chunks, they take"
-            f" {together:.2f} requests a second, {best.highest:.2f} under the best split."
+            f" {number(together)} requests a second, {rates.text(best.highest)} under the best"
+            " split."
         )
-    else:
+    elif not rates.ends_at(max(together, best.highest)):
         yield "Whether to disaggregate is of no matter: done by the same engines it is as fast."
 
 
@@ -72,24 +84,27 @@ def _of_phases(answers: Answers) -> Iterator[str]:
     least = max(answers.highest_healthy, best.highest if best else 0.0)
     if found and found.highest > least * _MATTERS:
         yield (
-            f"With engines of other sizes for each phase, the same GPUs take {found.highest:.2f}"
-            f" requests a second: {found.cluster}."
+            "With engines of other sizes for each phase, the same GPUs take"
+            f" {answers.rates.text(found.highest)} requests a second: {found.cluster}."
         )
 
 
 def _short_of(answers: Answers) -> str:
-    told, rate = answers.outcome, f"at {answers.outcome.rate:.2f} requests a second"
+    told, rate = answers.outcome, f"at {number(answers.outcome.rate)} requests a second"
     if told.share < SHARE:
         return f"There is too little {rate}: {_limit(told)}"
     limit = _limit(answers.at_highest or told)
     if answers.highest < told.rate:  # a queue that only grows is still in time to the load's end
-        least = f"{answers.highest:.2f} requests a second" if answers.highest else "none at all"
+        least = f"{number(answers.highest)} requests a second" if answers.highest else "none at all"
         return (
             f"There is enough {rate} for as long as this load lasts, and no longer: were it to go"
             f" on, {least} could be borne. Beyond that, {limit}"
         )
     spare = answers.highest / told.rate if told.rate else 1.0
-    return f"There is enough {rate}: it could be {spare:.1f} times as fast. Beyond that, {limit}"
+    enough = f"There is enough {rate}: it could be {spare:,.1f} times as fast"
+    if answers.rates.ends_at(answers.highest):
+        return f"{enough} or more."
+    return f"{enough}. Beyond that, {limit}"
 
 
 def _limit(told: Outcome) -> str:

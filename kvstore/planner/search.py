@@ -15,13 +15,13 @@ from kvstore.planner.cluster import Cluster
 from kvstore.planner.load import Load
 from kvstore.planner.outcome import Outcome
 from kvstore.planner.policies import Policy
+from kvstore.planner.rates import TIMES_MAX, Rates
 from kvstore.planner.replay import SURE, replay
 from kvstore.planner.world import SECONDS_MAX, Doubt
 
 SHARE = 0.9  # of requests in time: what a service promises
 CLOSE = 1.02  # the highest rate is known to this factor
 LASTS = 10.0  # times the target of the first token
-TIMES_MAX = 1_024.0  # the load's own rate, up or down: beyond, it is of another cluster
 STRIDE_MAX = 4.0  # of one look to the next
 
 Step = Callable[[], object]  # called after each replay
@@ -62,8 +62,9 @@ def highest_rate(
     step: Step = lambda: None,
 ) -> Highest | None:
     """Over the policies, the best; `start` is a guess of the multiplier. None where not even the
-    slowest rate is served."""
+    slowest rate is served. No faster one is tried than `Rates` says."""
     best: Highest | None = None
+    most = Rates.of(load).most / load.rate if load.rate else TIMES_MAX
     for policy in policies:
 
         def tried(multiplier: float, policy: Policy = policy) -> Outcome | None:
@@ -74,11 +75,14 @@ def highest_rate(
             return told if told.share >= share else None
 
         # One that does not better the best at all is not looked at any longer.
-        least = best.multiplier * close if best else start
+        least = min(most, best.multiplier * close if best else start)
         at_least = tried(least)
         if best and at_least is None:
             continue
-        found = _up(tried, least, at_least, close) if at_least else _down(tried, least, close)
+        if at_least:
+            found: _Found | None = _up(tried, (least, at_least), most, close)
+        else:
+            found = _down(tried, least, close)
         if found:
             best = Highest(found[0], policy, found[1])
     return best
@@ -88,10 +92,10 @@ _Tried = Callable[[float], Outcome | None]
 _Found = tuple[float, Outcome]
 
 
-def _up(tried: _Tried, good: float, told: Outcome, close: float) -> _Found:
-    best, factor = (good, told), 1.25
-    while best[0] < TIMES_MAX:
-        bad = best[0] * factor
+def _up(tried: _Tried, best: _Found, most: float, close: float) -> _Found:
+    factor = 1.25
+    while best[0] < most:
+        bad = min(most, best[0] * factor)
         more = tried(bad)
         if more is None:
             return _between(tried, best, bad, close)

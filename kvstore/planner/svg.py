@@ -55,7 +55,7 @@ def lines(axes: Axes, series: Sequence[Series], mark: float | None = None) -> st
     return _drawn(axes, parts) + _legend(series)
 
 
-def bars(axes: Axes, names: Sequence[str], values: Sequence[float], marked: int) -> str:
+def bars(axes: Axes, names: Sequence[str], values: Sequence[float], marked: int | None) -> str:
     """One bar a name; the one that is `marked` stands out."""
     y_max = axes.y_max or _nice(max(values, default=1.0))
     parts = _frame(axes, 1.0, y_max, [])
