@@ -161,5 +161,5 @@ def _pair(times: Times | None, unit: float, name: str) -> str:
 
 def _rate(rate: float, rates: Rates) -> str:
     if not rate:
-        return "    none is low enough"
+        return f"    {rates.none}"
     return f"{number(rate):>8} requests/s{' or more' if rates.ends_at(rate) else ''}"

@@ -95,7 +95,8 @@ def _short_of(answers: Answers) -> str:
         return f"There is too little {rate}: {_limit(told)}"
     limit = _limit(answers.at_highest or told)
     if answers.highest < told.rate:  # a queue that only grows is still in time to the load's end
-        least = f"{number(answers.highest)} requests a second" if answers.highest else "none at all"
+        none = "none that can be simulated" if answers.rates.longest else "none at all"
+        least = f"{number(answers.highest)} requests a second" if answers.highest else none
         return (
             f"There is enough {rate} for as long as this load lasts, and no longer: were it to go"
             f" on, {least} could be borne. Beyond that, {limit}"

@@ -64,25 +64,23 @@ def highest_rate(
     """Over the policies, the best; `start` is a guess of the multiplier. None where not even the
     slowest rate is served. No faster one is tried than `Rates` says."""
     best: Highest | None = None
-    most = Rates.of(load).most / load.rate if load.rate else TIMES_MAX
+    slowest, fastest = _multipliers(load)
     for policy in policies:
 
         def tried(multiplier: float, policy: Policy = policy) -> Outcome | None:
-            if load.arrival[-1] / multiplier > SECONDS_MAX:
-                return None
             told = replay(at_rate(load, cluster, multiplier), cluster, policy, seed, doubt)
             step()
             return told if told.share >= share else None
 
         # One that does not better the best at all is not looked at any longer.
-        least = min(most, best.multiplier * close if best else start)
+        least = max(slowest, min(fastest, best.multiplier * close if best else start))
         at_least = tried(least)
         if best and at_least is None:
             continue
         if at_least:
-            found: _Found | None = _up(tried, (least, at_least), most, close)
+            found: _Found | None = _up(tried, (least, at_least), fastest, close)
         else:
-            found = _down(tried, least, close)
+            found = _down(tried, least, slowest, close)
         if found:
             best = Highest(found[0], policy, found[1])
     return best
@@ -92,10 +90,18 @@ _Tried = Callable[[float], Outcome | None]
 _Found = tuple[float, Outcome]
 
 
-def _up(tried: _Tried, best: _Found, most: float, close: float) -> _Found:
+def _multipliers(load: Load) -> tuple[float, float]:
+    """Between which it is looked: a slower load cannot be simulated, or is of another cluster."""
+    if not load.rate:
+        return 1 / TIMES_MAX, TIMES_MAX
+    rates = Rates.of(load)
+    return rates.least / load.rate, rates.most / load.rate
+
+
+def _up(tried: _Tried, best: _Found, fastest: float, close: float) -> _Found:
     factor = 1.25
-    while best[0] < most:
-        bad = min(most, best[0] * factor)
+    while best[0] < fastest:
+        bad = min(fastest, best[0] * factor)
         more = tried(bad)
         if more is None:
             return _between(tried, best, bad, close)
@@ -103,10 +109,10 @@ def _up(tried: _Tried, best: _Found, most: float, close: float) -> _Found:
     return best
 
 
-def _down(tried: _Tried, bad: float, close: float) -> _Found | None:
+def _down(tried: _Tried, bad: float, slowest: float, close: float) -> _Found | None:
     factor = 1.25
-    while bad > 1 / TIMES_MAX:
-        good = bad / factor
+    while bad > slowest:
+        good = max(slowest, bad / factor)
         told = tried(good)
         if told is not None:
             return _between(tried, (good, told), bad, close)

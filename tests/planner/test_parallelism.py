@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from kvstore.planner.arrivals import Arrivals
 from kvstore.planner.cluster import ENGINES_MAX, Cluster, Pool, Role
-from kvstore.planner.parallelism import Phase, _phases, _sized
+from kvstore.planner.load import Load
+from kvstore.planner.parallelism import CLOSE, Phase, _phases, _sized
 from kvstore.planner.policies import OURS
 from kvstore.planner.synthetic import Bimodal
-from tests.planner.clusters import A100, cluster
+from tests.planner.clusters import A100, apart, cluster
 
 TRIED = (
     Phase(Role.PREFILL, 1, 28.0),
@@ -48,6 +52,18 @@ def test_no_more_engines_are_made_than_a_cluster_can_have() -> None:
     made = sizes(_sized(cluster(pools=eights), [*small, *large]))
     assert 600 < sum(engines for engines, _ in made) <= ENGINES_MAX
     assert len(made) == 2 and sum(engines * gpus for engines, gpus in made) <= 9_600
+
+
+def test_an_engine_bears_as_much_of_a_trace_of_days_as_of_one_of_minutes() -> None:
+    """Of its own rate a share is looked at first, and days last for weeks then."""
+    days, soon = apart(np.arange(11) * 25_000.0, [2_000] * 11), cluster(1, 1, ttft_seconds=1.0)
+
+    def tried(load: Load) -> list[float]:
+        phases = _phases(load, soon, Role.PREFILL, OURS, 1, lambda: None)
+        return [phase.highest for phase in phases]
+
+    few, many = tried(days), tried(days.scaled(1_000.0))
+    assert len(few) == 4 and few == pytest.approx(many, rel=2 * (CLOSE - 1))
 
 
 def test_what_one_engine_bears_is_told_without_those_that_could_take_its_role() -> None:

@@ -13,7 +13,7 @@ from kvstore.planner.policies import OURS
 from kvstore.planner.rates import RATE_MAX, TIMES_MAX, Rates, number
 from kvstore.planner.reasons import why
 from kvstore.planner.search import CLOSE, highest_rate
-from tests.planner.clusters import apart, cluster
+from tests.planner.clusters import apart, cluster, same
 
 SELDOM = apart(np.arange(10) * 5_000.0, [2_000] * 10, output=20)
 SOON = cluster(1, 1, ttft_seconds=1.0)
@@ -94,3 +94,16 @@ def test_slow_rates_are_written_with_digits_that_say_something() -> None:
 def test_the_reasons_write_slow_rates_so(answers: Answers) -> None:
     slow = replace(answers, outcome=replace(answers.outcome, rate=0.00117))
     assert "There is enough at 0.00117 requests a second" in why(slow)
+
+
+def test_where_no_slower_rate_can_be_simulated_than_those_that_are_not_borne_that_is_said(
+    answers: Answers,
+) -> None:
+    week = Rates.of(same(57, 3 * 3_600, 2_048))
+    slowest = "none from 2.8e-05 on, the slowest that can be simulated"
+    assert plan_simulate._rate(0.0, week).strip() == slowest
+    assert plan_simulate._rate(0.0, answers.rates).strip() == "none is low enough"
+    none = (replace(answers.curves[0], highest=0.0),)
+    assert "none at all could be borne" in why(replace(answers, curves=none, at_highest=None))
+    of_a_week = replace(answers, curves=none, at_highest=None, rates=week)
+    assert "none that can be simulated could be borne" in why(of_a_week)

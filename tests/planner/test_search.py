@@ -60,6 +60,15 @@ def test_a_load_of_weeks_on_which_an_engine_dies_is_repeated_no_longer_than_can_
         replay(load, dies, OURS, 1)
 
 
+def test_a_guess_at_which_a_load_would_last_longer_than_can_be_simulated_is_none_that_fails() -> (
+    None
+):
+    days = apart([day * 86_400.0 for day in range(4)], [600] * 4)
+    soon = cluster(1, 1, ttft_seconds=1.0)
+    guessed, found = (highest_rate(days, soon, [OURS], 1, start=one) for one in (1 / 16, 1.0))
+    assert guessed and found and guessed.rate == pytest.approx(found.rate, rel=CLOSE**2 - 1)
+
+
 def test_the_best_of_several_is_at_least_each() -> None:
     """Of prompts that share, and hosts that keep something: else all of these decide alike."""
     load, some = MultiTurn(Arrivals(6, 60)).load(1), grid(named("sglang"))
