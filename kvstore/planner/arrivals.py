@@ -79,8 +79,9 @@ def spread(load: Load, seed: int) -> Load:
     """Requests that have one time, because a trace was rounded, evenly at random in their slot.
 
     A slot is as long as the time to the next one, and at most as most are: where nothing arrived
-    in between, a slot is missing. The order stays. Where all have one time nothing is known of the
-    slot, and the load is returned as it is.
+    in between, a slot is missing. The order stays. Who has a time of its own keeps it: it may be
+    exact, as a timer's is. Where all have one time nothing is known of the slot, and the load is
+    returned as it is.
     """
     dice = generator(seed)
     begin, slot = np.unique(load.arrival, return_inverse=True)
@@ -89,5 +90,6 @@ def spread(load: Load, seed: int) -> Load:
     gaps = np.diff(begin)
     usual_s = float(np.median(gaps))
     width = np.append(np.minimum(gaps, usual_s), usual_s)
+    width[np.bincount(slot) == 1] = 0.0
     arrival = np.sort(begin[slot] + width[slot] * dice.random(len(load)))
     return replace(load, arrival=arrival - arrival[0])

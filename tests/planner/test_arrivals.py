@@ -93,3 +93,13 @@ def test_a_slot_is_no_longer_where_the_next_ones_are_missing() -> None:
     assert len(before) == 800 and before[-1] == pytest.approx(12, abs=0.1)
     assert np.ptp(smooth.arrival[800:]) == pytest.approx(3, abs=0.1)
     assert np.diff(before).max() < 0.2
+
+
+def test_who_has_a_time_of_its_own_keeps_it() -> None:
+    """A timer's requests come once a second, and no queue forms that chance would make."""
+    timer = load_of([(1,)] * 100, [float(second) for second in range(100)])
+    assert spread(timer, seed=1) == timer
+    some = load_of([(1,)] * 102, sorted([*map(float, range(100)), 40.0, 40.0]))
+    smooth = spread(some, seed=1).arrival
+    assert np.array_equal(np.delete(smooth, [40, 41, 42]), np.delete(some.arrival, [40, 41, 42]))
+    assert len(set(smooth[40:43])) == 3 and smooth[40] >= 40 and smooth[42] < 41
