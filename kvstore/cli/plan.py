@@ -21,6 +21,7 @@ from kvstore.planner.arrivals import DURATION_S_MIN, RATE_MAX, RATE_MIN, SEED_MA
 from kvstore.planner.caution import caution
 from kvstore.planner.ceiling import Ceiling, ceiling
 from kvstore.planner.cluster import Cluster
+from kvstore.planner.digits import digits
 from kvstore.planner.kinds import KINDS, made
 from kvstore.planner.load import Load, Quantiles, Summary
 
@@ -112,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         )
     for failure in cluster.failures if cluster else ():
         if failure.at_seconds > summary.duration_s:
-            ends = f"the last request comes after {_seconds(summary.duration_s)} s"
+            ends = f"the last request comes after {digits(summary.duration_s)} s"
             raise ConfigError(f"a failure at {failure.at_seconds:g} s meets nobody: {ends}")
     said: dict[str, Any] = {"load": asdict(summary), "ceiling": asdict(most)}
     said["kv_bytes_per_token"] = shape.kv_bytes_per_token
@@ -176,7 +177,7 @@ def _tell_ceiling(most: Ceiling, shape: ModelShape, gpu: Gpu, degree: int, load:
     if degree > _MACHINE_GPUS:
         linked = "are taken to be linked as those of one machine: over a network it takes longer"
         print(f"  {degree} GPUs {linked}")
-    whole, least = _seconds(most.prefill_s), _seconds(most.prefill_least_s)
+    whole, least = digits(most.prefill_s), digits(most.prefill_least_s)
     print(f"  nothing reused          {whole:>8} s{_engines(most.engines)}")
     print(f"  all reused that can be  {least:>8} s{_engines(most.engines_least)}")
     if most.break_even is None:
@@ -194,12 +195,7 @@ def _times(summary: Summary) -> str:
     if not summary.rate:
         return ", all at one time" if summary.requests > 1 else ""
     rate = f"{summary.rate:,.2f}" if summary.rate >= 0.1 else f"{summary.rate:.2g}"
-    return f" in {_seconds(summary.duration_s)} s, {rate} a second"
-
-
-def _seconds(value: float) -> str:
-    """To three digits, or to whole ones where these are more."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f" in {digits(summary.duration_s)} s, {rate} a second"
 
 
 def _engines(count: float) -> str:

@@ -14,6 +14,7 @@ from kvstore.percent import percent
 from kvstore.planner import page, replay
 from kvstore.planner.answers import Answers, answer
 from kvstore.planner.cluster import Cluster
+from kvstore.planner.digits import gigabytes
 from kvstore.planner.load import Load
 from kvstore.planner.outcome import Outcome, Times
 from kvstore.planner.policies import POLICIES, named
@@ -98,7 +99,7 @@ def _moved(told: Outcome, cluster: Cluster) -> str:
         ways["over NVLink"] = told.carried.domain
     if cluster.racks:
         ways["between racks"] = told.carried.far
-    each = ", ".join(f"{size / 1e9:,.0f} GB {name}" for name, size in ways.items())
+    each = ", ".join(f"{gigabytes(size)} {name}" for name, size in ways.items())
     return f"{each}; links carry {percent(told.links_busy, 0)} of what they can"
 
 
@@ -142,7 +143,7 @@ def _tell_memory(found: Answers) -> None:
             print(f"\n{name} a host       found   in time   mean TTFT")
         for one in some:
             ttft = "-" if one.ttft is None else f"{one.ttft:.2f} s"
-            large = f"{getattr(one, size) / 1e9:,.0f} GB"
+            large = gigabytes(getattr(one, size))
             print(f"  {large:>10} {percent(one.hits):>10} {percent(one.share):>9} {ttft:>11}")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from kvstore.percent import percent
 from kvstore.planner.answers import Answers
+from kvstore.planner.digits import gigabytes
 from kvstore.planner.outcome import Outcome
 from kvstore.planner.rates import number
 from kvstore.planner.search import SHARE
@@ -153,14 +154,14 @@ def _of_memory(answers: Answers) -> str:
     if most.hits < _POINTS:
         return (
             f"{percent(answers.hits_max)} of prompt tokens were in an earlier one, and"
-            f" {most.dram_bytes / 1e9:,.4g} GB of DRAM a host keep next to nothing of them."
+            f" {gigabytes(most.dram_bytes)} of DRAM a host keep next to nothing of them."
         )
     found = f"{percent(told.hits.all)} of the prompt tokens that were prefilled are found"
     gained, more = most.share - told.share, most.hits - told.hits.all
     if gained > 2 * _POINTS or (more > 2 * _POINTS and gained > -2 * _POINTS):
         return (
             f"More DRAM pays: {found}, and {percent(most.hits)} with"
-            f" {most.dram_bytes / 1e9:,.0f} GB a host ({100 * gained:+.1f} points in time); with"
+            f" {gigabytes(most.dram_bytes)} a host ({100 * gained:+.1f} points in time); with"
             f" none {percent(least.share)} would be in time."
         )
     enough = next(
@@ -169,6 +170,5 @@ def _of_memory(answers: Answers) -> str:
         if one.share >= told.share - _POINTS and one.hits >= told.hits.all - _POINTS
     )
     return (
-        f"More DRAM would not help: {found}, and {enough.dram_bytes / 1e9:,.0f} GB a host do as"
-        " well."
+        f"More DRAM would not help: {found}, and {gigabytes(enough.dram_bytes)} a host do as well."
     )

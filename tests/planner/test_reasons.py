@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvstore.cli import plan_simulate
 from kvstore.planner import presets
 from kvstore.planner.answers import Answers, Memory, answer
 from kvstore.planner.outcome import Hits
@@ -101,6 +102,20 @@ def test_memory_that_halves_requests_in_time_is_not_said_to_do_as_well(answers: 
     said = of_memory(answers, own, (0.0, 0.001), (0.944, 0.198), own, (0.931, 0.38))
     assert "2 GB a host do as well" in said
     assert "92.9% of the prompt tokens that were prefilled are found" in said
+
+
+def test_memory_of_less_than_a_gigabyte_is_not_called_none(
+    answers: Answers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    least, enough = Memory(0, 0, 0.0, 0.001, 1.0), Memory(409_600_000, 0, 0.5, 0.9, 1.0)
+    told = replace(answers.outcome, hits=Hits(0.5, 0.0, 0.0), share=0.9)
+    some = replace(answers, hits_max=0.95, outcome=told, memory=(least, enough))
+    assert "0.41 GB a host do as well" in why(some)
+    more = replace(enough, share=0.95)
+    assert "with 0.41 GB a host (+5.0" in why(replace(some, memory=(least, more)))
+    plan_simulate._tell_memory(some)
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if " GB " in line]
+    assert rows[:2] == [["0", "GB"], ["0.41", "GB"]]
 
 
 def test_memory_that_brings_more_requests_in_time_pays_whatever_is_found(answers: Answers) -> None:
