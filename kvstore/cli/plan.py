@@ -125,9 +125,18 @@ def run(args: argparse.Namespace) -> int:
         # Late: it loads a compiler, which nothing else here needs.
         from kvstore.cli import plan_simulate
 
-        said |= plan_simulate.run(args, load, cluster)
-    if args.json:
-        print(json.dumps(said))
+        found = plan_simulate.simulated(args, load, cluster)
+        said |= plan_simulate.said(found)
+    # They took minutes: no answer is lost with a page that cannot be written, nor a page with a
+    # reader that went away.
+    try:
+        if args.json:
+            print(json.dumps(said))
+        elif cluster:
+            plan_simulate.tell(found, cluster)
+    finally:
+        if cluster and args.html:
+            plan_simulate.write(args, found, load, cluster)
     return 0
 
 

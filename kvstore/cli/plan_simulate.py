@@ -23,20 +23,27 @@ from kvstore.planner.reasons import why
 from kvstore.planner.search import SHARE
 
 
-def run(args: argparse.Namespace, load: Load, cluster: Cluster) -> dict[str, Any]:
-    """What is to be said in JSON, else said here; and the page is written where one is wanted."""
+def simulated(args: argparse.Namespace, load: Load, cluster: Cluster) -> Answers:
     policy = named(args.policy or "ours")
     others = [named(name) for name in POLICIES if name != policy.name] if args.compare else []
     if not replay.compiled():
         print("compiling the simulator: about a minute, once", file=sys.stderr)
     with tqdm(unit="replay", file=sys.stderr, leave=False, disable=None) as bar:
-        found = answer(load, cluster, policy, others, args.seed, bar.update)
-    if args.html:
+        return answer(load, cluster, policy, others, args.seed, bar.update)
+
+
+def said(found: Answers) -> dict[str, Any]:
+    """What is to be said in JSON."""
+    return {"simulated": asdict(found) | {"why": why(found), "share_wanted": SHARE}}
+
+
+def write(args: argparse.Namespace, found: Answers, load: Load, cluster: Cluster) -> None:
+    """The page. Raises OSError, which names the option, where it cannot be written."""
+    try:
         _write(args.html, page.html(found, load.describe(), str(args.trace), cluster))
-    if not args.json:
-        _tell(found, cluster)
-    told = asdict(found) | {"why": why(found), "share_wanted": SHARE}
-    return {"simulated": told}
+    except OSError as error:
+        text = error.strerror or str(error)
+        raise OSError(error.errno, text, f"--html {args.html}") from None
 
 
 def _write(path: Path, text: str) -> None:
@@ -53,7 +60,7 @@ def _write(path: Path, text: str) -> None:
         part.unlink(missing_ok=True)
 
 
-def _tell(found: Answers, cluster: Cluster) -> None:
+def tell(found: Answers, cluster: Cluster) -> None:
     told = found.outcome
     targets = (
         f"{cluster.ttft_seconds:g} s to the first token, {cluster.tpot_seconds * 1e3:g} ms each"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
+import os
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from kvstore.cli import plan_simulate
 from kvstore.cli.main import main
 from kvstore.cli.plan_simulate import _write
 
@@ -235,3 +238,32 @@ def test_a_page_that_cannot_be_written_leaves_the_one_before_and_no_part_of_itse
         _write(path, "another")
     assert path.read_bytes() == "one \N{EN DASH}".encode()
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_answers_are_told_though_the_page_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder is gone by then, or its disk is full."""
+    path = tmp_path / "plan.html"
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "plan.html.part")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    for form, word in (([], "simulated: 2 prefill"), (["--json"], '"simulated": {')):
+        assert main([*MADE, *SMALL, *SOON, *form, "--html", str(path)]) == 1
+        told = capsys.readouterr()
+        assert word in told.out and "There is enough at" in told.out
+        assert f"moonpool: --html {path}: {os.strerror(errno.ENOSPC)}\n" in told.err
+
+
+def test_the_page_is_written_though_nobody_reads_what_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise BrokenPipeError
+
+    path = tmp_path / "plan.html"
+    monkeypatch.setattr(plan_simulate, "tell", gone)
+    assert main([*MADE, *SMALL, *SOON, "--html", str(path)]) == 0
+    assert path.read_text().endswith("</html>\n")

@@ -77,9 +77,9 @@ def test_what_is_better_than_all_that_is_known_is_told_with_or_more(answers: Ans
 def test_no_split_is_called_the_best_of_those_that_bear_all_that_was_tried(
     answers: Answers, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan_simulate._tell(answers, SOON)
+    plan_simulate.tell(answers, SOON)
     assert "   best" in capsys.readouterr().out
-    plan_simulate._tell(at_the_end(answers), SOON)
+    plan_simulate.tell(at_the_end(answers), SOON)
     said = capsys.readouterr().out
     assert "   best" not in said and f"{answers.rates.most:.2f} requests/s or more" in said
 
