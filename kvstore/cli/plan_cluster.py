@@ -164,12 +164,6 @@ def _of_file(args: argparse.Namespace, changes: dict[str, Any]) -> Cluster:
         if getattr(args, name) is not None:
             option = name.replace("_", "-")
             raise ConfigError(f"--{option}: {args.cluster} says what the engines are: leave it out")
-    found = replace(cluster_file.read(args.cluster), **changes)
-    if args.prefill is None and args.decode is None:
-        return found
-    counts = [found.engines(Role.PREFILL), found.engines(Role.DECODE)]
-    given = (args.prefill, args.decode)
-    sized = found.sized(
-        *(n if n is not None else was for n, was in zip(given, counts, strict=True))
-    )
-    return replace(sized, failures=found.failures)
+    given = ((Role.PREFILL, args.prefill), (Role.DECODE, args.decode))
+    engines = {role: count for role, count in given if count is not None}
+    return cluster_file.read(args.cluster, changes, engines)

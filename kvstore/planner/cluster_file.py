@@ -42,9 +42,10 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kvstore.config import parse_bytes
@@ -69,15 +70,23 @@ _COUNTS = ("racks", "domains")
 _OWN = ("models", "gpus", "fabrics")
 _NO_NUMBERS: dict[str, tuple[type, str]] = {
     "tied": (bool, "true or false"),
-    "latent": (dict, "a table of query_rank, kv_rank and rope_dim"),
+    "latent": (dict, "a table of kv_rank and rope_dim, and query_rank where there is one"),
 }
+_ABSENT = {"name", "query_rank"}  # a table's own, and of a latent whose queries have none
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 _WHOLE_BITS = 63  # as TOML has them; Python would read longer ones
 _KEYS = {"model", "fabric", "pool", "failure", *_SIZES, *_NUMBERS, *_COUNTS, *_OWN}
 _FAILURE_KEYS = {"role", "engine", "at", "seconds"}
 _POOL_KEYS = {"role", "engines", "gpu", "tensor_parallel", "chunk_tokens", "elastic"}
 
 
-def read(path: Path) -> Cluster:
+def read(
+    path: Path,
+    changes: Mapping[str, Any] = _NOTHING,
+    engines: Mapping[Role, int] = _NOTHING,
+) -> Cluster:
+    """What is given beside the file counts for more, fields of a `Cluster` and how many engines a
+    role's only pool has: what the file says is looked at with these."""
     try:
         with path.open("rb") as file:
             table = tomllib.load(file)
@@ -86,29 +95,41 @@ def read(path: Path) -> Cluster:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
     try:
-        return _cluster(table)
+        return _cluster(table, changes, engines)
     except (Invalid, TypeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+        beside = ", with what is given beside it" if changes or engines else ""
+        raise ConfigError(f"{path}{beside}: {error}") from None
 
 
-def _cluster(table: Table) -> Cluster:
+def _cluster(table: Table, changes: Mapping[str, Any], engines: Mapping[Role, int]) -> Cluster:
     _known("", table, _KEYS)
     models = presets.MODELS | _own(table, "models", _model)
     cards = presets.CARDS | _own(table, "gpus", lambda name, of: _made(Gpu, name, of))
     links = presets.LINKS | _own(table, "fabrics", lambda name, of: _made(Fabric, name, of))
     pools = _wanted(table, "pool", "as in [[pool]] role, engines, gpu", list)
     failures = _wanted({"failure": [], **table}, "failure", "tables, as in [[failure]]", list)
-    _wanted(table, "dram", 'as in dram = "256GiB"', object)
+    if "dram_bytes" not in changes:
+        _wanted(table, "dram", 'as in dram = "256GiB"', object)
     settings: Table = {_SIZES[key]: _size(key, table[key]) for key in _SIZES.keys() & table}
     settings |= {_NUMBERS[key]: _number(key, table[key]) for key in _NUMBERS.keys() & table}
     settings |= {key: table[key] for key in _COUNTS if key in table}
+    if "fabric" in table or "fabric" not in changes:
+        fabric = _wanted(table, "fabric", "a name", str)
+        settings["fabric"] = presets.named("fabric", fabric, links)
+    made = [_pool(number, one, cards) for number, one in enumerate(pools)]
     return Cluster(
         shape=presets.named("model", _wanted(table, "model", "a name", str), models),
-        pools=tuple(_pool(number, one, cards) for number, one in enumerate(pools)),
-        fabric=presets.named("fabric", _wanted(table, "fabric", "a name", str), links),
+        pools=_sized(made, engines),
         failures=tuple(_failure(number, one) for number, one in enumerate(failures)),
-        **settings,
+        **settings | dict(changes),
     )
+
+
+def _sized(pools: list[Pool], engines: Mapping[Role, int]) -> tuple[Pool, ...]:
+    for role in engines:
+        if (count := sum(pool.role is role for pool in pools)) != 1:
+            raise ConfigError(f"pools: {count} of role {role}: this wants 1")
+    return tuple(replace(one, engines=engines.get(one.role, one.engines)) for one in pools)
 
 
 def _failure(number: int, table: Any) -> Failure:
@@ -147,26 +168,30 @@ def _own(table: Table, key: str, make: Callable[[str, Table], T]) -> dict[str, T
     found = table.get(key, {})
     if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
         raise ConfigError(f"{key}: wants tables, as in [{key}.mine]")
-    return {name.lower(): _one(f"{key}.{name}", make, name, one) for name, one in found.items()}
+    return {name.lower(): make(f"{key}.{name}", one) for name, one in found.items()}
 
 
-def _one(where: str, make: Callable[[str, Table], T], name: str, table: Table) -> T:
+def _model(where: str, table: Table) -> ModelShape:
+    given = _given(ModelShape, where, table)
+    if "latent" in given:
+        latent = _given(Latent, f"{where}.latent", given["latent"])
+        given = {**given, "latent": _one(where, Latent, {"query_rank": None, **latent})}
+    return _one(where, ModelShape, given | {"name": _name(where)})
+
+
+def _made(kind: Callable[..., T], where: str, table: Table) -> T:
+    return _one(where, kind, _given(kind, where, table) | {"name": _name(where)})
+
+
+def _name(where: str) -> str:
+    return where.partition(".")[2]
+
+
+def _one(where: str, kind: Callable[..., T], given: Table) -> T:
     try:
-        return make(name, table)
+        return kind(**given)
     except Invalid as error:  # names the field, and not whose
         raise ConfigError(f"{where}: {error}") from None
-
-
-def _model(name: str, table: Table) -> ModelShape:
-    given = _given(ModelShape, name, table)
-    if "latent" in given:
-        latent = _given(Latent, f"{name}.latent", given["latent"])
-        given = {**given, "latent": Latent(**latent)}
-    return ModelShape(name=name, **given)
-
-
-def _made(kind: Callable[..., T], name: str, table: Table) -> T:
-    return kind(name=name, **_given(kind, name, table))
 
 
 def _given(kind: Callable[..., Any], where: str, table: Table) -> Table:
@@ -177,6 +202,9 @@ def _given(kind: Callable[..., Any], where: str, table: Table) -> Table:
         other, right = _NO_NUMBERS.get(key, (None, "a number"))
         if not (isinstance(value, other) if other else _is_number(value)):
             raise ConfigError(f"{where}.{key} = {value!r}: wants {right}")
+    for item in fields(kind):  # type: ignore[arg-type]
+        if item.default is MISSING and item.name not in {*table, *_ABSENT}:
+            raise ConfigError(f"{where}.{item.name} is not there: wants a number")
     return table
 
 

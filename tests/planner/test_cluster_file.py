@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from kvstore.core.hardware import NVLINK5
+from kvstore.core.model_shape import Latent
 from kvstore.errors import ConfigError
-from kvstore.planner import cluster_file
+from kvstore.planner import cluster_file, presets
 from kvstore.planner.cluster import Role
 
 GOOD = """\
@@ -136,14 +137,21 @@ def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, why: st
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ("bf16_flops = 500e12\n", "", "bf16_flops"),
+        ("bf16_flops = 500e12\n", "", "gpus.Mine.bf16_flops is not there: wants a number"),
+        ("heads = 4\n", "", "models.tiny.heads is not there: wants a number"),
+        ("bytes_per_second = 1e9\n", "", "fabrics.wire.bytes_per_second is not there: wants"),
+        ("layers = 2", "layers = 2\nlatent = { rope_dim = 1 }", "tiny.latent.kv_rank is not there"),
         ("bf16_flops = 500e12", "bf16_flops = -1", "Gpu.bf16_flops cannot be -1"),
-        ("bf16_flops = 500e12", 'bf16_flops = "many"', "Mine.bf16_flops = 'many': wants a number"),
+        (
+            "bf16_flops = 500e12",
+            'bf16_flops = "many"',
+            "gpus.Mine.bf16_flops = 'many': wants",
+        ),
         ("layers = 2", "layers = 0", "ModelShape.layers cannot be 0"),
-        ("layers = 2", "floors = 2", "tiny.floors: is not known"),
+        ("layers = 2", "floors = 2", "models.tiny.floors: is not known"),
         ("bytes_per_second = 1e9\nlat", "bytes_per_second = 0\nlat", "bytes_per_second must be"),
         ("[fabrics.wire]", "[fabrics]", "fabrics: wants tables, as in [fabrics.mine]"),
-        ("= 1e-4", "= []", "wire.latency_seconds = []: wants a number"),
+        ("= 1e-4", "= []", "fabrics.wire.latency_seconds = []: wants a number"),
         ("= 96e9", "= 1" + 400 * "0", "Mine.memory_bytes = 1000"),
         ("layers = 2", "layers = inf", "ModelShape.layers cannot be inf"),
         ("layers = 2", "layers = 2.5", "ModelShape.layers cannot be 2.5"),
@@ -167,3 +175,34 @@ def test_a_field_that_cannot_be_is_told_with_whose_it_is(tmp_path: Path) -> None
     wrong = OWN.replace("memory_bytes = 96e9", "memory_bytes = 0")
     with pytest.raises(ConfigError, match=r"cluster.toml: gpus.Mine: Gpu.memory_bytes cannot be 0"):
         cluster_file.read(write(tmp_path, wrong))
+
+
+def test_a_latent_model_may_project_its_queries_at_once(tmp_path: Path) -> None:
+    latent = "layers = 2\nlatent = { kv_rank = 512, rope_dim = 64 }"
+    found = cluster_file.read(write(tmp_path, OWN.replace("layers = 2", latent)))
+    assert found.shape.latent == Latent(None, 512, 64)
+
+
+def test_what_is_given_beside_a_file_need_not_be_in_it(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace('dram = "8GiB"\n', "").replace('fabric = "rdma-200"\n', ""))
+    given = {"dram_bytes": 1 << 30, "fabric": presets.LINKS["tcp-10"]}
+    found = cluster_file.read(path, given)
+    assert (found.dram_bytes, found.fabric.name) == (1 << 30, "TCP 10 Gb/s")
+
+
+def test_what_a_file_says_is_looked_at_with_what_is_given_beside_it(tmp_path: Path) -> None:
+    dies = '[[failure]]\nrole = "decode"\nengine = 5\nat = 1\n'
+    path = write(tmp_path, f"cross_rack_bytes_per_second = 1e9\n{GOOD}{dies}")
+    found = cluster_file.read(path, {"racks": 2}, {Role.DECODE: 8})
+    assert (found.racks, found.engines(Role.DECODE), found.failures[0].number) == (2, 8, 5)
+    with pytest.raises(ConfigError, match=r"toml, with what is given beside it: failure: decode "):
+        cluster_file.read(path, {"racks": 2}, {Role.PREFILL: 8})
+    with pytest.raises(ConfigError, match=r"cluster.toml: cross_rack_bytes_per_second = 1e\+09"):
+        cluster_file.read(path)
+
+
+def test_of_two_pools_of_a_role_it_is_not_known_which_has_so_many_engines(tmp_path: Path) -> None:
+    more = GOOD + GOOD[GOOD.rindex("[[pool]]") :]
+    assert cluster_file.read(write(tmp_path, more), {}, {Role.PREFILL: 8}).engines(Role.DECODE) == 2
+    with pytest.raises(ConfigError, match="pools: 2 of role decode: this wants 1"):
+        cluster_file.read(write(tmp_path, more), {}, {Role.DECODE: 8})
